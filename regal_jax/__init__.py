@@ -1,0 +1,1 @@
+"""Placement and scheduling of computation graphs."""

@@ -1,0 +1,15 @@
+"""Graphs and clusters on the host: what is to be run, and on what. Never imports jax."""
+
+from regal_jax.graph.builder import GraphBuilder
+from regal_jax.graph.cluster import Cluster, TransferModel
+from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.graph.pairing import allowed_matrix, runtime_matrix
+
+__all__ = [
+    "Cluster",
+    "ComputationGraph",
+    "GraphBuilder",
+    "TransferModel",
+    "allowed_matrix",
+    "runtime_matrix",
+]

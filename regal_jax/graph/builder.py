@@ -1,0 +1,187 @@
+"""`GraphBuilder`: write a graph op by op, in any order, by name."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from regal_jax.errors import GraphError
+from regal_jax.graph.computation_graph import MAX_BYTES, ComputationGraph
+from regal_jax.graph.units import Quantity, parse_bytes, parse_time
+
+__all__ = ["GraphBuilder"]
+
+
+class GraphBuilder:
+    """Collects ops; `build` checks everything and returns the graph.
+
+    Ops may be added in any order and refer to ops that come later.
+
+    Args:
+      name: What to call the graph.
+      time_unit: Unit of plain runtimes: ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``.
+
+    Examples:
+      >>> builder = GraphBuilder("tiny")
+      >>> builder.add_op("a", runtime="2s", outputs=["1MiB"])
+      0
+      >>> builder.add_op("b", runtime=1.0, inputs=["a:0"], outputs=[8], keep=[0])
+      1
+      >>> builder.build().num_ops
+      2
+    """
+
+    def __init__(self, name: str = "graph", time_unit: str = "s") -> None:
+        self.name = name
+        self.time_unit = time_unit
+        self._names: list[str] = []
+        self._kinds: list[str] = []
+        self._runtimes: list[Quantity | Sequence[Quantity]] = []
+        self._temps: list[int] = []
+        self._allowed: list[tuple[int, ...] | None] = []
+        self._groups: list[str | None] = []
+        self._outputs: list[list[int]] = []
+        self._keeps: list[frozenset[int]] = []
+        self._inputs: list[tuple[str | tuple[int, int], ...]] = []
+        self._controls: list[tuple[str | int, ...]] = []
+
+    def add_op(
+        self,
+        name: str,
+        *,
+        kind: str = "",
+        runtime: Quantity | Sequence[Quantity] = 0.0,
+        outputs: Sequence[Quantity] = (),
+        inputs: Iterable[str | tuple[int, int]] = (),
+        control_inputs: Iterable[str | int] = (),
+        temp_bytes: Quantity = 0,
+        keep: Iterable[int] = (),
+        allowed_devices: Iterable[int] | None = None,
+        colocation_group: str | None = None,
+    ) -> int:
+        """Adds one op.
+
+        Args:
+          name: Distinct in the graph.
+          kind: Free text, e.g. the primitive.
+          runtime: One number, or one a device; texts such as ``"5us"`` are converted to `time_unit`.
+          outputs: The size of each output tensor, in bytes; fractions are rounded up.
+          inputs: Tensors that the op reads, as ``"OP:PORT"`` (``"OP"`` means port 0) or as
+            ``(op index, port)``. Reading one twice counts once.
+          control_inputs: Ops that must come before, by name or index.
+          temp_bytes: Scratch memory held only while the op runs; fractions are rounded up.
+          keep: Ports of outputs that are results of the program and never freed.
+          allowed_devices: Device indices that may run the op; ``None`` allows all.
+          colocation_group: Ops that share a group share a device.
+
+        Returns:
+          The op's index.
+
+        Raises:
+          GraphError: A value that cannot be.
+        """
+        ports = frozenset(keep)
+        if not ports <= set(range(len(outputs))):
+            raise self._error(name, f"keep {sorted(ports)}: it has {len(outputs)} outputs")
+        self._names.append(name)
+        self._kinds.append(kind)
+        self._runtimes.append(runtime)
+        self._temps.append(self._bytes(name, "temp_bytes", temp_bytes))
+        self._allowed.append(None if allowed_devices is None else tuple(sorted(set(allowed_devices))))
+        self._groups.append(colocation_group)
+        self._outputs.append([self._bytes(name, f"output {p}", b) for p, b in enumerate(outputs)])
+        self._keeps.append(ports)
+        self._inputs.append(tuple(inputs))
+        self._controls.append(tuple(control_inputs))
+        return len(self._names) - 1
+
+    def build(self) -> ComputationGraph:
+        """The finished graph.
+
+        Raises:
+          GraphError: A missing op or tensor, or any rule of `ComputationGraph` broken.
+        """
+        index = {name: o for o, name in enumerate(self._names)}
+        counts = [len(sizes) for sizes in self._outputs]
+        offset = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        edges = {
+            (int(offset[p]) + port, o)
+            for o, inputs in enumerate(self._inputs)
+            for p, port in (self._tensor(self._names[o], ref, index) for ref in inputs)
+        }
+        controls = {
+            (self._op(self._names[o], ref, index), o) for o, refs in enumerate(self._controls) for ref in refs
+        }
+        edge = np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)
+        control = np.array(sorted(controls), dtype=np.int64).reshape(-1, 2)
+        return ComputationGraph(
+            name=self.name,
+            op_names=tuple(self._names),
+            op_kinds=tuple(self._kinds),
+            runtime=self._runtime_array(),
+            temp_bytes=np.array(self._temps, dtype=np.int64),
+            allowed_devices=tuple(self._allowed),
+            colocation_group=tuple(self._groups),
+            tensor_op=np.repeat(np.arange(len(counts)), counts),
+            tensor_bytes=np.array([b for sizes in self._outputs for b in sizes], dtype=np.int64),
+            tensor_keep=np.array(
+                [p in k for k, c in zip(self._keeps, counts, strict=True) for p in range(c)],
+                dtype=bool,
+            ),
+            edge_tensor=edge[:, 0],
+            edge_op=edge[:, 1],
+            control_source=control[:, 0],
+            control_target=control[:, 1],
+            time_unit=self.time_unit,
+        )
+
+    def _error(self, op: str, message: str) -> GraphError:
+        return GraphError(f"graph {self.name!r}: op {op!r}: {message}")
+
+    def _bytes(self, op: str, field: str, value: Quantity) -> int:
+        try:
+            if isinstance(value, float) and not value.is_integer() and math.isfinite(value):
+                value = math.ceil(value)
+            number = parse_bytes(value, field)
+        except ValueError as error:
+            raise self._error(op, str(error)) from None
+        if number > MAX_BYTES:
+            raise self._error(op, f"{field}: {value!r} must be finite and at most {MAX_BYTES} bytes")
+        return int(value) if isinstance(value, int) else int(number)
+
+    def _runtime_array(self) -> np.ndarray:
+        rows: list[list[float]] = []
+        for name, runtime in zip(self._names, self._runtimes, strict=True):
+            many = [runtime] if isinstance(runtime, (int, float, str)) else runtime
+            try:
+                rows.append([parse_time(r, self.time_unit, "runtime") for r in many])
+            except ValueError as error:
+                raise self._error(name, str(error)) from None
+        widths = {len(row) for row in rows} - {1}
+        if len(widths) > 1 or 0 in widths:
+            raise GraphError(
+                f"graph {self.name!r}: ops give runtimes for {sorted(widths)} devices; "
+                "use one number of devices"
+            )
+        if not widths:
+            return np.array([row[0] for row in rows])
+        width = widths.pop()
+        return np.array([row * width if len(row) == 1 else row for row in rows])
+
+    def _op(self, reader: str, ref: str | int, index: dict[str, int]) -> int:
+        o = index.get(ref) if isinstance(ref, str) else ref
+        if o is None or not 0 <= o < len(self._names):
+            raise self._error(reader, f"op {ref!r} is missing; add it or drop the edge")
+        return o
+
+    def _tensor(self, reader: str, ref: str | tuple[int, int], index: dict[str, int]) -> tuple[int, int]:
+        if isinstance(ref, str):
+            name, colon, port = ref.rpartition(":")
+            if not colon or not port.isdecimal() or (ref in index and name not in index):
+                name, port = ref, "0"
+            o, p = index.get(name), int(port)
+        else:
+            o, p = ref
+        if o is None or not 0 <= o < len(self._names) or not 0 <= p < len(self._outputs[o]):
+            raise self._error(reader, f"tensor {ref!r} is missing; add it or drop the edge")
+        return o, p

@@ -1,0 +1,309 @@
+"""`ComputationGraph`: ops, tensors and control edges, as validated NumPy arrays on the host."""
+
+import dataclasses
+import functools
+import hashlib
+from typing import Final
+
+import numpy as np
+
+from regal_jax.errors import GraphError
+from regal_jax.graph.topology import find_cycle, topological_order
+from regal_jax.graph.units import TIME_UNITS
+
+__all__ = ["MAX_BYTES", "ComputationGraph"]
+
+MAX_BYTES: Final = 2**62
+"""Largest sum of all sizes in a graph: beyond it int64 accounting could wrap."""
+
+
+def _offsets(sorted_ids: np.ndarray, count: int) -> np.ndarray:
+    """``[count + 1]`` bounds of the runs of equal ids in a sorted array (a CSR row pointer)."""
+    return np.searchsorted(sorted_ids, np.arange(count + 1)).astype(np.int64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ComputationGraph:
+    """A DAG of ops that produce and read tensors (docs/design.md, part 1).
+
+    Axes: ``N`` ops, ``T`` tensors, ``E`` data edges, ``C`` control edges, ``D`` devices. Build one
+    with `GraphBuilder` or an importer rather than by hand; arrays are read-only and sorted as stated.
+
+    Attributes:
+      name: What to call the graph.
+      op_names: ``[N]``, distinct.
+      op_kinds: ``[N]``, e.g. ``"dot_general"``; free text.
+      runtime: ``[N]`` or, for heterogeneous devices, ``[N, D]`` float64, in `time_unit`.
+      temp_bytes: ``[N]`` int64, scratch memory held only while the op runs.
+      allowed_devices: ``[N]``; ``None`` allows all, else the sorted indices of the allowed devices.
+      colocation_group: ``[N]``; ops that share a group (not ``None``) share a device.
+      tensor_op: ``[T]`` int64, the producer; non-decreasing, so outputs of an op stand together in
+        the order of their ports.
+      tensor_bytes: ``[T]`` int64.
+      tensor_keep: ``[T]`` bool; a result of the program, never freed.
+      edge_tensor: ``[E]`` int64, sorted by (tensor, op), no pair twice.
+      edge_op: ``[E]`` int64, the op that reads `edge_tensor`.
+      control_source: ``[C]`` int64, sorted by (source, target), no pair twice.
+      control_target: ``[C]`` int64.
+      time_unit: Unit of `runtime`, one of ``"s" "ms" "us" "ns"``.
+
+    Raises:
+      GraphError: Any of these rules is broken; the message names op, field, value and remedy.
+    """
+
+    name: str
+    op_names: tuple[str, ...]
+    op_kinds: tuple[str, ...]
+    runtime: np.ndarray
+    temp_bytes: np.ndarray
+    allowed_devices: tuple[tuple[int, ...] | None, ...]
+    colocation_group: tuple[str | None, ...]
+    tensor_op: np.ndarray
+    tensor_bytes: np.ndarray
+    tensor_keep: np.ndarray
+    edge_tensor: np.ndarray
+    edge_op: np.ndarray
+    control_source: np.ndarray
+    control_target: np.ndarray
+    time_unit: str = "s"
+
+    def __post_init__(self) -> None:
+        for field, dtype in _DTYPES.items():
+            array = np.array(getattr(self, field), dtype=dtype)
+            array.setflags(write=False)
+            object.__setattr__(self, field, array)
+        _check_shapes(self)
+        _check_values(self)
+        _check_edges(self)
+        _check_devices(self)
+        if len(self.topological_order) < self.num_ops:
+            cycle = find_cycle(
+                self.num_ops,
+                self.edge_producer,
+                self.edge_op,
+                self.control_source,
+                self.control_target,
+            )
+            names = [self.op_names[o] for o in cycle]
+            shown = names if len(names) <= 8 else [*names[:4], "...", *names[-3:]]
+            raise self._error(f"cycle {' -> '.join([*shown, names[0]])}; remove one of its edges")
+
+    def _error(self, message: str) -> GraphError:
+        return GraphError(f"graph {self.name!r}: {message}")
+
+    # Sizes and names ---------------------------------------------------------------------------
+
+    @property
+    def num_ops(self) -> int:
+        """``N``."""
+        return len(self.op_names)
+
+    @property
+    def num_tensors(self) -> int:
+        """``T``."""
+        return len(self.tensor_op)
+
+    @functools.cached_property
+    def op_index(self) -> dict[str, int]:
+        """Op name to index."""
+        return {name: o for o, name in enumerate(self.op_names)}
+
+    @functools.cached_property
+    def tensor_port(self) -> np.ndarray:
+        """``[T]`` int64, which output of its producer a tensor is, from 0."""
+        return np.arange(self.num_tensors) - self.output_offset[self.tensor_op]
+
+    def tensor_name(self, tensor: int) -> str:
+        """``"OP:PORT"``."""
+        return f"{self.op_names[self.tensor_op[tensor]]}:{self.tensor_port[tensor]}"
+
+    def tensor_index(self, name: str) -> int:
+        """The tensor called ``name`` (``"OP:PORT"``).
+
+        Raises:
+          GraphError: No such tensor.
+        """
+        op, _, port = name.rpartition(":")
+        o = self.op_index.get(op)
+        if (
+            o is None
+            or not port.isdecimal()
+            or int(port) >= self.output_offset[o + 1] - self.output_offset[o]
+        ):
+            raise self._error(f"no tensor {name!r}; tensors are named OP:PORT")
+        return int(self.output_offset[o]) + int(port)
+
+    # Adjacency, each a CSR: the items of row i are items[offset[i]:offset[i + 1]] -----------------
+
+    @functools.cached_property
+    def edge_producer(self) -> np.ndarray:
+        """``[E]`` int64, the op that produces `edge_tensor`."""
+        return self.tensor_op[self.edge_tensor]
+
+    @functools.cached_property
+    def output_offset(self) -> np.ndarray:
+        """``[N + 1]``: op ``o`` produces tensors ``output_offset[o]`` to ``output_offset[o + 1]``."""
+        return _offsets(self.tensor_op, self.num_ops)
+
+    @functools.cached_property
+    def consumer_offset(self) -> np.ndarray:
+        """``[T + 1]``: tensor ``t`` is read by ``edge_op[consumer_offset[t]:consumer_offset[t + 1]]``."""
+        return _offsets(self.edge_tensor, self.num_tensors)
+
+    @functools.cached_property
+    def inputs(self) -> tuple[np.ndarray, np.ndarray]:
+        """``(offset [N + 1], tensor [E])``: the distinct tensors that each op reads, ascending."""
+        order = np.argsort(self.edge_op, kind="stable")
+        return _offsets(self.edge_op[order], self.num_ops), self.edge_tensor[order]
+
+    @functools.cached_property
+    def control_predecessors(self) -> tuple[np.ndarray, np.ndarray]:
+        """``(offset [N + 1], op [C])``."""
+        order = np.argsort(self.control_target, kind="stable")
+        return _offsets(self.control_target[order], self.num_ops), self.control_source[order]
+
+    @functools.cached_property
+    def control_offset(self) -> np.ndarray:
+        """``[N + 1]``: op ``o`` precedes ``control_target[control_offset[o]:control_offset[o + 1]]``."""
+        return _offsets(self.control_source, self.num_ops)
+
+    @functools.cached_property
+    def topological_order(self) -> np.ndarray:
+        """``[N]`` op indices; among the ready ops the lowest index goes first."""
+        return topological_order(
+            self.num_ops, self.edge_producer, self.edge_op, self.control_source, self.control_target
+        )
+
+    # Placement constraints ---------------------------------------------------------------------
+
+    @functools.cached_property
+    def colocation_leader(self) -> np.ndarray:
+        """``[N]`` int64: the lowest op index in the op's colocation group; itself if it has none."""
+        first: dict[str, int] = {}
+        leader = np.arange(self.num_ops)
+        for o, group in enumerate(self.colocation_group):
+            if group is not None:
+                leader[o] = first.setdefault(group, o)
+        leader.setflags(write=False)
+        return leader
+
+    @functools.cached_property
+    def content_hash(self) -> str:
+        """SHA-256 over everything that bears on a plan (names, costs, edges, constraints)."""
+        digest = hashlib.sha256(b"regal_jax graph 1\0" + self.time_unit.encode())
+        for texts in (self.op_names, self.op_kinds):
+            for text in texts:
+                digest.update(text.encode() + b"\0")
+        digest.update(repr((self.allowed_devices, self.colocation_group)).encode())
+        for field in _DTYPES:
+            array = getattr(self, field)
+            digest.update(f"{field}{array.shape}".encode())
+            digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+        return digest.hexdigest()
+
+    def __str__(self) -> str:
+        return (
+            f"graph {self.name!r}: {self.num_ops} ops, {self.num_tensors} tensors, "
+            f"{len(self.edge_op)} data edges, {len(self.control_source)} control edges"
+        )
+
+
+_DTYPES: Final = {
+    "runtime": np.float64,
+    "temp_bytes": np.int64,
+    "tensor_op": np.int64,
+    "tensor_bytes": np.int64,
+    "tensor_keep": np.bool_,
+    "edge_tensor": np.int64,
+    "edge_op": np.int64,
+    "control_source": np.int64,
+    "control_target": np.int64,
+}
+
+
+def _check_shapes(g: ComputationGraph) -> None:
+    n, t = len(g.op_names), len(g.tensor_op)
+    if n == 0:
+        raise g._error("empty; add at least one op")
+    if g.time_unit not in TIME_UNITS:
+        raise g._error(f"time_unit: unknown {g.time_unit!r}; use one of {', '.join(TIME_UNITS)}")
+    for field, length in (
+        ("op_kinds", n), ("runtime", n), ("temp_bytes", n), ("allowed_devices", n),
+        ("colocation_group", n), ("tensor_bytes", t), ("tensor_keep", t),
+        ("edge_tensor", len(g.edge_op)), ("control_source", len(g.control_target)),
+    ):  # fmt: skip
+        if len(getattr(g, field)) != length:
+            raise g._error(f"{field}: has {len(getattr(g, field))} entries, expected {length}")
+    if g.runtime.ndim not in (1, 2) or (g.runtime.ndim == 2 and g.runtime.shape[1] == 0):
+        raise g._error(f"runtime: shape {g.runtime.shape}; give one number an op, or one a device")
+    seen: set[str] = set()
+    for name in g.op_names:
+        if not isinstance(name, str) or not name:
+            raise g._error(f"op name {name!r}: give every op a non-empty text as its name")
+        if name in seen:
+            raise g._error(f"op {name!r}: duplicate name; rename one of the two")
+        seen.add(name)
+
+
+def _check_values(g: ComputationGraph) -> None:
+    bad = ~(np.isfinite(g.runtime) & (g.runtime >= 0))
+    if bad.any():
+        o = int(np.argwhere(bad)[0][0])
+        raise g._error(
+            f"op {g.op_names[o]!r}: runtime {g.runtime[o].tolist()} must be finite and zero or more"
+        )
+    if (g.temp_bytes < 0).any():
+        o = int(np.argmax(g.temp_bytes < 0))
+        raise g._error(f"op {g.op_names[o]!r}: temp_bytes {g.temp_bytes[o]} must be zero or more")
+    if (g.tensor_bytes < 0).any():
+        t = int(np.argmax(g.tensor_bytes < 0))
+        raise g._error(
+            f"tensor {t} of op {int(g.tensor_op[t])}: size_bytes {g.tensor_bytes[t]} must be zero or more"
+        )
+    # Summed as floats: the int64 sum could wrap before it is compared.
+    total = g.tensor_bytes.sum(dtype=np.float64) + g.temp_bytes.sum(dtype=np.float64)
+    if total > MAX_BYTES:
+        raise g._error(f"sizes add up to {total:.3g} bytes, more than {MAX_BYTES}; check their unit")
+
+
+def _check_edges(g: ComputationGraph) -> None:
+    n, t = len(g.op_names), len(g.tensor_op)
+    for field, bound, what in (
+        ("tensor_op", n, "op"), ("edge_tensor", t, "tensor"), ("edge_op", n, "op"),
+        ("control_source", n, "op"), ("control_target", n, "op"),
+    ):  # fmt: skip
+        ids = getattr(g, field)
+        if ((ids < 0) | (ids >= bound)).any():
+            bad = int(ids[np.argmax((ids < 0) | (ids >= bound))])
+            raise g._error(f"{field}: {what} {bad} is missing; there are {bound}")
+    if (np.diff(g.tensor_op) < 0).any():
+        raise g._error("tensor_op: must be non-decreasing; sort tensors by producer")
+    for first, second in (("edge_tensor", "edge_op"), ("control_source", "control_target")):
+        a, b = getattr(g, first), getattr(g, second)
+        if ((np.diff(a) < 0) | ((np.diff(a) == 0) & (np.diff(b) <= 0))).any():
+            raise g._error(f"{first}, {second}: must be sorted, and no pair may stand twice")
+
+
+def _check_devices(g: ComputationGraph) -> None:
+    allowed: dict[str, set[int]] = {}
+    for o, devices in enumerate(g.allowed_devices):
+        name = g.op_names[o]
+        if devices is None:
+            continue
+        if (
+            not devices
+            or any(isinstance(k, bool) or k < 0 for k in devices)
+            or list(devices) != sorted(set(devices))
+        ):
+            raise g._error(
+                f"op {name!r}: allowed_devices {devices} must be ascending device indices, at least one"
+            )
+        group = g.colocation_group[o]
+        if group is not None:
+            common = allowed.setdefault(group, set(devices))
+            common &= set(devices)
+            if not common:
+                raise g._error(
+                    f"op {name!r}: allowed_devices {devices} leave its colocation group {group!r} "
+                    "no device; allow one that the whole group may use"
+                )

@@ -1,0 +1,48 @@
+"""A graph and a cluster together: what runs where, and how fast."""
+
+import numpy as np
+
+from regal_jax.errors import ClusterError
+from regal_jax.graph.cluster import Cluster
+from regal_jax.graph.computation_graph import ComputationGraph
+
+__all__ = ["allowed_matrix", "runtime_matrix"]
+
+
+def runtime_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    """``[N, D]`` float64 runtimes, in the graph's time unit.
+
+    Raises:
+      ClusterError: The graph has runtimes for another number of devices.
+    """
+    d = cluster.num_devices
+    if graph.runtime.ndim == 1:
+        return np.repeat(graph.runtime[:, None], d, axis=1)
+    if graph.runtime.shape[1] != d:
+        raise ClusterError(
+            f"graph {graph.name!r} has runtimes for {graph.runtime.shape[1]} devices, the cluster has {d}; "
+            "use one runtime an op, or one a device"
+        )
+    return graph.runtime
+
+
+def allowed_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    """``[N, D]`` bool: may the op, and its whole colocation group, run on the device?
+
+    Raises:
+      ClusterError: An op, or its colocation group, may use no device of this cluster.
+    """
+    allowed = np.ones((graph.num_ops, cluster.num_devices), dtype=bool)
+    for o, devices in enumerate(graph.allowed_devices):
+        if devices is not None:
+            allowed[o] = np.isin(np.arange(cluster.num_devices), devices)
+    group = allowed.copy()
+    np.logical_and.at(group, graph.colocation_leader, allowed)
+    allowed = group[graph.colocation_leader]
+    if not allowed.any(axis=1).all():
+        o = int(np.argmin(allowed.any(axis=1)))
+        raise ClusterError(
+            f"op {graph.op_names[o]!r} (with its colocation group) may run on none of the cluster's "
+            f"{cluster.num_devices} devices; add devices or allow more of them"
+        )
+    return allowed

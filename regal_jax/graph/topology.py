@@ -1,0 +1,63 @@
+"""Orders and cycles of a DAG given as edge arrays."""
+
+import heapq
+
+import numpy as np
+
+__all__ = ["find_cycle", "topological_order"]
+
+
+def _successors(n: int, *edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    source = np.concatenate(edges[0::2])
+    target = np.concatenate(edges[1::2])
+    order = np.argsort(source, kind="stable")
+    return np.searchsorted(source[order], np.arange(n + 1)), target[order]
+
+
+def topological_order(n: int, *edges: np.ndarray) -> np.ndarray:
+    """Kahn's order, lowest index first; shorter than ``n`` if there is a cycle.
+
+    Args:
+      n: Number of nodes.
+      *edges: Alternating arrays of sources and targets: ``source_a, target_a, source_b, ...``.
+
+    Returns:
+      int64 array of node indices.
+    """
+    offset, target = _successors(n, *edges)
+    waiting = np.bincount(target, minlength=n).tolist()
+    bounds, targets = offset.tolist(), target.tolist()
+    ready = [v for v in range(n) if waiting[v] == 0]
+    order = []
+    while ready:
+        v = heapq.heappop(ready)
+        order.append(v)
+        for w in targets[bounds[v] : bounds[v + 1]]:
+            waiting[w] -= 1
+            if waiting[w] == 0:
+                heapq.heappush(ready, w)
+    return np.array(order, dtype=np.int64)
+
+
+def find_cycle(n: int, *edges: np.ndarray) -> list[int]:
+    """One cycle, in the direction of its edges; the graph must have one.
+
+    Args:
+      n: Number of nodes.
+      *edges: As in `topological_order`.
+    """
+    # Every node that Kahn's order leaves out has a predecessor that it leaves out too, so that
+    # walking backwards among them must come round.
+    left = np.ones(n, dtype=bool)
+    left[topological_order(n, *edges)] = False
+    source, target = np.concatenate(edges[0::2]), np.concatenate(edges[1::2])
+    inside = left[source] & left[target]
+    predecessor = dict(zip(target[inside].tolist(), source[inside].tolist(), strict=True))
+    v = int(np.argmax(left))
+    seen: dict[int, int] = {}
+    walk: list[int] = []
+    while v not in seen:
+        seen[v] = len(walk)
+        walk.append(v)
+        v = predecessor[v]
+    return walk[seen[v] :][::-1]

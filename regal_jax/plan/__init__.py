@@ -1,0 +1,20 @@
+"""Plans on the host: decoding, exact replay, verification, files. Never imports jax or the simulator."""
+
+from regal_jax.plan.bounds import Objective, lower_bound, makespan_upper_bound
+from regal_jax.plan.decode import decode_order, decode_placement
+from regal_jax.plan.plan import Plan
+from regal_jax.plan.replay import Timeline, replay, transfer_event
+from regal_jax.plan.schedule import insert_transfers
+
+__all__ = [
+    "Objective",
+    "Plan",
+    "Timeline",
+    "decode_order",
+    "decode_placement",
+    "insert_transfers",
+    "lower_bound",
+    "makespan_upper_bound",
+    "replay",
+    "transfer_event",
+]
