@@ -1,0 +1,45 @@
+"""Entry point of ``regal-jax``: parse, run, and turn every expected failure into one line.
+
+Exit codes: 0 done, 1 a plan that `verify` refutes, 2 bad input, 3 no plan fits the memory,
+130 interrupted before there was anything to return.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from regal_jax.cli.parser import build_parser
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+      argv: The arguments; those of the process by default.
+
+    Returns:
+      The exit code.
+    """
+    args = build_parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except KeyboardInterrupt:
+        print("regal-jax: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (| head); say nothing, and let the exit flush say nothing too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, ImportError, OSError) as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"regal-jax {args.command}: error: {text}", file=sys.stderr)
+        return 2
+    except (MemoryError, RecursionError) as error:
+        print(f"regal-jax {args.command}: error: input too large ({type(error).__name__})", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Arguments of ``regal-jax`` and the help that teaches them."""
+
+import argparse
+import sys
+from typing import NoReturn
+
+from regal_jax.cli import commands
+
+__all__ = ["build_parser"]
+
+_EPILOG = """\
+first steps:
+  regal-jax optimize                                 place a real training step on two devices
+  regal-jax optimize --example unet --plot plan.png  another model, and a picture of the plan
+  regal-jax optimize model.onnx --devices 4 --memory 16GiB --out plan.json
+  regal-jax verify plan.json model.onnx              replay a saved plan exactly
+  regal-jax show model.onnx                          what is in a graph (or a plan)
+
+Files may be .pbtxt (TensorFlow CostGraphDef), .onnx, .stg, .json (WfFormat or our own); .gz too.
+"""
+
+_OPTIMIZE_EPILOG = """\
+transfer models (--transfer):
+  blocking   a transfer holds source and destination at once: a rendezvous even at no cost
+  delay      nobody is held; the copy arrives latency + size / bandwidth after its producer ends
+  free       delay of zero
+  Options follow a colon: blocking:latency=5us,bandwidth=50GB/s. Plain numbers are in the graph's units.
+
+examples:
+  regal-jax optimize graph.pbtxt --evaluations 20000 --seed 1 --out plan.json
+  regal-jax optimize graph.stg --devices 4 --transfer free
+  regal-jax optimize --example gpt2 --objective peak-memory --devices 1
+  regal-jax optimize graph.json --method critical-path      a heuristic alone
+
+exit codes: 0 done; 2 bad input; 3 the best plan found does not fit the memory.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {message}; try {self.prog} --help", file=sys.stderr)
+        sys.exit(2)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def _seed(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**32:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {2**32 - 1}, got {number}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"must be more than 0, got {text}")
+    return number
+
+
+_count.__name__, _seed.__name__, _seconds.__name__ = "whole number", "whole number", "number of seconds"
+
+
+def _source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the graph (default: an example)")
+    parser.add_argument("--example", metavar="NAME", help="a model that regal_jax defines; see 'show'")
+    parser.add_argument("--format", metavar="NAME", help="the file's format, where its name does not tell")
+
+
+def _optimize(parser: argparse.ArgumentParser) -> None:
+    _source(parser)
+    parser.add_argument("--devices", type=_count, default=2, help="number of devices (default 2)")
+    parser.add_argument(
+        "--memory", default="inf", help="capacity of each device, or one each: 16GiB,8GiB (default inf)"
+    )
+    parser.add_argument(
+        "--transfer",
+        default="blocking:latency=0,bandwidth=inf",
+        metavar="MODEL",
+        help="blocking, delay or free, with options (default blocking:latency=0,bandwidth=inf)",
+    )
+    parser.add_argument(
+        "--objective", choices=("makespan", "peak-memory"), default="makespan", help="(default makespan)"
+    )
+    parser.add_argument("--evaluations", type=_count, default=5000, help="search budget (default 5000)")
+    parser.add_argument("--time-limit", type=_seconds, metavar="S", help="stop the search after S seconds")
+    parser.add_argument("--seed", type=_seed, default=0, help="(default 0)")
+    parser.add_argument("--method", default="brkga", metavar="NAME", help="brkga, or a heuristic's name")
+    parser.add_argument("--policy", choices=("none",), default="none", help="guide of the search")
+    parser.add_argument(
+        "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
+    )
+    parser.add_argument("--out", metavar="FILE", help="save the plan as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="draw the plan (.png, .pdf, .svg)")
+    parser.add_argument("--trace", metavar="FILE", help="save a trace for ui.perfetto.dev")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    parser.set_defaults(run=commands.optimize)
+
+
+def _others(subparsers: "argparse._SubParsersAction[_Parser]") -> None:
+    convert = subparsers.add_parser("import", help="turn a file or an example into another format")
+    _source(convert)
+    convert.add_argument("--out", metavar="FILE", required=True, help=".json, .pbtxt or .stg, each also .gz")
+    convert.set_defaults(run=commands.convert)
+
+    show = subparsers.add_parser("show", help="describe a graph or a plan, or list the examples")
+    _source(show)
+    show.add_argument("--plot", metavar="FILE", help="draw the plan (plans only)")
+    show.set_defaults(run=commands.show)
+
+    verify = subparsers.add_parser("verify", help="replay a saved plan exactly; exit 1 if it does not hold")
+    verify.add_argument("plan", metavar="PLAN", help="the plan's JSON")
+    verify.add_argument("file", nargs="?", metavar="GRAPH", help="the graph that the plan is for")
+    verify.add_argument("--example", metavar="NAME", help="the example that the plan is for")
+    verify.add_argument("--format", metavar="NAME", help="the graph file's format")
+    verify.set_defaults(run=commands.verify)
+
+    generate = subparsers.add_parser("generate", help="make a synthetic graph")
+    generate.add_argument(
+        "family", metavar="FAMILY", help="erdos-renyi, layered, ...: an unknown one lists them"
+    )
+    generate.add_argument("--ops", type=_count, default=100, help="(default 100)")
+    generate.add_argument("--seed", type=_seed, default=0, help="(default 0)")
+    generate.add_argument("--out", metavar="FILE", required=True, help=".json, .pbtxt or .stg, each also .gz")
+    generate.set_defaults(run=commands.generate)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command."""
+    parser = _Parser(
+        prog="regal-jax",
+        description="Decide which device runs which op of a computation graph, and in which order.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=commands.Version, nargs=0, help="print versions and exit")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _optimize(
+        subparsers.add_parser(
+            "optimize",
+            help="place and order a graph",
+            description="Search for a placement and an order of a graph's ops, verify and save the plan.",
+            epilog=_OPTIMIZE_EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
+    _others(subparsers)
+    return parser
