@@ -162,21 +162,18 @@ def _is_plan(path: str) -> bool:
 def _describe(graph: "ComputationGraph") -> str:
     from collections import Counter
 
-    from regal_jax.graph import Cluster
     from regal_jax.graph.units import format_bytes, format_time
-    from regal_jax.plan import Objective, lower_bound
+    from regal_jax.plan import critical_path
 
-    one = Cluster.uniform(graph.runtime.shape[1] if graph.runtime.ndim == 2 else 1)
-    kinds = Counter(graph.op_kinds).most_common(8)
-    work = graph.runtime.min(axis=1).sum() if graph.runtime.ndim == 2 else graph.runtime.sum()
-    many = Cluster.uniform(one.num_devices if graph.runtime.ndim == 2 else graph.num_ops)
+    kinds = ", ".join(f"{kind or '(none)'} {count}" for kind, count in Counter(graph.op_kinds).most_common(8))
+    fastest = graph.runtime.min(axis=1) if graph.runtime.ndim == 2 else graph.runtime
     lines = [
         str(graph),
-        f"  work            {format_time(float(work), graph.time_unit)}",
-        f"  critical path   {format_time(lower_bound(graph, many, Objective.MAKESPAN), graph.time_unit)}",
+        f"  work            {format_time(float(fastest.sum()), graph.time_unit)}",
+        f"  critical path   {format_time(critical_path(graph, fastest), graph.time_unit)}",
         f"  tensors         {format_bytes(float(graph.tensor_bytes.sum()))}, "
         f"of which kept {format_bytes(float(graph.tensor_bytes[graph.tensor_keep].sum()))}",
-        f"  kinds           {', '.join(f'{kind or "(none)"} {count}' for kind, count in kinds)}",
+        f"  kinds           {kinds}",
         f"  hash            {graph.content_hash}",
     ]
     return "\n".join(lines)

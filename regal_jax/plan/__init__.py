@@ -1,6 +1,6 @@
 """Plans on the host: decoding, exact replay, verification, files. Never imports jax or the simulator."""
 
-from regal_jax.plan.bounds import Objective, lower_bound, makespan_upper_bound
+from regal_jax.plan.bounds import Objective, critical_path, lower_bound, makespan_upper_bound
 from regal_jax.plan.decode import decode_order, decode_placement
 from regal_jax.plan.plan import Plan
 from regal_jax.plan.replay import Timeline, replay, transfer_event
@@ -10,6 +10,7 @@ __all__ = [
     "Objective",
     "Plan",
     "Timeline",
+    "critical_path",
     "decode_order",
     "decode_placement",
     "insert_transfers",

@@ -6,7 +6,7 @@ import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
 
-__all__ = ["Objective", "lower_bound", "makespan_upper_bound"]
+__all__ = ["Objective", "critical_path", "lower_bound", "makespan_upper_bound"]
 
 
 class Objective(enum.StrEnum):
@@ -31,7 +31,7 @@ def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective)
         kept = float(graph.tensor_bytes[graph.tensor_keep].sum())
         return float(max((inputs + outputs + graph.temp_bytes).max(), np.ceil(kept / cluster.num_devices)))
     runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf).min(axis=1)
-    return float(max(_critical_path(graph, runtime), runtime.sum() / cluster.num_devices))
+    return float(max(critical_path(graph, runtime), runtime.sum() / cluster.num_devices))
 
 
 def makespan_upper_bound(graph: ComputationGraph, cluster: Cluster) -> float:
@@ -45,7 +45,8 @@ def makespan_upper_bound(graph: ComputationGraph, cluster: Cluster) -> float:
     return float(runtime + cost[copies > 0].sum())
 
 
-def _critical_path(graph: ComputationGraph, runtime: np.ndarray) -> float:
+def critical_path(graph: ComputationGraph, runtime: np.ndarray) -> float:
+    """Length of the longest path, each op counting its ``runtime`` (``[N]``)."""
     finish = runtime.tolist()
     offset, tensor = graph.inputs
     control_offset, control = graph.control_predecessors
