@@ -1,0 +1,223 @@
+"""The command as scripts and people use it: contract, exit codes, one-line errors."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from regal_jax.cli import main
+from regal_jax.importers import load_graph
+from regal_jax.plan import Plan
+
+STG = """\
+4
+0 0 0
+1 3 1 0
+2 5 1 0
+3 2 1 1
+4 4 2 1 2
+5 0 2 3 4
+"""
+
+
+@pytest.fixture
+def stg(tmp_path):
+    path = tmp_path / "graph.stg"
+    path.write_text(STG)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _no_shared_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("regal_jax.cli.commands._use_compilation_cache", lambda: None)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*args):
+    return main([str(a) for a in args])
+
+
+def test_optimize_keeps_its_contract(stg, tmp_path, capsys):
+    plan_file, trace, plot = tmp_path / "plan.json", tmp_path / "trace.json", tmp_path / "plan.png"
+    code = run(
+        "optimize", stg, "--devices", 2, "--memory", "16GiB", "--transfer",
+        "blocking:latency=0,bandwidth=inf", "--objective", "makespan", "--evaluations", 300, "--seed", 0,
+        "--policy", "none", "--out", plan_file, "--trace", trace, "--plot", plot,
+    )  # fmt: skip
+    out, err = capsys.readouterr()
+    assert code == 0
+    assert err == ""
+    assert "makespan" in out
+    document = json.loads(plan_file.read_text())
+    # Two chains of 3 + 2 and 5 + 4 with a cross edge: 1 then 2 and 4 cannot end before 9.
+    assert document["makespan"] == 9
+    assert len(document["peak_memory"]) == 2
+    assert document["placement"].keys() == {"0", "1", "2", "3", "4", "5"}
+    computes = [e for e in document["events"] if e["kind"] == "compute"]
+    assert sorted(e["op"] for e in computes) == ["0", "1", "2", "3", "4", "5"]
+    for event in document["events"]:
+        assert event["start"] <= event["finish"] <= 9
+        if event["kind"] == "compute":
+            assert event["device"] == document["placement"][event["op"]]
+        else:
+            op, port = event["tensor"].split(":")
+            assert port == "0"
+            assert event["source"] == document["placement"][op] != event["device"]
+    assert isinstance(json.loads(trace.read_text())["traceEvents"], list)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert run("verify", plan_file, stg) == 0
+    assert run("show", plan_file) == 0
+    assert "makespan" in capsys.readouterr().out
+
+
+def test_same_seed_same_plan(stg, tmp_path):
+    for name in ("a.json", "b.json"):
+        assert run("optimize", stg, "--evaluations", 200, "--seed", 7, "--out", name, "--quiet") == 0
+    a, b = Plan.load("a.json"), Plan.load("b.json")
+    assert a.timeline.op.tolist() == b.timeline.op.tolist()
+    assert a.makespan == b.makespan
+
+
+@pytest.mark.parametrize("transfer", ["delay:latency=2,bandwidth=10", "free", "blocking:latency=1"])
+def test_transfer_models(stg, transfer):
+    assert (
+        run(
+            "optimize",
+            stg,
+            "--transfer",
+            transfer,
+            "--evaluations",
+            200,
+            "--out",
+            "p.json",
+            "--quiet",
+            "--no-warm-start",
+        )
+        == 0
+    )
+    assert run("verify", "p.json", stg) == 0
+
+
+def test_method_names_a_heuristic(stg):
+    assert run("optimize", stg, "--method", "critical-path", "--out", "p.json", "--quiet") == 0
+    assert Plan.load("p.json").provenance["method"] == "critical-path"
+
+
+def test_verify_refutes_a_tampered_plan(stg, capsys):
+    assert run("optimize", stg, "--evaluations", 100, "--out", "p.json", "--quiet") == 0
+    document = json.loads(open("p.json").read())
+    document["events"][-1]["finish"] += 1
+    with open("p.json", "w") as file:
+        json.dump(document, file)
+    assert run("verify", "p.json", stg) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_infeasible_memory_exits_3_and_says_by_how_much(capsys):
+    with open("big.json", "w") as file:
+        json.dump(
+            {
+                "format": "regal_jax.graph",
+                "version": 1,
+                "name": "big",
+                "time_unit": "s",
+                "ops": [
+                    {"name": "a", "runtime": 1.0, "outputs": [{"size_bytes": 1000, "keep": True}]},
+                    {"name": "b", "runtime": 1.0, "inputs": ["a:0"], "outputs": [{"size_bytes": 24}]},
+                ],
+            },
+            file,
+        )
+    code = run("optimize", "big.json", "--memory", 1000, "--evaluations", 100, "--out", "p.json")
+    err = capsys.readouterr().err
+    assert code == 3
+    assert "24 bytes" in err
+    assert err.count("\n") == 1
+    assert not Plan.load("p.json").feasible
+
+
+def test_generate_import_show(capsys):
+    assert run("generate", "erdos-renyi", "--ops", 20, "--seed", 3, "--out", "g.pbtxt") == 0
+    assert run("import", "g.pbtxt", "--out", "g.json.gz") == 0
+    assert load_graph("g.json.gz").num_ops == load_graph("g.pbtxt").num_ops >= 20
+    assert run("show", "g.json.gz") == 0
+    assert "critical path" in capsys.readouterr().out
+    assert run("show") == 0
+    assert "examples" in capsys.readouterr().out
+
+
+BAD = {
+    "no such file": ["optimize", "absent.stg"],
+    "a folder": ["optimize", "."],
+    "unknown suffix": ["optimize", "graph.xyz"],
+    "unknown example": ["optimize", "--example", "nonsense"],
+    "both sources": ["optimize", "graph.stg", "--example", "mlp"],
+    "no device": ["optimize", "graph.stg", "--devices", "0"],
+    "bad memory": ["optimize", "graph.stg", "--memory", "lots"],
+    "negative memory": ["optimize", "graph.stg", "--memory=-1"],
+    "memory list": ["optimize", "graph.stg", "--memory", "1GiB,2GiB,3GiB"],
+    "bad transfer": ["optimize", "graph.stg", "--transfer", "teleport"],
+    "bad transfer option": ["optimize", "graph.stg", "--transfer", "blocking:speed=3"],
+    "zero bandwidth": ["optimize", "graph.stg", "--transfer", "blocking:bandwidth=0"],
+    "bad objective": ["optimize", "graph.stg", "--objective", "beauty"],
+    "bad budget": ["optimize", "graph.stg", "--evaluations", "0"],
+    "bad seed": ["optimize", "graph.stg", "--seed", "-1"],
+    "bad method": ["optimize", "graph.stg", "--method", "magic"],
+    "bad format": ["optimize", "graph.stg", "--format", "magic"],
+    "no out folder": ["optimize", "graph.stg", "--out", "absent/plan.json"],
+    "bad family": ["generate", "nonsense", "--out", "g.json"],
+    "bad suffix": ["generate", "layered", "--out", "g.xyz"],
+    "garbage": ["optimize", "garbage.pbtxt"],
+    "empty": ["optimize", "empty.json"],
+    "nested": ["optimize", "nested.json"],
+    "garbage plan": ["verify", "garbage.pbtxt", "graph.stg"],
+    "no command": [],
+    "plot of a graph": ["show", "graph.stg", "--plot", "x.png"],
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_exits_2_with_one_line(what, stg, tmp_path, capsys):
+    (tmp_path / "garbage.pbtxt").write_bytes(b"\xff\x00node {{{")
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "nested.json").write_text("[" * 200_000)
+    try:
+        code = main(BAD[what])
+    except SystemExit as stop:
+        code = stop.code
+    err = capsys.readouterr().err
+    assert code == 2, err
+    assert err.count("\n") == 1, err
+    assert "regal-jax" in err
+    assert "Traceback" not in err
+
+
+def test_as_a_process_it_prints_no_traceback(tmp_path):
+    (tmp_path / "cycle.json").write_text(
+        '{"format": "regal_jax.graph", "version": 1, "name": "c", "time_unit": "s", "ops": ['
+        '{"name": "a", "control_inputs": ["b"]}, {"name": "b", "control_inputs": ["a"]}]}'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "regal_jax.cli", "optimize", "cycle.json"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "cycle" in done.stderr
+
+
+def test_help_teaches(capsys):
+    for arguments in (["--help"], ["optimize", "--help"], ["--version"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert "rendezvous" in out
+    assert "exit codes" in out
+    assert "jaxlib" in out
