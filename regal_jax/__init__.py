@@ -1,1 +1,51 @@
-"""Placement and scheduling of computation graphs."""
+"""Place and schedule computation graphs on devices: BRKGA and its baselines, batched in JAX.
+
+Start with `optimize` and `optimize_many`; `from_jax` and `load_graph` make graphs out of what you have.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regal_jax.api import optimize, optimize_many
+    from regal_jax.examples import load_example
+    from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
+    from regal_jax.importers import from_jax, from_onnx, load_graph, save_graph
+    from regal_jax.plan import Plan
+    from regal_jax.search import BrkgaConfig
+
+__all__ = [
+    "BrkgaConfig",
+    "Cluster",
+    "ComputationGraph",
+    "GraphBuilder",
+    "Plan",
+    "from_jax",
+    "from_onnx",
+    "load_example",
+    "load_graph",
+    "optimize",
+    "optimize_many",
+    "save_graph",
+]
+
+_ROOMS = {
+    "api": ("optimize", "optimize_many"),
+    "examples": ("load_example",),
+    "graph": ("Cluster", "ComputationGraph", "GraphBuilder"),
+    "importers": ("from_jax", "from_onnx", "load_graph", "save_graph"),
+    "plan": ("Plan",),
+    "search": ("BrkgaConfig",),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when first used: the command's --help and the host-only rooms must not wait for jax.
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module 'regal_jax' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"regal_jax.{_ROOM_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

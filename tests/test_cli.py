@@ -107,7 +107,8 @@ def test_method_names_a_heuristic(stg):
 
 def test_verify_refutes_a_tampered_plan(stg, capsys):
     assert run("optimize", stg, "--evaluations", 100, "--out", "p.json", "--quiet") == 0
-    document = json.loads(open("p.json").read())
+    with open("p.json") as file:
+        document = json.load(file)
     document["events"][-1]["finish"] += 1
     with open("p.json", "w") as file:
         json.dump(document, file)
