@@ -1,0 +1,182 @@
+"""`optimize` and `optimize_many`: what a user may rely on."""
+
+import math
+
+import chex
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
+from regal_jax.datasets import generate
+from regal_jax.errors import ClusterError, ConfigError
+from regal_jax.heuristics import HEURISTICS
+from tests.strategies import instances
+
+TWO = Cluster.uniform(2)
+
+
+def same(a, b):
+    """Bit for bit the same plan."""
+    np.testing.assert_array_equal(a.placement, b.placement)
+    np.testing.assert_array_equal(a.timeline.op, b.timeline.op)
+    np.testing.assert_array_equal(a.timeline.port, b.timeline.port)
+    assert a.makespan == b.makespan
+    assert a.peak_memory.tolist() == b.peak_memory.tolist()
+    assert a.provenance["evaluations"] == b.provenance["evaluations"]
+    return True
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return generate("erdos-renyi", 40, seed=0)
+
+
+@given(instances())
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+def test_any_instance_gives_a_verified_plan_no_worse_than_any_heuristic(instance):
+    graph, cluster = instance
+    for objective in ("makespan", "peak-memory"):
+        plan = optimize(graph, cluster, objective=objective, evaluations=60, key=0)
+        plan.verify(graph)
+        for name, heuristic in HEURISTICS.items():
+            assert plan.sort_key <= heuristic(graph, cluster, objective).sort_key, name
+
+
+@pytest.mark.parametrize("transfer", ["blocking", "delay:latency=3,bandwidth=20", "free"])
+@pytest.mark.parametrize("objective", ["makespan", "peak-memory"])
+def test_search_improves_on_a_random_start(graph, transfer, objective):
+    cluster = Cluster.uniform(3, transfer=transfer)
+    few = optimize(graph, cluster, objective=objective, evaluations=20, key=1, warm_start=False)
+    many = optimize(graph, cluster, objective=objective, evaluations=2000, key=1, warm_start=False)
+    assert many.objective_value < few.objective_value
+    assert many.provenance["evaluations"] <= 2000
+    history = many.provenance["history"]
+    assert history["best"] == sorted(history["best"], reverse=True)
+    assert history["evaluations"][-1] == many.provenance["evaluations"]
+    assert math.isclose(history["best"][-1], many.objective_value, rel_tol=1e-4)
+
+
+def test_company_order_and_batch_size_change_nothing(graph):
+    graphs = [graph, generate("layered", 30, seed=1), generate("erdos-renyi", 41, seed=2), graph]
+    options = {"evaluations": 300, "key": 5, "progress": False}
+    alone = [optimize(g, TWO, **options) for g in graphs]
+    together = optimize_many(graphs, TWO, **options)
+    backwards = optimize_many(graphs[::-1], TWO, batch_size=2, **options)[::-1]
+    for a, b, c in zip(alone, together, backwards, strict=True):
+        assert same(a, b)
+        assert same(a, c)
+
+
+def test_device_count_changes_nothing(graph):
+    graphs = [generate("erdos-renyi", 40, seed=s) for s in range(5)]
+    options = {"evaluations": 300, "key": 5, "progress": False}
+    one = optimize_many(graphs, TWO, devices=jax.devices()[:1], **options)
+    four = optimize_many(graphs, TWO, devices=jax.devices()[:4], **options)
+    assert len(jax.devices()) == 4
+    for a, b in zip(one, four, strict=True):
+        assert same(a, b)
+
+
+def test_clusters_may_differ(graph):
+    clusters = [TWO, Cluster.uniform(3), Cluster.uniform(2, transfer="free"), Cluster.uniform(2, 10_000)]
+    plans = optimize_many([graph] * 4, clusters, evaluations=100, key=0, progress=False)
+    for plan, cluster in zip(plans, clusters, strict=True):
+        assert plan.cluster == cluster
+        assert same(plan, optimize(graph, cluster, evaluations=100, key=0))
+
+
+def test_seeds_differ_and_keys_equal_their_seed(graph):
+    options = {"evaluations": 200, "warm_start": False}
+    a = optimize(graph, TWO, key=0, **options)
+    assert same(a, optimize(graph, TWO, key=jax.random.key(0), **options))
+    b = optimize(graph, TWO, key=1, **options)
+    assert a.timeline.op.tolist() != b.timeline.op.tolist()
+
+
+def test_one_trace_serves_every_graph_of_a_bucket(graph):
+    from regal_jax.solve import solve
+
+    options = {"key": 0, "progress": False, "warm_start": False}
+    optimize(graph, TWO, evaluations=150, **options)
+    chex.clear_trace_counter()
+    before = solve.num_traces()
+    for seed in range(3):
+        optimize(generate("erdos-renyi", 40, seed=seed), TWO, evaluations=130 + 90 * seed, **options)
+    assert solve.num_traces() == before
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 7, 99, 100, 101])
+def test_small_budgets_are_kept(graph, evaluations):
+    plan = optimize(graph, TWO, evaluations=evaluations, key=0, warm_start=False)
+    assert 1 <= plan.provenance["evaluations"] <= evaluations
+    plan.verify(graph)
+
+
+def test_one_op():
+    builder = GraphBuilder("one")
+    builder.add_op("only", runtime=2.0)
+    plan = optimize(builder.build(), Cluster.uniform(1), evaluations=5, key=0)
+    assert plan.makespan == 2.0
+
+
+def test_many_of_none():
+    assert optimize_many([], TWO, progress=False) == []
+
+
+def test_infeasible_memory_gives_the_least_overflow(graph):
+    tight = Cluster.uniform(2, 1)
+    plan = optimize(graph, tight, evaluations=200, key=0)
+    assert not plan.feasible
+    best = min(h(graph, tight, "makespan").overflow.sum() for h in HEURISTICS.values())
+    assert plan.overflow.sum() <= best
+
+
+def test_memory_limit_is_met_where_it_can_be(graph):
+    free = optimize(graph, Cluster.uniform(2), evaluations=1000, key=0)
+    limit = int(free.peak_memory.max() * 0.8)
+    plan = optimize(graph, Cluster.uniform(2, limit), evaluations=3000, key=0)
+    assert plan.feasible
+    assert plan.peak_memory.max() <= limit
+
+
+def test_methods_and_settings(graph):
+    plan = optimize(graph, TWO, method="critical-path")
+    assert plan.provenance["method"] == "critical-path"
+    config = BrkgaConfig(population=30, elites=5, mutants=5, islands=2)
+    plan = optimize(graph, TWO, evaluations=300, key=0, config=config)
+    assert plan.provenance["method"] == "brkga"
+    assert plan.provenance["evaluations"] <= 300
+
+
+def test_target_and_time_limit_stop_the_search(graph):
+    loose = optimize(graph, TWO, evaluations=1000, key=0)
+    plan = optimize(graph, TWO, evaluations=10**9, key=0, target=loose.makespan * 1.2)
+    assert plan.makespan <= loose.makespan * 1.2
+    assert plan.provenance["stopped"] == "target"
+    plan = optimize(graph, TWO, evaluations=10**9, key=0, time_limit=1.0)
+    assert plan.provenance["stopped"] == "time"
+    plan.verify(graph)
+
+
+def test_bad_arguments(graph):
+    for options, message in [
+        ({"objective": "beauty"}, "objective"),
+        ({"evaluations": 0}, "evaluations"),
+        ({"evaluations": 2.5}, "evaluations"),
+        ({"method": "magic"}, "method"),
+        ({"policy": "default"}, "policy"),
+        ({"time_limit": -1.0}, "time_limit"),
+        ({"key": "abc"}, "key"),
+        ({"key": -1}, "key"),
+        ({"key": jax.numpy.zeros(2, "uint32")}, "key"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            optimize(graph, TWO, **options)
+    with pytest.raises(ConfigError, match="clusters"):
+        optimize_many([graph], [TWO, TWO])
+    builder = GraphBuilder()
+    builder.add_op("a", runtime=[1.0, 2.0, 3.0])
+    with pytest.raises(ClusterError, match="3 devices"):
+        optimize(builder.build(), TWO)
