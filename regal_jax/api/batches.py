@@ -1,0 +1,136 @@
+"""Which graphs are searched in one compiled call."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from regal_jax.encoding import encode
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster, ComputationGraph, TransferModel
+from regal_jax.plan import Objective, Plan
+from regal_jax.problem import Bucket, Problem, make_problem, memory_unit
+from regal_jax.search import BrkgaConfig, WarmStart
+
+__all__ = ["Batch", "make_batches"]
+
+_MOST_GRAPHS: Final = 256
+_BYTES: Final = 2**30
+"""What the populations and simulator states of one batch may take, roughly."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Batch:
+    """Graphs of one bucket, ready for the device.
+
+    Attributes:
+      members: Where the graphs stand in the caller's list. The batch may have more rows than members:
+        copies of the last one that fill it up to a size for which a program is kept.
+      graphs: ``[B]``.
+      clusters: ``[B]``.
+      known: ``[B]``, plans of heuristics, best first.
+      problem: ``B`` graphs.
+      warm: The known plans as genes.
+      mesh: Devices to spread over, if there are several.
+    """
+
+    members: Sequence[int]
+    graphs: Sequence[ComputationGraph]
+    clusters: Sequence[Cluster]
+    known: Sequence[Sequence[Plan]]
+    problem: Problem
+    warm: WarmStart | None
+    mesh: Mesh | None
+
+    def scale(self, objective: Objective) -> np.ndarray:
+        """``[B]`` float64: the objective of a feasible plan is its fitness times this."""
+        if objective is Objective.MAKESPAN:
+            return np.asarray(self.problem.upper_bound, dtype=np.float64)
+        units = [memory_unit(graph) for graph in self.graphs]
+        return np.asarray(self.problem.total_size, dtype=np.float64) * units
+
+    def relative(self, target: float, objective: Objective) -> np.ndarray:
+        """``[B]`` the fitness of a plan whose objective is ``target``, give or take float32 rounding."""
+        scale = self.scale(objective)
+        return np.minimum(target / np.where(scale > 0, scale, 1) * (1 + 1e-6), 1)
+
+
+def make_batches(
+    pairs: Sequence[tuple[ComputationGraph, Cluster]],
+    known: Sequence[Sequence[Plan]],
+    config: BrkgaConfig,
+    batch_size: int | None,
+    devices: Sequence[jax.Device] | None,
+) -> Iterator[Batch]:
+    """Groups graphs by what one compiled program needs in common, and cuts the groups into batches."""
+    if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
+        raise ConfigError(f"batch_size: must be at least 1, got {batch_size!r}")
+    groups: dict[tuple[Bucket, int, bool, bool], list[int]] = {}
+    for i, (graph, cluster) in enumerate(pairs):
+        blocking = cluster.transfer is TransferModel.BLOCKING
+        unlimited = bool(np.isinf(cluster.memory).all())
+        groups.setdefault((Bucket.of(graph), cluster.num_devices, blocking, unlimited), []).append(i)
+    devices = jax.devices() if devices is None else devices
+    for (bucket, num_devices, blocking, _), members in groups.items():
+        most = batch_size or _most_graphs(bucket, num_devices, blocking, config)
+        for first in range(0, len(members), most):
+            yield _batch(members[first : first + most], most, bucket, pairs, known, devices)
+
+
+def _most_graphs(bucket: Bucket, devices: int, blocking: bool, config: BrkgaConfig) -> int:
+    genes = bucket.ops * (devices + 1) + bucket.tensors * devices * blocking
+    events = bucket.ops + bucket.tensors * devices * blocking
+    individuals = config.islands * config.population
+    each = individuals * (8 * genes + 16 * events + 16 * bucket.ops)
+    return int(np.clip(_BYTES // each, 1, _MOST_GRAPHS))
+
+
+def _rung(size: int) -> int:
+    """The smallest of 1, 2, 3, 4, 6, 8, 12, ... that is not less than ``size``: few programs, little waste."""
+    power = 1 << (size - 1).bit_length()
+    return power * 3 // 4 if power > 2 and size <= power * 3 // 4 else power
+
+
+def _batch(
+    members: Sequence[int],
+    most: int,
+    bucket: Bucket,
+    pairs: Sequence[tuple[ComputationGraph, Cluster]],
+    known: Sequence[Sequence[Plan]],
+    devices: Sequence[jax.Device],
+) -> Batch:
+    shards = min(len(devices), len(members))
+    rows = -(-min(_rung(len(members)), max(most, shards)) // shards) * shards
+    index = [*members, *[members[-1]] * (rows - len(members))]
+    graphs, clusters = [pairs[i][0] for i in index], [pairs[i][1] for i in index]
+    plans = [known[i] for i in index]
+    return Batch(
+        members=members,
+        graphs=graphs,
+        clusters=clusters,
+        known=plans,
+        problem=make_problem(graphs, clusters, bucket),
+        warm=_warm(graphs, clusters, plans, bucket),
+        mesh=Mesh(np.array(devices[:shards]), ("graphs",)) if shards > 1 else None,
+    )
+
+
+def _warm(
+    graphs: Sequence[ComputationGraph],
+    clusters: Sequence[Cluster],
+    plans: Sequence[Sequence[Plan]],
+    bucket: Bucket,
+) -> WarmStart | None:
+    most = max(map(len, plans))
+    if most == 0:
+        return None
+    rows = []
+    for graph, cluster, each in zip(graphs, clusters, plans, strict=True):
+        genes = [encode(graph, cluster, p.placement, p.event_ids(graph), bucket) for p in each]
+        genes += genes[-1:] * (most - len(genes))
+        rows.append(jax.tree.map(lambda *leaves: np.stack(leaves), *genes))
+    count = np.array([len(each) for each in plans], dtype=np.int32)
+    return WarmStart(jax.tree.map(lambda *leaves: np.stack(leaves), *rows), count)

@@ -1,0 +1,89 @@
+"""From the genes that a search found to the plan that a user gets."""
+
+import dataclasses
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+
+from regal_jax.api.batches import Batch
+from regal_jax.api.settings import Settings
+from regal_jax.encoding import genes_to_keys
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.heuristics import HEURISTICS
+from regal_jax.plan import Plan, decode_order, decode_placement
+from regal_jax.search import SearchResult, Status
+
+__all__ = ["fallback", "heuristic_plan", "searched_plan"]
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in ("regal-jax", "jax", "numpy"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _common(settings: Settings) -> dict[str, Any]:
+    key = np.asarray(jax.random.key_data(settings.key)).tolist()
+    return {"seed": key if settings.seed is None else settings.seed, "versions": _versions()}
+
+
+def heuristic_plan(graph: ComputationGraph, cluster: Cluster, settings: Settings) -> Plan:
+    """The plan of the heuristic that ``settings`` names."""
+    plan = HEURISTICS[settings.method](graph, cluster, settings.objective)
+    return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance})
+
+
+def fallback(
+    graph: ComputationGraph, cluster: Cluster, settings: Settings, known: list[Plan], ended: Status
+) -> Plan:
+    """What a graph gets whose search did not begin."""
+    plan = known[0] if known else HEURISTICS["single-device"](graph, cluster, settings.objective)
+    stopped = {"evaluations": 0, "stopped": ended.name.lower()}
+    return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **stopped})
+
+
+def searched_plan(batch: Batch, row: int, result: SearchResult, settings: Settings) -> Plan:
+    """The exactly replayed plan of one row of a batch, or a heuristic's if that is better."""
+    graph, cluster = batch.graphs[row], batch.clusters[row]
+    n, t = graph.num_ops, graph.num_tensors
+    keys = genes_to_keys(jax.tree.map(lambda leaf: np.asarray(leaf[row]), result.genes))
+    placement = decode_placement(graph, cluster, keys["affinity"][:n])
+    events = decode_order(
+        graph, cluster, placement, keys["priority"][:n], keys["transfer_priority"][:t]
+    )
+    plan = Plan.from_events(graph, cluster, placement, events, objective=settings.objective)
+    provenance = {
+        "method": "brkga",
+        "evaluations": int(result.evaluations[row]),
+        **_common(settings),
+        "stopped": result.status[row].name.lower(),
+        "seconds": round(result.seconds, 3),
+        "graphs_in_call": len(batch.members),
+        "config": dataclasses.asdict(settings.config),
+        "history": _history(batch, row, result, settings),
+    }
+    known = batch.known[row]
+    if known:
+        provenance["warm_start"] = {p.provenance["method"]: p.objective_value for p in known}
+        if known[0].sort_key < plan.sort_key:
+            plan, provenance["best_from"] = known[0], known[0].provenance["method"]
+    return dataclasses.replace(plan, provenance=provenance)
+
+
+def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -> dict[str, list[Any]]:
+    """The incumbent's objective whenever it improved, and at the end; ``None`` while it was infeasible."""
+    fitness = np.asarray(result.history_fitness[:, row], dtype=np.float64)
+    evaluations = result.history_evaluations[:, row]
+    moments = np.flatnonzero(np.diff(fitness, prepend=np.inf, append=-np.inf)[:-1])
+    moments = np.unique([*moments, int(np.argmax(evaluations == evaluations[-1]))])
+    best = fitness[moments] * batch.scale(settings.objective)[row]
+    return {
+        "evaluations": evaluations[moments].tolist(),
+        "best": [None if f > 1 else float(b) for f, b in zip(fitness[moments], best, strict=True)],
+    }

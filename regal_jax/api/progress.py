@@ -1,0 +1,44 @@
+"""A progress bar over evaluations, on stderr."""
+
+from collections.abc import Callable
+from typing import Self
+
+from tqdm.auto import tqdm
+
+from regal_jax.search import Progress
+
+__all__ = ["Bar"]
+
+
+class Bar:
+    """Counts evaluations of all graphs; says what is going on beside it."""
+
+    def __init__(self, total: int, *, enabled: bool) -> None:
+        self._bar = tqdm(total=total, unit="eval", disable=not enabled, dynamic_ncols=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def say(self, text: str) -> None:
+        """Shows ``text`` before the bar."""
+        self._bar.set_description(text)
+
+    def follow(self, graphs: int, evaluations: int) -> Callable[[Progress], None]:
+        """A callback for the search of the first ``graphs`` rows of a batch."""
+        self.say("compiling")
+        done = 0
+
+        def callback(progress: Progress) -> None:
+            nonlocal done
+            now = int(progress.evaluations[:graphs].sum())
+            if progress.generation == progress.generations:
+                # What is left of the budget does not pay for another generation.
+                now = graphs * evaluations
+            self.say("searching")
+            self._bar.update(now - done)
+            done = now
+
+        return callback

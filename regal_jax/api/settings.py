@@ -1,0 +1,117 @@
+"""What a caller asked for, checked."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regal_jax.errors import ConfigError
+from regal_jax.heuristics import HEURISTICS
+from regal_jax.plan import Objective
+from regal_jax.search import BrkgaConfig
+
+__all__ = ["Settings", "graph_key"]
+
+
+def _as_key(key: Any) -> tuple[jax.Array, int | None]:
+    """A typed key, and the seed it came from if it came from one."""
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        if not 0 <= key < 2**32:
+            raise ConfigError(f"key: a seed must be from 0 to {2**32 - 1}, got {key}")
+        return jax.random.key(np.uint32(key)), int(key)
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
+        return key, None
+    raise ConfigError(f"key: give a seed or jax.random.key(seed), got {key!r}")
+
+
+def graph_key(key: jax.Array, content_hash: str) -> jax.Array:
+    """The key of one graph: depends on the graph's content, not on its place among others."""
+    # Two folds: one would leave 32 bits of the hash, too few for a large corpus.
+    for part in (content_hash[:8], content_hash[8:16]):
+        key = jax.random.fold_in(key, np.uint32(int(part, 16)))
+    return key
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Settings:
+    """Arguments of `optimize`, in the form that the rest works with."""
+
+    objective: Objective
+    evaluations: int
+    key: jax.Array
+    seed: int | None
+    method: str
+    warm_start: bool
+    config: BrkgaConfig
+    target: float | None
+    stall: int | None
+    time_limit: float | None
+    progress: bool
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        objective: Objective | str,
+        evaluations: int,
+        key: Any,
+        method: str,
+        policy: str | None,
+        warm_start: bool,
+        config: BrkgaConfig | None,
+        target: float | None,
+        stall: int | None,
+        time_limit: float | None,
+        progress: bool,
+    ) -> Self:
+        """Refuses what cannot be.
+
+        Raises:
+          ConfigError: An impossible value; the message names the argument.
+        """
+        if objective not in list(Objective):
+            raise ConfigError(f"objective: unknown {objective!r}; use one of {', '.join(Objective)}")
+        if isinstance(evaluations, bool) or not isinstance(evaluations, (int, np.integer)) or evaluations < 1:
+            raise ConfigError(f"evaluations: must be a whole number of at least 1, got {evaluations!r}")
+        if method != "brkga" and method not in HEURISTICS:
+            raise ConfigError(f"method: unknown {method!r}; use one of brkga, {', '.join(HEURISTICS)}")
+        if policy is not None:
+            raise ConfigError(f"policy: unknown {policy!r}; only None is there yet")
+        if config is not None and not isinstance(config, BrkgaConfig):
+            raise ConfigError(f"config: give a BrkgaConfig, got {config!r}")
+        for name, value in (("target", target), ("time_limit", time_limit)):
+            if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+                raise ConfigError(f"{name}: must be a number of zero or more, got {value!r}")
+        typed, seed = _as_key(key)
+        return cls(
+            objective=Objective(objective),
+            evaluations=int(evaluations),
+            key=typed,
+            seed=seed,
+            method=method,
+            warm_start=warm_start,
+            config=config or BrkgaConfig(),
+            target=target,
+            stall=stall,
+            time_limit=time_limit,
+            progress=progress,
+        )
+
+
+def each(clusters: Any, count: int) -> Sequence[Any]:
+    """One cluster a graph.
+
+    Raises:
+      ConfigError: Another number of clusters than graphs.
+    """
+    from regal_jax.graph import Cluster
+
+    if isinstance(clusters, Cluster):
+        return [clusters] * count
+    if len(clusters) != count:
+        raise ConfigError(f"clusters: {len(clusters)} for {count} graphs; give one for all, or one a graph")
+    return list(clusters)
