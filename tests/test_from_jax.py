@@ -271,6 +271,23 @@ def test_cond_costs_its_slowest_branch_and_its_results_are_no_scratch():
     assert op(graph, "cond")["sizes"] == [32]
 
 
+def test_scratch_of_a_body_is_its_peak_of_live_values():
+    def body(c, _):
+        first, _ = jax.lax.split(c, (4, 4))
+        s = jnp.sin(first)
+        return jnp.concatenate([s, s]), None
+
+    graph = from_jax(lambda x: jax.lax.scan(body, x, None, length=3)[0], f32(8))
+    # Split 16 + 16; first and sine 16 + 16; sine and result 16 + 32.
+    assert op(graph, "scan")["temp"] == 48
+
+
+def test_a_custom_linear_solve_costs_its_solve():
+    graph = from_jax(jnp.linalg.solve, f32(6, 6), f32(6), profile=SLOW)
+    # Two triangular solves and a permutation; with the transposed solve it would be twice as much.
+    assert 2 * 6 * 6 <= op(graph, "custom_linear_solve")["runtime"] < 100
+
+
 def test_a_loop_reads_the_constants_of_functions_jitted_inside_it():
     table = jnp.arange(8.0)
     add = jax.jit(lambda c: c + table)

@@ -142,6 +142,14 @@ def test_factorisations_count_their_leading_term():
     assert found["triangular_solve"].flops == 6 * 6 * 4
 
 
+def test_a_scalar_combiner_is_not_a_launch_of_its_own():
+    def fn(x):
+        return jax.lax.reduce(x, jnp.float32(0), lambda a, b: a + b * 2.0, (0,))
+
+    (equation,) = flatten(jax.make_jaxpr(fn)(f32(4, 5))).equations
+    assert op_seconds(equation, DeviceProfile("slow", 1.0, 1.0, 1e30, 100.0), 1) == 100 + 20
+
+
 def test_gather_reads_what_it_returns_and_scatter_copies():
     def take(x, i):
         return jnp.take(x, i, axis=0, mode="clip")

@@ -53,7 +53,7 @@ def from_jax(
     Args:
       fn: A function that JAX can trace.
       *args: Its positional arguments: pytrees of arrays, shapes or numbers.
-      kwargs: Its keyword arguments.
+      kwargs: Its keyword arguments, arrays too; bind any others with `functools.partial`.
       resident_argnums: Arguments that live on the devices between calls: parameters, optimiser state.
         By index, keyword arguments by name.
       donate_argnums: Arguments whose buffers are freed after their last reader.

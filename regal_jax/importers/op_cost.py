@@ -38,7 +38,7 @@ _MOVES: Final = frozenset({
     "broadcast_in_dim", "transpose", "concatenate", "pad", "slice", "dynamic_slice",
     "dynamic_update_slice", "gather", "scatter", "rev", "iota", "copy", "copy_p", "split", "device_put",
     "empty", "empty2", "full", "real", "imag", "complex", "debug_print", "debug_callback", "io_callback",
-    "pure_callback", "random_seed", "get", "swap", "tile",
+    "pure_callback", "random_seed", "get", "swap", "tile", "unstack",
 })  # fmt: skip
 """Primitives that move data and compute nothing."""
 _HEAVY: Final = frozenset({

@@ -153,20 +153,20 @@ def op_seconds(equation: Equation, profile: DeviceProfile, while_trip_count: flo
     Returns:
       Seconds.
     """
-    bodies = [_program_seconds(body, profile, while_trip_count) for body in equation.bodies]
+
+    def seconds(body: Program) -> float:
+        return sum(op_seconds(e, profile, while_trip_count) for e in body.equations)
+
+    bodies = equation.bodies
     if equation.primitive == "scan":
-        return equation.params["length"] * sum(bodies)
+        return equation.params["length"] * sum(map(seconds, bodies))
     if equation.primitive == "while":
-        return while_trip_count * sum(bodies)
+        return while_trip_count * sum(map(seconds, bodies))
     if equation.primitive == "cond":
-        return max(bodies)
+        return max(map(seconds, bodies))
     work = op_work(equation)
     if work.view:
         return 0.0
     own = profile.seconds(work.flops, work.bytes, work.dtype, matrix=work.matrix)
-    # Scalar combiners, as of `reduce`, are far below `own`; a whole program inside is far above.
-    return max(own, sum(bodies))
-
-
-def _program_seconds(program: Program, profile: DeviceProfile, while_trip_count: float) -> float:
-    return sum(op_seconds(equation, profile, while_trip_count) for equation in program.equations)
+    # A body of scalars is the combiner of a `reduce` or `scatter`, and counted in `own`.
+    return max(own, sum(seconds(b) for b in bodies if any(getattr(v.aval, "shape", ()) for v in b.inputs)))
