@@ -1,0 +1,5 @@
+"""Real models with their training steps, as graphs: `load_example`."""
+
+from regal_jax.examples.registry import DEFAULT_EXAMPLE, EXAMPLES, Example, TrainingStep, load_example
+
+__all__ = ["DEFAULT_EXAMPLE", "EXAMPLES", "Example", "TrainingStep", "load_example"]

@@ -1,0 +1,1 @@
+"""Foreign programs and file formats, each into the same `regal_jax.graph.ComputationGraph`."""

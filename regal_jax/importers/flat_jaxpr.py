@@ -1,0 +1,241 @@
+"""A jaxpr as one flat list of equations: calls inlined, dead code gone, loops and branches kept whole."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jax_core
+
+__all__ = ["Equation", "Program", "Value", "aval_bytes", "flatten", "peak_bytes", "temp_bytes"]
+
+_INLINED: Final = frozenset({
+    "jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
+    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+})  # fmt: skip
+"""Calls that mean no more than their body."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Value:
+    """An array that the program holds at some time; equal only to itself.
+
+    Attributes:
+      aval: Its shape and dtype.
+    """
+
+    aval: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Equation:
+    """One op.
+
+    Attributes:
+      primitive: Name of the primitive, e.g. ``"dot_general"``.
+      params: Its parameters.
+      scope: Where the user's program says it is: module path and names of jitted functions.
+      inputs: The distinct values that it reads; scalar literals are none.
+      in_avals: Shape and dtype of every operand, literals included.
+      outputs: The values that it makes, used or not.
+      bodies: The sub-programs that it runs (``scan``, ``while``, ``cond``, ...).
+      effectful: It must run even if nobody reads its outputs.
+      ordered: It must keep its place among the other ordered ones.
+    """
+
+    primitive: str
+    params: Mapping[str, Any]
+    scope: str
+    inputs: tuple[Value, ...]
+    in_avals: tuple[Any, ...]
+    outputs: tuple[Value, ...]
+    bodies: tuple["Program", ...]
+    effectful: bool
+    ordered: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Program:
+    """A flat program; equations stand in program order.
+
+    Attributes:
+      inputs: One value for each argument.
+      constants: Arrays that the function closes over, those that are read, each once.
+      equations: Only those that an output or an effect needs.
+      outputs: The values that it returns; scalar literals are left out.
+    """
+
+    inputs: tuple[Value, ...]
+    constants: tuple[Value, ...]
+    equations: tuple[Equation, ...]
+    outputs: tuple[Value, ...]
+
+
+def flatten(jaxpr: Any) -> Program:
+    """The flat program of a (closed) jaxpr.
+
+    Args:
+      jaxpr: What `jax.make_jaxpr` returns.
+    """
+    # A function that is jitted as a whole gains nothing from its own name before every op.
+    while (
+        len(jaxpr.eqns) == 1
+        and jaxpr.eqns[0].primitive.name in ("jit", "pjit")
+        and list(jaxpr.eqns[0].invars) == list(jaxpr.jaxpr.invars)
+        and list(jaxpr.eqns[0].outvars) == list(jaxpr.jaxpr.outvars)
+    ):
+        jaxpr = jaxpr.eqns[0].params["jaxpr"]
+    return _flatten(jaxpr, {})
+
+
+def _flatten(jaxpr: Any, constants: dict[int, tuple[Any, Value]]) -> Program:
+    state = _Flattener(constants)
+    inputs = [Value(v.aval) for v in _open(jaxpr)[0].invars]
+    results = state.run(jaxpr, inputs, "")
+    outputs = tuple(v for v in results if v is not None)
+    needed = set(outputs)
+    live: list[Equation] = []
+    for equation in reversed(state.equations):
+        if equation.effectful or not needed.isdisjoint(equation.outputs):
+            live.append(equation)
+            needed.update(equation.inputs)
+    own = tuple(value for _, value in constants.values() if value in needed)
+    return Program(tuple(inputs), own, tuple(reversed(live)), outputs)
+
+
+class _Flattener:
+    """Collects equations; ``constants`` maps the id of an array to the array (kept alive) and its value."""
+
+    def __init__(self, constants: dict[int, tuple[Any, Value]]) -> None:
+        self.constants = constants
+        self.equations: list[Equation] = []
+
+    def constant(self, array: Any, aval: Any) -> Value:
+        return self.constants.setdefault(id(array), (array, Value(aval)))[1]
+
+    def run(self, jaxpr: Any, inputs: Sequence[Value | None], scope: str) -> list[Value | None]:
+        """Adds the equations of ``jaxpr``; ``None`` stands for a scalar literal."""
+        inner, arrays = _open(jaxpr)
+        values: dict[Any, Value | None] = dict(zip(inner.invars, inputs, strict=True))
+        for var, array in zip(inner.constvars, arrays, strict=True):
+            values[var] = self.constant(array, var.aval)
+
+        def read(atom: Any) -> Value | None:
+            if isinstance(atom, jax_core.Literal):
+                return self.constant(atom.val, atom.aval) if getattr(atom.aval, "shape", ()) else None
+            return values[atom]
+
+        for eqn in inner.eqns:
+            path = _join(scope, _clean(str(eqn.source_info.name_stack)))
+            operands = [read(atom) for atom in eqn.invars]
+            if eqn.primitive.name in _INLINED:
+                name = str(eqn.params.get("name", ""))
+                path = path if name.startswith(("_", "<")) else _join(path, name)
+                results = self.run(next(_sub_jaxprs(eqn.params)), operands, path)
+            else:
+                results = self.add(eqn, operands, path)
+            values.update(zip(eqn.outvars, results, strict=True))
+        return [read(atom) for atom in inner.outvars]
+
+    def add(self, eqn: Any, operands: list[Value | None], scope: str) -> tuple[Value, ...]:
+        if eqn.primitive.name == "custom_linear_solve":
+            subs = [eqn.params["jaxprs"].solve]  # The others serve derivatives.
+        else:
+            subs = list(_sub_jaxprs(eqn.params))
+        bodies = tuple(_flatten(sub, self.constants) for sub in subs)
+        read = [*operands, *(constant for body in bodies for constant in body.constants)]
+        outputs = tuple(Value(var.aval) for var in eqn.outvars)
+        self.equations.append(
+            Equation(
+                primitive=eqn.primitive.name,
+                params=eqn.params,
+                scope=scope,
+                inputs=tuple(dict.fromkeys(v for v in read if v is not None)),
+                in_avals=tuple(atom.aval for atom in eqn.invars),
+                outputs=outputs,
+                bodies=bodies,
+                effectful=bool(eqn.effects),
+                # Callbacks say whether they are ordered; any other effect is taken to be.
+                ordered=bool(eqn.effects) and bool(eqn.params.get("ordered", True)),
+            )
+        )
+        return outputs
+
+
+def _open(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """Variables and equations, and the arrays behind ``constvars``; from 0.11 on an open jaxpr has both."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    arrays = getattr(jaxpr, "consts", ())
+    return inner, arrays if len(arrays) == len(inner.constvars) else ()
+
+
+def _sub_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
+    for param in params.values():
+        for item in param if isinstance(param, (tuple, list)) else (param,):
+            if hasattr(item, "eqns") and hasattr(item, "outvars" if not hasattr(item, "jaxpr") else "jaxpr"):
+                yield item
+
+
+def _clean(stack: str) -> str:
+    """``"transpose(jvp(Net))/dense"`` as ``"backward/Net/dense"``."""
+    path = re.sub(r"\b(?:jvp|transpose|vmap|remat\w*|checkpoint)(?=\()|[()]", "", stack)
+    return _join(*(["backward"] if "transpose(" in stack else []), *path.split("/"))
+
+
+def _join(*parts: str) -> str:
+    return "/".join(part for part in parts if part)
+
+
+def aval_bytes(aval: Any) -> int:
+    """Exact size of an array: elements times the size of its dtype.
+
+    4-bit and 2-bit types count packed, keys count the words that they hold, tokens nothing.
+    """
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None:
+        return 0
+    elements = math.prod(aval.shape)
+    if jnp.issubdtype(dtype, jax.dtypes.extended):
+        return elements * dtype.itemsize
+    if dtype.name.startswith(("int2", "uint2", "int4", "uint4", "float4")):
+        return -(-elements * int(re.findall(r"[24]", dtype.name)[0]) // 8)
+    return elements * np.dtype(dtype).itemsize
+
+
+def peak_bytes(program: Program, *, results: bool = True) -> int:
+    """The most memory that the values made by ``program`` itself hold at once, in program order.
+
+    Its inputs and constants are not counted.
+
+    Args:
+      program: The program.
+      results: Count its outputs, which are held to the end.
+    """
+    last = {v: i for i, equation in enumerate(program.equations) for v in equation.inputs}
+    last |= dict.fromkeys(program.outputs, len(program.equations))
+    outside = set() if results else set(program.outputs)
+    made: set[Value] = set()
+    held = peak = 0
+    for i, equation in enumerate(program.equations):
+        new = [v for v in equation.outputs if v not in outside]
+        made.update(new)
+        held += sum(aval_bytes(v.aval) for v in new)
+        peak = max(peak, held + temp_bytes(equation))
+        over = [v for v in equation.inputs if last[v] == i and v in made]
+        over += [v for v in new if v not in last]
+        held -= sum(aval_bytes(v.aval) for v in over)
+    return peak
+
+
+def temp_bytes(equation: Equation) -> int:
+    """Scratch memory of an op, an estimate: the `peak_bytes` of the hungriest of its bodies.
+
+    A loop needs room for the results of an iteration beside its own outputs, which hold the state
+    before; the results of a branch are the op's own outputs.
+    """
+    results = equation.primitive != "cond"
+    return max((peak_bytes(body, results=results) for body in equation.bodies), default=0)

@@ -1,0 +1,172 @@
+"""Runtimes from a roofline: `DeviceProfile`, the named profiles, and the time of one op."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from regal_jax.errors import ConfigError
+from regal_jax.graph.units import Quantity, parse_bandwidth, parse_time
+from regal_jax.importers.flat_jaxpr import Equation, Program
+from regal_jax.importers.op_cost import op_work
+
+__all__ = ["PROFILES", "DeviceProfile", "find_profile", "op_seconds"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceProfile:
+    """What a device can do at best.
+
+    Attributes:
+      name: What to call it.
+      matrix_flops: Peak flops a second of matrix products and convolutions: one number, or one for each
+        dtype name (``"bfloat16"``); dtypes that are not named run at `vector_flops`.
+      vector_flops: Peak flops a second of everything else: one number, or one for each dtype name, of
+        which ``"float32"`` serves all that are not named.
+      bandwidth: Memory bandwidth, e.g. ``"4.8TB/s"``; plain numbers are bytes a second.
+      launch_overhead: Time that every op costs beside its work, e.g. ``"2us"``; plain numbers are seconds.
+
+    Raises:
+      ConfigError: A rate that is not a positive number, or a mapping without ``"float32"``.
+    """
+
+    name: str
+    matrix_flops: float | Mapping[str, float]
+    vector_flops: float | Mapping[str, float]
+    bandwidth: Quantity
+    launch_overhead: Quantity = 0.0
+
+    def __post_init__(self) -> None:
+        for field in ("matrix_flops", "vector_flops"):
+            value = getattr(self, field)
+            rates = dict(value) if isinstance(value, Mapping) else {"float32": value}
+            for dtype, rate in rates.items():
+                if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not rate > 0:
+                    raise ConfigError(
+                        f"profile {self.name!r}: {field} for {dtype} is {rate!r}; give flops a second"
+                    )
+            if field == "vector_flops" and "float32" not in rates:
+                raise ConfigError(f"profile {self.name!r}: vector_flops names no 'float32'; add it")
+        try:
+            object.__setattr__(self, "bandwidth", parse_bandwidth(self.bandwidth, "s", "bandwidth"))
+            overhead = parse_time(self.launch_overhead, "s", "launch_overhead")
+            if math.isinf(overhead):
+                raise ValueError("launch_overhead: must be finite")
+        except ValueError as error:
+            raise ConfigError(f"profile {self.name!r}: {error}") from None
+        object.__setattr__(self, "launch_overhead", overhead)
+
+    def rate(self, dtype: str, *, matrix: bool) -> float:
+        """Peak flops a second in ``dtype``; a complex dtype runs at the rate of its parts."""
+        dtype = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+        if matrix and not isinstance(self.matrix_flops, Mapping):
+            return self.matrix_flops
+        if matrix and isinstance(self.matrix_flops, Mapping) and dtype in self.matrix_flops:
+            return self.matrix_flops[dtype]
+        if not isinstance(self.vector_flops, Mapping):
+            return self.vector_flops
+        return self.vector_flops.get(dtype, self.vector_flops["float32"])
+
+    def seconds(self, flops: float, traffic: float, dtype: str, *, matrix: bool) -> float:
+        """The roofline (Williams, Waterman and Patterson, 2009), plus `launch_overhead`.
+
+        Args:
+          flops: Arithmetic operations.
+          traffic: Bytes moved to and from memory.
+          dtype: Name of the dtype computed in.
+          matrix: Matrix units can do it.
+        """
+        arithmetic = flops / self.rate(dtype, matrix=matrix)
+        return max(arithmetic, traffic / float(self.bandwidth)) + float(self.launch_overhead)
+
+
+_HOPPER_MATRIX: Final = {
+    "bfloat16": 989.4e12, "float16": 989.4e12, "float32": 494.7e12, "float64": 66.9e12,
+    "int8": 1978.9e12, "uint8": 1978.9e12, "float8_e4m3fn": 1978.9e12, "float8_e5m2": 1978.9e12,
+}  # fmt: skip
+_HOPPER_VECTOR: Final = {
+    "float32": 66.9e12, "float64": 33.5e12, "bfloat16": 133.8e12, "float16": 133.8e12,
+}  # fmt: skip
+
+PROFILES: Final[Mapping[str, DeviceProfile]] = {
+    profile.name: profile
+    for profile in (
+        DeviceProfile("h200", _HOPPER_MATRIX, _HOPPER_VECTOR, "4.8TB/s", "2us"),
+        DeviceProfile("h100", _HOPPER_MATRIX, _HOPPER_VECTOR, "3.35TB/s", "2us"),
+        DeviceProfile(
+            "a100",
+            {"bfloat16": 312e12, "float16": 312e12, "float32": 156e12, "float64": 19.5e12,
+             "int8": 624e12, "uint8": 624e12},
+            {"float32": 19.5e12, "float64": 9.7e12, "bfloat16": 39e12, "float16": 78e12},
+            "2039GB/s",
+            "2us",
+        ),
+        DeviceProfile(
+            "tpu-v5e",
+            {"bfloat16": 197e12, "float16": 197e12, "float32": 197e12, "int8": 394e12, "uint8": 394e12},
+            6.1e12,
+            "819GB/s",
+            "1us",
+        ),
+        DeviceProfile("cpu", 5.0e12, {"float32": 5.0e12, "float64": 2.5e12}, "204.8GB/s", "1us"),
+    )
+}  # fmt: skip
+"""Profiles by name, from public figures, dense (no sparsity), at base or boost clock as published.
+
+- ``h200``, ``h100``: NVIDIA H200 and H100 SXM datasheets and the H100 architecture white paper (2022).
+  ``float32`` products are TF32, as XLA does them by default.
+- ``a100``: NVIDIA A100 SXM 80 GB datasheet and white paper (2020).
+- ``tpu-v5e``: Google Cloud TPU v5e documentation. ``float32`` products are one bfloat16 pass, XLA's
+  default. The vector rate is not published: 8 x 128 lanes x 4 units x 1.5 GHz.
+- ``cpu``: AMD EPYC 7763, 64 cores x 2.45 GHz x 32 float32 flops, eight channels of DDR4-3200.
+- Launch overheads are our estimates for ops of a compiled program, not published figures.
+"""
+
+
+def find_profile(profile: str | DeviceProfile) -> DeviceProfile:
+    """The profile called ``profile``; a `DeviceProfile` is returned as it is.
+
+    Raises:
+      ConfigError: No such name.
+    """
+    if isinstance(profile, DeviceProfile):
+        return profile
+    if profile not in PROFILES:
+        raise ConfigError(
+            f"profile: unknown device {profile!r}; use one of {', '.join(PROFILES)}, or a DeviceProfile"
+        )
+    return PROFILES[profile]
+
+
+def op_seconds(equation: Equation, profile: DeviceProfile, while_trip_count: float) -> float:
+    """Runtime of one op.
+
+    An op with bodies takes as long as they do, op by op: a ``scan`` its body times its length, a
+    ``while`` its condition and body times ``while_trip_count``, a ``cond`` its slowest branch. Ops
+    that only rename memory take no time. Nothing is fused.
+
+    Args:
+      equation: The op.
+      profile: The device.
+      while_trip_count: Iterations of a ``while`` loop, whose length no trace can tell.
+
+    Returns:
+      Seconds.
+    """
+
+    def seconds(body: Program) -> float:
+        return sum(op_seconds(e, profile, while_trip_count) for e in body.equations)
+
+    bodies = equation.bodies
+    if equation.primitive == "scan":
+        return equation.params["length"] * sum(map(seconds, bodies))
+    if equation.primitive == "while":
+        return while_trip_count * sum(map(seconds, bodies))
+    if equation.primitive == "cond":
+        return max(map(seconds, bodies))
+    work = op_work(equation)
+    if work.view:
+        return 0.0
+    own = profile.seconds(work.flops, work.bytes, work.dtype, matrix=work.matrix)
+    # A body of scalars is the combiner of a `reduce` or `scatter`, and counted in `own`.
+    return max(own, sum(seconds(b) for b in bodies if any(getattr(v.aval, "shape", ()) for v in b.inputs)))

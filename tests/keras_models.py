@@ -1,0 +1,59 @@
+"""Run as a script: traces keras.applications on the JAX backend and writes what came out, as JSON.
+
+Its own process, so that Keras and its backend are not imported into the other tests.
+"""
+
+import json
+import os
+import sys
+
+os.environ["KERAS_BACKEND"] = "jax"
+
+import jax
+import keras
+import numpy as np
+import optax
+
+from regal_jax.importers.jax_program import from_jax
+
+
+def trace(name: str, size: int) -> dict[str, object]:
+    """The graph of a training step of ``keras.applications.<name>``, weights never made."""
+    with keras.StatelessScope(initialize_variables=False):
+        model = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3))
+
+    def shapes(variables):
+        return [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables]
+
+    trainable, other = shapes(model.trainable_variables), shapes(model.non_trainable_variables)
+    optimiser = optax.adam(1e-3)
+
+    def train_step(params, state, opt_state, images, labels):
+        def loss_fn(params):
+            probabilities, new_state = model.stateless_call(params, state, images, training=True)
+            return keras.ops.mean(keras.losses.categorical_crossentropy(labels, probabilities)), new_state
+
+        (loss, new_state), gradients = jax.value_and_grad(loss_fn, has_aux=True)(params)
+        updates, opt_state = optimiser.update(gradients, opt_state, params)
+        return optax.apply_updates(params, updates), new_state, opt_state, loss
+
+    state = jax.eval_shape(optimiser.init, trainable)
+    batch = jax.ShapeDtypeStruct((2, size, size, 3), "float32"), jax.ShapeDtypeStruct((2, 1000), "float32")
+    graph = from_jax(
+        train_step, trainable, other, state, *batch, resident_argnums=(0, 1, 2), donate_argnums=(0, 1, 2)
+    )
+    kinds = list(graph.op_kinds)
+    own = [kind == "parameter" and "constant" not in n for n, kind in zip(graph.op_names, kinds, strict=True)]
+    layers = [x.name for x in model.layers if x.__class__.__name__ in ("Conv2D", "DepthwiseConv2D")]
+    return {
+        "ops": graph.num_ops,
+        "convolutions": kinds.count("conv_general_dilated"),
+        "resident_bytes": int(graph.tensor_bytes[np.array(own)[graph.tensor_op]].sum()),
+        "expected_bytes": sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((trainable, other, state))),
+        "layers": len(layers),
+        "named_after_layers": sum(f"{layer}/conv_general_dilated" in graph.op_index for layer in layers),
+    }
+
+
+if __name__ == "__main__":
+    json.dump({name: trace(name, 64) for name in sys.argv[1:]}, sys.stdout)

@@ -1,0 +1,104 @@
+"""Every example is a valid graph of the model that it names."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from regal_jax.errors import ConfigError
+from regal_jax.examples import DEFAULT_EXAMPLE, EXAMPLES, load_example
+from regal_jax.graph import Cluster
+from regal_jax.plan import Objective, Plan, insert_transfers, lower_bound
+
+# Parameters of the model without optimiser state, and the operations of its products: by hand, or from
+# the publications (ResNet-50: 25.6 M; GPT-2 small: 124.4 M; U-Net: 31.0 M).
+PARAMETERS = {
+    "mlp": 784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10,
+    "resnet50": 25_557_032,
+    "gpt2-small": 124_439_808,
+    "unet": 31_030_658,
+    # Two cells of (650 + 650 + 1) x 4 x 650, an embedding and a head.
+    "lstm-lm": 2 * 1301 * 2600 + 10000 * 650 + 651 * 10000,
+}
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    return {name: load_example(name) for name in EXAMPLES}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_resident_bytes_are_those_of_the_abstract_leaves(graphs, name):
+    graph, step = graphs[name], EXAMPLES[name].build()
+    resident = [graph.op_kinds[o] == "parameter" for o in graph.tensor_op]
+    leaves = jax.tree.leaves(step.args[:3])
+    assert graph.tensor_bytes[resident].sum() == sum(x.size * x.dtype.itemsize for x in leaves)
+    if name in PARAMETERS:
+        assert sum(x.size for x in jax.tree.leaves(step.args[0])) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_runs_on_one_device_and_has_something_to_place_on_two(graphs, name):
+    graph = graphs[name]
+    placement = np.zeros(graph.num_ops, dtype=int)
+    one = Cluster.uniform(1)
+    order = insert_transfers(graph, one, placement, np.arange(graph.num_ops))
+    plan = Plan.from_events(graph, one, placement, order)
+    assert plan.makespan > 0
+    assert lower_bound(graph, Cluster.uniform(2), Objective.MAKESPAN) < 0.7 * plan.makespan
+    # Parameters and optimiser state are donated: the result replaces them, and is as large.
+    resident = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(EXAMPLES[name].build().args[:3]))
+    assert plan.peak_memory[0] > resident
+    assert plan.timeline.memory_bytes[0][-1] - graph.tensor_bytes[graph.tensor_keep].sum() == 0
+    assert abs(int(plan.timeline.memory_bytes[0][-1]) - resident) < 0.1 * resident + 2**21
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "count"),
+    [
+        ("mlp", "dot_general", 3 * 3 - 1),  # Forward and two backward, but for the gradient of the images.
+        ("resnet50", "conv_general_dilated", 3 * 53 - 1),
+        ("unet", "conv_general_dilated", 3 * 23 - 1),
+        # A block has 4 projections, 2 attention products, 2 feed-forward products; one head.
+        ("gpt2-small", "dot_general", 3 * (12 * 8 + 1)),
+    ],
+)
+def test_the_number_of_products_is_that_of_the_architecture(graphs, name, kind, count):
+    assert graphs[name].op_kinds.count(kind) == count
+
+
+def test_layers_can_be_recognised(graphs):
+    names = graphs[DEFAULT_EXAMPLE].op_index
+    assert "GPT/block0/experts/expert3_expand/dot_general" in names
+    assert "backward/GPT/block0/experts/expert3_expand/dot_general" in names
+    assert "params/block0/experts/expert3_expand/kernel" in names
+
+
+def test_sizes_of_the_first_ones(graphs):
+    assert graphs["mlp"].num_ops < 300
+    assert graphs[DEFAULT_EXAMPLE].num_ops < 2000
+    assert graphs["lstm-lm"].op_kinds.count("tanh") == 2 * 2 * 35  # Unrolled: no scan.
+    assert "scan" not in graphs["lstm-lm"].op_kinds
+
+
+def test_batch_size_and_profile():
+    small, large = (load_example("mlp", batch_size=b, profile=("h200", "cpu")) for b in (1, 64))
+    sizes = [int(g.tensor_bytes[g.output_offset[g.op_index["inputs"]]]) for g in (small, large)]
+    assert sizes == [784 * 4, 64 * 784 * 4]
+    assert large.runtime.shape == (large.num_ops, 2)
+    assert (large.runtime[:, 1].sum()) > large.runtime[:, 0].sum() / 4
+
+
+def test_unknown_names_and_batch_sizes_are_refused():
+    with pytest.raises(ConfigError, match=r"no 'vgg'; use one of mlp, moe-small, .*lstm-lm"):
+        load_example("vgg")
+    for batch_size in (0, -1, 1.5, True):
+        with pytest.raises(ConfigError, match=f"batch_size {batch_size} must be a whole number above 0"):
+            load_example("mlp", batch_size=batch_size)
+
+
+def test_flax_and_optax_wait_until_an_example_is_built():
+    code = "import sys, regal_jax.examples; sys.exit(bool({'flax', 'optax'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
