@@ -1,6 +1,7 @@
 """`Plan`: a placement, an order, and everything that follows from them."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -73,7 +74,7 @@ class Plan:
             objective=objective,
             placement=placement,
             timeline=timeline,
-            one_device_makespan=float(runtime_matrix(graph, cluster).sum(axis=0).min()),
+            one_device_makespan=min(math.fsum(r) for r in runtime_matrix(graph, cluster).T),
             lower_bound=lower_bound(graph, cluster, objective),
             provenance=dict(provenance or {}),
         )
