@@ -51,6 +51,8 @@ def _distance(plan: "Plan") -> str:
     if bound == 0:
         return f"the lower bound is {shown}"
     gap = 100 * (value / bound - 1)
+    if gap >= 1000:
+        return f"{value / bound:.3g} x the lower bound of {shown}"
     return f"{gap:.{1 if gap >= 0.05 else 4}f} % above the lower bound of {shown}"
 
 
@@ -58,7 +60,7 @@ def _speed_up(plan: "Plan") -> str:
     if plan.cluster.num_devices == 1 or not plan.makespan or not plan.one_device_makespan:
         return ""
     one = format_time(plan.one_device_makespan, plan.time_unit)
-    return f", {plan.one_device_makespan / plan.makespan:.2f} x the speed of one device ({one})"
+    return f", {plan.one_device_makespan / plan.makespan:.3g} x the speed of one device ({one})"
 
 
 def _peaks(plan: "Plan") -> list[str]:
@@ -68,7 +70,7 @@ def _peaks(plan: "Plan") -> list[str]:
     width = max(len(format_bytes(peaks[k])) for k in fullest)
     lines = []
     for k in sorted(fullest.tolist()):
-        line = f"device {k}  {format_bytes(peaks[k]):>{width}}"
+        line = f"device {k:<{len(str(len(peaks) - 1))}}  {format_bytes(peaks[k]):>{width}}"
         if np.isfinite(capacities[k]):
             share = f", {100 * peaks[k] / capacities[k]:.0f} %" if capacities[k] and not overflow[k] else ""
             line += f" of {format_bytes(capacities[k])}{share}"
