@@ -130,6 +130,7 @@ class ComputationGraph:
         if (
             o is None
             or not port.isdecimal()
+            or len(port) > 18
             or int(port) >= self.output_offset[o + 1] - self.output_offset[o]
         ):
             raise self._error(f"no tensor {name!r}; tensors are named OP:PORT")

@@ -40,6 +40,12 @@ def _number(value: Quantity, what: str) -> float:
     return number
 
 
+def _convert(number: float, unit: str, to: str) -> float:
+    # By a whole number, so that 1 ms is 1000 us and not a little more.
+    ratio = TIME_UNITS[unit] / TIME_UNITS[to]
+    return number * round(ratio) if ratio >= 1 else number / round(1 / ratio)
+
+
 def _scaled(value: str, pattern: re.Pattern[str], what: str, example: str) -> float:
     match = pattern.fullmatch(value)
     if match is None:
@@ -87,7 +93,7 @@ def parse_time(value: Quantity, time_unit: str, what: str = "time") -> float:
     if match is None:
         raise ValueError(f"{what}: cannot read {value!r}; write a number with a unit, e.g. '5us'")
     number = _number(match[1], what)
-    return number if match[2] is None else number * TIME_UNITS[match[2].casefold()] / TIME_UNITS[time_unit]
+    return number if match[2] is None else _convert(number, match[2].casefold(), time_unit)
 
 
 def parse_bandwidth(value: Quantity, time_unit: str, what: str = "bandwidth") -> float:
@@ -106,7 +112,7 @@ def parse_bandwidth(value: Quantity, time_unit: str, what: str = "bandwidth") ->
             raise ValueError(f"{what}: {value!r} reads as bits; write bytes with a large B, e.g. '50GB/s'")
         number = _scaled(value, _BANDWIDTH, what, "'50GB/s'")
         if "/" in value:
-            number *= TIME_UNITS[time_unit]
+            number = _convert(number, time_unit, "s")
     else:
         number = _number(value, what)
     if number == 0:

@@ -100,7 +100,7 @@ def _events(ax: "Axes", plan: Plan, factor: float, width: float) -> None:
             ends = line.source[moves] + lane, line.device[moves] + lane
             ax.vlines(middle, *ends, color=_TRANSFER, lw=0.8, ls=(0, (2, 2)), zorder=2)
     if compute.size <= 100:
-        _names(ax, plan, start, finish, width)
+        _names(ax, plan, start, finish, width, colours)
     ax.set_ylim(d - 0.5, -0.5)
     ax.set_yticks(range(d), [f"device {k}" for k in range(d)])
     _legend(ax, legend)
@@ -139,7 +139,9 @@ def _colours(plan: Plan) -> tuple[np.ndarray, list[tuple[Any, str]]]:
     return to_rgba_array([*_KINDS, _OTHER])[palette[which]], legend
 
 
-def _names(ax: "Axes", plan: Plan, start: np.ndarray, finish: np.ndarray, width: float) -> None:
+def _names(
+    ax: "Axes", plan: Plan, start: np.ndarray, finish: np.ndarray, width: float, colours: np.ndarray
+) -> None:
     """Names of the ops whose bars are wide enough for some of it."""
     line = plan.timeline
     inch = 0.88 * width / (line.makespan or 1.0)
@@ -148,9 +150,8 @@ def _names(ax: "Axes", plan: Plan, start: np.ndarray, finish: np.ndarray, width:
         if room >= min(len(name), 4):
             where = (start[i] + finish[i]) / 2, int(line.device[i]) + sum(_COMPUTE_LANE) / 2
             text = short(name, room)
-            ax.text(
-                *where, text, ha="center", va="center", fontsize=8, color="white", parse_math=False, zorder=4
-            )
+            ink = _INK if colours[line.op[i]][:3] @ (0.299, 0.587, 0.114) > 0.6 else "white"
+            ax.text(*where, text, ha="center", va="center", fontsize=8, color=ink, parse_math=False, zorder=4)
 
 
 def _legend(ax: "Axes", entries: list[tuple[Any, str]]) -> None:
@@ -185,9 +186,9 @@ def _memories(axes: "list[Axes]", plan: Plan, panels: list[int], factor: float) 
     top = max(_top(int(line.peak_memory[k]), plan.cluster.memory[k]) for k in panels)
     scale, unit = byte_scale(top)
     for ax, k in zip(axes, panels, strict=True):
-        time = np.append(line.memory_time[k], line.makespan) * factor
-        held = np.append(line.memory_bytes[k], line.memory_bytes[k][-1:]) * scale
-        ax.fill_between(time, held[: len(time)], step="post", color=_MEMORY, alpha=0.25, lw=0)
+        time, held = _steps(line.memory_time[k], line.memory_bytes[k], line.makespan)
+        time, held = time * factor, held * scale
+        ax.fill_between(time, held, step="post", color=_MEMORY, alpha=0.25, lw=0)
         ax.step(time, held, where="post", color=_MEMORY, lw=1.0)
         peak, capacity = int(line.peak_memory[k]), plan.cluster.memory[k]
         label = f"peak {format_bytes(peak)}"
@@ -206,6 +207,16 @@ def _memories(axes: "list[Axes]", plan: Plan, panels: list[int], factor: float) 
         ax.tick_params(labelsize=8)
         ax.grid(axis="y", color="#dddddd", lw=0.5)
         ax.set_axisbelow(True)
+
+
+def _steps(time: np.ndarray, held: np.ndarray, end: float) -> tuple[np.ndarray, np.ndarray]:
+    """Of all that happens at one time only the most held and the last: no dip between an op and the next."""
+    if not len(time):
+        return np.array([0.0, end]), np.zeros(2)
+    first = np.flatnonzero(np.diff(time, prepend=-1.0))
+    most, last = np.maximum.reduceat(held, first), held[np.append(first[1:], len(held)) - 1]
+    drawn = np.stack([most, last], axis=1).ravel()
+    return np.append(np.repeat(time[first], 2), end), np.append(drawn, drawn[-1])
 
 
 def _ticks() -> Any:
