@@ -113,7 +113,14 @@ def test_bad_bandwidths(text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (16 * 2**30, "16.00 GiB"), (math.inf, "unlimited")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.50 KiB"),
+        (16 * 2**30, "16.00 GiB"),
+        (math.inf, "unlimited"),
+        (2**40 - 5, "1.00 TiB"),
+    ],
 )
 def test_format_bytes(value, text):
     assert format_bytes(value) == text

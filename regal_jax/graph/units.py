@@ -125,7 +125,7 @@ def format_bytes(value: float) -> str:
     if math.isinf(value):
         return "unlimited"
     for power, prefix in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
-        if abs(value) >= 1024**power:
+        if abs(value) >= 1023.995 * 1024 ** (power - 1):  # What would round to 1024.00 of the next smaller.
             return f"{value / 1024**power:.2f} {prefix}B"
     return f"{value:.0f} B"
 
