@@ -423,10 +423,9 @@ def test_inserted_transfers_make_any_order_of_ops_an_execution(instance, seed, e
 # Brute force -------------------------------------------------------------------------------------
 
 
-def orders(graph: ComputationGraph, cluster: Cluster, place: np.ndarray):
-    """Every order of events that respects precedence, by trying each ready event next."""
-    n = graph.num_ops
-    needs: dict[int, set[int]] = {o: set() for o in range(n)}
+def event_needs(graph: ComputationGraph, cluster: Cluster, place: np.ndarray) -> dict[int, set[int]]:
+    """Every event, and the events that must come before it."""
+    needs: dict[int, set[int]] = {o: set() for o in range(graph.num_ops)}
     for u, v in zip(graph.control_source.tolist(), graph.control_target.tolist(), strict=True):
         needs[v].add(u)
     for t, o in zip(graph.edge_tensor.tolist(), graph.edge_op.tolist(), strict=True):
@@ -437,6 +436,12 @@ def orders(graph: ComputationGraph, cluster: Cluster, place: np.ndarray):
             needs[o].add(event)
         else:
             needs[o].add(producer)
+    return needs
+
+
+def orders(graph: ComputationGraph, cluster: Cluster, place: np.ndarray):
+    """Every order of events that respects precedence, by trying each ready event next."""
+    needs = event_needs(graph, cluster, place)
 
     def extend(prefix: list[int]):
         if len(prefix) == len(needs):
@@ -483,3 +488,40 @@ def test_the_lower_bounds_are_met_where_they_can_be():
     plan = Plan.from_events(graph, cluster, np.array([0, 0, 1]), [0, 1, 2], objective="peak-memory")
     assert plan.peak_memory.tolist() == [13, 0]
     assert plan.lower_bound == 13
+
+
+def test_what_is_kept_must_lie_somewhere():
+    b = GraphBuilder()
+    for name, size in (("a", 10), ("b", 7), ("c", 6)):
+        b.add_op(name, outputs=[size], keep=[0])
+    # 23 bytes on two devices: one of them holds 12; that no split reaches 12 is more than the bound knows.
+    assert lower_bound(b.build(), Cluster((99, 99)), Objective.PEAK_MEMORY) == 12
+    assert lower_bound(b.build(), Cluster((99,) * 3), Objective.PEAK_MEMORY) == 10
+
+
+# Decoding ----------------------------------------------------------------------------------------
+
+
+@given(instances(max_ops=8), st.integers(0, 2**20))
+def test_decoding_is_kahn_with_the_largest_key_next(instance, seed):
+    graph, cluster = instance
+    rng, n, d = np.random.default_rng(seed), graph.num_ops, cluster.num_devices
+    affinity = random_keys(rng, (n, d), coarse=True)
+    priority, transfer = (
+        random_keys(rng, (n,), coarse=True),
+        random_keys(rng, (graph.num_tensors, d), coarse=True),
+    )
+    placement = decode_placement(graph, cluster, affinity)
+    for o in range(n):
+        group = graph.colocation_group[o]
+        mates = [m for m in range(n) if m == o or (group is not None and graph.colocation_group[m] == group)]
+        usable = set(range(d)).intersection(*(graph.allowed_devices[m] or range(d) for m in mates))
+        row = affinity[min(mates)]
+        assert placement[o] == min(usable, key=lambda k: (-int(row[k]), k))
+    keys = np.concatenate([priority, transfer.reshape(-1)]).astype(int).tolist()
+    needs = event_needs(graph, cluster, placement)
+    expected: list[int] = []
+    while len(expected) < len(needs):
+        ready = [e for e in needs if e not in expected and needs[e] <= set(expected)]
+        expected.append(min(ready, key=lambda e: (-keys[e], e)))
+    assert decode_order(graph, cluster, placement, priority, transfer).tolist() == expected

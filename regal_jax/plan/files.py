@@ -111,21 +111,7 @@ def plan_fields(text: str) -> dict[str, Any]:
     Raises:
       FormatError: ``text`` is no such document.
     """
-    try:
-        document = json.loads(text, parse_constant=_finite, parse_float=_finite)
-    except RecursionError:
-        raise FormatError("plan: nested too deeply; this is no plan") from None
-    except FormatError:
-        raise
-    except ValueError as error:
-        raise FormatError(f"plan: not JSON, or cut short: {error}") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise FormatError(f'plan: no object with "format": "{FORMAT}"; is this a plan\'s file?')
-    if document.get("version") != VERSION:
-        raise FormatError(
-            f"plan: version {reprlib.repr(document.get('version'))} cannot be read, only {VERSION}; "
-            "use the regal_jax that wrote it"
-        )
+    document = _document(text)
     graph = _get(document, "graph", _object)
     cluster = _cluster(_get(document, "cluster", _object))
     d = cluster.num_devices
@@ -160,6 +146,25 @@ def plan_fields(text: str) -> dict[str, Any]:
         "transfer_bytes": _get(transfers, "bytes", _integer, "transfers."),
         "provenance": _get(document, "provenance", _object),
     }
+
+
+def _document(text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise FormatError("plan: nested too deeply; this is no plan") from None
+    except FormatError:
+        raise
+    except ValueError as error:
+        raise FormatError(f"plan: not JSON, or cut short: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise FormatError(f'plan: no object with "format": "{FORMAT}"; is this a plan\'s file?')
+    if document.get("version") != VERSION:
+        raise FormatError(
+            f"plan: version {reprlib.repr(document.get('version'))} cannot be read, only {VERSION}; "
+            "use the regal_jax that wrote it"
+        )
+    return document
 
 
 def _cluster(fields: dict[str, Any]) -> Cluster:
