@@ -1,6 +1,6 @@
 """`GraphBuilder`: write a graph op by op, in any order, by name."""
 
-import math
+import numbers
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -80,16 +80,19 @@ class GraphBuilder:
         Raises:
           GraphError: A value that cannot be.
         """
+        # All that can be refused comes first: an op that was refused leaves no trace behind.
         ports = frozenset(keep)
         if not ports <= set(range(len(outputs))):
-            raise self._error(name, f"keep {sorted(ports)}: it has {len(outputs)} outputs")
+            raise self._error(name, f"keep {list(ports)}: it has {len(outputs)} outputs; use their ports")
+        temp = self._bytes(name, "temp_bytes", temp_bytes)
+        sizes = [self._bytes(name, f"output {p}", b) for p, b in enumerate(outputs)]
         self._names.append(name)
         self._kinds.append(kind)
         self._runtimes.append(runtime)
-        self._temps.append(self._bytes(name, "temp_bytes", temp_bytes))
+        self._temps.append(temp)
         self._allowed.append(None if allowed_devices is None else tuple(sorted(set(allowed_devices))))
         self._groups.append(colocation_group)
-        self._outputs.append([self._bytes(name, f"output {p}", b) for p, b in enumerate(outputs)])
+        self._outputs.append(sizes)
         self._keeps.append(ports)
         self._inputs.append(tuple(inputs))
         self._controls.append(tuple(control_inputs))
@@ -140,21 +143,19 @@ class GraphBuilder:
 
     def _bytes(self, op: str, field: str, value: Quantity) -> int:
         try:
-            if isinstance(value, float) and not value.is_integer() and math.isfinite(value):
-                value = math.ceil(value)
-            number = parse_bytes(value, field)
+            number = parse_bytes(value, field, round_up=True)
         except ValueError as error:
             raise self._error(op, str(error)) from None
         if number > MAX_BYTES:
             raise self._error(op, f"{field}: {value!r} must be finite and at most {MAX_BYTES} bytes")
-        return int(value) if isinstance(value, int) else int(number)
+        return int(value) if isinstance(value, numbers.Integral) else int(number)
 
     def _runtime_array(self) -> np.ndarray:
         rows: list[list[float]] = []
         for name, runtime in zip(self._names, self._runtimes, strict=True):
-            many = [runtime] if isinstance(runtime, (int, float, str)) else runtime
+            many = [runtime] if np.ndim(runtime) == 0 else runtime  # pyright: ignore[reportArgumentType]
             try:
-                rows.append([parse_time(r, self.time_unit, "runtime") for r in many])
+                rows.append([parse_time(r, self.time_unit, "runtime") for r in many])  # pyright: ignore
             except ValueError as error:
                 raise self._error(name, str(error)) from None
         widths = {len(row) for row in rows} - {1}
@@ -170,18 +171,19 @@ class GraphBuilder:
 
     def _op(self, reader: str, ref: str | int, index: dict[str, int]) -> int:
         o = index.get(ref) if isinstance(ref, str) else ref
-        if o is None or not 0 <= o < len(self._names):
+        if not isinstance(o, numbers.Integral) or not 0 <= o < len(self._names):
             raise self._error(reader, f"op {ref!r} is missing; add it or drop the edge")
-        return o
+        return int(o)
 
     def _tensor(self, reader: str, ref: str | tuple[int, int], index: dict[str, int]) -> tuple[int, int]:
         if isinstance(ref, str):
             name, colon, port = ref.rpartition(":")
-            if not colon or not port.isdecimal() or (ref in index and name not in index):
+            if not colon or not port.isdecimal() or len(port) > 18 or (ref in index and name not in index):
                 name, port = ref, "0"
-            o, p = index.get(name), int(port)
+            o, p = index.get(name, -1), int(port)
         else:
             o, p = ref
-        if o is None or not 0 <= o < len(self._names) or not 0 <= p < len(self._outputs[o]):
+        known = isinstance(o, numbers.Integral) and isinstance(p, numbers.Integral)
+        if not known or not 0 <= int(o) < len(self._names) or not 0 <= int(p) < len(self._outputs[int(o)]):
             raise self._error(reader, f"tensor {ref!r} is missing; add it or drop the edge")
-        return o, p
+        return int(o), int(p)

@@ -5,6 +5,8 @@ import enum
 import math
 from typing import Self
 
+import numpy as np
+
 from regal_jax.errors import ClusterError
 from regal_jax.graph.units import Quantity, format_bytes, parse_bandwidth, parse_bytes, parse_time
 
@@ -47,7 +49,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         try:
-            if not self.memory or isinstance(self.memory, (str, int, float)):
+            if isinstance(self.memory, str) or not np.ndim(self.memory) or not len(self.memory):
                 raise ValueError(f"memory: give one capacity a device, at least one, got {self.memory!r}")
             memory = tuple(parse_bytes(m, f"memory[{k}]") for k, m in enumerate(self.memory))
             if self.transfer not in TransferModel.__members__.values():
@@ -59,6 +61,9 @@ class Cluster:
         except ValueError as error:
             raise ClusterError(f"cluster: {error}") from None
         object.__setattr__(self, "memory", memory)
+        for field in ("latency", "bandwidth"):  # NumPy scalars become plain numbers, which JSON can hold.
+            value = getattr(self, field)
+            object.__setattr__(self, field, value if isinstance(value, str) else float(value))
         object.__setattr__(self, "transfer", TransferModel(self.transfer))
         if self.transfer is TransferModel.FREE and self.transfer_time(1.0, "s") > 0:
             raise ClusterError("cluster: transfer 'free' takes no latency or bandwidth; use 'delay'")

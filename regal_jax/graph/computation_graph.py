@@ -69,10 +69,12 @@ class ComputationGraph:
 
     def __post_init__(self) -> None:
         for field, dtype in _DTYPES.items():
-            array = np.array(getattr(self, field), dtype=dtype)
-            array.setflags(write=False)
-            object.__setattr__(self, field, array)
+            object.__setattr__(self, field, _as_array(self, field, dtype))
+        # Plain tuples, ints and texts: the content hash must not depend on how a value was spelled.
+        for field in ("op_names", "op_kinds", "allowed_devices", "colocation_group"):
+            object.__setattr__(self, field, tuple(map(_plain, getattr(self, field))))
         _check_shapes(self)
+        _check_texts(self)
         _check_values(self)
         _check_edges(self)
         _check_devices(self)
@@ -128,6 +130,7 @@ class ComputationGraph:
         if (
             o is None
             or not port.isdecimal()
+            or len(port) > 18
             or int(port) >= self.output_offset[o + 1] - self.output_offset[o]
         ):
             raise self._error(f"no tensor {name!r}; tensors are named OP:PORT")
@@ -221,6 +224,32 @@ _DTYPES: Final = {
 }
 
 
+def _as_array(g: ComputationGraph, field: str, dtype: type) -> np.ndarray:
+    """A read-only copy as ``dtype``, refusing whatever the conversion would change."""
+    try:
+        given = np.asarray(getattr(g, field))
+        given = given.astype(dtype) if given.size == 0 else given
+        with np.errstate(invalid="ignore"):
+            array = np.array(given, dtype=dtype)
+        if not (given.dtype.kind in "biuf" and (dtype is np.float64 or np.array_equal(array, given))):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        what = {np.float64: "numbers", np.int64: "whole numbers within int64", np.bool_: "true or false"}
+        raise g._error(f"{field}: not an array of {what[dtype]}; convert it first") from None
+    if array.ndim != 1 and field != "runtime":
+        raise g._error(f"{field}: shape {array.shape}; give one number each")
+    array.setflags(write=False)
+    return array
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, (tuple, list, np.ndarray)):
+        return tuple(map(_plain, value))
+    if isinstance(value, str):
+        return str(value)
+    return int(value) if isinstance(value, np.integer) else value
+
+
 def _check_shapes(g: ComputationGraph) -> None:
     n, t = len(g.op_names), len(g.tensor_op)
     if n == 0:
@@ -236,13 +265,24 @@ def _check_shapes(g: ComputationGraph) -> None:
             raise g._error(f"{field}: has {len(getattr(g, field))} entries, expected {length}")
     if g.runtime.ndim not in (1, 2) or (g.runtime.ndim == 2 and g.runtime.shape[1] == 0):
         raise g._error(f"runtime: shape {g.runtime.shape}; give one number an op, or one a device")
+
+
+def _check_texts(g: ComputationGraph) -> None:
     seen: set[str] = set()
     for name in g.op_names:
-        if not isinstance(name, str) or not name:
+        if not _is_text(name) or not name:
             raise g._error(f"op name {name!r}: give every op a non-empty text as its name")
         if name in seen:
             raise g._error(f"op {name!r}: duplicate name; rename one of the two")
         seen.add(name)
+    for name, kind, group in zip(g.op_names, g.op_kinds, g.colocation_group, strict=True):
+        if not _is_text(kind) or not (group is None or _is_text(group)):
+            raise g._error(f"op {name!r}: kind {kind!r} and colocation_group {group!r} must be texts")
+
+
+def _is_text(value: object) -> bool:
+    # Half a surrogate pair is a str that no file can hold and no hash can read.
+    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value))
 
 
 def _check_values(g: ComputationGraph) -> None:
@@ -252,6 +292,10 @@ def _check_values(g: ComputationGraph) -> None:
         raise g._error(
             f"op {g.op_names[o]!r}: runtime {g.runtime[o].tolist()} must be finite and zero or more"
         )
+    with np.errstate(over="ignore"):
+        work = g.runtime.reshape(g.num_ops, -1).max(axis=1).sum()
+    if not np.isfinite(work):
+        raise g._error("runtimes add up to more than a float can hold; check their unit")
     if (g.temp_bytes < 0).any():
         o = int(np.argmax(g.temp_bytes < 0))
         raise g._error(f"op {g.op_names[o]!r}: temp_bytes {g.temp_bytes[o]} must be zero or more")
@@ -291,8 +335,9 @@ def _check_devices(g: ComputationGraph) -> None:
         if devices is None:
             continue
         if (
-            not devices
-            or any(isinstance(k, bool) or k < 0 for k in devices)
+            not isinstance(devices, tuple)
+            or not devices
+            or any(not isinstance(k, int) or isinstance(k, bool) or k < 0 for k in devices)
             or list(devices) != sorted(set(devices))
         ):
             raise g._error(

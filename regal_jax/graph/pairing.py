@@ -5,8 +5,9 @@ import numpy as np
 from regal_jax.errors import ClusterError
 from regal_jax.graph.cluster import Cluster
 from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.graph.units import parse_bandwidth
 
-__all__ = ["allowed_matrix", "runtime_matrix"]
+__all__ = ["allowed_matrix", "runtime_matrix", "transfer_times"]
 
 
 def runtime_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
@@ -35,7 +36,8 @@ def allowed_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     allowed = np.ones((graph.num_ops, cluster.num_devices), dtype=bool)
     for o, devices in enumerate(graph.allowed_devices):
         if devices is not None:
-            allowed[o] = np.isin(np.arange(cluster.num_devices), devices)
+            allowed[o] = False
+            allowed[o, [k for k in devices if k < cluster.num_devices]] = True
     group = allowed.copy()
     np.logical_and.at(group, graph.colocation_leader, allowed)
     allowed = group[graph.colocation_leader]
@@ -46,3 +48,22 @@ def allowed_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
             f"{cluster.num_devices} devices; add devices or allow more of them"
         )
     return allowed
+
+
+def transfer_times(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    """``[T]`` float64: time to move each tensor to another device, in the graph's time unit.
+
+    Raises:
+      ClusterError: The times of all transfers and ops add up to more than a float can hold.
+    """
+    latency = cluster.transfer_time(0, graph.time_unit)
+    per_byte = parse_bandwidth(cluster.bandwidth, graph.time_unit)
+    with np.errstate(over="ignore"):
+        times = latency + graph.tensor_bytes / per_byte
+        total = times.sum() * cluster.num_devices + runtime_matrix(graph, cluster).max(axis=1).sum()
+    if not np.isfinite(total):
+        raise ClusterError(
+            f"cluster: latency {cluster.latency!r} and bandwidth {cluster.bandwidth!r} make the transfers of "
+            f"graph {graph.name!r} endless; check their units"
+        )
+    return times

@@ -24,6 +24,7 @@ TIME_UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6,
 _NUMBER: Final = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?inf(?:inity)?|nan)\s*"
 _BYTES: Final = re.compile(_NUMBER + r"(?:([kmgtp]?)(i?)b)?\s*", re.IGNORECASE)
 _BANDWIDTH: Final = re.compile(_NUMBER + r"(?:([kmgtp]?)(i?)b\s*/\s*s)?\s*", re.IGNORECASE)
+_BITS: Final = re.compile(r"[KMGTP]i?b")
 _TIME: Final = re.compile(_NUMBER + r"(s|ms|us|µs|μs|ns)?\s*", re.IGNORECASE)
 
 
@@ -39,6 +40,12 @@ def _number(value: Quantity, what: str) -> float:
     return number
 
 
+def _convert(number: float, unit: str, to: str) -> float:
+    # By a whole number, so that 1 ms is 1000 us and not a little more.
+    ratio = TIME_UNITS[unit] / TIME_UNITS[to]
+    return number * round(ratio) if ratio >= 1 else number / round(1 / ratio)
+
+
 def _scaled(value: str, pattern: re.Pattern[str], what: str, example: str) -> float:
     match = pattern.fullmatch(value)
     if match is None:
@@ -50,22 +57,23 @@ def _scaled(value: str, pattern: re.Pattern[str], what: str, example: str) -> fl
     return _number(match[1], what) * base ** _DECIMAL[prefix]
 
 
-def parse_bytes(value: Quantity, what: str = "size") -> float:
+def parse_bytes(value: Quantity, what: str = "size", *, round_up: bool = False) -> float:
     """Bytes in ``value``: a number, or ``"512"``, ``"16GiB"`` (1024-based), ``"16GB"`` (1000-based).
 
     Args:
       value: The quantity; ``inf`` is allowed.
       what: Named in the error.
+      round_up: What to do with a fraction of a byte; capacities are rounded down, sizes up.
 
     Returns:
-      A whole number of bytes (rounded down) as a float, or ``inf``.
+      A whole number of bytes as a float, or ``inf``.
 
     Raises:
       ValueError: Negative, NaN, or not a quantity of bytes.
     """
     text = isinstance(value, str)
     number = _scaled(value, _BYTES, what, "'16GiB'") if text else _number(value, what)
-    return number if math.isinf(number) else float(math.floor(number))
+    return number if math.isinf(number) else float(math.ceil(number) if round_up else math.floor(number))
 
 
 def parse_time(value: Quantity, time_unit: str, what: str = "time") -> float:
@@ -85,7 +93,7 @@ def parse_time(value: Quantity, time_unit: str, what: str = "time") -> float:
     if match is None:
         raise ValueError(f"{what}: cannot read {value!r}; write a number with a unit, e.g. '5us'")
     number = _number(match[1], what)
-    return number if match[2] is None else number * TIME_UNITS[match[2].lower()] / TIME_UNITS[time_unit]
+    return number if match[2] is None else _convert(number, match[2].casefold(), time_unit)
 
 
 def parse_bandwidth(value: Quantity, time_unit: str, what: str = "bandwidth") -> float:
@@ -100,9 +108,11 @@ def parse_bandwidth(value: Quantity, time_unit: str, what: str = "bandwidth") ->
       ValueError: Zero, negative, NaN, or not a bandwidth.
     """
     if isinstance(value, str):
+        if _BITS.search(value):
+            raise ValueError(f"{what}: {value!r} reads as bits; write bytes with a large B, e.g. '50GB/s'")
         number = _scaled(value, _BANDWIDTH, what, "'50GB/s'")
         if "/" in value:
-            number *= TIME_UNITS[time_unit]
+            number = _convert(number, time_unit, "s")
     else:
         number = _number(value, what)
     if number == 0:
@@ -115,7 +125,7 @@ def format_bytes(value: float) -> str:
     if math.isinf(value):
         return "unlimited"
     for power, prefix in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
-        if abs(value) >= 1024**power:
+        if abs(value) >= 1023.995 * 1024 ** (power - 1):  # What would round to 1024.00 of the next smaller.
             return f"{value / 1024**power:.2f} {prefix}B"
     return f"{value:.0f} B"
 
@@ -123,6 +133,8 @@ def format_bytes(value: float) -> str:
 def format_time(value: float, time_unit: str) -> str:
     """``value`` of ``time_unit`` as a person reads it: ``"1.234 ms"``."""
     seconds = value * TIME_UNITS[time_unit]
+    if seconds == 0 or abs(seconds) >= 9999.5:
+        return f"{seconds:,.0f} s"
     for unit in ("s", "ms", "us"):
         if abs(seconds) >= TIME_UNITS[unit]:
             return f"{seconds / TIME_UNITS[unit]:.4g} {unit}"

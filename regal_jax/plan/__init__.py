@@ -4,7 +4,8 @@ from regal_jax.plan.bounds import Objective, critical_path, lower_bound, makespa
 from regal_jax.plan.decode import decode_order, decode_placement
 from regal_jax.plan.plan import Plan
 from regal_jax.plan.replay import Timeline, replay, transfer_event
-from regal_jax.plan.schedule import insert_transfers
+from regal_jax.plan.schedule import insert_transfers, needed_transfers
+from regal_jax.plan.verify import verify
 
 __all__ = [
     "Objective",
@@ -16,6 +17,8 @@ __all__ = [
     "insert_transfers",
     "lower_bound",
     "makespan_upper_bound",
+    "needed_transfers",
     "replay",
     "transfer_event",
+    "verify",
 ]

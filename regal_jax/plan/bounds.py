@@ -1,10 +1,18 @@
 """What no plan can beat, and what none can exceed."""
 
 import enum
+import math
 
 import numpy as np
 
-from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
+from regal_jax.graph import (
+    Cluster,
+    ComputationGraph,
+    TransferModel,
+    allowed_matrix,
+    runtime_matrix,
+    transfer_times,
+)
 
 __all__ = ["Objective", "critical_path", "lower_bound", "makespan_upper_bound"]
 
@@ -22,23 +30,26 @@ def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective)
     Makespan: the longest path, every op on its fastest allowed device, or all the work spread evenly,
     whichever is more. Peak memory: the op that needs most for itself, or all that is kept, spread evenly.
 
+    Work is summed exactly, a timeline event by event: the two may cross in the last bits of a float.
+
     Raises:
       ClusterError: The cluster does not fit the graph.
     """
     if objective is Objective.PEAK_MEMORY:
-        outputs = np.bincount(graph.tensor_op, graph.tensor_bytes, graph.num_ops)
-        inputs = np.bincount(graph.edge_op, graph.tensor_bytes[graph.edge_tensor], graph.num_ops)
-        kept = float(graph.tensor_bytes[graph.tensor_keep].sum())
-        return float(max((inputs + outputs + graph.temp_bytes).max(), np.ceil(kept / cluster.num_devices)))
+        need = graph.temp_bytes.copy()
+        np.add.at(need, graph.tensor_op, graph.tensor_bytes)
+        np.add.at(need, graph.edge_op, graph.tensor_bytes[graph.edge_tensor])
+        kept = int(graph.tensor_bytes[graph.tensor_keep].sum())
+        return float(max(int(need.max()), -(-kept // cluster.num_devices)))
     runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf).min(axis=1)
-    return float(max(critical_path(graph, runtime), runtime.sum() / cluster.num_devices))
+    return float(max(critical_path(graph, runtime), math.fsum(runtime) / cluster.num_devices))
 
 
 def makespan_upper_bound(graph: ComputationGraph, cluster: Cluster) -> float:
     """No order of events on ``cluster`` takes longer: every op on its slowest device, one after another."""
     runtime = runtime_matrix(graph, cluster).max(axis=1).sum()
     copies = np.minimum(np.diff(graph.consumer_offset), cluster.num_devices - 1)
-    cost = np.array([cluster.transfer_time(b, graph.time_unit) for b in graph.tensor_bytes.tolist()])
+    cost = transfer_times(graph, cluster)
     if cluster.transfer is TransferModel.BLOCKING:
         return float(runtime + (copies * cost).sum())
     # Delays overlap: between two finishes at most one is waited for at a time.

@@ -1,14 +1,27 @@
 """`Plan`: a placement, an order, and everything that follows from them."""
 
 import dataclasses
+import json
+import math
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from regal_jax.errors import FormatError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix
 from regal_jax.plan.bounds import Objective, lower_bound
+from regal_jax.plan.files import plan_fields, plan_text, write_text_atomically
 from regal_jax.plan.replay import Timeline, replay
+from regal_jax.plan.schedule import needed_transfers
+from regal_jax.plan.summary import summary
+from regal_jax.plan.trace import chrome_trace
+from regal_jax.plan.verify import verify
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Plan"]
 
@@ -22,13 +35,17 @@ class Plan:
       graph_hash: Its `ComputationGraph.content_hash`.
       time_unit: Unit of every time in the plan.
       op_names: ``[N]``.
+      op_kinds: ``[N]``; empty texts where the graph says nothing.
       cluster: What it runs on.
       objective: What it was made to minimise.
       placement: ``[N]`` int64 device of each op.
       timeline: Events with times, makespan, peaks and memory profile.
-      one_device_makespan: Makespan of everything on the fastest single device, in `time_unit`.
+      num_transfers: Copies of tensors that the placement makes necessary, in every transfer model.
+      transfer_bytes: Their sizes together.
+      one_device_makespan: Makespan of everything on the fastest single device, in `time_unit`,
+        whether or not every op may run there.
       lower_bound: No plan on this cluster has a smaller value of `objective`.
-      provenance: How it was made: ``method``, ``evaluations``, ``seed``, ``versions``, ...;
+      provenance: How it was made: ``method``, ``evaluations``, ``seed``, ``versions``, ``history``, ...;
         JSON values only.
     """
 
@@ -36,10 +53,13 @@ class Plan:
     graph_hash: str
     time_unit: str
     op_names: tuple[str, ...]
+    op_kinds: tuple[str, ...]
     cluster: Cluster
     objective: Objective
     placement: np.ndarray
     timeline: Timeline
+    num_transfers: int
+    transfer_bytes: int
     one_device_makespan: float
     lower_bound: float
     provenance: Mapping[str, Any]
@@ -57,25 +77,33 @@ class Plan:
     ) -> Self:
         """Replays ``events`` (ids as in `replay`) exactly and keeps the result.
 
+        In ``provenance`` tuples and arrays become lists, and numbers that are not finite ``None``: as
+        they will read back from a file.
+
         Raises:
-          PlanError: ``placement`` or ``events`` are not a valid execution.
+          PlanError: ``placement`` or ``events`` are not a valid execution, or a value in ``provenance``
+            has no place in JSON.
           ClusterError: The cluster does not fit the graph.
         """
         objective = Objective(objective)
         placement = np.array(placement, dtype=np.int64)
         timeline = replay(graph, cluster, placement, events)
+        moved, _ = needed_transfers(graph, placement)
         return cls(
             graph_name=graph.name,
             graph_hash=graph.content_hash,
             time_unit=graph.time_unit,
             op_names=graph.op_names,
+            op_kinds=graph.op_kinds,
             cluster=cluster,
             objective=objective,
             placement=placement,
             timeline=timeline,
-            one_device_makespan=float(runtime_matrix(graph, cluster).sum(axis=0).min()),
+            num_transfers=len(moved),
+            transfer_bytes=int(graph.tensor_bytes[moved].sum()),
+            one_device_makespan=min(math.fsum(r) for r in runtime_matrix(graph, cluster).T),
             lower_bound=lower_bound(graph, cluster, objective),
-            provenance=dict(provenance or {}),
+            provenance=_json_values(dict(provenance or {}), "provenance"),
         )
 
     @property
@@ -107,3 +135,87 @@ class Plan:
     def sort_key(self) -> tuple[float, float]:
         """Smaller is better: total overflow first, then the objective."""
         return float(self.overflow.sum()), self.objective_value
+
+    def verify(self, graph: ComputationGraph) -> None:
+        """Returns if this is a valid execution of ``graph`` and every number in it is right.
+
+        Whether it fits the memory is another question: see `overflow`.
+
+        Raises:
+          PlanError: The first violation.
+        """
+        verify(self, graph)
+
+    def to_json(self) -> str:
+        """The plan as JSON text; `regal_jax.plan.files` documents the format."""
+        return plan_text(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The plan that `to_json` wrote, bit for bit; whether it is right is for `verify` to say.
+
+        Raises:
+          FormatError: ``text`` is no such document.
+        """
+        return cls(**plan_fields(text))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes `to_json` to ``path``, all or nothing.
+
+        Raises:
+          OSError: It cannot be written.
+        """
+        write_text_atomically(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The plan in the file ``path``; see `from_json`.
+
+        Raises:
+          FormatError: The file is no plan.
+          OSError: The file cannot be read.
+        """
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except UnicodeDecodeError:
+            raise FormatError(f"{os.fspath(path)}: plan: not UTF-8 text, so no JSON") from None
+        except FormatError as error:
+            raise FormatError(f"{os.fspath(path)}: {error}") from None
+
+    def to_chrome_trace(self) -> dict[str, Any]:
+        """The plan for chrome://tracing and ui.perfetto.dev, ready for ``json.dumps``."""
+        return chrome_trace(self)
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes `to_chrome_trace` to ``path``, all or nothing.
+
+        Raises:
+          OSError: It cannot be written.
+        """
+        write_text_atomically(path, json.dumps(self.to_chrome_trace(), allow_nan=False))
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
+        """Draws the plan, and saves it if there is a ``path``; see `regal_jax.viz.plot_plan`."""
+        # The one exception to the import contract: viz lies above plan, and this is only a door to it.
+        from regal_jax.viz import plot_plan
+
+        return plot_plan(self, path)
+
+    def __str__(self) -> str:
+        return summary(self)
+
+
+def _json_values(value: Any, where: str) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_json_values(v, f"{where}[{i}]") for i, v in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {str(key): _json_values(v, f"{where}.{key}") for key, v in value.items()}
+    raise PlanError(f"{where} is of type {type(value).__name__}; use texts, numbers, lists and dicts of them")

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from regal_jax.errors import PlanError
-from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
+from regal_jax.graph import (
+    Cluster,
+    ComputationGraph,
+    TransferModel,
+    allowed_matrix,
+    runtime_matrix,
+    transfer_times,
+)
 
 __all__ = ["Timeline", "check_placement", "replay", "transfer_event"]
 
@@ -88,14 +95,20 @@ class _Memory:
         self.times: list[list[float]] = [[0.0] for _ in range(devices)]
         self.levels: list[list[int]] = [[0] for _ in range(devices)]
 
-    def change(self, device: int, by: int, time: float) -> None:
+    def change(self, device: int, by: int, time: float, own: bool = True) -> None:
         if by == 0:
             return
         self.held[device] += by
-        times, levels = self.times[device], self.levels[device]
-        # Release on a source happens in the order of events; on its clock that may look a little late.
+        times = self.times[device]
+        # The device's own events come in the order of its clock. A release by a reader elsewhere (delay,
+        # free) has its place in the order of events but a time of its own: it gives way to both neighbours.
+        if own:
+            for i in range(len(times) - 1, -1, -1):
+                if times[i] <= time:
+                    break
+                times[i] = time
         times.append(max(time, times[-1]))
-        levels.append(self.held[device])
+        self.levels[device].append(self.held[device])
 
     def take_peak(self, device: int) -> None:
         self.peak[device] = max(self.peak[device], self.held[device])
@@ -131,14 +144,14 @@ class _Replay:
         self.copied: dict[tuple[int, int], float] = {}  # (tensor, device) -> arrival
         self.clock = [0.0] * cluster.num_devices
         self.memory = _Memory(cluster.num_devices)
-        self.cost = [cluster.transfer_time(b, graph.time_unit) for b in self.size]
+        self.cost: list[float] = transfer_times(graph, cluster).tolist()
 
-    def _read(self, tensor: int, device: int, time: float) -> None:
+    def _read(self, tensor: int, device: int, time: float, own: bool = True) -> None:
         """One reader of ``tensor`` on ``device`` has run; the last one frees it there."""
         readers = self.readers[tensor]
         readers[device] -= 1
         if readers[device] == 0 and not (self.keep[tensor] and device == self.home[tensor]):
-            self.memory.change(device, -self.size[tensor], time)
+            self.memory.change(device, -self.size[tensor], time, own)
 
     def _finished(self, op: int, waiting: str) -> float:
         finish = self.finish[op]
@@ -180,7 +193,7 @@ class _Replay:
         for t in inputs:
             self._read(t, k, finish)
         for t in moved:
-            self._read(t, self.home[t], start)
+            self._read(t, self.home[t], start, own=False)
         return k, start, finish
 
     def transfer(self, tensor: int, device: int) -> tuple[int, float, float]:

@@ -7,7 +7,15 @@ import numpy as np
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.plan.replay import transfer_event
 
-__all__ = ["insert_transfers"]
+__all__ = ["insert_transfers", "needed_transfers"]
+
+
+def needed_transfers(graph: ComputationGraph, placement: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``(tensor [K], device [K])``: every copy that ``placement`` (``[N]``) makes necessary, exactly once."""
+    away = placement[graph.edge_op] != placement[graph.edge_producer]
+    pairs = np.stack([graph.edge_tensor[away], placement[graph.edge_op[away]]], axis=1)
+    tensor, device = np.unique(pairs, axis=0).T
+    return tensor, device
 
 
 def insert_transfers(

@@ -1,0 +1,82 @@
+"""A plan in a few lines that a person wants to read."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from regal_jax.graph.units import format_bytes, format_time
+from regal_jax.plan.bounds import Objective
+
+if TYPE_CHECKING:
+    from regal_jax.plan.plan import Plan
+
+__all__ = ["summary"]
+
+_MOST_DEVICES = 8
+
+
+def summary(plan: "Plan") -> str:
+    """The plan's figures, aligned, in human units."""
+    d = plan.cluster.num_devices
+    moved = f"{plan.num_transfers:,} ({format_bytes(plan.transfer_bytes)})" if plan.num_transfers else "none"
+    rows = [
+        ("objective", f"{plan.objective}: {_distance(plan)}"),
+        ("makespan", f"{format_time(plan.makespan, plan.time_unit)}{_speed_up(plan)}"),
+        *(("peak memory" if i == 0 else "", text) for i, text in enumerate(_peaks(plan))),
+        ("transfers", f"{moved}, {plan.cluster.transfer}"),
+    ]
+    made = [str(plan.provenance["method"])] if "method" in plan.provenance else []
+    if "evaluations" in plan.provenance:
+        count = plan.provenance["evaluations"]
+        made.append(f"{count:,} evaluations" if isinstance(count, int) else f"{count} evaluations")
+    if "seed" in plan.provenance:
+        made.append(f"seed {plan.provenance['seed']}")
+    if made:
+        rows.append(("made by", ", ".join(made)))
+    head = f"plan for {plan.graph_name!r}: {_count(len(plan.op_names), 'op')} on {_count(d, 'device')}"
+    return "\n".join([head, *(f"  {label:<12} {text}" for label, text in rows)])
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _distance(plan: "Plan") -> str:
+    value, bound = plan.objective_value, plan.lower_bound
+    makespan = plan.objective is Objective.MAKESPAN
+    shown = format_time(bound, plan.time_unit) if makespan else format_bytes(bound)
+    # The bound and the value may differ in the last bits of a float.
+    if value <= bound * (1 + 1e-12):
+        return f"optimal, it meets the lower bound of {shown}"
+    if bound == 0:
+        return f"the lower bound is {shown}"
+    gap = 100 * (value / bound - 1)
+    if gap >= 1000:
+        return f"{value / bound:.3g} x the lower bound of {shown}"
+    return f"{gap:.{1 if gap >= 0.05 else 4}f} % above the lower bound of {shown}"
+
+
+def _speed_up(plan: "Plan") -> str:
+    if plan.cluster.num_devices == 1 or not plan.makespan or not plan.one_device_makespan:
+        return ""
+    one = format_time(plan.one_device_makespan, plan.time_unit)
+    return f", {plan.one_device_makespan / plan.makespan:.3g} x the speed of one device ({one})"
+
+
+def _peaks(plan: "Plan") -> list[str]:
+    """A line a device; of many devices the fullest."""
+    peaks, capacities, overflow = plan.peak_memory.tolist(), plan.cluster.memory, plan.overflow.tolist()
+    fullest = np.lexsort([-plan.peak_memory, -plan.overflow])[:_MOST_DEVICES]
+    width = max(len(format_bytes(peaks[k])) for k in fullest)
+    lines = []
+    for k in sorted(fullest.tolist()):
+        line = f"device {k:<{len(str(len(peaks) - 1))}}  {format_bytes(peaks[k]):>{width}}"
+        if np.isfinite(capacities[k]):
+            share = f", {100 * peaks[k] / capacities[k]:.0f} %" if capacities[k] and not overflow[k] else ""
+            line += f" of {format_bytes(capacities[k])}{share}"
+        if overflow[k]:
+            line += f"  OVERFLOW by {format_bytes(overflow[k])}"
+        lines.append(line)
+    if len(peaks) > _MOST_DEVICES:
+        lines.append(f"and less on the other {len(peaks) - _MOST_DEVICES}")
+    return lines

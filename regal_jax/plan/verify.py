@@ -1,0 +1,154 @@
+"""Is this plan a valid execution of that graph, and do its numbers hold?"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from regal_jax.errors import ClusterError, PlanError
+from regal_jax.graph import ComputationGraph, TransferModel, transfer_times
+from regal_jax.plan.replay import Timeline, check_placement
+from regal_jax.plan.schedule import needed_transfers
+
+if TYPE_CHECKING:
+    from regal_jax.plan.plan import Plan
+
+__all__ = ["verify"]
+
+
+def verify(plan: "Plan", graph: ComputationGraph) -> None:
+    """Returns if ``plan`` is right in every number, whether or not it fits the devices' memory.
+
+    First the facts that need no replay: the graph, the placement, every event exactly once, and from the
+    plan's own times that no device does two things at once and that nothing starts before what it waits for.
+    Then the exact replay, which must give every time and every byte that the plan states.
+
+    Args:
+      plan: The plan; ``plan.overflow`` says by how much it exceeds the memory, which is not an error here.
+      graph: The graph that it is said to execute.
+
+    Raises:
+      PlanError: The first violation.
+    """
+    if plan.graph_hash != graph.content_hash:
+        raise PlanError(
+            f"the plan is for graph {plan.graph_name!r} ({plan.graph_hash[:12]}), not for {graph.name!r} "
+            f"({graph.content_hash[:12]}); their ops, costs or edges differ"
+        )
+    if plan.time_unit != graph.time_unit:
+        raise PlanError(f"the plan counts time in {plan.time_unit!r}, its graph in {graph.time_unit!r}")
+    unknown = [name for name in plan.op_names if name not in graph.op_index]
+    if unknown or len(set(plan.op_names)) != graph.num_ops or len(plan.op_names) != graph.num_ops:
+        what = f"op {unknown[0]!r} is not in the graph" if unknown else "its ops are not those of the graph"
+        raise PlanError(f"the plan does not place every op once: {what}")
+    # By name, not by position: a tool that sorts the keys of a JSON object does no harm.
+    index = np.array([graph.op_index[name] for name in plan.op_names], dtype=np.int64)
+    placement = np.empty_like(plan.placement)
+    placement[index] = plan.placement
+    try:
+        check_placement(graph, plan.cluster, placement)
+        events = _event_ids(plan, graph, placement, index)
+        _check_times(plan, graph, placement, events)
+        _check_figures(plan, graph, placement, events)
+    except ClusterError as error:
+        raise PlanError(f"the plan's cluster cannot run the graph: {error}") from None
+
+
+def _event_ids(plan: "Plan", graph: ComputationGraph, placement: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """``[M]`` ids as `replay` takes them, each exactly once and where it belongs."""
+    line, n, d = plan.timeline, graph.num_ops, plan.cluster.num_devices
+    op = index[line.op]
+    moves = line.port >= 0
+    ports = np.diff(graph.output_offset)[op]
+    home = np.where(moves, line.source, line.device)
+    bad = (home != placement[op]) | (line.port >= ports) | (line.device < 0) | (line.device >= d)
+    if bad.any():
+        i = int(np.argmax(bad))
+        raise PlanError(f"event {i}, {_name(plan, i)}: not where op {plan.op_names[line.op[i]]!r} is placed")
+    events = np.where(moves, n + (graph.output_offset[op] + line.port) * d + line.device, op)
+    first, count = np.unique(events, return_index=True, return_counts=True)[1:]
+    if (count > 1).any():
+        raise PlanError(f"{_name(plan, int(first[np.argmax(count > 1)]))} happens more than once")
+    wanted = np.arange(n)
+    if plan.cluster.transfer is TransferModel.BLOCKING:
+        tensor, device = needed_transfers(graph, placement)
+        wanted = np.concatenate([wanted, n + tensor * d + device])
+    missing, surplus = np.setdiff1d(wanted, events), ~np.isin(events, wanted)
+    if surplus.any():
+        raise PlanError(
+            f"event {int(np.argmax(surplus))}, {_name(plan, int(np.argmax(surplus)))}, is needless"
+        )
+    if missing.size:
+        tensor, device = divmod(int(missing[0]) - n, d)
+        what = (
+            f"compute {graph.op_names[missing[0]]!r}"
+            if missing[0] < n
+            else (f"transfer of {graph.tensor_name(tensor)!r} to device {device}")
+        )
+        raise PlanError(f"{what} never happens ({missing.size} events are missing)")
+    return events
+
+
+def _name(plan: "Plan", event: int) -> str:
+    line = plan.timeline
+    name = plan.op_names[line.op[event]]
+    if line.port[event] < 0:
+        return f"compute {name!r}"
+    return f"transfer of '{name}:{line.port[event]}' to device {line.device[event]}"
+
+
+def _check_times(plan: "Plan", graph: ComputationGraph, placement: np.ndarray, events: np.ndarray) -> None:
+    """What must hold between the plan's own times, whatever the replay says."""
+    line, n, d = plan.timeline, graph.num_ops, plan.cluster.num_devices
+    wrong = ~((line.start >= 0) & (line.finish >= line.start) & np.isfinite(line.finish))
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise PlanError(f"{_name(plan, i)} runs from {line.start[i]} to {line.finish[i]}")
+    for k in range(d):
+        mine = np.flatnonzero((line.device == k) | (line.source == k))
+        early = line.start[mine[1:]] < line.finish[mine[:-1]]
+        if early.any():
+            i = int(mine[1:][np.argmax(early)])
+            raise PlanError(f"device {k} does two things at once: {_name(plan, i)} starts too early")
+    position = np.full(n + graph.num_tensors * d, -1)
+    position[events] = np.arange(len(events))
+
+    def after(later: np.ndarray, earlier: np.ndarray, delay: np.ndarray | float, what: str) -> None:
+        early = line.start[later] < line.finish[earlier] + delay
+        if early.any():
+            i, j = int(later[np.argmax(early)]), int(earlier[np.argmax(early)])
+            raise PlanError(f"{_name(plan, i)} starts before its {what} {_name(plan, j)} has let it")
+
+    after(position[graph.control_target], position[graph.control_source], 0.0, "control predecessor")
+    reader, tensor = graph.edge_op, graph.edge_tensor
+    remote = placement[reader] != placement[graph.edge_producer]
+    if plan.cluster.transfer is TransferModel.BLOCKING:
+        copy = n + tensor * d + placement[reader]
+        arrival = np.where(remote, copy, graph.edge_producer)
+        after(position[reader], position[arrival], 0.0, "input from")
+        after(position[copy[remote]], position[graph.edge_producer[remote]], 0.0, "producer")
+    else:
+        delay = np.where(remote, transfer_times(graph, plan.cluster)[tensor], 0.0)
+        after(position[reader], position[graph.edge_producer], delay, "input from")
+
+
+def _check_figures(plan: "Plan", graph: ComputationGraph, placement: np.ndarray, events: np.ndarray) -> None:
+    """Everything that is stated equals what a new plan from the same events states."""
+    line = plan.timeline
+    again = type(plan).from_events(graph, plan.cluster, placement, events, objective=plan.objective)
+    fresh: Timeline = again.timeline
+    for field in ("start", "finish"):
+        stated, exact = getattr(line, field), getattr(fresh, field)
+        if (stated != exact).any():
+            i = int(np.argmax(stated != exact))
+            raise PlanError(f"{_name(plan, i)}: the {field} is {exact[i]}, the plan says {stated[i]}")
+    for field in ("makespan", "lower_bound", "one_device_makespan", "num_transfers", "transfer_bytes"):
+        if getattr(plan, field) != getattr(again, field):
+            raise PlanError(f"the {field} is {getattr(again, field)}, the plan says {getattr(plan, field)}")
+    if not np.array_equal(line.peak_memory, fresh.peak_memory):
+        raise PlanError(
+            f"peak_memory is {fresh.peak_memory.tolist()}, the plan says {line.peak_memory.tolist()}"
+        )
+    for k in range(plan.cluster.num_devices):
+        for field in ("memory_time", "memory_bytes"):
+            if not np.array_equal(getattr(line, field)[k], getattr(fresh, field)[k]):
+                raise PlanError(f"the memory profile of device {k} is not that of the replay ({field})")

@@ -1,0 +1,47 @@
+"""Units and looks that every picture shares."""
+
+import os
+from typing import TYPE_CHECKING
+
+from regal_jax.graph.units import TIME_UNITS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["bare", "byte_scale", "save", "short", "time_scale"]
+
+
+def time_scale(longest: float, time_unit: str) -> tuple[float, str]:
+    """``(factor, unit)``: a time times ``factor`` is in ``unit``, one that suits ``longest``."""
+    seconds = longest * TIME_UNITS[time_unit]
+    unit = next((u for u in ("s", "ms", "us") if seconds >= TIME_UNITS[u]), "ns") if seconds else "s"
+    return TIME_UNITS[time_unit] / TIME_UNITS[unit], unit
+
+
+def byte_scale(largest: float) -> tuple[float, str]:
+    """``(factor, unit)`` for bytes, as `time_scale`."""
+    units = ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB"))
+    power, unit = next(((p, u) for p, u in units if largest >= 1024**p), (0, "bytes"))
+    return 1.0 / 1024**power, unit
+
+
+def short(text: str, length: int) -> str:
+    """``text`` in at most ``length`` characters, cut in the middle: both ends of a name tell something."""
+    if len(text) <= length:
+        return text
+    head = (length - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
+
+
+def bare(ax: "Axes") -> None:
+    """Takes the frame away, but for the axis at the bottom."""
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
+    ax.tick_params(left=False)
+
+
+def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:
+    """Writes ``figure`` to ``path``, if there is one, in the format that its suffix names."""
+    if path is not None:
+        figure.savefig(path, dpi=150)

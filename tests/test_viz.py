@@ -1,0 +1,140 @@
+"""Pictures: they are drawn, whatever the plan, and show what it says."""
+
+import dataclasses
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from test_plan import worked_plan
+
+from regal_jax.errors import PlanError
+from regal_jax.graph import Cluster, GraphBuilder
+from regal_jax.plan import Plan, decode_order
+from regal_jax.viz import plot_history, plot_plan
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def large(ops: int, devices: int, model: str, kinds: int = 12) -> Plan:
+    rng = np.random.default_rng(0)
+    b = GraphBuilder("large", time_unit="us")
+    for o in range(ops):
+        reads = [(int(p), 0) for p in rng.integers(max(0, o - 30), o, size=2)] if o else []
+        kind = f"kind{rng.integers(kinds)}" if kinds else ""
+        b.add_op(
+            f"op{o}", kind=kind, runtime=float(rng.random()), outputs=[int(rng.integers(1e6))], inputs=reads
+        )
+    graph, cluster = b.build(), Cluster((2e7,) * devices, model)
+    placement = rng.integers(devices, size=ops)
+    order = decode_order(graph, cluster, placement, rng.random(ops), rng.random((ops, devices)))
+    return Plan.from_events(graph, cluster, placement, order)
+
+
+def polygons(figure) -> dict[str, list[np.ndarray]]:
+    """Corners of the boxes in the first panel: computes, then transfers."""
+    from matplotlib.collections import PolyCollection
+
+    found = [c for c in figure.axes[0].collections if type(c) is PolyCollection]
+    return {
+        name: [path.vertices[:4] for path in c.get_paths()]
+        for name, c in zip(("compute", "transfer"), found, strict=False)
+    }
+
+
+def test_boxes_lie_where_the_events_are(tmp_path):
+    plan, _ = worked_plan()
+    figure = plan.plot(tmp_path / "plan.png")
+    assert (tmp_path / "plan.png").read_bytes().startswith(PNG)
+    boxes = polygons(figure)
+    compute = [(b[0, 0], b[2, 0], round(b[:, 1].mean())) for b in boxes["compute"]]
+    assert compute == [(0, 2, 0), (0, 1, 1), (2, 5, 0), (10, 14, 0), (14, 19, 1), (22, 24, 0), (31, 32, 1)]
+    transfer = [(b[0, 0], b[2, 0], round(b[:, 1].mean())) for b in boxes["transfer"]]
+    assert transfer == [(5, 10, 0), (19, 22, 1), (24, 31, 0), (5, 10, 1), (19, 22, 0), (24, 31, 1)]
+    assert figure.axes[-1].get_xlabel() == "time (s)"
+    assert [ax.get_title(loc="left") for ax in figure.axes[1:]] == [
+        "device 0: peak 130 B of 1000 B",
+        "device 1: peak 115 B of 120 B",
+    ]
+
+
+def test_the_memory_panel_shows_the_profile():
+    plan, _ = worked_plan()
+    (profile, capacity), figure = plan.plot().axes[2].lines, plan.plot()
+    time_, held = profile.get_data()
+    level = {0.5: 50, 7: 90, 12: 90, 16: 110, 20: 70, 23: 50, 26: 110, 31.5: 115}
+    for moment, expected in level.items():
+        assert held[np.searchsorted(time_, moment, side="right") - 1] == expected
+    assert max(held) == 115
+    assert (time_[-1], held[-1]) == (32, 50)
+    assert list(capacity.get_ydata()) == [120, 120]
+    assert figure.axes[0].get_legend() is not None
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_formats(tmp_path, suffix):
+    worked_plan()[0].plot(tmp_path / f"plan.{suffix}")
+    assert (tmp_path / f"plan.{suffix}").stat().st_size > 1000
+    with pytest.raises(ValueError, match="not supported"):
+        worked_plan()[0].plot(tmp_path / "plan.xyz")
+
+
+def test_odd_plans_are_drawn(tmp_path):
+    b = GraphBuilder("$\\frac{1$ " + "x" * 300)
+    b.add_op("$name_{", kind="_SOURCE$")
+    empty = Plan.from_events(b.build(), Cluster((0,)), np.array([0]), [0])
+    plot_plan(empty, tmp_path / "a.png")
+    b.add_op("z", kind="_hidden", runtime=5, outputs=[2**40])
+    over = Plan.from_events(b.build(), Cluster((5,) * 12, "free"), np.array([0, 1]), [0, 1])
+    figure = plot_plan(over, tmp_path / "b.png")
+    assert len(figure.axes) == 1 + 8
+    assert any("OVERFLOW by 1.00 TiB" in ax.get_title(loc="left") for ax in figure.axes[1:])
+    labels = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
+    assert labels == ["_hidden", "_SOURCE$"]
+
+
+@pytest.mark.parametrize(("model", "kinds"), [("blocking", 12), ("delay", 0)])
+def test_thousands_of_ops_are_drawn_in_seconds(tmp_path, model, kinds):
+    plan = large(3000, 3, model, kinds)
+    begin = time.perf_counter()
+    figure = plan.plot(tmp_path / "plan.png")
+    assert time.perf_counter() - begin < 20, "seconds, where less than one is expected"
+    assert len(polygons(figure)["compute"]) == 3000
+    assert len(figure.axes[0].get_legend().get_texts()) <= 9
+    assert len(figure.axes[0].texts) == 0, "no names where there is no room"
+
+
+def test_the_history_of_the_incumbent(tmp_path):
+    history = {"evaluations": [100, 200, 300], "best": [None, 40e3, 32e3]}
+    b = GraphBuilder("g", time_unit="us")
+    b.add_op("a", runtime=3e4)
+    plan = Plan.from_events(b.build(), Cluster((9,)), np.array([0]), [0], provenance={"history": history})
+    figure = plot_history(plan, tmp_path / "history.png")
+    assert (tmp_path / "history.png").read_bytes().startswith(PNG)
+    curve, bound = figure.axes[0].lines
+    assert curve.get_xdata().tolist() == [100, 200, 300]
+    assert curve.get_ydata().tolist()[1:] == [40, 32]
+    assert list(bound.get_ydata()) == [30, 30]
+    assert figure.axes[0].get_ylabel() == "best makespan (ms)"
+
+
+@pytest.mark.parametrize(
+    "history",
+    [None, 5, {}, {"evaluations": [1]}, {"evaluations": [1], "best": [1, 2]}, {"evaluations": [], "best": []},
+     {"evaluations": [1], "best": [None]}, {"evaluations": [[1]], "best": [[1]]},
+     {"evaluations": "ab", "best": "cd"}],
+)  # fmt: skip
+def test_plans_without_a_usable_history(history):
+    plan = dataclasses.replace(worked_plan()[0], provenance={"history": history})
+    with pytest.raises(PlanError, match="provenance"):
+        plot_history(plan)
+
+
+def test_drawing_leaves_pyplot_alone():
+    code = (
+        "import sys; sys.path.insert(0, 'tests'); from test_plan import worked_plan; worked_plan()[0].plot();"
+        "print('matplotlib.pyplot' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
