@@ -136,6 +136,16 @@ class Plan:
         """Smaller is better: total overflow first, then the objective."""
         return float(self.overflow.sum()), self.objective_value
 
+    def event_ids(self, graph: ComputationGraph) -> np.ndarray:
+        """``[M]`` int64: the events in schedule order as ids, as `replay` takes them.
+
+        Args:
+          graph: The graph that the plan was made for, its ops in the plan's order.
+        """
+        line = self.timeline
+        moved = graph.num_ops + (graph.output_offset[line.op] + line.port) * self.cluster.num_devices
+        return np.where(line.port < 0, line.op, moved + line.device)
+
     def verify(self, graph: ComputationGraph) -> None:
         """Returns if this is a valid execution of ``graph`` and every number in it is right.
 
