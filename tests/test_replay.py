@@ -44,7 +44,7 @@ def after(line, device: int) -> dict[float, int]:
     return dict(zip(line.memory_time[device].tolist(), line.memory_bytes[device].tolist(), strict=True))
 
 
-# The example of docs/worked_example.md -----------------------------------------------------------
+# The example of docs/design.md -----------------------------------------------------------
 
 
 def worked() -> GraphBuilder:
