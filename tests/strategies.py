@@ -1,7 +1,7 @@
 """Random graphs and clusters with every feature of docs/design.md, part 1, switched on.
 
 `random_graph` and `random_cluster` take a NumPy generator; `instances` is the same for hypothesis,
-small and shrinking towards fewer ops, one device and no transfers.
+small and shrinking towards fewer ops and one device.
 """
 
 import math
