@@ -1,6 +1,7 @@
 """From a plan back to genes, for warm starts."""
 
 import bisect
+from typing import Final
 
 import numpy as np
 
@@ -10,7 +11,9 @@ from regal_jax.problem import Bucket
 
 __all__ = ["encode"]
 
-_LEVELS = 65536
+_LEVELS: Final = 65536
+MAX_DISTINCT: Final = _LEVELS
+"""Up to so many events, each has a level of its own: evenly spread keys recombine best."""
 
 
 def encode(
@@ -52,7 +55,7 @@ def encode(
     position[events] = np.arange(len(events))
     if (position[:n] < 0).any():
         raise PlanError(f"events: op {graph.op_names[int(np.argmin(position[:n]))]!r} is missing")
-    if len(events) <= _LEVELS:
+    if len(events) <= MAX_DISTINCT:
         level = np.arange(len(events))
     else:
         level = _shared_levels(events, _ready(graph, placement, position)[events])

@@ -66,7 +66,8 @@ def quantile_table(alphas: Sequence[float] | np.ndarray, betas: Sequence[float] 
         raise ConfigError("quantile_table: every alpha and beta must be positive and finite")
     u = jnp.arange(_INTERVALS + 1, dtype=jnp.float32)[None] / _INTERVALS
     ends = _inverse(jnp.asarray(a, jnp.float32)[:, None], jnp.asarray(b, jnp.float32)[:, None], u)
-    ends = np.minimum(np.rint(np.asarray(ends, dtype=np.float64) * 65536), 65535).astype(np.uint32)
+    ends = np.floor(np.asarray(ends, dtype=np.float64) * 65536).astype(np.uint32)
+    # Bisection is not exact to the last bit, the identity is.
     ends[(a == 1) & (b == 1)] = np.arange(_INTERVALS + 1) * _FINE
     left = np.minimum(ends[:, :-1], 65535)
     return jnp.asarray(left << 16 | np.minimum(ends[:, 1:] - left, 65535))
@@ -112,7 +113,8 @@ def sample(proposal: Proposal, key: jax.Array) -> Genes:
     # The first axis is the padded one: row-major counters make the draws of a row independent of N.
     bits = jax.random.bits(op_key, (n, d + 1), jnp.uint16).astype(jnp.uint32)
     entry = proposal.table[proposal.index, bits // _FINE]
-    step = ((entry & 0xFFFF) * (bits % _FINE) + _FINE // 2) // _FINE
+    # Rounding down keeps the sum under 2**16, and exact for beta(1, 1).
+    step = (entry & 0xFFFF) * (bits % _FINE) // _FINE
     value = ((entry >> 16) + step).astype(jnp.uint16)
     return {
         "affinity": value[:, :d],

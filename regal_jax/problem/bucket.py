@@ -11,11 +11,14 @@ __all__ = ["Bucket"]
 
 
 def _rung(size: int) -> int:
-    """The smallest of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not less than ``size``."""
-    if size <= 2:
-        return size
-    power = 1 << (size - 1).bit_length()
-    return power * 3 // 4 if size <= power * 3 // 4 else power
+    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not less than ``size``, at least 1."""
+    power = _power(size)
+    return power * 3 // 4 if 2 < size <= power * 3 // 4 else power
+
+
+def _power(size: int) -> int:
+    """The smallest power of two that is not less than ``size``, which is at least 1."""
+    return 1 << (size - 1).bit_length()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +27,8 @@ class Bucket:
 
     Attributes:
       ops: ``N``, at least 1.
-      tensors: ``T``.
-      edges: ``E``, data edges.
+      tensors: ``T``, at least 1.
+      edges: ``E``, data edges, at least 1.
       controls: ``C``, control edges.
     """
 
@@ -36,29 +39,31 @@ class Bucket:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value, least = getattr(self, field.name), 1 if field.name == "ops" else 0
+            value, least = getattr(self, field.name), 0 if field.name == "controls" else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"bucket: {field.name} must be a whole number from {least}, got {value!r}")
 
     @classmethod
     def exact(cls, graph: ComputationGraph) -> Self:
-        """The sizes of ``graph``, without padding."""
-        return cls(graph.num_ops, graph.num_tensors, len(graph.edge_op), len(graph.control_source))
+        """The smallest bucket that holds ``graph``."""
+        edges, controls = len(graph.edge_op), len(graph.control_source)
+        return cls(graph.num_ops, max(graph.num_tensors, 1), max(edges, 1), controls)
 
     @classmethod
     def of(cls, graph: ComputationGraph) -> Self:
         """The bucket of ``graph``: depends on nothing but the graph.
 
-        Sizes go up to the next rung of 1, 2, 3, 4, 6, 8, 12, ...; tensors and edges are at least the
-        ops and controls a quarter of them (or none), so that graphs of one family share few buckets.
+        Ops and tensors, which cost time, go up to the next rung of 1, 2, 3, 4, 6, 8, 12, ...; edges, which
+        cost little, to the next power of two. Tensors and edges are at least the ops, control edges half
+        of them or none, so that graphs of one family share few buckets.
         """
         size = cls.exact(graph)
         ops = _rung(size.ops)
         return cls(
             ops=ops,
             tensors=_rung(max(size.tensors, ops)),
-            edges=_rung(max(size.edges, ops)),
-            controls=_rung(max(size.controls, ops // 4, 1)) if size.controls else 0,
+            edges=_power(max(size.edges, ops)),
+            controls=_power(max(size.controls, ops // 2, 1)) if size.controls else 0,
         )
 
     @classmethod

@@ -42,7 +42,7 @@ class _State(NamedTuple):
       arrival: ``[N]`` float32, when everything that has run is there for the op.
       clock: ``[D]`` float32.
       position: ``[M]`` int32 rank of each event, -1 before it runs; ``[0]`` if nobody asks.
-      count: Number of events taken.
+      taken: Number of events so far.
       next, end: What is left of the current event's row of successors.
       device: Device that the current event makes its tensors available on.
       is_op: Is the current event a compute?
@@ -54,7 +54,7 @@ class _State(NamedTuple):
     arrival: jax.Array
     clock: jax.Array
     position: jax.Array
-    count: jax.Array
+    taken: jax.Array
     next: jax.Array
     end: jax.Array
     device: jax.Array
@@ -81,7 +81,7 @@ def _start(problem: Problem, key: jax.Array, positions: bool) -> _State:
         arrival=jnp.zeros(n, jnp.float32),
         clock=jnp.zeros(d, jnp.float32),
         position=jnp.full(key.shape[0] if positions else 0, -1, jnp.int32),
-        count=zero,
+        taken=zero,
         next=zero,
         end=zero,
         device=zero,
@@ -127,7 +127,7 @@ def _take(problem: Problem, placement: jax.Array, num_events: int, state: _State
     device = placement[op]
     start = jnp.maximum(state.clock[device], state.arrival[op])
     duration, row, touched = problem.runtime[op, device], problem.op_row[op], jnp.arange(d) == device
-    if problem.blocking and problem.size.shape[0]:
+    if problem.blocking:
         tensor = jnp.clip((event - n) // d, 0, problem.size.shape[0] - 1)
         source, target = placement[problem.tensor_op[tensor]], (event - n) % d
         device = jnp.where(is_op, device, target)
@@ -139,14 +139,14 @@ def _take(problem: Problem, placement: jax.Array, num_events: int, state: _State
     finish = start + duration
     position = state.position
     if position.shape[0]:
-        position = position.at[event].set(state.count, mode="drop")
+        position = position.at[event].set(state.taken, mode="drop")
     return _State(
         queue=queue,
         waiting=state.waiting,
         arrival=state.arrival,
         clock=jnp.where(some & touched, finish, state.clock),
         position=position,
-        count=state.count + some.astype(jnp.int32),
+        taken=state.taken + some.astype(jnp.int32),
         next=jnp.where(some, row[0], state.next),
         end=jnp.where(some, row[1], state.end),
         device=jnp.where(some, device, state.device),

@@ -30,10 +30,7 @@ def peak_memory(
     n, edges = placement.shape[0], problem.via.shape[0]
     # Every transfer has a consumer of its own, and a tensor has at most D - 1 of them.
     events = n + (min(t * (d - 1), edges) if problem.blocking else 0)
-    if t:
-        start, stop = _lifetimes(problem, placement, op_position, transfer_position, events)
-    else:
-        start = stop = jnp.zeros((0, d), jnp.int32)
+    start, stop = _lifetimes(problem, placement, op_position, transfer_position, events)
     device = jnp.broadcast_to(jnp.arange(d, dtype=jnp.int32), (t, d))
     # held[p] is what is in memory at the peak of event p: an allocation counts from its event on, a
     # release from the event after.
