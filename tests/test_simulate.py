@@ -29,6 +29,11 @@ def run_eagerly(problem, genes):
 run = jax.jit(run_eagerly)
 
 
+def small_problem(graph, cluster):
+    """One shape, and hence one compilation, for every device count and kind of transfer."""
+    return dataclasses.replace(make_problem([graph], cluster, BUCKET), unlimited=False)
+
+
 def random_genes(problem, rng, population=4, coarse=False):
     lead = (problem.num_graphs, population)
     return {k: random_keys(rng, lead + shape, coarse) for k, shape in gene_shapes(problem).items()}
@@ -71,18 +76,18 @@ def check(graphs, clusters, genes, result):
 
 
 @settings(max_examples=150)
-@given(instances(), seeds, st.booleans())
+@given(instances(devices=(1, 2, 4)), seeds, st.booleans())
 def test_equals_the_replay(instance, seed, coarse):
     graph, cluster = instance
-    problem = make_problem([graph], cluster, BUCKET)
+    problem = small_problem(graph, cluster)
     genes = random_genes(problem, np.random.default_rng(seed), coarse=coarse)
     check([graph], [cluster], genes, run(problem, genes))
 
 
-@given(instances(size_scale=2**33 + 12345, devices=(2, 3)), seeds)
+@given(instances(size_scale=2**33 + 12345, devices=(2,)), seeds)
 def test_memory_equals_the_replay_of_the_quantised_graph(instance, seed):
     graph, cluster = instance
-    problem = make_problem([graph], cluster, BUCKET)
+    problem = small_problem(graph, cluster)
     genes = random_genes(problem, np.random.default_rng(seed))
     result = run(problem, genes)
     # Time is that of the true sizes, memory that of the rounded ones.
@@ -130,30 +135,29 @@ def test_company_and_padding_change_nothing(transfer):
     together = run(problem, genes)
     for b, bucket in enumerate((Bucket(60, 120, 300, 70), Bucket.exact(graphs[1]))):
         graph, cluster = graphs[b], clusters[b]
-        if True:
-            alone = make_problem([graph], cluster, bucket)
-            own = {k: np.zeros((1, 4, *shape), np.uint16) for k, shape in gene_shapes(alone).items()}
-            for k, leaf in own.items():
-                size = min(leaf.shape[2], genes[k].shape[2])
-                leaf[0, :, :size] = genes[k][b, :, :size]
-            result = run(alone, own)
-            chex.assert_trees_all_equal(result.makespan[0], together.makespan[b])
-            chex.assert_trees_all_equal(result.peak_memory[0], together.peak_memory[b])
-            for p in range(4):
-                np.testing.assert_array_equal(
-                    simulated_order(graph, result, 0, p), simulated_order(graph, together, b, p)
-                )
+        alone = make_problem([graph], cluster, bucket)
+        own = {k: np.zeros((1, 4, *shape), np.uint16) for k, shape in gene_shapes(alone).items()}
+        for k, leaf in own.items():
+            size = min(leaf.shape[2], genes[k].shape[2])
+            leaf[0, :, :size] = genes[k][b, :, :size]
+        result = run(alone, own)
+        chex.assert_trees_all_equal(result.makespan[0], together.makespan[b])
+        chex.assert_trees_all_equal(result.peak_memory[0], together.peak_memory[b])
+        for p in range(4):
+            np.testing.assert_array_equal(
+                simulated_order(graph, result, 0, p), simulated_order(graph, together, b, p)
+            )
 
 
 @pytest.mark.slow
 def test_jit_changes_nothing():
     graph, cluster = random_graph(np.random.default_rng(0), 12, 2), Cluster.uniform(2)
-    problem = make_problem([graph], cluster, BUCKET)
+    problem = small_problem(graph, cluster)
     genes = random_genes(problem, np.random.default_rng(0))
     chex.assert_trees_all_equal(run_eagerly(problem, genes), run(problem, genes))
 
 
-@given(instances(constraints=False), seeds)
+@given(instances(devices=(1, 2), constraints=False), seeds)
 def test_relabelling_changes_nothing(instance, seed):
     graph, cluster = instance
     rng = np.random.default_rng(seed)
@@ -177,7 +181,7 @@ def test_relabelling_changes_nothing(instance, seed):
         control_source=control[:, 0],
         control_target=control[:, 1],
     )
-    problem, other = (make_problem([g], cluster, BUCKET) for g in (graph, relabelled))
+    problem, other = (small_problem(g, cluster) for g in (graph, relabelled))
     genes = random_genes(problem, rng)
     n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
     for p in range(4):
@@ -205,10 +209,16 @@ def simulate_and_check(graph, cluster, population=2, bucket=None):
     check([graph], [cluster], genes, run(problem, genes))
 
 
-@pytest.mark.parametrize("transfer", ["blocking", "free"])
-@pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("num_ops", [1, 7])
-@pytest.mark.parametrize("outputs", [0, 1])
+@pytest.mark.parametrize(
+    ("num_ops", "devices", "transfer", "outputs"),
+    [
+        (1, 1, "blocking", 0),
+        (1, 2, "free", 1),
+        (7, 2, "blocking", 0),
+        (7, 2, "blocking", 1),
+        (7, 1, "free", 1),
+    ],
+)
 def test_no_edges_and_no_tensors(num_ops, devices, transfer, outputs):
     builder = GraphBuilder()
     for o in range(num_ops):
@@ -244,8 +254,8 @@ def test_one_trace_a_bucket():
     traced = jax.jit(chex.assert_max_traces(run_eagerly, n=1))
     for seed in range(3):
         graphs = [random_graph(rng, 5, 2) for _ in range(2)]
-        clusters = [random_cluster(rng, 2, "blocking", memory_scale=50) for _ in range(2)]
-        problem = dataclasses.replace(make_problem(graphs, clusters, BUCKET), unlimited=False)
+        clusters = [Cluster.uniform(2, f"{seed + 1}GiB") for _ in range(2)]
+        problem = make_problem(graphs, clusters, BUCKET)
         traced(problem, random_genes(problem, np.random.default_rng(seed)))
 
 

@@ -36,7 +36,7 @@ def fitness(
     objective = Objective(objective)
     if objective is Objective.MAKESPAN and problem.unlimited:
         result = simulate(problem, decode(problem, genes), implementation=implementation, memory=False)
-        return _relative(result.makespan, problem.upper_bound)
+        return jnp.minimum(_relative(result.makespan, problem.upper_bound), 1)
     result = simulate(problem, decode(problem, genes), implementation=implementation)
     peak = jnp.asarray(result.peak_memory)
     if objective is Objective.MAKESPAN:
@@ -47,7 +47,7 @@ def fitness(
     over = jnp.maximum(peak - problem.capacity[:, None], 0).astype(jnp.float32).sum(axis=-1)
     # However little it is, an overflow must not round to feasible.
     bad = jnp.maximum(1 + _relative(over, problem.total_size), np.nextafter(np.float32(1), np.float32(2)))
-    return jnp.where(over > 0, bad, value)
+    return jnp.where(over > 0, bad, jnp.minimum(value, 1))
 
 
 def _relative(value: jax.Array, bound: jax.Array) -> jax.Array:
