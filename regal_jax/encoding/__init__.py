@@ -1,0 +1,17 @@
+"""The meaning of gene i: genes to decisions and back, and the distribution they are drawn from."""
+
+from regal_jax.encoding.encode import encode
+from regal_jax.encoding.genes import Genes, decode, gene_shapes, genes_to_keys
+from regal_jax.encoding.proposal import Proposal, quantile_table, sample, uniform_proposal
+
+__all__ = [
+    "Genes",
+    "Proposal",
+    "decode",
+    "encode",
+    "gene_shapes",
+    "genes_to_keys",
+    "quantile_table",
+    "sample",
+    "uniform_proposal",
+]

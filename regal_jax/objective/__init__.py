@@ -1,0 +1,5 @@
+"""Genes to fitness: one number, smaller is better."""
+
+from regal_jax.objective.fitness import fitness
+
+__all__ = ["fitness"]

@@ -1,0 +1,84 @@
+"""Buckets: the padded sizes that a compiled program is made for."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Self
+
+from regal_jax.errors import ConfigError
+from regal_jax.graph import ComputationGraph
+
+__all__ = ["Bucket"]
+
+
+def _rung(size: int) -> int:
+    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not less than ``size``, at least 1."""
+    power = _power(size)
+    return power * 3 // 4 if 2 < size <= power * 3 // 4 else power
+
+
+def _power(size: int) -> int:
+    """The smallest power of two that is not less than ``size``, which is at least 1."""
+    return 1 << (size - 1).bit_length()
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """Padded sizes of every graph in a batch. Padding costs a little time and changes no result.
+
+    Attributes:
+      ops: ``N``, at least 1.
+      tensors: ``T``, at least 1.
+      edges: ``E``, data edges, at least 1.
+      controls: ``C``, control edges.
+    """
+
+    ops: int
+    tensors: int
+    edges: int
+    controls: int
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, least = getattr(self, field.name), 0 if field.name == "controls" else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"bucket: {field.name} must be a whole number from {least}, got {value!r}")
+
+    @classmethod
+    def exact(cls, graph: ComputationGraph) -> Self:
+        """The smallest bucket that holds ``graph``."""
+        edges, controls = len(graph.edge_op), len(graph.control_source)
+        return cls(graph.num_ops, max(graph.num_tensors, 1), max(edges, 1), controls)
+
+    @classmethod
+    def of(cls, graph: ComputationGraph) -> Self:
+        """The bucket of ``graph``: depends on nothing but the graph.
+
+        Ops and tensors, which cost time, go up to the next rung of 1, 2, 3, 4, 6, 8, 12, ...; edges, which
+        cost little, to the next power of two. Tensors and edges are at least the ops, control edges half
+        of them or none, so that graphs of one family share few buckets.
+        """
+        size = cls.exact(graph)
+        ops = _rung(size.ops)
+        return cls(
+            ops=ops,
+            tensors=_rung(max(size.tensors, ops)),
+            edges=_power(max(size.edges, ops)),
+            controls=_power(max(size.controls, ops // 2, 1)) if size.controls else 0,
+        )
+
+    @classmethod
+    def common(cls, buckets: Iterable[Self]) -> Self:
+        """The smallest bucket that holds whatever any of ``buckets`` (at least one) holds."""
+        rows = [dataclasses.astuple(bucket) for bucket in buckets]
+        return cls(*(max(column) for column in zip(*rows, strict=True)))
+
+    def check_holds(self, graph: ComputationGraph) -> None:
+        """Raises `ConfigError` if ``graph`` is too large for this bucket."""
+        size = self.exact(graph)
+        for field in dataclasses.fields(self):
+            need, have = getattr(size, field.name), getattr(self, field.name)
+            if need > have:
+                raise ConfigError(
+                    f"bucket: graph {graph.name!r} has {need} {field.name}, the bucket holds {have}; "
+                    "use Bucket.of(graph) or a larger one"
+                )

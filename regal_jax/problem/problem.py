@@ -1,0 +1,197 @@
+"""`Problem`: a batch of graphs, each on its cluster, as padded arrays on the device."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regal_jax.errors import ConfigError, GraphError
+from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
+from regal_jax.plan import makespan_upper_bound
+from regal_jax.problem.bucket import Bucket
+
+__all__ = ["Problem", "make_problem", "memory_unit"]
+
+_UNLIMITED: Final = 2**31 - 1
+_TIME_RANGE: Final = (1e-30, 1e30)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """``B`` graphs and their clusters. Memory is in `memory_unit`s, time in each graph's own unit.
+
+    Padding is inert: a padded op waits for ever, a padded tensor has no size and no consumer.
+
+    Attributes:
+      num_ops: ``[B]`` int32, without padding.
+      num_tensors: ``[B]`` int32, without padding.
+      runtime: ``[B, N, D]`` float32.
+      allowed: ``[B, N, D]`` bool; may the op, and its whole colocation group, run there?
+      leader: ``[B, N]`` int32, whose affinity places the op: the first op of its colocation group.
+      indegree: ``[B, N]`` int32, number of inputs and control predecessors; padded ops: 1.
+      op_row: ``[B, N, 2]`` int32, bounds of each op's row of successors.
+      tensor_row: ``[B, T, 2]`` int32, bounds of each tensor's consumers, a part of its producer's row.
+      successor: ``[B, E + C]`` int32, ops: row by row the consumers of every output, then the control
+        successors. Padding: ``N``.
+      via: ``[B, E + C]`` int32, the tensor that links to that successor; ``T`` for a control edge.
+      tensor_op: ``[B, T]`` int32, the producer.
+      transfer_time: ``[B, T]`` float32.
+      size: ``[B, T]`` int32.
+      keep: ``[B, T]`` bool.
+      temp: ``[B, N]`` int32.
+      capacity: ``[B, D]`` int32; 2**31 - 1 is unlimited.
+      total_size: ``[B]`` float32, all tensors and temps: no device ever holds more.
+      upper_bound: ``[B]`` float32, no order of events takes longer.
+      bucket: The padded sizes (static).
+      blocking: Are transfers events of their own? Otherwise they are delays (static).
+      unlimited: Is every capacity of every graph unlimited? (static)
+    """
+
+    num_ops: jax.Array
+    num_tensors: jax.Array
+    runtime: jax.Array
+    allowed: jax.Array
+    leader: jax.Array
+    indegree: jax.Array
+    op_row: jax.Array
+    tensor_row: jax.Array
+    successor: jax.Array
+    via: jax.Array
+    tensor_op: jax.Array
+    transfer_time: jax.Array
+    size: jax.Array
+    keep: jax.Array
+    temp: jax.Array
+    capacity: jax.Array
+    total_size: jax.Array
+    upper_bound: jax.Array
+    bucket: Bucket = dataclasses.field(metadata={"static": True})
+    blocking: bool = dataclasses.field(metadata={"static": True})
+    unlimited: bool = dataclasses.field(metadata={"static": True})
+
+    @property
+    def num_graphs(self) -> int:
+        """``B``."""
+        return self.runtime.shape[-3]
+
+    @property
+    def num_devices(self) -> int:
+        """``D``."""
+        return self.runtime.shape[-1]
+
+
+def memory_unit(graph: ComputationGraph) -> int:
+    """Bytes in one unit of device memory accounting: ``ceil(all bytes / 2**30)``, at least 1."""
+    return max(1, -(-(int(graph.tensor_bytes.sum()) + int(graph.temp_bytes.sum())) // 2**30))
+
+
+def make_problem(
+    graphs: Sequence[ComputationGraph],
+    clusters: Cluster | Sequence[Cluster],
+    bucket: Bucket | None = None,
+) -> Problem:
+    """Pads graphs and puts them on the device.
+
+    Args:
+      graphs: ``B`` graphs, at least one.
+      clusters: One for all, or one a graph; all with the same number of devices, and all with
+        blocking transfers or none.
+      bucket: The padded sizes; by default the common bucket of the graphs' own.
+
+    Raises:
+      ConfigError: No graph, a bucket too small, clusters that cannot share a batch.
+      ClusterError: A cluster that does not fit its graph.
+      GraphError: Times out of the range of float32.
+    """
+    if not graphs:
+        raise ConfigError("make_problem: no graphs; give at least one")
+    each = [clusters] * len(graphs) if isinstance(clusters, Cluster) else list(clusters)
+    if len(each) != len(graphs):
+        raise ConfigError(f"make_problem: {len(graphs)} graphs but {len(each)} clusters; give one a graph")
+    kinds = {(c.num_devices, c.transfer is TransferModel.BLOCKING) for c in each}
+    if len(kinds) > 1:
+        raise ConfigError(
+            "make_problem: clusters of one batch need the same number of devices and either all blocking "
+            f"transfers or none, got {', '.join(sorted({str(c) for c in each}))}; make one batch a kind"
+        )
+    if bucket is None:
+        bucket = Bucket.common([Bucket.of(graph) for graph in graphs])
+    rows = [_arrays(graph, cluster, bucket) for graph, cluster in zip(graphs, each, strict=True)]
+    arrays = {name: jnp.asarray(np.stack([row[name] for row in rows])) for name in rows[0]}
+    unlimited = bool(np.isinf([c.memory for c in each]).all())
+    return Problem(**arrays, bucket=bucket, blocking=kinds.pop()[1], unlimited=unlimited)
+
+
+def _pad(array: np.ndarray, size: int, fill: float = 0) -> np.ndarray:
+    padded = np.full((size, *array.shape[1:]), fill, dtype=array.dtype)
+    padded[: len(array)] = array
+    return padded
+
+
+def _arrays(graph: ComputationGraph, cluster: Cluster, bucket: Bucket) -> dict[str, np.ndarray]:
+    """The array fields of `Problem` for one graph."""
+    bucket.check_holds(graph)
+    n, t = bucket.ops, bucket.tensors
+    successors = _successors(graph, bucket)
+    indegree = np.diff(graph.inputs[0]) + np.diff(graph.control_predecessors[0])
+    times = [cluster.transfer_time(b, graph.time_unit) for b in graph.tensor_bytes.tolist()]
+    unit = memory_unit(graph)
+    size, temp = -(-graph.tensor_bytes // unit), -(-graph.temp_bytes // unit)
+    capacity = np.minimum(np.floor(np.array(cluster.memory) / unit), _UNLIMITED)
+    leader = np.arange(n)
+    leader[: graph.num_ops] = graph.colocation_leader
+    arrays = {
+        "num_ops": np.array(graph.num_ops),
+        "num_tensors": np.array(graph.num_tensors),
+        "runtime": _pad(runtime_matrix(graph, cluster), n),
+        "allowed": _pad(allowed_matrix(graph, cluster), n, True),
+        "leader": leader,
+        "indegree": _pad(indegree, n, 1),
+        **successors,
+        "tensor_op": _pad(graph.tensor_op, t),
+        "transfer_time": _pad(np.array(times, dtype=np.float64), t),
+        "size": _pad(size, t),
+        "keep": _pad(graph.tensor_keep, t),
+        "temp": _pad(temp, n),
+        "capacity": capacity.astype(np.int64),
+        "total_size": np.array(float(size.sum() + temp.sum())),
+        "upper_bound": np.array(_upper_bound(graph, cluster)),
+    }
+    narrow = {np.dtype(np.int64): np.int32, np.dtype(np.float64): np.float32}
+    return {k: a.astype(narrow.get(a.dtype, a.dtype)) for k, a in arrays.items()}
+
+
+def _successors(graph: ComputationGraph, bucket: Bucket) -> dict[str, np.ndarray]:
+    # Edges are sorted by tensor and tensors by producer, so an op's data edges already stand together;
+    # its control edges are slotted in behind them.
+    edge_end = graph.consumer_offset[graph.output_offset]
+    op_row = edge_end + graph.control_offset
+    data = np.arange(len(graph.edge_op)) + graph.control_offset[graph.edge_producer]
+    control = np.arange(len(graph.control_source)) + edge_end[graph.control_source + 1]
+    length = bucket.edges + bucket.controls
+    successor, via = np.full(length, bucket.ops), np.full(length, bucket.tensors)
+    successor[data], via[data] = graph.edge_op, graph.edge_tensor
+    successor[control] = graph.control_target
+    shift = graph.control_offset[graph.tensor_op]
+    tensor_row = np.stack([graph.consumer_offset[:-1] + shift, graph.consumer_offset[1:] + shift], axis=1)
+    return {
+        "op_row": _pad(np.stack([op_row[:-1], op_row[1:]], axis=1), bucket.ops),
+        "tensor_row": _pad(tensor_row, bucket.tensors),
+        "successor": successor,
+        "via": via,
+    }
+
+
+def _upper_bound(graph: ComputationGraph, cluster: Cluster) -> float:
+    bound = makespan_upper_bound(graph, cluster)
+    low, high = _TIME_RANGE
+    if bound and not low < bound < high:
+        raise GraphError(
+            f"graph {graph.name!r}: times add up to {bound:.3g} {graph.time_unit}, which must be between "
+            f"{low:g} and {high:g} to be simulated; choose another time unit"
+        )
+    return bound

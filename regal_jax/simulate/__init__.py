@@ -1,0 +1,5 @@
+"""Decisions to timelines: one contract, several implementations."""
+
+from regal_jax.simulate.simulate import IMPLEMENTATIONS, SimulationResult, simulate
+
+__all__ = ["IMPLEMENTATIONS", "SimulationResult", "simulate"]

@@ -1,0 +1,89 @@
+"""`simulate`: decisions to timelines, whichever implementation does it."""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import jax
+
+from regal_jax.errors import ConfigError
+from regal_jax.problem import Decisions, Problem
+from regal_jax.simulate.lockstep import run
+from regal_jax.simulate.memory import peak_memory
+
+__all__ = ["IMPLEMENTATIONS", "SimulationResult", "simulate"]
+
+
+class SimulationResult(NamedTuple):
+    """What ``P`` candidates for each of ``B`` graphs do.
+
+    Attributes:
+      makespan: ``[B, P]`` float32, in each graph's time unit.
+      peak_memory: ``[B, P, D]`` int32, in units (`regal_jax.problem.memory_unit`); ``None`` if not tracked.
+      op_position: ``[B, P, N]`` int32, rank of each compute among the events, -1 for padding; ``None``
+        if not recorded.
+      transfer_position: ``[B, P, T, D]`` int32, -1 where there is no transfer (``[B, P, 0, D]`` unless
+        transfers are blocking); ``None`` if not recorded.
+    """
+
+    makespan: jax.Array
+    peak_memory: jax.Array | None
+    op_position: jax.Array | None
+    transfer_position: jax.Array | None
+
+
+def _lockstep(problem: Problem, decisions: Decisions, memory: bool, positions: bool) -> SimulationResult:
+    done = run(problem, decisions, positions=memory or positions)
+    peak = None
+    if memory:
+        each = jax.vmap(jax.vmap(peak_memory, in_axes=(None, 0, 0, 0)))
+        peak = each(problem, decisions.placement, done.op_position, done.transfer_position)
+    if not positions:
+        return SimulationResult(done.makespan, peak, None, None)
+    return SimulationResult(done.makespan, peak, done.op_position, done.transfer_position)
+
+
+Implementation = Callable[[Problem, Decisions, bool, bool], SimulationResult]
+
+IMPLEMENTATIONS: Final[Mapping[str, Implementation]] = {"xla": _lockstep}
+"""Every implementation, by name: ``(problem, decisions, memory, positions) -> SimulationResult``."""
+
+
+def simulate(
+    problem: Problem,
+    decisions: Decisions,
+    *,
+    implementation: str | None = None,
+    memory: bool = True,
+    positions: bool = False,
+) -> SimulationResult:
+    """Runs every candidate (docs/design.md, part 1). A pure function of arrays; jit it.
+
+    Args:
+      problem: ``B`` graphs.
+      decisions: ``[B, P, ...]``, from `regal_jax.encoding.decode`.
+      implementation: A name in `IMPLEMENTATIONS`, which then runs or raises; ``None`` chooses.
+      memory: Compute the peaks.
+      positions: Return the order of events.
+
+    Returns:
+      Order and memory equal those of `regal_jax.plan.replay` of the graph in memory units; the makespan
+      does up to float32 rounding.
+
+    Raises:
+      ConfigError: Unknown implementation, or decisions of other sizes than the problem's.
+    """
+    name = "xla" if implementation is None else implementation
+    if name not in IMPLEMENTATIONS:
+        raise ConfigError(f"implementation: unknown {name!r}; use one of {', '.join(IMPLEMENTATIONS)}")
+    _check_shapes(problem, decisions)
+    return IMPLEMENTATIONS[name](problem, decisions, memory, positions)
+
+
+def _check_shapes(problem: Problem, decisions: Decisions) -> None:
+    b, d, bucket = problem.num_graphs, problem.num_devices, problem.bucket
+    p = decisions.priority.shape[1] if decisions.priority.ndim == 3 else "P"
+    transfers = bucket.tensors if problem.blocking else 0
+    expected = ((b, p, bucket.ops), (b, p, bucket.ops), (b, p, transfers, d))
+    for field, array, shape in zip(Decisions._fields, decisions, expected, strict=True):
+        if array.shape != shape:
+            raise ConfigError(f"decisions: {field} has shape {array.shape}, expected {shape}")

@@ -1,0 +1,199 @@
+"""Tests of what genes mean, of warm starts, and of the proposal."""
+
+import sys
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import instances, random_graph, random_keys
+
+from regal_jax import encoding
+from regal_jax.encoding import Proposal, encode, genes_to_keys, quantile_table, sample
+from regal_jax.errors import ConfigError, PlanError
+from regal_jax.graph import Cluster, GraphBuilder
+from regal_jax.plan import decode_order, decode_placement, insert_transfers
+from regal_jax.problem import Bucket, make_problem
+
+BUCKET = Bucket(12, 36, 80, 66)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def host_decode(graph, cluster, genes):
+    keys = genes_to_keys(genes)
+    placement = decode_placement(graph, cluster, keys["affinity"][: graph.num_ops])
+    order = decode_order(
+        graph,
+        cluster,
+        placement,
+        keys["priority"][: graph.num_ops],
+        keys["transfer_priority"][: graph.num_tensors],
+    )
+    return placement, order
+
+
+def test_gene_shapes():
+    graph = random_graph(np.random.default_rng(0), 5, 3)
+    problem = make_problem([graph], Cluster.uniform(3), BUCKET)
+    assert encoding.gene_shapes(problem) == {
+        "affinity": (12, 3),
+        "priority": (12,),
+        "transfer_priority": (36, 3),
+    }
+    problem = make_problem([graph], Cluster.uniform(3, transfer="free"), BUCKET)
+    assert encoding.gene_shapes(problem)["transfer_priority"] == (0, 3)
+
+
+@given(instances(), seeds, st.booleans())
+def test_placement_is_the_host_s(instance, seed, coarse):
+    graph, cluster = instance
+    problem = make_problem([graph], cluster, BUCKET)
+    rng = np.random.default_rng(seed)
+    genes = {
+        k: random_keys(rng, (1, 5, *shape), coarse) for k, shape in encoding.gene_shapes(problem).items()
+    }
+    placement = encoding.decode(problem, jax.tree.map(jnp.asarray, genes)).placement
+    for p in range(5):
+        keys = genes_to_keys(genes)["affinity"][0, p, : graph.num_ops]
+        np.testing.assert_array_equal(
+            placement[0, p, : graph.num_ops], decode_placement(graph, cluster, keys)
+        )
+
+
+def test_keys_span_the_unit_interval():
+    keys = genes_to_keys({"x": np.array([0, 1, 65535], np.uint16)})["x"]
+    assert keys.dtype == np.float64
+    np.testing.assert_array_equal(keys, [0.0, 1 / 65535, 1.0])
+
+
+# Warm starts ----------------------------------------------------------------------------------------
+
+
+def random_events(graph, cluster, rng):
+    placement = decode_placement(graph, cluster, rng.random((graph.num_ops, cluster.num_devices)))
+    transfers = rng.random((graph.num_tensors, cluster.num_devices))
+    order = decode_order(graph, cluster, placement, rng.random(graph.num_ops), transfers)
+    if rng.random() < 0.5:
+        ops = order[order < graph.num_ops]
+        order = insert_transfers(graph, cluster, placement, ops, eager=rng.random() < 0.5)
+    return placement, order
+
+
+@given(instances(), seeds)
+def test_encode_round_trip(instance, seed):
+    graph, cluster = instance
+    placement, events = random_events(graph, cluster, np.random.default_rng(seed))
+    genes = encode(graph, cluster, placement, events, BUCKET)
+    assert {k: leaf.shape for k, leaf in genes.items()} == encoding.gene_shapes(
+        make_problem([graph], cluster, BUCKET)
+    )
+    assert all(leaf.dtype == np.uint16 for leaf in genes.values())
+    again, order = host_decode(graph, cluster, genes)
+    np.testing.assert_array_equal(again, placement)
+    np.testing.assert_array_equal(order, events)
+
+
+@given(instances(), seeds)
+def test_encode_shares_levels_without_changing_the_order(instance, seed):
+    graph, cluster = instance
+    placement, events = random_events(graph, cluster, np.random.default_rng(seed))
+    with mock.patch.object(sys.modules["regal_jax.encoding.encode"], "MAX_DISTINCT", 0):
+        genes = encode(graph, cluster, placement, events)
+    again, order = host_decode(graph, cluster, genes)
+    np.testing.assert_array_equal(again, placement)
+    np.testing.assert_array_equal(order, events)
+
+
+def test_encode_more_events_than_levels():
+    rng = np.random.default_rng(0)
+    builder = GraphBuilder("large")
+    for o in range(50_000):
+        inputs = [(int(u), 0) for u in rng.integers(max(0, o - 1000), o, size=min(o, 2))]
+        builder.add_op(f"o{o}", runtime=1.0, outputs=[1], inputs=inputs)
+    graph, cluster = builder.build(), Cluster.uniform(2)
+    placement = rng.integers(0, 2, graph.num_ops)
+    events = insert_transfers(graph, cluster, placement, graph.topological_order)
+    assert len(events) > 65536
+    _, order = host_decode(graph, cluster, encode(graph, cluster, placement, events))
+    np.testing.assert_array_equal(order, events)
+
+
+def test_encode_refuses_broken_events():
+    graph = random_graph(np.random.default_rng(1), 4)
+    cluster, placement = Cluster.uniform(1), np.zeros(4, int)
+    for events in ([], [0, 1, 2, 99], [-1, 0, 1, 2], [0, 1, 2]):
+        with pytest.raises(PlanError, match="events"):
+            encode(graph, cluster, placement, np.array(events, int))
+
+
+# The proposal ---------------------------------------------------------------------------------------
+
+PAIRS = [(1, 1), (0.5, 0.5), (2, 2), (5, 1), (1, 4), (30, 30), (100, 3), (0.3, 2)]
+
+
+def test_quantiles_are_scipy_s():
+    alphas, betas = zip(*PAIRS, strict=True)
+    table = np.asarray(quantile_table(alphas, betas)).astype(np.int64)
+    assert table.shape[0] == len(PAIRS)
+    u = np.arange(table.shape[1]) / table.shape[1]
+    for row, (a, b) in zip(table, PAIRS, strict=True):
+        exact = scipy.stats.beta.ppf(u, a, b)
+        np.testing.assert_allclose((row >> 16) / 65536, exact, atol=3e-5)
+        right = ((row >> 16) + (row & 0xFFFF)) / 65536
+        np.testing.assert_allclose(right, np.append(exact[1:], 1.0), atol=3e-5)
+
+
+def draw(row: int, count: int = 20_000, transfers: int = 0):
+    alphas, betas = zip(*PAIRS, strict=True)
+    index = jnp.full((count, 3), row, jnp.uint8)
+    return sample(Proposal(quantile_table(alphas, betas), index, transfers), jax.random.key(7))
+
+
+@pytest.mark.parametrize("row", range(len(PAIRS)))
+def test_draws_are_beta(row):
+    genes = draw(row)
+    a, b = PAIRS[row]
+    # A gene stands for an interval of width 2**-16: compare distribution functions between intervals.
+    exact = scipy.stats.beta.cdf(np.arange(1, 65537) / 65536, a, b)
+    for column in np.c_[genes["affinity"], genes["priority"]].T:
+        drawn = np.cumsum(np.bincount(column, minlength=65536)) / len(column)
+        assert np.abs(drawn - exact).max() < 0.015
+
+
+def test_uniform_is_the_random_bits_themselves():
+    genes = draw(0, 1000, 50)
+    op_key, transfer_key = jax.random.split(jax.random.key(7))
+    bits = jax.random.bits(op_key, (1000, 3), jnp.uint16)
+    np.testing.assert_array_equal(genes["affinity"], bits[:, :2])
+    np.testing.assert_array_equal(genes["priority"], bits[:, 2])
+    np.testing.assert_array_equal(
+        genes["transfer_priority"], jax.random.bits(transfer_key, (50, 2), jnp.uint16)
+    )
+    problem = make_problem([random_graph(np.random.default_rng(0), 5, 2)], Cluster.uniform(2), BUCKET)
+    uniform = encoding.uniform_proposal(problem)
+    one = Proposal(uniform.table, uniform.index[0], uniform.transfers)
+    drawn = sample(one, jax.random.key(7))
+    assert {k: leaf.shape for k, leaf in drawn.items()} == encoding.gene_shapes(problem)
+    # Same key, smaller N and T: the first rows of the larger draw. Padding changes no draw.
+    np.testing.assert_array_equal(drawn["affinity"], bits[:12, :2])
+    np.testing.assert_array_equal(drawn["transfer_priority"], genes["transfer_priority"][:36])
+
+
+def test_keys_of_a_row_take_their_own_distribution():
+    table = quantile_table([1000, 1], [1, 1000])
+    index = jnp.array([[0, 1, 0], [1, 0, 1]], jnp.uint8)
+    genes = sample(Proposal(table, index, 0), jax.random.key(0))
+    assert (np.asarray(genes["affinity"]) > 32768).tolist() == [[True, False], [False, True]]
+    assert (np.asarray(genes["priority"]) > 32768).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("alphas", "betas"), [([1], [0]), ([-1], [1]), ([np.inf], [1]), ([np.nan], [1]), ([1, 2], [1]), ([], [])]
+)
+def test_quantiles_refuse_impossible_parameters(alphas, betas):
+    with pytest.raises(ConfigError, match="quantile_table"):
+        quantile_table(alphas, betas)

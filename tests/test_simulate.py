@@ -1,0 +1,288 @@
+"""The accelerated simulator against the host replay: order and memory exactly, time to float32 rounding."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import instances, random_cluster, random_graph, random_keys
+
+from regal_jax.encoding import decode, gene_shapes, genes_to_keys
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
+from regal_jax.plan import decode_order, decode_placement, replay
+from regal_jax.problem import Bucket, make_problem, memory_unit
+from regal_jax.simulate import simulate
+
+BUCKET = Bucket(12, 36, 80, 66)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def run_eagerly(problem, genes):
+    return simulate(problem, decode(problem, genes), positions=True)
+
+
+run = jax.jit(run_eagerly)
+
+
+def small_problem(graph, cluster):
+    """One shape, and hence one compilation, for every device count and kind of transfer."""
+    return dataclasses.replace(make_problem([graph], cluster, BUCKET), unlimited=False)
+
+
+def random_genes(problem, rng, population=4, coarse=False):
+    lead = (problem.num_graphs, population)
+    return {k: random_keys(rng, lead + shape, coarse) for k, shape in gene_shapes(problem).items()}
+
+
+def host(graph, cluster, genes, b, p):
+    """Placement, order and timeline of one candidate, by the host alone."""
+    keys = genes_to_keys({k: leaf[b, p] for k, leaf in genes.items()})
+    n, t = graph.num_ops, graph.num_tensors
+    placement = decode_placement(graph, cluster, keys["affinity"][:n])
+    order = decode_order(graph, cluster, placement, keys["priority"][:n], keys["transfer_priority"][:t])
+    return order, replay(graph, cluster, placement, order)
+
+
+def simulated_order(graph, result, b, p):
+    """Event ids in the order of their positions; positions must be 0, 1, 2, ..."""
+    op, transfer = np.asarray(result.op_position[b, p]), np.asarray(result.transfer_position[b, p])
+    assert (op[graph.num_ops :] == -1).all()
+    assert (transfer[graph.num_tensors :] == -1).all()
+    position = np.concatenate([op[: graph.num_ops], transfer[: graph.num_tensors].reshape(-1)])
+    events = np.flatnonzero(position >= 0)
+    np.testing.assert_array_equal(np.sort(position[events]), np.arange(len(events)))
+    return events[np.argsort(position[events])]
+
+
+def quantised(graph: ComputationGraph, cluster: Cluster) -> tuple[ComputationGraph, Cluster]:
+    unit = memory_unit(graph)
+    return dataclasses.replace(
+        graph, tensor_bytes=-(-graph.tensor_bytes // unit), temp_bytes=-(-graph.temp_bytes // unit)
+    ), cluster
+
+
+def check(graphs, clusters, genes, result):
+    for b, (graph, cluster) in enumerate(zip(graphs, clusters, strict=True)):
+        for p in range(result.makespan.shape[1]):
+            order, timeline = host(graph, cluster, genes, b, p)
+            np.testing.assert_array_equal(simulated_order(graph, result, b, p), order)
+            np.testing.assert_allclose(result.makespan[b, p], timeline.makespan, rtol=1e-5)
+            np.testing.assert_array_equal(result.peak_memory[b, p], timeline.peak_memory)
+
+
+@settings(max_examples=150)
+@given(instances(devices=(1, 2, 4)), seeds, st.booleans())
+def test_equals_the_replay(instance, seed, coarse):
+    graph, cluster = instance
+    problem = small_problem(graph, cluster)
+    genes = random_genes(problem, np.random.default_rng(seed), coarse=coarse)
+    check([graph], [cluster], genes, run(problem, genes))
+
+
+@given(instances(size_scale=2**33 + 12345, devices=(2,)), seeds)
+def test_memory_equals_the_replay_of_the_quantised_graph(instance, seed):
+    graph, cluster = instance
+    problem = small_problem(graph, cluster)
+    genes = random_genes(problem, np.random.default_rng(seed))
+    result = run(problem, genes)
+    # Time is that of the true sizes, memory that of the rounded ones.
+    for p in range(4):
+        order, timeline = host(graph, cluster, genes, 0, p)
+        np.testing.assert_array_equal(simulated_order(graph, result, 0, p), order)
+        np.testing.assert_allclose(result.makespan[0, p], timeline.makespan, rtol=1e-5)
+        rounded, same = quantised(graph, cluster)
+        np.testing.assert_array_equal(
+            result.peak_memory[0, p], host(rounded, same, genes, 0, p)[1].peak_memory
+        )
+        assert (
+            np.asarray(result.peak_memory[0, p]).astype(np.int64) * memory_unit(graph) >= timeline.peak_memory
+        ).all()
+
+
+@pytest.mark.parametrize("num_ops", [70, 400])
+@pytest.mark.parametrize(
+    ("devices", "transfer"), [(2, "blocking"), (4, "blocking"), (3, "delay"), (4, "free")]
+)
+def test_larger_graphs_and_queues_of_more_levels(num_ops, devices, transfer):
+    rng = np.random.default_rng([num_ops, devices])
+    graphs = [random_graph(rng, num_ops, devices, inputs_per_op=2.0) for _ in range(2)]
+    clusters = [random_cluster(rng, devices, transfer) for _ in range(2)]
+    problem = make_problem(graphs, clusters)
+    for coarse in (False, True):
+        genes = random_genes(problem, rng, 3, coarse)
+        check(graphs, clusters, genes, run(problem, genes))
+
+
+# What must change nothing ----------------------------------------------------------------------------
+
+
+def mixed_batch(transfer: str, devices: int = 3):
+    rng = np.random.default_rng(5)
+    graphs = [random_graph(rng, n, devices) for n in (3, 20)]
+    return graphs, [random_cluster(rng, devices, transfer) for _ in graphs]
+
+
+@pytest.mark.parametrize("transfer", ["blocking", "delay"])
+def test_company_and_padding_change_nothing(transfer):
+    graphs, clusters = mixed_batch(transfer)
+    problem = make_problem(graphs, clusters)
+    genes = random_genes(problem, np.random.default_rng(0))
+    together = run(problem, genes)
+    for b, bucket in enumerate((Bucket(60, 120, 300, 70), Bucket.exact(graphs[1]))):
+        graph, cluster = graphs[b], clusters[b]
+        alone = make_problem([graph], cluster, bucket)
+        own = {k: np.zeros((1, 4, *shape), np.uint16) for k, shape in gene_shapes(alone).items()}
+        for k, leaf in own.items():
+            size = min(leaf.shape[2], genes[k].shape[2])
+            leaf[0, :, :size] = genes[k][b, :, :size]
+        result = run(alone, own)
+        chex.assert_trees_all_equal(result.makespan[0], together.makespan[b])
+        chex.assert_trees_all_equal(result.peak_memory[0], together.peak_memory[b])
+        for p in range(4):
+            np.testing.assert_array_equal(
+                simulated_order(graph, result, 0, p), simulated_order(graph, together, b, p)
+            )
+
+
+@pytest.mark.slow
+def test_jit_changes_nothing():
+    graph, cluster = random_graph(np.random.default_rng(0), 12, 2), Cluster.uniform(2)
+    problem = small_problem(graph, cluster)
+    genes = random_genes(problem, np.random.default_rng(0))
+    chex.assert_trees_all_equal(run_eagerly(problem, genes), run(problem, genes))
+
+
+@given(instances(devices=(1, 2), constraints=False), seeds)
+def test_relabelling_changes_nothing(instance, seed):
+    graph, cluster = instance
+    rng = np.random.default_rng(seed)
+    new = rng.permutation(graph.num_ops)
+    order = np.argsort(new)
+    tensors = np.argsort(new[graph.tensor_op], kind="stable")
+    new_tensor = np.argsort(tensors)
+    edge = sorted(zip(new_tensor[graph.edge_tensor], new[graph.edge_op], strict=True))
+    control = sorted(zip(new[graph.control_source], new[graph.control_target], strict=True))
+    edge, control = np.array(edge, int).reshape(-1, 2), np.array(control, int).reshape(-1, 2)
+    relabelled = dataclasses.replace(
+        graph,
+        op_names=tuple(graph.op_names[o] for o in order),
+        runtime=graph.runtime[order],
+        temp_bytes=graph.temp_bytes[order],
+        tensor_op=new[graph.tensor_op][tensors],
+        tensor_bytes=graph.tensor_bytes[tensors],
+        tensor_keep=graph.tensor_keep[tensors],
+        edge_tensor=edge[:, 0],
+        edge_op=edge[:, 1],
+        control_source=control[:, 0],
+        control_target=control[:, 1],
+    )
+    problem, other = (small_problem(g, cluster) for g in (graph, relabelled))
+    genes = random_genes(problem, rng)
+    n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
+    for p in range(4):
+        keys = rng.permutation(np.arange(n + t * d, dtype=np.uint16))
+        genes["priority"][0, p, :n] = keys[:n]
+        if problem.blocking:
+            genes["transfer_priority"][0, p, :t] = keys[n:].reshape(t, d)
+    moved = {k: leaf.copy() for k, leaf in genes.items()}
+    for k in ("affinity", "priority"):
+        moved[k][:, :, :n] = genes[k][:, :, order]
+    if problem.blocking:
+        moved["transfer_priority"][:, :, :t] = genes["transfer_priority"][:, :, tensors]
+    before, after = run(problem, genes), run(other, moved)
+    chex.assert_trees_all_equal(before.makespan, after.makespan)
+    chex.assert_trees_all_equal(before.peak_memory, after.peak_memory)
+    np.testing.assert_array_equal(before.op_position[..., :n], np.asarray(after.op_position)[..., new])
+
+
+# Extremes --------------------------------------------------------------------------------------------
+
+
+def simulate_and_check(graph, cluster, population=2, bucket=None):
+    problem = make_problem([graph], cluster, bucket)
+    genes = random_genes(problem, np.random.default_rng(0), population)
+    check([graph], [cluster], genes, run(problem, genes))
+
+
+@pytest.mark.parametrize(
+    ("num_ops", "devices", "transfer", "outputs"),
+    [
+        (1, 1, "blocking", 0),
+        (1, 2, "free", 1),
+        (7, 2, "blocking", 0),
+        (7, 2, "blocking", 1),
+        (7, 1, "free", 1),
+    ],
+)
+def test_no_edges_and_no_tensors(num_ops, devices, transfer, outputs):
+    builder = GraphBuilder()
+    for o in range(num_ops):
+        builder.add_op(f"o{o}", runtime=o + 1.0, outputs=[8] * outputs, temp_bytes=o)
+    graph = builder.build()
+    simulate_and_check(graph, Cluster.uniform(devices, transfer=transfer), bucket=Bucket.exact(graph))
+
+
+@pytest.mark.parametrize("transfer", ["blocking", "delay:latency=3"])
+def test_a_chain_of_ten_thousand(transfer):
+    builder = GraphBuilder()
+    for o in range(10_000):
+        builder.add_op(f"o{o}", runtime=float(o % 3), outputs=[8], inputs=[(o - 1, 0)] if o else [])
+    simulate_and_check(builder.build(), Cluster.uniform(2, transfer=transfer), population=1)
+
+
+@pytest.mark.parametrize("transfer", ["blocking", "delay:latency=3"])
+def test_five_thousand_consumers(transfer):
+    builder = GraphBuilder()
+    builder.add_op("source", runtime=1.0, outputs=[8, 16])
+    for o in range(5000):
+        builder.add_op(f"o{o}", runtime=float(o % 7), outputs=[1], inputs=["source:0", "source:1"])
+    builder.add_op("sink", inputs=[f"o{o}" for o in range(5000)])
+    simulate_and_check(builder.build(), Cluster.uniform(3, transfer=transfer), population=1)
+
+
+# The contract ----------------------------------------------------------------------------------------
+
+
+def test_one_trace_a_bucket():
+    chex.clear_trace_counter()
+    rng = np.random.default_rng(0)
+    traced = jax.jit(chex.assert_max_traces(run_eagerly, n=1))
+    for seed in range(3):
+        graphs = [random_graph(rng, 5, 2) for _ in range(2)]
+        clusters = [Cluster.uniform(2, f"{seed + 1}GiB") for _ in range(2)]
+        problem = make_problem(graphs, clusters, BUCKET)
+        traced(problem, random_genes(problem, np.random.default_rng(seed)))
+
+
+def test_what_is_not_asked_for_is_absent():
+    graphs, clusters = mixed_batch("blocking")
+    problem = make_problem(graphs, clusters)
+    genes = random_genes(problem, np.random.default_rng(0))
+    full = run(problem, genes)
+    for memory in (False, True):
+        part = jax.jit(lambda p, g, m=memory: simulate(p, decode(p, g), implementation="xla", memory=m))(
+            problem, genes
+        )
+        assert part.op_position is part.transfer_position is None
+        np.testing.assert_array_equal(part.makespan, full.makespan)
+        if memory:
+            np.testing.assert_array_equal(part.peak_memory, full.peak_memory)
+        else:
+            assert part.peak_memory is None
+
+
+def test_refusals():
+    graphs, clusters = mixed_batch("blocking")
+    problem = make_problem(graphs, clusters)
+    decisions = decode(problem, random_genes(problem, np.random.default_rng(0)))
+    with pytest.raises(ConfigError, match="unknown 'abacus'; use one of xla"):
+        simulate(problem, decisions, implementation="abacus")
+    with pytest.raises(ConfigError, match="priority has shape"):
+        simulate(problem, decisions._replace(priority=decisions.priority[..., :-1]))
+    with pytest.raises(ConfigError, match="placement has shape"):
+        simulate(problem, decisions._replace(placement=jnp.zeros((3, 5, 1), jnp.int32)))
