@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from regal_jax.errors import FormatError, MissingExtraError
+from regal_jax.graph.computation_graph import MAX_BYTES
 
 __all__ = ["Value", "import_onnx", "infer_values", "subgraphs", "values_of"]
 
@@ -95,6 +96,9 @@ def values_of(graph: Any) -> dict[str, Value]:
         value = _tensor_value(sparse.values.dims, sparse.values.data_type)
         infos[sparse.values.name] = dataclasses.replace(value, item_bits=value.item_bits + 64)
     infos.pop("", None)
+    for name, value in infos.items():
+        if value.elements > MAX_BYTES:
+            raise FormatError(f"ONNX value {name!r} has {len(value.shape)} dimensions of too many elements")
     return infos
 
 
@@ -121,6 +125,7 @@ def infer_values(model: Any, dim_params: Mapping[str, int]) -> tuple[Any, dict[s
       FormatError: Inference fails; a name in ``dim_params`` that the model does not have.
     """
     onnx = import_onnx()
+    _check_names(model.graph)
     sizes = values_of(model.graph)
     light = onnx.ModelProto()
     light.CopyFrom(model)
@@ -139,6 +144,23 @@ def infer_values(model: Any, dim_params: Mapping[str, int]) -> tuple[Any, dict[s
         t.values.name for t in model.graph.sparse_initializer
     }
     return graph, values_of(graph) | {name: sizes[name] for name in initial}
+
+
+def _check_names(graph: Any) -> None:
+    """Refuses names that are no text (protobuf hands them out as bytes) and tensors without one."""
+    tensors = [*graph.input, *graph.output, *graph.initializer, *(t.values for t in graph.sparse_initializer)]
+    if not all(tensor.name for tensor in tensors):
+        raise FormatError(f"ONNX graph {graph.name!r}: an input, output or initializer has no name")
+    texts = [graph.name, *(tensor.name for tensor in tensors)]
+    for node in graph.node:
+        texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        for body in subgraphs(node):
+            _check_names(body)
+    for info in graph.input:
+        texts += [dim.dim_param for dim in info.type.tensor_type.shape.dim]
+    for text in texts:
+        if not isinstance(text, str):
+            raise FormatError(f"ONNX name {text!r} is not UTF-8 text; is the file damaged?")
 
 
 def _drop_large_initializers(onnx: Any, graph: Any) -> None:

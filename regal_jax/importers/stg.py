@@ -135,11 +135,12 @@ def format_stg(graph: ComputationGraph, *, lossy: bool = False) -> str:
 
 
 def _has_dummies(graph: ComputationGraph, before: list[set[int]]) -> bool:
-    """Are the ops numbered from 0, the first and the last of them costless and at the ends?"""
+    """Are the ops numbered from 0, the first the only source, the last the only sink, both costless?"""
     n = graph.num_ops
-    if n < 2 or graph.op_names != tuple(map(str, range(n))):
+    if n < 2 or graph.op_names != tuple(map(str, range(n))) or graph.runtime[[0, -1]].any():
         return False
-    return not (graph.runtime[[0, -1]].any() or before[0] or any(n - 1 in b for b in before))
+    sources = [o for o in range(n) if not before[o]]
+    return sources == [0] and set(range(n)).difference(*before) == {n - 1}
 
 
 def _number(value: float) -> str:
