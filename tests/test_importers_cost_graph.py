@@ -54,6 +54,11 @@ def test_round_trip_of_what_the_format_can_hold(graph):
     assert parse_cost_graph(format_cost_graph(graph)).content_hash == graph.content_hash
 
 
+def test_outputs_are_written_as_aliases_of_nothing():
+    # Left out, alias_input_port would be 0, and say that the output is input 0.
+    assert format_cost_graph(_graph()).count("alias_input_port: -1") == 4
+
+
 def test_persistent_memory_makes_the_round_trip():
     text = 'node { name: "v" persistent_memory_size: 9 output_info { size: 4 } } node { id: 1 input_info {} }'
     graph = parse_cost_graph(text)

@@ -87,9 +87,10 @@ def test_light_model_imports_and_replays(path):
         assert resident / 4e6 == pytest.approx(PUBLISHED[path.stem], abs=0.06)
 
 
-@pytest.mark.parametrize(("name", "gigaflops"), [("resnet50", 2 * 3.86), ("vgg19", 2 * 19.6)])
+@pytest.mark.parametrize(("name", "gigaflops"), [("resnet50", 2 * 4.09), ("vgg19", 2 * 19.6)])
 def test_flops_agree_with_published_counts(name, gigaflops):
-    # He et al. 2015 give 3.8e9 multiply-adds for ResNet-50 and 19.6e9 for VGG-19.
+    # Multiply-adds: 19.6e9 for VGG-19 (He et al. 2015); 4.09e9 for ResNet-50 with the strides in its 3x3
+    # convolutions, as here (torchvision).
     path = next(p for p in LIGHT if name in p.stem)
     assert load_graph(path, profile=Count("flops")).runtime.sum() == pytest.approx(gigaflops * 1e9, rel=0.02)
 
@@ -125,15 +126,25 @@ def test_a_small_model_op_by_op():
     # All four residents come before the start, which comes before what reads nothing but residents.
     assert controls(graph) == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 5)]
     traffic = from_onnx(proto, dim_params={"batch": 2}, profile=Count("bytes"))
-    assert op(traffic, "mm")[1] == 32 + 80 + 40
-    assert from_onnx(proto).tensor_bytes[0] == 16  # a dimension without a size is 1
-    assert from_onnx(proto, input_devices=None).allowed_devices[0] is None
+    assert op(traffic, "mm")[1] == pytest.approx(32 + 80 + 40)
 
 
-def _cost(nodes, inputs, weights=(), **options):
-    out = nodes[-1].output[0]
-    proto = model(nodes, inputs, [helper.make_empty_tensor_value_info(out)], weights)
-    return from_onnx(proto, profile=Count("flops"), **options).runtime[-1]
+def test_inputs_of_unknown_size_and_place():
+    proto = model(
+        [helper.make_node("Relu", ["x"], ["y"])], [info("x", "batch", None, 4)], [info("y", "batch", "k", 4)]
+    )
+    assert from_onnx(proto).tensor_bytes.tolist() == [16, 16]
+    graph = from_onnx(proto, dim_params={"batch": 3}, input_devices=None, name="mine")
+    assert graph.tensor_bytes.tolist() == [48, 48]
+    assert graph.allowed_devices == (None,) * 3
+    assert graph.name == "mine"
+    assert from_onnx(proto, input_devices=[1, 2]).allowed_devices[0] == (1, 2)
+
+
+def _cost(nodes, inputs, weights=(), output=None, **options):
+    output = output or helper.make_empty_tensor_value_info(nodes[-1].output[0])
+    proto = model(nodes, inputs, [output], weights)
+    return pytest.approx(from_onnx(proto, profile=Count("flops"), **options).runtime[-1])
 
 
 @pytest.mark.parametrize(
@@ -186,7 +197,7 @@ def test_optional_inputs_and_outputs_may_be_left_out():
     assert np.diff(graph.output_offset)[-3:].tolist() == [1, 1, 1]
 
 
-def _body(trips_in_shape=False):
+def _body():
     body = helper.make_graph(
         [helper.make_node("MatMul", ["s", "w"], ["t"]), helper.make_node("Identity", ["t"], ["scan_out"])],
         "body",
@@ -208,12 +219,13 @@ def test_a_scan_is_one_op_of_its_length_and_reads_what_its_body_reads():
 def test_an_if_is_its_slowest_branch_and_a_loop_its_trips():
     def branch(name, width):
         nodes = [helper.make_node("MatMul", ["x", f"w{width}"], [name])]
-        return helper.make_graph(nodes, name, [], [info(name, 2, None)])
+        return helper.make_graph(nodes, name, [], [info(name, 2, width)])
 
     choice = helper.make_node("If", ["c"], ["y"], then_branch=branch("a", 3), else_branch=branch("b", 9))
     weights = [weight("w3", 4, 3), weight("w9", 4, 9)]
     scalar = info("c", dtype=TensorProto.BOOL)
-    assert _cost([choice], [info("x", 2, 4), scalar], weights) == 2 * 2 * 4 * 9
+    with pytest.warns(UserWarning, match="the first 'y'"):  # its width depends on the branch
+        assert _cost([choice], [info("x", 2, 4), scalar], weights) == 2 * 2 * 4 * 9
     step = helper.make_graph(
         [helper.make_node("Relu", ["s"], ["t"]), helper.make_node("Identity", ["go"], ["went"])],
         "step",
@@ -221,8 +233,8 @@ def test_an_if_is_its_slowest_branch_and_a_loop_its_trips():
         [info("went", dtype=TensorProto.BOOL), info("t", 5)],
     )
     loop = helper.make_node("Loop", ["", "c", "x"], ["y"], body=step)
-    assert _cost([loop], [info("x", 5), scalar]) == 5
-    assert _cost([loop], [info("x", 5), scalar], loop_trips=7) == 35
+    assert _cost([loop], [info("x", 5), scalar], output=info("y", 5)) == 5
+    assert _cost([loop], [info("x", 5), scalar], output=info("y", 5), loop_trips=7) == 35
 
 
 def test_large_and_external_weights_are_not_needed(tmp_path):
@@ -248,7 +260,11 @@ def test_small_element_types():
 
 
 def test_what_inference_leaves_open_is_said():
-    proto = model([helper.make_node("NonZero", ["x"], ["y"])], [info("x", 3)], [info("y", None, None)])
+    proto = model(
+        [helper.make_node("NonZero", ["x"], ["y"])],
+        [info("x", 3)],
+        [info("y", None, None, dtype=TensorProto.INT64)],
+    )
     with pytest.warns(UserWarning, match="leaves 1 values open, the first 'y'"):
         graph = from_onnx(proto)
     assert graph.tensor_bytes.tolist() == [12, 8]
@@ -307,17 +323,19 @@ RELU = [helper.make_node("Relu", ["x"], ["y"])]
             "cycle Relu_[01] -> Relu_[01]|ONNX shape inference fails",
         ),
         (model(RELU, [info("x", 3)], [info("", 3)]), {}, "has no name"),
-        (
-            model([helper.make_node("MatMul", ["x", "x"], ["y"])], [info("x", 2, 3)], [info("y")]),
-            {},
-            "inference fails",
-        ),
     ],
 )
 def test_bad_model_is_refused(proto, options, message):
     with pytest.raises((FormatError, GraphError), match=message) as error:
         from_onnx(proto, **options)
     assert "\n" not in str(error.value)
+
+
+def test_a_model_that_names_no_opset_is_refused():
+    proto = model(RELU, [info("x", 3)], [info("y", 3)])
+    del proto.opset_import[:]
+    with pytest.raises(FormatError, match=r"ONNX shape inference fails: .*Relu"):
+        from_onnx(proto)
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
