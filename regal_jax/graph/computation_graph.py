@@ -236,6 +236,10 @@ def _check_shapes(g: ComputationGraph) -> None:
             raise g._error(f"{field}: has {len(getattr(g, field))} entries, expected {length}")
     if g.runtime.ndim not in (1, 2) or (g.runtime.ndim == 2 and g.runtime.shape[1] == 0):
         raise g._error(f"runtime: shape {g.runtime.shape}; give one number an op, or one a device")
+    for field in ("op_names", "op_kinds", "colocation_group"):
+        for text in getattr(g, field):
+            if isinstance(text, str) and not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+                raise g._error(f"{field}: {text!r} has a lone surrogate, which no file can hold; mend it")
     seen: set[str] = set()
     for name in g.op_names:
         if not isinstance(name, str) or not name:
