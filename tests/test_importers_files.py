@@ -116,9 +116,10 @@ def test_paths_that_hold_no_graph(tmp_path):
         ("nan.json", b"NaN", "NaN is not allowed"),
     ]:
         (tmp_path / name).write_bytes(content)
-        pattern = re.escape(name) + ": .*" + message
-        with pytest.raises(FormatError, match=pattern):
+        with pytest.raises(FormatError) as error:
             load_graph(tmp_path / name)
+        assert str(error.value).startswith(f"{tmp_path / name}: ")
+        assert re.search(message, str(error.value))
     (tmp_path / "dir.json").mkdir()
     with pytest.raises(FormatError, match=r"dir\.json: is a directory"):
         load_graph(tmp_path / "dir.json")

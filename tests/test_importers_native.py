@@ -8,6 +8,7 @@ import pytest
 from importer_cases import NATIVE, WORKFLOW, controls, graphs, reads
 
 from regal_jax.errors import FormatError, GraphError
+from regal_jax.graph import GraphBuilder
 from regal_jax.importers import format_native, parse_native, parse_wfformat
 
 
@@ -34,6 +35,14 @@ def test_reads_a_document_written_by_hand():
     assert graph.tensor_keep.tolist() == [False, True]
     assert reads(graph) == [(0, 1), (1, 1)]
     assert controls(graph) == [(2, 1)]
+
+
+@pytest.mark.parametrize("fields", [{"name": "\ud800"}, {"name": "a", "kind": "x\udfff"}])
+def test_a_graph_holds_no_text_that_no_file_can_hold(fields):
+    builder = GraphBuilder("g")
+    builder.add_op(**fields)
+    with pytest.raises(GraphError, match="has a lone surrogate"):
+        builder.build()
 
 
 def test_one_op_a_line_is_readable_text():

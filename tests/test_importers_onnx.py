@@ -237,7 +237,7 @@ def test_an_if_is_its_slowest_branch_and_a_loop_its_trips():
     assert _cost([loop], [info("x", 5), scalar], output=info("y", 5), loop_trips=7) == 35
 
 
-def test_large_and_external_weights_are_not_needed(tmp_path):
+def test_external_weights_are_not_needed(tmp_path):
     big = weight("w", 4, 5)
     big.ClearField("raw_data")
     big.data_location = TensorProto.EXTERNAL
@@ -246,9 +246,30 @@ def test_large_and_external_weights_are_not_needed(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(model(nodes, [info("x", 2, 4)], [info("y", 2, 5)], [big]).SerializeToString())
     assert load_graph(path).tensor_bytes.tolist() == [32, 80, 40]
+    shape = helper.make_tensor("s", TensorProto.INT64, [2], [5, 2])
+    shape.ClearField("int64_data")
+    shape.data_location = TensorProto.EXTERNAL
+    shape.external_data.add(key="location", value="gone.bin")
+    reshape = [helper.make_node("Reshape", ["x", "s"], ["y"])]
+    assert from_onnx(model(reshape, [info("x", 10)], [info("y", 5, 2)], [shape])).tensor_bytes.tolist() == [
+        40,
+        16,
+        40,
+    ]
+
+
+def test_large_weights_are_not_sent_through_inference(monkeypatch):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     wide = model(nodes, [info("x", 2, 100)], [info("y", 2, 100)], [weight("w", 100, 100)])
-    before = wide.SerializeToString()
+    before, infer, sizes = wide.SerializeToString(), onnx.shape_inference.infer_shapes, []
+
+    def measured(proto, **options):
+        sizes.append(proto.ByteSize())
+        return infer(proto, **options)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", measured)
     assert from_onnx(wide).tensor_bytes.tolist() == [800, 40_000, 800]
+    assert sizes[0] < 1000
     assert wide.SerializeToString() == before
 
 

@@ -57,6 +57,14 @@ def test_makespan_on_one_device_is_the_work():
     assert plan.makespan == graph.runtime.sum()
 
 
+@pytest.mark.parametrize("edges", [[(0, 2), (1, 2)], [(0, 1), (0, 2)], []])
+def test_numbered_ops_that_are_no_dummies_gain_some(edges):
+    builder = GraphBuilder("g")
+    for o in range(3):
+        builder.add_op(str(o), control_inputs=[u for u, v in edges if v == o])
+    assert parse_stg(format_stg(builder.build())).num_ops == 5
+
+
 def test_constraints_are_refused_unless_lossy():
     builder = GraphBuilder("g")
     builder.add_op("a", allowed_devices=[1])

@@ -17,7 +17,7 @@ __all__ = ["MAX_FILE_BYTES", "PathLike", "at_path", "graph_name", "read_bytes", 
 PathLike = str | os.PathLike[str]
 
 MAX_FILE_BYTES: Final = 2**29
-"""Largest file read, after decompression. A graph of a million ops takes less."""
+"""Largest text file read, after decompression. A graph of a million ops takes less."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -36,30 +36,34 @@ def graph_name(path: PathLike) -> str:
     return pathlib.Path(path).name.split(".")[0] or "graph"
 
 
-def read_bytes(path: PathLike) -> bytes:
+def read_bytes(path: PathLike, limit: int | None = None) -> bytes:
     """The content of ``path``, decompressed if it is gzip (told by its first bytes, not its name).
 
     Errors do not name the file: `at_path` does.
 
+    Args:
+      path: The file.
+      limit: Largest content in bytes; `MAX_FILE_BYTES` if unsaid.
+
     Raises:
-      FormatError: Unreadable, a directory, empty, larger than `MAX_FILE_BYTES`, or damaged gzip.
+      FormatError: Unreadable, a directory, empty, larger than ``limit``, or damaged gzip.
     """
+    limit = MAX_FILE_BYTES if limit is None else limit
     try:
         with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = file.read(limit + 1)
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise FormatError(f"cannot be read: {reason}; check the path") from None
     if data.startswith(_GZIP_MAGIC):
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-                data = file.read(MAX_FILE_BYTES + 1)
+                data = file.read(limit + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise FormatError(f"damaged gzip ({error}); fetch or write the file again") from None
-    if len(data) > MAX_FILE_BYTES:
+    if len(data) > limit:
         raise FormatError(
-            f"more than {MAX_FILE_BYTES // 2**20} MiB; no graph needs that much, "
-            "check that this is the right file"
+            f"more than {limit // 2**20} MiB; no graph needs that much, check that this is the right file"
         )
     if not data:
         raise FormatError("the file is empty; write the graph again")

@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
@@ -11,7 +11,10 @@ from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes
 from regal_jax.importers.onnx_cost import CostModel, Roofline, node_seconds
 from regal_jax.importers.onnx_shapes import Value, import_onnx, infer_values, subgraphs
 
-__all__ = ["from_onnx", "parse_onnx"]
+__all__ = ["MAX_MODEL_BYTES", "from_onnx", "parse_onnx"]
+
+MAX_MODEL_BYTES: Final = 2**31
+"""Largest ``.onnx`` file: protobuf holds no more. Weights beyond that are external and not read."""
 
 
 def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
@@ -39,7 +42,7 @@ def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
     if not isinstance(model, (str, os.PathLike)):
         return _convert(model, **options)
     with at_path(model):
-        return parse_onnx(read_bytes(model), **{"name": graph_name(model), **options})
+        return parse_onnx(read_bytes(model, MAX_MODEL_BYTES), **{"name": graph_name(model), **options})
 
 
 def parse_onnx(data: bytes, **options: Any) -> ComputationGraph:

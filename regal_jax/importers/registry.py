@@ -11,6 +11,7 @@ from regal_jax.graph import ComputationGraph
 from regal_jax.importers.cost_graph import format_cost_graph, parse_cost_graph
 from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes, read_text, write_text
 from regal_jax.importers.native import FORMAT, format_native, graph_from_document
+from regal_jax.importers.onnx_model import MAX_MODEL_BYTES, parse_onnx
 from regal_jax.importers.stg import format_stg, parse_stg
 from regal_jax.importers.strict_json import parse_json
 from regal_jax.importers.wfformat import workflow_from_document
@@ -44,9 +45,7 @@ def _read_stg(path: PathLike, **options: Any) -> ComputationGraph:
 
 
 def _read_onnx(path: PathLike, **options: Any) -> ComputationGraph:
-    from regal_jax.importers.onnx_model import parse_onnx  # an optional extra, imported only when used
-
-    return parse_onnx(read_bytes(path), **{"name": graph_name(path), **options})
+    return parse_onnx(read_bytes(path, MAX_MODEL_BYTES), **{"name": graph_name(path), **options})
 
 
 def _read_json(path: PathLike, **options: Any) -> ComputationGraph:
