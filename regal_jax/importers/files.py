@@ -1,0 +1,112 @@
+"""Reading and writing the bytes of a file: sizes capped, gzip undone, errors in one line."""
+
+import contextlib
+import gzip
+import io
+import os
+import pathlib
+import tempfile
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from regal_jax.errors import FormatError, GraphError
+
+__all__ = ["MAX_FILE_BYTES", "PathLike", "at_path", "graph_name", "read_bytes", "read_text", "write_text"]
+
+PathLike = str | os.PathLike[str]
+
+MAX_FILE_BYTES: Final = 2**29
+"""Largest text file read, after decompression. A graph of a million ops takes less."""
+
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+
+
+@contextlib.contextmanager
+def at_path(path: PathLike) -> Iterator[None]:
+    """Puts the name of the file in front of what is wrong with its content."""
+    try:
+        yield
+    except (FormatError, GraphError) as error:
+        raise type(error)(f"{os.fspath(path)}: {error}") from None
+
+
+def graph_name(path: PathLike) -> str:
+    """The file's name up to its first dot, as a name for the graph in it."""
+    return pathlib.Path(path).name.split(".")[0] or "graph"
+
+
+def read_bytes(path: PathLike, limit: int | None = None) -> bytes:
+    """The content of ``path``, decompressed if it is gzip (told by its first bytes, not its name).
+
+    Errors do not name the file: `at_path` does.
+
+    Args:
+      path: The file.
+      limit: Largest content in bytes; `MAX_FILE_BYTES` if unsaid.
+
+    Raises:
+      FormatError: Unreadable, a directory, empty, larger than ``limit``, or damaged gzip.
+    """
+    limit = MAX_FILE_BYTES if limit is None else limit
+    try:
+        with open(path, "rb") as file:
+            data = file.read(limit + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise FormatError(f"cannot be read: {reason}; check the path") from None
+    if data.startswith(_GZIP_MAGIC):
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+                data = file.read(limit + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise FormatError(f"damaged gzip ({error}); fetch or write the file again") from None
+    if len(data) > limit:
+        raise FormatError(
+            f"more than {limit // 2**20} MiB; no graph needs that much, check that this is the right file"
+        )
+    if not data:
+        raise FormatError("the file is empty; write the graph again")
+    return data
+
+
+def read_text(path: PathLike) -> str:
+    """`read_bytes` as UTF-8 text.
+
+    Raises:
+      FormatError: As `read_bytes`, or not UTF-8.
+    """
+    data = read_bytes(path)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"byte {error.start} is not UTF-8 text; check the file's format and encoding"
+        ) from None
+
+
+def write_text(path: PathLike, text: str) -> None:
+    """Writes ``text`` as UTF-8, gzipped if ``path`` ends in ``.gz``; all of the file or nothing.
+
+    Raises:
+      FormatError: The file cannot be written.
+    """
+    target = pathlib.Path(path)
+    data = text.encode()
+    if target.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)  # equal graphs give equal files
+    try:
+        # In the same directory, so that the rename is atomic.
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes files private
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise FormatError(f"{target}: cannot be written: {error.strerror}; check the directory") from None

@@ -1,0 +1,134 @@
+"""What one ONNX node costs: floating-point operations, bytes moved, and seconds."""
+
+import dataclasses
+import math
+from collections import ChainMap
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from regal_jax.importers.onnx_shapes import Value, subgraphs, values_of
+
+__all__ = ["CostModel", "Roofline", "node_seconds"]
+
+
+class CostModel(Protocol):
+    """Turns work into time; `regal_jax.importers.roofline.DeviceProfile` is one."""
+
+    def seconds(self, flops: float, traffic: float, dtype: str, *, matrix: bool) -> float:
+        """Seconds for ``flops`` operations in ``dtype`` and ``traffic`` bytes.
+
+        ``matrix``: matrix units can do the operations.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+    """``max(flops / flops_per_second, bytes / bytes_per_second) + overhead_seconds``.
+
+    The roofline of Williams, Waterman and Patterson, 2009. The defaults are round numbers of no
+    particular device.
+    """
+
+    flops_per_second: float = 1e14
+    bytes_per_second: float = 1e12
+    overhead_seconds: float = 2e-6
+
+    def seconds(self, flops: float, traffic: float, dtype: str, *, matrix: bool) -> float:
+        """As `CostModel`; the same for every dtype."""
+        del dtype, matrix
+        return max(flops / self.flops_per_second, traffic / self.bytes_per_second) + self.overhead_seconds
+
+
+# Only rename memory: no time.
+_VIEWS: Final = {
+    "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Constant", "Shape", "Size",
+}  # fmt: skip
+# Read of their first input only what they return.
+_PICKS: Final = {
+    "Gather", "GatherElements", "GatherND", "Slice", "Split", "Compress", "ConstantOfShape", "Range",
+}  # fmt: skip
+_MATRIX: Final = {
+    "Attention", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "FusedConv", "Gemm",
+    "GRU", "LSTM", "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN",
+}  # fmt: skip
+_UNKNOWN: Final = Value()
+
+
+def _attribute(node: Any, name: str, default: Any) -> Any:
+    for attribute in node.attribute:
+        if attribute.name == name:
+            if attribute.ints:
+                return list(attribute.ints)
+            return attribute.i if attribute.HasField("i") else attribute.s
+    return default
+
+
+def _flops(node: Any, inputs: list[Value], outputs: list[Value]) -> float:
+    """A multiplication and an addition are two; everything else counts one an element.
+
+    Convolutions and products: two for each multiply-add. Pools: one an element of each window.
+    """
+    op = node.op_type
+    out = outputs[0].elements if outputs else 0
+    if op in ("QLinearConv", "QLinearMatMul"):  # (x, scale, zero point, w, ...)
+        inputs, op = [inputs[0], *inputs[3:4]], {"QLinearConv": "Conv"}.get(op, "MatMul")
+    shapes = [value.shape for value in inputs]
+    if op in ("Conv", "ConvInteger", "FusedConv", "DeformConv") and len(shapes) > 1:
+        return 2.0 * out * math.prod(shapes[1][1:])
+    if op == "ConvTranspose" and len(shapes) > 1:
+        return 2.0 * inputs[0].elements * math.prod(shapes[1][1:])
+    if op in ("MatMul", "MatMulInteger") and shapes and shapes[0]:
+        return 2.0 * out * shapes[0][-1]
+    if op == "Gemm" and shapes and len(shapes[0]) == 2:
+        return 2.0 * out * shapes[0][0 if _attribute(node, "transA", 0) else 1]
+    if op in ("LSTM", "GRU", "RNN") and len(shapes) > 2 and len(shapes[0]) == 3:
+        return 2.0 * shapes[0][0] * shapes[0][1] * (inputs[1].elements + inputs[2].elements)
+    if op in ("AveragePool", "MaxPool", "LpPool"):
+        return float(out * math.prod(_attribute(node, "kernel_shape", [1])))
+    if op in _PICKS:
+        return 0.0
+    return float(max((value.elements for value in (*inputs, *outputs)), default=0))
+
+
+def node_seconds(node: Any, values: Mapping[str, Value], model: CostModel, loop_trips: int) -> float:
+    """Runtime of one node.
+
+    A node with bodies takes as long as their nodes, one after another: an ``If`` its slowest branch, a
+    ``Scan`` its body times its length, a ``Loop`` its body times ``loop_trips``. Ops that only rename
+    memory take no time. Nothing is fused.
+
+    Args:
+      node: A ``NodeProto``.
+      values: What is known of every value in scope.
+      model: Work to time.
+      loop_trips: Iterations of a ``Loop``, whose length the model does not tell.
+
+    Returns:
+      Seconds.
+    """
+    bodies = [
+        sum(
+            node_seconds(inner, ChainMap(values_of(body), dict(values)), model, loop_trips)
+            for inner in body.node
+        )
+        for body in subgraphs(node)
+    ]
+    inputs = [values.get(name, _UNKNOWN) for name in node.input]
+    if bodies:
+        trips = {"Loop": loop_trips, "Scan": _scan_length(inputs)}.get(node.op_type, 1)
+        return max(bodies) * trips
+    if node.op_type in _VIEWS:
+        return 0.0
+    outputs = [values.get(name, _UNKNOWN) for name in node.output]
+    written = sum(value.size_bytes for value in outputs)
+    picked = node.op_type in _PICKS and bool(inputs)
+    read = sum(value.size_bytes for value in (inputs[1:] if picked else inputs)) + (written if picked else 0)
+    dtype = next((value.dtype for value in (*inputs, *outputs) if value.item_bits), "float32")
+    flops = _flops(node, inputs, outputs)
+    return model.seconds(flops, float(read + written), dtype, matrix=node.op_type in _MATRIX)
+
+
+def _scan_length(inputs: list[Value]) -> int:
+    scanned = inputs[-1].shape if inputs else ()
+    return scanned[0] if scanned else 1

@@ -1,0 +1,250 @@
+"""ONNX models (optional extra ``onnx``)."""
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from regal_jax.errors import FormatError
+from regal_jax.graph import ComputationGraph, GraphBuilder
+from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes
+from regal_jax.importers.onnx_cost import CostModel, Roofline, node_seconds
+from regal_jax.importers.onnx_shapes import Value, import_onnx, infer_values, subgraphs
+
+__all__ = ["MAX_MODEL_BYTES", "from_onnx", "parse_onnx"]
+
+MAX_MODEL_BYTES: Final = 2**31
+"""Largest ``.onnx`` file: protobuf holds no more. Weights beyond that are external and not read."""
+
+
+def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
+    """The graph of an ONNX model.
+
+    - A node becomes an op (one with bodies, such as ``If``, ``Loop`` or ``Scan``, a single one), named by
+      its own name, or ``TYPE_NUMBER`` if it has none. Values of the model's outputs are kept.
+    - An initializer, a ``Constant`` and a ``ConstantOfShape`` of a constant is a parameter: an op of kind
+      ``parameter`` with runtime 0 and one kept output, colocated with its first consumer. Those that
+      nobody reads are left out.
+    - An input is an op of kind ``input`` with runtime 0 and one output.
+    - One op of kind ``start`` (runtime 0, no output) waits for all inputs and parameters, and every
+      op that reads nothing else waits for it: residents are in memory before anything computes.
+    - Only shapes are read: external data may be missing.
+
+    Args:
+      model: Path of an ``.onnx`` file, or a ``ModelProto``.
+      **options: As `parse_onnx`.
+
+    Raises:
+      FormatError: Not a model, or one that contradicts itself; names the place and the remedy.
+      GraphError: The graph breaks a rule, e.g. has a cycle.
+      MissingExtraError: `onnx` is not installed.
+    """
+    if not isinstance(model, (str, os.PathLike)):
+        return _convert(model, **options)
+    with at_path(model):
+        return parse_onnx(read_bytes(model, MAX_MODEL_BYTES), **{"name": graph_name(model), **options})
+
+
+def parse_onnx(data: bytes, **options: Any) -> ComputationGraph:
+    """The graph of a serialised ONNX model.
+
+    Args:
+      data: A serialised ``ModelProto``.
+      name: What to call the graph; the model's own name if unsaid.
+      dim_params: Sizes of symbolic input dimensions by name, e.g. ``{"batch": 32}``. Input dimensions
+        that are not named, or unknown, are taken as 1.
+      profile: Turns flops and bytes into seconds.
+      input_devices: Devices on which inputs may start; ``None`` allows all.
+      loop_trips: Iterations of every ``Loop``.
+
+    Raises:
+      FormatError, GraphError, MissingExtraError: As `from_onnx`.
+    """
+    onnx = import_onnx()
+    try:
+        model = onnx.load_model_from_string(data)
+    # The decoder's own error class moves between versions of protobuf; RuntimeError is upb's depth limit.
+    except (ValueError, TypeError, RuntimeError, _decode_error()) as error:
+        reason = (str(error).splitlines() or [""])[0][:120]
+        raise FormatError(f"not an ONNX model ({reason}); is the file complete?") from None
+    return _convert(model, **options)
+
+
+def _decode_error() -> type[Exception]:
+    from google.protobuf.message import DecodeError
+
+    return DecodeError
+
+
+def _convert(
+    model: Any,
+    *,
+    name: str | None = None,
+    dim_params: Mapping[str, int] | None = None,
+    profile: CostModel | None = None,
+    input_devices: Iterable[int] | None = (0,),
+    loop_trips: int = 1,
+) -> ComputationGraph:
+    if not model.graph.node:
+        raise FormatError("an ONNX model without nodes; is this the right file?")
+    graph, values = infer_values(model, dim_params or {})
+    parameters = {t.name for t in model.graph.initializer} | {
+        t.values.name for t in model.graph.sparse_initializer
+    }
+    inputs = [i.name for i in model.graph.input if i.name not in parameters]
+    nodes = _fold_constants(graph.node, parameters)
+    layout = _Layout(nodes, inputs, parameters, {o.name for o in graph.output})
+    _warn_of_unknown([value for value in layout.source if layout.matters(value)], values)
+    builder = GraphBuilder(name or model.graph.name or "graph", "us")
+    _add_sources(builder, layout, values, None if input_devices is None else tuple(input_devices))
+    cost = profile or Roofline()
+    for o, node in enumerate(nodes):
+        outputs = [value for value in node.output if value]
+        producers = [layout.producer(o, value) for value in layout.reads[o]]
+        waits = layout.roots > 0 and all(op < layout.roots for op, _ in producers)
+        builder.add_op(
+            layout.names[o],
+            kind=node.op_type,
+            runtime=node_seconds(node, values, cost, loop_trips) * 1e6,
+            outputs=[_size(value, values) for value in outputs],
+            keep=[port for port, value in enumerate(outputs) if value in layout.results],
+            inputs=producers,
+            control_inputs=[layout.roots] if waits else [],
+            colocation_group=layout.names[o] if o in layout.hosts else None,
+        )
+    return builder.build()
+
+
+def _fold_constants(nodes: Iterable[Any], parameters: set[str]) -> list[Any]:
+    """Turns constants into parameters (added to the set); returns the nodes that are left."""
+    left = []
+    for node in nodes:
+        constant = node.op_type == "Constant" or (
+            node.op_type == "ConstantOfShape" and all(value in parameters for value in node.input)
+        )
+        if constant and not node.domain:
+            parameters.update(node.output)
+        else:
+            left.append(node)
+    if not left:
+        raise FormatError("an ONNX model of constants alone; nothing is left to run")
+    return left
+
+
+class _Layout:
+    """Which op makes which value, and how ops are named: inputs, parameters, start, then nodes.
+
+    Attributes:
+      reads: For each node, the values it reads.
+      results: Values that are outputs of the model.
+      inputs: Inputs of the model.
+      parameters: Parameters that somebody reads, or that are results.
+      first: Value -> first node that reads it.
+      hosts: Nodes that are the first to read some parameter.
+      roots: Number of inputs and parameters; also the index of the start op, if there are any.
+      source: Value -> (op, port).
+      start: Name of the start op.
+      names: For each node, the name of its op.
+    """
+
+    def __init__(self, nodes: list[Any], inputs: list[str], parameters: set[str], results: set[str]) -> None:
+        self.reads = [_reads(node) for node in nodes]
+        self.results = results
+        self.inputs = list(dict.fromkeys(inputs))
+        self.first: dict[str, int] = {}
+        for o, values in enumerate(self.reads):
+            for value in values:
+                self.first.setdefault(value, o)
+        self.parameters = sorted(v for v in parameters if v in self.first or v in results)
+        self.parameters.sort(key=lambda v: self.first.get(v, len(nodes)))
+        self.hosts = {self.first[v] for v in self.parameters if v in self.first}
+        roots = self.inputs + self.parameters
+        self.roots = len(roots)
+        self.source = {value: (o, 0) for o, value in enumerate(roots)}
+        base = self.roots + (self.roots > 0)
+        for o, node in enumerate(nodes):
+            for port, value in enumerate(v for v in node.output if v):
+                if value in self.source:
+                    raise FormatError(f"ONNX value {value!r} is produced twice; rename one of the two")
+                self.source[value] = (base + o, port)
+        names = _distinct([*roots, "start", *(n.name or f"{n.op_type}_{o}" for o, n in enumerate(nodes))])
+        self.start, self.names = names[self.roots], names[self.roots + 1 :]
+
+    def producer(self, node: int, value: str) -> tuple[int, int]:
+        """The op and port that make ``value``, which ``node`` reads."""
+        if value not in self.source:
+            raise FormatError(
+                f"ONNX node {self.names[node]!r} reads {value!r}, which nothing makes; mend the name"
+            )
+        return self.source[value]
+
+    def matters(self, value: str) -> bool:
+        """Is the value read, or a result?"""
+        return value in self.first or value in self.results
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names, in order, with ``_2``, ``_3``, ... after those that stand already."""
+    taken = set(names)
+    seen: dict[str, int] = {}  # name -> the last number given to a copy of it
+    distinct = []
+    for name in names:
+        new = name
+        if name in seen:
+            k = seen[name] + 1
+            while f"{name}_{k}" in taken:
+                k += 1
+            seen[name], new = k, f"{name}_{k}"
+            taken.add(new)
+        seen.setdefault(new, 1)
+        distinct.append(new)
+    return distinct
+
+
+def _add_sources(
+    builder: GraphBuilder, layout: _Layout, values: Mapping[str, Value], devices: tuple[int, ...] | None
+) -> None:
+    for value in layout.inputs:
+        builder.add_op(
+            value,
+            kind="input",
+            outputs=[_size(value, values)],
+            keep=[0] if value in layout.results else [],
+            allowed_devices=devices,
+        )
+    for value in layout.parameters:
+        builder.add_op(
+            value,
+            kind="parameter",
+            outputs=[_size(value, values)],
+            keep=[0],
+            colocation_group=layout.names[layout.first[value]] if value in layout.first else None,
+        )
+    if layout.roots:
+        builder.add_op(layout.start, kind="start", control_inputs=range(layout.roots))
+
+
+def _size(value: str, values: Mapping[str, Value]) -> int:
+    return values[value].size_bytes if value in values else 0
+
+
+def _warn_of_unknown(names: list[str], values: Mapping[str, Value]) -> None:
+    unknown = [name for name in names if name not in values or not values[name].exact]
+    if unknown:
+        warnings.warn(
+            f"ONNX shape inference leaves {len(unknown)} values open, the first {unknown[0]!r}: unknown "
+            "dimensions are taken as 1, and those of unknown rank or no tensors as 0 bytes",
+            stacklevel=4,
+        )
+
+
+def _reads(node: Any) -> list[str]:
+    """Names of the values that a node reads, those that its bodies take from outside included."""
+    names = [value for value in node.input if value]
+    for body in subgraphs(node):
+        inside = {i.name for i in body.input} | {t.name for t in body.initializer}
+        inside |= {t.values.name for t in body.sparse_initializer}
+        inside |= {o for inner in body.node for o in inner.output}
+        used = [value for inner in body.node for value in _reads(inner)] + [o.name for o in body.output]
+        names += [value for value in used if value not in inside]
+    return list(dict.fromkeys(names))

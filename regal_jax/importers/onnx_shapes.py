@@ -1,0 +1,201 @@
+"""The shape and type of every value of an ONNX model, by the `onnx` package's own shape inference."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from regal_jax.errors import FormatError, MissingExtraError
+from regal_jax.graph.computation_graph import MAX_BYTES
+
+__all__ = ["Value", "import_onnx", "infer_values", "subgraphs", "values_of"]
+
+# Initializers of more elements than this can hold no shape, and copying them costs memory.
+_SHAPE_ELEMENTS: Final = 1024
+_SUB_BYTE_BITS: Final = {
+    "UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2,
+}  # fmt: skip
+
+
+def import_onnx() -> Any:
+    """The `onnx` package.
+
+    Raises:
+      MissingExtraError: It is not installed.
+    """
+    try:
+        import onnx
+        import onnx.inliner
+        import onnx.shape_inference
+    except ImportError:
+        raise MissingExtraError("onnx", "onnx") from None
+    return onnx
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """What is known of one value.
+
+    Attributes:
+      shape: Its dimensions; unknown ones are taken as 1.
+      dtype: Name of the element type, e.g. ``"float32"``.
+      item_bits: Size of an element.
+      exact: Were rank and all dimensions known?
+    """
+
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    item_bits: int = 0
+    exact: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size in memory, rounded up."""
+        return -(-self.elements * self.item_bits // 8)
+
+
+def _element(number: int) -> tuple[str, int]:
+    """(name, bits) of an ONNX element type; 64 bits, a pointer, for texts."""
+    onnx = import_onnx()
+    name = onnx.TensorProto.DataType.Name(number) if number in onnx.TensorProto.DataType.values() else ""
+    if name in ("", "UNDEFINED"):
+        return "unknown", 0
+    bits = _SUB_BYTE_BITS.get(name)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(number)
+    return ("string" if name == "STRING" else str(dtype)), bits or 8 * dtype.itemsize
+
+
+def _tensor_value(dims: Any, number: int) -> Value:
+    if any(d < 0 for d in dims):
+        raise FormatError(f"a tensor has the dimensions {list(dims)[:8]}; they must be zero or more")
+    return Value(tuple(dims), *_element(number), exact=True)
+
+
+def _typed_value(info: Any) -> Value:
+    if not info.type.HasField("tensor_type"):
+        return Value(dtype=info.type.WhichOneof("value") or "unknown")
+    tensor = info.type.tensor_type
+    known = [d.HasField("dim_value") and d.dim_value >= 0 for d in tensor.shape.dim]
+    shape = tuple(d.dim_value if k else 1 for d, k in zip(tensor.shape.dim, known, strict=True))
+    dtype, bits = _element(tensor.elem_type)
+    exact = tensor.HasField("shape") and all(known) and bits > 0
+    # Of unknown rank is not the same as a scalar: nothing can be said of its size.
+    return Value(shape, dtype, bits if tensor.HasField("shape") else 0, exact)
+
+
+def values_of(graph: Any) -> dict[str, Value]:
+    """What an inferred graph, or a body in one, says of its own values, by name."""
+    infos = {i.name: _typed_value(i) for part in (graph.value_info, graph.output, graph.input) for i in part}
+    infos |= {t.name: _tensor_value(t.dims, t.data_type) for t in graph.initializer}
+    for sparse in graph.sparse_initializer:
+        value = _tensor_value(sparse.values.dims, sparse.values.data_type)
+        infos[sparse.values.name] = dataclasses.replace(value, item_bits=value.item_bits + 64)
+    infos.pop("", None)
+    for name, value in infos.items():
+        if value.elements > MAX_BYTES:
+            raise FormatError(f"ONNX value {name!r} has {len(value.shape)} dimensions of too many elements")
+    return infos
+
+
+def subgraphs(node: Any) -> Iterator[Any]:
+    """The bodies of a node: none, unless it is an `If`, `Loop`, `Scan` or the like."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def infer_values(model: Any, dim_params: Mapping[str, int]) -> tuple[Any, dict[str, Value]]:
+    """Infers all shapes.
+
+    Args:
+      model: A ``ModelProto``; left as it is.
+      dim_params: Symbolic dimension -> size.
+
+    Returns:
+      The graph with inferred shapes in its bodies too (large initializers are no longer in it), and what
+      is known of each value.
+
+    Raises:
+      FormatError: Inference fails; a name in ``dim_params`` that the model does not have.
+    """
+    onnx = import_onnx()
+    _check_names(model.graph)
+    sizes = values_of(model.graph)
+    light = onnx.ModelProto()
+    light.CopyFrom(model)
+    _drop_large_initializers(onnx, light.graph)
+    _fix_dimensions(light.graph, dim_params)
+    try:
+        if light.functions:
+            light = onnx.inliner.inline_local_functions(light)
+        graph = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
+    except (RuntimeError, ValueError, TypeError, onnx.shape_inference.InferenceError) as error:
+        reason = (str(error).splitlines() or [""])[0][:200]
+        raise FormatError(
+            f"ONNX shape inference fails: {reason}; check the model with onnx.checker"
+        ) from None
+    initial = {t.name for t in model.graph.initializer} | {
+        t.values.name for t in model.graph.sparse_initializer
+    }
+    return graph, values_of(graph) | {name: sizes[name] for name in initial}
+
+
+def _check_names(graph: Any) -> None:
+    """Refuses names that are no text (protobuf hands them out as bytes) and tensors without one."""
+    tensors = [*graph.input, *graph.output, *graph.initializer, *(t.values for t in graph.sparse_initializer)]
+    if not all(tensor.name for tensor in tensors):
+        raise FormatError(f"ONNX graph {graph.name!r}: an input, output or initializer has no name")
+    texts = [graph.name, *(tensor.name for tensor in tensors)]
+    for node in graph.node:
+        texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        for body in subgraphs(node):
+            _check_names(body)
+    for info in graph.input:
+        texts += [dim.dim_param for dim in info.type.tensor_type.shape.dim]
+    for text in texts:
+        if not isinstance(text, str):
+            raise FormatError(f"ONNX name {text!r} is not UTF-8 text; is the file damaged?")
+
+
+def _drop_large_initializers(onnx: Any, graph: Any) -> None:
+    """Keeps only data that may be a shape, and is here (external data may be missing)."""
+    declared = {i.name for i in graph.input}
+    kept = []
+    for tensor in graph.initializer:
+        external = tensor.data_location == onnx.TensorProto.EXTERNAL
+        if not external and math.prod(tensor.dims) <= _SHAPE_ELEMENTS:
+            kept.append(tensor)
+        elif tensor.name not in declared:
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _fix_dimensions(graph: Any, dim_params: Mapping[str, int]) -> None:
+    """Gives every symbolic or unknown dimension of an input its size: as said, or 1."""
+    names: set[str] = set()
+    for info in graph.input:
+        for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
+            if not dim.HasField("dim_value") or dim.dim_value < 0:
+                if dim.dim_param:
+                    names.add(dim.dim_param)
+                dim.dim_value = dim_params.get(dim.dim_param, 1)
+    unknown = sorted(dim_params.keys() - names)
+    if unknown:
+        raise FormatError(
+            f"dim_params: no input has a dimension {unknown[0]!r}; "
+            f"this model has {', '.join(sorted(names)) or 'none'}"
+        )
+    # What the exporter wrote elsewhere under the same names would contradict the sizes just given.
+    for info in (*graph.value_info, *graph.output):
+        for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
+            if not dim.HasField("dim_value"):
+                dim.ClearField("dim_param")

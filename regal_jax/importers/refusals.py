@@ -1,0 +1,33 @@
+"""What foreign formats cannot hold, refused in the same words by every writer."""
+
+from regal_jax.errors import FormatError
+from regal_jax.graph import ComputationGraph
+
+__all__ = ["refuse_constraints"]
+
+
+def refuse_constraints(graph: ComputationGraph, what: str, lossy: bool) -> None:
+    """Refuses what would change the problem if it were left out.
+
+    Args:
+      graph: The graph to be written.
+      what: The format, as it is to be called in the error.
+      lossy: The user accepts that constraints on placement are lost.
+
+    Raises:
+      FormatError: Runtimes for several devices; constraints on placement and not ``lossy``.
+    """
+    if graph.runtime.ndim == 2:
+        raise FormatError(
+            f"graph {graph.name!r}: runtime: {what} holds one runtime an op, not one a device; "
+            "keep one column, or write JSON"
+        )
+    if lossy:
+        return
+    for field in ("allowed_devices", "colocation_group"):
+        for name, value in zip(graph.op_names, getattr(graph, field), strict=True):
+            if value is not None:
+                raise FormatError(
+                    f"graph {graph.name!r}: op {name!r}: {field} {value!r} has no place in {what}; "
+                    "pass lossy=True to leave constraints out, or write JSON"
+                )

@@ -1,0 +1,128 @@
+"""Which file formats there are, and reading or writing a file in the right one."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from regal_jax.errors import FormatError
+from regal_jax.graph import ComputationGraph
+from regal_jax.importers.cost_graph import format_cost_graph, parse_cost_graph
+from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes, read_text, write_text
+from regal_jax.importers.native import FORMAT, format_native, graph_from_document
+from regal_jax.importers.onnx_model import MAX_MODEL_BYTES, parse_onnx
+from regal_jax.importers.stg import format_stg, parse_stg
+from regal_jax.importers.strict_json import parse_json
+from regal_jax.importers.wfformat import workflow_from_document
+
+__all__ = ["FORMATS", "FileFormat", "load_graph", "save_graph"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FileFormat:
+    """One row of `FORMATS`.
+
+    Attributes:
+      suffixes: How names of such files end; the first is the usual one.
+      description: What it is, in a few words.
+      read: Path and keyword options -> graph.
+      format: Graph and keyword options -> text; ``None`` if the format is only read.
+    """
+
+    suffixes: tuple[str, ...]
+    description: str
+    read: Callable[..., ComputationGraph]
+    format: Callable[..., str] | None = None
+
+
+def _read_cost_graph(path: PathLike, **options: Any) -> ComputationGraph:
+    return parse_cost_graph(read_text(path), **{"name": graph_name(path), **options})
+
+
+def _read_stg(path: PathLike, **options: Any) -> ComputationGraph:
+    return parse_stg(read_text(path), **{"name": graph_name(path), **options})
+
+
+def _read_onnx(path: PathLike, **options: Any) -> ComputationGraph:
+    return parse_onnx(read_bytes(path, MAX_MODEL_BYTES), **{"name": graph_name(path), **options})
+
+
+def _read_json(path: PathLike, **options: Any) -> ComputationGraph:
+    """Either of the two JSON formats, told apart by their top-level keys."""
+    document = parse_json(read_text(path))
+    keys = document.keys() if isinstance(document, dict) else ()
+    if "schemaVersion" in keys:
+        return workflow_from_document(document, **options)
+    if "format" in keys:
+        return graph_from_document(document, **options)
+    raise FormatError(
+        f"neither a {FORMAT} document (no key 'format') nor WfFormat (no key 'schemaVersion'); "
+        "see docs/graph_format.md"
+    )
+
+
+FORMATS: Final[Mapping[str, FileFormat]] = MappingProxyType(
+    {
+        "json": FileFormat(
+            (".json", ".json.gz"), "regal_jax graph, or WfCommons WfFormat 1.5", _read_json, format_native
+        ),
+        "cost-graph": FileFormat(
+            (".pbtxt", ".pbtxt.gz"), "TensorFlow CostGraphDef text", _read_cost_graph, format_cost_graph
+        ),
+        "stg": FileFormat((".stg", ".stg.gz"), "Standard Task Graph", _read_stg, format_stg),
+        "onnx": FileFormat((".onnx", ".onnx.gz"), "ONNX model (extra 'onnx')", _read_onnx),
+    }
+)
+"""The formats by name."""
+
+
+def _find(path: PathLike, name: str | None) -> FileFormat:
+    if name is not None and name in FORMATS:
+        return FORMATS[name]
+    file = os.fspath(path)
+    found = [f for f in FORMATS.values() if str(file).lower().endswith(f.suffixes)]
+    if name is None and found:
+        return found[0]
+    known = ", ".join(f"{key} ({' '.join(f.suffixes)})" for key, f in FORMATS.items())
+    what = f"format {name!r} is unknown" if name is not None else "the file's name tells no format"
+    raise FormatError(f"{file}: {what}; use one of {known}")
+
+
+def load_graph(path: PathLike, format: str | None = None, **options: Any) -> ComputationGraph:
+    """The graph in a file.
+
+    Args:
+      path: The file; gzip is undone whatever its name.
+      format: A key of `FORMATS`; ``None`` tells it by the file's name.
+      **options: Of the format's parser: `parse_cost_graph`, `parse_stg`, `parse_wfformat`,
+        `regal_jax.importers.onnx_model.parse_onnx`.
+
+    Raises:
+      FormatError: The file cannot be read as its format; names the file, the place and the remedy.
+      GraphError: The graph in it breaks a rule; names the file too.
+      MissingExtraError: The format needs an extra that is not installed.
+    """
+    found = _find(path, format)
+    if os.path.isdir(path):
+        raise FormatError(f"{os.fspath(path)}: is a directory; give the path of a file")
+    with at_path(path):
+        return found.read(path, **options)
+
+
+def save_graph(graph: ComputationGraph, path: PathLike, format: str | None = None, **options: Any) -> None:
+    """Writes a graph to a file, all of it or nothing.
+
+    Args:
+      graph: The graph.
+      path: The file; a name that ends in ``.gz`` is gzipped.
+      format: A key of `FORMATS`; ``None`` tells it by the file's name. JSON loses nothing.
+      **options: Of the format's writer: `format_cost_graph`, `format_stg`.
+
+    Raises:
+      FormatError: The format cannot hold the graph, is only read, or the file cannot be written.
+    """
+    found = _find(path, format)
+    if found.format is None:
+        raise FormatError(f"{os.fspath(path)}: {found.description} is only read; save as .json")
+    write_text(path, found.format(graph, **options))

@@ -1,0 +1,372 @@
+"""ONNX models: the package's own light models, and small ones built here with costs done by hand."""
+
+import builtins
+import pathlib
+
+import numpy as np
+import onnx
+import pytest
+from importer_cases import controls
+from onnx import TensorProto, helper
+
+from regal_jax.errors import FormatError, GraphError, MissingExtraError
+from regal_jax.graph import Cluster
+from regal_jax.importers import Roofline, from_onnx, load_graph
+from regal_jax.plan import Plan
+
+LIGHT = sorted((pathlib.Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
+
+
+class Count:
+    """A cost model whose seconds are flops alone, or bytes alone."""
+
+    def __init__(self, what):
+        self.what = what
+
+    def seconds(self, flops, traffic, dtype, *, matrix):
+        return (flops if self.what == "flops" else traffic) * 1e-6  # the graph is in microseconds
+
+
+def info(name, *shape, dtype=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def weight(name, *shape, dtype=TensorProto.FLOAT):
+    values = np.zeros(shape, helper.tensor_dtype_to_np_dtype(dtype))
+    return helper.make_tensor(name, dtype, shape, values.tobytes(), raw=True)
+
+
+def model(nodes, inputs, outputs, weights=(), **fields):
+    made = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs, weights), **fields)
+    made.opset_import[0].version = 17
+    return made
+
+
+def replayed(graph):
+    return Plan.from_events(graph, Cluster.uniform(1), [0] * graph.num_ops, graph.topological_order)
+
+
+def op(graph, name):
+    o = graph.op_names.index(name)
+    size = graph.tensor_bytes[graph.output_offset[o] : graph.output_offset[o + 1]]
+    return graph.op_kinds[o], graph.runtime[o], size.tolist()
+
+
+def test_the_light_models_are_there():
+    assert len(LIGHT) == 9
+
+
+# Nodes that are no constants, and parameters in millions, from the papers and model cards.
+PUBLISHED = {
+    "light_bvlc_alexnet": 60.97,
+    "light_resnet50": 25.61,
+    "light_squeezenet": 1.24,
+    "light_vgg19": 143.67,
+}
+
+
+@pytest.mark.parametrize("path", LIGHT, ids=lambda p: p.stem)
+def test_light_model_imports_and_replays(path):
+    graph = load_graph(path)
+    proto = onnx.load(path)
+    left = [n for n in proto.graph.node if n.op_type != "ConstantOfShape"]
+    kinds = np.array(graph.op_kinds)
+    computes = [k for k in kinds if k not in ("parameter", "input", "start")]
+    assert computes == [n.op_type for n in left]
+    assert (kinds == "input").sum() == 1
+    assert (kinds == "start").sum() == 1
+    plan = replayed(graph)
+    assert plan.makespan == pytest.approx(graph.runtime.sum())
+    # Residents stay, and come before anything computes.
+    resident = graph.tensor_bytes[np.isin(graph.tensor_op, np.flatnonzero(kinds == "parameter"))].sum()
+    assert plan.peak_memory[0] > resident
+    order = kinds[graph.topological_order]
+    assert set(order[: list(order).index("start")]) <= {"parameter", "input"}
+    assert graph.tensor_keep.sum() == (kinds == "parameter").sum() + len(proto.graph.output)
+    if path.stem in PUBLISHED:
+        assert resident / 4e6 == pytest.approx(PUBLISHED[path.stem], abs=0.06)
+
+
+@pytest.mark.parametrize(("name", "gigaflops"), [("resnet50", 2 * 4.09), ("vgg19", 2 * 19.6)])
+def test_flops_agree_with_published_counts(name, gigaflops):
+    # Multiply-adds: 19.6e9 for VGG-19 (He et al. 2015); 4.09e9 for ResNet-50 with the strides in its 3x3
+    # convolutions, as here (torchvision).
+    path = next(p for p in LIGHT if name in p.stem)
+    assert load_graph(path, profile=Count("flops")).runtime.sum() == pytest.approx(gigaflops * 1e9, rel=0.02)
+
+
+def test_a_small_model_op_by_op():
+    proto = model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["y"], name="mm"),
+            helper.make_node("Add", ["y", "b"], ["z"]),
+            helper.make_node("Add", ["z", "b"], ["u"], name="mm"),
+            helper.make_node("Gemm", ["u", "w2"], ["v"], transA=1),
+        ],
+        [info("x", "batch", 4)],
+        [info("v", None, None), info("z", None, None)],
+        [weight("w", 4, 5), weight("b", 5), weight("w2", 2, 7), weight("unused", 9)],
+    )
+    graph = from_onnx(proto, dim_params={"batch": 2}, profile=Count("flops"))
+    assert graph.op_names == ("x", "w", "b", "w2", "start", "mm", "Add_1", "mm_2", "Gemm_3")
+    assert op(graph, "x") == ("input", 0, [32])
+    assert op(graph, "w2") == ("parameter", 0, [56])
+    assert op(graph, "start") == ("start", 0, [])
+    assert op(graph, "mm") == ("MatMul", 2 * 2 * 4 * 5, [40])
+    assert op(graph, "Add_1") == ("Add", 10, [40])
+    assert op(graph, "Gemm_3") == ("Gemm", 2 * 5 * 2 * 7, [140])
+    assert graph.allowed_devices == ((0,), *[None] * 8)
+    groups = dict(zip(graph.op_names, graph.colocation_group, strict=True))
+    assert groups["w"] == groups["mm"] == "mm"
+    assert groups["b"] == groups["Add_1"] == "Add_1"
+    assert groups["mm_2"] is None  # reads b too, but not first
+    assert [graph.tensor_name(t) for t in np.flatnonzero(graph.tensor_keep)] == [
+        "w:0", "b:0", "w2:0", "Add_1:0", "Gemm_3:0",
+    ]  # fmt: skip
+    # All four residents come before the start, which comes before what reads nothing but residents.
+    assert controls(graph) == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 5)]
+    traffic = from_onnx(proto, dim_params={"batch": 2}, profile=Count("bytes"))
+    assert op(traffic, "mm")[1] == pytest.approx(32 + 80 + 40)
+
+
+def test_inputs_of_unknown_size_and_place():
+    proto = model(
+        [helper.make_node("Relu", ["x"], ["y"])], [info("x", "batch", None, 4)], [info("y", "batch", "k", 4)]
+    )
+    assert from_onnx(proto).tensor_bytes.tolist() == [16, 16]
+    graph = from_onnx(proto, dim_params={"batch": 3}, input_devices=None, name="mine")
+    assert graph.tensor_bytes.tolist() == [48, 48]
+    assert graph.allowed_devices == (None,) * 3
+    assert graph.name == "mine"
+    assert from_onnx(proto, input_devices=[1, 2]).allowed_devices[0] == (1, 2)
+
+
+def _cost(nodes, inputs, weights=(), output=None, **options):
+    output = output or helper.make_empty_tensor_value_info(nodes[-1].output[0])
+    proto = model(nodes, inputs, [output], weights)
+    return pytest.approx(from_onnx(proto, profile=Count("flops"), **options).runtime[-1])
+
+
+@pytest.mark.parametrize(
+    ("node", "inputs", "flops"),
+    [
+        (("Conv", ["x", "w"], {"group": 2}), [("x", 1, 4, 8, 8), ("w", 6, 2, 3, 3)], 2 * 6 * 6 * 6 * 2 * 9),
+        (("ConvTranspose", ["x", "w"], {}), [("x", 1, 4, 8, 8), ("w", 4, 6, 3, 3)], 2 * 4 * 64 * 6 * 9),
+        (("MatMul", ["x", "w"], {}), [("x", 3, 2, 4), ("w", 3, 4, 5)], 2 * 3 * 2 * 4 * 5),
+        (("MaxPool", ["x"], {"kernel_shape": [2, 2], "strides": [2, 2]}), [("x", 1, 3, 8, 8)], 3 * 16 * 4),
+        (("GlobalAveragePool", ["x"], {}), [("x", 1, 3, 8, 8)], 192),
+        (("LSTM", ["x", "w", "r"], {"hidden_size": 5}), [("x", 7, 2, 3), ("w", 1, 20, 3), ("r", 1, 20, 5)],
+         2 * 7 * 2 * (60 + 100)),
+        (("Relu", ["x"], {}), [("x", 3, 4)], 12),
+        (("ReduceSum", ["x"], {"keepdims": 0}), [("x", 3, 4)], 12),
+        (("Identity", ["x"], {}), [("x", 3, 4)], 0),
+    ],
+)  # fmt: skip
+def test_flops_by_hand(node, inputs, flops):
+    kind, names, attributes = node
+    made = helper.make_node(kind, names, ["out"], **attributes)
+    assert _cost([made], [info(*i) for i in inputs]) == flops
+
+
+def test_the_roofline():
+    roofline = Roofline(flops_per_second=10, bytes_per_second=5, overhead_seconds=1)
+    assert roofline.seconds(100, 20, "float32", matrix=True) == 11
+    assert roofline.seconds(100, 200, "float32", matrix=False) == 41
+
+
+def test_constants_become_parameters():
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=weight("", 3)),
+        helper.make_node("ConstantOfShape", ["s"], ["k"]),
+        helper.make_node("Sum", ["x", "c", "k"], ["y"]),
+    ]
+    shape = helper.make_tensor("s", TensorProto.INT64, [1], [3])
+    graph = from_onnx(model(nodes, [info("x", 3)], [info("y", 3)], [shape]))
+    assert graph.op_kinds == ("input", "parameter", "parameter", "start", "Sum")
+    assert graph.tensor_bytes.tolist() == [12, 12, 12, 12]
+
+
+def test_optional_inputs_and_outputs_may_be_left_out():
+    nodes = [
+        helper.make_node("Clip", ["x", "", "hi"], ["y"]),
+        helper.make_node("Dropout", ["y"], ["z", ""]),
+        helper.make_node("MaxPool", ["z"], ["", "i"], kernel_shape=[1]),
+    ]
+    graph = from_onnx(model(nodes, [info("x", 1, 1, 3)], [info("z", 1, 1, 3)], [weight("hi")]))
+    assert graph.op_kinds[-3:] == ("Clip", "Dropout", "MaxPool")
+    assert np.diff(graph.output_offset)[-3:].tolist() == [1, 1, 1]
+
+
+def _body():
+    body = helper.make_graph(
+        [helper.make_node("MatMul", ["s", "w"], ["t"]), helper.make_node("Identity", ["t"], ["scan_out"])],
+        "body",
+        [info("s", 2, 4), info("i", 4)],
+        [info("t", 2, 4), info("scan_out", 2, 4)],
+    )
+    return helper.make_node("Scan", ["x", "seq"], ["y", "ys"], body=body, num_scan_inputs=1)
+
+
+def test_a_scan_is_one_op_of_its_length_and_reads_what_its_body_reads():
+    proto = model([_body()], [info("x", 2, 4), info("seq", 10, 4)], [info("y", 2, 4)], [weight("w", 4, 4)])
+    graph = from_onnx(proto, profile=Count("flops"))
+    assert graph.op_names == ("x", "seq", "w", "start", "Scan_0")
+    assert graph.runtime[-1] == 10 * 2 * 2 * 4 * 4
+    assert graph.edge_producer.tolist() == [0, 1, 2]
+    assert op(graph, "Scan_0")[2] == [32, 320]
+
+
+def test_an_if_is_its_slowest_branch_and_a_loop_its_trips():
+    def branch(name, width):
+        nodes = [helper.make_node("MatMul", ["x", f"w{width}"], [name])]
+        return helper.make_graph(nodes, name, [], [info(name, 2, width)])
+
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=branch("a", 3), else_branch=branch("b", 9))
+    weights = [weight("w3", 4, 3), weight("w9", 4, 9)]
+    scalar = info("c", dtype=TensorProto.BOOL)
+    with pytest.warns(UserWarning, match="the first 'y'"):  # its width depends on the branch
+        assert _cost([choice], [info("x", 2, 4), scalar], weights) == 2 * 2 * 4 * 9
+    step = helper.make_graph(
+        [helper.make_node("Relu", ["s"], ["t"]), helper.make_node("Identity", ["go"], ["went"])],
+        "step",
+        [info("i", dtype=TensorProto.INT64), info("go", dtype=TensorProto.BOOL), info("s", 5)],
+        [info("went", dtype=TensorProto.BOOL), info("t", 5)],
+    )
+    loop = helper.make_node("Loop", ["", "c", "x"], ["y"], body=step)
+    assert _cost([loop], [info("x", 5), scalar], output=info("y", 5)) == 5
+    assert _cost([loop], [info("x", 5), scalar], output=info("y", 5), loop_trips=7) == 35
+
+
+def test_external_weights_are_not_needed(tmp_path):
+    big = weight("w", 4, 5)
+    big.ClearField("raw_data")
+    big.data_location = TensorProto.EXTERNAL
+    big.external_data.add(key="location", value="gone.bin")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model(nodes, [info("x", 2, 4)], [info("y", 2, 5)], [big]).SerializeToString())
+    assert load_graph(path).tensor_bytes.tolist() == [32, 80, 40]
+    shape = helper.make_tensor("s", TensorProto.INT64, [2], [5, 2])
+    shape.ClearField("int64_data")
+    shape.data_location = TensorProto.EXTERNAL
+    shape.external_data.add(key="location", value="gone.bin")
+    reshape = [helper.make_node("Reshape", ["x", "s"], ["y"])]
+    assert from_onnx(model(reshape, [info("x", 10)], [info("y", 5, 2)], [shape])).tensor_bytes.tolist() == [
+        40,
+        16,
+        40,
+    ]
+
+
+def test_large_weights_are_not_sent_through_inference(monkeypatch):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    wide = model(nodes, [info("x", 2, 100)], [info("y", 2, 100)], [weight("w", 100, 100)])
+    before, infer, sizes = wide.SerializeToString(), onnx.shape_inference.infer_shapes, []
+
+    def measured(proto, **options):
+        sizes.append(proto.ByteSize())
+        return infer(proto, **options)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", measured)
+    assert from_onnx(wide).tensor_bytes.tolist() == [800, 40_000, 800]
+    assert sizes[0] < 1000
+    assert wide.SerializeToString() == before
+
+
+def test_small_element_types():
+    nodes = [helper.make_node("DequantizeLinear", ["q", "s"], ["y"])]
+    proto = model(nodes, [info("q", 5, dtype=TensorProto.INT4), info("s")], [info("y", 5)])
+    proto.opset_import[0].version = 21
+    assert from_onnx(proto).tensor_bytes.tolist() == [3, 4, 20]
+
+
+def test_what_inference_leaves_open_is_said():
+    proto = model(
+        [helper.make_node("NonZero", ["x"], ["y"])],
+        [info("x", 3)],
+        [info("y", None, None, dtype=TensorProto.INT64)],
+    )
+    with pytest.warns(UserWarning, match="leaves 1 values open, the first 'y'"):
+        graph = from_onnx(proto)
+    assert graph.tensor_bytes.tolist() == [12, 8]
+    custom = helper.make_node("Mystery", ["x"], ["y"], domain="mine")
+    proto = model([custom], [info("x", 3)], [helper.make_empty_tensor_value_info("y")])
+    proto.opset_import.add(domain="mine", version=1)
+    with pytest.warns(UserWarning, match="leaves 1 values open"):
+        assert from_onnx(proto).tensor_bytes.tolist() == [12, 0]
+
+
+def test_model_functions_are_inlined():
+    function = helper.make_function(
+        "mine",
+        "Twice",
+        ["a"],
+        ["b"],
+        [helper.make_node("Add", ["a", "a"], ["b"])],
+        [helper.make_opsetid("", 17)],
+    )
+    proto = model([helper.make_node("Twice", ["x"], ["y"], domain="mine")], [info("x", 3)], [info("y", 3)],
+                  functions=[function])  # fmt: skip
+    proto.opset_import.add(domain="mine", version=1)
+    assert from_onnx(proto).op_kinds == ("input", "start", "Add")
+
+
+def test_a_model_without_inputs_needs_no_start():
+    nodes = [helper.make_node("RandomNormal", [], ["y"], shape=[3])]
+    graph = from_onnx(model(nodes, [], [info("y", 3)]))
+    assert graph.op_kinds == ("RandomNormal",)
+
+
+RELU = [helper.make_node("Relu", ["x"], ["y"])]
+
+
+@pytest.mark.parametrize(
+    ("proto", "options", "message"),
+    [
+        (model([], [info("x", 3)], [info("x", 3)]), {}, "without nodes"),
+        (
+            model([helper.make_node("Constant", [], ["c"], value=weight("", 3))], [], [info("c", 3)]),
+            {},
+            "constants alone",
+        ),
+        (model(RELU, [], [info("y", 3)]), {}, "node 'Relu_0' reads 'x', which nothing makes"),
+        (model([*RELU, *RELU], [info("x", 3)], [info("y", 3)]), {}, "'y' is produced twice"),
+        (
+            model(RELU, [info("x", 3)], [info("y", 3)]),
+            {"dim_params": {"n": 3}},
+            "no input has a dimension 'n'",
+        ),
+        (model(RELU, [info("x", *[2**60] * 20)], [info("y", 3)]), {}, "too many elements"),
+        (model(RELU, [info("x", 2**61)], [info("y", 2**61)]), {}, "at most"),
+        (
+            model([helper.make_node("Relu", ["y"], ["x"]), *RELU], [], [info("y", 3)]),
+            {},
+            "cycle Relu_[01] -> Relu_[01]|ONNX shape inference fails",
+        ),
+        (model(RELU, [info("x", 3)], [info("", 3)]), {}, "has no name"),
+    ],
+)
+def test_bad_model_is_refused(proto, options, message):
+    with pytest.raises((FormatError, GraphError), match=message) as error:
+        from_onnx(proto, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_that_names_no_opset_is_refused():
+    proto = model(RELU, [info("x", 3)], [info("y", 3)])
+    del proto.opset_import[:]
+    with pytest.raises(FormatError, match=r"ONNX shape inference fails: .*Relu"):
+        from_onnx(proto)
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    real = builtins.__import__
+
+    def without_onnx(name, *args, **kwargs):
+        if name.split(".")[0] == "onnx":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_onnx)
+    with pytest.raises(MissingExtraError, match=r"regal-jax\[onnx\]"):
+        load_graph(LIGHT[0])
