@@ -1,0 +1,145 @@
+"""Random graphs and clusters with every feature of docs/design.md, part 1, switched on.
+
+`random_graph` and `random_cluster` take a NumPy generator; `instances` is the same for hypothesis,
+small and shrinking towards fewer ops and one device.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
+
+__all__ = ["instances", "random_cluster", "random_graph", "random_keys"]
+
+Instance = tuple[ComputationGraph, Cluster]
+
+
+def random_graph(
+    rng: np.random.Generator,
+    num_ops: int,
+    devices: int = 1,
+    *,
+    inputs_per_op: float = 1.5,
+    controls_per_op: float = 0.4,
+    constraints: bool = True,
+    size_scale: int = 1,
+) -> ComputationGraph:
+    """A DAG whose op indices are in no topological order.
+
+    Ops have 0 to 3 outputs, some read by nobody and some by many, some kept, some of size zero; control
+    edges, temp_bytes, tied and zero runtimes, in half of the graphs one runtime a device.
+
+    Args:
+      rng: Consumed.
+      num_ops: ``N``.
+      devices: ``D``; runtimes a device and allowed devices are made for so many.
+      inputs_per_op: Mean number of tensors that an op reads.
+      controls_per_op: Mean number of control predecessors.
+      constraints: Restrict some ops to some devices, and colocate some.
+      size_scale: Sizes are whole numbers from 0 to 20 times about this many bytes.
+    """
+    builder = GraphBuilder(f"random-{num_ops}")
+    rank = rng.permutation(num_ops)
+    outputs = rng.choice([0, 1, 2, 3], size=num_ops, p=[0.15, 0.5, 0.2, 0.15])
+    per_device, tied = devices > 1 and rng.random() < 0.5, rng.random() < 0.5
+    hub = int(np.argmin(rank))  # Reads nothing and is read by many.
+    group_device = rng.integers(devices, size=3)
+
+    def size() -> int:
+        return int(rng.integers(0, 21)) * size_scale + (
+            int(rng.integers(size_scale)) if size_scale > 1 else 0
+        )
+
+    def runtime() -> float:
+        return float(rng.integers(0, 4)) if tied else float(rng.exponential(10.0))
+
+    for o in range(num_ops):
+        earlier = np.flatnonzero(rank < rank[o])
+        reads = [
+            (int(p), int(rng.integers(outputs[p])))
+            for p in rng.choice(earlier, size=min(rng.poisson(inputs_per_op), len(earlier)))
+            if outputs[p]
+        ]
+        if outputs[hub] and len(earlier) and rng.random() < 0.2:
+            reads.append((hub, 0))
+        controls = rng.choice(earlier, size=min(rng.poisson(controls_per_op), len(earlier)))
+        allowed, group = None, None
+        if constraints and rng.random() < 0.3:
+            g = int(rng.integers(3))
+            group = f"group{g}" if rng.random() < 0.5 else None
+            if rng.random() < 0.6:
+                others = np.flatnonzero(rng.random(devices) < 0.5)
+                allowed = sorted({int(group_device[g]), *others.tolist()})
+        builder.add_op(
+            f"op{o}",
+            runtime=[runtime() for _ in range(devices)] if per_device else runtime(),
+            outputs=[size() for _ in range(outputs[o])],
+            inputs=reads,
+            control_inputs=[int(u) for u in controls],
+            temp_bytes=size() if rng.random() < 0.4 else 0,
+            keep=[p for p in range(outputs[o]) if rng.random() < 0.2],
+            allowed_devices=allowed,
+            colocation_group=group,
+        )
+    return builder.build()
+
+
+def random_cluster(
+    rng: np.random.Generator,
+    devices: int,
+    transfer: TransferModel | str | None = None,
+    *,
+    memory_scale: float = 100.0,
+) -> Cluster:
+    """``devices`` devices; capacities finite or not, transfers with or without latency and bandwidth.
+
+    Args:
+      rng: Consumed.
+      devices: ``D``.
+      transfer: The model; one of the three at random if ``None``.
+      memory_scale: Finite capacities are up to so many bytes, for each of them.
+    """
+    model = TransferModel(rng.choice(list(TransferModel)) if transfer is None else transfer)
+    memory = np.where(rng.random(devices) < 0.5, np.floor(rng.random(devices) * memory_scale), math.inf)
+    costly = model is not TransferModel.FREE
+    return Cluster(
+        tuple(memory.tolist()),
+        model,
+        latency=float(rng.integers(4)) if costly and rng.random() < 0.5 else 0.0,
+        bandwidth=float(rng.choice([0.5, 3.0])) if costly and rng.random() < 0.5 else math.inf,
+    )
+
+
+def random_keys(rng: np.random.Generator, shape: Sequence[int], coarse: bool = False) -> np.ndarray:
+    """uint16 keys; ``coarse`` ones take four values, so that ties happen everywhere."""
+    if coarse:
+        return rng.choice(np.array([0, 1, 30000, 65535], dtype=np.uint16), size=shape)
+    return rng.integers(0, 65536, size=shape, dtype=np.uint16)
+
+
+@st.composite
+def instances(
+    draw: st.DrawFn,
+    max_ops: int = 12,
+    devices: Sequence[int] = (1, 2, 3, 4),
+    transfers: Sequence[TransferModel | str] = tuple(TransferModel),
+    size_scale: int = 1,
+    constraints: bool = True,
+) -> Instance:
+    """A random graph and a cluster that can run it, apart from its memory capacities."""
+    num_ops, d = draw(st.integers(1, max_ops)), draw(st.sampled_from(devices))
+    model = draw(st.sampled_from(transfers))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    graph = random_graph(
+        rng,
+        num_ops,
+        d,
+        inputs_per_op=draw(st.sampled_from([0.0, 1.5, 4.0])),
+        controls_per_op=draw(st.sampled_from([0.0, 0.5])),
+        constraints=constraints,
+        size_scale=size_scale,
+    )
+    return graph, random_cluster(rng, d, model, memory_scale=100.0 * size_scale)
