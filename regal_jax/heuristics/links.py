@@ -1,6 +1,7 @@
 """The graph as plain Python lists: what loops over ops one by one want."""
 
 import dataclasses
+import itertools
 from typing import Self
 
 import numpy as np
@@ -12,7 +13,7 @@ __all__ = ["Freeing", "Links"]
 
 def _rows(offset: np.ndarray, items: np.ndarray) -> list[list[int]]:
     bounds, flat = offset.tolist(), items.tolist()
-    return [flat[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [flat[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Links:
         bounds = graph.output_offset.tolist()
         return cls(
             inputs=inputs,
-            outputs=[range(a, b) for a, b in zip(bounds, bounds[1:], strict=False)],
+            outputs=[range(a, b) for a, b in itertools.pairwise(bounds)],
             readers=_rows(graph.consumer_offset, graph.edge_op),
             before=before,
             after=after,

@@ -37,6 +37,8 @@ class Rule:
     Attributes:
       look: Compare this many ready ops, those of highest rank.
       waste: Price of a unit of device time lost to waiting and transfers.
+      behind: Prize for a unit of time by which a device is behind: its idle time may be lost anyway, and
+        only a device that gets an op can join in.
       rank: Price of a unit of rank that is put off.
       finish: Judge by when the op would finish rather than when it would start.
       goal: ``"time"`` ignores memory; ``"fit"`` first avoids overflow of the devices' capacities;
@@ -45,6 +47,7 @@ class Rule:
 
     look: int = 1
     waste: float = 0.0
+    behind: float = 0.0
     rank: float = 1.0
     finish: bool = True
     goal: Literal["time", "fit", "peak"] = "time"
@@ -225,10 +228,10 @@ def _choose(state: _State, few: list[_Entry]) -> tuple[_Entry, int, float, list[
         o = entry[2]
         for k in state.devices[state.leader[o]]:
             start, waste, moves = state.evaluate(o, k)
-            score = start + rule.waste * waste + rule.rank * entry[0]
+            score = start + rule.waste * waste + rule.behind * state.clock[k] + rule.rank * entry[0]
             if rule.finish:
                 score += state.runtime[o][k]
-            key = (*state.pressure(o, k, moves), score)
+            key = (*state.pressure(o, k, moves), score, state.clock[k])
             if best_key is None or key < best_key:
                 best_key, best = key, (entry, k, start, moves)
     if best is None:
