@@ -16,6 +16,8 @@ __all__ = ["cp_sat"]
 
 _HORIZON: Final = 10**9
 """Times become whole numbers that add up to at most about this."""
+_ROUNDED: Final = 10**6
+"""The same where they must be rounded: finer steps only make proofs slower."""
 
 _MOST_UNITS: Final = 2**50
 """Sizes, divided by what divides them all, may add up to this: CP-SAT counts in 64 bits."""
@@ -100,7 +102,8 @@ def _check_supported(graph: ComputationGraph, cluster: Cluster, objective: Objec
     most = int(graph.tensor_bytes.sum()) + int(graph.temp_bytes.max())
     if min(cluster.memory) < most:
         raise ConfigError(
-            f"cp_sat: makespan is supported where memory cannot run out: give every device {most} bytes or inf"
+            f"cp_sat: makespan is supported where memory cannot run out: give every device {most} bytes "
+            "or inf"
         )
 
 
@@ -110,7 +113,7 @@ def _scale(values: np.ndarray, total: float) -> tuple[float, bool]:
         scaled = values * 10.0**power
         if total * 10.0**power <= _HORIZON and np.allclose(scaled, np.rint(scaled), rtol=1e-12, atol=0):
             return 10.0**power, True
-    return _HORIZON / total, False
+    return _ROUNDED / total, False
 
 
 class _Makespan:
@@ -259,8 +262,9 @@ class _PeakMemory:
         for position, o in enumerate(hint.timeline.op.tolist()):
             model.add_hint(step[o], position)
         model.add_all_different(step)
-        before = zip([*graph.edge_producer, *graph.control_source], [*graph.edge_op, *graph.control_target])
-        for u, v in before:
+        for u, v in zip(graph.edge_producer.tolist(), graph.edge_op.tolist(), strict=True):
+            model.add(step[v] > step[u])
+        for u, v in zip(graph.control_source.tolist(), graph.control_target.tolist(), strict=True):
             model.add(step[v] > step[u])
         peak = model.new_int_var(0, total, "peak")
         spans, bytes_ = [], []

@@ -93,8 +93,7 @@ def _metis(
 ) -> np.ndarray:
     result = pymetis.part_graph(
         len(speed),
-        xadj=np.searchsorted(source, np.arange(len(weight) + 1)).tolist(),
-        adjncy=target.tolist(),
+        pymetis.CSRAdjacency(np.searchsorted(source, np.arange(len(weight) + 1)), target),
         vweights=_scaled(weight).tolist(),
         eweights=_scaled(size).tolist(),
         tpwgts=(speed / speed.sum()).tolist(),

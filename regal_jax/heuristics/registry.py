@@ -192,8 +192,13 @@ _MEMORY_RULES: Final = (
 
 def _rule_drafts(graph: ComputationGraph, cluster: Cluster, rules: Iterable[Rule]) -> Iterable[_Draft]:
     for rule in rules:
-        details = {"rule": dataclasses.asdict(rule)}
-        yield *list_schedule(graph, cluster, rule), details
+        details: dict[str, Any] = {"rule": dataclasses.asdict(rule)}
+        placement, events = list_schedule(graph, cluster, rule)
+        yield placement, events, {**details, "transfers": "as scheduled"}
+        if len(events) > graph.num_ops:
+            # The scheduler sends a tensor when its reader is placed; the sender may be busy by then.
+            early = insert_transfers(graph, cluster, placement, events[events < graph.num_ops], eager=True)
+            yield placement, early, {**details, "transfers": "early"}
 
 
 def _time_drafts(graph: ComputationGraph, cluster: Cluster) -> Iterable[_Draft]:
