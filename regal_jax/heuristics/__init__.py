@@ -1,0 +1,5 @@
+"""Host baselines, each a function from graph and cluster to a `Plan`. Never imports jax."""
+
+from regal_jax.heuristics.registry import HEURISTICS, Heuristic, best_heuristic, run_heuristic
+
+__all__ = ["HEURISTICS", "Heuristic", "best_heuristic", "run_heuristic"]

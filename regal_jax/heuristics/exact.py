@@ -1,0 +1,293 @@
+"""Optimal plans of small graphs by constraint programming (OR-Tools CP-SAT, extra ``exact``)."""
+
+import dataclasses
+import importlib
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from regal_jax.errors import ConfigError, MissingExtraError
+from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
+from regal_jax.heuristics.registry import best_heuristic
+from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound, transfer_event
+
+__all__ = ["cp_sat"]
+
+_HORIZON: Final = 10**9
+"""Times become whole numbers that add up to at most about this."""
+_ROUNDED: Final = 10**6
+"""The same where they must be rounded: finer steps only make proofs slower."""
+
+_MOST_UNITS: Final = 2**50
+"""Sizes, divided by what divides them all, may add up to this: CP-SAT counts in 64 bits."""
+
+
+def cp_sat(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    objective: Objective | str = Objective.MAKESPAN,
+    *,
+    time_limit: float = 60.0,
+    workers: int = 2,
+    seed: int = 0,
+) -> Plan:
+    """The best plan that CP-SAT finds, and a bound on all others.
+
+    Makespan under every transfer model, on any number of devices, where memory cannot run out; peak memory
+    on one device. Up to about 20 ops it proves the optimum within seconds.
+
+    Args:
+      graph: The graph.
+      cluster: The cluster.
+      objective: What to minimise.
+      time_limit: Seconds.
+      workers: Threads of the solver; with one, the result is the same every time.
+      seed: Of the solver's random choices.
+
+    Returns:
+      A plan whose provenance has ``status`` (``"optimal"`` or ``"feasible"``), ``bound`` (no plan has a
+      smaller value of the objective) and ``resolution``: 0 if the solver saw exact times, else the unit to
+      which it rounded them, and then ``"optimal"`` holds up to the difference of ``bound`` and objective.
+
+    Raises:
+      MissingExtraError: OR-Tools is not installed.
+      ConfigError: A limit that cannot be, or a problem that this model does not cover.
+      ClusterError: The cluster does not fit the graph.
+    """
+    if not time_limit > 0:
+        raise ConfigError(f"cp_sat: time_limit must be more than zero seconds, got {time_limit!r}")
+    if workers < 1:
+        raise ConfigError(f"cp_sat: workers must be at least 1, got {workers!r}")
+    objective = Objective(objective)
+    _check_supported(graph, cluster, objective)
+    try:
+        cp_model = importlib.import_module("ortools.sat.python.cp_model")
+    except ImportError:
+        raise MissingExtraError("ortools", "exact") from None
+    hint = best_heuristic(graph, cluster, objective, seed=seed)[0]
+    make = _Makespan if objective is Objective.MAKESPAN else _PeakMemory
+    problem = make(cp_model, graph, cluster, hint)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = time_limit
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = seed
+    status = solver.solve(problem.model)
+    if status in (cp_model.MODEL_INVALID, cp_model.INFEASIBLE):
+        raise ConfigError(f"cp_sat: the solver calls its model {solver.status_name(status).lower()}")
+    plan = hint
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        found = Plan.from_events(graph, cluster, *problem.solution(solver), objective=objective)
+        # Where times were rounded, a heuristic may still be ahead by less than the rounding.
+        plan = min(found, hint, key=lambda plan: plan.sort_key)
+    bound = max(problem.bound(solver.best_objective_bound), lower_bound(graph, cluster, objective))
+    provenance = {
+        "method": "cp-sat",
+        "status": "optimal" if status == cp_model.OPTIMAL else "feasible",
+        "bound": min(bound, plan.objective_value),
+        "resolution": problem.resolution,
+        "seed": seed,
+    }
+    return dataclasses.replace(plan, provenance=provenance)
+
+
+def _check_supported(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> None:
+    if objective is Objective.PEAK_MEMORY:
+        if cluster.num_devices > 1:
+            raise ConfigError(
+                f"cp_sat: peak memory is supported on one device, the cluster has {cluster.num_devices}; "
+                "use one device or a heuristic"
+            )
+        return
+    most = int(graph.tensor_bytes.sum()) + int(graph.temp_bytes.max())
+    if min(cluster.memory) < most:
+        raise ConfigError(
+            f"cp_sat: makespan is supported where memory cannot run out: give every device {most} bytes "
+            "or inf"
+        )
+
+
+def _scale(values: np.ndarray, total: float) -> tuple[float, bool]:
+    """``(units a time, is that exact)``: a power of ten that makes all values whole, if there is one."""
+    for power in range(-9, 16):
+        scaled = values * 10.0**power
+        if total * 10.0**power <= _HORIZON and np.allclose(scaled, np.rint(scaled), rtol=1e-12, atol=0):
+            return 10.0**power, True
+    return _ROUNDED / total, False
+
+
+class _Makespan:
+    """Placement, starts and, in the blocking model, transfers as optional intervals on two devices.
+
+    A transfer of no length is still an interval: CP-SAT lets none fall strictly inside another one on the
+    same device, which is the rendezvous.
+    """
+
+    def __init__(self, cp: Any, graph: ComputationGraph, cluster: Cluster, hint: Plan) -> None:
+        self.graph, self.cluster, self.model = graph, cluster, cp.CpModel()
+        self.n, self.d = graph.num_ops, cluster.num_devices
+        runtime = runtime_matrix(graph, cluster)
+        cost = np.array([cluster.transfer_time(b, graph.time_unit) for b in graph.tensor_bytes.tolist()])
+        total = makespan_upper_bound(graph, cluster)
+        self.scale, exact = _scale(np.append(runtime.ravel(), cost), total)
+        self.resolution = 0.0 if exact else 1 / self.scale
+        self.runtime = np.rint(runtime * self.scale).astype(int).tolist()
+        self.cost = np.rint(cost * self.scale).astype(int).tolist()
+        most = self.n + len(cost) * (self.d - 1)
+        # Rounding moves each event by half a unit at most.
+        self.slack = 0.0 if exact else most / 2
+        self.horizon = int(np.ceil(total * self.scale + self.slack)) + 1
+        self.busy: list[list[Any]] = [[] for _ in range(self.d)]
+        self.load: list[list[Any]] = [[] for _ in range(self.d)]
+        self.moves: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._ops(hint)
+        self._edges()
+        makespan = self.model.new_int_var(0, self.horizon, "makespan")
+        for o in range(self.n):
+            self.model.add(makespan >= self.end[o])
+        for k in range(self.d):
+            self.model.add_no_overlap(self.busy[k])
+            self.model.add(makespan >= sum(self.load[k]))
+        self.model.minimize(makespan)
+
+    def _ops(self, hint: Plan) -> None:
+        model, leader = self.model, self.graph.colocation_leader.tolist()
+        allowed = allowed_matrix(self.graph, self.cluster)
+        at = {}
+        for o in sorted(set(leader)):
+            for k in np.flatnonzero(allowed[o]).tolist():
+                at[o, k] = model.new_bool_var(f"{o} on {k}")
+                model.add_hint(at[o, k], int(hint.placement[o]) == k)
+            model.add_exactly_one(at[o, k] for k in range(self.d) if (o, k) in at)
+        alike = allowed.all() and all(len(set(row)) == 1 for row in self.runtime)
+        if alike:  # Devices are interchangeable: fix one op.
+            model.add(at[leader[0], int(hint.placement[0])] == 1)
+        started = dict(zip(hint.timeline.op[::-1].tolist(), hint.timeline.start[::-1].tolist(), strict=True))
+        self.at: list[dict[int, Any]] = []
+        self.start, self.end = [], []
+        for o in range(self.n):
+            where = {k: at[leader[o], k] for k in range(self.d) if (leader[o], k) in at}
+            start = model.new_int_var(0, self.horizon, f"start {o}")
+            model.add_hint(start, round(started[o] * self.scale))
+            for k, here in where.items():
+                size = self.runtime[o][k]
+                self.busy[k].append(model.new_optional_fixed_size_interval_var(start, size, here, f"{o},{k}"))
+                self.load[k].append(size * here)
+            self.at.append(where)
+            self.start.append(start)
+            self.end.append(start + sum(self.runtime[o][k] * here for k, here in where.items()))
+
+    def _edges(self) -> None:
+        graph, model = self.graph, self.model
+        for u, v in zip(graph.control_source.tolist(), graph.control_target.tolist(), strict=True):
+            model.add(self.start[v] >= self.end[u])
+        readers = np.split(graph.edge_op, graph.consumer_offset[1:-1])
+        for t, ops in enumerate(readers[: graph.num_tensors]):
+            u = int(graph.tensor_op[t])
+            for v in ops.tolist():
+                model.add(self.start[v] >= self.end[u])
+            for k in range(self.d):
+                there = [(v, self.at[v][k]) for v in ops.tolist() if k in self.at[v]]
+                sources = {h: here for h, here in self.at[u].items() if h != k}
+                if not there or not sources:
+                    continue
+                if self.cluster.transfer is TransferModel.BLOCKING:
+                    self._transfer(t, k, sources, there)
+                else:
+                    for v, here in there:
+                        for source in sources.values():
+                            late = model.add(self.start[v] >= self.end[u] + self.cost[t])
+                            late.only_enforce_if(here, source)
+
+    def _transfer(self, t: int, k: int, sources: dict[int, Any], there: list[tuple[int, Any]]) -> None:
+        model, u = self.model, int(self.graph.tensor_op[t])
+        sent = model.new_bool_var(f"send {t} to {k}")
+        start = model.new_int_var(0, self.horizon, f"start of {t} to {k}")
+        self.moves[t, k] = sent, start
+        size = self.cost[t]
+        away = sum(sources.values())
+        model.add(sent <= away)
+        model.add(sent <= sum(here for _, here in there))
+        for v, here in there:
+            model.add(sent >= here + away - 1)
+            model.add(self.start[v] >= start + size).only_enforce_if(sent, here)
+        model.add(start >= self.end[u]).only_enforce_if(sent)
+        for h, source in [(k, None), *sources.items()]:
+            both = sent
+            if source is not None:
+                both = model.new_bool_var(f"send {t} from {h} to {k}")
+                model.add_implication(both, sent)
+                model.add_implication(both, source)
+                model.add_bool_or(both, ~sent, ~source)
+            self.busy[h].append(model.new_optional_fixed_size_interval_var(start, size, both, f"{t},{h},{k}"))
+            self.load[h].append(size * both)
+
+    def solution(self, solver: Any) -> tuple[np.ndarray, list[int]]:
+        """``(placement [N], events [M])``: events by start; of those that start together, what ends at once
+        comes first, and then what others wait for."""
+        placement = np.array([next(k for k, x in row.items() if solver.boolean_value(x)) for row in self.at])
+        position = np.argsort(self.graph.topological_order).tolist()
+        rows = []
+        for o in range(self.n):
+            start = solver.value(self.start[o])
+            rows.append((start, start + self.runtime[o][placement[o]], 2 * position[o], o))
+        for (t, k), (sent, begin) in self.moves.items():
+            if solver.boolean_value(sent):
+                start, event = solver.value(begin), transfer_event(self.graph, self.cluster, t, k)
+                rows.append(
+                    (start, start + self.cost[t], 2 * position[int(self.graph.tensor_op[t])] + 1, event)
+                )
+        return placement, [row[-1] for row in sorted(rows)]
+
+    def bound(self, value: float) -> float:
+        """The solver's bound as a time."""
+        return (value - self.slack) / self.scale
+
+
+class _PeakMemory:
+    """Positions of ops on one device; a tensor occupies memory from its producer to its last reader."""
+
+    resolution = 0.0
+
+    def __init__(self, cp: Any, graph: ComputationGraph, cluster: Cluster, hint: Plan) -> None:
+        n, model = graph.num_ops, cp.CpModel()
+        self.model, self.graph, self.cluster = model, graph, cluster
+        sizes = [*graph.tensor_bytes.tolist(), *graph.temp_bytes.tolist()]
+        self.unit = max(1, math.gcd(*sizes))
+        total = sum(sizes) // self.unit
+        if total > _MOST_UNITS:
+            raise ConfigError(f"cp_sat: sizes add up to {total} units, more than {_MOST_UNITS}; round them")
+        step = [model.new_int_var(0, n - 1, f"step {o}") for o in range(n)]
+        self.step = step
+        for position, o in enumerate(hint.timeline.op.tolist()):
+            model.add_hint(step[o], position)
+        model.add_all_different(step)
+        for u, v in zip(graph.edge_producer.tolist(), graph.edge_op.tolist(), strict=True):
+            model.add(step[v] > step[u])
+        for u, v in zip(graph.control_source.tolist(), graph.control_target.tolist(), strict=True):
+            model.add(step[v] > step[u])
+        peak = model.new_int_var(0, total, "peak")
+        spans, bytes_ = [], []
+        for o, temp in enumerate(graph.temp_bytes.tolist()):
+            spans.append(model.new_fixed_size_interval_var(step[o], 1, f"temp {o}"))
+            bytes_.append(temp // self.unit)
+        for t, size in enumerate(graph.tensor_bytes.tolist()):
+            begin, end = step[int(graph.tensor_op[t])], model.new_int_var(1, n, f"end of {t}")
+            readers = graph.edge_op[graph.consumer_offset[t] : graph.consumer_offset[t + 1]].tolist()
+            model.add(end == n if graph.tensor_keep[t] else end >= begin + 1)
+            for v in readers:
+                model.add(end >= step[v] + 1)
+            life = model.new_int_var(1, n, f"life of {t}")
+            spans.append(model.new_interval_var(begin, life, end, f"tensor {t}"))
+            bytes_.append(size // self.unit)
+        model.add_cumulative(spans, bytes_, peak)
+        model.minimize(peak)
+
+    def solution(self, solver: Any) -> tuple[np.ndarray, list[int]]:
+        """``(placement [N], events [N])``."""
+        step = [solver.value(s) for s in self.step]
+        return np.zeros(len(step), dtype=np.int64), np.argsort(step).tolist()
+
+    def bound(self, value: float) -> float:
+        """The solver's bound in bytes."""
+        return value * self.unit

@@ -1,0 +1,148 @@
+"""Placements of ops that know no order: one device, or a graph partition."""
+
+from typing import Final
+
+import numpy as np
+import pymetis
+
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix
+
+__all__ = ["partition_placement", "single_device_placement"]
+
+_WEIGHT_TOTAL: Final = 2**28
+"""METIS counts in 32 bits: the weights of all nodes, and of all edges, add up to about this."""
+
+
+def single_device_placement(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    """``[N]``: all ops on the device that runs them fastest; who may not go there, on its own fastest."""
+    runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf)
+    group = np.zeros_like(runtime)
+    np.add.at(group, graph.colocation_leader, runtime)
+    group = group[graph.colocation_leader]
+    total = runtime_matrix(graph, cluster).sum(axis=0)
+    # The device that may run most ops; among those the fastest.
+    best = np.lexsort((total, -np.isfinite(group).sum(axis=0)))[0]
+    return np.where(np.isfinite(group[:, best]), best, group.argmin(axis=1)).astype(np.int64)
+
+
+def partition_placement(
+    graph: ComputationGraph, cluster: Cluster, *, by_bytes: bool = False, seed: int = 0
+) -> np.ndarray:
+    """``[N]``: METIS parts of equal weight with few bytes between them, one a device.
+
+    A colocation group is one node of the partitioned graph. Parts go to devices so that few ops land where
+    they may not run; those that do move to the allowed device that holds most of their neighbours' bytes.
+
+    Args:
+      graph: The graph.
+      cluster: The cluster.
+      by_bytes: Balance the bytes that ops produce instead of their runtimes.
+      seed: METIS's seed.
+    """
+    n, d = graph.num_ops, cluster.num_devices
+    allowed = allowed_matrix(graph, cluster)
+    runtime = runtime_matrix(graph, cluster)
+    weight = (
+        np.bincount(graph.tensor_op, graph.tensor_bytes, n) + graph.temp_bytes
+        if by_bytes
+        else runtime.mean(axis=1)
+    )
+    # Nodes of the partitioned graph: the leaders of colocation groups, renumbered.
+    leader, node = np.unique(graph.colocation_leader, return_inverse=True)
+    weight = np.bincount(node, weight, len(leader))
+    source, target, size = _edges(graph, node, len(leader))
+    speed = np.ones(d) if by_bytes else _share(runtime)
+    if d == 1 or len(leader) < 4 * d or len(source) == 0:
+        part = _chunks(graph, node, weight, d)
+    else:
+        part = _metis(source, target, size, weight, speed, seed)
+    if np.allclose(speed, speed[0]):
+        part = _match(part, weight, allowed[leader])[part]
+    return _repair(part, source, target, size, weight, allowed[leader])[node]
+
+
+def _share(runtime: np.ndarray) -> np.ndarray:
+    """``[D]``: relative speeds of the devices."""
+    total = runtime.sum(axis=0)
+    return np.ones(len(total)) if (total <= 0).any() else total.min() / total
+
+
+def _edges(
+    graph: ComputationGraph, node: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Undirected edges between nodes, both ways, sorted by source: ``(source, target, bytes)``."""
+    a = np.concatenate([node[graph.edge_producer], node[graph.control_source]])
+    b = np.concatenate([node[graph.edge_op], node[graph.control_target]])
+    size = np.concatenate([graph.tensor_bytes[graph.edge_tensor], np.zeros(len(graph.control_source))])
+    apart = a != b
+    pair = np.concatenate([a[apart] * count + b[apart], b[apart] * count + a[apart]])
+    key, index = np.unique(pair, return_inverse=True)
+    return key // count, key % count, np.bincount(index, np.tile(size[apart], 2), len(key))
+
+
+def _scaled(weight: np.ndarray) -> np.ndarray:
+    """Whole numbers of at least 1 in the proportions of ``weight``."""
+    total = weight.sum()
+    scale = (_WEIGHT_TOTAL - len(weight)) / total if total > 0 else 0.0
+    # No finer than a millionth of the total: METIS gains nothing from it.
+    return 1 + np.floor(weight * min(scale, 1e6 / total if total > 0 else 0.0)).astype(np.int64)
+
+
+def _metis(
+    source: np.ndarray, target: np.ndarray, size: np.ndarray, weight: np.ndarray, speed: np.ndarray, seed: int
+) -> np.ndarray:
+    result = pymetis.part_graph(
+        len(speed),
+        pymetis.CSRAdjacency(np.searchsorted(source, np.arange(len(weight) + 1)), target),
+        vweights=_scaled(weight).tolist(),
+        eweights=_scaled(size).tolist(),
+        tpwgts=(speed / speed.sum()).tolist(),
+        options=pymetis.Options(seed=seed % 2**31),
+    )
+    return np.array(result.vertex_part, dtype=np.int64)
+
+
+def _chunks(graph: ComputationGraph, node: np.ndarray, weight: np.ndarray, d: int) -> np.ndarray:
+    """Consecutive runs of about equal weight, in topological order."""
+    order = node[graph.topological_order]
+    order = order[np.sort(np.unique(order, return_index=True)[1])]
+    even = weight[order] if weight.sum() > 0 else np.ones(len(order))
+    middle = np.cumsum(even) - even / 2
+    part = np.empty(len(weight), dtype=np.int64)
+    part[order] = np.minimum((middle * d / even.sum()).astype(np.int64), d - 1)
+    return part
+
+
+def _match(part: np.ndarray, weight: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """``[D]`` device of each part: greedily, the pair under which most weight may stay where it is."""
+    d = allowed.shape[1]
+    fits = np.zeros((d, d))
+    np.add.at(fits, part, allowed * (weight[:, None] + 1))
+    device = np.zeros(d, dtype=np.int64)
+    for _ in range(d):
+        p, k = np.unravel_index(np.argmax(fits), fits.shape)
+        device[p] = k
+        fits[p, :] = fits[:, k] = -1
+    return device
+
+
+def _repair(
+    device: np.ndarray,
+    source: np.ndarray,
+    target: np.ndarray,
+    size: np.ndarray,
+    weight: np.ndarray,
+    allowed: np.ndarray,
+) -> np.ndarray:
+    """Moves the nodes that may not stay: to most neighbouring bytes, then to the least load."""
+    device = device.copy()
+    load = np.bincount(device, weight, allowed.shape[1])
+    bounds = np.searchsorted(source, np.arange(len(device) + 1))
+    for v in np.flatnonzero(~allowed[np.arange(len(device)), device]).tolist():
+        near = slice(bounds[v], bounds[v + 1])
+        pull = np.bincount(device[target[near]], size[near], allowed.shape[1])
+        best = np.lexsort((load, -pull, ~allowed[v]))[0]
+        load[device[v]] -= weight[v]
+        load[best] += weight[v]
+        device[v] = best
+    return device

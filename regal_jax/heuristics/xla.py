@@ -1,0 +1,102 @@
+"""XLA's three memory orders, from openxla's hlo_memory_scheduler, for any graph.
+
+XLA knows things that a `ComputationGraph` does not: its List order also puts scalars first and treats
+parameters and constants as free. Those rules are left out.
+"""
+
+import heapq
+
+import numpy as np
+
+from regal_jax.graph import ComputationGraph
+from regal_jax.heuristics.links import Freeing, Links
+
+__all__ = ["xla_dfs_order", "xla_list_order", "xla_post_order"]
+
+
+def xla_list_order(graph: ComputationGraph) -> np.ndarray:
+    """Among the ready ops the one that frees most bytes on balance, then the one with most users.
+
+    On balance: the inputs that it is the last to read, less its outputs and scratch memory. Among equals
+    the one whose priority was set last.
+    """
+    links = Links.of(graph)
+    freeing = Freeing(links)
+    defined = [
+        sum(links.size[t] for t in row) + temp for row, temp in zip(links.outputs, links.temp, strict=True)
+    ]
+    users = [len({o for t in row for o in links.readers[t]}) for row in links.outputs]
+    waiting = [len(row) for row in links.before]
+    latest = [-1] * graph.num_ops
+    ready: list[tuple[int, int, int, int]] = []
+    pushed = 0
+
+    def push(o: int) -> None:
+        nonlocal pushed
+        latest[o] = pushed = pushed + 1
+        heapq.heappush(ready, (defined[o] - freeing.freed[o], -users[o], -pushed, o))
+
+    for o, count in enumerate(waiting):
+        if count == 0:
+            push(o)
+    order: list[int] = []
+    while ready:
+        _, _, stamp, o = heapq.heappop(ready)
+        if -stamp != latest[o]:
+            continue
+        latest[o] = -1
+        order.append(o)
+        grown = freeing.take(o)
+        for v in links.after[o]:
+            waiting[v] -= 1
+            if waiting[v] == 0:
+                push(v)
+        for v in grown:
+            if latest[v] >= 0 and waiting[v] == 0:
+                push(v)
+    return np.array(order, dtype=np.int64)
+
+
+def xla_post_order(graph: ComputationGraph) -> np.ndarray:
+    """Depth-first post-order from the ops that nobody waits for, operands in their own order."""
+    links = Links.of(graph)
+    return _post_order(links, links.before)
+
+
+def xla_dfs_order(graph: ComputationGraph) -> np.ndarray:
+    """Depth-first post-order, operands with most extra users first, then most bytes, then by name.
+
+    Both numbers are summed over everything that leads to the operand, counted once a path and capped at
+    the number of ops and the bytes seen so far, as XLA does.
+    """
+    links = Links.of(graph)
+    extra, total = [0] * graph.num_ops, [0] * graph.num_ops
+    seen = 0
+    for o in _post_order(links, links.before).tolist():
+        own = sum(links.size[t] for t in links.outputs[o])
+        seen += own
+        users = len({v for t in links.outputs[o] for v in links.readers[t]})
+        operands = {links.producer[t] for t in links.inputs[o]}
+        extra[o] = min(max(users - 1, 0) + sum(extra[u] for u in operands), graph.num_ops)
+        total[o] = min(own + sum(total[u] for u in operands), seen)
+    names = graph.op_names
+    before = [sorted(row, key=lambda u: (-extra[u], -total[u], names[u])) for row in links.before]
+    return _post_order(links, before)
+
+
+def _post_order(links: Links, before: list[list[int]]) -> np.ndarray:
+    """Visits ``before[o]`` in order, then ``o``, for every op without successors by index."""
+    visited = [False] * len(before)
+    order: list[int] = []
+    for root, after in enumerate(links.after):
+        stack = [] if after else [root]
+        while stack:
+            o = stack[-1]
+            if visited[o]:
+                stack.pop()
+            elif all(visited[u] for u in before[o]):
+                visited[o] = True
+                order.append(stack.pop())
+            else:
+                stack.extend(u for u in reversed(before[o]) if not visited[u])
+    return np.array(order, dtype=np.int64)

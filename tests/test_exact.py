@@ -1,0 +1,188 @@
+"""Brute force against naive enumeration, CP-SAT against brute force, heuristics against both."""
+
+import dataclasses
+import itertools
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from strategies import instances
+
+from regal_jax.errors import ConfigError, MissingExtraError, PlanError
+from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
+from regal_jax.heuristics import best_heuristic
+from regal_jax.heuristics.brute_force import brute_force
+from regal_jax.heuristics.exact import cp_sat
+from regal_jax.plan import Objective, Plan, replay, transfer_event
+
+Instance = tuple[ComputationGraph, Cluster]
+
+
+def _naive(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> tuple[float, float] | None:
+    """Every placement, every permutation of its events, through the replay alone."""
+    n, d = graph.num_ops, cluster.num_devices
+    best = None
+    for place in itertools.product(range(d), repeat=n):
+        placement = np.array(place)
+        events = list(range(n))
+        if cluster.transfer is TransferModel.BLOCKING:
+            pairs = zip(graph.edge_tensor.tolist(), graph.edge_op.tolist(), strict=True)
+            moves = {(t, place[v]) for t, v in pairs if place[v] != place[graph.tensor_op[t]]}
+            events += [transfer_event(graph, cluster, t, k) for t, k in moves]
+        if len(events) > 6:
+            return None
+        for order in itertools.permutations(events):
+            try:
+                line = replay(graph, cluster, placement, order)
+            except PlanError:
+                continue
+            over = float(np.maximum(line.peak_memory - np.array(cluster.memory), 0).sum())
+            value = line.makespan if objective is Objective.MAKESPAN else float(line.peak_memory.max())
+            best = min(best, (over, value)) if best else (over, value)
+    return best
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+@settings(max_examples=60)
+@given(instance=instances(max_ops=4, devices=(1, 2)))
+def test_brute_force_equals_naive_enumeration(objective: Objective, instance: Instance) -> None:
+    expected = _naive(*instance, objective)
+    if expected is not None:
+        assert brute_force(*instance, objective).sort_key == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+@settings(max_examples=40)
+@given(instance=instances(max_ops=6, devices=(1, 2, 3)))
+def test_no_heuristic_beats_brute_force(objective: Objective, instance: Instance) -> None:
+    best = brute_force(*instance, objective)
+    over, value = best.sort_key
+    for plan in best_heuristic(*instance, objective):
+        assert plan.sort_key >= (over - 1e-9, value - 1e-9 * (1 + value)), plan.provenance
+    assert value >= best.lower_bound * (1 - 1e-12)
+
+
+def _unlimited(cluster: Cluster) -> Cluster:
+    return dataclasses.replace(cluster, memory=(np.inf,) * cluster.num_devices)
+
+
+def _check_against_brute_force(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> None:
+    plan, best = cp_sat(graph, cluster, objective, workers=1), brute_force(graph, cluster, objective)
+    events = graph.num_ops + graph.num_tensors * cluster.num_devices
+    slack = plan.provenance["resolution"] * events + 1e-9 * (1 + best.objective_value)
+    assert plan.provenance["status"] == "optimal"
+    assert abs(plan.objective_value - best.objective_value) <= slack
+    assert best.objective_value - slack <= plan.provenance["bound"] <= best.objective_value + 1e-9
+
+
+@settings(max_examples=60)
+@given(instance=instances(max_ops=6, devices=(1, 2, 3)))
+def test_cp_sat_makespan_equals_brute_force(instance: Instance) -> None:
+    graph, cluster = instance
+    _check_against_brute_force(graph, _unlimited(cluster), Objective.MAKESPAN)
+
+
+@settings(max_examples=40)
+@given(instance=instances(max_ops=6, devices=(1,)))
+def test_cp_sat_peak_memory_equals_brute_force(instance: Instance) -> None:
+    _check_against_brute_force(*instance, Objective.PEAK_MEMORY)
+
+
+def _rendezvous() -> ComputationGraph:
+    builder = GraphBuilder("rendezvous")
+    builder.add_op("a", runtime=1.0, outputs=[1], allowed_devices=[0])
+    builder.add_op("long", runtime=10.0, allowed_devices=[1])
+    builder.add_op("b", runtime=2.0, inputs=["a"], allowed_devices=[1])
+    builder.add_op("c", runtime=11.0, control_inputs=["a"], allowed_devices=[0])
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("transfer", "expected"),
+    # free: long, then b. blocking: the copy must fall inside neither "long" nor c: the devices meet at 1,
+    # before both. delay: b starts at 21.
+    [("free", 12.0), ("blocking", 13.0), ("delay:latency=20", 23.0)],
+)
+def test_a_copy_of_no_length_is_still_a_meeting(transfer: str, expected: float) -> None:
+    graph, cluster = _rendezvous(), Cluster.uniform(2, transfer=transfer)
+    assert brute_force(graph, cluster).makespan == expected
+    plan = cp_sat(graph, cluster, workers=1)
+    assert plan.makespan == expected
+    assert plan.provenance["resolution"] == 0.0
+
+
+def _layered(n: int, seed: int) -> ComputationGraph:
+    rng = np.random.default_rng(seed)
+    builder = GraphBuilder(f"layered{n}")
+    for o in range(n):
+        reads = rng.choice(range(max(0, o - 5), o), size=min(o, 2)).tolist() if o else []
+        builder.add_op(
+            f"o{o}",
+            runtime=float(rng.integers(1, 10)),
+            outputs=[int(rng.integers(1, 100))],
+            inputs=[(u, 0) for u in reads],
+        )
+    return builder.build()
+
+
+@pytest.mark.parametrize("transfer", ["free", "blocking"])
+def test_cp_sat_twenty_ops(transfer: str) -> None:
+    graph, cluster = _layered(20, 0), Cluster.uniform(2, transfer=transfer)
+    plan = cp_sat(graph, cluster, time_limit=30)
+    assert plan.provenance["status"] == "optimal"
+    assert plan.provenance["bound"] == pytest.approx(plan.makespan)
+    assert plan.sort_key <= best_heuristic(graph, cluster)[0].sort_key
+
+
+def test_cp_sat_peak_memory_twenty_ops() -> None:
+    graph, cluster = _layered(20, 1), Cluster.uniform(1)
+    plan = cp_sat(graph, cluster, "peak-memory", time_limit=30)
+    assert plan.provenance["status"] == "optimal"
+    assert plan.provenance["bound"] == plan.objective_value
+    assert plan.sort_key <= best_heuristic(graph, cluster, "peak-memory")[0].sort_key
+
+
+def test_cp_sat_out_of_time_still_answers() -> None:
+    graph, cluster = _layered(60, 2), Cluster.uniform(3)
+    plan = cp_sat(graph, cluster, time_limit=1e-3)
+    assert plan.provenance["status"] == "feasible"
+    assert plan.lower_bound <= plan.provenance["bound"] <= plan.makespan
+    assert plan.sort_key <= best_heuristic(graph, cluster)[0].sort_key
+
+
+def test_cp_sat_states_its_resolution() -> None:
+    graph = _layered(5, 3)
+    odd = dataclasses.replace(graph, runtime=graph.runtime * np.pi)
+    plan = cp_sat(odd, Cluster.uniform(2), workers=1)
+    assert 0 < plan.provenance["resolution"] < 1e-3
+    assert plan.makespan == pytest.approx(brute_force(odd, Cluster.uniform(2)).makespan, rel=1e-5)
+    tiny = dataclasses.replace(graph, runtime=graph.runtime * 1e-6)
+    plan = cp_sat(tiny, Cluster.uniform(2), workers=1)
+    assert plan.provenance["resolution"] == 0.0
+
+
+def test_what_is_refused() -> None:
+    graph = _layered(7, 0)
+    with pytest.raises(ConfigError, match="7 ops are too many, at most 6"):
+        brute_force(graph, Cluster.uniform(2))
+    with pytest.raises(ConfigError, match="peak memory is supported on one device, the cluster has 2"):
+        cp_sat(graph, Cluster.uniform(2), "peak-memory")
+    with pytest.raises(ConfigError, match="memory cannot run out: give every device"):
+        cp_sat(graph, Cluster.uniform(2, memory=10))
+    with pytest.raises(ConfigError, match="time_limit"):
+        cp_sat(graph, Cluster.uniform(2), time_limit=0)
+    with pytest.raises(ConfigError, match="workers"):
+        cp_sat(graph, Cluster.uniform(2), workers=0)
+
+
+def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
+    with pytest.raises(MissingExtraError, match=r"regal-jax\[exact\]"):
+        cp_sat(_layered(4, 0), Cluster.uniform(2))
+
+
+def test_result_is_a_plan_of_its_own() -> None:
+    plan = cp_sat(_layered(6, 4), Cluster.uniform(2), workers=1)
+    assert isinstance(plan, Plan)
+    assert plan.provenance["method"] == "cp-sat"
