@@ -11,7 +11,7 @@ from jax import lax
 
 from regal_jax.errors import ConfigError
 from regal_jax.search.config import BrkgaConfig
-from regal_jax.search.draws import distinct, expand
+from regal_jax.search.draws import distinct, expand, seeds_of, words
 from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
 from regal_jax.search.run import Progress, SearchResult, Stopping, run
 
@@ -32,6 +32,8 @@ class BrkgaState:
       genes: ``[B, I, P, ...]`` uint16; after the first generation the first ``E`` individuals of an island
         are the elites that survived, best first, then come children, then mutants.
       fitness: ``[B, I, P]`` float32; NaN has become ``+inf``.
+      bits: ``[B, I, words]`` uint32, the randomness of the next generation. Here only because XLA would
+        otherwise draw each word anew for every gene that depends on it, at two to three times the cost.
       restarted_at: ``[B]`` int32, evaluations at the last restart.
       generation: int32 scalar.
       incumbent: See `Incumbent`.
@@ -39,6 +41,7 @@ class BrkgaState:
 
     genes: Any
     fitness: jax.Array
+    bits: jax.Array
     restarted_at: jax.Array
     generation: jax.Array
     incumbent: Incumbent
@@ -92,24 +95,32 @@ class Brkga:
 
     def init(self, inputs: Inputs, warm: WarmStart | None) -> BrkgaState:
         """Draw the first population, put in the warm starts, evaluate everyone."""
-        batch = inputs.keys.shape[0]
-        genes = self._sample(inputs, self._seeds(inputs, jnp.int32(0), self.config.population, 0)[0])
+        c, batch = self.config, inputs.keys.shape[0]
+        seeds = words(seeds_of(inputs.keys), c.islands * c.population * 2)
+        genes = self._sample(inputs, seeds.reshape(batch, c.islands, c.population, 2))
         if warm is not None:
             genes = self._insert(genes, warm)
         fitness, incumbent = self._evaluate(inputs, genes, None)
-        return BrkgaState(genes, fitness, jnp.zeros(batch, jnp.int32), jnp.int32(0), incumbent)
+        return BrkgaState(
+            genes=genes,
+            fitness=fitness,
+            bits=self._bits(inputs, 1),
+            restarted_at=jnp.zeros(batch, jnp.int32),
+            generation=jnp.int32(0),
+            incumbent=incumbent,
+        )
 
     def step(self, inputs: Inputs, state: BrkgaState) -> BrkgaState:
         """One generation: rank, exchange, keep the elites, breed, mutate, evaluate the newcomers."""
         c = self.config
         generation = state.generation + 1
-        draws = c.mutants if c.restart_after is None else c.population
-        fresh, seeds, bits = self._seeds(inputs, generation, draws, c.children)
+        mating, fresh = jnp.split(state.bits, [c.children * (2 + c.parents)], axis=2)
+        fresh = fresh.reshape(*fresh.shape[:2], -1, 2)
         order, ranked = self._rank(state, generation)
         elites, elite_fitness = _take(state.genes, order[:, :, : c.elites]), ranked[:, :, : c.elites]
         newcomers = []
         if c.children:
-            newcomers.append(self._mate(state.genes, order, seeds, bits))
+            newcomers.append(self._mate(state.genes, order, mating))
         if c.mutants:
             newcomers.append(self._sample(inputs, fresh[:, :, : c.mutants]))
         new = jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), *newcomers)
@@ -126,32 +137,19 @@ class Brkga:
         return BrkgaState(
             genes=jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=2), elites, new),
             fitness=jnp.concatenate([elite_fitness, fitness], axis=2),
+            bits=self._bits(inputs, generation + 1),
             restarted_at=restarted_at,
             generation=generation,
             incumbent=incumbent,
         )
 
-    def _seeds(
-        self, inputs: Inputs, generation: jax.Array, draws: int, children: int
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """All randomness of a generation, in one call (calls are what costs on a CPU).
-
-        Returns:
-          uint32: seeds of draws ``[B, I, draws, 2]``, seeds of children ``[B, I, children, 2]`` and bits to
-          choose their parents ``[B, I, children, parents]``.
-        """
-        islands, parents = self.config.islands, self.config.parents
-        bounds = (2 * draws, 2 * (draws + children))
-        count = bounds[1] + children * parents
-
-        def words(key: jax.Array) -> jax.Array:
-            return jax.random.bits(jax.random.fold_in(key, generation), (islands, count), jnp.uint32)
-
-        batch = (inputs.keys.shape[0], islands)
-        parts = jnp.split(jax.vmap(words)(inputs.keys), bounds, axis=2)
-        shapes = ((draws, 2), (children, 2), (children, parents))
-        fresh, seeds, bits = (x.reshape(*batch, *s) for x, s in zip(parts, shapes, strict=True))
-        return fresh, seeds, bits
+    def _bits(self, inputs: Inputs, generation: int | jax.Array) -> jax.Array:
+        """``[B, I, words]`` uint32, all randomness of a generation: one stream of the instance's key."""
+        c = self.config
+        draws = c.mutants if c.restart_after is None else c.population
+        count = 2 * draws + c.children * (2 + c.parents)
+        bits = words(seeds_of(inputs.keys), c.islands * count, generation)
+        return bits.reshape(-1, c.islands, count)
 
     def _sample(self, inputs: Inputs, seeds: jax.Array) -> Any:
         """``[B, I, count, ...]`` draws from the proposal; each individual has a key of its own."""
@@ -212,11 +210,14 @@ class Brkga:
 
         def exchange(order: jax.Array, ranked: jax.Array) -> tuple[jax.Array, jax.Array]:
             x = c.exchange_elites
-            order, ranked = (
-                jnp.concatenate([a[:, :, :-x], jnp.roll(a[:, :, :x], 1, axis=1)], axis=2)
-                for a in (order, ranked)
-            )
-            return by_fitness(ranked, order)
+            guests, guest_fitness = (jnp.roll(a[:, :, :x], 1, axis=1) for a in (order, ranked))
+            # Whoever is as fit as a native may well be its copy from the last exchange, and copies would
+            # crowd out the elites in the end.
+            known = (guest_fitness[:, :, :, None] == ranked[:, :, None, :]).any(axis=3)
+            last_order = jnp.where(known, order[:, :, -x:], guests)
+            last_ranked = jnp.where(known, ranked[:, :, -x:], guest_fitness)
+            order = jnp.concatenate([order[:, :, :-x], last_order], axis=2)
+            return by_fitness(jnp.concatenate([ranked[:, :, :-x], last_ranked], axis=2), order)
 
         rows = lax.broadcasted_iota(jnp.int32, state.fitness.shape, 2) + base
         order, ranked = by_fitness(state.fitness, rows)
@@ -224,9 +225,11 @@ class Brkga:
             return order, ranked
         return lax.cond(generation % c.exchange_every == 0, exchange, lambda *a: a, order, ranked)
 
-    def _mate(self, genes: Any, order: jax.Array, seeds: jax.Array, bits: jax.Array) -> Any:
+    def _mate(self, genes: Any, order: jax.Array, bits: jax.Array) -> Any:
         """``[B, I, children, ...]``: each gene from one of the ranked parents, by the bias."""
         c = self.config
+        bits = bits.reshape(*bits.shape[:2], c.children, 2 + c.parents)
+        seeds, bits = bits[..., :2], bits[..., 2:]
         elite = distinct(bits[..., : c.elite_parents], c.elites)
         other = distinct(bits[..., c.elite_parents :], c.population - c.elites) + c.elites
         # Ascending ranks, and every elite before every other: the parents are sorted by fitness.

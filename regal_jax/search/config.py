@@ -90,8 +90,9 @@ class BrkgaConfig:
       bias: A `BiasFunction` or its name; needed for more than two parents.
       islands: Independent populations, ``I``.
       exchange_every: Generations between two exchanges of elites; ``None`` for never. The islands form a
-        ring: the best `exchange_elites` of each replace the worst of the next. (The library of Andrade et
-        al. sends them to every island; a ring mixes more slowly and needs ``I`` times fewer places.)
+        ring: the best `exchange_elites` of each replace the worst of the next, except those that are just
+        as fit as someone there. (The library of Andrade et al. sends them to every island, copies too; a
+        ring mixes more slowly and keeps the islands different.)
       exchange_elites: How many individuals an island sends.
       restart_after: Evaluations without improvement (or since the last restart) after which all islands
         start afresh from the proposal; the incumbent is kept apart. ``None`` for never.

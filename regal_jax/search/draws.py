@@ -8,19 +8,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["UniformProposal", "distinct", "expand", "random_keys"]
+__all__ = ["UniformProposal", "distinct", "expand", "random_keys", "seeds_of", "words"]
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
-def _threefry(k0: jax.Array, k1: jax.Array, stream: int, counter: jax.Array) -> jax.Array:
+def _threefry(k0: jax.Array, k1: jax.Array, stream: jax.Array, counter: jax.Array) -> jax.Array:
     """The words that `jax.random.bits` gives for a threefry key ``(k0, k1)``; operands of one shape.
 
     Written out because JAX lowers its own to a loop over arrays on CPU, which costs ten times more than
     this, which fuses with whatever uses the draw.
     """
     schedule = (k0, k1, k0 ^ k1 ^ jnp.uint32(0x1BD11BDA))
-    x, y = k0 + jnp.uint32(stream), k1 + counter
+    x, y = k0 + stream, k1 + counter
     for block in range(5):
         for rotation in _ROTATIONS[block % 2]:
             x = x + y
@@ -31,41 +31,65 @@ def _threefry(k0: jax.Array, k1: jax.Array, stream: int, counter: jax.Array) -> 
     return x ^ y
 
 
-def expand(seeds: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array:
-    """Uniform 16-bit draws from seeds by Threefry-2x32 (Salmon et al. 2011), two a word.
+def words(seeds: jax.Array, count: int, stream: int | jax.Array = 0) -> jax.Array:
+    """Uniform 32-bit words from seeds by Threefry-2x32 (Salmon et al. 2011).
 
-    Draw ``j`` depends on its seed, the stream and ``j`` alone, so an array that is padded along its first
-    axis begins with the draws of the unpadded one.
+    Word ``j`` depends on its seed, the stream and ``j`` alone.
 
     Args:
-      seeds: ``[..., 2]`` uint32; `jax.random.key_data` of a threefry key is one.
+      seeds: ``[..., 2]`` uint32, see `seeds_of`.
+      count: Words for one seed.
+      stream: int or uint32 scalar; different streams of a seed are independent.
+
+    Returns:
+      ``[..., count]`` uint32.
+    """
+    batch = seeds.shape[:-1]
+    counter = lax.broadcasted_iota(jnp.uint32, (*batch, count), len(batch))
+    k0, k1 = (jnp.broadcast_to(seeds[..., i, None], counter.shape) for i in (0, 1))
+    return _threefry(k0, k1, jnp.full(counter.shape, jnp.asarray(stream).astype(jnp.uint32)), counter)
+
+
+def expand(seeds: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array:
+    """Uniform 16-bit draws, two from each of the `words` of a seed.
+
+    An array that is padded along its first axis begins with the draws of the unpadded one.
+
+    Args:
+      seeds: ``[..., 2]`` uint32.
       shape: Of the draws for one seed.
-      stream: Different streams of a seed are independent.
+      stream: See `words`.
 
     Returns:
       ``[..., *shape]`` uint16.
     """
     batch = seeds.shape[:-1]
     count = math.prod(shape)
-    words = (count + 1) // 2
-    counter = lax.broadcasted_iota(jnp.uint32, (*batch, words), len(batch))
-    k0, k1 = (jnp.broadcast_to(seeds[..., i, None], counter.shape) for i in (0, 1))
-    halves = lax.bitcast_convert_type(_threefry(k0, k1, stream, counter), jnp.uint16)
-    return halves.reshape(*batch, 2 * words)[..., :count].reshape(*batch, *shape)
+    half = (count + 1) // 2
+    halves = lax.bitcast_convert_type(words(seeds, half, stream), jnp.uint16)
+    return halves.reshape(*batch, 2 * half)[..., :count].reshape(*batch, *shape)
+
+
+def seeds_of(keys: jax.Array) -> jax.Array:
+    """``[..., 2]`` uint32 seeds from typed keys ``[...]`` of any implementation, consumed."""
+    if jax.random.key_impl(keys) == "threefry2x32":
+        return jax.random.key_data(keys)
+    draw = lambda key: jax.random.bits(key, (2,), jnp.uint32)  # noqa: E731
+    return jax.vmap(draw)(keys.reshape(-1)).reshape(*keys.shape, 2)
 
 
 def random_keys(key: jax.Array, shapes: Any) -> Any:
     """One individual with uniform genes.
 
     Args:
-      key: Typed threefry key (a searcher gives no other), consumed.
+      key: Typed key, consumed.
       shapes: Pytree of `jax.ShapeDtypeStruct`.
 
     Returns:
       The same pytree of uint16 arrays; a gene ``g`` is the random key ``g / 65535``.
     """
     leaves, tree = jax.tree.flatten(shapes)
-    seed = jax.random.key_data(key)
+    seed = seeds_of(key)
     return jax.tree.unflatten(tree, [expand(seed, leaf.shape, i) for i, leaf in enumerate(leaves)])
 
 

@@ -55,7 +55,7 @@ class Inputs:
     Attributes:
       problem: Pytree, handed to the fitness function as it is.
       params: Pytree with leading axis ``B``, or ``None``: parameters of the proposal.
-      keys: ``[B]`` typed keys, one an instance; generation ``g`` uses ``fold_in(key, g)``.
+      keys: ``[B]`` typed keys, one an instance.
     """
 
     problem: Any
