@@ -1,0 +1,42 @@
+"""Search with random keys: graph-agnostic, batched over instances, one compiled program."""
+
+from regal_jax.search.brkga import Brkga, brkga
+from regal_jax.search.config import BiasFunction, BrkgaConfig
+from regal_jax.search.draws import UniformProposal, expand, random_keys
+from regal_jax.search.loop import (
+    Incumbent,
+    Inputs,
+    Limits,
+    Searcher,
+    Status,
+    WarmStart,
+    improve,
+    run_chunk,
+    run_traced,
+    start,
+)
+from regal_jax.search.run import Progress, SearchResult, Stopping, run
+
+__all__ = [
+    "BiasFunction",
+    "Brkga",
+    "BrkgaConfig",
+    "Incumbent",
+    "Inputs",
+    "Limits",
+    "Progress",
+    "SearchResult",
+    "Searcher",
+    "Status",
+    "Stopping",
+    "UniformProposal",
+    "WarmStart",
+    "brkga",
+    "expand",
+    "improve",
+    "random_keys",
+    "run",
+    "run_chunk",
+    "run_traced",
+    "start",
+]

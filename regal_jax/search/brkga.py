@@ -1,0 +1,345 @@
+"""Biased random-key genetic algorithm: many instances, islands and all generations in one program."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from regal_jax.errors import ConfigError
+from regal_jax.search.config import BrkgaConfig
+from regal_jax.search.draws import distinct, expand, seeds_of, words
+from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
+from regal_jax.search.run import Progress, SearchResult, Stopping, run
+
+__all__ = ["Brkga", "BrkgaState", "FitnessFn", "SampleFn", "brkga"]
+
+FitnessFn = Callable[[Any, Any], jax.Array]
+"""``(problem, genes [B, Q, ...]) -> [B, Q]`` float32; smaller is better, NaN and ``+inf`` never win."""
+SampleFn = Callable[[Any, jax.Array], Any]
+"""``(params of one instance, key) -> genes of one individual``."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BrkgaState:
+    """State between two generations.
+
+    Attributes:
+      genes: ``[B, I, P, ...]`` uint16; after the first generation the first ``E`` individuals of an island
+        are the elites that survived, best first, then come children, then mutants.
+      fitness: ``[B, I, P]`` float32; NaN has become ``+inf``.
+      bits: ``[B, I, words]`` uint32, the randomness of the next generation. Here only because XLA would
+        otherwise draw each word anew for every gene that depends on it, at two to three times the cost.
+      restarted_at: ``[B]`` int32, evaluations at the last restart.
+      generation: int32 scalar.
+      incumbent: See `Incumbent`.
+    """
+
+    genes: Any
+    fitness: jax.Array
+    bits: jax.Array
+    restarted_at: jax.Array
+    generation: jax.Array
+    incumbent: Incumbent
+
+
+def _take(genes: Any, index: jax.Array) -> Any:
+    """Individuals ``index [B, ...]`` (in ``[0, I * P)``) of ``genes [B, I, P, ...]``."""
+
+    def rows(x: jax.Array) -> jax.Array:
+        flat = x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])
+        return jax.vmap(lambda a, i: a.at[i].get(mode="promise_in_bounds"))(flat, index)
+
+    return jax.tree.map(rows, genes)
+
+
+def _per_instance(flag: jax.Array, like: jax.Array) -> jax.Array:
+    return flag.reshape(-1, *[1] * (like.ndim - 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Brkga:
+    """BRKGA as a `Searcher` (docs/design.md, part 2).
+
+    Equal instances share their compiled programs, and functions are compared by identity: pass the same
+    function objects, and what varies through `Inputs`.
+
+    Attributes:
+      fitness_fn: ``(problem, genes [B, Q, ...]) -> [B, Q]`` float32, smaller is better.
+      sample_fn: The proposal: ``(params of one instance, key) -> genes of one individual``, a pytree of
+        uint16 arrays.
+      config: See `BrkgaConfig`.
+
+    References:
+      Gonçalves and Resende 2011, "Biased random-key genetic algorithms for combinatorial optimization",
+      J. Heuristics 17, section 2; Andrade, Toso, Gonçalves and Resende 2021, EJOR 289(1), section 3.
+    """
+
+    fitness_fn: FitnessFn
+    sample_fn: SampleFn
+    config: BrkgaConfig
+
+    @property
+    def first_evaluations(self) -> int:
+        """Evaluations of the first population."""
+        return self.config.first_evaluations
+
+    @property
+    def step_evaluations(self) -> int:
+        """Evaluations of one generation."""
+        return self.config.step_evaluations
+
+    def init(self, inputs: Inputs, warm: WarmStart | None) -> BrkgaState:
+        """Draw the first population, put in the warm starts, evaluate everyone."""
+        c, batch = self.config, inputs.keys.shape[0]
+        seeds = words(seeds_of(inputs.keys), c.islands * c.population * 2)
+        genes = self._sample(inputs, seeds.reshape(batch, c.islands, c.population, 2))
+        if warm is not None:
+            genes = self._insert(genes, warm)
+        fitness, incumbent = self._evaluate(inputs, genes, None)
+        return BrkgaState(
+            genes=genes,
+            fitness=fitness,
+            bits=self._bits(inputs, 1),
+            restarted_at=jnp.zeros(batch, jnp.int32),
+            generation=jnp.int32(0),
+            incumbent=incumbent,
+        )
+
+    def step(self, inputs: Inputs, state: BrkgaState) -> BrkgaState:
+        """One generation: rank, exchange, keep the elites, breed, mutate, evaluate the newcomers."""
+        c = self.config
+        generation = state.generation + 1
+        mating, fresh = jnp.split(state.bits, [c.children * (2 + c.parents)], axis=2)
+        fresh = fresh.reshape(*fresh.shape[:2], -1, 2)
+        order, ranked = self._rank(state, generation)
+        elites, elite_fitness = _take(state.genes, order[:, :, : c.elites]), ranked[:, :, : c.elites]
+        newcomers = []
+        if c.children:
+            newcomers.append(self._mate(state.genes, order, mating))
+        if c.mutants:
+            newcomers.append(self._sample(inputs, fresh[:, :, : c.mutants]))
+        new = jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), *newcomers)
+        restarted_at = state.restarted_at
+        if c.restart_after is not None:
+            done = state.incumbent.evaluations
+            due = done - jnp.maximum(state.incumbent.improved_at, restarted_at) >= c.restart_after
+            elites, new = self._restart(inputs, fresh, due, elites, new)
+            # The fresh individuals in the places of the elites are not evaluated (the budget is fixed):
+            # they serve one generation as parents that are not elite.
+            elite_fitness = jnp.where(_per_instance(due, elite_fitness), jnp.inf, elite_fitness)
+            restarted_at = jnp.where(due, done, restarted_at)
+        fitness, incumbent = self._evaluate(inputs, new, state.incumbent)
+        return BrkgaState(
+            genes=jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=2), elites, new),
+            fitness=jnp.concatenate([elite_fitness, fitness], axis=2),
+            bits=self._bits(inputs, generation + 1),
+            restarted_at=restarted_at,
+            generation=generation,
+            incumbent=incumbent,
+        )
+
+    def _bits(self, inputs: Inputs, generation: int | jax.Array) -> jax.Array:
+        """``[B, I, words]`` uint32, all randomness of a generation: one stream of the instance's key."""
+        c = self.config
+        draws = c.mutants if c.restart_after is None else c.population
+        count = 2 * draws + c.children * (2 + c.parents)
+        bits = words(seeds_of(inputs.keys), c.islands * count, generation)
+        return bits.reshape(-1, c.islands, count)
+
+    def _sample(self, inputs: Inputs, seeds: jax.Array) -> Any:
+        """``[B, I, count, ...]`` draws from the proposal; each individual has a key of its own."""
+        keys = jax.random.wrap_key_data(seeds, impl="threefry2x32")
+        draw = jax.vmap(jax.vmap(self.sample_fn, (None, 0)), (None, 0))
+        genes = jax.vmap(draw, (None if inputs.params is None else 0, 0))(inputs.params, keys)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(genes):
+            if leaf.dtype != jnp.uint16:
+                name = f"genes{jax.tree_util.keystr(path)}"
+                raise ConfigError(f"sample_fn: {name} is {leaf.dtype}; return uint16 genes (key * 65535)")
+        return genes
+
+    def _insert(self, genes: Any, warm: WarmStart) -> Any:
+        """Warm start ``w`` takes the place of individual ``w // I`` of island ``w % I``."""
+        islands = self.config.islands
+        w = jax.tree.leaves(warm.genes)[0].shape[1]
+        rows = -(-w // islands)
+        rank = lax.broadcasted_iota(jnp.int32, (islands, rows), 1) * islands
+        rank = rank + lax.broadcasted_iota(jnp.int32, (islands, rows), 0)
+        real = rank[None] < jnp.minimum(warm.count, w)[:, None, None]
+
+        def put(x: jax.Array, y: jax.Array) -> jax.Array:
+            y = jnp.take(y, jnp.minimum(rank, w - 1), axis=1)
+            first = jnp.where(real.reshape(*real.shape, *[1] * (x.ndim - 3)), y, x[:, :, :rows])
+            return jnp.concatenate([first, x[:, :, rows:]], axis=2)
+
+        return jax.tree.map(put, genes, warm.genes) if rows else genes
+
+    def _evaluate(
+        self, inputs: Inputs, genes: Any, incumbent: Incumbent | None
+    ) -> tuple[jax.Array, Incumbent]:
+        """Fitness ``[B, I, Q]`` of ``genes [B, I, Q, ...]``, and the incumbent after them."""
+        flat = jax.tree.map(
+            lambda x: x.reshape(x.shape[0], -1 if x.size else x.shape[1] * x.shape[2], *x.shape[3:]), genes
+        )
+        shape = jax.tree.leaves(genes)[0].shape[:3]
+        fitness = self.fitness_fn(inputs.problem, flat)
+        expected = (shape[0], shape[1] * shape[2])
+        if fitness.shape != expected or fitness.dtype != jnp.float32:
+            raise ConfigError(
+                f"fitness_fn: returned {fitness.dtype}{list(fitness.shape)}; return float32{list(expected)}, "
+                "one number an individual"
+            )
+        fitness = jnp.where(jnp.isnan(fitness), jnp.inf, fitness)
+        return fitness.reshape(shape), improve(incumbent, flat, fitness)
+
+    def _rank(self, state: BrkgaState, generation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """``[B, I, P]``: individuals of each island, best first, as indices into all, and their fitness.
+
+        An exchange only rewrites these indices; no gene moves until the next population is written.
+        """
+        c = self.config
+        base = (jnp.arange(c.islands, dtype=jnp.int32) * c.population)[None, :, None]
+
+        def by_fitness(fitness: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
+            ranked, index = lax.sort((fitness, index), dimension=2, is_stable=True, num_keys=1)
+            return index, ranked
+
+        def exchange(order: jax.Array, ranked: jax.Array) -> tuple[jax.Array, jax.Array]:
+            x = c.exchange_elites
+            guests, guest_fitness = (jnp.roll(a[:, :, :x], 1, axis=1) for a in (order, ranked))
+            # Whoever is as fit as a native may well be its copy from the last exchange, and copies would
+            # crowd out the elites in the end.
+            known = (guest_fitness[:, :, :, None] == ranked[:, :, None, :]).any(axis=3)
+            last_order = jnp.where(known, order[:, :, -x:], guests)
+            last_ranked = jnp.where(known, ranked[:, :, -x:], guest_fitness)
+            order = jnp.concatenate([order[:, :, :-x], last_order], axis=2)
+            return by_fitness(jnp.concatenate([ranked[:, :, :-x], last_ranked], axis=2), order)
+
+        rows = lax.broadcasted_iota(jnp.int32, state.fitness.shape, 2) + base
+        order, ranked = by_fitness(state.fitness, rows)
+        if c.exchange_every is None or c.islands == 1:
+            return order, ranked
+        return lax.cond(generation % c.exchange_every == 0, exchange, lambda *a: a, order, ranked)
+
+    def _mate(self, genes: Any, order: jax.Array, bits: jax.Array) -> Any:
+        """``[B, I, children, ...]``: each gene from one of the ranked parents, by the bias."""
+        c = self.config
+        bits = bits.reshape(*bits.shape[:2], c.children, 2 + c.parents)
+        seeds, bits = bits[..., :2], bits[..., 2:]
+        elite = distinct(bits[..., : c.elite_parents], c.elites)
+        other = distinct(bits[..., c.elite_parents :], c.population - c.elites) + c.elites
+        # Ascending ranks, and every elite before every other: the parents are sorted by fitness.
+        ranks = jnp.concatenate([elite, other], axis=3)
+        parents = jax.vmap(jax.vmap(lambda o, r: o[r]))(order, ranks)
+        thresholds = c.thresholds()
+
+        def inherit(leaf: jax.Array, stream: int) -> jax.Array:
+            draw = expand(seeds, leaf.shape[3:], stream)
+            child = _take(leaf, parents[..., -1])
+            for rank in reversed(range(c.parents - 1)):
+                passes_on = draw <= jnp.uint16(thresholds[rank] - 1)
+                child = jnp.where(passes_on, _take(leaf, parents[..., rank]), child)
+            return child
+
+        leaves, tree = jax.tree.flatten(genes)
+        return jax.tree.unflatten(tree, [inherit(leaf, i) for i, leaf in enumerate(leaves)])
+
+    def _restart(
+        self, inputs: Inputs, seeds: jax.Array, due: jax.Array, elites: Any, new: Any
+    ) -> tuple[Any, Any]:
+        """Fresh individuals everywhere, in the instances where a restart is due."""
+        e = self.config.elites
+
+        def fresh(elites: Any, new: Any) -> tuple[Any, Any]:
+            drawn = self._sample(inputs, seeds)
+
+            def pick(old: Any, part: slice) -> Any:
+                return jax.tree.map(
+                    lambda a, x: jnp.where(_per_instance(due, a), x[:, :, part], a), old, drawn
+                )
+
+            return pick(elites, slice(None, e)), pick(new, slice(e, None))
+
+        return lax.cond(jnp.any(due), fresh, lambda *a: a, elites, new)
+
+
+def brkga(
+    fitness_fn: FitnessFn,
+    problem: Any,
+    keys: jax.Array,
+    stopping: Stopping,
+    *,
+    sample_fn: SampleFn,
+    params: Any = None,
+    config: BrkgaConfig | None = None,
+    warm: WarmStart | None = None,
+    callback: Callable[[Progress], object] | None = None,
+    chunk: int | None = None,
+) -> SearchResult:
+    """Minimise a function of random keys, for ``B`` instances side by side.
+
+    Args:
+      fitness_fn: ``(problem, genes [B, Q, ...]) -> [B, Q]`` float32; smaller is better, NaN and ``+inf``
+        never become the incumbent. Traced once for each shape: pass the same function object every time.
+      problem: Pytree that the fitness function gets, as arguments of the compiled program.
+      keys: ``[B]`` typed keys, consumed; an instance's result depends on its own key, not on its company.
+      stopping: When to stop. A budget too small for a population gets a smaller one (`BrkgaConfig.fit`).
+      sample_fn: The proposal, ``(params of one instance, key) -> genes of one individual``;
+        `UniformProposal.of` makes the uniform one.
+      params: Pytree with leading axis ``B`` for the proposal.
+      config: ``None`` for the defaults.
+      warm: At most ``I * P`` individuals an instance; the first ones, when the budget has room for fewer.
+      callback: See `run`.
+      chunk: See `run`.
+
+    Raises:
+      ConfigError: Keys, warm starts or functions that break the above.
+
+    Examples:
+      >>> import jax, jax.numpy as jnp
+      >>> sample = UniformProposal.of(jax.ShapeDtypeStruct((4,), jnp.uint16))
+      >>> def fitness(problem, genes):
+      ...     return jnp.abs(genes.astype(jnp.float32) / 65535 - problem).sum(-1)
+      >>> keys = jax.random.split(jax.random.key(0), 1)
+      >>> result = brkga(fitness, jnp.full((1, 1, 4), 0.5), keys, Stopping(5000), sample_fn=sample)
+      >>> result.evaluations.tolist(), bool(result.fitness[0] < 0.1)
+      ([4980], True)
+    """
+    config = BrkgaConfig() if config is None else config
+    if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) or keys.ndim != 1 or not keys.size:
+        raise ConfigError(
+            f"keys: got {keys.dtype}{list(keys.shape)}; give one typed key an instance, "
+            "for instance jax.random.split(jax.random.key(0), B)"
+        )
+    fitted = config.fit(stopping.evaluations)
+    if warm is not None:
+        _check_warm(warm, params, keys, sample_fn, config)
+        w = fitted.first_evaluations
+        warm = WarmStart(jax.tree.map(lambda x: x[:, :w], warm.genes), warm.count)
+    searcher = Brkga(fitness_fn, sample_fn, fitted)
+    return run(searcher, Inputs(problem, params, keys), stopping, warm=warm, callback=callback, chunk=chunk)
+
+
+def _check_warm(
+    warm: WarmStart, params: Any, keys: jax.Array, sample_fn: SampleFn, config: BrkgaConfig
+) -> None:
+    draw = jax.vmap(sample_fn, (None if params is None else 0, 0))
+    drawn = jax.tree.map(lambda x: (*x.shape, str(x.dtype)), jax.eval_shape(draw, params, keys))
+    given = jax.tree.map(lambda x: (x.shape[0], *x.shape[2:], str(x.dtype)), warm.genes)
+    if drawn != given:
+        raise ConfigError(f"warm: genes [B, ...] are {given}, the proposal draws {drawn}; encode them alike")
+    widths = {x.shape[1] for x in jax.tree.leaves(warm.genes)}
+    if len(widths) > 1 or max(widths) > config.first_evaluations:
+        raise ConfigError(
+            f"warm: {sorted(widths)} individuals an instance; give the same number for every leaf, at most "
+            f"{config.first_evaluations} (islands * population)"
+        )
+    count = np.asarray(warm.count)
+    if count.shape != keys.shape or (count < 0).any() or (count > max(widths)).any():
+        raise ConfigError(
+            f"warm: count is {count.tolist()}; give one number from 0 to {max(widths)} an instance"
+        )

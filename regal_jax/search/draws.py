@@ -1,0 +1,136 @@
+"""Random draws that cost little and that padding cannot change."""
+
+import dataclasses
+import math
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+__all__ = ["UniformProposal", "distinct", "expand", "random_keys", "seeds_of", "words"]
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def _threefry(k0: jax.Array, k1: jax.Array, stream: jax.Array, counter: jax.Array) -> jax.Array:
+    """The words that `jax.random.bits` gives for a threefry key ``(k0, k1)``; operands of one shape.
+
+    Written out because JAX lowers its own to a loop over arrays on CPU, which costs ten times more than
+    this, which fuses with whatever uses the draw.
+    """
+    schedule = (k0, k1, k0 ^ k1 ^ jnp.uint32(0x1BD11BDA))
+    x, y = k0 + stream, k1 + counter
+    for block in range(5):
+        for rotation in _ROTATIONS[block % 2]:
+            x = x + y
+            y = (y << jnp.uint32(rotation)) | (y >> jnp.uint32(32 - rotation))
+            y = x ^ y
+        x = x + schedule[(block + 1) % 3]
+        y = y + schedule[(block + 2) % 3] + jnp.uint32(block + 1)
+    return x ^ y
+
+
+def words(seeds: jax.Array, count: int, stream: int | jax.Array = 0) -> jax.Array:
+    """Uniform 32-bit words from seeds by Threefry-2x32 (Salmon et al. 2011).
+
+    Word ``j`` depends on its seed, the stream and ``j`` alone.
+
+    Args:
+      seeds: ``[..., 2]`` uint32, see `seeds_of`.
+      count: Words for one seed.
+      stream: int or uint32 scalar; different streams of a seed are independent.
+
+    Returns:
+      ``[..., count]`` uint32.
+    """
+    batch = seeds.shape[:-1]
+    counter = lax.broadcasted_iota(jnp.uint32, (*batch, count), len(batch))
+    k0, k1 = (jnp.broadcast_to(seeds[..., i, None], counter.shape) for i in (0, 1))
+    return _threefry(k0, k1, jnp.full(counter.shape, jnp.asarray(stream).astype(jnp.uint32)), counter)
+
+
+def expand(seeds: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array:
+    """Uniform 16-bit draws, two from each of the `words` of a seed.
+
+    An array that is padded along its first axis begins with the draws of the unpadded one.
+
+    Args:
+      seeds: ``[..., 2]`` uint32.
+      shape: Of the draws for one seed.
+      stream: See `words`.
+
+    Returns:
+      ``[..., *shape]`` uint16.
+    """
+    batch = seeds.shape[:-1]
+    count = math.prod(shape)
+    half = (count + 1) // 2
+    halves = lax.bitcast_convert_type(words(seeds, half, stream), jnp.uint16)
+    return halves.reshape(*batch, 2 * half)[..., :count].reshape(*batch, *shape)
+
+
+def seeds_of(keys: jax.Array) -> jax.Array:
+    """``[..., 2]`` uint32 seeds from typed keys ``[...]`` of any implementation, consumed."""
+    if jax.random.key_impl(keys) == "threefry2x32":
+        return jax.random.key_data(keys)
+    draw = lambda key: jax.random.bits(key, (2,), jnp.uint32)  # noqa: E731
+    return jax.vmap(draw)(keys.reshape(-1)).reshape(*keys.shape, 2)
+
+
+def random_keys(key: jax.Array, shapes: Any) -> Any:
+    """One individual with uniform genes.
+
+    Args:
+      key: Typed key, consumed.
+      shapes: Pytree of `jax.ShapeDtypeStruct`.
+
+    Returns:
+      The same pytree of uint16 arrays; a gene ``g`` is the random key ``g / 65535``.
+    """
+    leaves, tree = jax.tree.flatten(shapes)
+    seed = seeds_of(key)
+    return jax.tree.unflatten(tree, [expand(seed, leaf.shape, i) for i, leaf in enumerate(leaves)])
+
+
+def distinct(bits: jax.Array, population: int) -> jax.Array:
+    """In each row, distinct numbers below ``population``, every set of them equally likely.
+
+    Args:
+      bits: ``[..., picks]`` uniform uint32, consumed; ``picks`` is at most ``population``.
+      population: Numbers to choose from.
+
+    Returns:
+      ``[..., picks]`` int32, ascending.
+    """
+    chosen: list[jax.Array] = []
+    for j in range(bits.shape[-1]):
+        # A number among those that are left, then its place among all: step over each smaller choice.
+        pick = (bits[..., j] % jnp.uint32(population - j)).astype(jnp.int32)
+        for smaller in chosen:
+            pick = pick + (pick >= smaller).astype(jnp.int32)
+        # Insertion keeps the choices ascending, which the step above relies on.
+        for i, other in enumerate(chosen):
+            chosen[i], pick = jnp.minimum(other, pick), jnp.maximum(other, pick)
+        chosen.append(pick)
+    return jnp.stack(chosen, axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class UniformProposal:
+    """The proposal that knows nothing: `random_keys` of fixed shapes, hashable. Made by `of`."""
+
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, shapes: Any) -> Self:
+        """For a pytree whose leaves have shapes (arrays, or `jax.ShapeDtypeStruct`)."""
+        leaves, tree = jax.tree.flatten(shapes)
+        return cls(tree, tuple(tuple(leaf.shape) for leaf in leaves))
+
+    def __call__(self, params: Any, key: jax.Array) -> Any:
+        """One individual; ``params`` is unused."""
+        del params
+        shapes = [jax.ShapeDtypeStruct(shape, jnp.uint16) for shape in self.shapes]
+        return random_keys(key, jax.tree.unflatten(self.tree, shapes))

@@ -1,0 +1,241 @@
+"""The host side of a search: chunks, progress, time limit, Ctrl-C, and what comes out."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regal_jax.errors import ConfigError
+from regal_jax.search.config import MAX_EVALUATIONS, whole
+from regal_jax.search.loop import (
+    HISTORY,
+    Incumbent,
+    Inputs,
+    Limits,
+    Searcher,
+    Status,
+    WarmStart,
+    run_chunk,
+    start,
+)
+
+__all__ = ["Progress", "SearchResult", "Stopping", "run"]
+
+_CHUNK_SECONDS: Final = 0.3
+"""What a chunk should take: short enough for a progress bar, long enough that the host costs nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stopping:
+    """When a search ends: at the first of these.
+
+    Attributes:
+      evaluations: Fitness calls for each instance, the first population included; never exceeded.
+      stall: Evaluations without improvement; ``None`` for no such limit.
+      target: A fitness that is good enough, one for all instances or ``[B]``; ``None`` for none.
+      seconds: Wall-clock limit for the whole call, looked at between chunks; ``None`` for none.
+
+    Raises:
+      ConfigError: An impossible value.
+    """
+
+    evaluations: int
+    stall: int | None = None
+    target: float | Sequence[float] | np.ndarray | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "evaluations", whole("Stopping", "evaluations", self.evaluations, 1))
+        if self.stall is not None:
+            object.__setattr__(self, "stall", whole("Stopping", "stall", self.stall, 1))
+        if self.seconds is not None and not (
+            isinstance(self.seconds, (int, float)) and self.seconds > 0 and not isinstance(self.seconds, bool)
+        ):
+            raise ConfigError(f"Stopping: seconds is {self.seconds!r}; give a number above zero, or None")
+        if self.target is not None:
+            try:
+                target = np.asarray(self.target, np.float32)
+            except (TypeError, ValueError):
+                target = np.asarray(np.nan)
+            if target.ndim > 1 or np.isnan(target).any():
+                raise ConfigError(
+                    f"Stopping: target is {self.target!r}; give a number, or one an instance, or None"
+                )
+
+    def limits(self, batch: int) -> Limits:
+        """For ``batch`` instances."""
+        target = np.asarray(-np.inf if self.target is None else self.target, np.float32)
+        if target.ndim and target.shape != (batch,):
+            raise ConfigError(f"Stopping: {target.shape[0]} targets for {batch} instances; give one each")
+        stall = MAX_EVALUATIONS if self.stall is None else self.stall
+        return Limits(
+            jnp.asarray(np.broadcast_to(target, (batch,))), jnp.asarray(np.full(batch, stall, np.int32))
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Progress:
+    """What a callback is told, after the first population and after every chunk.
+
+    Attributes:
+      generation: Generations done.
+      generations: Generations that the budget pays for.
+      fitness: ``[B]`` float32, of the incumbents.
+      evaluations: ``[B]`` int32.
+      status: ``[B]`` int32, a `Status`.
+      seconds: Since the call.
+    """
+
+    generation: int
+    generations: int
+    fitness: np.ndarray
+    evaluations: np.ndarray
+    status: np.ndarray
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SearchResult:
+    """The outcome for ``B`` instances, on the host.
+
+    Attributes:
+      genes: ``[B, ...]`` uint16 pytree, the best individual of each instance.
+      fitness: ``[B]`` float32; ``+inf`` if no individual had a number for its fitness (then `genes` are
+        those of the first one).
+      evaluations: ``[B]`` int32, fitness calls.
+      status: ``[B]``, why each ended.
+      history_fitness: ``[G + 1, B]`` float32, of the incumbent after the first population and after each
+        of the ``G`` generations; constant once an instance has finished.
+      history_evaluations: ``[G + 1, B]`` int32.
+      seconds: Wall-clock time, compilation included.
+    """
+
+    genes: Any
+    fitness: np.ndarray
+    evaluations: np.ndarray
+    status: tuple[Status, ...]
+    history_fitness: np.ndarray
+    history_evaluations: np.ndarray
+    seconds: float
+
+
+_start = jax.jit(start, static_argnames=("searcher",))
+_run_chunk = jax.jit(run_chunk, static_argnames=("searcher", "history"), donate_argnames=("state",))
+
+
+class _Record:
+    """Snapshots on the host: each is appended whole, so an interrupt at any moment finds a whole one."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[np.ndarray, np.ndarray, Incumbent]] = []
+        self._began = time.monotonic()
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def add(self, fitness: jax.Array, evaluations: jax.Array, incumbent: Incumbent, rows: int) -> None:
+        fitness_, evaluations_, best = jax.device_get((fitness, evaluations, incumbent))
+        self._parts.append((fitness_[:rows], evaluations_[:rows], best))
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def running(self) -> bool:
+        return bool((self._parts[-1][2].status == Status.RUNNING).any())
+
+    def progress(self, generations: int) -> Progress:
+        best = self._parts[-1][2]
+        done = sum(len(fitness) for fitness, _, _ in self._parts) - 1
+        fitness, evaluations, status = (np.asarray(x) for x in (best.fitness, best.evaluations, best.status))
+        return Progress(done, generations, fitness, evaluations, status, self.seconds)
+
+    def result(self, ending: Status) -> SearchResult:
+        best = self._parts[-1][2]
+        return SearchResult(
+            genes=best.genes,
+            fitness=np.asarray(best.fitness),
+            evaluations=np.asarray(best.evaluations),
+            status=tuple(Status(int(s)) or ending for s in np.asarray(best.status)),
+            history_fitness=np.concatenate([fitness for fitness, _, _ in self._parts]),
+            history_evaluations=np.concatenate([evaluations for _, evaluations, _ in self._parts]),
+            seconds=self.seconds,
+        )
+
+
+def run(
+    searcher: Searcher[Any],
+    inputs: Inputs,
+    stopping: Stopping,
+    *,
+    warm: WarmStart | None = None,
+    callback: Callable[[Progress], object] | None = None,
+    chunk: int | None = None,
+) -> SearchResult:
+    """Run a searcher to its end, chunk by compiled chunk.
+
+    Ctrl-C, whenever it comes, ends the search with the incumbent of the last whole chunk; so does a
+    `KeyboardInterrupt` raised by the callback. Before the first population is evaluated there is no
+    incumbent, and the interrupt passes through.
+
+    Args:
+      searcher: What to run.
+      inputs: See `Inputs`.
+      stopping: When to stop.
+      warm: Individuals to begin with.
+      callback: Called after the first population and after every chunk.
+      chunk: Generations a chunk, at most 256; ``None`` adapts it to take about 0.3 s. Changes nothing but
+        how often the host looks.
+
+    Raises:
+      ConfigError: A budget too small for the first population, an impossible chunk, or targets that do not
+        match the instances.
+    """
+    record = _Record()
+    spare = stopping.evaluations - searcher.first_evaluations
+    if spare < 0:
+        raise ConfigError(
+            f"evaluations: {stopping.evaluations} do not pay for a first population of "
+            f"{searcher.first_evaluations}; raise evaluations or shrink the population (BrkgaConfig.fit does)"
+        )
+    generations = spare // searcher.step_evaluations
+    length = 1 if chunk is None else whole("run", "chunk", chunk, 1, HISTORY)
+    limits = stopping.limits(inputs.keys.shape[0])
+    ending = Status.BUDGET
+    try:
+        state = _start(searcher, inputs, limits, warm)
+        best = state.incumbent
+        record.add(best.fitness[None], best.evaluations[None], best, 1)
+        while True:
+            progress = record.progress(generations)
+            if callback is not None:
+                callback(progress)
+            left = generations - progress.generation
+            if not left or not record.running:
+                break
+            if stopping.seconds is not None and record.seconds >= stopping.seconds:
+                ending = Status.TIME
+                break
+            began = record.seconds
+            state, fitness, evaluations, done = _run_chunk(
+                searcher, inputs, limits, state, np.int32(min(length, left))
+            )
+            record.add(fitness, evaluations, state.incumbent, int(done))
+            if chunk is None:
+                length = _next_length(int(done), record.seconds - began, stopping.seconds, record.seconds)
+    except KeyboardInterrupt:
+        if not record:
+            raise
+        ending = Status.INTERRUPTED
+    return record.result(ending)
+
+
+def _next_length(done: int, took: float, limit: float | None, elapsed: float) -> int:
+    """Generations that fit in a chunk, at the speed of the last one."""
+    room = _CHUNK_SECONDS if limit is None else min(_CHUNK_SECONDS, limit - elapsed)
+    return max(1, min(HISTORY, int(room * done / max(took, 1e-9))))
