@@ -135,7 +135,7 @@ def test_a_byte_order_mark_is_no_matter(tmp_path):
 
 
 def test_unknown_suffix_lists_the_formats(tmp_path):
-    with pytest.raises(FormatError, match="tells no format; use one of json .*cost-graph .*stg .*onnx"):
+    with pytest.raises(FormatError, match=r"tells no format; use one of json .*cost-graph .*stg .*onnx"):
         load_graph(tmp_path / "graph.txt")
     with pytest.raises(FormatError, match="format 'dot' is unknown; use one of json"):
         load_graph(tmp_path / "graph.json", "dot")
