@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from regal_jax.errors import FormatError, GraphError, MissingExtraError
 from regal_jax.graph import Cluster
-from regal_jax.importers import Roofline, from_onnx, load_graph
+from regal_jax.importers import DeviceProfile, from_onnx, load_graph
 from regal_jax.plan import Plan
 
 LIGHT = sorted((pathlib.Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
@@ -169,7 +169,7 @@ def test_flops_by_hand(node, inputs, flops):
 
 
 def test_the_roofline():
-    roofline = Roofline(flops_per_second=10, bytes_per_second=5, overhead_seconds=1)
+    roofline = DeviceProfile("slow", matrix_flops=10, vector_flops=10, bandwidth=5, launch_overhead=1)
     assert roofline.seconds(100, 20, "float32", matrix=True) == 11
     assert roofline.seconds(100, 200, "float32", matrix=False) == 41
 

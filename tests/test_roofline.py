@@ -10,8 +10,8 @@ import pytest
 
 from regal_jax.errors import ConfigError
 from regal_jax.importers.flat_jaxpr import flatten
-from regal_jax.importers.op_cost import op_work
-from regal_jax.importers.roofline import PROFILES, DeviceProfile, find_profile, op_seconds
+from regal_jax.importers.op_cost import op_seconds, op_work
+from regal_jax.importers.roofline import PROFILES, DeviceProfile, find_profile
 
 
 def f32(*shape):

@@ -202,5 +202,3 @@ def _search(batch: Batch, settings: Settings, left: float | None, bar: Bar) -> t
     )
     plans = {member: searched_plan(batch, row, result, settings) for row, member in enumerate(batch.members)}
     return plans, Status.INTERRUPTED in result.status
-
-

@@ -54,9 +54,7 @@ def searched_plan(batch: Batch, row: int, result: SearchResult, settings: Settin
     n, t = graph.num_ops, graph.num_tensors
     keys = genes_to_keys(jax.tree.map(lambda leaf: np.asarray(leaf[row]), result.genes))
     placement = decode_placement(graph, cluster, keys["affinity"][:n])
-    events = decode_order(
-        graph, cluster, placement, keys["priority"][:n], keys["transfer_priority"][:t]
-    )
+    events = decode_order(graph, cluster, placement, keys["priority"][:n], keys["transfer_priority"][:t])
     plan = Plan.from_events(graph, cluster, placement, events, objective=settings.objective)
     provenance = {
         "method": "brkga",

@@ -33,10 +33,11 @@ def _load(args: argparse.Namespace) -> "ComputationGraph":
     if args.file is not None:
         if args.example is not None:
             raise ConfigError("give a file or --example, not both")
-        return load_graph(args.file, format=args.format)
+        options = {} if args.profile is None else {"profile": args.profile}
+        return load_graph(args.file, format=args.format, **options)
     from regal_jax.examples import DEFAULT_EXAMPLE, load_example
 
-    return load_example(args.example or DEFAULT_EXAMPLE)
+    return load_example(args.example or DEFAULT_EXAMPLE, profile=args.profile or "h200")
 
 
 def _cluster(args: argparse.Namespace) -> "Cluster":

@@ -72,6 +72,11 @@ def _source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE", help="the graph (default: an example)")
     parser.add_argument("--example", metavar="NAME", help="a model that regal_jax defines; see 'show'")
     parser.add_argument("--format", metavar="NAME", help="the file's format, where its name does not tell")
+    parser.add_argument(
+        "--profile",
+        metavar="NAME",
+        help="device that runtimes of an example or ONNX model are for: h200, a100, ...",
+    )
 
 
 def _optimize(parser: argparse.ArgumentParser) -> None:
@@ -117,9 +122,7 @@ def _others(subparsers: "argparse._SubParsersAction[_Parser]") -> None:
 
     verify = subparsers.add_parser("verify", help="replay a saved plan exactly; exit 1 if it does not hold")
     verify.add_argument("plan", metavar="PLAN", help="the plan's JSON")
-    verify.add_argument("file", nargs="?", metavar="GRAPH", help="the graph that the plan is for")
-    verify.add_argument("--example", metavar="NAME", help="the example that the plan is for")
-    verify.add_argument("--format", metavar="NAME", help="the graph file's format")
+    _source(verify)
     verify.set_defaults(run=commands.verify)
 
     generate = subparsers.add_parser("generate", help="make a synthetic graph")

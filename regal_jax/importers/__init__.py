@@ -4,22 +4,29 @@
 work on text. Importing this package loads no optional extra.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from regal_jax.importers.cost_graph import format_cost_graph, parse_cost_graph
 from regal_jax.importers.native import format_native, parse_native
-from regal_jax.importers.onnx_cost import CostModel, Roofline
 from regal_jax.importers.onnx_model import from_onnx
 from regal_jax.importers.registry import FORMATS, FileFormat, load_graph, save_graph
+from regal_jax.importers.roofline import PROFILES, DeviceProfile
 from regal_jax.importers.stg import format_stg, parse_stg
 from regal_jax.importers.wfformat import parse_wfformat
 
+if TYPE_CHECKING:
+    from regal_jax.importers.jax_program import from_jax
+
 __all__ = [
     "FORMATS",
-    "CostModel",
+    "PROFILES",
+    "DeviceProfile",
     "FileFormat",
-    "Roofline",
     "format_cost_graph",
     "format_native",
     "format_stg",
+    "from_jax",
     "from_onnx",
     "load_graph",
     "parse_cost_graph",
@@ -28,3 +35,10 @@ __all__ = [
     "parse_wfformat",
     "save_graph",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Only `from_jax` needs jax: reading a file must not wait for it.
+    if name != "from_jax":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("regal_jax.importers.jax_program").from_jax

@@ -14,7 +14,8 @@ import numpy as np
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.flat_jaxpr import Program, Value, aval_bytes, flatten, temp_bytes
-from regal_jax.importers.roofline import DeviceProfile, find_profile, op_seconds
+from regal_jax.importers.op_cost import op_seconds
+from regal_jax.importers.roofline import DeviceProfile, find_profile
 
 __all__ = ["from_jax"]
 

@@ -1,43 +1,14 @@
 """What one ONNX node costs: floating-point operations, bytes moved, and seconds."""
 
-import dataclasses
 import math
 from collections import ChainMap
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from regal_jax.importers.onnx_shapes import Value, subgraphs, values_of
+from regal_jax.importers.roofline import DeviceProfile
 
-__all__ = ["CostModel", "Roofline", "node_seconds"]
-
-
-class CostModel(Protocol):
-    """Turns work into time; `regal_jax.importers.roofline.DeviceProfile` is one."""
-
-    def seconds(self, flops: float, traffic: float, dtype: str, *, matrix: bool) -> float:
-        """Seconds for ``flops`` operations in ``dtype`` and ``traffic`` bytes.
-
-        ``matrix``: matrix units can do the operations.
-        """
-        ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Roofline:
-    """``max(flops / flops_per_second, bytes / bytes_per_second) + overhead_seconds``.
-
-    The roofline of Williams, Waterman and Patterson, 2009. The defaults are round numbers of no
-    particular device.
-    """
-
-    flops_per_second: float = 1e14
-    bytes_per_second: float = 1e12
-    overhead_seconds: float = 2e-6
-
-    def seconds(self, flops: float, traffic: float, dtype: str, *, matrix: bool) -> float:
-        """As `CostModel`; the same for every dtype."""
-        del dtype, matrix
-        return max(flops / self.flops_per_second, traffic / self.bytes_per_second) + self.overhead_seconds
+__all__ = ["node_seconds"]
 
 
 # Only rename memory: no time.
@@ -91,7 +62,7 @@ def _flops(node: Any, inputs: list[Value], outputs: list[Value]) -> float:
     return float(max((value.elements for value in (*inputs, *outputs)), default=0))
 
 
-def node_seconds(node: Any, values: Mapping[str, Value], model: CostModel, loop_trips: int) -> float:
+def node_seconds(node: Any, values: Mapping[str, Value], model: DeviceProfile, loop_trips: int) -> float:
     """Runtime of one node.
 
     A node with bodies takes as long as their nodes, one after another: an ``If`` its slowest branch, a

@@ -8,8 +8,9 @@ from typing import Any, Final
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes
-from regal_jax.importers.onnx_cost import CostModel, Roofline, node_seconds
+from regal_jax.importers.onnx_cost import node_seconds
 from regal_jax.importers.onnx_shapes import Value, import_onnx, infer_values, subgraphs
+from regal_jax.importers.roofline import DeviceProfile, find_profile
 
 __all__ = ["MAX_MODEL_BYTES", "from_onnx", "parse_onnx"]
 
@@ -53,7 +54,8 @@ def parse_onnx(data: bytes, **options: Any) -> ComputationGraph:
       name: What to call the graph; the model's own name if unsaid.
       dim_params: Sizes of symbolic input dimensions by name, e.g. ``{"batch": 32}``. Input dimensions
         that are not named, or unknown, are taken as 1.
-      profile: Turns flops and bytes into seconds.
+      profile: The device that runtimes are estimated for (`regal_jax.importers.roofline.PROFILES`, or your
+        own).
       input_devices: Devices on which inputs may start; ``None`` allows all.
       loop_trips: Iterations of every ``Loop``.
 
@@ -81,7 +83,7 @@ def _convert(
     *,
     name: str | None = None,
     dim_params: Mapping[str, int] | None = None,
-    profile: CostModel | None = None,
+    profile: str | DeviceProfile = "h200",
     input_devices: Iterable[int] | None = (0,),
     loop_trips: int = 1,
 ) -> ComputationGraph:
@@ -97,7 +99,7 @@ def _convert(
     _warn_of_unknown([value for value in layout.source if layout.matters(value)], values)
     builder = GraphBuilder(name or model.graph.name or "graph", "us")
     _add_sources(builder, layout, values, None if input_devices is None else tuple(input_devices))
-    cost = profile or Roofline()
+    cost = find_profile(profile)
     for o, node in enumerate(nodes):
         outputs = [value for value in node.output if value]
         producers = [layout.producer(o, value) for value in layout.reads[o]]

@@ -1,4 +1,4 @@
-"""How much arithmetic and memory traffic one op of a flat jaxpr needs."""
+"""How much arithmetic and memory traffic one op of a flat jaxpr needs, and how long it takes."""
 
 import dataclasses
 import functools
@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.importers.flat_jaxpr import Equation, aval_bytes
+from regal_jax.importers.flat_jaxpr import Equation, Program, aval_bytes
+from regal_jax.importers.roofline import DeviceProfile
 
-__all__ = ["Work", "op_work"]
+__all__ = ["Work", "op_seconds", "op_work"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,3 +172,37 @@ def _is_complex(aval: Any) -> bool:
 
 def _elements(aval: Any) -> int:
     return math.prod(getattr(aval, "shape", ()))
+
+
+def op_seconds(equation: Equation, profile: DeviceProfile, while_trip_count: float) -> float:
+    """Runtime of one op.
+
+    An op with bodies takes as long as they do, op by op: a ``scan`` its body times its length, a
+    ``while`` its condition and body times ``while_trip_count``, a ``cond`` its slowest branch. Ops
+    that only rename memory take no time. Nothing is fused.
+
+    Args:
+      equation: The op.
+      profile: The device.
+      while_trip_count: Iterations of a ``while`` loop, whose length no trace can tell.
+
+    Returns:
+      Seconds.
+    """
+
+    def seconds(body: Program) -> float:
+        return sum(op_seconds(e, profile, while_trip_count) for e in body.equations)
+
+    bodies = equation.bodies
+    if equation.primitive == "scan":
+        return equation.params["length"] * sum(map(seconds, bodies))
+    if equation.primitive == "while":
+        return while_trip_count * sum(map(seconds, bodies))
+    if equation.primitive == "cond":
+        return max(map(seconds, bodies))
+    work = op_work(equation)
+    if work.view:
+        return 0.0
+    own = profile.seconds(work.flops, work.bytes, work.dtype, matrix=work.matrix)
+    # A body of scalars is the combiner of a `reduce` or `scatter`, and counted in `own`.
+    return max(own, sum(seconds(b) for b in bodies if any(getattr(v.aval, "shape", ()) for v in b.inputs)))

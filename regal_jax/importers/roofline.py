@@ -1,4 +1,4 @@
-"""Runtimes from a roofline: `DeviceProfile`, the named profiles, and the time of one op."""
+"""Runtimes from a roofline: `DeviceProfile` and the named profiles. Never imports jax."""
 
 import dataclasses
 import math
@@ -7,10 +7,8 @@ from typing import Final
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph.units import Quantity, parse_bandwidth, parse_time
-from regal_jax.importers.flat_jaxpr import Equation, Program
-from regal_jax.importers.op_cost import op_work
 
-__all__ = ["PROFILES", "DeviceProfile", "find_profile", "op_seconds"]
+__all__ = ["PROFILES", "DeviceProfile", "find_profile"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,37 +134,3 @@ def find_profile(profile: str | DeviceProfile) -> DeviceProfile:
             f"profile: unknown device {profile!r}; use one of {', '.join(PROFILES)}, or a DeviceProfile"
         )
     return PROFILES[profile]
-
-
-def op_seconds(equation: Equation, profile: DeviceProfile, while_trip_count: float) -> float:
-    """Runtime of one op.
-
-    An op with bodies takes as long as they do, op by op: a ``scan`` its body times its length, a
-    ``while`` its condition and body times ``while_trip_count``, a ``cond`` its slowest branch. Ops
-    that only rename memory take no time. Nothing is fused.
-
-    Args:
-      equation: The op.
-      profile: The device.
-      while_trip_count: Iterations of a ``while`` loop, whose length no trace can tell.
-
-    Returns:
-      Seconds.
-    """
-
-    def seconds(body: Program) -> float:
-        return sum(op_seconds(e, profile, while_trip_count) for e in body.equations)
-
-    bodies = equation.bodies
-    if equation.primitive == "scan":
-        return equation.params["length"] * sum(map(seconds, bodies))
-    if equation.primitive == "while":
-        return while_trip_count * sum(map(seconds, bodies))
-    if equation.primitive == "cond":
-        return max(map(seconds, bodies))
-    work = op_work(equation)
-    if work.view:
-        return 0.0
-    own = profile.seconds(work.flops, work.bytes, work.dtype, matrix=work.matrix)
-    # A body of scalars is the combiner of a `reduce` or `scatter`, and counted in `own`.
-    return max(own, sum(seconds(b) for b in bodies if any(getattr(v.aval, "shape", ()) for v in b.inputs)))

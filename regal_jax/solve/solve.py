@@ -27,9 +27,7 @@ from regal_jax.search import (
 __all__ = ["num_traces", "searcher", "solve"]
 
 # One function object an objective: the compiled programs are kept by identity.
-_FITNESS: Final = {
-    objective: functools.partial(fitness, objective=objective) for objective in Objective
-}
+_FITNESS: Final = {objective: functools.partial(fitness, objective=objective) for objective in Objective}
 
 
 def _sample(proposal: Proposal, key: jax.Array) -> Genes:
