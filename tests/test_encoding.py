@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import instances, random_graph, random_keys
 
 from regal_jax import encoding
-from regal_jax.encoding import Proposal, encode, genes_to_keys, quantile_table, sample
+from regal_jax.encoding import Proposal, encode, genes_to_keys, quantile_table, quantiles
 from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.plan import decode_order, decode_placement, insert_transfers
@@ -39,13 +39,13 @@ def host_decode(graph, cluster, genes):
 def test_gene_shapes():
     graph = random_graph(np.random.default_rng(0), 5, 3)
     problem = make_problem([graph], Cluster.uniform(3), BUCKET)
-    assert encoding.gene_shapes(problem) == {
-        "affinity": (12, 3),
-        "priority": (12,),
-        "transfer_priority": (36, 3),
+    assert {name: (leaf.shape, leaf.dtype) for name, leaf in encoding.gene_shapes(problem).items()} == {
+        "affinity": ((12, 3), np.uint16),
+        "priority": ((12,), np.uint16),
+        "transfer_priority": ((36, 3), np.uint16),
     }
     problem = make_problem([graph], Cluster.uniform(3, transfer="free"), BUCKET)
-    assert encoding.gene_shapes(problem)["transfer_priority"] == (0, 3)
+    assert encoding.gene_shapes(problem)["transfer_priority"].shape == (0, 3)
 
 
 @given(instances(), seeds, st.booleans())
@@ -54,7 +54,7 @@ def test_placement_is_the_host_s(instance, seed, coarse):
     problem = make_problem([graph], cluster, BUCKET)
     rng = np.random.default_rng(seed)
     genes = {
-        k: random_keys(rng, (1, 5, *shape), coarse) for k, shape in encoding.gene_shapes(problem).items()
+        k: random_keys(rng, (1, 5, *leaf.shape), coarse) for k, leaf in encoding.gene_shapes(problem).items()
     }
     placement = encoding.decode(problem, jax.tree.map(jnp.asarray, genes)).placement
     for p in range(5):
@@ -88,10 +88,10 @@ def test_encode_round_trip(instance, seed):
     graph, cluster = instance
     placement, events = random_events(graph, cluster, np.random.default_rng(seed))
     genes = encode(graph, cluster, placement, events, BUCKET)
-    assert {k: leaf.shape for k, leaf in genes.items()} == encoding.gene_shapes(
-        make_problem([graph], cluster, BUCKET)
-    )
-    assert all(leaf.dtype == np.uint16 for leaf in genes.values())
+    shapes = encoding.gene_shapes(make_problem([graph], cluster, BUCKET))
+    assert {name: (leaf.shape, leaf.dtype) for name, leaf in genes.items()} == {
+        name: (leaf.shape, leaf.dtype) for name, leaf in shapes.items()
+    }
     again, order = host_decode(graph, cluster, genes)
     np.testing.assert_array_equal(again, placement)
     np.testing.assert_array_equal(order, events)
@@ -147,10 +147,20 @@ def test_quantiles_are_scipy_s():
         np.testing.assert_allclose(right, np.append(exact[1:], 1.0), atol=3e-5)
 
 
+def uniform_genes(proposal: Proposal, seed: int = 7):
+    keys = jax.random.split(jax.random.key(seed), 3)
+    shapes = proposal.shapes
+    return {
+        name: jax.random.bits(key, shape.shape, jnp.uint16)
+        for key, (name, shape) in zip(keys, shapes.items(), strict=True)
+    }
+
+
 def draw(row: int, count: int = 20_000, transfers: int = 0):
     alphas, betas = zip(*PAIRS, strict=True)
     index = jnp.full((count, 3), row, jnp.uint8)
-    return sample(Proposal(quantile_table(alphas, betas), index, transfers), jax.random.key(7))
+    proposal = Proposal(quantile_table(alphas, betas), index, transfers)
+    return quantiles(proposal, uniform_genes(proposal))
 
 
 @pytest.mark.parametrize("row", range(len(PAIRS)))
@@ -165,28 +175,23 @@ def test_draws_are_beta(row):
 
 
 def test_uniform_is_the_random_bits_themselves():
-    genes = draw(0, 1000, 50)
-    op_key, transfer_key = jax.random.split(jax.random.key(7))
-    bits = jax.random.bits(op_key, (1000, 3), jnp.uint16)
-    np.testing.assert_array_equal(genes["affinity"], bits[:, :2])
-    np.testing.assert_array_equal(genes["priority"], bits[:, 2])
-    np.testing.assert_array_equal(
-        genes["transfer_priority"], jax.random.bits(transfer_key, (50, 2), jnp.uint16)
-    )
     problem = make_problem([random_graph(np.random.default_rng(0), 5, 2)], Cluster.uniform(2), BUCKET)
-    uniform = encoding.uniform_proposal(problem)
-    one = Proposal(uniform.table, uniform.index[0], uniform.transfers)
-    drawn = sample(one, jax.random.key(7))
-    assert {k: leaf.shape for k, leaf in drawn.items()} == encoding.gene_shapes(problem)
-    # Same key, smaller N and T: the first rows of the larger draw. Padding changes no draw.
-    np.testing.assert_array_equal(drawn["affinity"], bits[:12, :2])
-    np.testing.assert_array_equal(drawn["transfer_priority"], genes["transfer_priority"][:36])
+    batch = encoding.uniform_proposal(problem)
+    proposal = jax.tree.map(lambda leaf: leaf[0], batch)
+    bits = uniform_genes(proposal)
+    drawn = quantiles(proposal, bits)
+    shapes = encoding.gene_shapes(problem)
+    assert proposal.shapes == shapes
+    for name, leaf in drawn.items():
+        assert (leaf.shape, leaf.dtype) == (shapes[name].shape, shapes[name].dtype)
+        np.testing.assert_array_equal(leaf, bits[name])
 
 
 def test_keys_of_a_row_take_their_own_distribution():
     table = quantile_table([1000, 1], [1, 1000])
     index = jnp.array([[0, 1, 0], [1, 0, 1]], jnp.uint8)
-    genes = sample(Proposal(table, index, 0), jax.random.key(0))
+    proposal = Proposal(table, index, 0)
+    genes = quantiles(proposal, uniform_genes(proposal, 0))
     assert (np.asarray(genes["affinity"]) > 32768).tolist() == [[True, False], [False, True]]
     assert (np.asarray(genes["priority"]) > 32768).tolist() == [True, False]
 

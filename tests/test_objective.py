@@ -22,7 +22,7 @@ evaluate = jax.jit(fitness, static_argnames="objective")
 
 def draw(problem, seed):
     rng = np.random.default_rng(seed)
-    return {k: random_keys(rng, (1, POPULATION, *shape)) for k, shape in gene_shapes(problem).items()}
+    return {k: random_keys(rng, (1, POPULATION, *leaf.shape)) for k, leaf in gene_shapes(problem).items()}
 
 
 def plans(graph, cluster, genes, objective):
@@ -67,7 +67,7 @@ def test_the_smallest_overflow_is_worse_than_the_worst_feasible_plan():
     graph = builder.build()
     clusters = [Cluster((2.0**30 - 1,)), Cluster((2.0**30 - 2,))]
     problem = make_problem([graph, graph], clusters)
-    genes = {k: np.zeros((2, 1, *shape), np.uint16) for k, shape in gene_shapes(problem).items()}
+    genes = {k: np.zeros((2, 1, *leaf.shape), np.uint16) for k, leaf in gene_shapes(problem).items()}
     fits, overflows = np.asarray(evaluate(problem, genes, objective=Objective.MAKESPAN))[:, 0]
     assert fits == 1
     assert overflows > 1

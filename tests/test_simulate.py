@@ -36,7 +36,7 @@ def small_problem(graph, cluster):
 
 def random_genes(problem, rng, population=4, coarse=False):
     lead = (problem.num_graphs, population)
-    return {k: random_keys(rng, lead + shape, coarse) for k, shape in gene_shapes(problem).items()}
+    return {k: random_keys(rng, lead + leaf.shape, coarse) for k, leaf in gene_shapes(problem).items()}
 
 
 def host(graph, cluster, genes, b, p):
@@ -136,7 +136,7 @@ def test_company_and_padding_change_nothing(transfer):
     for b, bucket in enumerate((Bucket(60, 120, 300, 70), Bucket.exact(graphs[1]))):
         graph, cluster = graphs[b], clusters[b]
         alone = make_problem([graph], cluster, bucket)
-        own = {k: np.zeros((1, 4, *shape), np.uint16) for k, shape in gene_shapes(alone).items()}
+        own = {k: np.zeros((1, 4, *leaf.shape), np.uint16) for k, leaf in gene_shapes(alone).items()}
         for k, leaf in own.items():
             size = min(leaf.shape[2], genes[k].shape[2])
             leaf[0, :, :size] = genes[k][b, :, :size]

@@ -77,7 +77,7 @@ def make_batches(
     for (bucket, num_devices, blocking, _), members in groups.items():
         most = batch_size or _most_graphs(bucket, num_devices, blocking, config)
         for first in range(0, len(members), most):
-            yield _batch(members[first : first + most], most, bucket, pairs, known, devices)
+            yield _batch(members[first : first + most], most, bucket, pairs, known, config, devices)
 
 
 def _most_graphs(bucket: Bucket, devices: int, blocking: bool, config: BrkgaConfig) -> int:
@@ -89,7 +89,7 @@ def _most_graphs(bucket: Bucket, devices: int, blocking: bool, config: BrkgaConf
 
 
 def _rung(size: int) -> int:
-    """The smallest of 1, 2, 3, 4, 6, 8, 12, ... that is not less than ``size``: few programs, little waste."""
+    """The smallest of 1, 2, 3, 4, 6, 8, 12, ... that holds ``size``: few programs, little waste."""
     power = 1 << (size - 1).bit_length()
     return power * 3 // 4 if power > 2 and size <= power * 3 // 4 else power
 
@@ -100,6 +100,7 @@ def _batch(
     bucket: Bucket,
     pairs: Sequence[tuple[ComputationGraph, Cluster]],
     known: Sequence[Sequence[Plan]],
+    config: BrkgaConfig,
     devices: Sequence[jax.Device],
 ) -> Batch:
     shards = min(len(devices), len(members))
@@ -113,7 +114,7 @@ def _batch(
         clusters=clusters,
         known=plans,
         problem=make_problem(graphs, clusters, bucket),
-        warm=_warm(graphs, clusters, plans, bucket),
+        warm=_warm(graphs, clusters, plans, bucket, config),
         mesh=Mesh(np.array(devices[:shards]), ("graphs",)) if shards > 1 else None,
     )
 
@@ -123,7 +124,9 @@ def _warm(
     clusters: Sequence[Cluster],
     plans: Sequence[Sequence[Plan]],
     bucket: Bucket,
+    config: BrkgaConfig,
 ) -> WarmStart | None:
+    plans = [each[: config.first_evaluations] for each in plans]
     most = max(map(len, plans))
     if most == 0:
         return None

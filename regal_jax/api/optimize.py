@@ -163,7 +163,10 @@ def _optimize(
     with Bar(len(pairs) * settings.evaluations, enabled=settings.progress) as bar:
         if settings.warm_start:
             bar.say("heuristics")
-            known = [best_heuristic(graph, cluster, settings.objective) for graph, cluster in pairs]
+            known = [
+                best_heuristic(graph, cluster, settings.objective, seed=settings.seed or 0)
+                for graph, cluster in pairs
+            ]
         plans: dict[int, Plan] = {}
         ended: Status | None = None
         batches = make_batches(pairs, known, settings.config, batch_size, devices)

@@ -35,7 +35,7 @@ def _common(settings: Settings) -> dict[str, Any]:
 
 def heuristic_plan(graph: ComputationGraph, cluster: Cluster, settings: Settings) -> Plan:
     """The plan of the heuristic that ``settings`` names."""
-    plan = HEURISTICS[settings.method](graph, cluster, settings.objective)
+    plan = HEURISTICS[settings.method](graph, cluster, settings.objective, seed=settings.seed or 0)
     return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance})
 
 

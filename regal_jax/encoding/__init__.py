@@ -2,7 +2,7 @@
 
 from regal_jax.encoding.encode import encode
 from regal_jax.encoding.genes import Genes, decode, gene_shapes, genes_to_keys
-from regal_jax.encoding.proposal import Proposal, quantile_table, sample, uniform_proposal
+from regal_jax.encoding.proposal import Proposal, quantile_table, quantiles, uniform_proposal
 
 __all__ = [
     "Genes",
@@ -12,6 +12,6 @@ __all__ = [
     "gene_shapes",
     "genes_to_keys",
     "quantile_table",
-    "sample",
+    "quantiles",
     "uniform_proposal",
 ]

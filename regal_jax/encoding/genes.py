@@ -15,11 +15,12 @@ A gene ``g`` is the key ``g / 65535``. Unless transfers are blocking the last le
 """
 
 
-def gene_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
+def gene_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
     """Shape of each leaf of the genes of one individual."""
     n, d = problem.bucket.ops, problem.num_devices
     t = problem.bucket.tensors if problem.blocking else 0
-    return {"affinity": (n, d), "priority": (n,), "transfer_priority": (t, d)}
+    shapes = {"affinity": (n, d), "priority": (n,), "transfer_priority": (t, d)}
+    return {name: jax.ShapeDtypeStruct(shape, jnp.uint16) for name, shape in shapes.items()}
 
 
 def decode(problem: Problem, genes: Genes) -> Decisions:

@@ -17,7 +17,7 @@ from regal_jax.encoding.genes import Genes, gene_shapes
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Problem
 
-__all__ = ["Proposal", "quantile_table", "sample", "uniform_proposal"]
+__all__ = ["Proposal", "quantile_table", "quantiles", "uniform_proposal"]
 
 _INTERVALS: Final = 1024
 _FINE: Final = 65536 // _INTERVALS
@@ -27,12 +27,10 @@ _FINE: Final = 65536 // _INTERVALS
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Proposal:
-    """A beta distribution for every affinity and priority.
-
-    Under vmap over graphs, and for `sample`, ``B`` is absent from `index`; `table` never has it.
+    """A beta distribution for every affinity and priority of ``B`` graphs; of one graph without ``B``.
 
     Attributes:
-      table: ``[K, Q]`` uint32, from `quantile_table`.
+      table: ``[B, K, Q]`` uint32, from `quantile_table`.
       index: ``[B, N, D + 1]`` uint8 or uint16, which row of the table: ``D`` affinities, then the priority.
       transfers: ``T`` if transfers are events, else 0 (static).
     """
@@ -41,9 +39,16 @@ class Proposal:
     index: jax.Array
     transfers: int = dataclasses.field(metadata={"static": True})
 
+    @property
+    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of the genes of one individual."""
+        n, d = self.index.shape[-2], self.index.shape[-1] - 1
+        shapes = {"affinity": (n, d), "priority": (n,), "transfer_priority": (self.transfers, d)}
+        return {name: jax.ShapeDtypeStruct(shape, jnp.uint16) for name, shape in shapes.items()}
+
 
 def quantile_table(alphas: Sequence[float] | np.ndarray, betas: Sequence[float] | np.ndarray) -> jax.Array:
-    """Quantiles of the distributions ``beta(alphas[i], betas[i])``, ready for `sample`.
+    """Quantiles of the distributions ``beta(alphas[i], betas[i])``, ready for `quantiles`.
 
     Each row cuts [0, 1] into ``Q`` intervals of equal probability; between their ends the quantile function
     is taken to be linear.
@@ -91,33 +96,35 @@ def _inverse(a: jax.Array, b: jax.Array, u: jax.Array) -> jax.Array:
 
 
 def uniform_proposal(problem: Problem) -> Proposal:
-    """Every key of every op of every graph is uniform: plain BRKGA."""
+    """Every key of every op of every graph is beta(1, 1): plain BRKGA, gene for gene."""
     shapes = gene_shapes(problem)
-    n, d = shapes["affinity"]
+    n, d = shapes["affinity"].shape
+    table = jnp.broadcast_to(quantile_table([1.0], [1.0]), (problem.num_graphs, 1, _INTERVALS))
     index = jnp.zeros((problem.num_graphs, n, d + 1), jnp.uint8)
-    return Proposal(quantile_table([1.0], [1.0]), index, shapes["transfer_priority"][0])
+    return Proposal(table, index, shapes["transfer_priority"].shape[0])
 
 
-def sample(proposal: Proposal, key: jax.Array) -> Genes:
-    """Draws the genes of one individual for one graph.
-
-    The draw for an op or tensor depends on ``key`` and its index alone, not on how many follow: padding
-    changes nothing.
+def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
+    """Turns uniform genes of one individual into draws from the proposal, key by key.
 
     Args:
-      proposal: Of one graph: ``index`` is ``[N, D + 1]``.
-      key: Consumed.
+      proposal: Of one graph: ``table [K, Q]``, ``index [N, D + 1]``.
+      uniform: Uniform 16-bit draws in the shapes of `Proposal.shapes`.
+
+    Returns:
+      Genes of the same shapes; those of beta(1, 1), and all transfer priorities, are as they were.
     """
-    n, d = proposal.index.shape[0], proposal.index.shape[1] - 1
-    op_key, transfer_key = jax.random.split(key)
-    # The first axis is the padded one: row-major counters make the draws of a row independent of N.
-    bits = jax.random.bits(op_key, (n, d + 1), jnp.uint16).astype(jnp.uint32)
-    entry = proposal.table[proposal.index, bits // _FINE]
-    # Rounding down keeps the sum under 2**16, and exact for beta(1, 1).
-    step = (entry & 0xFFFF) * (bits % _FINE) // _FINE
-    value = ((entry >> 16) + step).astype(jnp.uint16)
+    d = proposal.index.shape[1] - 1
+
+    def draw(bits: jax.Array, index: jax.Array) -> jax.Array:
+        wide = bits.astype(jnp.uint32)
+        entry = proposal.table[index, wide // _FINE]
+        # Rounding down keeps the sum under 2**16, and exact for beta(1, 1).
+        step = (entry & 0xFFFF) * (wide % _FINE) // _FINE
+        return ((entry >> 16) + step).astype(jnp.uint16)
+
     return {
-        "affinity": value[:, :d],
-        "priority": value[:, d],
-        "transfer_priority": jax.random.bits(transfer_key, (proposal.transfers, d), jnp.uint16),
+        "affinity": draw(uniform["affinity"], proposal.index[:, :d]),
+        "priority": draw(uniform["priority"], proposal.index[:, d]),
+        "transfer_priority": uniform["transfer_priority"],
     }

@@ -1,5 +1,5 @@
 """Proposal, objective and search joined in one compiled program: users and rewards take the same path."""
 
-from regal_jax.solve.solve import num_traces, searcher, solve
+from regal_jax.solve.solve import solve
 
-__all__ = ["num_traces", "searcher", "solve"]
+__all__ = ["solve"]

@@ -7,40 +7,30 @@ from typing import Any, Final
 import jax
 from jax.sharding import Mesh
 
-from regal_jax.encoding import Genes, Proposal, quantiles, uniform_genes, uniform_proposal
+from regal_jax.encoding import Genes, Proposal, gene_shapes, quantiles
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
 from regal_jax.search import (
-    Brkga,
     BrkgaConfig,
-    Inputs,
     Progress,
     SearchResult,
     Stopping,
+    UniformProposal,
     WarmStart,
-    num_traces,
+    brkga,
     random_keys,
-    run,
 )
 
-__all__ = ["num_traces", "searcher", "solve"]
+__all__ = ["solve"]
 
-# One function object an objective: the compiled programs are kept by identity.
+# One function object an objective: compiled programs are kept by the identity of the functions in them.
 _FITNESS: Final = {objective: functools.partial(fitness, objective=objective) for objective in Objective}
 
 
 def _sample(proposal: Proposal, key: jax.Array) -> Genes:
     """One individual of one graph: uniform draws, sent through the proposal's quantiles."""
-    return quantiles(proposal, random_keys(key, uniform_genes(proposal)))
-
-
-def searcher(objective: Objective | str, config: BrkgaConfig) -> Brkga:
-    """The BRKGA that minimises ``objective``; equal arguments share compiled programs.
-
-    For use inside a larger traced program, with `regal_jax.search.run_traced`.
-    """
-    return Brkga(_FITNESS[Objective(objective)], _sample, config)
+    return quantiles(proposal, random_keys(key, proposal.shapes))
 
 
 def solve(
@@ -71,6 +61,17 @@ def solve(
     Raises:
       ConfigError: Settings, keys or warm starts that cannot be.
     """
-    fitted = (config or BrkgaConfig()).fit(stopping.evaluations)
-    inputs = Inputs(problem, uniform_proposal(problem) if proposal is None else proposal, keys)
-    return run(searcher(objective, fitted), inputs, stopping, warm=warm, callback=callback, mesh=mesh)
+    uniform = UniformProposal.of(gene_shapes(problem))
+    return brkga(
+        _FITNESS[Objective(objective)],
+        problem,
+        keys,
+        stopping,
+        # beta(1, 1) is what the uniform draws are already: no table to look anything up in.
+        sample_fn=uniform if proposal is None else _sample,
+        params=proposal,
+        config=config,
+        warm=warm,
+        callback=callback,
+        mesh=mesh,
+    )
