@@ -1,8 +1,10 @@
 """What every searcher promises. A new searcher gets one line in SEARCHERS."""
 
+import concurrent.futures
 import dataclasses
 import itertools
 import math
+import signal
 
 import chex
 import jax
@@ -237,6 +239,30 @@ def test_interrupt_returns_the_incumbent_so_far(searcher):
     np.testing.assert_array_equal(
         distance(problem(3), {"a": result.genes["a"][:, None]})[:, 0], result.fitness
     )
+
+
+def pressing_ctrl_c(problem, genes):
+    def press(fitness):
+        signal.raise_signal(signal.SIGINT)
+        return fitness
+
+    fitness = distance(problem, genes)
+    return jax.pure_callback(press, fitness, fitness)
+
+
+def test_ctrl_c_inside_a_compiled_chunk():
+    result = run(
+        dataclasses.replace(SEARCHERS["classic"], fitness_fn=pressing_ctrl_c), inputs(), Stopping(2000)
+    )
+    assert result.status == (Status.INTERRUPTED,) * 3
+    assert result.evaluations[0] in (12, 20)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_runs_off_the_main_thread():
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        other = pool.submit(run, SEARCHERS["classic"], inputs(), Stopping(700)).result()
+    same(other, run(SEARCHERS["classic"], inputs(), Stopping(700)))
 
 
 def test_interrupt_before_there_is_anything_passes_through():

@@ -1,8 +1,11 @@
 """The host side of a search: chunks, progress, time limit, Ctrl-C, and what comes out."""
 
+import contextlib
 import dataclasses
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import jax
@@ -168,6 +171,32 @@ class _Record:
         )
 
 
+@contextlib.contextmanager
+def _first_interrupt_waits() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C is only noted (the yielded function tells); a second one interrupts at once.
+
+    An interrupt inside a compiled chunk would surface in whatever Python callback happens to run there,
+    as an error of the runtime. Off the main thread there are no signals, and nothing is changed.
+    """
+    noted = threading.Event()
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield noted.is_set
+        return
+
+    def note(*_: object) -> None:
+        noted.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted.is_set
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def run(
     searcher: Searcher[Any],
     inputs: Inputs,
@@ -179,9 +208,9 @@ def run(
 ) -> SearchResult:
     """Run a searcher to its end, chunk by compiled chunk.
 
-    Ctrl-C, whenever it comes, ends the search with the incumbent of the last whole chunk; so does a
-    `KeyboardInterrupt` raised by the callback. Before the first population is evaluated there is no
-    incumbent, and the interrupt passes through.
+    Ctrl-C ends the search after the chunk that is running, with the incumbent so far. A second one, or a
+    `KeyboardInterrupt` raised by the callback, ends it at once with the incumbent of the last whole chunk;
+    while the first population is not evaluated, there is none, and such an interrupt passes through.
 
     Args:
       searcher: What to run.
@@ -206,28 +235,31 @@ def run(
     generations = spare // searcher.step_evaluations
     length = 1 if chunk is None else whole("run", "chunk", chunk, 1, HISTORY)
     limits = stopping.limits(inputs.keys.shape[0])
-    ending = Status.BUDGET
+    inputs, ending = jax.device_put(inputs), Status.BUDGET
     try:
-        state = _start(searcher, inputs, limits, warm)
-        best = state.incumbent
-        record.add(best.fitness[None], best.evaluations[None], best, 1)
-        while True:
-            progress = record.progress(generations)
-            if callback is not None:
-                callback(progress)
-            left = generations - progress.generation
-            if not left or not record.running:
-                break
-            if stopping.seconds is not None and record.seconds >= stopping.seconds:
-                ending = Status.TIME
-                break
-            began = record.seconds
-            state, fitness, evaluations, done = _run_chunk(
-                searcher, inputs, limits, state, np.int32(min(length, left))
-            )
-            record.add(fitness, evaluations, state.incumbent, int(done))
-            if chunk is None:
-                length = _next_length(int(done), record.seconds - began, stopping.seconds, record.seconds)
+        with _first_interrupt_waits() as interrupted:
+            state = _start(searcher, inputs, limits, warm)
+            best = state.incumbent
+            record.add(best.fitness[None], best.evaluations[None], best, 1)
+            while True:
+                progress = record.progress(generations)
+                if callback is not None:
+                    callback(progress)
+                left = generations - progress.generation
+                if not left or not record.running:
+                    break
+                if interrupted():
+                    raise KeyboardInterrupt
+                if stopping.seconds is not None and record.seconds >= stopping.seconds:
+                    ending = Status.TIME
+                    break
+                began = record.seconds
+                state, fitness, evaluations, done = _run_chunk(
+                    searcher, inputs, limits, state, np.int32(min(length, left))
+                )
+                record.add(fitness, evaluations, state.incumbent, int(done))
+                if chunk is None:
+                    length = _next_length(int(done), record.seconds - began, stopping.seconds, record.seconds)
     except KeyboardInterrupt:
         if not record:
             raise
