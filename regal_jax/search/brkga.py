@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh
 
 from regal_jax.errors import ConfigError
 from regal_jax.search.config import BrkgaConfig
@@ -35,7 +36,7 @@ class BrkgaState:
       bits: ``[B, I, words]`` uint32, the randomness of the next generation. Here only because XLA would
         otherwise draw each word anew for every gene that depends on it, at two to three times the cost.
       restarted_at: ``[B]`` int32, evaluations at the last restart.
-      generation: int32 scalar.
+      generation: ``[B]`` int32, the same everywhere.
       incumbent: See `Incumbent`.
     """
 
@@ -106,14 +107,14 @@ class Brkga:
             fitness=fitness,
             bits=self._bits(inputs, 1),
             restarted_at=jnp.zeros(batch, jnp.int32),
-            generation=jnp.int32(0),
+            generation=jnp.zeros(inputs.keys.shape[0], jnp.int32),
             incumbent=incumbent,
         )
 
     def step(self, inputs: Inputs, state: BrkgaState) -> BrkgaState:
         """One generation: rank, exchange, keep the elites, breed, mutate, evaluate the newcomers."""
         c = self.config
-        generation = state.generation + 1
+        generation = state.generation[0] + 1
         mating, fresh = jnp.split(state.bits, [c.children * (2 + c.parents)], axis=2)
         fresh = fresh.reshape(*fresh.shape[:2], -1, 2)
         order, ranked = self._rank(state, generation)
@@ -139,7 +140,7 @@ class Brkga:
             fitness=jnp.concatenate([elite_fitness, fitness], axis=2),
             bits=self._bits(inputs, generation + 1),
             restarted_at=restarted_at,
-            generation=generation,
+            generation=state.generation + 1,
             incumbent=incumbent,
         )
 
@@ -279,6 +280,7 @@ def brkga(
     warm: WarmStart | None = None,
     callback: Callable[[Progress], object] | None = None,
     chunk: int | None = None,
+    mesh: Mesh | None = None,
 ) -> SearchResult:
     """Minimise a function of random keys, for ``B`` instances side by side.
 
@@ -295,6 +297,7 @@ def brkga(
       warm: At most ``I * P`` individuals an instance; the first ones, when the budget has room for fewer.
       callback: See `run`.
       chunk: See `run`.
+      mesh: See `run`.
 
     Raises:
       ConfigError: Keys, warm starts or functions that break the above.
@@ -321,7 +324,15 @@ def brkga(
         w = fitted.first_evaluations
         warm = WarmStart(jax.tree.map(lambda x: x[:, :w], warm.genes), warm.count)
     searcher = Brkga(fitness_fn, sample_fn, fitted)
-    return run(searcher, Inputs(problem, params, keys), stopping, warm=warm, callback=callback, chunk=chunk)
+    return run(
+        searcher,
+        Inputs(problem, params, keys),
+        stopping,
+        warm=warm,
+        callback=callback,
+        chunk=chunk,
+        mesh=mesh,
+    )
 
 
 def _check_warm(

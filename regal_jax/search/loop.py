@@ -233,7 +233,7 @@ def run_chunk(
 
     Returns:
       The state, the incumbents' fitness ``[H, B]`` float32 and evaluations ``[H, B]`` int32 after each
-      generation, and the number of generations done (int32 scalar).
+      generation (rows past the last one repeat it), and the number of generations done (int32 scalar).
     """
     batch = inputs.keys.shape[0]
     fitness = jnp.full((history, batch), jnp.inf, jnp.float32)
@@ -254,7 +254,13 @@ def run_chunk(
             evaluations = evaluations.at[done].set(state.incumbent.evaluations)
         return state, fitness, evaluations, done + 1
 
-    return lax.while_loop(unfinished, body, (state, fitness, evaluations, jnp.int32(0)))
+    state, fitness, evaluations, done = lax.while_loop(
+        unfinished, body, (state, fitness, evaluations, jnp.int32(0))
+    )
+    # Devices that share the instances stop on their own: the rows of the last must make sense for all.
+    ran = lax.broadcasted_iota(jnp.int32, fitness.shape, 0) < done
+    fitness = jnp.where(ran, fitness, state.incumbent.fitness[None])
+    return state, fitness, jnp.where(ran, evaluations, state.incumbent.evaluations[None]), done
 
 
 def run_traced(

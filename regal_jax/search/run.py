@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ from typing import Any, Final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.errors import ConfigError
 from regal_jax.search.config import MAX_EVALUATIONS, whole
@@ -126,8 +128,51 @@ class SearchResult:
     seconds: float
 
 
-_start = jax.jit(start, static_argnames=("searcher",))
-_run_chunk = jax.jit(run_chunk, static_argnames=("searcher", "history"), donate_argnames=("state",))
+@functools.partial(jax.jit, static_argnames=("searcher", "mesh"))
+def _start(
+    searcher: Searcher[Any], inputs: Inputs, limits: Limits, warm: WarmStart | None, mesh: Mesh | None
+) -> Any:
+    if mesh is None:
+        return start(searcher, inputs, limits, warm)
+    shared = PartitionSpec(mesh.axis_names)
+    split = jax.shard_map(
+        functools.partial(start, searcher), mesh=mesh, in_specs=shared, out_specs=shared, check_vma=False
+    )
+    return split(inputs, limits, warm)
+
+
+@functools.partial(jax.jit, static_argnames=("searcher", "mesh"), donate_argnames=("state",))
+def _run_chunk(
+    searcher: Searcher[Any],
+    inputs: Inputs,
+    limits: Limits,
+    state: Any,
+    generations: jax.Array,
+    mesh: Mesh | None,
+) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
+    """As `run_chunk`, but ``done`` is an array: of each device its own.
+
+    Every device runs the loop for its own instances and stops when they have finished: no collectives, so
+    that nothing needs to be checked for being equal on all devices.
+    """
+
+    def chunk(
+        inputs: Inputs, limits: Limits, state: Any, generations: jax.Array
+    ) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
+        state, fitness, evaluations, done = run_chunk(searcher, inputs, limits, state, generations)
+        return state, fitness, evaluations, done[None]
+
+    if mesh is None:
+        return chunk(inputs, limits, state, generations)
+    shared, rows = PartitionSpec(mesh.axis_names), PartitionSpec(None, mesh.axis_names)
+    split = jax.shard_map(
+        chunk,
+        mesh=mesh,
+        in_specs=(shared, shared, shared, PartitionSpec()),
+        out_specs=(shared, rows, rows, shared),
+        check_vma=False,
+    )
+    return split(inputs, limits, state, generations)
 
 
 class _Record:
@@ -205,6 +250,7 @@ def run(
     warm: WarmStart | None = None,
     callback: Callable[[Progress], object] | None = None,
     chunk: int | None = None,
+    mesh: Mesh | None = None,
 ) -> SearchResult:
     """Run a searcher to its end, chunk by compiled chunk.
 
@@ -220,9 +266,11 @@ def run(
       callback: Called after the first population and after every chunk.
       chunk: Generations a chunk, at most 256; ``None`` adapts it to take about 0.3 s. Changes nothing but
         how often the host looks.
+      mesh: Share the instances out to its devices, of which their number must be a multiple. Arrays of
+        `inputs`, warm starts and states must all lead with the axis of instances. Changes no result.
 
     Raises:
-      ConfigError: A budget too small for the first population, an impossible chunk, or targets that do not
+      ConfigError: A budget too small for the first population, an impossible chunk or mesh, or targets that do not
         match the instances.
     """
     record = _Record()
@@ -235,10 +283,15 @@ def run(
     generations = spare // searcher.step_evaluations
     length = 1 if chunk is None else whole("run", "chunk", chunk, 1, HISTORY)
     limits = stopping.limits(inputs.keys.shape[0])
-    inputs, ending = jax.device_put(inputs), Status.BUDGET
+    if mesh is not None and inputs.keys.shape[0] % mesh.size:
+        raise ConfigError(
+            f"mesh: {inputs.keys.shape[0]} instances do not divide among {mesh.size} devices; add copies"
+        )
+    place = None if mesh is None else NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    inputs, ending = jax.device_put(inputs, place), Status.BUDGET
     try:
         with _first_interrupt_waits() as interrupted:
-            state = _start(searcher, inputs, limits, warm)
+            state = _start(searcher, inputs, limits, warm, mesh)
             best = state.incumbent
             record.add(best.fitness[None], best.evaluations[None], best, 1)
             while True:
@@ -255,11 +308,13 @@ def run(
                     break
                 began = record.seconds
                 state, fitness, evaluations, done = _run_chunk(
-                    searcher, inputs, limits, state, np.int32(min(length, left))
+                    searcher, inputs, limits, state, np.int32(min(length, left)), mesh
                 )
-                record.add(fitness, evaluations, state.incumbent, int(done))
+                record.add(fitness, evaluations, state.incumbent, int(done.max()))
                 if chunk is None:
-                    length = _next_length(int(done), record.seconds - began, stopping.seconds, record.seconds)
+                    length = _next_length(
+                        int(done.max()), record.seconds - began, stopping.seconds, record.seconds
+                    )
     except KeyboardInterrupt:
         if not record:
             raise
