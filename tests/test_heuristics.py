@@ -156,6 +156,18 @@ def test_zero_cost_transfers_ride_along_with_an_earlier_meeting() -> None:
     assert plan.makespan == 13.0
 
 
+def test_no_early_copy_where_memory_matters() -> None:
+    builder = GraphBuilder("hog")
+    builder.add_op("a", runtime=1.0, outputs=[1, 50], allowed_devices=[0])
+    builder.add_op("b", runtime=1.0, inputs=["a:0"], allowed_devices=[1])
+    builder.add_op("hog", runtime=5.0, temp_bytes=100, control_inputs=["b"], allowed_devices=[1])
+    builder.add_op("c", runtime=1.0, inputs=["a:1"], control_inputs=["hog"], allowed_devices=[1])
+    graph = builder.build()
+    # The second copy could ride along with the first, but then the hog would not fit.
+    assert run_heuristic("critical-path", graph, Cluster.uniform(2)).peak_memory[1] == 150
+    assert run_heuristic("critical-path", graph, Cluster.uniform(2, memory=101)).feasible
+
+
 # Known cases ----------------------------------------------------------------------------------------
 
 
@@ -257,6 +269,28 @@ def test_heft_needs_insertion_for_its_gap() -> None:
     assert _names(graph, events) in ("a y x", "y a x")
 
 
+def test_heft_keeps_its_times_around_ops_of_no_length() -> None:
+    # "zero" goes between the idle time and "long", which both start at 5; after it, "last" would be late.
+    builder = GraphBuilder("zero")
+    builder.add_op("s", runtime=5.0, allowed_devices=[1])
+    builder.add_op("long", runtime=10.0, control_inputs=["s"], allowed_devices=[0])
+    builder.add_op("zero", runtime=0.0, control_inputs=["s"], allowed_devices=[0])
+    builder.add_op("last", runtime=8.0, control_inputs=["zero"], allowed_devices=[1])
+    graph, cluster = builder.build(), Cluster.uniform(2, transfer="free")
+    placement, events = heft_schedule(graph, cluster)
+    assert replay(graph, cluster, placement, events).makespan == 15.0
+
+
+def test_xla_list_sees_that_a_ready_op_became_the_last_reader() -> None:
+    builder = GraphBuilder("last reader")
+    builder.add_op("q", outputs=[100])
+    for name, size in (("a", 50), ("b", 60)):
+        builder.add_op(name, inputs=["q"], outputs=[size], keep=[0])
+    builder.add_op("c", control_inputs=["q"], outputs=[55], keep=[0])
+    graph = builder.build()
+    assert _names(graph, xla_list_order(graph)) == "q a b c"
+
+
 def test_xla_orders_differ() -> None:
     """The graph in the comment on XLA's ListScheduler, with a larger B: the greedy order puts it off."""
     builder = GraphBuilder("xla")
@@ -294,14 +328,17 @@ def test_xla_list_frees_bytes_first_then_looks_at_users() -> None:
 
 
 def test_lpmf_takes_what_stays_under_the_peak() -> None:
-    # After "wide" the peak is 50; "costly" (60) must wait, and of the rest "shrink" leaves least.
+    # After "base" 10 of a peak of 50 are held. "heavy" would leave less behind than "light", but not
+    # stay under the peak.
     builder = GraphBuilder("lpmf")
-    builder.add_op("wide", outputs=[50])
-    builder.add_op("costly", outputs=[60])
-    builder.add_op("shrink", inputs=["wide"], outputs=[5])
-    builder.add_op("end", inputs=["costly", "shrink"])
+    builder.add_op("base", outputs=[10], temp_bytes=40, keep=[0])
+    builder.add_op("heavy", control_inputs=["base"], outputs=[1], temp_bytes=100, keep=[0])
+    builder.add_op("light", control_inputs=["base"], outputs=[20], keep=[0])
     graph = builder.build()
-    assert _names(graph, lpmf_order(graph)) == "wide shrink costly end"
+    assert _names(graph, lpmf_order(graph)) == "base light heavy"
+    # Both stay under: then what leaves less behind.
+    roomy = dataclasses.replace(graph, temp_bytes=np.array([200, 100, 0]))
+    assert _names(roomy, lpmf_order(roomy)) == "base heavy light"
 
 
 def test_breadth_and_depth_first() -> None:
