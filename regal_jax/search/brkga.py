@@ -304,6 +304,7 @@ def brkga(
 
     Examples:
       >>> import jax, jax.numpy as jnp
+      >>> from regal_jax.search import Stopping, UniformProposal, brkga
       >>> sample = UniformProposal.of(jax.ShapeDtypeStruct((4,), jnp.uint16))
       >>> def fitness(problem, genes):
       ...     return jnp.abs(genes.astype(jnp.float32) / 65535 - problem).sum(-1)
