@@ -22,10 +22,13 @@ NOTHING: Final = 2**30
 _CHILD: Final = 32767
 
 
+def _levels(num_events: int) -> int:
+    return 1 if num_events <= 64 else 2 if num_events <= 4096 else 3
+
+
 def _shift(num_events: int) -> int:
-    """log2 of the block size, which is at most 64."""
-    bits = max(num_events - 1, 1).bit_length()
-    return min(6, -(-bits // 2) if bits <= 12 else -(-bits // 3))
+    """log2 of the block size. Rounded down: to gather a block costs more than to reduce the top level."""
+    return min(6, max(num_events - 1, 1).bit_length() // _levels(num_events))
 
 
 def _pack(key: jax.Array, child: jax.Array | int) -> jax.Array:
@@ -39,7 +42,9 @@ def make_queue(key: jax.Array, ready: jax.Array) -> Queue:
     block = 1 << shift
     entry = jnp.where(ready, key, -1)
     levels: list[jax.Array] = []
-    for last in [False] * (0 if num_events <= 64 else 1 if num_events <= 4096 else 2) + [True]:
+    depth = _levels(num_events)
+    for i in range(depth):
+        last = i == depth - 1
         child = jnp.arange(entry.shape[0], dtype=jnp.int32)
         level = _pack(entry, child if last else child % block)
         if not last:
