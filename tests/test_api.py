@@ -1,5 +1,7 @@
 """`optimize` and `optimize_many`: what a user may rely on."""
 
+import functools
+import importlib
 import math
 
 import chex
@@ -12,8 +14,12 @@ from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_man
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.heuristics import HEURISTICS
+from regal_jax.objective import fitness
+from regal_jax.plan import Objective
+from regal_jax.problem import Bucket
 from tests.strategies import instances
 
+solve = importlib.import_module("regal_jax.solve.solve")
 TWO = Cluster.uniform(2)
 
 
@@ -95,16 +101,16 @@ def test_seeds_differ_and_keys_equal_their_seed(graph):
     assert a.timeline.op.tolist() != b.timeline.op.tolist()
 
 
-def test_one_trace_serves_every_graph_of_a_bucket(graph):
-    from regal_jax.solve import solve
-
-    options = {"key": 0, "progress": False, "warm_start": False}
-    optimize(graph, TWO, evaluations=150, **options)
-    chex.clear_trace_counter()
-    before = solve.num_traces()
-    for seed in range(3):
-        optimize(generate("erdos-renyi", 40, seed=seed), TWO, evaluations=130 + 90 * seed, **options)
-    assert solve.num_traces() == before
+def test_one_trace_serves_every_graph_of_a_bucket(graph, monkeypatch):
+    """One for the first population, one for the generations; graphs, seeds and budgets add none."""
+    counted = chex.assert_max_traces(functools.partial(fitness, objective=Objective.MAKESPAN), n=2)
+    monkeypatch.setitem(solve._FITNESS, Objective.MAKESPAN, counted)
+    others = [generate("erdos-renyi", 40, seed=seed) for seed in range(9)]
+    same_bucket = [other for other in others if Bucket.of(other) == Bucket.of(graph)][:3]
+    assert len(same_bucket) == 3
+    for seed, other in enumerate(same_bucket):
+        for warm_start in (False, True):
+            optimize(other, TWO, evaluations=130 + 90 * seed, key=seed, warm_start=warm_start)
 
 
 @pytest.mark.parametrize("evaluations", [1, 2, 7, 99, 100, 101])
