@@ -1,6 +1,5 @@
 """`optimize` and `optimize_many`: what a user may rely on."""
 
-import functools
 import importlib
 import math
 
@@ -102,8 +101,12 @@ def test_seeds_differ_and_keys_equal_their_seed(graph):
 
 
 def test_one_trace_serves_every_graph_of_a_bucket(graph, monkeypatch):
-    """One for the first population, one for the generations; graphs, seeds and budgets add none."""
-    counted = chex.assert_max_traces(functools.partial(fitness, objective=Objective.MAKESPAN), n=2)
+    """One for a first population with warm starts, one without, one for the generations; no more."""
+
+    @chex.assert_max_traces(n=3)
+    def counted(problem, genes):
+        return fitness(problem, genes, Objective.MAKESPAN)
+
     monkeypatch.setitem(solve._FITNESS, Objective.MAKESPAN, counted)
     others = [generate("erdos-renyi", 40, seed=seed) for seed in range(9)]
     same_bucket = [other for other in others if Bucket.of(other) == Bucket.of(graph)][:3]

@@ -149,7 +149,7 @@ def test_bad_names(names):
     b = GraphBuilder()
     for name in names:
         b.add_op(name)
-    refused(b, "duplicate name|non-empty text")
+    refused(b, "duplicate name|non-empty text|lone surrogate")
 
 
 def test_sizes_that_add_up_beyond_int64():

@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -63,7 +64,7 @@ def make_batches(
     known: Sequence[Sequence[Plan]],
     config: BrkgaConfig,
     batch_size: int | None,
-    devices: Sequence[jax.Device] | None,
+    devices: Sequence[Any] | None,
 ) -> Iterator[Batch]:
     """Groups graphs by what one compiled program needs in common, and cuts the groups into batches."""
     if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
@@ -101,7 +102,7 @@ def _batch(
     pairs: Sequence[tuple[ComputationGraph, Cluster]],
     known: Sequence[Sequence[Plan]],
     config: BrkgaConfig,
-    devices: Sequence[jax.Device],
+    devices: Sequence[Any],
 ) -> Batch:
     shards = min(len(devices), len(members))
     rows = -(-min(_rung(len(members)), max(most, shards)) // shards) * shards
@@ -135,5 +136,5 @@ def _warm(
         genes = [encode(graph, cluster, p.placement, p.event_ids(graph), bucket) for p in each]
         genes += genes[-1:] * (most - len(genes))
         rows.append(jax.tree.map(lambda *leaves: np.stack(leaves), *genes))
-    count = np.array([len(each) for each in plans], dtype=np.int32)
-    return WarmStart(jax.tree.map(lambda *leaves: np.stack(leaves), *rows), count)
+    count = jnp.asarray([len(each) for each in plans], dtype=jnp.int32)
+    return WarmStart(jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *rows), count)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
@@ -98,7 +99,7 @@ def optimize_many(
     time_limit: float | None = None,
     progress: bool = True,
     batch_size: int | None = None,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
 ) -> list[Plan]:
     """`optimize` for many graphs: those of similar size share compiled calls.
 
@@ -153,7 +154,7 @@ def _optimize(
     settings: Settings,
     *,
     batch_size: int | None,
-    devices: Sequence[jax.Device] | None,
+    devices: Sequence[Any] | None,
 ) -> list[Plan]:
     pairs = list(zip(graphs, clusters, strict=True))
     if settings.method != "brkga":

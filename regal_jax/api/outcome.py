@@ -69,7 +69,7 @@ def searched_plan(batch: Batch, row: int, result: SearchResult, settings: Settin
     known = batch.known[row]
     if known:
         provenance["warm_start"] = {p.provenance["method"]: p.objective_value for p in known}
-        if known[0].sort_key < plan.sort_key:
+        if known[0].sort_key <= plan.sort_key:
             plan, provenance["best_from"] = known[0], known[0].provenance["method"]
     return dataclasses.replace(plan, provenance=provenance)
 
@@ -78,8 +78,9 @@ def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -
     """The incumbent's objective whenever it improved, and at the end; ``None`` while it was infeasible."""
     fitness = np.asarray(result.history_fitness[:, row], dtype=np.float64)
     evaluations = result.history_evaluations[:, row]
-    moments = np.flatnonzero(np.diff(fitness, prepend=np.inf, append=-np.inf)[:-1])
-    moments = np.unique([*moments, int(np.argmax(evaluations == evaluations[-1]))])
+    # An instance that has finished repeats its last row until the slowest of its batch has.
+    last = int(np.argmax(evaluations == evaluations[-1]))
+    moments = np.union1d(np.flatnonzero(np.diff(fitness, prepend=np.inf)), [last])
     best = fitness[moments] * batch.scale(settings.objective)[row]
     return {
         "evaluations": evaluations[moments].tolist(),

@@ -29,7 +29,7 @@ transfer models (--transfer):
 examples:
   regal-jax optimize graph.pbtxt --evaluations 20000 --seed 1 --out plan.json
   regal-jax optimize graph.stg --devices 4 --transfer free
-  regal-jax optimize --example gpt2 --objective peak-memory --devices 1
+  regal-jax optimize --example gpt2-small --objective peak-memory --devices 1
   regal-jax optimize graph.json --method critical-path      a heuristic alone
 
 exit codes: 0 done; 2 bad input; 3 the best plan found does not fit the memory.

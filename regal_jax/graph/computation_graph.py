@@ -270,19 +270,17 @@ def _check_shapes(g: ComputationGraph) -> None:
 def _check_texts(g: ComputationGraph) -> None:
     seen: set[str] = set()
     for name in g.op_names:
-        if not _is_text(name) or not name:
+        if not isinstance(name, str) or not name:
             raise g._error(f"op name {name!r}: give every op a non-empty text as its name")
         if name in seen:
             raise g._error(f"op {name!r}: duplicate name; rename one of the two")
         seen.add(name)
     for name, kind, group in zip(g.op_names, g.op_kinds, g.colocation_group, strict=True):
-        if not _is_text(kind) or not (group is None or _is_text(group)):
+        if not isinstance(kind, str) or not isinstance(group, str | None):
             raise g._error(f"op {name!r}: kind {kind!r} and colocation_group {group!r} must be texts")
-
-
-def _is_text(value: object) -> bool:
-    # Half a surrogate pair is a str that no file can hold and no hash can read.
-    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value))
+        for text in (name, kind, group or ""):
+            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+                raise g._error(f"op {name!r}: {text!r} has a lone surrogate, which no file can hold; mend it")
 
 
 def _check_values(g: ComputationGraph) -> None:

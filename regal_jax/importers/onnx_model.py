@@ -97,7 +97,7 @@ def _convert(
     nodes = _fold_constants(graph.node, parameters)
     layout = _Layout(nodes, inputs, parameters, {o.name for o in graph.output})
     _warn_of_unknown([value for value in layout.source if layout.matters(value)], values)
-    builder = GraphBuilder(name or model.graph.name or "graph", "us")
+    builder = GraphBuilder(name or model.graph.name or "graph")
     _add_sources(builder, layout, values, None if input_devices is None else tuple(input_devices))
     cost = find_profile(profile)
     for o, node in enumerate(nodes):
@@ -107,7 +107,7 @@ def _convert(
         builder.add_op(
             layout.names[o],
             kind=node.op_type,
-            runtime=node_seconds(node, values, cost, loop_trips) * 1e6,
+            runtime=node_seconds(node, values, cost, loop_trips),
             outputs=[_size(value, values) for value in outputs],
             keep=[port for port, value in enumerate(outputs) if value in layout.results],
             inputs=producers,

@@ -270,8 +270,8 @@ def run(
         `inputs`, warm starts and states must all lead with the axis of instances. Changes no result.
 
     Raises:
-      ConfigError: A budget too small for the first population, an impossible chunk or mesh, or targets that do not
-        match the instances.
+      ConfigError: A budget too small for the first population, an impossible chunk or mesh, or targets that
+        do not match the instances.
     """
     record = _Record()
     spare = stopping.evaluations - searcher.first_evaluations
