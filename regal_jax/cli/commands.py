@@ -34,6 +34,8 @@ def _load(args: argparse.Namespace) -> "ComputationGraph":
         if args.example is not None:
             raise ConfigError("give a file or --example, not both")
         options = {} if args.profile is None else {"profile": args.profile}
+        if options and args.format != "onnx" and not args.file.lower().endswith((".onnx", ".onnx.gz")):
+            raise ConfigError("--profile is for examples and ONNX models; this file has runtimes of its own")
         return load_graph(args.file, format=args.format, **options)
     from regal_jax.examples import DEFAULT_EXAMPLE, load_example
 

@@ -6,11 +6,16 @@ Exit codes: 0 done, 1 a plan that `verify` refutes, 2 bad input, 3 no plan fits 
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from regal_jax.cli.parser import build_parser
 
 __all__ = ["main"]
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    print(f"regal-jax: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = build_parser().parse_args(argv)
     try:
-        return args.run(args)
+        with warnings.catch_warnings(action="always", category=UserWarning):
+            warnings.showwarning = _show_warning
+            return args.run(args)
     except KeyboardInterrupt:
         print("regal-jax: interrupted", file=sys.stderr)
         return 130

@@ -25,16 +25,23 @@ def summary(plan: "Plan") -> str:
         *(("peak memory" if i == 0 else "", text) for i, text in enumerate(_peaks(plan))),
         ("transfers", f"{moved}, {plan.cluster.transfer}"),
     ]
-    made = [str(plan.provenance["method"])] if "method" in plan.provenance else []
-    if "evaluations" in plan.provenance:
-        count = plan.provenance["evaluations"]
-        made.append(f"{count:,} evaluations" if isinstance(count, int) else f"{count} evaluations")
-    if "seed" in plan.provenance:
-        made.append(f"seed {plan.provenance['seed']}")
+    made = _made_by(plan)
     if made:
-        rows.append(("made by", ", ".join(made)))
+        rows.append(("made by", made))
     head = f"plan for {plan.graph_name!r}: {_count(len(plan.op_names), 'op')} on {_count(d, 'device')}"
     return "\n".join([head, *(f"  {label:<12} {text}" for label, text in rows)])
+
+
+def _made_by(plan: "Plan") -> str:
+    said = plan.provenance
+    parts = [str(said["method"])] if "method" in said else []
+    if "evaluations" in said:
+        count = said["evaluations"]
+        parts.append(f"{count:,} evaluations" if isinstance(count, int) else f"{count} evaluations")
+    if "seed" in said:
+        parts.append(f"seed {said['seed']}")
+    made = ", ".join(parts)
+    return f"{said['best_from']}; nothing better came of {made}" if "best_from" in said else made
 
 
 def _count(number: int, what: str) -> str:
