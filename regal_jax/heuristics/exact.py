@@ -8,7 +8,14 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError, MissingExtraError
-from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
+from regal_jax.graph import (
+    Cluster,
+    ComputationGraph,
+    TransferModel,
+    allowed_matrix,
+    runtime_matrix,
+    transfer_times,
+)
 from regal_jax.heuristics.registry import best_heuristic
 from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound, transfer_event
 
@@ -127,7 +134,7 @@ class _Makespan:
         self.graph, self.cluster, self.model = graph, cluster, cp.CpModel()
         self.n, self.d = graph.num_ops, cluster.num_devices
         runtime = runtime_matrix(graph, cluster)
-        cost = np.array([cluster.transfer_time(b, graph.time_unit) for b in graph.tensor_bytes.tolist()])
+        cost = transfer_times(graph, cluster)
         total = makespan_upper_bound(graph, cluster)
         self.scale, exact = _scale(np.append(runtime.ravel(), cost), total)
         self.resolution = 0.0 if exact else 1 / self.scale

@@ -5,7 +5,13 @@ from typing import Final
 
 import numpy as np
 
-from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix
+from regal_jax.graph import (
+    Cluster,
+    ComputationGraph,
+    allowed_matrix,
+    runtime_matrix,
+    transfer_times,
+)
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.list_scheduling import upward_rank
 
@@ -58,7 +64,7 @@ def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray
     links = Links.of(graph)
     rank = upward_rank(graph, cluster, links)
     runtime = runtime_matrix(graph, cluster).tolist()
-    cost = [cluster.transfer_time(b, graph.time_unit) for b in links.size]
+    cost = transfer_times(graph, cluster).tolist()
     allowed = [np.flatnonzero(row).tolist() for row in allowed_matrix(graph, cluster)]
     leader = graph.colocation_leader.tolist()
     devices = [_Device() for _ in cluster.memory]

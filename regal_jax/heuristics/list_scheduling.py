@@ -6,7 +6,14 @@ from typing import Literal
 
 import numpy as np
 
-from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
+from regal_jax.graph import (
+    Cluster,
+    ComputationGraph,
+    TransferModel,
+    allowed_matrix,
+    runtime_matrix,
+    transfer_times,
+)
 from regal_jax.heuristics.links import Links
 from regal_jax.plan import transfer_event
 
@@ -23,7 +30,7 @@ def upward_rank(graph: ComputationGraph, cluster: Cluster, links: Links) -> list
     mean = (runtime_matrix(graph, cluster) * allowed).sum(axis=1) / allowed.sum(axis=1)
     rank = mean.tolist()
     single = cluster.num_devices == 1
-    cost = [0.0 if single else cluster.transfer_time(b, graph.time_unit) for b in links.size]
+    cost = [0.0] * graph.num_tensors if single else transfer_times(graph, cluster).tolist()
     for o in reversed(graph.topological_order.tolist()):
         data = (cost[t] + rank[v] for t in links.outputs[o] for v in links.readers[t])
         rank[o] += max(max(data, default=0.0), max((rank[v] for v in links.after[o]), default=0.0))
@@ -61,7 +68,7 @@ class _State:
         d = cluster.num_devices
         self.blocking = cluster.transfer is TransferModel.BLOCKING
         self.runtime = runtime_matrix(graph, cluster).tolist()
-        self.cost = [cluster.transfer_time(b, graph.time_unit) for b in links.size]
+        self.cost = transfer_times(graph, cluster).tolist()
         self.rank = upward_rank(graph, cluster, links)
         self.leader = graph.colocation_leader.tolist()
         self.devices = [

@@ -9,7 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.errors import ConfigError, GraphError
-from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
+from regal_jax.graph import (
+    Cluster,
+    ComputationGraph,
+    TransferModel,
+    allowed_matrix,
+    runtime_matrix,
+    transfer_times,
+)
 from regal_jax.plan import makespan_upper_bound
 from regal_jax.problem.bucket import Bucket
 
@@ -138,7 +145,6 @@ def _arrays(graph: ComputationGraph, cluster: Cluster, bucket: Bucket) -> dict[s
     n, t = bucket.ops, bucket.tensors
     successors = _successors(graph, bucket)
     indegree = np.diff(graph.inputs[0]) + np.diff(graph.control_predecessors[0])
-    times = [cluster.transfer_time(b, graph.time_unit) for b in graph.tensor_bytes.tolist()]
     unit = memory_unit(graph)
     size, temp = -(-graph.tensor_bytes // unit), -(-graph.temp_bytes // unit)
     capacity = np.minimum(np.floor(np.array(cluster.memory) / unit), _UNLIMITED)
@@ -153,7 +159,7 @@ def _arrays(graph: ComputationGraph, cluster: Cluster, bucket: Bucket) -> dict[s
         "indegree": _pad(indegree, n, 1),
         **successors,
         "tensor_op": _pad(graph.tensor_op, t),
-        "transfer_time": _pad(np.array(times, dtype=np.float64), t),
+        "transfer_time": _pad(transfer_times(graph, cluster), t),
         "size": _pad(size, t),
         "keep": _pad(graph.tensor_keep, t),
         "temp": _pad(temp, n),
