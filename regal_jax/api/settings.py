@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster
 from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Objective
 from regal_jax.search import BrkgaConfig
 
-__all__ = ["Settings", "graph_key"]
+__all__ = ["Settings", "each", "graph_key"]
 
 
 def _as_key(key: Any) -> tuple[jax.Array, int | None]:
@@ -102,14 +103,12 @@ class Settings:
         )
 
 
-def each(clusters: Any, count: int) -> Sequence[Any]:
+def each(clusters: Cluster | Sequence[Cluster], count: int) -> Sequence[Cluster]:
     """One cluster a graph.
 
     Raises:
       ConfigError: Another number of clusters than graphs.
     """
-    from regal_jax.graph import Cluster
-
     if isinstance(clusters, Cluster):
         return [clusters] * count
     if len(clusters) != count:

@@ -315,6 +315,8 @@ def run(
                     length = _next_length(
                         int(done.max()), record.seconds - began, stopping.seconds, record.seconds
                     )
+            # In the last chunk it stops nothing here, but the caller may have more to do.
+            ending = Status.INTERRUPTED if interrupted() else ending
     except KeyboardInterrupt:
         if not record:
             raise
