@@ -189,3 +189,16 @@ def test_bad_arguments(graph):
     builder.add_op("a", runtime=[1.0, 2.0, 3.0])
     with pytest.raises(ClusterError, match="3 devices"):
         optimize(builder.build(), TWO)
+
+
+def test_wrong_types_are_refused_in_one_line():
+    graph, cluster = generate("chain", 3, 0), Cluster.uniform(2)
+    for call, said in (
+        (lambda: optimize("graph.json", cluster), "load_graph"),  # pyright: ignore[reportArgumentType]
+        (lambda: optimize(graph, 2), "Cluster.uniform"),  # pyright: ignore[reportArgumentType]
+        (lambda: optimize_many(graph, cluster), "call optimize"),  # pyright: ignore[reportArgumentType]
+        (lambda: optimize_many([graph], None), "give a Cluster"),  # pyright: ignore[reportArgumentType]
+        (lambda: optimize_many([graph], cluster, devices=[], warm_start=False, progress=False), "devices"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            call()

@@ -222,3 +222,36 @@ def test_help_teaches(capsys):
     assert "rendezvous" in out
     assert "exit codes" in out
     assert "jaxlib" in out
+
+
+def test_a_plan_goes_down_a_pipe(stg, tmp_path):
+    command = [sys.executable, "-m", "regal_jax.cli", "optimize", stg]
+    done = subprocess.run(
+        [*command, "--method", "bfs", "--quiet", "--out", "/dev/stdout"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": str(tmp_path)},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["format"] == "regal_jax.plan"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--out", ""], "name of a file"),
+        (["--plot", "plan.xyz"], "'.xyz'"),
+        (["--plot", "plan"], "use .png"),
+        (["--transfer", "blocking:latency=1,latency=2"], "latency twice"),
+    ],
+)
+def test_what_cannot_be_written_or_meant_is_refused_before_the_search(
+    stg, capsys, monkeypatch, arguments, said
+):
+    monkeypatch.setattr("regal_jax.api.optimize", lambda *_, **__: pytest.fail("searched"))
+    assert run("optimize", stg, *arguments) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert said in err

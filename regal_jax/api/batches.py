@@ -75,6 +75,8 @@ def make_batches(
         unlimited = bool(np.isinf(cluster.memory).all())
         groups.setdefault((Bucket.of(graph), cluster.num_devices, blocking, unlimited), []).append(i)
     devices = jax.devices() if devices is None else devices
+    if not len(devices):
+        raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
     for (bucket, num_devices, blocking, _), members in groups.items():
         most = batch_size or _most_graphs(bucket, num_devices, blocking, config)
         for first in range(0, len(members), most):

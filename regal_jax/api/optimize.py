@@ -9,7 +9,8 @@ import jax
 from regal_jax.api.batches import Batch, make_batches
 from regal_jax.api.outcome import fallback, heuristic_plan, searched_plan
 from regal_jax.api.progress import Bar
-from regal_jax.api.settings import Settings, each, graph_key
+from regal_jax.api.settings import Settings, check_pairs, each, graph_key
+from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import best_heuristic
 from regal_jax.plan import Objective, Plan
@@ -144,6 +145,8 @@ def optimize_many(
         time_limit=time_limit,
         progress=progress,
     )
+    if isinstance(graphs, ComputationGraph):
+        raise ConfigError("graphs: give a list of graphs, or call optimize for a single one")
     graphs = list(graphs)
     return _optimize(graphs, each(clusters, len(graphs)), settings, batch_size=batch_size, devices=devices)
 
@@ -156,6 +159,7 @@ def _optimize(
     batch_size: int | None,
     devices: Sequence[Any] | None,
 ) -> list[Plan]:
+    check_pairs(graphs, clusters)
     pairs = list(zip(graphs, clusters, strict=True))
     if settings.method != "brkga":
         return [heuristic_plan(graph, cluster, settings) for graph, cluster in pairs]

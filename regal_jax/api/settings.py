@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import reprlib
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -10,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster
+from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Objective
 from regal_jax.search import BrkgaConfig
 
-__all__ = ["Settings", "each", "graph_key"]
+__all__ = ["Settings", "check_pairs", "each", "graph_key"]
 
 
 def _as_key(key: Any) -> tuple[jax.Array, int | None]:
@@ -111,6 +112,28 @@ def each(clusters: Cluster | Sequence[Cluster], count: int) -> Sequence[Cluster]
     """
     if isinstance(clusters, Cluster):
         return [clusters] * count
+    if not isinstance(clusters, Sequence):
+        raise ConfigError(
+            f"clusters: give a Cluster, or a list with one a graph, got {reprlib.repr(clusters)}"
+        )
     if len(clusters) != count:
         raise ConfigError(f"clusters: {len(clusters)} for {count} graphs; give one for all, or one a graph")
     return list(clusters)
+
+
+def check_pairs(graphs: Sequence[Any], clusters: Sequence[Any]) -> None:
+    """Refuses what is no graph or no cluster: a file's name, say.
+
+    Raises:
+      ConfigError: Something else; the message says what to call.
+    """
+    for graph in graphs:
+        if not isinstance(graph, ComputationGraph):
+            raise ConfigError(
+                f"graph: give a ComputationGraph (load_graph reads files), got {reprlib.repr(graph)}"
+            )
+    for cluster in clusters:
+        if not isinstance(cluster, Cluster):
+            raise ConfigError(
+                f"cluster: give a Cluster, e.g. Cluster.uniform(2), got {reprlib.repr(cluster)}"
+            )

@@ -56,12 +56,32 @@ def _cluster(args: argparse.Namespace) -> "Cluster":
 
 def _check_writable(*paths: str | None) -> None:
     """Finds out before a long search, not after it, that its result cannot be saved."""
-    for path in filter(None, paths):
+    for path in paths:
+        if path is None:
+            continue
+        if not path:
+            raise ConfigError("cannot write '': give the name of a file")
         folder = pathlib.Path(path).absolute().parent
         if not folder.is_dir():
             raise ConfigError(f"cannot write {path!r}: no folder {str(folder)!r}; make it first")
-        if pathlib.Path(path).is_dir() or not os.access(folder, os.W_OK):
+        if pathlib.Path(path).exists() and not pathlib.Path(path).is_file():
+            blocked = pathlib.Path(path).is_dir() or not os.access(path, os.W_OK)  # Else a pipe, say.
+        else:
+            blocked = not os.access(folder, os.W_OK)
+        if blocked:
             raise ConfigError(f"cannot write {path!r}: it is a folder, or its folder is read-only")
+
+
+def _check_plot(path: str | None) -> None:
+    """Finds out before a long search that a picture cannot be drawn, or not in that format."""
+    _check_writable(path)
+    if path is None:
+        return
+    from regal_jax.viz import picture_formats
+
+    suffix = pathlib.Path(path).suffix
+    if suffix[1:].lower() not in picture_formats():
+        raise ConfigError(f"cannot draw {path!r}: no picture is of kind {suffix!r}; use .png, .pdf or .svg")
 
 
 def _use_compilation_cache() -> None:
@@ -75,7 +95,8 @@ def _use_compilation_cache() -> None:
 
 def optimize(args: argparse.Namespace) -> int:
     """``regal-jax optimize``."""
-    _check_writable(args.out, args.plot, args.trace)
+    _check_writable(args.out, args.trace)
+    _check_plot(args.plot)
     cluster = _cluster(args)
     graph = _load(args)
     if not args.quiet:

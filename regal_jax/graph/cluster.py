@@ -92,6 +92,8 @@ class Cluster:
                     f"cluster: cannot read {item!r} in transfer {transfer!r}; "
                     "write e.g. 'blocking:latency=5us,bandwidth=50GB/s'"
                 )
+            if key.strip() in options:
+                raise ClusterError(f"cluster: {key.strip()} twice in transfer {transfer!r}; give it once")
             options[key.strip()] = value
         # The constructor parses and refuses: it takes the texts as they are.
         return cls((memory,) * devices, model, **options)  # pyright: ignore[reportArgumentType]

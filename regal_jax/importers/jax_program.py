@@ -194,7 +194,8 @@ def _trace(
         text = next(iter(str(error).splitlines()), "")
         raise FormatError(
             f"cannot trace {name!r}: {type(error).__name__}: {text} "
-            "(it must run under jax.jit on these arguments; see the cause)"
+            "(it must run under jax.jit on these arguments: name those that are no arrays in static_argnums, "
+            "or bind them with functools.partial; see the cause)"
         ) from error
 
 

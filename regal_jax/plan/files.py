@@ -44,10 +44,11 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
     Raises:
       OSError: It cannot be written.
     """
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():  # A pipe or /dev/stdout cannot be replaced.
-        target.write_text(text, encoding="utf-8")
+    # Asked before the links are resolved: /dev/stdout leads to a pipe, which has no path of its own.
+    if Path(path).exists() and not Path(path).is_file():
+        Path(path).write_text(text, encoding="utf-8")
         return
+    target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -187,6 +187,9 @@ class Brkga:
             lambda x: x.reshape(x.shape[0], -1 if x.size else x.shape[1] * x.shape[2], *x.shape[3:]), genes
         )
         shape = jax.tree.leaves(genes)[0].shape[:3]
+        # The draws must not be fused into the decoder: the genes are stored anyway, and some versions of XLA
+        # (that of JAX 0.11.2, on CPU) then compile for ever.
+        flat = lax.optimization_barrier(flat)
         fitness = self.fitness_fn(inputs.problem, flat)
         expected = (shape[0], shape[1] * shape[2])
         if fitness.shape != expected or fitness.dtype != jnp.float32:

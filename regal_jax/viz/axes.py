@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["bare", "byte_scale", "save", "short", "time_scale"]
+__all__ = ["bare", "byte_scale", "picture_formats", "save", "short", "time_scale"]
 
 
 def time_scale(longest: float, time_unit: str) -> tuple[float, str]:
@@ -39,6 +39,13 @@ def bare(ax: "Axes") -> None:
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     ax.tick_params(left=False)
+
+
+def picture_formats() -> frozenset[str]:
+    """Suffixes, without the dot, of the files that `save` can write."""
+    from matplotlib.figure import Figure
+
+    return frozenset(Figure().canvas.get_supported_filetypes())
 
 
 def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:
