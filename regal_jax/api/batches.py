@@ -19,6 +19,8 @@ from regal_jax.search import BrkgaConfig, WarmStart
 __all__ = ["Batch", "make_batches"]
 
 _MOST_GRAPHS: Final = 256
+_MOST_BYTES: Final = 2**36
+"""A single graph whose search would take more than this is refused."""
 _BYTES: Final = 2**30
 """What the populations and simulator states of one batch may take, roughly."""
 
@@ -88,6 +90,11 @@ def _most_graphs(bucket: Bucket, devices: int, blocking: bool, config: BrkgaConf
     events = bucket.ops + bucket.tensors * devices * blocking
     individuals = config.islands * config.population
     each = individuals * (8 * genes + 16 * events + 16 * bucket.ops)
+    if each > _MOST_BYTES:
+        raise ConfigError(
+            f"{bucket.ops} ops, {devices} devices and a population of {individuals} need about "
+            f"{each / 2**30:.0f} GiB; use fewer devices or a smaller population"
+        )
     return int(np.clip(_BYTES // each, 1, _MOST_GRAPHS))
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from regal_jax.cli import commands
 
@@ -32,12 +32,16 @@ examples:
   regal-jax optimize --example gpt2-small --objective peak-memory --devices 1
   regal-jax optimize graph.json --method critical-path      a heuristic alone
 
-exit codes: 0 done; 2 bad input; 3 the best plan found does not fit the memory.
+exit codes: 0 done (Ctrl-C too, with the best plan so far); 2 bad input; 3 the best plan found does not
+fit the memory; 130 interrupted before there was a plan.
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line."""
+    """Says what is wrong with the arguments in one line; takes no abbreviations, which scripts outlive."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: error: {message}; try {self.prog} --help", file=sys.stderr)
@@ -94,10 +98,20 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective", choices=("makespan", "peak-memory"), default="makespan", help="(default makespan)"
     )
-    parser.add_argument("--evaluations", type=_count, default=5000, help="search budget (default 5000)")
+    parser.add_argument(
+        "--evaluations",
+        type=_count,
+        default=5000,
+        help="search budget, spent in whole generations (default 5000)",
+    )
     parser.add_argument("--time-limit", type=_seconds, metavar="S", help="stop the search after S seconds")
     parser.add_argument("--seed", type=_seed, default=0, help="(default 0)")
-    parser.add_argument("--method", default="brkga", metavar="NAME", help="brkga, or a heuristic's name")
+    parser.add_argument(
+        "--method",
+        default="brkga",
+        metavar="NAME",
+        help="brkga, or a heuristic: critical-path, ...; an unknown one lists them",
+    )
     parser.add_argument("--policy", choices=("none",), default="none", help="guide of the search")
     parser.add_argument(
         "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
@@ -110,22 +124,47 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
 
 
 def _others(subparsers: "argparse._SubParsersAction[_Parser]") -> None:
-    convert = subparsers.add_parser("import", help="turn a file or an example into another format")
+    convert = subparsers.add_parser(
+        "import",
+        help="turn a file or an example into another format",
+        description=(
+            "Read a graph from a file, or trace an example, and write it in the format that the "
+            "name of --out tells."
+        ),
+    )
     _source(convert)
     convert.add_argument("--out", metavar="FILE", required=True, help=".json, .pbtxt or .stg, each also .gz")
     convert.set_defaults(run=commands.convert)
 
-    show = subparsers.add_parser("show", help="describe a graph or a plan, or list the examples")
+    show = subparsers.add_parser(
+        "show",
+        help="describe a graph or a plan, or list the examples",
+        description=(
+            "Describe a graph (size, work, critical path, kinds of ops) or a saved plan; with no "
+            "file, list the examples."
+        ),
+    )
     _source(show)
     show.add_argument("--plot", metavar="FILE", help="draw the plan (plans only)")
     show.set_defaults(run=commands.show)
 
-    verify = subparsers.add_parser("verify", help="replay a saved plan exactly; exit 1 if it does not hold")
+    verify = subparsers.add_parser(
+        "verify",
+        help="replay a saved plan exactly; exit 1 if it does not hold",
+        description=(
+            "Replay a saved plan on its graph, exactly, with code that shares nothing with the "
+            "search; exit 1 and one line if any event, time or memory figure does not hold."
+        ),
+    )
     verify.add_argument("plan", metavar="PLAN", help="the plan's JSON")
     _source(verify)
     verify.set_defaults(run=commands.verify)
 
-    generate = subparsers.add_parser("generate", help="make a synthetic graph")
+    generate = subparsers.add_parser(
+        "generate",
+        help="make a synthetic graph",
+        description="Write a random graph; the same family, size and seed give the same file.",
+    )
     generate.add_argument(
         "family", metavar="FAMILY", help="erdos-renyi, layered, ...: an unknown one lists them"
     )

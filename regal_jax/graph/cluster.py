@@ -3,14 +3,17 @@
 import dataclasses
 import enum
 import math
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
 from regal_jax.errors import ClusterError
 from regal_jax.graph.units import Quantity, format_bytes, parse_bandwidth, parse_bytes, parse_time
 
-__all__ = ["Cluster", "TransferModel"]
+__all__ = ["MAX_DEVICES", "Cluster", "TransferModel"]
+
+MAX_DEVICES: Final = 1024
+"""Most devices in a cluster: beyond it, genes and placements cost more than they could tell."""
 
 
 class TransferModel(enum.StrEnum):
@@ -51,6 +54,8 @@ class Cluster:
         try:
             if isinstance(self.memory, str) or not np.ndim(self.memory) or not len(self.memory):
                 raise ValueError(f"memory: give one capacity a device, at least one, got {self.memory!r}")
+            if len(self.memory) > MAX_DEVICES:
+                raise ValueError(f"memory: {len(self.memory)} devices; at most {MAX_DEVICES} are supported")
             memory = tuple(parse_bytes(m, f"memory[{k}]") for k, m in enumerate(self.memory))
             if self.transfer not in TransferModel.__members__.values():
                 names = ", ".join(TransferModel)
@@ -83,6 +88,8 @@ class Cluster:
         """
         if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
             raise ClusterError(f"cluster: devices must be a whole number of at least 1, got {devices!r}")
+        if devices > MAX_DEVICES:
+            raise ClusterError(f"cluster: {devices} devices; at most {MAX_DEVICES} are supported")
         model, _, rest = str(transfer).partition(":")
         options: dict[str, str] = {}
         for item in filter(None, rest.split(",")):

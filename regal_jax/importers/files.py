@@ -5,12 +5,12 @@ import gzip
 import io
 import os
 import pathlib
-import tempfile
 import zlib
 from collections.abc import Iterator
 from typing import Final
 
 from regal_jax.errors import FormatError, GraphError
+from regal_jax.plan.files import write_atomically
 
 __all__ = ["MAX_FILE_BYTES", "PathLike", "at_path", "graph_name", "read_bytes", "read_text", "write_text"]
 
@@ -96,17 +96,6 @@ def write_text(path: PathLike, text: str) -> None:
     if target.suffix == ".gz":
         data = gzip.compress(data, mtime=0)  # equal graphs give equal files
     try:
-        # In the same directory, so that the rename is atomic.
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes files private
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_atomically(target, data)
     except OSError as error:
         raise FormatError(f"{target}: cannot be written: {error.strerror}; check the directory") from None

@@ -32,26 +32,26 @@ from regal_jax.plan.replay import Timeline
 if TYPE_CHECKING:
     from regal_jax.plan.plan import Plan
 
-__all__ = ["FORMAT", "VERSION", "plan_fields", "plan_text", "write_text_atomically"]
+__all__ = ["FORMAT", "VERSION", "plan_fields", "plan_text", "write_atomically"]
 
 FORMAT: Final = "regal_jax.plan"
 VERSION: Final = 1
 
 
-def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Writes all of ``text`` or nothing: whoever reads ``path`` meanwhile sees the old file or the new one.
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes all of ``data`` or nothing: whoever reads ``path`` meanwhile sees the old file or the new one.
 
     Raises:
       OSError: It cannot be written.
     """
     # Asked before the links are resolved: /dev/stdout leads to a pipe, which has no path of its own.
     if Path(path).exists() and not Path(path).is_file():
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_bytes(data)
         return
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(data)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

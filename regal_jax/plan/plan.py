@@ -13,7 +13,7 @@ import numpy as np
 from regal_jax.errors import FormatError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix
 from regal_jax.plan.bounds import Objective, lower_bound
-from regal_jax.plan.files import plan_fields, plan_text, write_text_atomically
+from regal_jax.plan.files import plan_fields, plan_text, write_atomically
 from regal_jax.plan.replay import Timeline, replay
 from regal_jax.plan.schedule import needed_transfers
 from regal_jax.plan.summary import summary
@@ -175,7 +175,7 @@ class Plan:
         Raises:
           OSError: It cannot be written.
         """
-        write_text_atomically(path, self.to_json())
+        write_atomically(path, self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -202,7 +202,7 @@ class Plan:
         Raises:
           OSError: It cannot be written.
         """
-        write_text_atomically(path, json.dumps(self.to_chrome_trace(), allow_nan=False))
+        write_atomically(path, json.dumps(self.to_chrome_trace(), allow_nan=False).encode())
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """Draws the plan, and saves it if there is a ``path``; see `regal_jax.viz.plot_plan`."""
