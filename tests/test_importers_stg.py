@@ -50,6 +50,13 @@ def test_other_graphs_gain_dummies_and_keep_their_times(graph):
     assert inner == pairs
 
 
+@pytest.mark.parametrize("runtime", [1e300, 2.0**60, 5e-324, 0.1])
+def test_any_runtime_comes_back(runtime):
+    builder = GraphBuilder()
+    builder.add_op("a", runtime=runtime)
+    assert parse_stg(format_stg(builder.build())).runtime.tolist() == [0, runtime, 0]
+
+
 def test_makespan_on_one_device_is_the_work():
     graph = generate("layered", 40, 0)
     again = parse_stg(format_stg(graph), time_unit="us")

@@ -144,7 +144,7 @@ def _has_dummies(graph: ComputationGraph, before: list[set[int]]) -> bool:
 
 
 def _number(value: float) -> str:
-    return str(int(value)) if value.is_integer() else repr(value)
+    return str(int(value)) if value.is_integer() and value < 2**53 else repr(value)
 
 
 def _table(tasks: int, rows: list[list], footer: list[str]) -> str:
