@@ -97,7 +97,9 @@ class Brkga:
     def init(self, inputs: Inputs, warm: WarmStart | None) -> BrkgaState:
         """Draw the first population, put in the warm starts, evaluate everyone."""
         c, batch = self.config, inputs.keys.shape[0]
-        seeds = words(seeds_of(inputs.keys), c.islands * c.population * 2)
+        # Without the barrier the seeds' cipher is fused into that of the draws, which XLA of JAX 0.11 compiles
+        # for minutes. A step has its seeds from the state: they are an array there anyway.
+        seeds = lax.optimization_barrier(words(seeds_of(inputs.keys), c.islands * c.population * 2))
         genes = self._sample(inputs, seeds.reshape(batch, c.islands, c.population, 2))
         if warm is not None:
             genes = self._insert(genes, warm)
