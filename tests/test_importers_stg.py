@@ -1,5 +1,7 @@
 """Standard Task Graph files, both directions."""
 
+import sys
+
 import hypothesis
 import pytest
 from importer_cases import STG, controls, graphs, links
@@ -48,6 +50,13 @@ def test_other_graphs_gain_dummies_and_keep_their_times(graph):
     pairs = {(place[u], place[v]) for u, v in links(graph) + controls(graph)}
     inner = {(u, v) for u, v in links(again) if u > 0 and v < n + 1}
     assert inner == pairs
+
+
+@pytest.mark.parametrize("time", [5e-324, 0.1, 7.0, 2.0**53, 1e16, 1e300, sys.float_info.max])
+def test_every_finite_time_is_read_back(time):
+    builder = GraphBuilder()
+    builder.add_op("a", runtime=time)
+    assert parse_stg(format_stg(builder.build())).runtime.tolist() == [0, time, 0]
 
 
 def test_makespan_on_one_device_is_the_work():

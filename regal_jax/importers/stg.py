@@ -144,7 +144,8 @@ def _has_dummies(graph: ComputationGraph, before: list[set[int]]) -> bool:
 
 
 def _number(value: float) -> str:
-    return str(int(value)) if value.is_integer() else repr(value)
+    # Beyond this `repr` has an exponent; written out, 1e300 would have more digits than the reader takes.
+    return str(int(value)) if value.is_integer() and value < 1e16 else repr(value)
 
 
 def _table(tasks: int, rows: list[list], footer: list[str]) -> str:
