@@ -1,5 +1,7 @@
 """Standard Task Graph files, both directions."""
 
+import sys
+
 import hypothesis
 import pytest
 from importer_cases import STG, controls, graphs, links
