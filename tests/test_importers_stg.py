@@ -1,6 +1,5 @@
 """Standard Task Graph files, both directions."""
 
-import sys
 
 import hypothesis
 import pytest
