@@ -39,7 +39,7 @@ def graph():
 
 
 @given(instances())
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
 def test_any_instance_gives_a_verified_plan_no_worse_than_any_heuristic(instance):
     graph, cluster = instance
     for objective in ("makespan", "peak-memory"):

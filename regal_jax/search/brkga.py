@@ -97,8 +97,8 @@ class Brkga:
     def init(self, inputs: Inputs, warm: WarmStart | None) -> BrkgaState:
         """Draw the first population, put in the warm starts, evaluate everyone."""
         c, batch = self.config, inputs.keys.shape[0]
-        # Without the barrier the seeds' cipher is fused into that of the draws, which XLA of JAX 0.11 compiles
-        # for minutes. A step has its seeds from the state: they are an array there anyway.
+        # Without the barrier the seeds' cipher is fused into that of the draws, which XLA of JAX 0.11
+        # compiles for minutes. A step has its seeds from the state: they are an array there anyway.
         seeds = lax.optimization_barrier(words(seeds_of(inputs.keys), c.islands * c.population * 2))
         genes = self._sample(inputs, seeds.reshape(batch, c.islands, c.population, 2))
         if warm is not None:
@@ -189,8 +189,7 @@ class Brkga:
             lambda x: x.reshape(x.shape[0], -1 if x.size else x.shape[1] * x.shape[2], *x.shape[3:]), genes
         )
         shape = jax.tree.leaves(genes)[0].shape[:3]
-        # The draws must not be fused into the decoder: the genes are stored anyway, and some versions of XLA
-        # (that of JAX 0.11.2, on CPU) then compile for ever.
+        # For the same reason the draws must not be fused into the decoder; the genes are stored anyway.
         flat = lax.optimization_barrier(flat)
         fitness = self.fitness_fn(inputs.problem, flat)
         expected = (shape[0], shape[1] * shape[2])
