@@ -1,6 +1,5 @@
 """Standard Task Graph files, both directions."""
 
-
 import hypothesis
 import pytest
 from importer_cases import STG, controls, graphs, links

@@ -138,3 +138,9 @@ def test_drawing_leaves_pyplot_alone():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_notebook_shows_the_picture():
+    from IPython.core.formatters import PNGFormatter
+
+    assert PNGFormatter()(plot_plan(worked_plan()[0])).startswith(b"\x89PNG")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Self
 
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from regal_jax.search import Progress
 

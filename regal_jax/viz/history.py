@@ -32,14 +32,14 @@ def plot_history(plan: Plan, path: str | os.PathLike[str] | None = None, *, widt
     Raises:
       PlanError: The plan has no such history.
     """
-    from matplotlib.figure import Figure
+    from regal_jax.viz.figure import PlanFigure
 
     evaluations, best = _history(plan)
     makespan = plan.objective is Objective.MAKESPAN
     finite = best[np.isfinite(best)]
     top = float(finite.max())
     factor, unit = time_scale(top, plan.time_unit) if makespan else byte_scale(top)
-    figure = Figure(figsize=(width, 0.5 * width), layout="constrained")
+    figure = PlanFigure(figsize=(width, 0.5 * width), layout="constrained")
     ax = figure.subplots()
     ax.step(evaluations, best * factor, where="post", color="#4e79a7", lw=1.6)
     bound = plan.lower_bound

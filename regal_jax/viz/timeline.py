@@ -42,12 +42,12 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str] | None = None, *, width: 
     Returns:
       The figure; no global state of matplotlib is touched.
     """
-    from matplotlib.figure import Figure
+    from regal_jax.viz.figure import PlanFigure
 
     d = plan.cluster.num_devices
     panels = sorted(np.argsort(-plan.peak_memory, kind="stable")[:_MOST_PANELS].tolist())
     heights = [0.5 + max(0.42 * d, 1.2), *(0.95 for _ in panels)]
-    figure = Figure(figsize=(width, sum(heights) + 1.5), layout="constrained")
+    figure = PlanFigure(figsize=(width, sum(heights) + 1.5), layout="constrained")
     axes: list[Axes] = list(
         figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     )
