@@ -1,6 +1,7 @@
 """The accelerated simulator against the host replay: order and memory exactly, time to float32 rounding."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -22,11 +23,13 @@ BUCKET = Bucket(12, 36, 80, 66)
 seeds = st.integers(0, 2**32 - 1)
 
 
-def run_eagerly(problem, genes):
-    return simulate(problem, decode(problem, genes), positions=True)
+def run_eagerly(problem, genes, implementation="xla", **options):
+    return simulate(problem, decode(problem, genes), implementation=implementation, positions=True, **options)
 
 
-run = jax.jit(run_eagerly)
+@pytest.fixture(scope="module", params=["xla", "host"])
+def run(request):
+    return jax.jit(functools.partial(run_eagerly, implementation=request.param))
 
 
 def small_problem(graph, cluster):
@@ -77,7 +80,7 @@ def check(graphs, clusters, genes, result):
 
 @settings(max_examples=150)
 @given(instances(devices=(1, 2, 4)), seeds, st.booleans())
-def test_equals_the_replay(instance, seed, coarse):
+def test_equals_the_replay(run, instance, seed, coarse):
     graph, cluster = instance
     problem = small_problem(graph, cluster)
     genes = random_genes(problem, np.random.default_rng(seed), coarse=coarse)
@@ -85,7 +88,7 @@ def test_equals_the_replay(instance, seed, coarse):
 
 
 @given(instances(size_scale=2**33 + 12345, devices=(2,)), seeds)
-def test_memory_equals_the_replay_of_the_quantised_graph(instance, seed):
+def test_memory_equals_the_replay_of_the_quantised_graph(run, instance, seed):
     graph, cluster = instance
     problem = small_problem(graph, cluster)
     genes = random_genes(problem, np.random.default_rng(seed))
@@ -108,7 +111,7 @@ def test_memory_equals_the_replay_of_the_quantised_graph(instance, seed):
 @pytest.mark.parametrize(
     ("devices", "transfer"), [(2, "blocking"), (4, "blocking"), (3, "delay"), (4, "free")]
 )
-def test_larger_graphs_and_queues_of_more_levels(num_ops, devices, transfer):
+def test_larger_graphs_and_queues_of_more_levels(run, num_ops, devices, transfer):
     rng = np.random.default_rng([num_ops, devices])
     graphs = [random_graph(rng, num_ops, devices, inputs_per_op=2.0) for _ in range(2)]
     clusters = [random_cluster(rng, devices, transfer) for _ in range(2)]
@@ -128,7 +131,7 @@ def mixed_batch(transfer: str, devices: int = 3):
 
 
 @pytest.mark.parametrize("transfer", ["blocking", "delay"])
-def test_company_and_padding_change_nothing(transfer):
+def test_company_and_padding_change_nothing(run, transfer):
     graphs, clusters = mixed_batch(transfer)
     problem = make_problem(graphs, clusters)
     genes = random_genes(problem, np.random.default_rng(0))
@@ -154,11 +157,11 @@ def test_jit_changes_nothing():
     graph, cluster = random_graph(np.random.default_rng(0), 12, 2), Cluster.uniform(2)
     problem = small_problem(graph, cluster)
     genes = random_genes(problem, np.random.default_rng(0))
-    chex.assert_trees_all_equal(run_eagerly(problem, genes), run(problem, genes))
+    chex.assert_trees_all_equal(run_eagerly(problem, genes), jax.jit(run_eagerly)(problem, genes))
 
 
 @given(instances(devices=(1, 2), constraints=False), seeds)
-def test_relabelling_changes_nothing(instance, seed):
+def test_relabelling_changes_nothing(run, instance, seed):
     graph, cluster = instance
     rng = np.random.default_rng(seed)
     new = rng.permutation(graph.num_ops)
@@ -203,7 +206,7 @@ def test_relabelling_changes_nothing(instance, seed):
 # Extremes --------------------------------------------------------------------------------------------
 
 
-def simulate_and_check(graph, cluster, population=2, bucket=None):
+def simulate_and_check(run, graph, cluster, population=2, bucket=None):
     problem = make_problem([graph], cluster, bucket)
     genes = random_genes(problem, np.random.default_rng(0), population)
     check([graph], [cluster], genes, run(problem, genes))
@@ -219,30 +222,30 @@ def simulate_and_check(graph, cluster, population=2, bucket=None):
         (7, 1, "free", 1),
     ],
 )
-def test_no_edges_and_no_tensors(num_ops, devices, transfer, outputs):
+def test_no_edges_and_no_tensors(run, num_ops, devices, transfer, outputs):
     builder = GraphBuilder()
     for o in range(num_ops):
         builder.add_op(f"o{o}", runtime=o + 1.0, outputs=[8] * outputs, temp_bytes=o)
     graph = builder.build()
-    simulate_and_check(graph, Cluster.uniform(devices, transfer=transfer), bucket=Bucket.exact(graph))
+    simulate_and_check(run, graph, Cluster.uniform(devices, transfer=transfer), bucket=Bucket.exact(graph))
 
 
 @pytest.mark.parametrize("transfer", ["blocking", "delay:latency=3"])
-def test_a_chain_of_ten_thousand(transfer):
+def test_a_chain_of_ten_thousand(run, transfer):
     builder = GraphBuilder()
     for o in range(10_000):
         builder.add_op(f"o{o}", runtime=float(o % 3), outputs=[8], inputs=[(o - 1, 0)] if o else [])
-    simulate_and_check(builder.build(), Cluster.uniform(2, transfer=transfer), population=1)
+    simulate_and_check(run, builder.build(), Cluster.uniform(2, transfer=transfer), population=1)
 
 
 @pytest.mark.parametrize("transfer", ["blocking", "delay:latency=3"])
-def test_five_thousand_consumers(transfer):
+def test_five_thousand_consumers(run, transfer):
     builder = GraphBuilder()
     builder.add_op("source", runtime=1.0, outputs=[8, 16])
     for o in range(5000):
         builder.add_op(f"o{o}", runtime=float(o % 7), outputs=[1], inputs=["source:0", "source:1"])
     builder.add_op("sink", inputs=[f"o{o}" for o in range(5000)])
-    simulate_and_check(builder.build(), Cluster.uniform(3, transfer=transfer), population=1)
+    simulate_and_check(run, builder.build(), Cluster.uniform(3, transfer=transfer), population=1)
 
 
 # The contract ----------------------------------------------------------------------------------------
@@ -259,15 +262,17 @@ def test_one_trace_a_bucket():
         traced(problem, random_genes(problem, np.random.default_rng(seed)))
 
 
-def test_what_is_not_asked_for_is_absent():
-    graphs, clusters = mixed_batch("blocking")
+@pytest.mark.parametrize("transfer", ["blocking", "delay"])
+@pytest.mark.parametrize("implementation", ["xla", "host"])
+def test_what_is_not_asked_for_is_absent(implementation, transfer):
+    graphs, clusters = mixed_batch(transfer)
     problem = make_problem(graphs, clusters)
     genes = random_genes(problem, np.random.default_rng(0))
-    full = run(problem, genes)
+    full = jax.jit(run_eagerly)(problem, genes)
     for memory in (False, True):
-        part = jax.jit(lambda p, g, m=memory: simulate(p, decode(p, g), implementation="xla", memory=m))(
-            problem, genes
-        )
+        part = jax.jit(
+            lambda p, g, m=memory: simulate(p, decode(p, g), implementation=implementation, memory=m)
+        )(problem, genes)
         assert part.op_position is part.transfer_position is None
         np.testing.assert_array_equal(part.makespan, full.makespan)
         if memory:
@@ -280,7 +285,7 @@ def test_refusals():
     graphs, clusters = mixed_batch("blocking")
     problem = make_problem(graphs, clusters)
     decisions = decode(problem, random_genes(problem, np.random.default_rng(0)))
-    with pytest.raises(ConfigError, match="unknown 'abacus'; use one of xla"):
+    with pytest.raises(ConfigError, match="unknown 'abacus'; use one of xla, host"):
         simulate(problem, decisions, implementation="abacus")
     with pytest.raises(ConfigError, match="priority has shape"):
         simulate(problem, decisions._replace(priority=decisions.priority[..., :-1]))

@@ -1,12 +1,15 @@
 """`simulate`: decisions to timelines, whichever implementation does it."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import jax
+import jax.extend.backend
 
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Decisions, Problem
+from regal_jax.simulate.host import available, simulate_on_host
 from regal_jax.simulate.lockstep import run
 from regal_jax.simulate.memory import peak_memory
 
@@ -42,9 +45,13 @@ def _lockstep(problem: Problem, decisions: Decisions, memory: bool, positions: b
     return SimulationResult(done.makespan, peak, done.op_position, done.transfer_position)
 
 
+def _host(problem: Problem, decisions: Decisions, memory: bool, positions: bool) -> SimulationResult:
+    return SimulationResult(*simulate_on_host(problem, decisions, memory, positions))
+
+
 Implementation = Callable[[Problem, Decisions, bool, bool], SimulationResult]
 
-IMPLEMENTATIONS: Final[Mapping[str, Implementation]] = {"xla": _lockstep}
+IMPLEMENTATIONS: Final[Mapping[str, Implementation]] = {"xla": _lockstep, "host": _host}
 """Every implementation, by name: ``(problem, decisions, memory, positions) -> SimulationResult``."""
 
 
@@ -61,7 +68,8 @@ def simulate(
     Args:
       problem: ``B`` graphs.
       decisions: ``[B, P, ...]``, from `regal_jax.encoding.decode`.
-      implementation: A name in `IMPLEMENTATIONS`, which then runs or raises; ``None`` chooses.
+      implementation: A name in `IMPLEMENTATIONS`, which then runs or raises; ``None`` chooses the fastest for
+        the platform: ``host`` on CPUs where Numba is installed (extra ``cpu``), else ``xla``.
       memory: Compute the peaks.
       positions: Return the order of events.
 
@@ -72,11 +80,30 @@ def simulate(
     Raises:
       ConfigError: Unknown implementation, or decisions of other sizes than the problem's.
     """
-    name = "xla" if implementation is None else implementation
-    if name not in IMPLEMENTATIONS:
-        raise ConfigError(f"implementation: unknown {name!r}; use one of {', '.join(IMPLEMENTATIONS)}")
+    if implementation is not None and implementation not in IMPLEMENTATIONS:
+        raise ConfigError(
+            f"implementation: unknown {implementation!r}; use one of {', '.join(IMPLEMENTATIONS)}"
+        )
     _check_shapes(problem, decisions)
-    return IMPLEMENTATIONS[name](problem, decisions, memory, positions)
+    if implementation is None:
+        return _simulate_by_platform(problem, decisions, memory, positions)
+    return IMPLEMENTATIONS[implementation](problem, decisions, memory, positions)
+
+
+def _simulate_by_platform(
+    problem: Problem, decisions: Decisions, memory: bool, positions: bool
+) -> SimulationResult:
+    """The fastest implementation for the platform that the program is compiled for."""
+    fastest = {"cpu": _host} if available() else {}
+    only = len(jax.extend.backend.backends()) == 1
+    if only:
+        return fastest.get(jax.default_backend(), _lockstep)(problem, decisions, memory, positions)
+    # A machine with several: which one is known only when the program is lowered.
+    branches = {
+        platform: functools.partial(simulator, memory=memory, positions=positions)
+        for platform, simulator in (*fastest.items(), ("default", _lockstep))
+    }
+    return jax.lax.platform_dependent(problem, decisions, **branches)
 
 
 def _check_shapes(problem: Problem, decisions: Decisions) -> None:

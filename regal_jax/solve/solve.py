@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -13,6 +13,7 @@ from regal_jax.plan import Objective
 from regal_jax.problem import Problem
 from regal_jax.search import (
     BrkgaConfig,
+    FitnessFn,
     Progress,
     SearchResult,
     Stopping,
@@ -24,8 +25,11 @@ from regal_jax.search import (
 
 __all__ = ["solve"]
 
-# One function object an objective: compiled programs are kept by the identity of the functions in them.
-_FITNESS: Final = {objective: functools.partial(fitness, objective=objective) for objective in Objective}
+
+@functools.cache
+def _fitness(objective: Objective, implementation: str | None) -> FitnessFn:
+    """One function object for each: compiled programs are kept by the identity of the functions in them."""
+    return functools.partial(fitness, objective=objective, implementation=implementation)
 
 
 def _sample(proposal: Proposal, key: jax.Array) -> Genes:
@@ -44,6 +48,7 @@ def solve(
     warm: WarmStart | None = None,
     callback: Callable[[Progress], Any] | None = None,
     mesh: Mesh | None = None,
+    implementation: str | None = None,
 ) -> SearchResult:
     """Searches for the best genes of each of ``B`` graphs, all in one compiled program.
 
@@ -57,13 +62,14 @@ def solve(
       warm: Individuals to begin with.
       callback: As in `regal_jax.search.run`.
       mesh: Spread the graphs over its devices (``B`` a multiple of their number); the results are the same.
+      implementation: Of the simulator, as in `regal_jax.simulate.simulate`.
 
     Raises:
       ConfigError: Settings, keys or warm starts that cannot be.
     """
     uniform = UniformProposal.of(gene_shapes(problem))
     return brkga(
-        _FITNESS[Objective(objective)],
+        _fitness(Objective(objective), implementation),
         problem,
         keys,
         stopping,

@@ -1,0 +1,68 @@
+"""The simulator for CPUs: a kernel that Numba compiles (`host_kernel`), which XLA calls (`host_call`).
+
+On a CPU the host is the device: nothing is copied, no Python runs, programs can be kept in JAX's persistent
+compilation cache, and the kernel itself is kept in Numba's.
+"""
+
+import ctypes
+import functools
+import importlib.util
+import os
+
+import jax
+import jax.numpy as jnp
+
+from regal_jax.errors import ConfigError
+from regal_jax.problem import Decisions, Problem
+
+__all__ = ["available", "simulate_on_host"]
+
+
+@functools.cache
+def available() -> bool:
+    """Can programs for CPUs use the kernel? Only if Numba is installed."""
+    return importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+
+
+@functools.cache
+def _register(transfers: bool, memory: bool) -> str:
+    """Loads or compiles one variant of the kernel and tells XLA; its name there."""
+    from regal_jax.simulate.host_kernel import handler
+
+    target = f"regal_jax_simulate_{'events' if transfers else 'delays'}{'_memory' * memory}"
+    address = ctypes.c_void_p(handler(transfers, memory))
+    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(address), platform="cpu")
+    return target
+
+
+def simulate_on_host(
+    problem: Problem, decisions: Decisions, memory: bool, positions: bool
+) -> tuple[jax.Array, jax.Array | None, jax.Array | None, jax.Array | None]:
+    """`regal_jax.simulate.simulate` by the compiled kernel; arguments and results are its.
+
+    Raises:
+      ConfigError: Numba is not installed.
+    """
+    if not available():
+        raise ConfigError("implementation: 'host' needs Numba; pip install 'regal-jax[cpu]', or use 'xla'")
+    from regal_jax.simulate.host_kernel import OPERANDS
+
+    b, p, n = decisions.placement.shape
+    t, d = (problem.bucket.tensors if problem.blocking else 0), problem.num_devices
+    target = _register(problem.blocking, memory)
+    shapes = (
+        jax.ShapeDtypeStruct((b, p), jnp.float32),
+        jax.ShapeDtypeStruct((b, p, d if memory else 0), jnp.int32),
+        jax.ShapeDtypeStruct((b, p, n if positions else 0), jnp.int32),
+        jax.ShapeDtypeStruct((b, p, t if positions else 0, d), jnp.int32),
+    )
+    fields = {**vars(problem), **decisions._asdict()}
+    # Under a vmap the calls come one after another: batches have an axis of their own here.
+    call = jax.ffi.ffi_call(target, shapes, vmap_method="sequential")
+    makespan, peak, op_position, transfer_position = call(*(fields[name] for name in OPERANDS))
+    return (
+        makespan,
+        peak if memory else None,
+        op_position if positions else None,
+        transfer_position if positions else None,
+    )

@@ -1,0 +1,284 @@
+"""How a function compiled by Numba serves as a custom call of XLA, without a line of C.
+
+XLA hands a custom call one pointer to its call frame (``xla/ffi/api/c_api.h``, shipped with jaxlib, whose
+layout is stable across versions; `tests/test_host.py` compares the numbers below with that header). A frame
+is read here as an array of 64-bit words. The work is cut into chunks that the calling thread and tasks on
+XLA's own thread pool take one after another, so there is no second pool to compete with.
+"""
+
+# What Numba compiles is no Python to pyright: an intrinsic is called without its first argument.
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportPrivateImportUsage=false
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils, typing
+from numba.extending import intrinsic
+
+__all__ = [
+    "API_VERSION",
+    "allocate",
+    "answer_metadata",
+    "free",
+    "leading_zeros",
+    "operand",
+    "pointer",
+    "result",
+    "share",
+    "size_of",
+    "take",
+    "task_of",
+]
+
+API_VERSION: Final = (0, 1)
+"""The version of the interface that is asked for: XLA refuses to register what it does not support."""
+
+# Nobody calls these from Python, and the wrappers for that would take as long to compile as the rest.
+_compiled = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+# Places of the words that are read, see c_api.h. A struct begins with its size and its extensions.
+_EXTENSION: Final = 1
+_API: Final = 2
+_CONTEXT: Final = 3
+_ARGS: Final = 9
+_RESULTS: Final = 14
+_BUFFER_DATA: Final = 3
+_BUFFER_RANK: Final = 4
+_BUFFER_DIMS: Final = 5
+_API_ERROR_DESTROY: Final = 8
+_API_SCHEDULE: Final = 17
+_API_NUM_THREADS: Final = 18
+
+
+@intrinsic
+def pointer(_: Any, address: Any, dtype: Any) -> Any:
+    """A typed pointer from an address: ``pointer(address, np.int32)``."""
+    kind = types.CPointer(dtype.instance_type)
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(kind))
+
+    return kind(types.int64, dtype), build
+
+
+@intrinsic
+def leading_zeros(_: Any, word: Any) -> Any:
+    """Zero bits above the highest one of a uint64 that is not 0."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), build
+
+
+@intrinsic
+def _call(_: Any, function: Any, argument: Any) -> Any:
+    """Calls ``int64 function(int64)`` at an address."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        return builder.call(builder.inttoptr(args[0], ir.FunctionType(word, [word]).as_pointer()), [args[1]])
+
+    return types.int64(types.int64, types.int64), build
+
+
+@intrinsic
+def _fetch_add(_: Any, address: Any, value: Any) -> Any:
+    """Adds to the 64-bit word at an address, atomically, and returns what was there."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), build
+
+
+@intrinsic
+def allocate(_: Any, size: Any) -> Any:
+    """The address of so many bytes, to be freed."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(context.nrt.allocate(builder, args[0]), ir.IntType(64))
+
+    return types.int64(types.int64), build
+
+
+@intrinsic
+def free(_: Any, address: Any) -> Any:
+    """Frees what `allocate` gave."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        context.nrt.free(builder, builder.inttoptr(args[0], cgutils.voidptr_t))
+        return args[0]
+
+    return types.int64(types.int64), build
+
+
+def task_of(work: Callable[..., int]) -> Any:
+    """An intrinsic that gives the address of ``work`` as a C function ``int64 (int64 block)``.
+
+    Args:
+      work: To be compiled: ``int64 work(block, *flags)``.
+
+    Returns:
+      An intrinsic to be called with the flags, of which each type gives a function of its own.
+    """
+
+    @intrinsic
+    def task(_: Any, first: Any, second: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            word = ir.IntType(64)
+            name = builder.module.get_unique_name("task")
+            function = ir.Function(builder.module, ir.FunctionType(word, [word]), name=name)
+            function.linkage = "internal"
+            inner = ir.IRBuilder(function.append_basic_block())
+            inside = typing.signature(types.int64, types.int64, first, second)
+            compiled = context.compile_subroutine(inner, work, inside)
+            flags = [context.get_constant_undef(flag) for flag in (first, second)]
+            _, done = context.call_internal_no_propagate(
+                inner, compiled.fndesc, inside, [function.args[0], *flags]
+            )
+            inner.ret(done)
+            return builder.ptrtoint(function, word)
+
+        return types.int64(first, second), build
+
+    return task
+
+
+@_compiled
+def _words(address):
+    return pointer(address, np.int64)
+
+
+@_compiled
+def _buffer(frame, list_at, i):
+    return _words(_words(_words(frame)[list_at])[i])
+
+
+@_compiled
+def size_of(frame, i, axis):
+    """Size of operand ``i`` along an axis."""
+    return _words(_buffer(frame, _ARGS, i)[_BUFFER_DIMS])[axis]
+
+
+@_compiled
+def operand(frame, i):
+    """Address of operand ``i``."""
+    return _buffer(frame, _ARGS, i)[_BUFFER_DATA]
+
+
+@_compiled
+def result(frame, i):
+    """Address of result ``i``, 0 if it is empty."""
+    dims, rank = _words(_buffer(frame, _RESULTS, i)[_BUFFER_DIMS]), _buffer(frame, _RESULTS, i)[_BUFFER_RANK]
+    for axis in range(rank):
+        if dims[axis] == 0:
+            return 0
+    return _buffer(frame, _RESULTS, i)[_BUFFER_DATA]
+
+
+@_compiled
+def answer_metadata(frame):
+    """Tells XLA, if that is what it asks, which version of the interface this is; was it?"""
+    extension = _words(frame)[_EXTENSION]
+    # The only extension so far; its struct ends with the address of what is to be filled in.
+    if extension == 0 or pointer(extension + 8, np.int32)[0] != 1:
+        return False
+    version = pointer(_words(extension)[3] + 24, np.int32)
+    version[0] = API_VERSION[0]
+    version[1] = API_VERSION[1]
+    return True
+
+
+@_compiled
+def _ask(frame, function, arguments, size):
+    """Calls a function of XLA with its struct of arguments; did it succeed?"""
+    words, api = _words(arguments), _words(frame)[_API]
+    words[0], words[1], words[2] = size, 0, _words(frame)[_CONTEXT]
+    error = _call(_words(api)[function], arguments)
+    if error != 0:
+        words[0], words[2] = 24, error
+        _call(_words(api)[_API_ERROR_DESTROY], arguments)
+    return error == 0
+
+
+@_compiled
+def _threads(frame, arguments):
+    """Threads of XLA's pool."""
+    words = _words(arguments)
+    words[3], words[4] = arguments + 32, 1
+    return words[4] if _ask(frame, _API_NUM_THREADS, arguments, 32) else 1
+
+
+@_compiled
+def _schedule(frame, task, block, arguments):
+    """Asks XLA's pool to run ``task(block)``; will it?"""
+    words = _words(arguments)
+    words[3], words[4] = task, block
+    return _ask(frame, _API_SCHEDULE, arguments, 40)
+
+
+# The block that the threads of one call share: the next chunk, chunks done, threads that hold the block, the
+# frame, chunks in all. A task may start when everything is done and the frame is gone, so the block has a
+# life of its own, and nobody may read the frame who has not taken a chunk.
+_NEXT: Final = 0
+_DONE: Final = 8
+_HOLDERS: Final = 16
+_FRAME: Final = 24
+_CHUNKS: Final = 32
+_BLOCK_BYTES: Final = 40
+_ARGUMENT_BYTES: Final = 40
+"""The largest struct of arguments."""
+
+
+@_compiled
+def take(block, finished):
+    """Takes a chunk.
+
+    Args:
+      block: What the task was called with.
+      finished: Has this thread just done a chunk?
+
+    Returns:
+      The number of the chunk, and the frame; -1 and no frame if none is left, and then this thread must
+      not touch the block again.
+    """
+    if finished:
+        _fetch_add(block + _DONE, 1)
+    words = _words(block)
+    chunk = _fetch_add(block + _NEXT, 1)
+    if chunk < words[_CHUNKS >> 3]:
+        return chunk, words[_FRAME >> 3]
+    if _fetch_add(block + _HOLDERS, -1) == 1:
+        free(block)
+    return -1, 0
+
+
+@_compiled
+def share(frame, task, chunks, alone):
+    """Runs a task on as many threads as are useful, this one among them, until all chunks are done.
+
+    Args:
+      frame: The call frame.
+      task: Address of a function that calls `take` until nothing is left.
+      chunks: How many there are.
+      alone: Use no other thread?
+    """
+    block, arguments = allocate(_BLOCK_BYTES), allocate(_ARGUMENT_BYTES)
+    words = _words(block)
+    helpers = 0 if alone else min(_threads(frame, arguments), chunks) - 1
+    # This function holds the block, too, until everything is done.
+    words[0], words[1], words[2], words[3], words[4] = 0, 0, helpers + 2, frame, chunks
+    for _ in range(helpers):
+        if not _schedule(frame, task, block, arguments):
+            _fetch_add(block + _HOLDERS, -1)
+    _call(task, block)
+    while _fetch_add(block + _DONE, 0) < chunks:
+        pass
+    if _fetch_add(block + _HOLDERS, -1) == 1:
+        free(block)
+    free(arguments)

@@ -1,0 +1,589 @@
+"""The simulator as one compiled loop for CPUs: one candidate at a time, event by event.
+
+Its inner loop has few branches that a processor could mispredict: an event is a packed word that says all
+about it, a transfer and a compute take the same path, and the queue of ready events is a set of bits. An
+event's bit stands at its rank in the order of keys (one radix sort a candidate), so that to take the next
+event is to find the highest bit, in one 64-bit word or a few. Arrays are plain pointers, because Numba
+compiles its own arrays for half a minute here; sizes are in `Graph`.
+
+References:
+  docs/design.md, part 1, and part 5 on speed.
+"""
+
+# What Numba compiles is no Python to pyright: an intrinsic is called without its first argument.
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportPrivateImportUsage=false
+
+import pathlib
+import zlib
+from collections import namedtuple
+from typing import Final
+
+import numpy as np
+from numba import cfunc, njit, types
+
+from regal_jax.simulate import host_call
+from regal_jax.simulate.host_call import (
+    allocate,
+    answer_metadata,
+    free,
+    leading_zeros,
+    operand,
+    pointer,
+    result,
+    share,
+    size_of,
+    take,
+    task_of,
+)
+
+__all__ = ["OPERANDS", "handler"]
+
+OPERANDS: Final = (
+    *("num_ops", "num_tensors", "runtime", "indegree", "op_row", "successor", "via", "tensor_op"),
+    *("transfer_time", "size", "keep", "temp", "placement", "priority", "transfer_priority"),
+)
+"""Operands of the custom call, by their names in `regal_jax.problem`; its results are those of `simulate`."""
+_NUM_OPS, _NUM_TENSORS, _RUNTIME, _INDEGREE, _OP_ROW, _SUCCESSOR, _VIA, _TENSOR_OP = range(8)
+_TRANSFER_TIME, _SIZE, _KEEP, _TEMP, _PLACEMENT, _PRIORITY, _TRANSFER_PRIORITY = range(8, 15)
+
+_PLACE_BITS: Final = 10
+"""A device fits (`regal_jax.graph.Cluster` has at most 1024)."""
+_PLACE: Final = (1 << _PLACE_BITS) - 1
+_ROW_BITS: Final = 28
+_ROW: Final = (1 << _ROW_BITS) - 1
+_KEY_SHIFT: Final = _ROW_BITS + 2 * _PLACE_BITS
+"""An event, packed: key, row (an op, or ``N`` and a tensor), source, device."""
+_FEW: Final = 4096
+"""So many events need one word of summary, which then stays in a register."""
+_U = np.uint64
+_WORD: Final = _U(6)
+_BIT: Final = _U(63)
+
+_compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+Graph = namedtuple("Graph", "b p n t d e ops tensors runtime indegree tensor_op transfer_time rows links")
+"""One graph of a batch; ``L = N + T``, ops then tensors.
+
+Attributes:
+  b, p, n, t, d, e: Sizes of the call: ``B``, ``P``, ``N``, ``T``, ``D`` and ``E + C``.
+  ops, tensors: Numbers without padding.
+  runtime: ``[N, D]`` float32.
+  indegree: ``[N]`` int32.
+  tensor_op: ``[T]`` int32.
+  transfer_time: ``[T]`` float32.
+  rows: ``[L, 3]`` uint32: where the data links of an op, or of a tensor, begin and end, and where the control
+    links of an op, which stand behind them, end.
+  links: ``[E + C, 2]`` uint32: the successor; the tensor.
+"""
+
+Memory = namedtuple("Memory", "size keep temp outputs input_row inputs")
+"""What accounting for memory needs besides; ``None`` stands where nobody asks.
+
+Attributes:
+  size: ``[T]`` int32.
+  keep: ``[T]`` bool.
+  temp: ``[N]`` int32.
+  outputs: ``[N + 1]`` uint32, where each op's tensors begin.
+  input_row: ``[N + 1]`` uint32, where each op's inputs begin.
+  inputs: ``[E]`` uint32, tensors.
+"""
+
+Candidate = namedtuple(
+    "Candidate", "placement priority transfer_priority positions op_position transfer_position"
+)
+"""Decisions: ``[N]`` int32, ``[N]`` uint16, ``[T, D]`` uint16; and, if
+``positions``, where to write ``[N]`` and ``[T, D]`` int32."""
+
+Scratch = namedtuple(
+    "Scratch", "state arrival clock readers arrived held peak rank order listed sorted digits low middle high"
+)
+"""Working memory for one candidate at a time; ``M = N + T * D`` events at most.
+
+Attributes:
+  state: ``[N]`` uint32: predecessors that have not run, above `_PLACE_BITS` of the op's device.
+  arrival: ``[N]`` float32, when everything that has run is there.
+  clock: ``[D]`` float32.
+  readers: ``[T, D]`` int32, consumers that have not run on each device; a transfer is one at home.
+  arrived: ``[T, D]`` bool, is the copy there? Only without transfer events.
+  held, peak: ``[D]`` int64.
+  rank: ``[M]`` uint32, of each event in the order of keys; the last goes first. Always less than ``M``, also
+    for an event that does not exist.
+  order: ``[M]`` int64, packed events in that order.
+  listed, sorted: ``[M + 1]`` int64, packed events before, and between the passes of, the sort.
+  digits: ``[512]`` uint32.
+  low, middle, high: Bits of the ready events, of the words with any bit, of the words with any such bit.
+"""
+
+
+@_compiled
+def _make_scratch(g):
+    """Scratch, all zeros, and its address, to be freed."""
+    n, d, td = g.n, g.d, g.t * g.d
+    m = n + td
+    # Eight bytes a number, whatever it is: simple, and few of them are less.
+    arrival = n
+    clock = arrival + n
+    readers = clock + d
+    arrived = readers + td
+    held = arrived + td
+    peak = held + d
+    rank = peak + d
+    order = rank + m
+    listed = order + m
+    between = listed + m + 1
+    digits = between + m + 1
+    low = digits + 512
+    middle = low + (m >> 6) + 1
+    high = middle + (m >> 12) + 1
+    words = high + (m >> 18) + 1
+    at = allocate(8 * words)
+    for i in range(words):
+        pointer(at, np.int64)[i] = 0
+    return at, Scratch(
+        pointer(at, np.uint32),
+        pointer(at + 8 * arrival, np.float32),
+        pointer(at + 8 * clock, np.float32),
+        pointer(at + 8 * readers, np.int32),
+        pointer(at + 8 * arrived, np.int8),
+        pointer(at + 8 * held, np.int64),
+        pointer(at + 8 * peak, np.int64),
+        pointer(at + 8 * rank, np.uint32),
+        pointer(at + 8 * order, np.int64),
+        pointer(at + 8 * listed, np.int64),
+        pointer(at + 8 * between, np.int64),
+        pointer(at + 8 * digits, np.uint32),
+        pointer(at + 8 * low, np.uint64),
+        pointer(at + 8 * middle, np.uint64),
+        pointer(at + 8 * high, np.uint64),
+    )
+
+
+@_compiled
+def _sizes(frame):
+    """A `Graph` of the call's sizes alone."""
+    b, p, n = size_of(frame, _PLACEMENT, 0), size_of(frame, _PLACEMENT, 1), size_of(frame, _PLACEMENT, 2)
+    t, d, e = size_of(frame, _TENSOR_OP, 1), size_of(frame, _RUNTIME, 2), size_of(frame, _VIA, 1)
+    none, none_ = pointer(0, np.float32), pointer(0, np.int32)
+    return Graph(
+        b, p, n, t, d, e, 0, 0, none, none_, none_, none, pointer(0, np.uint32), pointer(0, np.uint32)
+    )
+
+
+@_compiled
+def _regroup(frame, i, sizes, at):
+    """Graph ``i`` of the call, its rows and links (``8 * (N + T + E + C)`` words) written to ``at``."""
+    n, t, d, e = sizes.n, sizes.t, sizes.d, sizes.e
+    rows, links = pointer(at, np.uint32), pointer(at + 12 * (n + t), np.uint32)
+    op_row = pointer(operand(frame, _OP_ROW) + 8 * i * n, np.int32)
+    successor = pointer(operand(frame, _SUCCESSOR) + 4 * i * e, np.int32)
+    via = pointer(operand(frame, _VIA) + 4 * i * e, np.int32)
+    ops = pointer(operand(frame, _NUM_OPS), np.int32)[i]
+    for row in range(3 * (n + t)):
+        rows[row] = 0
+    for o in range(ops):
+        begin, end = op_row[2 * o], op_row[2 * o + 1]
+        rows[3 * o] = begin
+        rows[3 * o + 1] = begin
+        rows[3 * o + 2] = end
+        for j in range(begin, end):
+            links[2 * j] = successor[j]
+            links[2 * j + 1] = via[j]
+            if via[j] < t:
+                rows[3 * o + 1] = j + 1
+                row = 3 * (n + via[j])
+                # A tensor's consumers stand together; an end of 0 says that this is the first.
+                rows[row] = j if rows[row + 1] == 0 else rows[row]
+                rows[row + 1] = j + 1
+                rows[row + 2] = j + 1
+    return Graph(
+        *(sizes.b, sizes.p, n, t, d, e, ops, np.int64(pointer(operand(frame, _NUM_TENSORS), np.int32)[i])),
+        pointer(operand(frame, _RUNTIME) + 4 * i * n * d, np.float32),
+        pointer(operand(frame, _INDEGREE) + 4 * i * n, np.int32),
+        pointer(operand(frame, _TENSOR_OP) + 4 * i * t, np.int32),
+        pointer(operand(frame, _TRANSFER_TIME) + 4 * i * t, np.float32),
+        *(rows, links),
+    )
+
+
+@_compiled
+def _regroup_memory(frame, i, g, at):
+    """`Memory` of a graph, its rows and inputs (``4 * (2 * (N + 1) + E + C)`` bytes) written to ``at``."""
+    n = g.n
+    outputs, input_row = pointer(at, np.uint32), pointer(at + 4 * (n + 1), np.uint32)
+    inputs = pointer(at + 8 * (n + 1), np.uint32)
+    for o in range(n + 1):
+        outputs[o] = 0
+        input_row[o] = 0
+    for t in range(g.tensors):
+        outputs[g.tensor_op[t] + 1] += 1
+        for j in range(g.rows[3 * (n + t)], g.rows[3 * (n + t) + 1]):
+            input_row[g.links[2 * j]] += 1
+    for o in range(n):
+        outputs[o + 1] += outputs[o]
+        input_row[o + 1] += input_row[o]
+    # Each row is filled from its end, so that what said where it ends says at last where it begins.
+    for t in range(g.tensors - 1, -1, -1):
+        for j in range(g.rows[3 * (n + t)], g.rows[3 * (n + t) + 1]):
+            last = input_row[g.links[2 * j]] - 1
+            input_row[g.links[2 * j]] = last
+            inputs[last] = t
+    return Memory(
+        pointer(operand(frame, _SIZE) + 4 * i * g.t, np.int32),
+        pointer(operand(frame, _KEEP) + i * g.t, np.int8),
+        pointer(operand(frame, _TEMP) + 4 * i * n, np.int32),
+        *(outputs, input_row, inputs),
+    )
+
+
+@_compiled
+def _candidate(frame, i, j, g):
+    """Candidate ``j`` of graph ``i``."""
+    at = i * g.p + j
+    op_position, transfer_position = result(frame, 2), result(frame, 3)
+    return Candidate(
+        pointer(operand(frame, _PLACEMENT) + 4 * at * g.n, np.int32),
+        pointer(operand(frame, _PRIORITY) + 2 * at * g.n, np.uint16),
+        pointer(operand(frame, _TRANSFER_PRIORITY) + 2 * at * g.t * g.d, np.uint16),
+        op_position != 0,
+        pointer(op_position + 4 * at * g.n, np.int32),
+        pointer(transfer_position + 4 * at * g.t * g.d, np.int32),
+    )
+
+
+@_compiled
+def _count_readers(g, c, s):
+    """Consumers of each tensor on each device."""
+    d = g.d
+    for i in range(g.tensors * d):
+        s.readers[i] = 0
+    for t in range(g.tensors):
+        for j in range(g.rows[3 * (g.n + t)], g.rows[3 * (g.n + t) + 1]):
+            s.readers[t * d + c.placement[g.links[2 * j]]] += 1
+
+
+@_compiled
+def _begin_memory(g, memory, c, s):
+    """A copy elsewhere is one more consumer at home, and what is kept has one there that never runs."""
+    d = g.d
+    for t in range(g.tensors):
+        home = c.placement[g.tensor_op[t]]
+        extra = np.int32(memory.keep[t])
+        for k in range(d):
+            extra += np.int32((k != home) & (s.readers[t * d + k] > 0))
+            s.arrived[t * d + k] = 0
+        s.readers[t * d + home] += extra
+    for k in range(d):
+        s.held[k] = 0
+        s.peak[k] = 0
+
+
+@_compiled
+def _list_events(g, c, transfers, s):
+    """Packs every event there is, the highest id first, and counts the digits of their keys."""
+    d = g.d
+    for i in range(512):
+        s.digits[i] = 0
+    m = 0
+    if transfers is not None:
+        for t in range(g.tensors - 1, -1, -1):
+            home = np.int64(c.placement[g.tensor_op[t]])
+            base = (g.n + t) << (2 * _PLACE_BITS) | home << _PLACE_BITS
+            for k in range(d - 1, -1, -1):
+                key = np.int64(c.transfer_priority[t * d + k])
+                # Written in any case, and overwritten by the next if it does not exist: no branch.
+                s.listed[m] = key << _KEY_SHIFT | base | k
+                exists = np.uint32((s.readers[t * d + k] != 0) & (k != home))
+                s.digits[key & 255] += exists
+                s.digits[256 + (key >> 8)] += exists
+                m += np.int64(exists)
+    for o in range(g.ops - 1, -1, -1):
+        key, place = np.int64(c.priority[o]), np.int64(c.placement[o])
+        s.listed[m] = key << _KEY_SHIFT | o << (2 * _PLACE_BITS) | place << _PLACE_BITS | place
+        s.digits[key & 255] += 1
+        s.digits[256 + (key >> 8)] += 1
+        m += 1
+    return m
+
+
+@_compiled
+def _rank(m, g, s):
+    """Sorts the events by their keys; of equal keys the lowest id comes last, since it goes first."""
+    low = high = np.uint32(0)
+    for i in range(256):
+        count = s.digits[i]
+        s.digits[i] = low
+        low += count
+        count = s.digits[256 + i]
+        s.digits[256 + i] = high
+        high += count
+    for i in range(m):
+        event = s.listed[i]
+        digit = (event >> _KEY_SHIFT) & 255
+        s.sorted[s.digits[digit]] = event
+        s.digits[digit] += 1
+    for i in range(m):
+        event = s.sorted[i]
+        digit = 256 + ((event >> (_KEY_SHIFT + 8)) & 255)
+        r = s.digits[digit]
+        s.digits[digit] = r + 1
+        s.order[r] = event
+        row = (event >> (2 * _PLACE_BITS)) & _ROW
+        s.rank[row if row < g.n else g.n + (row - g.n) * g.d + (event & _PLACE)] = r
+
+
+@_compiled
+def _push(s, summary, r, on, many):
+    """Sets the bit of rank ``r`` if ``on`` is 1; if it is 0, nothing happens."""
+    s.low[r >> _WORD] |= on << (r & _BIT)
+    r >>= _WORD
+    if many is None:
+        return summary | on << r
+    s.middle[r >> _WORD] |= on << (r & _BIT)
+    r >>= _WORD
+    s.high[r >> _WORD] |= on << (r & _BIT)
+    return summary | on << (r >> _WORD)
+
+
+@_compiled
+def _pop(s, summary, many):
+    """Clears the highest bit; its rank, and the summary without it."""
+    i = _BIT - leading_zeros(summary)
+    if many is not None:
+        i = (i << _WORD) | (_BIT - leading_zeros(s.high[i]))
+        i = (i << _WORD) | (_BIT - leading_zeros(s.middle[i]))
+    word = s.low[i]
+    bit = _BIT - leading_zeros(word)
+    r = (i << _WORD) | bit
+    word &= ~(_U(1) << bit)
+    s.low[i] = word
+    if many is not None:
+        word = s.middle[i >> _WORD] & ~(_U(word == 0) << (i & _BIT))
+        i >>= _WORD
+        s.middle[i] = word
+        word = s.high[i >> _WORD] & ~(_U(word == 0) << (i & _BIT))
+        i >>= _WORD
+        s.high[i] = word
+    return r, summary & ~(_U(word == 0) << i)
+
+
+@_compiled
+def _begin(g, c, m, s, many):
+    """Everything at its start; the ops without predecessors are ready."""
+    for k in range(g.d):
+        s.clock[k] = 0
+    for i in range((m >> 6) + 1):
+        s.low[i] = 0
+    if many is not None:
+        for i in range((m >> 12) + 1):
+            s.middle[i] = 0
+        for i in range((m >> 18) + 1):
+            s.high[i] = 0
+    summary = _U(0)
+    for o in range(g.ops):
+        waiting = g.indegree[o]
+        s.state[o] = waiting << _PLACE_BITS | c.placement[o]
+        s.arrival[o] = 0
+        summary = _push(s, summary, _U(s.rank[o]), _U(waiting == 0), many)
+    return summary
+
+
+@_compiled
+def _compute_memory(op, k, g, memory, c, transfers, s):
+    """Accounts for ``op``, which is taken on device ``k``."""
+    d = g.d
+    begin, end = memory.input_row[op], memory.input_row[op + 1]
+    first, last = memory.outputs[op], memory.outputs[op + 1]
+    held = s.held[k]
+    if transfers is None:
+        for j in range(begin, end):
+            t = memory.inputs[j]
+            home = c.placement[g.tensor_op[t]]
+            if home != k and s.arrived[t * d + k] == 0:
+                s.arrived[t * d + k] = 1
+                held += memory.size[t]
+                _read(t, home, d, memory, s)
+    for t in range(first, last):
+        held += memory.size[t]
+    s.peak[k] = max(s.peak[k], held + memory.temp[op])
+    for t in range(first, last):
+        held -= memory.size[t] * np.int64(s.readers[t * d + k] == 0)
+    s.held[k] = held
+    for j in range(begin, end):
+        _read(memory.inputs[j], k, d, memory, s)
+
+
+@_compiled
+def _read(t, k, d, memory, s):
+    """One consumer of ``t`` on device ``k`` has run; after the last one it is freed."""
+    left = s.readers[t * d + k] - 1
+    s.readers[t * d + k] = left
+    s.held[k] -= memory.size[t] * np.int64(left == 0)
+
+
+@_compiled
+def _timing(row, source, k, g, transfers, s):
+    """Start and duration of an event move the clocks of the devices it holds; its finish."""
+    if transfers is not None and row >= g.n:
+        finish = max(s.clock[source], s.clock[k]) + g.transfer_time[row - g.n]
+        s.clock[source] = finish
+    else:
+        finish = max(s.clock[k], s.arrival[row]) + g.runtime[row * g.d + k]
+    s.clock[k] = finish
+    return finish
+
+
+@_compiled
+def _spread(row, k, finish, g, transfers, s, summary, many):
+    """Tells the successors of an event, and pushes those that have become ready."""
+    is_op, one = row < g.n, 1 << _PLACE_BITS
+    for j in range(g.rows[3 * row], g.rows[3 * row + 1]):
+        o, t, state = np.int64(g.links[2 * j]), np.int64(g.links[2 * j + 1]), np.int64(0)
+        state = np.int64(s.state[o])
+        place = state & _PLACE
+        here = np.int64(place == k)
+        if transfers is None:
+            state -= one
+            arrival = finish + (np.float32(0) if here else g.transfer_time[t])
+            s.arrival[o] = max(s.arrival[o], arrival)
+            event, on = o, np.int64(state < one)
+        else:
+            # A remote consumer pushes the transfer, again and again if there are several; the transfer,
+            # when it has run, tells those on its device. All without a branch.
+            state -= here * one
+            away = g.n + t * g.d + place
+            event = away + (o - away) * here
+            on = (here & np.int64(state < one)) | (np.int64(is_op) & (1 - here))
+        s.state[o] = state
+        summary = _push(s, summary, _U(s.rank[event]), _U(on), many)
+    for j in range(g.rows[3 * row + 1], g.rows[3 * row + 2]):
+        o = g.links[2 * j]
+        s.arrival[o] = max(s.arrival[o], finish)
+        state = np.int64(s.state[o]) - one
+        s.state[o] = state
+        summary = _push(s, summary, _U(s.rank[o]), _U(state < one), many)
+    return summary
+
+
+@_compiled
+def _events(m, g, memory, c, transfers, s, many):
+    """Takes all events in order."""
+    summary = _begin(g, c, m, s, many)
+    taken = 0
+    while summary != _U(0):
+        r, summary = _pop(s, summary, many)
+        event = s.order[r]
+        row = (event >> (2 * _PLACE_BITS)) & _ROW
+        source, k = (event >> _PLACE_BITS) & _PLACE, event & _PLACE
+        finish = _timing(row, source, k, g, transfers, s)
+        if memory is not None:
+            if row < g.n:
+                _compute_memory(row, k, g, memory, c, transfers, s)
+            else:
+                t = row - g.n
+                s.held[k] += memory.size[t]
+                s.peak[k] = max(s.peak[k], s.held[k])
+                _read(t, source, g.d, memory, s)
+        if c.positions:
+            if row < g.n:
+                c.op_position[row] = taken
+            else:
+                c.transfer_position[(row - g.n) * g.d + k] = taken
+        taken += 1
+        summary = _spread(row, k, finish, g, transfers, s, summary, many)
+
+
+@_compiled
+def _run(g, memory, c, transfers, s):
+    """Simulates one candidate; ``s.clock`` and ``s.peak`` have what came out."""
+    if c.positions:
+        for o in range(g.n):
+            c.op_position[o] = -1
+        if transfers is not None:
+            for i in range(g.t * g.d):
+                c.transfer_position[i] = -1
+    if transfers is not None or memory is not None:
+        _count_readers(g, c, s)
+    m = _list_events(g, c, transfers, s)
+    _rank(m, g, s)
+    if memory is not None:
+        _begin_memory(g, memory, c, s)
+    if m <= _FEW:
+        _events(m, g, memory, c, transfers, s, None)
+    else:
+        _events(m, g, memory, c, transfers, s, True)
+
+
+@_compiled
+def _chunk(g):
+    """Candidates a chunk: so few that all threads end together, so many that few chunks are taken."""
+    return max(1, min(g.p, g.b * g.p // 32))
+
+
+def _work(block, transfers, with_memory):
+    """A task: takes chunks of candidates of one graph until none is left."""
+    chunk, frame = take(block, False)
+    if chunk < 0:
+        return 0
+    sizes = _sizes(frame)
+    size = _chunk(sizes)
+    each = (sizes.p + size - 1) // size
+    n, t, d, e = sizes.n, sizes.t, sizes.d, sizes.e
+    scratch_at, s = _make_scratch(sizes)
+    links_at, memory_at = allocate(12 * (n + t) + 8 * e), allocate(4 * (2 * (n + 1) + e))
+    while chunk >= 0:
+        i = chunk // each
+        g = _regroup(frame, i, sizes, links_at)
+        memory = None if with_memory is None else _regroup_memory(frame, i, g, memory_at)
+        makespan, peak = pointer(result(frame, 0), np.float32), pointer(result(frame, 1), np.int32)
+        first = chunk % each * size
+        for j in range(first, min(first + size, g.p)):
+            _run(g, memory, _candidate(frame, i, j, g), transfers, s)
+            at = i * g.p + j
+            makespan[at] = 0
+            for k in range(d):
+                makespan[at] = max(makespan[at], s.clock[k])
+                if with_memory is not None:
+                    peak[at * d + k] = s.peak[k]
+        chunk, frame = take(block, True)
+    free(scratch_at)
+    free(links_at)
+    free(memory_at)
+    return 0
+
+
+_task = task_of(_work)
+
+
+@_compiled
+def _answer(frame, task):
+    """Answers one call of XLA; 0 says that all is well."""
+    if not answer_metadata(frame):
+        g = _sizes(frame)
+        chunks = g.b * ((g.p + _chunk(g) - 1) // _chunk(g))
+        # To wake a thread takes some microseconds, a step of the simulation some nanoseconds.
+        alone = g.b * g.p * (g.n + g.e) < 8192
+        if chunks > 0:
+            share(frame, task, chunks, alone)
+    return 0
+
+
+def handler(transfers: bool, memory: bool) -> int:
+    """Address of the C function that XLA is to call; compiled, or loaded from Numba's cache.
+
+    Args:
+      transfers: Are transfers events? Otherwise they are delays.
+      memory: Compute peaks?
+    """
+    flags = (transfers or None, memory or None)
+    # Numba's cache looks at this file and at the variables of the closure: it must see changes of the other.
+    first, second, version = *flags, zlib.crc32(pathlib.Path(host_call.__file__).read_bytes())
+
+    def answer(frame):
+        return _answer(frame, _task(first, second)) if version >= 0 else 1
+
+    signature = types.int64(types.int64)
+    try:
+        compiled = cfunc(signature, cache=True)(answer)
+    except RuntimeError:  # No folder to keep it in.
+        compiled = cfunc(signature)(answer)
+    return int(compiled.address)
