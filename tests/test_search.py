@@ -198,11 +198,12 @@ def parent_of_each_gene(config, genes=4000):
     state = dataclasses.replace(
         state,
         bits=jax.random.bits(jax.random.key(9), state.bits.shape, jnp.uint32),
-        genes=jnp.broadcast_to(value[None, None, :, None], state.genes.shape),
+        elites=jnp.broadcast_to(value[None, : config.elites, None], state.elites.shape),
+        newcomers=jnp.broadcast_to(value[None, config.elites :, None], state.newcomers.shape),
         fitness=value.astype(jnp.float32)[None, None],
     )
     after = jax.jit(searcher.step)(inputs, state)
-    return np.asarray(after.genes)[0, 0, config.elites : config.elites + config.children]
+    return np.asarray(after.newcomers)[0, : config.children]
 
 
 @pytest.mark.parametrize("rho", [0.5, 0.7, 0.95])
@@ -257,6 +258,7 @@ def test_children_never_overwrite_elites_and_elites_never_get_worse():
     step = jax.jit(searcher.step)
     for generation in range(1, 13):
         old, state = jax.device_get((state, step(inputs, state)))
+        old_genes, genes = searcher.population(old), searcher.population(state)
         for b, i in np.ndindex(3, 2):
             fitness = old.fitness[b, i]
             order = np.argsort(fitness, kind="stable")
@@ -274,10 +276,10 @@ def test_children_never_overwrite_elites_and_elites_never_get_worse():
                 value, island, p = pool[e]
                 assert state.fitness[b, i, e] == value
                 for name in ("x", "y"):
-                    np.testing.assert_array_equal(state.genes[name][b, i, e], old.genes[name][b, island, p])
+                    np.testing.assert_array_equal(genes[name][b, i, e], old_genes[name][b, island, p])
             assert (np.sort(state.fitness[b, i])[:6] <= np.sort(fitness)[:6]).all()
         # Stored fitness belongs to the stored genes, newcomers included.
-        flat = {name: x.reshape(3, 40, *x.shape[3:]) for name, x in state.genes.items()}
+        flat = {name: x.reshape(3, 40, *x.shape[3:]) for name, x in genes.items()}
         np.testing.assert_array_equal(sum_of_two_leaves(None, flat).reshape(3, 2, 20), state.fitness)
         np.testing.assert_array_equal(state.incumbent.fitness, state.fitness.min((1, 2)))
 
@@ -285,7 +287,7 @@ def test_children_never_overwrite_elites_and_elites_never_get_worse():
 def test_first_population_is_neither_zero_nor_repeated():
     searcher = Brkga(distance, uniform(50), BrkgaConfig(islands=2))
     state = init(searcher, Inputs(jnp.zeros((3, 50), jnp.int32), None, keys(3)))
-    genes = np.asarray(state.genes).reshape(-1, 50)
+    genes = np.asarray(searcher.population(state)).reshape(-1, 50)
     assert len(np.unique(genes, axis=0)) == 600
     means = genes.mean(axis=1) / 65535
     assert abs(means.mean() - 0.5) < 5 * math.sqrt(1 / 12 / genes.size)
@@ -300,7 +302,7 @@ def test_mutants_are_new_in_every_generation():
     step = jax.jit(searcher.step)
     for _ in range(5):
         states.append(step(inputs, states[-1]))
-    mutants = np.concatenate([np.asarray(s.genes)[0, 0, -3:] for s in states])
+    mutants = np.concatenate([np.asarray(searcher.population(s))[0, 0, -3:] for s in states])
     assert len(np.unique(mutants, axis=0)) == 18
 
 
@@ -312,7 +314,7 @@ def test_proposal_gets_the_parameters_of_its_instance():
     searcher = Brkga(distance, sample, SMALL)
     inputs = Inputs(planted(2), low, keys(2))
     state = jax.jit(searcher.step)(inputs, init(searcher, inputs))
-    mutants = np.asarray(state.genes)[:, 0, -3:]
+    mutants = np.asarray(searcher.population(state))[:, 0, -3:]
     assert mutants[0].max() <= 32767
     assert mutants[0].min() < 30_000 <= mutants[1].min()
 
@@ -326,8 +328,9 @@ def test_warm_starts_lead_the_first_population(islands):
     searcher = Brkga(distance, uniform(6), config)
     inputs = Inputs(planted(2), None, keys(2))
     genes = jnp.arange(2 * 3 * 6, dtype=U16).reshape(2, 3, 6)
-    cold = init(searcher, inputs).genes
-    warm = np.asarray(init(searcher, inputs, WarmStart(genes, jnp.array([3, 1], jnp.int32))).genes)
+    cold = searcher.population(init(searcher, inputs))
+    started = init(searcher, inputs, WarmStart(genes, jnp.array([3, 1], jnp.int32)))
+    warm = np.asarray(searcher.population(started))
     expected = np.array(cold)
     for b, count in enumerate((3, 1)):
         for w in range(count):
@@ -389,7 +392,7 @@ def test_nan_is_never_the_incumbent_nor_ahead_of_a_number():
         assert not np.isnan(state.fitness).any()
         assert (state.incumbent.fitness >= 20_000).all()
         assert (state.incumbent.genes[:, 1] % 2 == 1).all()
-    elites = np.asarray(state.genes)[:, 0, :4]
+    elites = np.asarray(searcher.population(state))[:, 0, :4]
     assert (elites[..., 0] >= 20_000).all()
     assert (elites[..., 1] % 2 == 1).all()
 
@@ -451,9 +454,11 @@ def test_exchange_moves_the_best_round_the_ring_without_evaluations():
     inputs = Inputs(None, None, keys())
     state = init(searcher, inputs)
     # Island 0 owns values that no draw of this small test reaches.
-    genes = state.genes.at[:, :, :, 0].max(U16(100)).at[:, 0, :2, 0].set(jnp.array([1, 2], U16))
-    fitness = genes[..., 0].astype(jnp.float32)
-    state = dataclasses.replace(state, genes=genes, fitness=fitness)
+    elites = jnp.maximum(state.elites, U16(100)).at[:, :2, 0].set(jnp.array([1, 2], U16))
+    newcomers = jnp.maximum(state.newcomers, U16(100))
+    state = dataclasses.replace(state, elites=elites, newcomers=newcomers)
+    fitness = searcher.population(state)[..., 0].astype(jnp.float32)
+    state = dataclasses.replace(state, fitness=fitness)
     holders = []
     step = jax.jit(searcher.step)
     for _ in range(6):
@@ -480,8 +485,8 @@ def test_restart_draws_everyone_afresh_and_keeps_the_incumbent():
     restarted = []
     for _ in range(7):
         old, state = state, step(inputs, state)
-        before = {bytes(row) for row in np.asarray(old.genes).reshape(-1, 9)}
-        now = np.asarray(state.genes)[:, :, :4].reshape(-1, 9)
+        before = {bytes(row) for row in np.asarray(searcher.population(old)).reshape(-1, 9)}
+        now = np.asarray(searcher.population(state))[:, :, :4].reshape(-1, 9)
         kept = [bytes(row) in before for row in now]
         assert all(kept) or not any(kept)
         restarted.append(not any(kept))
@@ -509,7 +514,7 @@ def test_restart_of_one_instance_leaves_the_other_alone():
     alone = init(searcher, Inputs(problem[:1], None, keys(2)[:1]))
     for _ in range(6):
         alone = step(Inputs(problem[:1], None, keys(2)[:1]), alone)
-    np.testing.assert_array_equal(alone.genes[0], state.genes[0])
+    np.testing.assert_array_equal(searcher.population(alone)[0], searcher.population(state)[0])
 
 
 # Does it search?

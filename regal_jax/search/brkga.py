@@ -30,32 +30,40 @@ class BrkgaState:
     """State between two generations.
 
     Attributes:
-      genes: ``[B, I, P, ...]`` uint16; after the first generation the first ``E`` individuals of an island
-        are the elites that survived, best first, then come children, then mutants.
-      fitness: ``[B, I, P]`` float32; NaN has become ``+inf``.
+      elites: ``[B, I * E, ...]`` uint16, island by island, after the first generation those that survived,
+        best first.
+      newcomers: ``[B, I * (C + M), ...]`` uint16, all islands' children, then all islands' mutants. Apart
+        from the elites, and in the shape that they are evaluated in, because XLA would otherwise breed them
+        anew for every use.
+      fitness: ``[B, I, P]`` float32, of an island's elites, children, mutants; NaN has become ``+inf``.
       bits: ``[B, I, words]`` uint32, the randomness of the next generation. Here only because XLA would
         otherwise draw each word anew for every gene that depends on it, at two to three times the cost.
+      donors: For each parent of a child ``[B, I * C, ...]`` uint16, who that was. Nobody reads them: what is
+        part of the state is gathered row by row, and not gene by gene in the middle of other work.
       restarted_at: ``[B]`` int32, evaluations at the last restart.
       generation: ``[B]`` int32, the same everywhere.
       incumbent: See `Incumbent`.
     """
 
-    genes: Any
+    elites: Any
+    newcomers: Any
     fitness: jax.Array
     bits: jax.Array
+    donors: tuple[Any, ...]
     restarted_at: jax.Array
     generation: jax.Array
     incumbent: Incumbent
 
 
-def _take(genes: Any, index: jax.Array) -> Any:
-    """Individuals ``index [B, ...]`` (in ``[0, I * P)``) of ``genes [B, I, P, ...]``."""
+def _rows(genes: Any, index: jax.Array) -> Any:
+    """Individuals ``index [B, ...]`` of ``genes [B, rows, ...]``; any of them where it is out of range."""
+    pick = jax.vmap(lambda a, i: a.at[i].get(mode="clip"))
+    return jax.tree.map(lambda x: pick(x, index), genes)
 
-    def rows(x: jax.Array) -> jax.Array:
-        flat = x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])
-        return jax.vmap(lambda a, i: a.at[i].get(mode="promise_in_bounds"))(flat, index)
 
-    return jax.tree.map(rows, genes)
+def _flat(x: jax.Array) -> jax.Array:
+    """``[B, I, K, ...]`` as ``[B, I * K, ...]``."""
+    return x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])
 
 
 def _per_instance(flag: jax.Array, like: jax.Array) -> jax.Array:
@@ -103,11 +111,17 @@ class Brkga:
         genes = self._sample(inputs, seeds.reshape(batch, c.islands, c.population, 2))
         if warm is not None:
             genes = self._insert(genes, warm)
-        fitness, incumbent = self._evaluate(inputs, genes, None)
+        # For the same reason the draws must not be fused into the decoder; the genes are stored anyway.
+        genes = lax.optimization_barrier(genes)
+        fitness, incumbent = self._evaluate(inputs, jax.tree.map(_flat, genes), None)
+        elites, newcomers = self._split(genes)
+        nobody = jax.tree.map(lambda x: jnp.zeros_like(x[:, : c.islands * c.children]), newcomers)
         return BrkgaState(
-            genes=genes,
-            fitness=fitness,
+            elites=elites,
+            newcomers=newcomers,
+            fitness=fitness.reshape(batch, c.islands, c.population),
             bits=self._bits(inputs, 1),
+            donors=(nobody,) * (c.parents if c.children else 0),
             restarted_at=jnp.zeros(batch, jnp.int32),
             generation=jnp.zeros(inputs.keys.shape[0], jnp.int32),
             incumbent=incumbent,
@@ -115,18 +129,21 @@ class Brkga:
 
     def step(self, inputs: Inputs, state: BrkgaState) -> BrkgaState:
         """One generation: rank, exchange, keep the elites, breed, mutate, evaluate the newcomers."""
-        c = self.config
+        c, batch = self.config, inputs.keys.shape[0]
         generation = state.generation[0] + 1
         mating, fresh = jnp.split(state.bits, [c.children * (2 + c.parents)], axis=2)
         fresh = fresh.reshape(*fresh.shape[:2], -1, 2)
         order, ranked = self._rank(state, generation)
-        elites, elite_fitness = _take(state.genes, order[:, :, : c.elites]), ranked[:, :, : c.elites]
-        newcomers = []
+        elites = self._take(state, order[:, :, : c.elites].reshape(batch, -1))
+        elite_fitness = ranked[:, :, : c.elites]
+        bred, donors = [], ()
         if c.children:
-            newcomers.append(self._mate(state.genes, order, mating))
+            children, donors = self._mate(state, order, mating)
+            bred.append(children)
         if c.mutants:
-            newcomers.append(self._sample(inputs, fresh[:, :, : c.mutants]))
-        new = jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), *newcomers)
+            drawn = self._sample(inputs, fresh[:, :, : c.mutants])
+            bred.append(jax.tree.map(_flat, drawn))
+        new = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *bred)
         restarted_at = state.restarted_at
         if c.restart_after is not None:
             done = state.incumbent.evaluations
@@ -136,15 +153,58 @@ class Brkga:
             # they serve one generation as parents that are not elite.
             elite_fitness = jnp.where(_per_instance(due, elite_fitness), jnp.inf, elite_fitness)
             restarted_at = jnp.where(due, done, restarted_at)
+        # As in `init`.
+        new = lax.optimization_barrier(new)
         fitness, incumbent = self._evaluate(inputs, new, state.incumbent)
+        fitness_of_children = fitness[:, : c.islands * c.children].reshape(batch, c.islands, c.children)
+        fitness_of_mutants = fitness[:, c.islands * c.children :].reshape(batch, c.islands, c.mutants)
         return BrkgaState(
-            genes=jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=2), elites, new),
-            fitness=jnp.concatenate([elite_fitness, fitness], axis=2),
+            elites=elites,
+            newcomers=new,
+            fitness=jnp.concatenate([elite_fitness, fitness_of_children, fitness_of_mutants], axis=2),
             bits=self._bits(inputs, generation + 1),
+            donors=donors,
             restarted_at=restarted_at,
             generation=state.generation + 1,
             incumbent=incumbent,
         )
+
+    def _split(self, genes: Any) -> tuple[Any, Any]:
+        """Elites and newcomers, as in `BrkgaState`, of ``genes [B, I, P, ...]``."""
+        c = self.config
+
+        def newcomers(x: jax.Array) -> jax.Array:
+            parts = x[:, :, c.elites : c.elites + c.children], x[:, :, c.elites + c.children :]
+            return jnp.concatenate([_flat(part) for part in parts], axis=1)
+
+        return jax.tree.map(lambda x: _flat(x[:, :, : c.elites]), genes), jax.tree.map(newcomers, genes)
+
+    def _take(self, state: BrkgaState, index: jax.Array) -> Any:
+        """Individuals ``index [B, ...]`` (island ``index // P``, place ``index % P``): ``[B, ..., ...]``."""
+        c = self.config
+        island, place = index // c.population, index % c.population
+        child, mutant = place - c.elites, place - c.elites - c.children
+        newcomer = jnp.where(
+            mutant < 0, island * c.children + child, (c.islands * c.children + island * c.mutants) + mutant
+        )
+        new = _rows(state.newcomers, newcomer)
+        if not c.elites:
+            return new
+        old = _rows(state.elites, island * c.elites + place)
+
+        def either(a: jax.Array, b: jax.Array) -> jax.Array:
+            is_elite = (child < 0).reshape(*index.shape, *[1] * (a.ndim - index.ndim))
+            return jnp.where(is_elite, a, b)
+
+        return jax.tree.map(either, old, new)
+
+    def population(self, state: BrkgaState) -> Any:
+        """``[B, I, P, ...]``, everyone: an island's elites, then its children, then its mutants."""
+        c = self.config
+        everyone = jnp.arange(c.islands * c.population, dtype=jnp.int32)
+        index = jnp.broadcast_to(everyone, (state.fitness.shape[0], everyone.size))
+        taken = self._take(state, index)
+        return jax.tree.map(lambda x: x.reshape(-1, c.islands, c.population, *x.shape[2:]), taken)
 
     def _bits(self, inputs: Inputs, generation: int | jax.Array) -> jax.Array:
         """``[B, I, words]`` uint32, all randomness of a generation: one stream of the instance's key."""
@@ -184,22 +244,16 @@ class Brkga:
     def _evaluate(
         self, inputs: Inputs, genes: Any, incumbent: Incumbent | None
     ) -> tuple[jax.Array, Incumbent]:
-        """Fitness ``[B, I, Q]`` of ``genes [B, I, Q, ...]``, and the incumbent after them."""
-        flat = jax.tree.map(
-            lambda x: x.reshape(x.shape[0], -1 if x.size else x.shape[1] * x.shape[2], *x.shape[3:]), genes
-        )
-        shape = jax.tree.leaves(genes)[0].shape[:3]
-        # For the same reason the draws must not be fused into the decoder; the genes are stored anyway.
-        flat = lax.optimization_barrier(flat)
-        fitness = self.fitness_fn(inputs.problem, flat)
-        expected = (shape[0], shape[1] * shape[2])
+        """Fitness ``[B, Q]`` of ``genes [B, Q, ...]``, and the incumbent after them."""
+        fitness = self.fitness_fn(inputs.problem, genes)
+        expected = jax.tree.leaves(genes)[0].shape[:2]
         if fitness.shape != expected or fitness.dtype != jnp.float32:
             raise ConfigError(
                 f"fitness_fn: returned {fitness.dtype}{list(fitness.shape)}; return float32{list(expected)}, "
                 "one number an individual"
             )
         fitness = jnp.where(jnp.isnan(fitness), jnp.inf, fitness)
-        return fitness.reshape(shape), improve(incumbent, flat, fitness)
+        return fitness, improve(incumbent, genes, fitness)
 
     def _rank(self, state: BrkgaState, generation: jax.Array) -> tuple[jax.Array, jax.Array]:
         """``[B, I, P]``: individuals of each island, best first, as indices into all, and their fitness.
@@ -230,8 +284,8 @@ class Brkga:
             return order, ranked
         return lax.cond(generation % c.exchange_every == 0, exchange, lambda *a: a, order, ranked)
 
-    def _mate(self, genes: Any, order: jax.Array, bits: jax.Array) -> Any:
-        """``[B, I, children, ...]``: each gene from one of the ranked parents, by the bias."""
+    def _mate(self, state: BrkgaState, order: jax.Array, bits: jax.Array) -> tuple[Any, tuple[Any, ...]]:
+        """``[B, I * C, ...]``: each gene from one of the ranked parents, by the bias; and the parents."""
         c = self.config
         bits = bits.reshape(*bits.shape[:2], c.children, 2 + c.parents)
         seeds, bits = bits[..., :2], bits[..., 2:]
@@ -241,33 +295,31 @@ class Brkga:
         ranks = jnp.concatenate([elite, other], axis=3)
         parents = jax.vmap(jax.vmap(lambda o, r: o[r]))(order, ranks)
         thresholds = c.thresholds()
+        seeds, parents = _flat(seeds), _flat(parents)
+        donors = tuple(self._take(state, parents[..., rank]) for rank in range(c.parents))
 
-        def inherit(leaf: jax.Array, stream: int) -> jax.Array:
-            draw = expand(seeds, leaf.shape[3:], stream)
-            child = _take(leaf, parents[..., -1])
+        def inherit(stream: int, *leaves: jax.Array) -> jax.Array:
+            draw = expand(seeds, leaves[0].shape[2:], stream)
+            child = leaves[-1]
             for rank in reversed(range(c.parents - 1)):
-                passes_on = draw <= jnp.uint16(thresholds[rank] - 1)
-                child = jnp.where(passes_on, _take(leaf, parents[..., rank]), child)
+                child = jnp.where(draw <= jnp.uint16(thresholds[rank] - 1), leaves[rank], child)
             return child
 
-        leaves, tree = jax.tree.flatten(genes)
-        return jax.tree.unflatten(tree, [inherit(leaf, i) for i, leaf in enumerate(leaves)])
+        each = enumerate(zip(*(jax.tree.leaves(donor) for donor in donors), strict=True))
+        children = [inherit(stream, *leaves) for stream, leaves in each]
+        return jax.tree.unflatten(jax.tree.structure(donors[0]), children), donors
 
     def _restart(
         self, inputs: Inputs, seeds: jax.Array, due: jax.Array, elites: Any, new: Any
     ) -> tuple[Any, Any]:
         """Fresh individuals everywhere, in the instances where a restart is due."""
-        e = self.config.elites
 
         def fresh(elites: Any, new: Any) -> tuple[Any, Any]:
-            drawn = self._sample(inputs, seeds)
+            def pick(old: Any, drawn: Any) -> Any:
+                return jax.tree.map(lambda a, x: jnp.where(_per_instance(due, a), x, a), old, drawn)
 
-            def pick(old: Any, part: slice) -> Any:
-                return jax.tree.map(
-                    lambda a, x: jnp.where(_per_instance(due, a), x[:, :, part], a), old, drawn
-                )
-
-            return pick(elites, slice(None, e)), pick(new, slice(e, None))
+            drawn_elites, drawn_new = self._split(self._sample(inputs, seeds))
+            return pick(elites, drawn_elites), pick(new, drawn_new)
 
         return lax.cond(jnp.any(due), fresh, lambda *a: a, elites, new)
 
