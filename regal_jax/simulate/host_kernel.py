@@ -586,4 +586,4 @@ def handler(transfers: bool, memory: bool) -> int:
         compiled = cfunc(signature, cache=True)(answer)
     except RuntimeError:  # No folder to keep it in.
         compiled = cfunc(signature)(answer)
-    return int(compiled.address)
+    return compiled.address  # pyright: ignore[reportReturnType]
