@@ -1,6 +1,6 @@
 """Search with random keys: graph-agnostic, batched over instances, one compiled program."""
 
-from regal_jax.search.brkga import Brkga, brkga
+from regal_jax.search.brkga import Brkga, FitnessFn, brkga
 from regal_jax.search.config import BiasFunction, BrkgaConfig
 from regal_jax.search.draws import UniformProposal, expand, random_keys
 from regal_jax.search.loop import (
@@ -21,6 +21,7 @@ __all__ = [
     "BiasFunction",
     "Brkga",
     "BrkgaConfig",
+    "FitnessFn",
     "Incumbent",
     "Inputs",
     "Limits",

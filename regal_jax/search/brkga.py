@@ -100,14 +100,14 @@ class Brkga:
         # Without the barrier the seeds' cipher is fused into that of the draws, which XLA of JAX 0.11
         # compiles for minutes. A step has its seeds from the state: they are an array there anyway.
         seeds = lax.optimization_barrier(words(seeds_of(inputs.keys), c.islands * c.population * 2))
-        genes = self._sample(inputs, seeds.reshape(batch, c.islands, c.population, 2))
+        genes = self.sample(inputs, seeds.reshape(batch, c.islands, c.population, 2))
         if warm is not None:
             genes = self._insert(genes, warm)
         fitness, incumbent = self._evaluate(inputs, genes, None)
         return BrkgaState(
             genes=genes,
             fitness=fitness,
-            bits=self._bits(inputs, 1),
+            bits=self.bits(inputs, 1),
             restarted_at=jnp.zeros(batch, jnp.int32),
             generation=jnp.zeros(inputs.keys.shape[0], jnp.int32),
             incumbent=incumbent,
@@ -119,13 +119,13 @@ class Brkga:
         generation = state.generation[0] + 1
         mating, fresh = jnp.split(state.bits, [c.children * (2 + c.parents)], axis=2)
         fresh = fresh.reshape(*fresh.shape[:2], -1, 2)
-        order, ranked = self._rank(state, generation)
+        order, ranked = self.rank(state, generation)
         elites, elite_fitness = _take(state.genes, order[:, :, : c.elites]), ranked[:, :, : c.elites]
         newcomers = []
         if c.children:
-            newcomers.append(self._mate(state.genes, order, mating))
+            newcomers.append(self.mate(state.genes, order, mating))
         if c.mutants:
-            newcomers.append(self._sample(inputs, fresh[:, :, : c.mutants]))
+            newcomers.append(self.sample(inputs, fresh[:, :, : c.mutants]))
         new = jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), *newcomers)
         restarted_at = state.restarted_at
         if c.restart_after is not None:
@@ -140,21 +140,26 @@ class Brkga:
         return BrkgaState(
             genes=jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=2), elites, new),
             fitness=jnp.concatenate([elite_fitness, fitness], axis=2),
-            bits=self._bits(inputs, generation + 1),
+            bits=self.bits(inputs, generation + 1),
             restarted_at=restarted_at,
             generation=state.generation + 1,
             incumbent=incumbent,
         )
 
-    def _bits(self, inputs: Inputs, generation: int | jax.Array) -> jax.Array:
-        """``[B, I, words]`` uint32, all randomness of a generation: one stream of the instance's key."""
+    @jax.named_scope("randomness")
+    def bits(self, inputs: Inputs, generation: int | jax.Array) -> jax.Array:
+        """``[B, I, words]`` uint32, all randomness of a generation: one stream of the instance's key.
+
+        Split after ``children * (2 + parents)`` words: what `mate` takes, then two words a seed for `sample`.
+        """
         c = self.config
         draws = c.mutants if c.restart_after is None else c.population
         count = 2 * draws + c.children * (2 + c.parents)
         bits = words(seeds_of(inputs.keys), c.islands * count, generation)
         return bits.reshape(-1, c.islands, count)
 
-    def _sample(self, inputs: Inputs, seeds: jax.Array) -> Any:
+    @jax.named_scope("sampling")
+    def sample(self, inputs: Inputs, seeds: jax.Array) -> Any:
         """``[B, I, count, ...]`` draws from the proposal; each individual has a key of its own."""
         keys = jax.random.wrap_key_data(seeds, impl="threefry2x32")
         draw = jax.vmap(jax.vmap(self.sample_fn, (None, 0)), (None, 0))
@@ -201,7 +206,8 @@ class Brkga:
         fitness = jnp.where(jnp.isnan(fitness), jnp.inf, fitness)
         return fitness.reshape(shape), improve(incumbent, flat, fitness)
 
-    def _rank(self, state: BrkgaState, generation: jax.Array) -> tuple[jax.Array, jax.Array]:
+    @jax.named_scope("selection")
+    def rank(self, state: BrkgaState, generation: jax.Array) -> tuple[jax.Array, jax.Array]:
         """``[B, I, P]``: individuals of each island, best first, as indices into all, and their fitness.
 
         An exchange only rewrites these indices; no gene moves until the next population is written.
@@ -230,7 +236,8 @@ class Brkga:
             return order, ranked
         return lax.cond(generation % c.exchange_every == 0, exchange, lambda *a: a, order, ranked)
 
-    def _mate(self, genes: Any, order: jax.Array, bits: jax.Array) -> Any:
+    @jax.named_scope("crossover")
+    def mate(self, genes: Any, order: jax.Array, bits: jax.Array) -> Any:
         """``[B, I, children, ...]``: each gene from one of the ranked parents, by the bias."""
         c = self.config
         bits = bits.reshape(*bits.shape[:2], c.children, 2 + c.parents)
@@ -260,7 +267,7 @@ class Brkga:
         e = self.config.elites
 
         def fresh(elites: Any, new: Any) -> tuple[Any, Any]:
-            drawn = self._sample(inputs, seeds)
+            drawn = self.sample(inputs, seeds)
 
             def pick(old: Any, part: slice) -> Any:
                 return jax.tree.map(

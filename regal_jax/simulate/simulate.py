@@ -48,6 +48,7 @@ IMPLEMENTATIONS: Final[Mapping[str, Implementation]] = {"xla": _lockstep}
 """Every implementation, by name: ``(problem, decisions, memory, positions) -> SimulationResult``."""
 
 
+@jax.named_scope("simulate")
 def simulate(
     problem: Problem,
     decisions: Decisions,

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -13,6 +13,7 @@ from regal_jax.plan import Objective
 from regal_jax.problem import Problem
 from regal_jax.search import (
     BrkgaConfig,
+    FitnessFn,
     Progress,
     SearchResult,
     Stopping,
@@ -24,8 +25,11 @@ from regal_jax.search import (
 
 __all__ = ["solve"]
 
-# One function object an objective: compiled programs are kept by the identity of the functions in them.
-_FITNESS: Final = {objective: functools.partial(fitness, objective=objective) for objective in Objective}
+
+@functools.cache
+def _fitness(objective: Objective, implementation: str | None) -> FitnessFn:
+    """One function object each: compiled programs are kept by the identity of the functions in them."""
+    return functools.partial(fitness, objective=objective, implementation=implementation)
 
 
 def _sample(proposal: Proposal, key: jax.Array) -> Genes:
@@ -41,6 +45,7 @@ def solve(
     objective: Objective | str = Objective.MAKESPAN,
     proposal: Proposal | None = None,
     config: BrkgaConfig | None = None,
+    implementation: str | None = None,
     warm: WarmStart | None = None,
     callback: Callable[[Progress], Any] | None = None,
     mesh: Mesh | None = None,
@@ -54,6 +59,7 @@ def solve(
       objective: What to minimise.
       proposal: What first populations and mutants are drawn from; uniform by default.
       config: Of the BRKGA.
+      implementation: Of the simulator, as in `regal_jax.simulate.simulate`.
       warm: Individuals to begin with.
       callback: As in `regal_jax.search.run`.
       mesh: Spread the graphs over its devices (``B`` a multiple of their number); the results are the same.
@@ -63,7 +69,7 @@ def solve(
     """
     uniform = UniformProposal.of(gene_shapes(problem))
     return brkga(
-        _FITNESS[Objective(objective)],
+        _fitness(Objective(objective), implementation),
         problem,
         keys,
         stopping,
