@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from benchmarks.cases import GraphCase
 from benchmarks.timing import Contender, looped
-from regal_jax.encoding import decode, gene_shapes
+from regal_jax.encoding import Genes, Proposal, decode, gene_shapes, quantiles
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
-from regal_jax.search import Brkga, Inputs, UniformProposal, improve, run_traced
+from regal_jax.search import Brkga, Inputs, UniformProposal, improve, random_keys, run_traced
 from regal_jax.simulate import simulate
 
 __all__ = ["PHASES", "phases"]
@@ -38,14 +38,19 @@ class _Generation:
     fitness: jax.Array
 
 
+def _draw(proposal: Proposal, key: jax.Array) -> Genes:
+    return quantiles(proposal, random_keys(key, proposal.shapes))
+
+
 def _generation(case: GraphCase, implementation: str | None) -> _Generation:
     problem, config = case.problem(), case.config()
 
     def value(problem: Any, genes: Any) -> jax.Array:
         return fitness(problem, genes, Objective(case.objective), implementation=implementation)
 
-    searcher = Brkga(value, UniformProposal.of(gene_shapes(problem)), config)
-    inputs = Inputs(problem, None, case.keys())
+    proposal = case.make_proposal(problem)
+    searcher = Brkga(value, UniformProposal.of(gene_shapes(problem)) if proposal is None else _draw, config)
+    inputs = Inputs(problem, proposal, case.keys())
 
     @jax.jit
     def evolve(inputs: Inputs) -> tuple[Any, ...]:
@@ -68,7 +73,7 @@ def phases(case: GraphCase, implementation: str | None = None) -> list[Contender
     for passing its results through memory, and the whole copies the survivors besides.
 
     Args:
-      case: Uniform proposal, one island.
+      case: What to search.
       implementation: Of the simulator; ``None`` is what users get.
     """
     g = _generation(case, implementation)

@@ -60,7 +60,6 @@ def _draw_lines(ax: "Axes", lines: _Lines, xlabel: str) -> None:
         colour = labels.index(label.split(",")[0]) if many and xlabel == "ops" else i
         x, y = zip(*sorted(points), strict=True)
         ax.plot(x, y, _STYLES[style], marker="o", ms=4, lw=1.6, color=_COLOURS[colour % 8], label=label)
-        ax.set_xticks(sorted({*ax.get_xticks(), *x}) if i else sorted(set(x)))
     ax.set_xscale("log", base=10 if xlabel == "ops" else 2)
     ax.set_yscale("log")
     every = sorted({x for points in lines.values() for x, _ in points})
@@ -75,7 +74,7 @@ def _draw_lines(ax: "Axes", lines: _Lines, xlabel: str) -> None:
 def _draw_phases(ax: "Axes", records: list[Record]) -> None:
     for row, record in enumerate(records):
         left = 0.0
-        for i, phase in enumerate(PHASES):
+        for phase in PHASES:
             # With memory, the simulator's time holds that without.
             if phase not in record.series or (phase == "simulate" and "memory" in record.series):
                 continue
@@ -83,7 +82,6 @@ def _draw_phases(ax: "Axes", records: list[Record]) -> None:
             name = "simulate" if phase == "memory" else phase
             ax.barh(row, width, left=left, color=_COLOURS[PHASES.index(name) % 8], label=name)
             left += width
-            del i
         whole = record.series["generation"].rates()["microseconds_per_evaluation"]
         ax.plot([whole, whole], [row - 0.42, row + 0.42], color="#333333", lw=1.6, label="whole generation")
     ax.set_yticks(range(len(records)), [r.name.split("/")[1] for r in records])

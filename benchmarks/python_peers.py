@@ -1,5 +1,6 @@
 """BRKGA from libraries, with the decoder in plain Python: what a user would otherwise write."""
 
+import dataclasses
 import importlib
 import time
 from collections.abc import Callable, Mapping
@@ -84,7 +85,8 @@ def _mp_ipr(case: GraphCase, decoder: PythonDecoder, seed: int) -> tuple[int, fl
     )
     search.set_bias_custom_function(lambda rank: config.elite_bias if rank == 1 else 1 - config.elite_bias)
     search.initialize()
-    search.evolve(max(1, config.generations(case.evaluations)))
+    if generations := config.generations(case.evaluations):
+        search.evolve(generations)
     return counted.evaluations, float(counted.best)
 
 
@@ -105,7 +107,8 @@ def _peer(label: str, modules: tuple[str, str], search: _Search) -> Callable[[Gr
             seconds = time.perf_counter() - began
             return Outcome(seconds, sum(e for e, _ in found), sum(b for _, b in found) / len(found))
 
-        # Nothing is compiled, and a round takes long.
+        # What loads when it is first used; a whole round to warm up would take long.
+        search(dataclasses.replace(case, evaluations=case.population), decoders[0], case.seed)
         return Contender(label, run, warm=False)
 
     return make
