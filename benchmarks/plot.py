@@ -5,6 +5,8 @@ import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from matplotlib.ticker import LogLocator
+
 from benchmarks.phases import PHASES
 from benchmarks.results import Record, Results
 from regal_jax.errors import ConfigError
@@ -17,9 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["plot"]
 
 _COLOURS: Final = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#9c755f")
-_STYLES: Final = {"erdos-renyi": "-", "layered": "--"}
-_Lines = dict[tuple[str, str], list[tuple[float, float]]]
-"""By label and line style, ``(x, y)``."""
+_Line = tuple[str, str, str]
+"""Label, what its colour stands for, and the style of the line."""
+_Lines = dict[_Line, list[tuple[float, float]]]
+"""Of each line the points."""
 
 
 def _records(results: Results, *sections: str) -> list[Record]:
@@ -30,40 +33,43 @@ def _throughput(results: Results) -> _Lines:
     lines: _Lines = {}
     for record in _records(results, "throughput", "python", "implementations"):
         case = record.parameters[""]
+        style = "-" if case["family"] == "erdos-renyi" else "--"
         for label, series in record.series.items():
             # The other sections repeat what throughput has measured.
             if record.name.startswith("throughput/") or label not in ("regal_jax", "peer"):
-                key = f"{label}, {case['family']}", case["family"]
-                lines.setdefault(key, []).append((case["ops"], series.rates()["evaluations_per_second"]))
+                rate = series.rates()["evaluations_per_second"]
+                line = f"{label}, {case['family']}", label, style
+                lines.setdefault(line, []).append((case["ops"], rate))
     return lines
 
 
 def _batch(results: Results) -> _Lines:
+    """One graph at a time is what throughput has measured."""
     lines: _Lines = {}
-    records = _records(results, "batch")
-    sizes = {r.parameters[""]["ops"] for r in records}
-    for record in [*_records(results, "throughput"), *records]:
+    batches = _records(results, "batch")
+    alike = {(r.parameters[""]["family"], r.parameters[""]["ops"]) for r in batches}
+    for record in [*_records(results, "throughput"), *batches]:
         case = record.parameters[""]
-        if case["family"] != "erdos-renyi" or case["ops"] not in sizes:
-            continue
-        for label, series in record.series.items():
-            rate = series.rates()["evaluations_per_second"]
-            key = f"{label}, {case['ops']} ops", "erdos-renyi"
-            lines.setdefault(key, []).append((case["graphs"], rate))
+        if (case["family"], case["ops"]) in alike:
+            for label, series in record.series.items():
+                rate = series.rates()["evaluations_per_second"]
+                style = "--" if label == "peer" else "-"
+                line = f"{label}, {case['ops']} ops", str(case["ops"]), style
+                lines.setdefault(line, []).append((case["graphs"], rate))
     return lines
 
 
-def _draw_lines(ax: "Axes", lines: _Lines, xlabel: str) -> None:
-    labels = list(dict.fromkeys(label.split(",")[0] for label, _ in lines))
-    many = len(labels) > 1 or xlabel == "ops"
-    for i, ((label, style), points) in enumerate(lines.items()):
-        colour = labels.index(label.split(",")[0]) if many and xlabel == "ops" else i
+def _draw_lines(ax: "Axes", lines: _Lines, xlabel: str, base: int) -> None:
+    colours = list(dict.fromkeys(colour for _, colour, _ in lines))
+    for (label, colour, style), points in lines.items():
         x, y = zip(*sorted(points), strict=True)
-        ax.plot(x, y, _STYLES[style], marker="o", ms=4, lw=1.6, color=_COLOURS[colour % 8], label=label)
-    ax.set_xscale("log", base=10 if xlabel == "ops" else 2)
+        ax.plot(x, y, style, marker="o", ms=4, lw=1.6, color=_COLOURS[colours.index(colour) % 8], label=label)
+    ax.set_xscale("log", base=base)
     ax.set_yscale("log")
     every = sorted({x for points in lines.values() for x, _ in points})
     ax.set_xticks(every, [f"{x:g}" for x in every])
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter("{x:,.0f}")
     ax.minorticks_off()
     ax.set_xlabel(xlabel)
     ax.set_ylabel("evaluations per second")
@@ -109,10 +115,10 @@ def plot(results: Results, path: str | os.PathLike[str] | None = None) -> PlanFi
         raise ConfigError(f"cannot draw {str(path)!r}: use a name that ends in .png, .pdf or .svg")
     panels: list[tuple[str, Callable[[Any], None]]] = []
     if lines := _throughput(results):
-        panels.append(("Throughput by size", lambda ax, lines=lines: _draw_lines(ax, lines, "ops")))
+        panels.append(("Throughput by size", lambda ax, lines=lines: _draw_lines(ax, lines, "ops", 10)))
     if _records(results, "batch"):
         many = _batch(results)
-        panels.append(("Throughput by batch", lambda ax: _draw_lines(ax, many, "graphs")))
+        panels.append(("Throughput by batch", lambda ax: _draw_lines(ax, many, "graphs", 2)))
     if parts := [r for r in _records(results, "phases") if "generation" in r.series]:
         panels.append(("One generation", lambda ax: _draw_phases(ax, parts)))
     if not panels:
