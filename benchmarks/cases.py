@@ -130,9 +130,9 @@ class Benchmark:
 
 SECTIONS: Final[Mapping[str, str]] = {
     "throughput": "evaluations per second of a whole BRKGA run, by size and family",
-    "batch": "the same, by graphs searched side by side",
-    "population": "the same, by population",
-    "devices": "the same, by devices of the cluster",
+    "batch": "graphs searched side by side: one, some and many in turns",
+    "population": "small and large populations in turns",
+    "devices": "clusters of few and many devices in turns",
     "objective": "makespan and peak memory in turns",
     "transfer": "the transfer models in turns",
     "proposal": "uniform and beta proposals in turns",
@@ -156,6 +156,10 @@ def _variants(name: str, summary: str, field: str, values: Sequence[Any], **fiel
     return Benchmark(name, summary, {str(v): GraphCase(**{**fields, field: v}) for v in values})
 
 
+def _numbers(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))
+
+
 def _smoke() -> list[Benchmark]:
     """All that is measured in a way of its own, in seconds: does it run?"""
     tiny = {"ops": 12, "population": 10, "evaluations": 26}
@@ -175,33 +179,49 @@ def _smoke() -> list[Benchmark]:
 
 
 def _solves(full: bool) -> list[Benchmark]:
-    found = []
-    for short, family in _FAMILIES.items():
-        for n in (50, 100, 200, 500, 1000, 2000) if full else (50, 100, 200, 500):
-            found.append(_one(f"throughput/{short}-{n}", f"{n} ops, {family}", family=family, ops=n))
-    for n, most in ((100, 32), (500, 32 if full else 8)):
-        for b in (8, 32):
-            if b <= most:
-                found.append(_one(f"batch/er-{n}-b{b}", f"{b} graphs of {n} ops", ops=n, graphs=b))
-    for p in (20, 1000, 5000) if full else (20, 1000):
-        found.append(
-            _one(f"population/er-100-p{p}", f"population {p}", population=p, evaluations=max(5000, 5 * p))
-        )
-    for d in (1, 4, 8) if full else (4,):
-        found.append(_one(f"devices/er-100-d{d}", f"{d} devices", devices=d))
+    """Whole runs."""
+    found = [
+        _one(f"throughput/{short}-{n}", f"{n} ops, {family}", family=family, ops=n)
+        for short, family in _FAMILIES.items()
+        for n in ((50, 100, 200, 500, 1000, 2000) if full else (50, 100, 200, 500))
+    ]
+    for n, b in ((100, (1, 8, 32)), (500, (1, 8, 32) if full else (1, 8))):
+        found.append(_variants(f"batch/er-{n}", f"{_numbers(b)} graphs of {n} ops", "graphs", b, ops=n))
+    p, d = ((20, 100, 1000, 5000), (1, 2, 4, 8)) if full else ((20, 100, 1000), (1, 2, 4))
+    # The budget pays for a few generations of the largest population.
+    fields = {"evaluations": max(5000, 5 * p[-1])}
+    found.append(_variants("population/er-100", f"populations of {_numbers(p)}", "population", p, **fields))
+    found.append(_variants("devices/er-100", f"{_numbers(d)} devices", "devices", d))
     for n in (100, 500) if full else (100,):
-        both = ("makespan", "peak-memory")
-        found += [
-            _variants(f"objective/er-{n}", f"{n} ops, both objectives", "objective", both, ops=n),
-            _variants(
-                f"proposal/er-{n}", f"{n} ops, uniform and beta", "proposal", ("uniform", "beta"), ops=n
-            ),
-        ]
+        for field, values in (("objective", ("makespan", "peak-memory")), ("proposal", ("uniform", "beta"))):
+            found.append(
+                _variants(f"{field}/er-{n}", f"{n} ops, {' and '.join(values)}", field, values, ops=n)
+            )
     costs = ("blocking", "blocking:latency=5", "delay:latency=5", "free")
     found.append(_variants("transfer/er-100", "100 ops, every transfer model", "transfer", costs))
     for n in (100, 500, 2000) if full else (100, 500):
         found.append(_one(f"implementations/er-{n}", f"{n} ops, every implementation", ops=n))
-    found += [_one(f"python/er-{n}", f"{n} ops", ops=n) for n in ((100, 500) if full else (100,))]
+    return found + [_one(f"python/er-{n}", f"{n} ops", ops=n) for n in ((100, 500) if full else (100,))]
+
+
+def _others(full: bool) -> list[Benchmark]:
+    """What is not a whole run, or of graphs so large that a run is short."""
+    found = []
+    for n in (100, 500, 2000) if full else (100, 500):
+        found.append(_one(f"phases/er-{n}", f"{n} ops", ops=n))
+        peak = {"ops": n, "objective": "peak-memory"}
+        found.append(_one(f"phases/er-{n}-peak", f"{n} ops, peak memory", **peak))
+    found.append(_one("phases/er-100-beta", "100 ops, beta proposal", proposal="beta"))
+    found += [_one(f"compile/er-{n}", f"{n} ops", ops=n) for n in ((100, 1000) if full else (100,))]
+    found.append(_one("start/er-100", "100 ops", evaluations=1000))
+    # Two generations: what a search needs, it needs from the second on.
+    most = 40_000 if full else 4000
+    large = {"family": "layered", "ops": most, "evaluations": 260}
+    found.append(_one(f"memory/layered-{most}", f"{most} ops, population 100", **large))
+    sizes = (1000, 4000, 10_000, 40_000) if full else (1000, 4000, 10_000)
+    few = {"family": "layered", "population": 20, "evaluations": 52}
+    found.append(_variants("scaling/layered", f"{_numbers(sizes)} ops", "ops", sizes, **few))
+    found.append(_one("padding/er-50-to-500", "64 graphs of 50 to 500 ops", ops=500, spread=50, graphs=64))
     return found
 
 
@@ -217,34 +237,8 @@ def benchmarks(size: str = "default") -> list[Benchmark]:
     """
     if size not in SIZES:
         raise ConfigError(f"size: unknown {size!r}; use one of {', '.join(SIZES)}")
-    if size == "smoke":
-        return _smoke()
     full = size == "full"
-    found = _solves(full)
-    for n in (100, 500, 2000) if full else (100, 500):
-        found += [
-            _one(f"phases/er-{n}", f"{n} ops", ops=n),
-            _one(f"phases/er-{n}-peak", f"{n} ops, peak memory", ops=n, objective="peak-memory"),
-        ]
-    found.append(_one("phases/er-100-beta", "100 ops, beta proposal", proposal="beta"))
-    for n in (100, 1000) if full else (100,):
-        found += [_one(f"compile/er-{n}", f"{n} ops", ops=n)]
-    found.append(_one("start/er-100", "100 ops", evaluations=1000))
-    # Two generations at least: what they need, they need from the second on.
-    large = {"family": "layered", "population": 100, "evaluations": 260}
-    most = 40_000 if full else 4_000
-    found.append(_one(f"memory/layered-{most}", f"{most} ops, population 100", ops=most, **large))
-    found.append(
-        _variants(
-            "scaling/layered",
-            f"1000 to {40_000 if full else 10_000} ops",
-            "ops",
-            (1000, 4000, 10_000, 40_000) if full else (1000, 4000, 10_000),
-            **{**large, "population": 20, "evaluations": 84},
-        )
-    )
-    found.append(_one("padding/er-50-to-500", "64 graphs of 50 to 500 ops", ops=500, spread=50, graphs=64))
-    return found
+    return _smoke() if size == "smoke" else [*_solves(full), *_others(full)]
 
 
 def select(patterns: Sequence[str], size: str = "default") -> list[Benchmark]:

@@ -44,18 +44,13 @@ def _throughput(results: Results) -> _Lines:
 
 
 def _batch(results: Results) -> _Lines:
-    """One graph at a time is what throughput has measured."""
     lines: _Lines = {}
-    batches = _records(results, "batch")
-    alike = {(r.parameters[""]["family"], r.parameters[""]["ops"]) for r in batches}
-    for record in [*_records(results, "throughput"), *batches]:
-        case = record.parameters[""]
-        if (case["family"], case["ops"]) in alike:
-            for label, series in record.series.items():
-                rate = series.rates()["evaluations_per_second"]
-                style = "--" if label == "peer" else "-"
-                line = f"{label}, {case['ops']} ops", str(case["ops"]), style
-                lines.setdefault(line, []).append((case["graphs"], rate))
+    for record in results.records:
+        for label, series in record.series.items() if record.name.startswith("batch/") else ():
+            variant, contender = label.split(" ", 1)
+            case = record.parameters[variant]
+            line = f"{contender}, {case['ops']} ops", str(case["ops"]), "--" if contender == "peer" else "-"
+            lines.setdefault(line, []).append((case["graphs"], series.rates()["evaluations_per_second"]))
     return lines
 
 
@@ -86,16 +81,17 @@ def _draw_phases(ax: "Axes", records: list[Record]) -> None:
                 continue
             width = record.series[phase].rates()["microseconds_per_evaluation"]
             name = "simulate" if phase == "memory" else phase
-            ax.barh(row, width, left=left, color=_COLOURS[PHASES.index(name) % 8], label=name)
+            ax.barh(row, width, 0.6, left, color=_COLOURS[PHASES.index(name) % 8], label=name)
             left += width
         whole = record.series["generation"].rates()["microseconds_per_evaluation"]
-        ax.plot([whole, whole], [row - 0.42, row + 0.42], color="#333333", lw=1.6, label="whole generation")
+        ax.plot([whole, whole], [row - 0.38, row + 0.38], color="#333333", lw=1.6, label="whole generation")
     ax.set_yticks(range(len(records)), [r.name.split("/")[1] for r in records])
-    ax.invert_yaxis()
+    ax.set_ylim(max(len(records), 2) - 0.4, -0.6)
     ax.set_xlabel("microseconds an evaluation")
     handles, labels = ax.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    ax.legend(list(unique.values()), list(unique), fontsize=8, frameon=False)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.45, -0.18), "ncols": 3}
+    ax.legend(list(unique.values()), list(unique), fontsize=8, frameon=False, **place)
 
 
 def plot(results: Results, path: str | os.PathLike[str] | None = None) -> PlanFigure:
@@ -116,8 +112,7 @@ def plot(results: Results, path: str | os.PathLike[str] | None = None) -> PlanFi
     panels: list[tuple[str, Callable[[Any], None]]] = []
     if lines := _throughput(results):
         panels.append(("Throughput by size", lambda ax, lines=lines: _draw_lines(ax, lines, "ops", 10)))
-    if _records(results, "batch"):
-        many = _batch(results)
+    if many := _batch(results):
         panels.append(("Throughput by batch", lambda ax: _draw_lines(ax, many, "graphs", 2)))
     if parts := [r for r in _records(results, "phases") if "generation" in r.series]:
         panels.append(("One generation", lambda ax: _draw_phases(ax, parts)))

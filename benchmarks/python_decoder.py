@@ -55,69 +55,54 @@ class PythonDecoder:
         n, d, place = self.num_ops, self.devices, self.placement(keys)
         # Event e of the key that is largest, lowest e on ties, is the smallest pair (-key, e).
         key = [-k for k in keys[n * d :]]
-        runtime, size, waiting = self.runtime, self.size, self.waiting.copy()
+        runtime, size, successors = self.runtime, self.size, self.successors
+        waiting, readers = self.waiting.copy(), self._readers(place)
         push, pop = heapq.heappush, heapq.heappop
-        here, there = self._split(place)
-        readers = [len(own) + len(away) for own, away in zip(here, there, strict=True)]
-        copies: dict[int, int] = {}
         clock, held, peak = [0.0] * d, [0] * d, [0] * d
         ready = [(key[o], o) for o in self.sources]
         heapq.heapify(ready)
         while ready:
             event = pop(ready)[1]
+            # What this event reads, and where: each last reader on a device frees what it read there.
             if event < n:
-                k = place[event]
-                clock[k] += runtime[event]
-                held[k] += size[event]
-                if held[k] > peak[k]:
-                    peak[k] = held[k]
-                if not readers[event]:
-                    held[k] -= size[event]
-                for u in self.predecessors[event]:
-                    # The last reader on a device frees what it read there.
-                    if place[u] == k:
-                        readers[u] -= 1
-                        if not readers[u]:
-                            held[k] -= size[u]
-                    else:
-                        copies[u * d + k] -= 1
-                        if not copies[u * d + k]:
-                            held[k] -= size[u]
-                for j in there[event]:
-                    push(ready, (key[n + event * d + j], n + event * d + j))
-                reached = here[event]
+                op, k = event, place[event]
+                clock[k] += runtime[op]
+                for j in range(d):
+                    if j != k and readers[op * d + j]:
+                        push(ready, (key[n + op * d + j], n + op * d + j))
+                read, where = self.predecessors[op], k
             else:
-                u, k = divmod(event - n, d)
-                home = place[u]
-                clock[home] = clock[k] = max(clock[home], clock[k])
-                held[k] += size[u]
-                if held[k] > peak[k]:
-                    peak[k] = held[k]
-                readers[u] -= 1
-                if not readers[u]:
-                    held[home] -= size[u]
-                reached = there[u][k]
-                copies[event - n] = len(reached)
-            for w in reached:
-                waiting[w] -= 1
-                if not waiting[w]:
-                    push(ready, (key[w], w))
+                op, k = divmod(event - n, d)
+                where = place[op]
+                clock[where] = clock[k] = max(clock[where], clock[k])
+                read = (op,)
+            held[k] += size[op]
+            if held[k] > peak[k]:
+                peak[k] = held[k]
+            if not readers[op * d + k]:
+                held[k] -= size[op]
+            for u in read:
+                readers[u * d + where] -= 1
+                if not readers[u * d + where]:
+                    held[where] -= size[u]
+            for w in successors[op]:
+                if place[w] == k:
+                    waiting[w] -= 1
+                    if not waiting[w]:
+                        push(ready, (key[w], w))
         return max(clock), max(peak)
 
-    def _split(self, place: list[int]) -> tuple[list[list[int]], list[dict[int, list[int]]]]:
-        """Readers of each op's tensor: those on its device, and those of every other device."""
-        here: list[list[int]] = []
-        there: list[dict[int, list[int]]] = []
+    def _readers(self, place: list[int]) -> list[int]:
+        """``[N * D]`` readers of each op's tensor on each device; at home every copy counts as one."""
+        d = self.devices
+        readers = [0] * (self.num_ops * d)
         for o, successors in enumerate(self.successors):
-            home, own, away = place[o], [], {}
             for w in successors:
-                if place[w] == home:
-                    own.append(w)
-                else:
-                    away.setdefault(place[w], []).append(w)
-            here.append(own)
-            there.append(away)
-        return here, there
+                readers[o * d + place[w]] += 1
+            home = o * d + place[o]
+            elsewhere = d - readers[o * d : o * d + d].count(0) - (readers[home] > 0)
+            readers[home] += elsewhere
+        return readers
 
 
 def genes_in_order(genes: dict[str, np.ndarray]) -> list[float]:
