@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,10 +23,12 @@ def _python(*args: str) -> str:
     done = subprocess.run(
         [sys.executable, *args],
         cwd=ROOT,
+        # The process that starts this one may hold most of an accelerator's memory.
+        env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
-        stdin=subprocess.DEVNULL,
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]

@@ -15,7 +15,9 @@ from regal_jax.graph import ComputationGraph
 
 __all__ = ["check_peer", "peer", "peer_text", "plain_case", "plain_graph"]
 
-_LINE = re.compile(r"ops (\d+) evaluations (\d+) best (\S+) seconds (\S+) evaluations_per_second (\S+)")
+_LINE = re.compile(
+    r"ops (\d+) evaluations (\d+) best ([-+.\w]+) seconds ([-+.\w]+) evaluations_per_second ([-+.\w]+)"
+)
 
 
 def plain_graph(graph: ComputationGraph) -> None:
@@ -96,12 +98,12 @@ def _run_once(binary: str, file: pathlib.Path, case: GraphCase, seed: int) -> Ou
     command = [binary, str(file), *map(str, settings)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = _LINE.search(done.stdout)
-    if done.returncode or not found:
+    rate = float(found[5]) if found else 0.0
+    if done.returncode or not found or not rate > 0:
         said = " ".join((done.stderr or done.stdout).split())[:200]
         raise ConfigError(f"--peer: {binary!r} ended with {done.returncode} and said {said!r}")
-    evaluations, rate = int(found[2]), float(found[5])
     # The seconds have four decimals only: too few for small runs.
-    return Outcome(evaluations / rate, evaluations, float(found[3]))
+    return Outcome(max(int(found[2]) / rate, 1e-9), int(found[2]), float(found[3]))
 
 
 def peer(binary: str, case: GraphCase, label: str = "peer") -> Contender:

@@ -136,7 +136,9 @@ def test_padding_is_counted():
     assert record.series["copies"].median == 0
     assert record.series["wasted"].median == pytest.approx(1 - used / total)
     five = dataclasses.replace(benchmark, cases={"": dataclasses.replace(case, graphs=5)})
-    assert measure(five, Options(fresh=False)).series["copies"].median == pytest.approx(1 / 6)
+    filled = measure(five, Options(fresh=False)).series
+    assert filled["copies"].median == pytest.approx(1 / 6)
+    assert filled["padded genes"].median == pytest.approx(1 - used / total)
 
 
 # Peers ----------------------------------------------------------------------------------------------
@@ -325,6 +327,8 @@ def test_compare_by_the_peer_cancels_what_the_machine_did():
     after = results(2.0, 2.0, 2.0, derived={"regal_jax vs peer": 0.5})
     change = compare(before, after)[0]
     assert (change.ratio, change.by_peer) == (2, 1)
+    after.records[0].derived["regal_jax vs peer"] = 0.25
+    assert compare(before, after)[0].by_peer == 2
 
 
 # The command ----------------------------------------------------------------------------------------
