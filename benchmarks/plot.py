@@ -47,7 +47,7 @@ def _batch(results: Results) -> _Lines:
     lines: _Lines = {}
     for record in results.records:
         for label, series in record.series.items() if record.name.startswith("batch/") else ():
-            variant, contender = label.split(" ", 1)
+            variant, _, contender = label.rpartition(" ")
             case = record.parameters[variant]
             line = f"{contender}, {case['ops']} ops", str(case["ops"]), "--" if contender == "peer" else "-"
             lines.setdefault(line, []).append((case["graphs"], series.rates()["evaluations_per_second"]))
@@ -63,7 +63,7 @@ def _draw_lines(ax: "Axes", lines: _Lines, xlabel: str, base: int) -> None:
     ax.set_yscale("log")
     every = sorted({x for points in lines.values() for x, _ in points})
     ax.set_xticks(every, [f"{x:g}" for x in every])
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
     ax.yaxis.set_major_formatter("{x:,.0f}")
     ax.minorticks_off()
     ax.set_xlabel(xlabel)
