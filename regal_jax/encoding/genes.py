@@ -23,6 +23,7 @@ def gene_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: jax.ShapeDtypeStruct(shape, jnp.uint16) for name, shape in shapes.items()}
 
 
+@jax.named_scope("decode")
 def decode(problem: Problem, genes: Genes) -> Decisions:
     """What genes decide: the device of the largest affinity among the allowed, lowest index on ties.
 

@@ -108,7 +108,7 @@ class Brkga:
         # Without the barrier the seeds' cipher is fused into that of the draws, which XLA of JAX 0.11
         # compiles for minutes. A step has its seeds from the state: they are an array there anyway.
         seeds = lax.optimization_barrier(words(seeds_of(inputs.keys), c.islands * c.population * 2))
-        genes = self._sample(inputs, seeds.reshape(batch, c.islands, c.population, 2))
+        genes = self.sample(inputs, seeds.reshape(batch, c.islands, c.population, 2))
         if warm is not None:
             genes = self._insert(genes, warm)
         # For the same reason the draws must not be fused into the decoder; the genes are stored anyway.
@@ -120,7 +120,7 @@ class Brkga:
             elites=elites,
             newcomers=newcomers,
             fitness=fitness.reshape(batch, c.islands, c.population),
-            bits=self._bits(inputs, 1),
+            bits=self.bits(inputs, 1),
             donors=(nobody,) * (c.parents if c.children else 0),
             restarted_at=jnp.zeros(batch, jnp.int32),
             generation=jnp.zeros(inputs.keys.shape[0], jnp.int32),
@@ -133,15 +133,15 @@ class Brkga:
         generation = state.generation[0] + 1
         mating, fresh = jnp.split(state.bits, [c.children * (2 + c.parents)], axis=2)
         fresh = fresh.reshape(*fresh.shape[:2], -1, 2)
-        order, ranked = self._rank(state, generation)
+        order, ranked = self.rank(state, generation)
         elites = self._take(state, order[:, :, : c.elites].reshape(batch, -1))
         elite_fitness = ranked[:, :, : c.elites]
         bred, donors = [], ()
         if c.children:
-            children, donors = self._mate(state, order, mating)
+            children, donors = self.mate(state, order, mating)
             bred.append(children)
         if c.mutants:
-            drawn = self._sample(inputs, fresh[:, :, : c.mutants])
+            drawn = self.sample(inputs, fresh[:, :, : c.mutants])
             bred.append(jax.tree.map(_flat, drawn))
         new = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *bred)
         restarted_at = state.restarted_at
@@ -162,7 +162,7 @@ class Brkga:
             elites=elites,
             newcomers=new,
             fitness=jnp.concatenate([elite_fitness, fitness_of_children, fitness_of_mutants], axis=2),
-            bits=self._bits(inputs, generation + 1),
+            bits=self.bits(inputs, generation + 1),
             donors=donors,
             restarted_at=restarted_at,
             generation=state.generation + 1,
@@ -206,15 +206,20 @@ class Brkga:
         taken = self._take(state, index)
         return jax.tree.map(lambda x: x.reshape(-1, c.islands, c.population, *x.shape[2:]), taken)
 
-    def _bits(self, inputs: Inputs, generation: int | jax.Array) -> jax.Array:
-        """``[B, I, words]`` uint32, all randomness of a generation: one stream of the instance's key."""
+    @jax.named_scope("randomness")
+    def bits(self, inputs: Inputs, generation: int | jax.Array) -> jax.Array:
+        """``[B, I, words]`` uint32, all randomness of a generation: one stream of the instance's key.
+
+        Split after ``children * (2 + parents)`` words: what `mate` takes, then two words a seed for `sample`.
+        """
         c = self.config
         draws = c.mutants if c.restart_after is None else c.population
         count = 2 * draws + c.children * (2 + c.parents)
         bits = words(seeds_of(inputs.keys), c.islands * count, generation)
         return bits.reshape(-1, c.islands, count)
 
-    def _sample(self, inputs: Inputs, seeds: jax.Array) -> Any:
+    @jax.named_scope("sampling")
+    def sample(self, inputs: Inputs, seeds: jax.Array) -> Any:
         """``[B, I, count, ...]`` draws from the proposal; each individual has a key of its own."""
         keys = jax.random.wrap_key_data(seeds, impl="threefry2x32")
         draw = jax.vmap(jax.vmap(self.sample_fn, (None, 0)), (None, 0))
@@ -255,7 +260,8 @@ class Brkga:
         fitness = jnp.where(jnp.isnan(fitness), jnp.inf, fitness)
         return fitness, improve(incumbent, genes, fitness)
 
-    def _rank(self, state: BrkgaState, generation: jax.Array) -> tuple[jax.Array, jax.Array]:
+    @jax.named_scope("selection")
+    def rank(self, state: BrkgaState, generation: jax.Array) -> tuple[jax.Array, jax.Array]:
         """``[B, I, P]``: individuals of each island, best first, as indices into all, and their fitness.
 
         An exchange only rewrites these indices; no gene moves until the next population is written.
@@ -284,7 +290,8 @@ class Brkga:
             return order, ranked
         return lax.cond(generation % c.exchange_every == 0, exchange, lambda *a: a, order, ranked)
 
-    def _mate(self, state: BrkgaState, order: jax.Array, bits: jax.Array) -> tuple[Any, tuple[Any, ...]]:
+    @jax.named_scope("crossover")
+    def mate(self, state: BrkgaState, order: jax.Array, bits: jax.Array) -> tuple[Any, tuple[Any, ...]]:
         """``[B, I * C, ...]``: each gene from one of the ranked parents, by the bias; and the parents."""
         c = self.config
         bits = bits.reshape(*bits.shape[:2], c.children, 2 + c.parents)
@@ -318,7 +325,7 @@ class Brkga:
             def pick(old: Any, drawn: Any) -> Any:
                 return jax.tree.map(lambda a, x: jnp.where(_per_instance(due, a), x, a), old, drawn)
 
-            drawn_elites, drawn_new = self._split(self._sample(inputs, seeds))
+            drawn_elites, drawn_new = self._split(self.sample(inputs, seeds))
             return pick(elites, drawn_elites), pick(new, drawn_new)
 
         return lax.cond(jnp.any(due), fresh, lambda *a: a, elites, new)

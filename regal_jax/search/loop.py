@@ -149,6 +149,7 @@ class Searcher(Protocol[S]):
         ...
 
 
+@jax.named_scope("incumbent")
 def improve(incumbent: Incumbent | None, genes: Any, fitness: jax.Array) -> Incumbent:
     """Offer newly evaluated individuals to the incumbent (``None``: there is none yet).
 

@@ -12,6 +12,7 @@ from regal_jax.problem import Problem
 __all__ = ["peak_memory"]
 
 
+@jax.named_scope("memory")
 def peak_memory(
     problem: Problem, placement: jax.Array, op_position: jax.Array, transfer_position: jax.Array
 ) -> jax.Array:

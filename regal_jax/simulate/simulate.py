@@ -55,6 +55,7 @@ IMPLEMENTATIONS: Final[Mapping[str, Implementation]] = {"xla": _lockstep, "host"
 """Every implementation, by name: ``(problem, decisions, memory, positions) -> SimulationResult``."""
 
 
+@jax.named_scope("simulate")
 def simulate(
     problem: Problem,
     decisions: Decisions,

@@ -28,7 +28,7 @@ __all__ = ["solve"]
 
 @functools.cache
 def _fitness(objective: Objective, implementation: str | None) -> FitnessFn:
-    """One function object for each: compiled programs are kept by the identity of the functions in them."""
+    """One function object each: compiled programs are kept by the identity of the functions in them."""
     return functools.partial(fitness, objective=objective, implementation=implementation)
 
 
@@ -45,10 +45,10 @@ def solve(
     objective: Objective | str = Objective.MAKESPAN,
     proposal: Proposal | None = None,
     config: BrkgaConfig | None = None,
+    implementation: str | None = None,
     warm: WarmStart | None = None,
     callback: Callable[[Progress], Any] | None = None,
     mesh: Mesh | None = None,
-    implementation: str | None = None,
 ) -> SearchResult:
     """Searches for the best genes of each of ``B`` graphs, all in one compiled program.
 
@@ -59,10 +59,10 @@ def solve(
       objective: What to minimise.
       proposal: What first populations and mutants are drawn from; uniform by default.
       config: Of the BRKGA.
+      implementation: Of the simulator, as in `regal_jax.simulate.simulate`.
       warm: Individuals to begin with.
       callback: As in `regal_jax.search.run`.
       mesh: Spread the graphs over its devices (``B`` a multiple of their number); the results are the same.
-      implementation: Of the simulator, as in `regal_jax.simulate.simulate`.
 
     Raises:
       ConfigError: Settings, keys or warm starts that cannot be.

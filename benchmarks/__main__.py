@@ -1,0 +1,160 @@
+"""``python -m benchmarks``: list, run, compare, plot. Exit codes: 0 done, 1 slower, 2 bad input."""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from benchmarks.cases import SECTIONS, SIZES, benchmarks
+from benchmarks.results import load
+from regal_jax.errors import ConfigError
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  python -m benchmarks run --size smoke
+  python -m benchmarks run throughput phases --out before.json
+  python -m benchmarks run 'throughput/er-*' --implementation xla --peer ./brkga_peer
+  python -m benchmarks compare before.json after.json --fail-above 1.1
+  python -m benchmarks plot before.json --out figure.png
+docs/benchmarks.md says what is measured and how to read it.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {message}; try {self.prog} --help", file=sys.stderr)
+        sys.exit(2)
+
+
+def _repeats(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def _factor(text: str) -> float:
+    number = float(text)
+    if not 1 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a factor of at least 1, such as 1.1, got {text}")
+    return number
+
+
+_repeats.__name__, _factor.__name__ = "whole number", "factor"
+
+
+def _list(args: argparse.Namespace) -> int:
+    known = benchmarks(args.size)
+    width = max(len(b.name) for b in known)
+    for section, summary in SECTIONS.items():
+        mine = [b for b in known if b.section == section]
+        if mine:
+            print(f"{section}: {summary}")
+            print("\n".join(f"  {b.name:{width}}  {b.summary}" for b in mine))
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    from benchmarks.run import run
+
+    return run(args)
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from benchmarks.compare import compare, report
+
+    before, after = load(args.before), load(args.after)
+    changes = compare(before, after)
+    print(report(before, after, changes))
+    slower = [c for c in changes if args.fail_above and c.verdict == "slower" and c.ratio > args.fail_above]
+    if slower:
+        worst = max(slower, key=lambda c: c.ratio)
+        print(
+            f"python -m benchmarks compare: {len(slower)} slower by more than {args.fail_above:g} x; "
+            f"the worst is {worst.name} {worst.label}, {worst.ratio:.2f} x",
+            file=sys.stderr,
+        )
+    return 1 if slower else 0
+
+
+def _plot(args: argparse.Namespace) -> int:
+    from benchmarks.plot import plot
+
+    plot(load(args.results), args.out)
+    print(f"figure saved to {args.out}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m benchmarks",
+        description="Measure what regal_jax costs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    listing = commands.add_parser("list", help="what there is to measure")
+    listing.add_argument("--size", choices=SIZES, default="default", help="(default default)")
+    listing.set_defaults(call=_list)
+    _add_run(commands.add_parser("run", help="measure"))
+    compare = commands.add_parser("compare", help="two results, ratio by ratio")
+    compare.add_argument("before", metavar="BEFORE.json")
+    compare.add_argument("after", metavar="AFTER.json")
+    compare.add_argument(
+        "--fail-above",
+        type=_factor,
+        metavar="X",
+        help="exit 1 if anything is slower by more than this factor",
+    )
+    compare.set_defaults(call=_compare)
+    plot = commands.add_parser("plot", help="draw results")
+    plot.add_argument("results", metavar="RESULTS.json")
+    plot.add_argument("--out", type=pathlib.Path, required=True, metavar="FILE", help=".png, .pdf or .svg")
+    plot.set_defaults(call=_plot)
+    return parser
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    run.add_argument("patterns", nargs="*", metavar="PATTERN", help="sections, or names with wildcards")
+    run.add_argument("--size", choices=SIZES, default="default", help="(default default)")
+    run.add_argument("--out", metavar="FILE", help="save the results as JSON, after every benchmark")
+    run.add_argument("--profile", type=pathlib.Path, metavar="DIR", help="save profiler traces there")
+    run.add_argument(
+        "--implementation",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of the simulator; may be repeated (default: what regal_jax chooses)",
+    )
+    run.add_argument("--repeat", type=_repeats, metavar="R", help="rounds (default 5; smoke 1)")
+    run.add_argument("--peer", metavar="BINARY", help="a program to run in turns, see docs/benchmarks.md")
+    run.set_defaults(call=_run)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+      argv: The arguments; those of the process by default.
+
+    Returns:
+      The exit code.
+    """
+    args = _parser().parse_args(argv)
+    try:
+        return args.call(args)
+    except KeyboardInterrupt:
+        print("python -m benchmarks: interrupted", file=sys.stderr)
+        return 130
+    except (ConfigError, ValueError, ImportError, OSError) as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"python -m benchmarks {args.command}: error: {text}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Two results beside each other: what got slower or faster, and what is only noise."""
+
+import dataclasses
+import statistics
+from typing import Final
+
+from benchmarks.results import Record, Results
+from benchmarks.table import aligned, quantity
+from benchmarks.timing import Series
+from regal_jax.errors import ConfigError
+
+__all__ = ["Change", "compare", "report"]
+
+_FLOOR: Final = 1.03
+"""Two processes differ by this much with nothing changed, which repeats in one process cannot tell."""
+
+_FEWEST: Final = 3
+"""Repeats without which nothing can be said about noise."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One series in both results.
+
+    Attributes:
+      name: Of the benchmark.
+      label: Of the series.
+      before: In `unit`, the median of the repeats.
+      after: Likewise.
+      unit: ``s``, ``bytes`` or ``share``.
+      ratio: ``after / before``; more than 1 is worse.
+      by_peer: The same, when both are divided by their peer's time in the same rounds: what the machine did
+        meanwhile cancels out. ``None`` without a peer.
+      verdict: ``slower``, ``faster``, ``same``, or ``too few repeats``.
+    """
+
+    name: str
+    label: str
+    before: float
+    after: float
+    unit: str
+    ratio: float
+    by_peer: float | None
+    verdict: str
+
+
+def _quartiles(series: Series) -> tuple[float, float]:
+    if len(series.values) == 1:
+        return series.values[0], series.values[0]
+    low, _, high = statistics.quantiles(series.values, n=4, method="inclusive")
+    return low, high
+
+
+def _verdict(before: Series, after: Series, ratio: float) -> str:
+    """Beyond the noise: the middle halves of the repeats do not overlap, and the medians clearly differ."""
+    if before.unit == "s" and min(len(before.values), len(after.values)) < _FEWEST:
+        return "too few repeats"
+    (low_before, high_before), (low_after, high_after) = _quartiles(before), _quartiles(after)
+    if ratio > _FLOOR and low_after > high_before:
+        return "slower"
+    if ratio < 1 / _FLOOR and high_after < low_before:
+        return "faster"
+    return "same"
+
+
+def _by_peer(before: Record, after: Record, label: str) -> float | None:
+    for key, value in before.derived.items():
+        own, _, other = key.partition(" vs ")
+        if own == label and other.split()[-1] == "peer" and after.derived.get(key):
+            return value / after.derived[key]
+    return None
+
+
+def compare(before: Results, after: Results) -> list[Change]:
+    """Every series that both results hold, with the same parameters.
+
+    Raises:
+      ConfigError: There is none.
+    """
+    old, changes = {record.name: record for record in before.records}, []
+    for record in after.records:
+        other = old.get(record.name)
+        if other is None or other.parameters != record.parameters:
+            continue
+        for label, series in record.series.items():
+            past = other.series.get(label)
+            if past is None or past.unit != series.unit:
+                continue
+            # Both 0: nothing was wasted, say, before and after.
+            ratio = series.median / past.median if past.median else 1.0 if not series.median else float("inf")
+            verdict, by_peer = _verdict(past, series, ratio), _by_peer(other, record, label)
+            sizes = (past.median, series.median, series.unit)
+            changes.append(Change(record.name, label, *sizes, ratio, by_peer, verdict))
+    if not changes:
+        raise ConfigError("the two results have no benchmark with the same parameters in common")
+    return changes
+
+
+def report(before: Results, after: Results, changes: list[Change]) -> str:
+    """A table, and what keeps the two from being compared fairly."""
+    rows = [("benchmark", "what", "before", "after", "ratio", "by peer", "")]
+    rows += [
+        (
+            c.name,
+            c.label,
+            quantity(c.before, c.unit),
+            quantity(c.after, c.unit),
+            f"{c.ratio:.3f}",
+            "" if c.by_peer is None else f"{c.by_peer:.3f}",
+            "" if c.verdict == "same" else c.verdict,
+        )
+        for c in changes
+    ]
+    notes = [
+        f"note: {what} differ: {old} / {new}"
+        for what in ("hardware", "versions")
+        if (old := before.environment.get(what)) != (new := after.environment.get(what))
+    ]
+    left_out = {r.name for r in (*before.records, *after.records)} - {c.name for c in changes}
+    if left_out:
+        notes.append(f"note: not in both with the same parameters: {', '.join(sorted(left_out))}")
+    counts = [f"{sum(c.verdict == v for c in changes)} {v}" for v in ("slower", "faster", "same")]
+    return "\n".join([aligned(rows), *notes, f"{', '.join(counts)}; ratios above 1 are worse"])

@@ -1,0 +1,57 @@
+"""How long the compiler takes, with nothing cached."""
+
+import functools
+import time
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.cases import GraphCase
+from benchmarks.timing import Series
+from regal_jax.encoding import gene_shapes
+from regal_jax.objective import fitness
+from regal_jax.plan import Objective
+from regal_jax.search import Brkga, Inputs, Limits, UniformProposal, run_chunk, start
+
+__all__ = ["compile_times"]
+
+_STEPS = ("trace", "lower", "compile")
+
+
+def _once(case: GraphCase, implementation: str | None) -> dict[str, float]:
+    """Seconds of each step, of the two programs of a search together: first population and generations."""
+    problem = case.problem()
+    value = functools.partial(fitness, objective=Objective(case.objective), implementation=implementation)
+    searcher = Brkga(value, UniformProposal.of(gene_shapes(problem)), case.config())
+    inputs, limits = Inputs(problem, None, case.keys()), Limits.none(case.graphs)
+    first = jax.jit(functools.partial(start, searcher))
+    state = jax.eval_shape(first, inputs, limits)
+    jax.clear_caches()
+    seconds: dict[str, float] = dict.fromkeys(_STEPS, 0.0)
+    chunk = jax.jit(functools.partial(run_chunk, searcher), donate_argnums=2)
+    for function, args in ((first, (inputs, limits)), (chunk, (inputs, limits, state, jnp.int32(1)))):
+        moments = [time.perf_counter()]
+        traced = function.trace(*args)
+        moments.append(time.perf_counter())
+        lowered = traced.lower()
+        moments.append(time.perf_counter())
+        lowered.compile()
+        moments.append(time.perf_counter())
+        for i, step in enumerate(_STEPS):
+            seconds[step] += moments[i + 1] - moments[i]
+    return seconds
+
+
+def compile_times(case: GraphCase, implementation: str | None, repeats: int) -> dict[str, Series]:
+    """Series ``trace``, ``lower``, ``compile`` and ``total``.
+
+    Programs that this process holds are forgotten; a persistent cache, if one is on, is the caller's affair.
+
+    Args:
+      case: What the programs are for.
+      implementation: Of the simulator.
+      repeats: At most three are made: compilers vary little.
+    """
+    rounds = [_once(case, implementation) for _ in range(min(repeats, 3))]
+    series = {step: Series(tuple(r[step] for r in rounds)) for step in _STEPS}
+    return series | {"total": Series(tuple(sum(r.values()) for r in rounds))}

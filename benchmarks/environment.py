@@ -1,0 +1,65 @@
+"""Where and with what a measurement was made: without it, a number says nothing."""
+
+import datetime
+import os
+import pathlib
+import platform
+import subprocess
+from importlib import metadata
+from typing import Any, Final
+
+__all__ = ["ROOT", "environment"]
+
+ROOT: Final = pathlib.Path(__file__).resolve().parents[1]
+"""The checkout."""
+
+
+def _git(*args: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    models = [line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    # Those that this process may use; not every system says.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def environment() -> dict[str, Any]:
+    """Commit, versions, hardware, date and load, as the results hold them."""
+    import jax
+
+    device, changes = jax.devices()[0], _git("status", "--porcelain", "--untracked-files=no")
+    packages = ("jax", "jaxlib", "numpy", "numba", "pymoo", "brkga-mp-ipr")
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": None if changes is None else bool(changes),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
+        "hardware": {
+            "cpu": _cpu(),
+            "cores": _cores(),
+            "platform": device.platform,
+            "accelerator": None if device.platform == "cpu" else device.device_kind,
+            "devices": jax.device_count(),
+        },
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+    }

@@ -1,0 +1,197 @@
+"""From a benchmark to its record: which contenders run, and what follows from their times."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import jax
+import numpy as np
+
+from benchmarks import compilation, fresh, padding, python_peers
+from benchmarks.cases import Benchmark, GraphCase
+from benchmarks.peers import peer
+from benchmarks.phases import phases
+from benchmarks.results import Record, speed_ratio
+from benchmarks.throughput import runnable, solver
+from benchmarks.timing import Contender, Series, Skipped, interleaved
+from regal_jax.simulate import IMPLEMENTATIONS
+
+__all__ = ["Options", "measure"]
+
+_OURS: Final = "regal_jax"
+_PEERS: Final = ("peer", *python_peers.PEERS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How to measure.
+
+    Attributes:
+      repeats: Of everything, after a warm-up.
+      implementations: Names of simulators; none given: what users get.
+      peer: Path of a program to run in turns with ours, see `benchmarks.peers`.
+      profile: Folder for traces of `jax.profiler`.
+      fresh: Forget all compiled programs before every benchmark: none finds those of another.
+    """
+
+    repeats: int = 5
+    implementations: tuple[str, ...] = ()
+    peer: str | None = None
+    profile: pathlib.Path | None = None
+    fresh: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    series: dict[str, Series]
+    derived: dict[str, float] = dataclasses.field(default_factory=dict)
+    skipped: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def _label(variant: str, contender: str) -> str:
+    return f"{variant} {contender}" if variant else contender
+
+
+def _implementations(benchmark: Benchmark, options: Options) -> tuple[dict[str, str | None], dict[str, str]]:
+    """Names of simulators by label, and which cannot run."""
+    every = tuple(IMPLEMENTATIONS) if benchmark.section == "implementations" else ()
+    names = options.implementations or every
+    able, skipped = runnable(names)
+    return ({name: name for name in able} if names else {_OURS: None}), skipped
+
+
+def _peers(benchmark: Benchmark, case: GraphCase, options: Options) -> dict[str, Callable[[], Contender]]:
+    found: dict[str, Callable[[], Contender]] = {}
+    if options.peer is not None:
+        binary = options.peer
+        found["peer"] = lambda: peer(binary, case)
+    if benchmark.section == "python":
+        found |= {name: lambda make=make: make(case) for name, make in python_peers.PEERS.items()}
+    return found
+
+
+def _contenders(benchmark: Benchmark, options: Options) -> tuple[list[Contender], dict[str, str]]:
+    ours, skipped = _implementations(benchmark, options)
+    contenders = []
+    for variant, case in benchmark.cases.items():
+        for label, name in ours.items():
+            contenders.append(solver(case, name, _label(variant, label)))
+        for label, make in _peers(benchmark, case, options).items():
+            try:
+                contenders.append(dataclasses.replace(make(), label=_label(variant, label)))
+            except Skipped as reason:
+                skipped[_label(variant, label)] = str(reason)
+    return contenders, skipped
+
+
+def _solves(benchmark: Benchmark, options: Options) -> _Found:
+    contenders, skipped = _contenders(benchmark, options)
+    series = interleaved(contenders, options.repeats)
+    _profile(benchmark, contenders, options)
+    return _Found(series, _ratios(benchmark, series), skipped)
+
+
+def _ratios(benchmark: Benchmark, series: Mapping[str, Series]) -> dict[str, float]:
+    """Each of ours against the peers on the same case, the first variant, and the first implementation."""
+    derived = {}
+    for variant in benchmark.cases:
+        names = {label: _label(variant, label) for label in (_OURS, *IMPLEMENTATIONS, *_PEERS)}
+        names = {label: name for label, name in names.items() if name in series}
+        ours = [label for label in names if label not in _PEERS]
+        for label in ours:
+            others = [names[p] for p in names if p in _PEERS]
+            others += [_label(next(iter(benchmark.cases)), label), names[ours[0]]]
+            for other in dict.fromkeys(others):
+                if other != names[label] and benchmark.section != "scaling":
+                    derived[f"{names[label]} vs {other}"] = speed_ratio(series[names[label]], series[other])
+    return derived
+
+
+def _scaling(benchmark: Benchmark, options: Options) -> _Found:
+    """The whole runs, and how their cost an evaluation grows."""
+    found = _solves(benchmark, options)
+    ours, _ = _implementations(benchmark, options)
+    derived = dict(found.derived)
+    for label in ours:
+        each = [found.series[_label(variant, label)] for variant in benchmark.cases]
+        n = np.array([case.ops for case in benchmark.cases.values()], np.float64)
+        cost = np.array([s.median / (s.evaluations or 1) for s in each])
+        derived[f"{label} exponent"] = float(np.polyfit(np.log(n), np.log(cost), 1)[0])
+        growth = n[-1] * math.log(n[-1]) / (n[0] * math.log(n[0]))
+        derived[f"{label} growth over n log n"] = float(cost[-1] / cost[0] / growth)
+    return dataclasses.replace(found, derived=derived)
+
+
+def _phases(benchmark: Benchmark, options: Options) -> _Found:
+    ours, skipped = _implementations(benchmark, options)
+    series = {}
+    for label, name in ours.items():
+        parts = phases(benchmark.case, name)
+        _profile(benchmark, parts, options)
+        prefix = "" if name is None else label
+        series |= {_label(prefix, k): s for k, s in interleaved(parts, options.repeats).items()}
+    return _Found(series, {}, skipped)
+
+
+def _compile(benchmark: Benchmark, options: Options) -> _Found:
+    ours, skipped = _implementations(benchmark, options)
+    series = {}
+    for label, name in ours.items():
+        prefix = "" if name is None else label
+        parts = compilation.compile_times(benchmark.case, name, options.repeats)
+        series |= {_label(prefix, k): s for k, s in parts.items()}
+    return _Found(series, {}, skipped)
+
+
+def _start(benchmark: Benchmark, options: Options) -> _Found:
+    name = options.implementations[0] if options.implementations else None
+    return _Found(fresh.start_times(benchmark.case, name, options.repeats))
+
+
+def _memory(benchmark: Benchmark, options: Options) -> _Found:
+    name = options.implementations[0] if options.implementations else None
+    return _Found(fresh.peak_memory(benchmark.case, name))
+
+
+def _padding(benchmark: Benchmark, options: Options) -> _Found:
+    del options
+    return _Found(*padding.waste(benchmark.case))
+
+
+def _profile(benchmark: Benchmark, contenders: Sequence[Contender], options: Options) -> None:
+    """A trace of a few generations; not timed, since tracing costs time."""
+    short = [c.short for c in contenders if c.short is not None]
+    if options.profile is None or not short:
+        return
+    for run in short:
+        run()
+    with jax.profiler.trace(str(options.profile / benchmark.name.replace("/", "-"))):
+        for contender in contenders:
+            if contender.short is not None:
+                with jax.profiler.TraceAnnotation(contender.label):
+                    jax.block_until_ready(contender.short())
+
+
+_MEASURES: Final[Mapping[str, Callable[[Benchmark, Options], _Found]]] = {
+    "scaling": _scaling,
+    "phases": _phases,
+    "compile": _compile,
+    "start": _start,
+    "memory": _memory,
+    "padding": _padding,
+}
+
+
+def measure(benchmark: Benchmark, options: Options) -> Record:
+    """Runs one benchmark.
+
+    Raises:
+      ConfigError: A peer that does not do what `benchmarks.peers` says.
+    """
+    if options.fresh:
+        jax.clear_caches()
+    found = _MEASURES.get(benchmark.section, _solves)(benchmark, options)
+    parameters = {label: dataclasses.asdict(case) for label, case in benchmark.cases.items()}
+    return Record(benchmark.name, parameters, found.series, found.derived, found.skipped)

@@ -1,0 +1,105 @@
+"""What one generation is made of: each part as a compiled call of its own, on what it meets in a search."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.cases import GraphCase
+from benchmarks.timing import Contender, looped
+from regal_jax.encoding import Genes, Proposal, decode, gene_shapes, quantiles
+from regal_jax.objective import fitness
+from regal_jax.plan import Objective
+from regal_jax.search import Brkga, Inputs, UniformProposal, improve, random_keys, run_traced
+from regal_jax.simulate import simulate
+
+__all__ = ["PHASES", "phases"]
+
+PHASES = ("randomness", "selection", "crossover", "sampling", "decode", "simulate", "memory", "incumbent")
+"""The parts of a generation, in their order; ``simulate`` is without memory, ``memory`` with it."""
+
+_GENERATIONS = 5
+"""Evolved so far: genes of a young population, whose fitness values still differ."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Generation:
+    """What the parts are called with: the state before a generation, and what is made on the way."""
+
+    searcher: Brkga
+    inputs: Inputs
+    state: Any
+    order: jax.Array
+    mating: jax.Array
+    fresh: jax.Array
+    genes: Any
+    decisions: Any
+    fitness: jax.Array
+
+
+def _draw(proposal: Proposal, key: jax.Array) -> Genes:
+    return quantiles(proposal, random_keys(key, proposal.shapes))
+
+
+def _generation(case: GraphCase, implementation: str | None) -> _Generation:
+    problem, config = case.problem(), case.config()
+
+    def value(problem: Any, genes: Any) -> jax.Array:
+        return fitness(problem, genes, Objective(case.objective), implementation=implementation)
+
+    proposal = case.make_proposal(problem)
+    searcher = Brkga(value, UniformProposal.of(gene_shapes(problem)) if proposal is None else _draw, config)
+    inputs = Inputs(problem, proposal, case.keys())
+
+    @jax.jit
+    def evolve(inputs: Inputs) -> tuple[Any, ...]:
+        state = run_traced(searcher, inputs, _GENERATIONS)
+        mating, fresh = jnp.split(state.bits, [config.children * (2 + config.parents)], axis=2)
+        fresh = fresh.reshape(*fresh.shape[:2], -1, 2)
+        order, _ = searcher.rank(state, state.generation[0] + 1)
+        genes = searcher.step(inputs, state).newcomers
+        decisions = decode(inputs.problem, genes)
+        return state, order, mating, fresh, genes, decisions, value(inputs.problem, genes)
+
+    return _Generation(searcher, inputs, *evolve(inputs))
+
+
+def phases(case: GraphCase, implementation: str | None = None) -> list[Contender]:
+    """The parts of one generation, the whole of it, and a call that does nothing.
+
+    The parts do not add up to the whole: alone, each pays for a call (``dispatch`` says what that is) and
+    for passing its results through memory, and the whole copies the survivors besides.
+
+    Args:
+      case: What to search.
+      implementation: Of the simulator; ``None`` is what users get.
+    """
+    g = _generation(case, implementation)
+    s, problem, generation = g.searcher, g.inputs.problem, g.state.generation[0] + 1
+
+    def simulated(problem: Any, decisions: Any, memory: bool) -> jax.Array:
+        result = simulate(problem, decisions, implementation=implementation, memory=memory)
+        return result.makespan if result.peak_memory is None else result.peak_memory
+
+    calls: dict[str, tuple[Any, tuple[Any, ...]]] = {
+        "randomness": (s.bits, (g.inputs, generation)),
+        "selection": (s.rank, (g.state, generation)),
+        "crossover": (s.mate, (g.state, g.order, g.mating)),
+        "sampling": (s.sample, (g.inputs, g.fresh)),
+        "decode": (decode, (problem, g.genes)),
+        "simulate": (lambda p, x: simulated(p, x, False), (problem, g.decisions)),
+        "memory": (lambda p, x: simulated(p, x, True), (problem, g.decisions)),
+        "incumbent": (improve, (g.state.incumbent, g.genes, g.fitness)),
+        "generation": (s.step, (g.inputs, g.state)),
+        "dispatch": (lambda x: x + 1, (generation,)),
+    }
+    if case.objective == Objective.MAKESPAN:
+        del calls["memory"]
+    evaluations = case.graphs * s.step_evaluations
+
+    def contender(label: str, function: Any, args: tuple[Any, ...]) -> Contender:
+        jitted = jax.jit(function)
+        return looped(label, lambda: jitted(*args), evaluations)
+
+    return [contender(label, *call) for label, call in calls.items()]

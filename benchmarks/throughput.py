@@ -1,0 +1,80 @@
+"""Evaluations per second of whole runs, as users run them: through `regal_jax.solve.solve`."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.cases import GraphCase
+from benchmarks.timing import Contender, Outcome, Skipped
+from regal_jax.encoding import decode, gene_shapes
+from regal_jax.errors import ConfigError
+from regal_jax.plan import Objective
+from regal_jax.problem import Problem
+from regal_jax.search import SearchResult, Stopping
+from regal_jax.simulate import IMPLEMENTATIONS, simulate
+from regal_jax.solve import solve
+
+__all__ = ["check_implementation", "runnable", "solver"]
+
+
+def _best(case: GraphCase, problem: Problem, result: SearchResult) -> float:
+    """The objective, the mean over graphs."""
+    scale = problem.upper_bound if case.objective == Objective.MAKESPAN else problem.total_size
+    return float((result.fitness.astype(np.float64) * np.asarray(scale, np.float64)).mean())
+
+
+def solver(case: GraphCase, implementation: str | None = None, label: str = "regal_jax") -> Contender:
+    """A whole BRKGA run; the graphs are on the device before it starts.
+
+    Args:
+      case: What to run. Every repeat does the very same search.
+      implementation: Of the simulator; ``None`` is what users get.
+      label: Of the contender.
+    """
+    problem, keys, config = case.problem(), case.keys(), case.config()
+    options: dict[str, Any] = {"objective": case.objective, "config": config}
+    options |= {"proposal": case.make_proposal(problem), "implementation": implementation}
+
+    def run(evaluations: int = case.evaluations) -> Outcome:
+        began = time.perf_counter()
+        # The result is on the host: nothing is left to wait for.
+        result = solve(problem, keys, Stopping(evaluations), **options)
+        seconds = time.perf_counter() - began
+        return Outcome(seconds, int(result.evaluations.sum()), _best(case, problem, result))
+
+    few = config.first_evaluations + 2 * config.step_evaluations
+    return Contender(label, run, short=lambda: run(min(few, case.evaluations)))
+
+
+def check_implementation(name: str) -> None:
+    """Runs an implementation on a few ops.
+
+    Raises:
+      ConfigError: There is none of that name.
+      Skipped: It does not run here.
+    """
+    if name not in IMPLEMENTATIONS:
+        raise ConfigError(f"implementation: unknown {name!r}; use one of {', '.join(IMPLEMENTATIONS)}")
+    problem = GraphCase(ops=4).problem()
+    genes = {leaf: np.zeros((1, 1, *shape.shape), np.uint16) for leaf, shape in gene_shapes(problem).items()}
+    decisions = decode(problem, jax.tree.map(jax.numpy.asarray, genes))
+    try:
+        jax.block_until_ready(jax.jit(lambda p, d: simulate(p, d, implementation=name))(problem, decisions))
+    except Exception as error:  # Whatever keeps it from running is the answer.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise Skipped(reason if len(reason) < 200 else f"{reason[:200]} ...") from None
+
+
+def runnable(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Which implementations run here, and why the others do not."""
+    able, skipped = [], {}
+    for name in names:
+        try:
+            check_implementation(name)
+            able.append(name)
+        except Skipped as reason:
+            skipped[name] = str(reason)
+    return able, skipped

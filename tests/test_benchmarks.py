@@ -1,0 +1,402 @@
+"""The measuring instrument: it measures the right thing, and says so when it cannot."""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from test_simulate import check, random_genes
+
+from benchmarks.__main__ import main
+from benchmarks.cases import SECTIONS, SIZES, GraphCase, benchmarks, select
+from benchmarks.compare import compare
+from benchmarks.measure import Options, measure
+from benchmarks.peers import peer, peer_text
+from benchmarks.python_decoder import PythonDecoder, genes_in_order
+from benchmarks.python_peers import PEERS
+from benchmarks.results import Record, Results, load, save, speed_ratio
+from benchmarks.throughput import check_implementation, solver
+from benchmarks.timing import Contender, Outcome, Series, Skipped, interleaved, looped
+from regal_jax.encoding import decode, genes_to_keys
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.graph import Cluster, GraphBuilder
+from regal_jax.plan import decode_order, decode_placement, replay
+from regal_jax.problem import Bucket, make_problem
+from regal_jax.simulate import IMPLEMENTATIONS, simulate
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# The cases ------------------------------------------------------------------------------------------
+
+
+def small_cases() -> list[GraphCase]:
+    """What is timed, small; cases that differ in the search alone are one to the simulator."""
+    search = {"objective": "makespan", "proposal": "uniform", "population": 3, "evaluations": 3, "graphs": 2}
+    every = (case for b in benchmarks("full") for case in b.cases.values())
+    return list(dict.fromkeys(dataclasses.replace(case.small(), **search) for case in every))
+
+
+@functools.partial(jax.jit, static_argnames="implementation")
+def simulated(problem, genes, implementation):
+    return simulate(problem, decode(problem, genes), implementation=implementation, positions=True)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    "case", small_cases(), ids=lambda c: f"{c.family}-{c.spread}-d{c.devices}-{c.transfer}"
+)
+def test_what_is_timed_equals_the_replay(case, implementation):
+    try:
+        check_implementation(implementation)
+    except Skipped as reason:
+        pytest.skip(str(reason))
+    graphs, cluster = case.make_graphs(), case.cluster()
+    problem = make_problem(graphs, cluster, Bucket(48, 48, 128, 0))  # One shape, few compilations.
+    genes = random_genes(problem, np.random.default_rng(case.seed), case.population)
+    check(graphs, [cluster] * len(graphs), genes, simulated(problem, genes, implementation))
+
+
+def test_names_are_distinct_and_every_section_is_there():
+    for size in SIZES:
+        names = [b.name for b in benchmarks(size)]
+        assert len(set(names)) == len(names)
+        assert {name.split("/")[0] for name in names} <= SECTIONS.keys()
+    assert {b.section for b in benchmarks("full")} == SECTIONS.keys()
+
+
+def test_the_default_population_is_that_of_the_library():
+    from regal_jax import BrkgaConfig
+
+    assert GraphCase().config() == BrkgaConfig()
+
+
+def test_selection():
+    assert [b.name for b in select(["throughput/er-1*"], "full")] == [
+        "throughput/er-100",
+        "throughput/er-1000",
+    ]
+    assert {b.section for b in select(["phases", "compile"])} == {"phases", "compile"}
+    assert select([]) == benchmarks()
+    with pytest.raises(ConfigError, match="'nonsense'; sections are throughput"):
+        select(["phases", "nonsense"])
+
+
+# Timing ---------------------------------------------------------------------------------------------
+
+
+def test_contenders_take_turns():
+    calls = []
+
+    def contender(label, warm):
+        return Contender(label, lambda: calls.append(label) or Outcome(float(len(calls)), 5), warm=warm)
+
+    series = interleaved([contender("a", True), contender("b", False)], repeats=2)
+    assert calls == ["a", "a", "b", "a", "b"]
+    assert series["a"] == Series((2.0, 4.0), evaluations=5, first=1.0)
+    assert series["b"].first is None
+    assert series["a"].median == 3
+    assert series["a"].rates()["evaluations_per_second"] == pytest.approx(5 / 3)
+
+
+def test_rounds_end_early_but_not_before_three():
+    assert len(interleaved([Contender("a", lambda: Outcome(1.0))], 9, patience=0.0)["a"].values) == 3
+
+
+def test_ratios_are_of_the_same_round():
+    # Twice as slow in every round, whatever the machine did in it.
+    ours, other = Series((2.0, 20.0, 4.0), evaluations=10), Series((1.0, 10.0, 2.0), evaluations=10)
+    assert speed_ratio(ours, other) == 0.5
+    assert speed_ratio(ours, dataclasses.replace(other, evaluations=5)) == 1
+
+
+def test_short_calls_are_looped():
+    calls = []
+    contender = looped("a", lambda: calls.append(1), evaluations=3)
+    contender.run()
+    assert len(calls) == 2
+    assert contender.run().evaluations == 3
+    assert len(calls) > 10
+
+
+def test_padding_is_counted():
+    case = GraphCase(ops=20, graphs=3, population=10)
+    used = sum(g.num_ops * 5 for g in case.make_graphs())
+    bucket = Bucket.of(case.make_graphs()[0])
+    assert len({Bucket.of(g) for g in case.make_graphs()}) == 1
+    benchmark = dataclasses.replace(select(["padding"])[0], cases={"": case})
+    record = measure(benchmark, Options(fresh=False))
+    total = 3 * (bucket.ops * 3 + bucket.tensors * 2)
+    assert record.series["padded genes"].median == pytest.approx(1 - used / total)
+    assert record.series["copies"].median == 0
+    assert record.series["wasted"].median == pytest.approx(1 - used / total)
+    five = dataclasses.replace(benchmark, cases={"": dataclasses.replace(case, graphs=5)})
+    filled = measure(five, Options(fresh=False)).series
+    assert filled["copies"].median == pytest.approx(1 / 6)
+    assert filled["padded genes"].median == pytest.approx(1 - used / total)
+
+
+# Peers ----------------------------------------------------------------------------------------------
+
+
+def plain():
+    builder = GraphBuilder("plain")
+    builder.add_op("last", runtime=2.5, outputs=[7], inputs=["left", "right"])
+    builder.add_op("first", runtime=1, outputs=[10])
+    builder.add_op("left", runtime=0.1, outputs=[20], inputs=["first"])
+    builder.add_op("right", runtime=3, outputs=[30], inputs=["first"])
+    return builder
+
+
+def test_the_peer_reads_this():
+    assert peer_text(plain().build()) == "\n".join(
+        ["4", "1 10 0", "0.10000000000000001 20 1 0", "3 30 1 0", "2.5 7 2 1 2", ""]
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "options"),
+    [
+        ("without exactly one output", {"inputs": ["left"]}),
+        ("without exactly one output", {"outputs": [1, 2]}),
+        ("control edges", {"outputs": [1], "control_inputs": ["left"]}),
+        ("scratch memory", {"outputs": [1], "temp_bytes": 3}),
+        ("tensors to keep", {"outputs": [1], "keep": [0]}),
+        ("ops tied to devices", {"outputs": [1], "allowed_devices": [0]}),
+        ("colocation groups", {"outputs": [1], "colocation_group": "g"}),
+    ],
+)
+def test_what_a_peer_cannot_know_is_refused(what, options):
+    builder = plain()
+    builder.add_op("odd", **options)
+    with pytest.raises(ConfigError, match=f"'plain' has .*{what}"):
+        peer_text(builder.build())
+
+
+def fake_peer(tmp_path, body):
+    path = tmp_path / "peer"
+    path.write_text(f"#!{sys.executable}\nimport sys, pathlib\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_peer_gets_the_graphs_and_settings_of_the_case(tmp_path):
+    log = tmp_path / "log"
+    body = (
+        f"with open({str(log)!r}, 'a') as f: "
+        "f.write(repr([pathlib.Path(sys.argv[1]).read_text(), *sys.argv[2:]]) + '\\n')\n"
+        "print('ops 12 evaluations 80 best 3.5 seconds 0.0000 evaluations_per_second 160.0')"
+    )
+    case = GraphCase(
+        ops=12, graphs=2, devices=3, population=20, evaluations=90, objective="peak-memory", seed=4
+    )
+    outcome = peer(fake_peer(tmp_path, body), case).run()
+    assert outcome == Outcome(1.0, 160, 3.5)
+    settings = ["3", "90", "20", "peak"]
+    expected = [[peer_text(graph), *settings, str(4 + i)] for i, graph in enumerate(case.make_graphs())]
+    assert log.read_text().splitlines() == [repr(each) for each in expected]
+
+
+def test_a_peer_that_says_something_else(tmp_path):
+    contender = peer(fake_peer(tmp_path, "print('hello'); sys.exit(3)"), GraphCase(ops=4))
+    with pytest.raises(ConfigError, match="ended with 3 and said 'hello'"):
+        contender.run()
+    with pytest.raises(Skipped, match="uniform proposal, not beta"):
+        peer("peer", GraphCase(proposal="beta"))
+    with pytest.raises(Skipped, match="not free"):
+        peer("peer", GraphCase(transfer="free"))
+
+
+@pytest.mark.parametrize("family", ["erdos-renyi", "layered"])
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("levels", [4, 65536])
+def test_the_python_decoder_equals_the_replay(family, devices, levels):
+    graph, cluster = GraphCase(family, ops=60).make_graphs()[0], Cluster.uniform(devices)
+    problem = make_problem([graph], cluster, Bucket.exact(graph))
+    rng = np.random.default_rng(levels + devices)
+    decoder = PythonDecoder(graph, devices)
+    for _ in range(5):
+        genes = {name: leaf[0, 0] % np.uint32(levels) for name, leaf in random_genes(problem, rng, 1).items()}
+        keys = genes_to_keys(genes)
+        placement = decode_placement(graph, cluster, keys["affinity"])
+        order = decode_order(graph, cluster, placement, keys["priority"], keys["transfer_priority"])
+        timeline = replay(graph, cluster, placement, order)
+        makespan, peak = decoder(genes_in_order(genes))
+        assert makespan == pytest.approx(timeline.makespan, rel=1e-12)
+        assert peak == timeline.peak_memory.max()
+
+
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("objective", ["makespan", "peak-memory"])
+def test_library_peers_spend_the_same_budget(name, objective):
+    case = GraphCase(ops=20, population=20, evaluations=150, objective=objective)
+    try:
+        outcome = PEERS[name](case).run()
+    except Skipped as reason:
+        pytest.skip(str(reason))
+    ours = solver(case).run()
+    assert outcome.evaluations == ours.evaluations
+    assert outcome.best == pytest.approx(ours.best, rel=0.3)
+
+
+# Results --------------------------------------------------------------------------------------------
+
+
+def results(*values, name="throughput/er-12", derived=None):
+    series = {"regal_jax": Series(values, evaluations=26, first=2.0, best=1.5)}
+    environment = {"commit": None, "dirty": None, "hardware": {}, "versions": {"jax": "1"}}
+    return Results(environment, {"size": "smoke"}, [Record(name, {"": {"ops": 12}}, series, derived or {})])
+
+
+def saved(tmp_path, name, content):
+    path = tmp_path / name
+    save(content, path)
+    return str(path)
+
+
+def test_results_survive_the_file(tmp_path):
+    before = results(1.0, 1.25, derived={"regal_jax vs peer": 0.5})
+    before.records[0].skipped["host"] = "absent"
+    path = saved(tmp_path, "a.json", before)
+    assert load(path) == before
+    document = json.loads(pathlib.Path(path).read_text())
+    assert document["version"] == 1
+    rates = document["records"][0]["series"]["regal_jax"]["rates"]
+    assert rates["microseconds_per_evaluation"] == pytest.approx(1.125e6 / 26)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: "{", "not JSON"),
+        (lambda d: "[]", "no results of"),
+        (lambda d: json.dumps(d | {"schema": "other"}), "no results of"),
+        (lambda d: json.dumps(d | {"version": 2}), "version 2, this is 1"),
+        (lambda d: json.dumps(d | {"records": [{"name": "a"}]}), "damaged"),
+        (lambda d: json.dumps(d | {"records": 3}), "damaged"),
+        (lambda d: json.dumps(d).replace("[1.0, 1.25]", "[]"), "damaged"),
+        (lambda d: json.dumps(d).replace("[1.0, 1.25]", "[1.0, null]"), "damaged"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, capsys, change, message):
+    path = pathlib.Path(saved(tmp_path, "a.json", results(1.0, 1.25)))
+    path.write_text(change(json.loads(path.read_text())))
+    with pytest.raises(FormatError, match=message):
+        load(path)
+    assert main(["compare", str(path), str(path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_compare_passes_equals_and_noise(tmp_path, capsys):
+    a = saved(tmp_path, "a.json", results(1.0, 1.3, 1.1, 1.2, 1.15))
+    b = saved(tmp_path, "b.json", results(1.25, 1.1, 1.35, 1.12, 1.22))
+    assert main(["compare", a, a, "--fail-above", "1"]) == 0
+    assert main(["compare", a, b, "--fail-above", "1"]) == 0
+    assert "0 slower, 0 faster, 1 same" in capsys.readouterr().out
+
+
+def test_compare_finds_a_planted_slowdown(tmp_path, capsys):
+    a = saved(tmp_path, "a.json", results(1.0, 1.3, 1.1, 1.2, 1.15))
+    b = saved(tmp_path, "b.json", results(*(1.4 * v for v in (1.0, 1.3, 1.1, 1.2, 1.15))))
+    assert main(["compare", a, b, "--fail-above", "1.3"]) == 1
+    captured = capsys.readouterr()
+    assert "1 slower" in captured.out
+    assert "throughput/er-12 regal_jax, 1.40 x" in captured.err
+    assert main(["compare", a, b, "--fail-above", "1.5"]) == 0
+    assert main(["compare", a, b]) == 0
+    assert main(["compare", b, a, "--fail-above", "1.3"]) == 0
+    assert "1 faster" in capsys.readouterr().out
+
+
+def test_compare_knows_what_it_cannot_tell():
+    one, two = results(1.0), results(2.0)
+    assert compare(one, two)[0].verdict == "too few repeats"
+    other = results(1.0)
+    other.records[0].parameters[""]["ops"] = 13
+    with pytest.raises(ConfigError, match="same parameters in common"):
+        compare(one, other)
+
+
+def test_compare_by_the_peer_cancels_what_the_machine_did():
+    before = results(1.0, 1.0, 1.0, derived={"regal_jax vs peer": 0.5})
+    after = results(2.0, 2.0, 2.0, derived={"regal_jax vs peer": 0.5})
+    change = compare(before, after)[0]
+    assert (change.ratio, change.by_peer) == (2, 1)
+    after.records[0].derived["regal_jax vs peer"] = 0.25
+    assert compare(before, after)[0].by_peer == 2
+
+
+# The command ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "nonsense"], "no benchmark of size 'default' is called 'nonsense'"),
+        (["run", "padding", "--implementation", "abacus"], "unknown 'abacus'; use one of"),
+        (["run", "padding", "--peer", "no-such-program"], "is no program that can be run"),
+        (["run", "padding", "--out", "no-such-folder/a.json"], "make it first"),
+        (["compare", "no-such-file", "no-such-file"], "cannot be read"),
+        (["plot", "no-such-file", "--out", "a.png"], "cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, arguments, message):
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1
+
+
+def test_list(capsys):
+    assert main(["list", "--size", "full"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"\n  {b.name} " in said for b in benchmarks("full"))
+
+
+def test_smoke(tmp_path):
+    """The whole command, in its own process: every section, the file, the trace, the figure."""
+    out, traces, figure = tmp_path / "a.json", tmp_path / "traces", tmp_path / "a.png"
+
+    def command(*args):
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks", *map(str, args)],
+            cwd=ROOT,
+            env=os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"},  # Compiles faster.
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    line = "ops 12 evaluations 26 best 300 seconds 0.0001 evaluations_per_second 260000.0"
+    binary = fake_peer(tmp_path, f"print({line!r})")
+    said = command("run", "--size", "smoke", "--out", out, "--profile", traces, "--peer", binary)
+    document = json.loads(out.read_text())
+    assert {"commit", "dirty", "date", "versions", "hardware", "load_average", "settings"} <= document.keys()
+    assert {"python", "jax", "jaxlib", "numpy", "numba"} <= document["versions"].keys()
+    assert {"cpu", "cores", "accelerator"} <= document["hardware"].keys()
+    records = {record["name"]: record for record in document["records"]}
+    assert set(records) == {b.name for b in benchmarks("smoke")}
+    assert all(f"\n{name} " in said for name in records)
+    throughput = records["throughput/er-12"]
+    assert throughput["parameters"][""]["ops"] == 12
+    assert throughput["series"]["regal_jax"]["evaluations"] == 26
+    assert throughput["series"]["regal_jax"]["first"] > throughput["series"]["regal_jax"]["values"][0]
+    assert throughput["derived"]["regal_jax vs peer"] > 0
+    assert records["proposal/er-12"]["skipped"]["beta peer"]
+    phases = {"sampling", "decode", "simulate", "memory", "selection", "crossover", "generation"}
+    assert phases <= set(records["phases/er-12-peak"]["series"])
+    assert set(records["compile/er-12"]["series"]) == {"trace", "lower", "compile", "total"}
+    assert records["start/er-12"]["series"]["first call, filled cache"]["values"]
+    memory = records["memory/er-12"]["series"]
+    assert memory["process peak"]["values"][0] > memory["process before"]["values"][0] > 2**20
+    assert list(traces.rglob("*.xplane.pb"))
+    assert load(out).records[0].name == "throughput/er-12"
+    command("plot", out, "--out", figure)
+    assert figure.read_bytes().startswith(b"\x89PNG")
