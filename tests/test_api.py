@@ -202,3 +202,24 @@ def test_wrong_types_are_refused_in_one_line():
     ):
         with pytest.raises(ConfigError, match=said):
             call()
+
+
+def test_what_is_too_large_to_search_is_refused_before_the_heuristics(graph, monkeypatch):
+    def ran(*_, **__):
+        pytest.fail("a heuristic ran")
+
+    for name in HEURISTICS:
+        monkeypatch.setitem(HEURISTICS, name, ran)
+    config = BrkgaConfig(population=2 * 10**7)
+    with pytest.raises(ConfigError, match=f"{graph.name}.*GiB; use fewer devices or a smaller population"):
+        optimize(graph, TWO, evaluations=10**8, config=config)
+    for options in ({"devices": []}, {"batch_size": 0}):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            optimize_many([graph], TWO, progress=False, **options)
+
+
+def test_each_plan_is_told_when_it_is_made(graph):
+    told = {}
+    graphs = [graph, generate("chain", 5, seed=0), graph]
+    plans = optimize_many(graphs, TWO, evaluations=100, progress=False, on_plan=told.__setitem__)
+    assert told == dict(enumerate(plans))
