@@ -1,6 +1,7 @@
 """`optimize` and `optimize_many`: what a user may rely on."""
 
 import importlib
+import itertools
 import math
 
 import chex
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
+from regal_jax.api.batches import layout
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.heuristics import HEURISTICS
@@ -82,6 +84,24 @@ def test_device_count_changes_nothing(graph):
     assert len(jax.devices()) == 4
     for a, b in zip(one, four, strict=True):
         assert same(a, b)
+
+
+def test_less_than_a_third_of_the_rows_are_copies():
+    for members, devices in itertools.product(range(1, 257), (1, 2, 3, 4, 7, 8, 16, 61, 64, 128)):
+        for most in {members, members + 1, 256}:
+            rows, shards = layout(members, most, devices)
+            assert members <= rows < 1.5 * members or rows == members
+            assert rows % shards == 0
+            assert shards <= min(devices, members)
+            # No device has more to do than with all devices in use.
+            assert rows // shards <= 1.5 * math.ceil(members / min(devices, members))
+    assert layout(5, 256, 8) == (5, 5)
+    assert layout(9, 256, 8) == (10, 5)
+    assert layout(5, 5, 1) == (5, 1)
+
+
+def test_few_sizes_of_batches_keep_programs_few():
+    assert len({layout(members, 256, 1) for members in range(1, 257)}) == 16
 
 
 def test_clusters_may_differ(graph):

@@ -16,7 +16,7 @@ from regal_jax.plan import Objective, Plan
 from regal_jax.problem import Bucket, Problem, make_problem, memory_unit
 from regal_jax.search import BrkgaConfig, WarmStart
 
-__all__ = ["Batch", "Share", "make_batch", "share_out"]
+__all__ = ["Batch", "Share", "layout", "make_batch", "share_out"]
 
 _MOST_GRAPHS: Final = 256
 _MOST_BYTES: Final = 2**36
@@ -131,6 +131,23 @@ def _rung(size: int) -> int:
     return power * 3 // 4 if power > 2 and size <= power * 3 // 4 else power
 
 
+def layout(members: int, most: int, devices: int) -> tuple[int, int]:
+    """Rows of a batch of ``members`` graphs, and how many of ``devices`` it is spread over.
+
+    Every device gets the same number of rows, one of the rungs; then as few devices as that takes, for
+    rows beyond the members are copies: less than a third of all.
+
+    Args:
+      members: Graphs, at most ``most``.
+      most: Graphs in a full batch.
+      devices: That there are.
+    """
+    shards = min(devices, members)
+    each = min(_rung(-(-members // shards)), -(-most // shards))
+    shards = -(-members // each)
+    return each * shards, shards
+
+
 def make_batch(
     share: Share,
     pairs: Sequence[tuple[ComputationGraph, Cluster]],
@@ -139,8 +156,7 @@ def make_batch(
 ) -> Batch:
     """Pads the graphs of ``share`` and puts them on the device, with ``known`` plans as genes."""
     members, devices = share.members, share.devices
-    shards = min(len(devices), len(members))
-    rows = -(-min(_rung(len(members)), max(share.most, shards)) // shards) * shards
+    rows, shards = layout(len(members), share.most, len(devices))
     index = [*members, *[members[-1]] * (rows - len(members))]
     graphs, clusters = [pairs[i][0] for i in index], [pairs[i][1] for i in index]
     plans = [known[i] for i in index]
