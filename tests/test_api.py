@@ -1,6 +1,7 @@
 """`optimize` and `optimize_many`: what a user may rely on."""
 
 import importlib
+import itertools
 import math
 
 import chex
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
+from regal_jax.api.batches import layout
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.heuristics import HEURISTICS
@@ -82,6 +84,24 @@ def test_device_count_changes_nothing(graph):
     assert len(jax.devices()) == 4
     for a, b in zip(one, four, strict=True):
         assert same(a, b)
+
+
+def test_less_than_a_third_of_the_rows_are_copies():
+    for members, devices in itertools.product(range(1, 257), (1, 2, 3, 4, 7, 8, 16, 61, 64, 128)):
+        for most in {members, members + 1, 256}:
+            rows, shards = layout(members, most, devices)
+            assert members <= rows < 1.5 * members or rows == members
+            assert rows % shards == 0
+            assert shards <= min(devices, members)
+            # No device has more to do than with all devices in use.
+            assert rows // shards <= 1.5 * math.ceil(members / min(devices, members))
+    assert layout(5, 256, 8) == (5, 5)
+    assert layout(9, 256, 8) == (10, 5)
+    assert layout(5, 5, 1) == (5, 1)
+
+
+def test_few_sizes_of_batches_keep_programs_few():
+    assert len({layout(members, 256, 1) for members in range(1, 257)}) == 16
 
 
 def test_clusters_may_differ(graph):
@@ -202,3 +222,24 @@ def test_wrong_types_are_refused_in_one_line():
     ):
         with pytest.raises(ConfigError, match=said):
             call()
+
+
+def test_what_is_too_large_to_search_is_refused_before_the_heuristics(graph, monkeypatch):
+    def ran(*_, **__):
+        pytest.fail("a heuristic ran")
+
+    for name in HEURISTICS:
+        monkeypatch.setitem(HEURISTICS, name, ran)
+    config = BrkgaConfig(population=2 * 10**7)
+    with pytest.raises(ConfigError, match=f"{graph.name}.*GiB; use fewer devices or a smaller population"):
+        optimize(graph, TWO, evaluations=10**8, config=config)
+    for options in ({"devices": []}, {"batch_size": 0}):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            optimize_many([graph], TWO, progress=False, **options)
+
+
+def test_each_plan_is_told_when_it_is_made(graph):
+    told = {}
+    graphs = [graph, generate("chain", 5, seed=0), graph]
+    plans = optimize_many(graphs, TWO, evaluations=100, progress=False, on_plan=told.__setitem__)
+    assert told == dict(enumerate(plans))

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from strategies import instances, random_graph
 
 from regal_jax.errors import ClusterError, ConfigError, GraphError
@@ -28,6 +29,19 @@ def test_own_bucket_holds_the_graph_and_wastes_little(instance):
     assert bucket.ops <= math.ceil(graph.num_ops * 1.5)
     assert bucket.tensors <= math.ceil(max(graph.num_tensors, bucket.ops) * 1.5)
     assert (bucket.controls == 0) == (len(graph.control_source) == 0)
+
+
+@given(st.integers(1, 300), st.integers(0, 900))
+def test_padding_of_genes_is_less_than_a_third(ops, tensors):
+    builder = GraphBuilder("wide")
+    builder.add_op("a", outputs=[1] * tensors)
+    for o in range(1, ops):
+        builder.add_op(f"op{o}")
+    bucket = Bucket.of(builder.build())
+    assert ops <= bucket.ops < 1.5 * ops or bucket.ops == ops
+    # A graph with fewer tensors than ops is padded to as many: genes of tensors are half of all at most.
+    least = max(tensors, ops)
+    assert tensors <= bucket.tensors < 1.5 * least or bucket.tensors == least
 
 
 def test_graphs_of_one_family_share_few_buckets():

@@ -1,7 +1,7 @@
 """Which graphs are searched in one compiled call."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import jax
@@ -16,13 +16,30 @@ from regal_jax.plan import Objective, Plan
 from regal_jax.problem import Bucket, Problem, make_problem, memory_unit
 from regal_jax.search import BrkgaConfig, WarmStart
 
-__all__ = ["Batch", "make_batches"]
+__all__ = ["Batch", "Share", "layout", "make_batch", "share_out"]
 
 _MOST_GRAPHS: Final = 256
 _MOST_BYTES: Final = 2**36
 """A single graph whose search would take more than this is refused."""
 _BYTES: Final = 2**30
 """What the populations and simulator states of one batch may take, roughly."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Share:
+    """Graphs that one call will search.
+
+    Attributes:
+      members: Where they stand in the caller's list.
+      bucket: Of all of them.
+      most: Graphs in a full batch of their group.
+      devices: To spread over.
+    """
+
+    members: Sequence[int]
+    bucket: Bucket
+    most: int
+    devices: Sequence[Any]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,14 +78,17 @@ class Batch:
         return np.minimum(target / np.where(scale > 0, scale, 1) * (1 + 1e-6), 1)
 
 
-def make_batches(
+def share_out(
     pairs: Sequence[tuple[ComputationGraph, Cluster]],
-    known: Sequence[Sequence[Plan]],
     config: BrkgaConfig,
     batch_size: int | None,
     devices: Sequence[Any] | None,
-) -> Iterator[Batch]:
-    """Groups graphs by what one compiled program needs in common, and cuts the groups into batches."""
+) -> list[Share]:
+    """Groups graphs by what one compiled program needs in common, and cuts the groups into batches.
+
+    Raises:
+      ConfigError: A batch size or devices that cannot be, or a graph too large to be searched.
+    """
     if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
         raise ConfigError(f"batch_size: must be at least 1, got {batch_size!r}")
     groups: dict[tuple[Bucket, int, bool, bool], list[int]] = {}
@@ -79,21 +99,28 @@ def make_batches(
     devices = jax.devices() if devices is None else devices
     if not len(devices):
         raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
-    for (bucket, num_devices, blocking, _), members in groups.items():
-        most = batch_size or _most_graphs(bucket, num_devices, blocking, config)
-        for first in range(0, len(members), most):
-            yield _batch(members[first : first + most], most, bucket, pairs, known, config, devices)
+    shares = []
+    for (bucket, _, _, _), members in groups.items():
+        most = _most_graphs(*pairs[members[0]], bucket, config)
+        most = batch_size or most
+        shares += [
+            Share(members[first : first + most], bucket, most, devices)
+            for first in range(0, len(members), most)
+        ]
+    return shares
 
 
-def _most_graphs(bucket: Bucket, devices: int, blocking: bool, config: BrkgaConfig) -> int:
+def _most_graphs(graph: ComputationGraph, cluster: Cluster, bucket: Bucket, config: BrkgaConfig) -> int:
+    """How many graphs like this one may be searched in one call."""
+    devices, blocking = cluster.num_devices, cluster.transfer is TransferModel.BLOCKING
     genes = bucket.ops * (devices + 1) + bucket.tensors * devices * blocking
     events = bucket.ops + bucket.tensors * devices * blocking
     individuals = config.islands * config.population
     each = individuals * (8 * genes + 16 * events + 16 * bucket.ops)
     if each > _MOST_BYTES:
         raise ConfigError(
-            f"{bucket.ops} ops, {devices} devices and a population of {individuals} need about "
-            f"{each / 2**30:.0f} GiB; use fewer devices or a smaller population"
+            f"graph {graph.name!r}: {graph.num_ops} ops, {devices} devices and a population of {individuals} "
+            f"need about {each / 2**30:.0f} GiB; use fewer devices or a smaller population"
         )
     return int(np.clip(_BYTES // each, 1, _MOST_GRAPHS))
 
@@ -104,17 +131,32 @@ def _rung(size: int) -> int:
     return power * 3 // 4 if power > 2 and size <= power * 3 // 4 else power
 
 
-def _batch(
-    members: Sequence[int],
-    most: int,
-    bucket: Bucket,
+def layout(members: int, most: int, devices: int) -> tuple[int, int]:
+    """Rows of a batch of ``members`` graphs, and how many of ``devices`` it is spread over.
+
+    Every device gets the same number of rows, one of the rungs; then as few devices as that takes, for
+    rows beyond the members are copies: less than a third of all.
+
+    Args:
+      members: Graphs, at most ``most``.
+      most: Graphs in a full batch.
+      devices: That there are.
+    """
+    shards = min(devices, members)
+    each = min(_rung(-(-members // shards)), -(-most // shards))
+    shards = -(-members // each)
+    return each * shards, shards
+
+
+def make_batch(
+    share: Share,
     pairs: Sequence[tuple[ComputationGraph, Cluster]],
     known: Sequence[Sequence[Plan]],
     config: BrkgaConfig,
-    devices: Sequence[Any],
 ) -> Batch:
-    shards = min(len(devices), len(members))
-    rows = -(-min(_rung(len(members)), max(most, shards)) // shards) * shards
+    """Pads the graphs of ``share`` and puts them on the device, with ``known`` plans as genes."""
+    members, devices = share.members, share.devices
+    rows, shards = layout(len(members), share.most, len(devices))
     index = [*members, *[members[-1]] * (rows - len(members))]
     graphs, clusters = [pairs[i][0] for i in index], [pairs[i][1] for i in index]
     plans = [known[i] for i in index]
@@ -123,8 +165,8 @@ def _batch(
         graphs=graphs,
         clusters=clusters,
         known=plans,
-        problem=make_problem(graphs, clusters, bucket),
-        warm=_warm(graphs, clusters, plans, bucket, config),
+        problem=make_problem(graphs, clusters, share.bucket),
+        warm=_warm(graphs, clusters, plans, share.bucket, config),
         mesh=Mesh(np.array(devices[:shards]), ("graphs",)) if shards > 1 else None,
     )
 

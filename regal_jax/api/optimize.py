@@ -1,21 +1,17 @@
 """`optimize` and `optimize_many`: graphs in, verified plans out."""
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from regal_jax.api.batches import Batch, make_batches
-from regal_jax.api.outcome import fallback, heuristic_plan, searched_plan
-from regal_jax.api.progress import Bar
-from regal_jax.api.settings import Settings, check_pairs, each, graph_key
+from regal_jax.api.batches import share_out
+from regal_jax.api.call import Call
+from regal_jax.api.settings import Settings, check_pairs, each
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import best_heuristic
 from regal_jax.plan import Objective, Plan
-from regal_jax.search import BrkgaConfig, Status, Stopping
-from regal_jax.solve import solve
+from regal_jax.search import BrkgaConfig
 
 __all__ = ["optimize", "optimize_many"]
 
@@ -40,8 +36,11 @@ def optimize(
 
     The plan has been replayed exactly on the host. With warm starts it is never worse than the best of
     `regal_jax.heuristics.HEURISTICS`; without, it is the paper's plain BRKGA. If no plan was found that
-    fits the memory, the one with the least overflow is returned: see `Plan.feasible`. Ctrl-C ends the
-    search and returns the best plan so far.
+    fits the memory, the one with the least overflow is returned: see `Plan.feasible`.
+
+    Ctrl-C returns the best plan so far: the first one when what is being searched has come to a halt (a
+    moment; while a program is compiled, longer), a second one at once. While the heuristics run, the first
+    one acts at once. What ended the search is in ``plan.provenance["stopped"]``.
 
     Args:
       graph: What to run.
@@ -64,6 +63,7 @@ def optimize(
     Raises:
       ConfigError: An argument that cannot be.
       ClusterError: A cluster that cannot run the graph.
+      KeyboardInterrupt: Ctrl-C before there was any plan.
 
     References:
       Paliwal et al. 2020, "Reinforced Genetic Algorithm Learning for Optimizing Computation Graphs", ICLR.
@@ -101,12 +101,16 @@ def optimize_many(
     progress: bool = True,
     batch_size: int | None = None,
     devices: Sequence[Any] | None = None,
+    on_plan: Callable[[int, Plan], object] | None = None,
 ) -> list[Plan]:
     """`optimize` for many graphs: those of similar size share compiled calls.
 
     Each graph gets the plan that `optimize` would give it, whatever company, order, batch size or number
-    of devices it is searched with (a ``time_limit`` excepted, which is for the whole call). After Ctrl-C
-    the graphs whose turn had not come get a heuristic's plan.
+    of devices it is searched with (a ``time_limit`` excepted, which is for the whole call).
+
+    Ctrl-C works as in `optimize` and loses no plan. Graphs whose turn had not come (or whose search a
+    second Ctrl-C ended before it had found anything) get the best plan that a heuristic has made for them
+    by then, or everything on a single device, with ``stopped: interrupted`` in the provenance.
 
     Args:
       graphs: What to run.
@@ -124,6 +128,7 @@ def optimize_many(
       progress: Show a progress bar.
       batch_size: Most graphs in one call; chosen by size if not given.
       devices: JAX devices to search on; all of the default backend if not given.
+      on_plan: Called with the index of a graph and its plan as soon as there is one, to save it, say.
 
     Returns:
       One plan a graph, in their order.
@@ -131,6 +136,7 @@ def optimize_many(
     Raises:
       ConfigError: An argument that cannot be.
       ClusterError: A cluster that cannot run its graph.
+      KeyboardInterrupt: Ctrl-C before there was a plan of any graph.
     """
     settings = Settings.checked(
         objective=objective,
@@ -148,7 +154,8 @@ def optimize_many(
     if isinstance(graphs, ComputationGraph):
         raise ConfigError("graphs: give a list of graphs, or call optimize for a single one")
     graphs = list(graphs)
-    return _optimize(graphs, each(clusters, len(graphs)), settings, batch_size=batch_size, devices=devices)
+    clusters = each(clusters, len(graphs))
+    return _optimize(graphs, clusters, settings, batch_size=batch_size, devices=devices, on_plan=on_plan)
 
 
 def _optimize(
@@ -158,55 +165,12 @@ def _optimize(
     *,
     batch_size: int | None,
     devices: Sequence[Any] | None,
+    on_plan: Callable[[int, Plan], object] | None = None,
 ) -> list[Plan]:
     check_pairs(graphs, clusters)
     pairs = list(zip(graphs, clusters, strict=True))
+    call = Call(pairs, settings, on_plan)
     if settings.method != "brkga":
-        return [heuristic_plan(graph, cluster, settings) for graph, cluster in pairs]
-    began = time.monotonic()
-    known: list[list[Plan]] = [[] for _ in pairs]
-    with Bar(len(pairs) * settings.evaluations, enabled=settings.progress) as bar:
-        if settings.warm_start:
-            bar.say("heuristics")
-            known = [
-                best_heuristic(graph, cluster, settings.objective, seed=settings.seed or 0)
-                for graph, cluster in pairs
-            ]
-        plans: dict[int, Plan] = {}
-        ended: Status | None = None
-        batches = make_batches(pairs, known, settings.config, batch_size, devices)
-        for batch in batches:
-            left = None if settings.time_limit is None else settings.time_limit - (time.monotonic() - began)
-            if left is not None and left <= 0:
-                ended = Status.TIME
-            if ended is None:
-                found, interrupted = _search(batch, settings, left, bar)
-                plans.update(found)
-                ended = Status.INTERRUPTED if interrupted else None
-            else:
-                plans.update({i: fallback(*pairs[i], settings, known[i], ended) for i in batch.members})
-    return [plans[i] for i in range(len(pairs))]
-
-
-def _search(batch: Batch, settings: Settings, left: float | None, bar: Bar) -> tuple[dict[int, Plan], bool]:
-    """Plans of the graphs of one batch, and whether Ctrl-C ended their search."""
-    keys = jax.numpy.stack([graph_key(settings.key, graph.content_hash) for graph in batch.graphs])
-    stopping = Stopping(
-        evaluations=settings.evaluations,
-        stall=settings.stall,
-        target=None if settings.target is None else batch.relative(settings.target, settings.objective),
-        seconds=left,
-    )
-    callback = bar.follow(len(batch.members), settings.evaluations)
-    result = solve(
-        batch.problem,
-        keys,
-        stopping,
-        objective=settings.objective,
-        config=settings.config,
-        warm=batch.warm,
-        callback=callback,
-        mesh=batch.mesh,
-    )
-    plans = {member: searched_plan(batch, row, result, settings) for row, member in enumerate(batch.members)}
-    return plans, Status.INTERRUPTED in result.status
+        return call.run([])
+    # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
+    return call.run(share_out(pairs, settings.config.fit(settings.evaluations), batch_size, devices))

@@ -1,9 +1,7 @@
 """A progress bar over evaluations, on stderr."""
 
 from collections.abc import Callable
-from typing import Self
-
-from tqdm import tqdm
+from typing import Any, Self
 
 from regal_jax.search import Progress
 
@@ -14,17 +12,23 @@ class Bar:
     """Counts evaluations of all graphs; says what is going on beside it."""
 
     def __init__(self, total: int, *, enabled: bool) -> None:
-        self._bar = tqdm(total=total, unit="eval", disable=not enabled, dynamic_ncols=True)
+        self._bar: Any = None
+        if enabled:
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, unit="eval", dynamic_ncols=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
     def say(self, text: str) -> None:
         """Shows ``text`` before the bar."""
-        self._bar.set_description(text)
+        if self._bar is not None:
+            self._bar.set_description(text)
 
     def follow(self, graphs: int, evaluations: int) -> Callable[[Progress], None]:
         """A callback for the search of the first ``graphs`` rows of a batch."""
@@ -38,7 +42,8 @@ class Bar:
                 # What is left of the budget does not pay for another generation.
                 now = graphs * evaluations
             self.say("searching")
-            self._bar.update(now - done)
+            if self._bar is not None:
+                self._bar.update(now - done)
             done = now
 
         return callback

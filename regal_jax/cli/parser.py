@@ -5,6 +5,7 @@ import sys
 from typing import Any, NoReturn
 
 from regal_jax.cli import commands
+from regal_jax.cli.optimize import optimize
 
 __all__ = ["build_parser"]
 
@@ -31,9 +32,14 @@ examples:
   regal-jax optimize graph.stg --devices 4 --transfer free
   regal-jax optimize --example gpt2-small --objective peak-memory --devices 1
   regal-jax optimize graph.json --method critical-path      a heuristic alone
+  regal-jax optimize a.onnx b.json --out-dir plans          many graphs, searched side by side
 
-exit codes: 0 done (Ctrl-C too, with the best plan so far); 2 bad input; 3 the best plan found does not
-fit the memory; 130 interrupted before there was a plan.
+Graphs of similar size are searched together, on all CPU cores (JAX_NUM_CPU_DEVICES sets another number)
+or all accelerators; --time-limit is for all of them together.
+
+exit codes: 0 done (Ctrl-C too, with the best plans so far); 2 bad input; 3 the best plan found does not
+fit the memory; 130 interrupted before there was a plan; 143 ended by SIGTERM, which acts like Ctrl-C:
+the best plans so far are saved.
 """
 
 
@@ -72,8 +78,11 @@ def _seconds(text: str) -> float:
 _count.__name__, _seed.__name__, _seconds.__name__ = "whole number", "whole number", "number of seconds"
 
 
-def _source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", metavar="FILE", help="the graph (default: an example)")
+def _source(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    if several:
+        parser.add_argument("files", nargs="*", metavar="FILE", help="the graphs (default: an example)")
+    else:
+        parser.add_argument("file", nargs="?", metavar="FILE", help="the graph (default: an example)")
     parser.add_argument("--example", metavar="NAME", help="a model that regal_jax defines; see 'show'")
     parser.add_argument("--format", metavar="NAME", help="the file's format, where its name does not tell")
     parser.add_argument(
@@ -84,7 +93,7 @@ def _source(parser: argparse.ArgumentParser) -> None:
 
 
 def _optimize(parser: argparse.ArgumentParser) -> None:
-    _source(parser)
+    _source(parser, several=True)
     parser.add_argument("--devices", type=_count, default=2, help="number of devices (default 2)")
     parser.add_argument(
         "--memory", default="inf", help="capacity of each device, or one each: 16GiB,8GiB (default inf)"
@@ -117,10 +126,15 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
     )
     parser.add_argument("--out", metavar="FILE", help="save the plan as JSON")
+    parser.add_argument(
+        "--out-dir",
+        metavar="DIR",
+        help="save the plan of each graph, when it is found, as DIR/GRAPH.plan.json; DIR is made",
+    )
     parser.add_argument("--plot", metavar="FILE", help="draw the plan (.png, .pdf, .svg)")
     parser.add_argument("--trace", metavar="FILE", help="save a trace for ui.perfetto.dev")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
-    parser.set_defaults(run=commands.optimize)
+    parser.set_defaults(run=optimize)
 
 
 def _others(subparsers: "argparse._SubParsersAction[_Parser]") -> None:

@@ -1,5 +1,11 @@
 """Host baselines, each a function from graph and cluster to a `Plan`. Never imports jax."""
 
-from regal_jax.heuristics.registry import HEURISTICS, Heuristic, best_heuristic, run_heuristic
+from regal_jax.heuristics.registry import (
+    HEURISTICS,
+    Heuristic,
+    best_heuristic,
+    heuristic_plans,
+    run_heuristic,
+)
 
-__all__ = ["HEURISTICS", "Heuristic", "best_heuristic", "run_heuristic"]
+__all__ = ["HEURISTICS", "Heuristic", "best_heuristic", "heuristic_plans", "run_heuristic"]

@@ -1,7 +1,7 @@
 """The heuristics by the names under which the command line knows them; each makes a `Plan`."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from regal_jax.heuristics.placements import partition_placement, single_device_p
 from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import Objective, Plan, insert_transfers
 
-__all__ = ["HEURISTICS", "Heuristic", "best_heuristic", "run_heuristic"]
+__all__ = ["HEURISTICS", "Heuristic", "best_heuristic", "heuristic_plans", "run_heuristic"]
 
 
 class Heuristic(Protocol):
@@ -262,6 +262,19 @@ def run_heuristic(
     return HEURISTICS[name](graph, cluster, objective, seed=seed)
 
 
+def heuristic_plans(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    objective: Objective | str = Objective.MAKESPAN,
+    *,
+    seed: int = 0,
+) -> Iterator[Plan]:
+    """The plans of `best_heuristic`, each when it is made."""
+    for name, make in HEURISTICS.items():
+        if name != "xla-best":
+            yield make(graph, cluster, objective, seed=seed)
+
+
 def best_heuristic(
     graph: ComputationGraph,
     cluster: Cluster,
@@ -277,7 +290,4 @@ def best_heuristic(
       objective: What to minimise.
       seed: For those that need one.
     """
-    plans = [
-        make(graph, cluster, objective, seed=seed) for name, make in HEURISTICS.items() if name != "xla-best"
-    ]
-    return sorted(plans, key=lambda plan: plan.sort_key)
+    return sorted(heuristic_plans(graph, cluster, objective, seed=seed), key=lambda plan: plan.sort_key)

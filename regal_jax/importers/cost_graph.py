@@ -1,11 +1,12 @@
-"""TensorFlow ``CostGraphDef`` protobuf text (``.pbtxt``): the format of REGAL's published data."""
+"""TensorFlow ``CostGraphDef`` protobuf text (``.pbtxt``): the format of REGAL's published data.
+
+Protobuf is loaded when it is first used: the other formats must not wait for it.
+"""
 
 import numpy as np
-from google.protobuf import text_format
 
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
-from regal_jax.importers.cost_graph_proto import new_cost_graph
 from regal_jax.importers.refusals import refuse_constraints
 
 __all__ = ["format_cost_graph", "parse_cost_graph"]
@@ -37,6 +38,10 @@ def parse_cost_graph(text: str, *, name: str = "graph") -> ComputationGraph:
       FormatError: Not such a text, an id twice, or an edge from nowhere; names the node.
       GraphError: The graph breaks a rule, e.g. has a cycle.
     """
+    from google.protobuf import text_format
+
+    from regal_jax.importers.cost_graph_proto import new_cost_graph
+
     message = new_cost_graph()
     try:
         text_format.Parse(text, message)
@@ -138,6 +143,10 @@ def format_cost_graph(graph: ComputationGraph, *, lossy: bool = False) -> str:
     Raises:
       FormatError: The format cannot hold the graph; names the op, the field and the remedy.
     """
+    from google.protobuf import text_format
+
+    from regal_jax.importers.cost_graph_proto import new_cost_graph
+
     refuse_constraints(graph, "a CostGraphDef", lossy)
     costs = _compute_costs(graph, lossy)
     message = new_cost_graph()

@@ -10,7 +10,7 @@ from regal_jax.plan.bounds import Objective
 if TYPE_CHECKING:
     from regal_jax.plan.plan import Plan
 
-__all__ = ["summary"]
+__all__ = ["headline", "summary"]
 
 _MOST_DEVICES = 8
 
@@ -30,6 +30,23 @@ def summary(plan: "Plan") -> str:
         rows.append(("made by", made))
     head = f"plan for {plan.graph_name!r}: {_count(len(plan.op_names), 'op')} on {_count(d, 'device')}"
     return "\n".join([head, *(f"  {label:<12} {text}" for label, text in rows)])
+
+
+def headline(plan: "Plan") -> str:
+    """The objective in one line, what overflows, and what ended the search too early."""
+    if plan.objective is Objective.MAKESPAN:
+        value = format_time(plan.makespan, plan.time_unit)
+    else:
+        value = format_bytes(plan.objective_value)
+    parts = [f"{plan.objective} {value}", _distance(plan)]
+    if not plan.feasible:
+        parts.append(f"OVERFLOW by {format_bytes(float(plan.overflow.sum()))}")
+    stopped = plan.provenance.get("stopped")
+    if stopped in ("interrupted", "time"):
+        parts.append(
+            f"stopped after {_count(plan.provenance.get('evaluations', 0), 'evaluation')}: {stopped}"
+        )
+    return ", ".join(parts)
 
 
 def _made_by(plan: "Plan") -> str:

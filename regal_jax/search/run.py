@@ -1,12 +1,9 @@
 """The host side of a search: chunks, progress, time limit, Ctrl-C, and what comes out."""
 
-import contextlib
 import dataclasses
 import functools
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import jax
@@ -15,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.errors import ConfigError
+from regal_jax.interrupts import first_interrupt_waits
 from regal_jax.search.config import MAX_EVALUATIONS, whole
 from regal_jax.search.loop import (
     HISTORY,
@@ -216,32 +214,6 @@ class _Record:
         )
 
 
-@contextlib.contextmanager
-def _first_interrupt_waits() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C is only noted (the yielded function tells); a second one interrupts at once.
-
-    An interrupt inside a compiled chunk would surface in whatever Python callback happens to run there,
-    as an error of the runtime. Off the main thread there are no signals, and nothing is changed.
-    """
-    noted = threading.Event()
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
-        yield noted.is_set
-        return
-
-    def note(*_: object) -> None:
-        noted.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield noted.is_set
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def run(
     searcher: Searcher[Any],
     inputs: Inputs,
@@ -256,7 +228,8 @@ def run(
 
     Ctrl-C ends the search after the chunk that is running, with the incumbent so far. A second one, or a
     `KeyboardInterrupt` raised by the callback, ends it at once with the incumbent of the last whole chunk;
-    while the first population is not evaluated, there is none, and such an interrupt passes through.
+    while the first population is not evaluated, there is none, and such an interrupt passes through. See
+    `regal_jax.interrupts`.
 
     Args:
       searcher: What to run.
@@ -290,7 +263,7 @@ def run(
     place = None if mesh is None else NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     inputs, ending = jax.device_put(inputs, place), Status.BUDGET
     try:
-        with _first_interrupt_waits() as interrupted:
+        with first_interrupt_waits() as interrupted:
             state = _start(searcher, inputs, limits, warm, mesh)
             best = state.incumbent
             record.add(best.fitness[None], best.evaluations[None], best, 1)

@@ -1,0 +1,115 @@
+"""One call, whatever ends it: heuristics, then batch after batch, and a plan for every graph."""
+
+import bisect
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+
+from regal_jax.api.batches import Batch, Share, make_batch
+from regal_jax.api.outcome import fallback, heuristic_plan, searched_plan
+from regal_jax.api.progress import Bar
+from regal_jax.api.settings import Settings, graph_key
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.heuristics import heuristic_plans
+from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.plan import Plan
+from regal_jax.search import Status, Stopping
+from regal_jax.solve import solve
+
+__all__ = ["Call"]
+
+
+class Call:
+    """What is known and what is done, kept in one place so that an interrupt at any moment loses neither."""
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[ComputationGraph, Cluster]],
+        settings: Settings,
+        on_plan: Callable[[int, Plan], object] | None,
+    ) -> None:
+        self._pairs = pairs
+        self._settings = settings
+        self._on_plan = on_plan
+        self._known: list[list[Plan]] = [[] for _ in pairs]
+        self._plans: dict[int, Plan] = {}
+        self._began = time.monotonic()
+
+    def run(self, shares: Sequence[Share]) -> list[Plan]:
+        """One plan a graph, in their order.
+
+        Raises:
+          KeyboardInterrupt: Before there was a plan of any graph.
+        """
+        settings = self._settings
+        searching = settings.method == "brkga"
+        try:
+            with Bar(len(self._pairs) * settings.evaluations, enabled=settings.progress and searching) as bar:
+                ended = self._search_all(shares, bar) if searching else self._run_heuristic()
+        except KeyboardInterrupt:
+            if not self._plans and not any(self._known):
+                raise
+            ended = Status.INTERRUPTED
+        with first_interrupt_waits():
+            for i, pair in enumerate(self._pairs):
+                if i not in self._plans:
+                    self._done(i, fallback(*pair, settings, self._known[i], ended))
+        return [self._plans[i] for i in range(len(self._pairs))]
+
+    def _done(self, member: int, plan: Plan) -> None:
+        self._plans[member] = plan
+        if self._on_plan is not None:
+            self._on_plan(member, plan)
+
+    def _run_heuristic(self) -> Status:
+        for i, pair in enumerate(self._pairs):
+            plan = heuristic_plan(*pair, self._settings)
+            with first_interrupt_waits() as interrupted:
+                self._done(i, plan)
+            if interrupted():
+                return Status.INTERRUPTED
+        return Status.BUDGET
+
+    def _search_all(self, shares: Sequence[Share], bar: Bar) -> Status:
+        """Searches until all is done or something ends it; what, if graphs are left over."""
+        if self._settings.warm_start:
+            bar.say("heuristics")
+            self._run_heuristics()
+        limit = self._settings.time_limit
+        for share in shares:
+            batch = make_batch(share, self._pairs, self._known, self._settings.config)
+            left = None if limit is None else limit - (time.monotonic() - self._began)
+            if left is not None and left <= 0:
+                return Status.TIME
+            if self._search(batch, left, bar):
+                return Status.INTERRUPTED
+        return Status.BUDGET
+
+    def _run_heuristics(self) -> None:
+        objective, seed = self._settings.objective, self._settings.seed or 0
+        for known, (graph, cluster) in zip(self._known, self._pairs, strict=True):
+            # Into place at once, best first: an interrupt leaves those that are there in order.
+            for plan in heuristic_plans(graph, cluster, objective, seed=seed):
+                bisect.insort(known, plan, key=lambda plan: plan.sort_key)
+
+    def _search(self, batch: Batch, left: float | None, bar: Bar) -> bool:
+        """Finds the plans of one batch; tells whether Ctrl-C ended that."""
+        settings = self._settings
+        keys = jax.numpy.stack([graph_key(settings.key, graph.content_hash) for graph in batch.graphs])
+        target = None if settings.target is None else batch.relative(settings.target, settings.objective)
+        # Search and replays together: genes that nobody has replayed yet are no plans.
+        with first_interrupt_waits() as interrupted:
+            result = solve(
+                batch.problem,
+                keys,
+                Stopping(settings.evaluations, stall=settings.stall, target=target, seconds=left),
+                objective=settings.objective,
+                config=settings.config,
+                warm=batch.warm,
+                callback=bar.follow(len(batch.members), settings.evaluations),
+                mesh=batch.mesh,
+            )
+            for row, member in enumerate(batch.members):
+                self._done(member, searched_plan(batch, row, result, settings))
+        return interrupted() or Status.INTERRUPTED in result.status

@@ -1,0 +1,262 @@
+"""``regal-jax optimize``: one graph, or many. Heavy imports stay inside: ``--help`` must be quick."""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from regal_jax.cli.sources import check_writable, load
+from regal_jax.errors import ConfigError
+from regal_jax.interrupts import first_interrupt_waits, interrupt
+
+if TYPE_CHECKING:
+    from regal_jax.graph import Cluster, ComputationGraph
+    from regal_jax.plan import Plan
+
+__all__ = ["optimize"]
+
+INFEASIBLE = 3
+TERMINATED = 128 + signal.SIGTERM
+
+
+def optimize(args: argparse.Namespace) -> int:
+    """``regal-jax optimize``."""
+    with _sigterm_acts_like_ctrl_c() as terminated:
+        try:
+            code = _optimize(args)
+        except KeyboardInterrupt:
+            if not terminated():
+                raise
+            print("regal-jax: terminated", file=sys.stderr)
+            code = TERMINATED
+    # Not 0, whatever was saved: whoever ended the job may want to run it again.
+    return TERMINATED if terminated() else code
+
+
+@contextlib.contextmanager
+def _sigterm_acts_like_ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Batch systems send SIGTERM and kill some 30 seconds later: time to save what was found.
+
+    The yielded function tells whether it came. A handler that is there already stays.
+    """
+    terminated = threading.Event()
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield terminated.is_set
+        return
+
+    def terminate(*_: object) -> None:
+        terminated.set()
+        interrupt()
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield terminated.is_set
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _optimize(args: argparse.Namespace) -> int:
+    outs = _outs(args)
+    check_writable(*outs, args.trace)
+    _check_plot(args.plot)
+    cluster = _cluster(args)
+    if not args.files:
+        _use_all_cores()  # Tracing an example may start JAX.
+    graphs = [load(file, args) for file in args.files or [None]]
+    _use_all_cores()
+    _use_compilation_cache()
+    options = {
+        "objective": args.objective,
+        "evaluations": args.evaluations,
+        "key": args.seed,
+        "method": args.method,
+        "policy": None,
+        "warm_start": not args.no_warm_start,
+        "time_limit": args.time_limit,
+        "progress": not args.quiet and sys.stderr.isatty(),
+    }
+    if len(graphs) > 1:
+        return _many(args, graphs, cluster, outs, options)
+    return _one(args, graphs[0], cluster, outs[0], options)
+
+
+def _outs(args: argparse.Namespace) -> list[str | None]:
+    """Where the plan of each graph goes; refuses what has no meaning for several graphs."""
+    count = len(args.files)
+    if count > 1:
+        for option, remedy in (
+            ("out", "name a folder with --out-dir"),
+            ("plot", "draw saved plans with 'regal-jax show PLAN --plot FILE'"),
+            ("trace", "run 'regal-jax optimize' on one graph"),
+        ):
+            if getattr(args, option) is not None:
+                raise ConfigError(f"--{option} names one file, but there are {count} graphs; {remedy}")
+    if args.out_dir is None:
+        return [args.out] * max(count, 1)
+    if args.out is not None:
+        raise ConfigError("give --out or --out-dir, not both")
+    if args.example is not None and args.files:
+        raise ConfigError("give a file or --example, not both")
+    if args.files:
+        names = [_stem(file) for file in args.files]
+    else:
+        from regal_jax.examples import DEFAULT_EXAMPLE
+
+        names = [args.example or DEFAULT_EXAMPLE]
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise ConfigError(f"--out-dir: several graphs are called {twice!r}; rename one or run them apart")
+    try:
+        pathlib.Path(args.out_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out-dir: cannot make {args.out_dir!r}: {error.strerror}; name another"
+        ) from None
+    return [os.path.join(args.out_dir, f"{name}.plan.json") for name in names]
+
+
+def _stem(file: str) -> str:
+    name = pathlib.Path(file).name
+    return pathlib.Path(name[:-3] if name.lower().endswith(".gz") else name).stem
+
+
+def _check_plot(path: str | None) -> None:
+    """Finds out before a long search that a picture cannot be drawn, or not in that format."""
+    check_writable(path)
+    if path is None:
+        return
+    from regal_jax.viz import picture_formats
+
+    suffix = pathlib.Path(path).suffix
+    if suffix[1:].lower() not in picture_formats():
+        raise ConfigError(f"cannot draw {path!r}: no picture is of kind {suffix!r}; use .png, .pdf or .svg")
+
+
+def _cluster(args: argparse.Namespace) -> "Cluster":
+    from regal_jax.graph import Cluster
+
+    capacities = args.memory.split(",")
+    if len(capacities) not in (1, args.devices):
+        raise ConfigError(f"--memory: {len(capacities)} capacities for {args.devices} devices; give 1 or all")
+    uniform = Cluster.uniform(args.devices, capacities[0], args.transfer)
+    if len(capacities) == 1:
+        return uniform
+    return Cluster(tuple(capacities), uniform.transfer, uniform.latency, uniform.bandwidth)
+
+
+def _use_all_cores() -> None:
+    """Makes JAX see each CPU core as a device, over which a batch is spread.
+
+    Only if nobody has chosen a number, and if JAX has not started.
+    """
+    import jax
+
+    if jax.config.jax_num_cpu_devices >= 0:  # pyright: ignore[reportAttributeAccessIssue]
+        return
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", _cores())
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    if sys.version_info >= (3, 13):
+        return os.process_cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _use_compilation_cache() -> None:
+    """Keeps compiled programs between runs of the command, under the user's cache folder."""
+    import jax
+
+    root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(root) / "regal_jax" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def _one(
+    args: argparse.Namespace,
+    graph: "ComputationGraph",
+    cluster: "Cluster",
+    out: str | None,
+    options: dict[str, Any],
+) -> int:
+    from regal_jax.api import optimize as search
+
+    if not args.quiet:
+        print(graph)
+    plan = search(graph, cluster, **options)
+    with first_interrupt_waits():
+        plan.verify(graph)
+        if out:
+            plan.save(out)
+        if args.plot:
+            plan.plot(args.plot)
+        if args.trace:
+            plan.save_trace(args.trace)
+        if not args.quiet:
+            print(plan)
+            for what, path in (("plan", out), ("plot", args.plot), ("trace", args.trace)):
+                if path:
+                    print(f"{what} saved to {path}")
+        return _report_overflow(plan)
+
+
+def _many(
+    args: argparse.Namespace,
+    graphs: Sequence["ComputationGraph"],
+    cluster: "Cluster",
+    outs: Sequence[str | None],
+    options: dict[str, Any],
+) -> int:
+    """Saves each plan when it is there: a batch may take hours, and be killed."""
+    from tqdm import tqdm
+
+    from regal_jax.api import optimize_many
+    from regal_jax.plan.summary import headline
+
+    finished: set[int] = set()
+
+    def finish(member: int, plan: "Plan") -> None:
+        plan.verify(graphs[member])
+        out = outs[member]
+        if out is not None:
+            plan.save(out)
+        if not args.quiet:
+            saved = "" if out is None else f"; saved to {out}"
+            tqdm.write(f"{args.files[member]}: {headline(plan)}{saved}")  # Above a progress bar.
+            sys.stdout.flush()
+        finished.add(member)
+
+    plans = optimize_many(graphs, cluster, **options, on_plan=finish)
+    with first_interrupt_waits():
+        for member in set(range(len(plans))) - finished:  # A second Ctrl-C came while they were saved.
+            finish(member, plans[member])
+    codes = [_report_overflow(plan, f" for {file}") for file, plan in zip(args.files, plans, strict=True)]
+    return max(codes)
+
+
+def _report_overflow(plan: "Plan", where: str = "") -> int:
+    if plan.feasible:
+        return 0
+    from regal_jax.graph.units import format_bytes
+
+    excess = ", ".join(
+        f"device {k} by {format_bytes(b)} ({b:.0f} bytes)" for k, b in enumerate(plan.overflow) if b
+    )
+    print(
+        f"regal-jax optimize: no plan found{where} fits the memory; the best overflows {excess}",
+        file=sys.stderr,
+    )
+    return INFEASIBLE

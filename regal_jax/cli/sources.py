@@ -1,0 +1,49 @@
+"""Where graphs come from and where results go: what several commands share."""
+
+import argparse
+import os
+import pathlib
+from typing import TYPE_CHECKING
+
+from regal_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regal_jax.graph import ComputationGraph
+
+__all__ = ["check_writable", "load"]
+
+
+def load(file: str | None, args: argparse.Namespace) -> "ComputationGraph":
+    """The graph of ``file``, or of the example that ``args`` name."""
+    if file is None:
+        from regal_jax.examples import DEFAULT_EXAMPLE, load_example
+
+        return load_example(args.example or DEFAULT_EXAMPLE, profile=args.profile or "h200")
+    if args.example is not None:
+        raise ConfigError("give a file or --example, not both")
+    options = {} if args.profile is None else {"profile": args.profile}
+    if options and args.format != "onnx" and not file.lower().endswith((".onnx", ".onnx.gz")):
+        raise ConfigError(
+            f"--profile is for examples and ONNX models; {file!r} has runtimes of its own, leave it out"
+        )
+    from regal_jax.importers import load_graph
+
+    return load_graph(file, format=args.format, **options)
+
+
+def check_writable(*paths: str | None) -> None:
+    """Finds out before a long search, not after it, that its result cannot be saved."""
+    for path in paths:
+        if path is None:
+            continue
+        if not path:
+            raise ConfigError("cannot write '': give the name of a file")
+        folder = pathlib.Path(path).absolute().parent
+        if not folder.is_dir():
+            raise ConfigError(f"cannot write {path!r}: no folder {str(folder)!r}; make it first")
+        if pathlib.Path(path).exists() and not pathlib.Path(path).is_file():
+            blocked = pathlib.Path(path).is_dir() or not os.access(path, os.W_OK)  # Else a pipe, say.
+        else:
+            blocked = not os.access(folder, os.W_OK)
+        if blocked:
+            raise ConfigError(f"cannot write {path!r}: it is a folder, or its folder is read-only")
