@@ -1,16 +1,18 @@
 """`simulate`: decisions to timelines, whichever implementation does it."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 import jax
 
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Decisions, Problem
-from regal_jax.simulate.lockstep import run
+from regal_jax.simulate.lockstep import Run, run
 from regal_jax.simulate.memory import peak_memory
+from regal_jax.simulate.pallas_gpu import run_pallas_on_gpu
 
-__all__ = ["IMPLEMENTATIONS", "SimulationResult", "simulate"]
+__all__ = ["IMPLEMENTATIONS", "SimulationResult", "simulate", "with_peaks"]
 
 
 class SimulationResult(NamedTuple):
@@ -31,7 +33,10 @@ class SimulationResult(NamedTuple):
     transfer_position: jax.Array | None
 
 
-def _lockstep(problem: Problem, decisions: Decisions, memory: bool, positions: bool) -> SimulationResult:
+def with_peaks(
+    run: Callable[..., Run], problem: Problem, decisions: Decisions, memory: bool, positions: bool
+) -> SimulationResult:
+    """The contract, from something that takes the events."""
     done = run(problem, decisions, positions=memory or positions)
     peak = None
     if memory:
@@ -44,7 +49,10 @@ def _lockstep(problem: Problem, decisions: Decisions, memory: bool, positions: b
 
 Implementation = Callable[[Problem, Decisions, bool, bool], SimulationResult]
 
-IMPLEMENTATIONS: Final[Mapping[str, Implementation]] = {"xla": _lockstep}
+IMPLEMENTATIONS: Final[Mapping[str, Implementation]] = {
+    "xla": partial(with_peaks, run),
+    "pallas": partial(with_peaks, run_pallas_on_gpu),
+}
 """Every implementation, by name: ``(problem, decisions, memory, positions) -> SimulationResult``."""
 
 
