@@ -230,9 +230,9 @@ def _pop(block: _Block, best: jax.Array) -> jax.Array:
     at = _row(index * _LANES)
     row = block.leaf[at]
     child = _CHILD - (jnp.max(row) & _CHILD)
-    row = jnp.where(block.lane == child, _GONE, row)
-    block.leaf[at] = row
-    _put(block.top, block.lane, index, _parent(jnp.max(row), index))
+    block.leaf[at] = jnp.where(block.lane == child, _GONE, row)
+    # Read again: of a value that was selected, JAX 0.10 compiles an unsigned maximum.
+    _put(block.top, block.lane, index, _parent(jnp.max(block.leaf[at]), index))
     return index * _LANES + child
 
 
