@@ -4,7 +4,7 @@ import jax
 
 from benchmarks.cases import GraphCase
 from benchmarks.timing import Series
-from regal_jax.api.batches import Batch, make_batches
+from regal_jax.api.batches import Batch, make_batch, share_out
 
 __all__ = ["waste"]
 
@@ -12,7 +12,8 @@ __all__ = ["waste"]
 def _batches(case: GraphCase) -> list[Batch]:
     cluster = case.cluster()
     pairs = [(graph, cluster) for graph in case.make_graphs()]
-    return list(make_batches(pairs, [[]] * len(pairs), case.config(), None, jax.devices()[:1]))
+    shares = share_out(pairs, case.config(), None, jax.devices()[:1])
+    return [make_batch(share, pairs, [[]] * len(pairs), case.config()) for share in shares]
 
 
 def _genes(ops: int, tensors: int, case: GraphCase) -> int:

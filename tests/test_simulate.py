@@ -5,6 +5,7 @@ import functools
 
 import chex
 import jax
+import jax.extend.backend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -285,9 +286,22 @@ def test_refusals():
     graphs, clusters = mixed_batch("blocking")
     problem = make_problem(graphs, clusters)
     decisions = decode(problem, random_genes(problem, np.random.default_rng(0)))
-    with pytest.raises(ConfigError, match="unknown 'abacus'; use one of xla, host"):
+    with pytest.raises(ConfigError, match="unknown 'abacus'; use one of xla, host, pallas"):
         simulate(problem, decisions, implementation="abacus")
     with pytest.raises(ConfigError, match="priority has shape"):
         simulate(problem, decisions._replace(priority=decisions.priority[..., :-1]))
     with pytest.raises(ConfigError, match="placement has shape"):
         simulate(problem, decisions._replace(placement=jnp.zeros((3, 5, 1), jnp.int32)))
+
+
+def test_the_platform_of_the_program_chooses(monkeypatch):
+    # As on a machine with an accelerator, whose programs may be for its CPU all the same.
+    monkeypatch.setattr(jax.extend.backend, "backends", lambda: {"cpu": None, "cuda": None})
+    graphs, clusters = mixed_batch("blocking")
+    problem = make_problem(graphs, clusters)
+    genes = random_genes(problem, np.random.default_rng(0))
+    chosen = jax.jit(functools.partial(run_eagerly, implementation=None))
+    assert "regal_jax_simulate" in chosen.lower(problem, genes).as_text()
+    chex.assert_trees_all_equal(chosen(problem, genes), jax.jit(run_eagerly)(problem, genes))
+    traced = chosen.trace(problem, genes)
+    assert "regal_jax_simulate" not in traced.lower(lowering_platforms=("cuda",)).as_text()

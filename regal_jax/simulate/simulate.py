@@ -9,11 +9,11 @@ import jax.extend.backend
 
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Decisions, Problem
-from regal_jax.simulate.host import available, simulate_on_host
-from regal_jax.simulate.lockstep import run
+from regal_jax.simulate import host, pallas_gpu
+from regal_jax.simulate.lockstep import Run, run
 from regal_jax.simulate.memory import peak_memory
 
-__all__ = ["IMPLEMENTATIONS", "SimulationResult", "simulate"]
+__all__ = ["IMPLEMENTATIONS", "SimulationResult", "simulate", "with_peaks"]
 
 
 class SimulationResult(NamedTuple):
@@ -34,7 +34,10 @@ class SimulationResult(NamedTuple):
     transfer_position: jax.Array | None
 
 
-def _lockstep(problem: Problem, decisions: Decisions, memory: bool, positions: bool) -> SimulationResult:
+def with_peaks(
+    run: Callable[..., Run], problem: Problem, decisions: Decisions, memory: bool, positions: bool
+) -> SimulationResult:
+    """The contract, from something that takes the events."""
     done = run(problem, decisions, positions=memory or positions)
     peak = None
     if memory:
@@ -46,12 +49,16 @@ def _lockstep(problem: Problem, decisions: Decisions, memory: bool, positions: b
 
 
 def _host(problem: Problem, decisions: Decisions, memory: bool, positions: bool) -> SimulationResult:
-    return SimulationResult(*simulate_on_host(problem, decisions, memory, positions))
+    return SimulationResult(*host.simulate_on_host(problem, decisions, memory, positions))
 
 
 Implementation = Callable[[Problem, Decisions, bool, bool], SimulationResult]
 
-IMPLEMENTATIONS: Final[Mapping[str, Implementation]] = {"xla": _lockstep, "host": _host}
+IMPLEMENTATIONS: Final[Mapping[str, Implementation]] = {
+    "xla": functools.partial(with_peaks, run),
+    "host": _host,
+    "pallas": functools.partial(with_peaks, pallas_gpu.run_pallas_on_gpu),
+}
 """Every implementation, by name: ``(problem, decisions, memory, positions) -> SimulationResult``."""
 
 
@@ -70,7 +77,8 @@ def simulate(
       problem: ``B`` graphs.
       decisions: ``[B, P, ...]``, from `regal_jax.encoding.decode`.
       implementation: A name in `IMPLEMENTATIONS`, which then runs or raises; ``None`` chooses the fastest for
-        the platform: ``host`` on CPUs where Numba is installed (extra ``cpu``), else ``xla``.
+        the platform: ``host`` on CPUs where Numba is installed (extra ``cpu``), ``pallas`` on GPUs that run
+        it, else ``xla``.
       memory: Compute the peaks.
       positions: Return the order of events.
 
@@ -95,14 +103,17 @@ def _simulate_by_platform(
     problem: Problem, decisions: Decisions, memory: bool, positions: bool
 ) -> SimulationResult:
     """The fastest implementation for the platform that the program is compiled for."""
-    fastest = {"cpu": _host} if available() else {}
-    only = len(jax.extend.backend.backends()) == 1
-    if only:
-        return fastest.get(jax.default_backend(), _lockstep)(problem, decisions, memory, positions)
-    # A machine with several: which one is known only when the program is lowered.
+    fastest = {}
+    if host.available():
+        fastest["cpu"] = IMPLEMENTATIONS["host"]
+    if pallas_gpu.available(problem):
+        fastest["cuda"] = IMPLEMENTATIONS["pallas"]
+    if set(jax.extend.backend.backends()) == {"cpu"}:
+        return fastest.get("cpu", IMPLEMENTATIONS["xla"])(problem, decisions, memory, positions)
+    # Beside an accelerator there is always a CPU; lowering knows which of them the program is for.
     branches = {
-        platform: functools.partial(simulator, memory=memory, positions=positions)
-        for platform, simulator in (*fastest.items(), ("default", _lockstep))
+        platform: functools.partial(implementation, memory=memory, positions=positions)
+        for platform, implementation in (*fastest.items(), ("default", IMPLEMENTATIONS["xla"]))
     }
     return jax.lax.platform_dependent(problem, decisions, **branches)
 

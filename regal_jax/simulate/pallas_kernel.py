@@ -1,0 +1,332 @@
+"""What one block of the fused GPU simulator does: the event loop of one candidate.
+
+A block is one warpgroup, 128 lanes. What changes lives in its shared memory, clocks in registers; graph and
+decisions are read from global memory, where the blocks of one graph find the same lines in the caches.
+
+Every lane computes every scalar, hence the one rule of this file: **shared memory is written by rows of 128
+lanes, never by a scalar store.** Pallas puts barriers around a row store under both of its lowering
+semantics, but not around a scalar store under the newer one, and then a slow warp would read, modify and
+write what a fast one has already modified.
+
+Used of Pallas is only what JAX 0.10 and 0.11 have in common: scalar loads at a computed index, loads and
+stores of 128 lanes, their maximum, loops and branches on scalars.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from regal_jax.problem import Decisions, Problem
+
+__all__ = ["Inputs", "Sizes", "make_inputs", "make_sizes", "program"]
+
+_LANES: Final = 128
+_CHILD: Final = 32767
+_GONE: Final = -(2**31)
+_NEVER: Final = 2**31 - 1
+_FLAT: Final = 4096
+"""Events up to which a pop looks at all of them; beyond, a second level holds the maxima of rows.
+
+A row of a flat queue costs a pop two instructions, the second level about 65 and seven barriers.
+"""
+
+
+def _up(size: int) -> int:
+    return -(-size // _LANES) * _LANES
+
+
+class Sizes(NamedTuple):
+    """Static sizes of a kernel.
+
+    Attributes:
+      n, t, d: ``N``, ``T``, ``D``.
+      population: ``P``.
+      events: ``M``: ``N``, plus ``T * D`` if transfers are events, rounded up to rows.
+      blocking: Are transfers events?
+      arrivals: Can anything but a device's clock hold up an op? If all transfers are events and there is
+        no control edge, every input has met the clock of the device where it is read.
+      positions: Record the order?
+    """
+
+    n: int
+    t: int
+    d: int
+    population: int
+    events: int
+    blocking: bool
+    arrivals: bool
+    positions: bool
+
+    def scratch(self) -> dict[str, tuple[int, Any]]:
+        """Length and dtype of every array in shared memory, fields of `_Block`."""
+        arrays: dict[str, tuple[int, Any]] = {"leaf": (self.events, jnp.int32)}
+        if self.events > _FLAT:
+            arrays["top"] = (_up(self.events // _LANES), jnp.int32)
+        if self.arrivals:
+            arrays["arrival"] = (_up(self.n), jnp.float32)
+        return arrays
+
+
+def make_sizes(problem: Problem, population: int = 1, positions: bool = False) -> Sizes:
+    """The sizes of the kernel for ``P`` candidates of each graph of ``problem``."""
+    n, t, d = problem.bucket.ops, problem.bucket.tensors, problem.num_devices
+    blocking = problem.blocking
+    events = _up(n + t * d if blocking else n)
+    arrivals = not blocking or problem.bucket.controls > 0
+    return Sizes(n, t, d, population, events, blocking, arrivals, positions)
+
+
+class Inputs(NamedTuple):
+    """Operands of the kernel. A node is an op or, after the ops and if transfers are events, a tensor.
+
+    Attributes:
+      lane: ``[128]`` int32, 0 to 127.
+      entry: ``[B * P, M]`` int32, what each event is in the queue when it is ready:
+        ``key << 15 | (32767 - child)``, as in `regal_jax.simulate.queue`.
+      placement: ``[B * P, N]`` int32.
+      waiting: ``[B, M]`` int32, predecessors of each compute; of anything else 2**31 - 1.
+      owner: ``[B, nodes]`` int32, the op itself or the producer.
+      begin, end: ``[B, nodes]`` int32, bounds of the row of successors.
+      cost: ``[B, nodes * D]`` float32, duration of the node's event on or to each device.
+      successor, via: ``[B, E + C]`` int32, as in `Problem`.
+      delay: ``[B, T + 1]`` float32, transfer times, 0 for control edges; ``[B, 1]`` if blocking.
+    """
+
+    lane: Any
+    entry: Any
+    placement: Any
+    waiting: Any
+    owner: Any
+    begin: Any
+    end: Any
+    cost: Any
+    successor: Any
+    via: Any
+    delay: Any
+
+
+def make_inputs(problem: Problem, decisions: Decisions, sizes: Sizes) -> Inputs:
+    """The operands, prepared by XLA so that the kernel needs no case distinctions."""
+    b, n, t, d = problem.num_graphs, sizes.n, sizes.t, sizes.d
+    key = decisions.priority.astype(jnp.int32)
+    owner = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), (b, n))
+    rows, cost, delay = problem.op_row, problem.runtime, jnp.zeros((b, 1), jnp.float32)
+    if sizes.blocking:
+        transfer = decisions.transfer_priority.reshape(b, -1, t * d).astype(jnp.int32)
+        key = jnp.concatenate([key, transfer], axis=-1)
+        owner = jnp.concatenate([owner, problem.tensor_op], axis=-1)
+        rows = jnp.concatenate([rows, problem.tensor_row], axis=1)
+        cost = jnp.concatenate([cost, jnp.broadcast_to(problem.transfer_time[..., None], (b, t, d))], axis=1)
+    else:
+        delay = jnp.pad(problem.transfer_time, ((0, 0), (0, 1)))
+    key = jnp.pad(key, ((0, 0), (0, 0), (0, sizes.events - key.shape[-1])))
+    child = jnp.arange(sizes.events, dtype=jnp.int32)
+    if sizes.events > _FLAT:
+        child %= _LANES
+    return Inputs(
+        lane=jnp.arange(_LANES, dtype=jnp.int32),
+        entry=(key << 15 | (_CHILD - child)[None, None]).reshape(-1, sizes.events),
+        placement=decisions.placement.reshape(-1, n),
+        waiting=jnp.pad(problem.indegree, ((0, 0), (0, sizes.events - n)), constant_values=_NEVER),
+        owner=owner,
+        begin=rows[..., 0],
+        end=rows[..., 1],
+        cost=cost.reshape(b, -1),
+        successor=problem.successor,
+        via=problem.via,
+        delay=delay,
+    )
+
+
+class _Block(NamedTuple):
+    """What a block works with.
+
+    Attributes:
+      sizes: Static.
+      lane: ``[128]`` int32, in registers.
+      inputs: Refs to this candidate's and its graph's part of the operands.
+      makespan: ``[B * P]`` float32 in global memory.
+      position: ``[M]`` int32 in global memory; ``None`` if not recorded.
+      leaf: ``[M]`` int32 in shared memory. Of a ready event its entry; of a compute that waits, minus the
+        number of predecessors that have not run; else negative and never touched again.
+      top: ``[M / 128]`` int32 in shared memory, the largest entry of every row of ``leaf`` with the row as
+        its child, negative if nothing there is ready; ``None`` if there are few events.
+      arrival: ``[N]`` float32 in shared memory, when everything that has run is there for the op; ``None``
+        if clocks suffice.
+    """
+
+    sizes: Sizes
+    lane: jax.Array
+    inputs: Inputs
+    makespan: Any
+    position: Any
+    leaf: Any
+    top: Any = None
+    arrival: Any = None
+
+
+def _row(index: Any) -> Any:
+    """The 128 elements from ``index``, a multiple of 128, on."""
+    from jax.experimental import pallas as pl
+
+    return pl.ds(index, _LANES)
+
+
+def _put(ref: Any, lane: jax.Array, index: jax.Array, value: jax.Array | int) -> None:
+    """``ref[index] = value``, as a row."""
+    base = index & -_LANES
+    ref[_row(base)] = jnp.where(lane == index - base, value, ref[_row(base)])
+
+
+def _when(condition: jax.Array, action: Callable[[], None]) -> None:
+    jax.lax.cond(condition, action, lambda: None)
+
+
+def _parent(entry: jax.Array, row: jax.Array) -> jax.Array:
+    """What a row whose largest entry is ``entry`` is in the level above."""
+    return jnp.where(entry < 0, _GONE, (entry & ~_CHILD) | (_CHILD - row))
+
+
+def _fill(block: _Block) -> None:
+    """The state before the first event: ops without predecessors are ready."""
+    inputs, lane = block.inputs, block.lane
+    if block.top is not None:
+        for i in range(0, block.top.shape[0], _LANES):
+            block.top[_row(i)] = jnp.full(_LANES, _GONE, jnp.int32)
+
+    def fill_events(i: jax.Array, _: None) -> None:
+        at = _row(i * _LANES)
+        waiting = inputs.waiting[at]
+        leaf = jnp.where(waiting == 0, inputs.entry[at], -waiting)
+        block.leaf[at] = leaf
+        if block.top is not None:
+            _put(block.top, lane, i, _parent(jnp.max(leaf), i))
+        if block.position is not None:
+            block.position[at] = jnp.full(_LANES, -1, jnp.int32)
+
+    def fill_arrival(i: jax.Array, _: None) -> None:
+        block.arrival[_row(i * _LANES)] = jnp.zeros(_LANES, jnp.float32)
+
+    jax.lax.fori_loop(0, block.sizes.events // _LANES, fill_events, None)
+    if block.arrival is not None:
+        jax.lax.fori_loop(0, block.arrival.shape[0] // _LANES, fill_arrival, None)
+
+
+def _best(block: _Block) -> jax.Array:
+    """The largest entry of the level that a pop starts from; negative if no event is ready."""
+    level = block.leaf if block.top is None else block.top
+    best = level[_row(0)]
+    for i in range(_LANES, level.shape[0], _LANES):
+        best = jnp.maximum(best, level[_row(i)])
+    return jnp.max(best)
+
+
+def _pop(block: _Block, best: jax.Array) -> jax.Array:
+    """Takes the event that `_best` found."""
+    index = _CHILD - (best & _CHILD)
+    if block.top is None:
+        _put(block.leaf, block.lane, index, _GONE)
+        return index
+    at = _row(index * _LANES)
+    row = block.leaf[at]
+    child = _CHILD - (jnp.max(row) & _CHILD)
+    block.leaf[at] = jnp.where(block.lane == child, _GONE, row)
+    # Read again: of a value that was selected, JAX 0.10 compiles an unsigned maximum.
+    _put(block.top, block.lane, index, _parent(jnp.max(block.leaf[at]), index))
+    return index * _LANES + child
+
+
+def _set(block: _Block, event: jax.Array, entry: jax.Array) -> None:
+    """Changes an event's element of ``leaf``; if the event is ready now, its row must know."""
+    _put(block.leaf, block.lane, event, entry)
+    if block.top is not None:
+        row = jax.lax.div(event, jnp.int32(_LANES))
+        raised = jnp.maximum(block.top[row], _parent(entry, row))
+        _when(entry >= 0, lambda: _put(block.top, block.lane, row, raised))
+
+
+def _settle(block: _Block, op: jax.Array, arrived: jax.Array) -> None:
+    """One predecessor of ``op`` has run, and its output is there at ``arrived``."""
+    if block.arrival is not None:
+        _put(block.arrival, block.lane, op, jnp.maximum(block.arrival[op], arrived))
+    left = block.leaf[op] + 1
+    _set(block, op, jnp.where(left == 0, block.inputs.entry[op], left))
+
+
+def _spread(block: _Block, node: jax.Array, device: jax.Array, finish: jax.Array) -> None:
+    """Tells every successor of ``node`` that it is there on ``device`` at ``finish``."""
+    sizes, inputs = block.sizes, block.inputs
+
+    def step(i: jax.Array, _: None) -> None:
+        op, tensor = inputs.successor[i], inputs.via[i]
+        place = inputs.placement[op]
+        if not sizes.blocking:
+            delay = jnp.where(place == device, jnp.float32(0), inputs.delay[tensor])
+            _settle(block, op, finish + delay)
+            return
+        # As in the reference: a remote consumer queues the transfer, again and again if there are many,
+        # and the transfer, when it has run, goes through the same consumers for those on its device.
+        here = (place == device) | (tensor == sizes.t)
+        transfer = sizes.n + tensor * sizes.d + place
+        _when(here, lambda: _settle(block, op, finish))
+        _when(~here & (node < sizes.n), lambda: _set(block, transfer, inputs.entry[transfer]))
+
+    jax.lax.fori_loop(inputs.begin[node], inputs.end[node], step, None)
+
+
+def _choose(values: tuple[jax.Array, ...], index: jax.Array) -> jax.Array:
+    """``values[index]``, all in registers."""
+    chosen = values[0]
+    for i, value in enumerate(values[1:], 1):
+        chosen = jnp.where(index == i, value, chosen)
+    return chosen
+
+
+_Carry = tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]
+"""The best entry, the number of events so far, the clocks."""
+
+
+def _take(block: _Block, carry: _Carry) -> _Carry:
+    """Takes one event."""
+    best, taken, clock = carry
+    n, d = block.sizes.n, block.sizes.d
+    event = _pop(block, best)
+    is_op = event < n
+    # Division that truncates takes a third of the instructions of one that rounds down.
+    transfer, width = event - n, jnp.int32(d)
+    node = jnp.where(is_op, event, n + jax.lax.div(transfer, width))
+    home = block.inputs.placement[block.inputs.owner[node]]
+    device = jnp.where(is_op, home, jax.lax.rem(transfer, width))
+    # An op has one clock to wait for, a transfer two.
+    start = jnp.maximum(_choose(clock, home), _choose(clock, device))
+    if block.arrival is not None:
+        arrived = block.arrival[jnp.minimum(event, n - 1)]
+        start = jnp.where(is_op, jnp.maximum(start, arrived), start)
+    finish = start + block.inputs.cost[node * d + device]
+    clock = tuple(jnp.where((home == k) | (device == k), finish, old) for k, old in enumerate(clock))
+    if block.position is not None:
+        # A scalar store does here: all lanes write the same, and none reads it.
+        block.position[event] = taken
+    _spread(block, node, device, finish)
+    return _best(block), taken + 1, clock
+
+
+def program(sizes: Sizes, *refs: Any) -> None:
+    """The kernel: operands, outputs and shared memory of one candidate to its results."""
+    candidate = jax.lax.axis_index("candidate")
+    graph = candidate // sizes.population
+    operands, outputs = Inputs(*refs[: len(Inputs._fields)]), list(refs[len(Inputs._fields) :])
+    row = dict.fromkeys(Inputs._fields, graph) | {"entry": candidate, "placement": candidate}
+    inputs = Inputs(*(ref if k == "lane" else ref.at[row[k]] for k, ref in operands._asdict().items()))
+    makespan = outputs.pop(0)
+    position = outputs.pop(0).at[candidate] if sizes.positions else None
+    scratch = dict(zip(sizes.scratch(), outputs, strict=True))
+    block = _Block(sizes, operands.lane[:], inputs, makespan, position, **scratch)
+    _fill(block)
+    clock = (jnp.float32(0),) * sizes.d
+    carry = (_best(block), jnp.int32(0), clock)
+    *_, clock = jax.lax.while_loop(lambda c: c[0] >= 0, functools.partial(_take, block), carry)
+    makespan[candidate] = functools.reduce(jnp.maximum, clock)
