@@ -31,7 +31,7 @@ def _options(args: argparse.Namespace) -> Options:
         try:
             check_implementation(name)
         except Skipped as reason:
-            raise ConfigError(f"implementation: {name!r} cannot run here: {reason}") from None
+            raise ConfigError(f"--implementation {name}: {reason}") from None
     for option, path in (("--out", args.out), ("--profile", args.profile)):
         folder = pathlib.Path(path or ".").absolute().parent
         if not folder.is_dir():

@@ -13,7 +13,7 @@ from regal_jax.encoding import decode, gene_shapes
 from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
-from regal_jax.search import SearchResult, Stopping
+from regal_jax.search import SearchResult, Status, Stopping
 from regal_jax.simulate import IMPLEMENTATIONS, simulate
 from regal_jax.solve import solve
 
@@ -43,6 +43,9 @@ def solver(case: GraphCase, implementation: str | None = None, label: str = "reg
         # The result is on the host: nothing is left to wait for.
         result = solve(problem, keys, Stopping(evaluations), **options)
         seconds = time.perf_counter() - began
+        if Status.INTERRUPTED in result.status:
+            # The search took Ctrl-C for its own and ended early: no time of a whole run, and meant for us.
+            raise KeyboardInterrupt
         return Outcome(seconds, int(result.evaluations.sum()), _best(case, problem, result))
 
     few = config.first_evaluations + 2 * config.step_evaluations

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from test_simulate import check, random_genes
 
+from benchmarks import throughput
 from benchmarks.__main__ import main
 from benchmarks.cases import SECTIONS, SIZES, GraphCase, benchmarks, select
 from benchmarks.compare import compare
@@ -28,7 +29,9 @@ from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.plan import decode_order, decode_placement, replay
 from regal_jax.problem import Bucket, make_problem
+from regal_jax.search import Status
 from regal_jax.simulate import IMPLEMENTATIONS, simulate
+from regal_jax.solve import solve
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -122,6 +125,17 @@ def test_short_calls_are_looped():
     assert len(calls) == 2
     assert contender.run().evaluations == 3
     assert len(calls) > 10
+
+
+def test_ctrl_c_in_a_search_ends_the_benchmark(monkeypatch):
+    def interrupted(*args, **options):
+        result = solve(*args, **options)
+        return dataclasses.replace(result, status=(Status.INTERRUPTED,))
+
+    contender = solver(GraphCase(ops=12, population=10, evaluations=10))
+    monkeypatch.setattr(throughput, "solve", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        contender.run()
 
 
 def test_padding_is_counted():

@@ -99,7 +99,7 @@ def test_equals_the_reference(devices, transfers, controls):
 @pytest.mark.parametrize(("num_ops", "devices", "transfers"), [(110, 3, BLOCKING), (4200, 2, OTHERS)])
 def test_a_queue_of_two_levels(num_ops, devices, transfers):
     # The bucket has more than 4096 possible events, the graph more than one row of them.
-    sizes, bucket = (min(num_ops, 150),), Bucket(num_ops, 4200, 4200, num_ops)
+    sizes, bucket = (min(num_ops, 130),), Bucket(num_ops, 4200, 4200, num_ops)
     problem, decisions = make_case(
         np.random.default_rng(num_ops), sizes, devices, transfers, bucket, population=1
     )
