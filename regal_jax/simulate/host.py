@@ -45,7 +45,7 @@ def simulate_on_host(
     """
     if not available():
         raise ConfigError("implementation: 'host' needs Numba; pip install 'regal-jax[cpu]', or use 'xla'")
-    from regal_jax.simulate.host_kernel import OPERANDS
+    from regal_jax.simulate.host_layout import OPERANDS
 
     b, p, n = decisions.placement.shape
     t, d = (problem.bucket.tensors if problem.blocking else 0), problem.num_devices

@@ -3,8 +3,7 @@
 Its inner loop has few branches that a processor could mispredict: an event is a packed word that says all
 about it, a transfer and a compute take the same path, and the queue of ready events is a set of bits. An
 event's bit stands at its rank in the order of keys (one radix sort a candidate), so that to take the next
-event is to find the highest bit, in one 64-bit word or a few. Arrays are plain pointers, because Numba
-compiles its own arrays for half a minute here; sizes are in `Graph`.
+event is to find the highest bit, in one 64-bit word or a few.
 
 References:
   docs/design.md, part 1, and part 5 on speed.
@@ -15,36 +14,32 @@ References:
 
 import pathlib
 import zlib
-from collections import namedtuple
 from typing import Final
 
 import numpy as np
 from numba import cfunc, njit, types
 
-from regal_jax.simulate import host_call
+from regal_jax.simulate import host_call, host_layout
 from regal_jax.simulate.host_call import (
     allocate,
     answer_metadata,
     free,
     leading_zeros,
-    operand,
     pointer,
     result,
     share,
-    size_of,
     take,
     task_of,
 )
-
-__all__ = ["OPERANDS", "handler"]
-
-OPERANDS: Final = (
-    *("num_ops", "num_tensors", "runtime", "indegree", "op_row", "successor", "via", "tensor_op"),
-    *("transfer_time", "size", "keep", "temp", "placement", "priority", "transfer_priority"),
+from regal_jax.simulate.host_layout import (
+    candidate,
+    make_scratch,
+    regroup,
+    regroup_memory,
+    sizes_of,
 )
-"""Operands of the custom call, by their names in `regal_jax.problem`; its results are those of `simulate`."""
-_NUM_OPS, _NUM_TENSORS, _RUNTIME, _INDEGREE, _OP_ROW, _SUCCESSOR, _VIA, _TENSOR_OP = range(8)
-_TRANSFER_TIME, _SIZE, _KEEP, _TEMP, _PLACEMENT, _PRIORITY, _TRANSFER_PRIORITY = range(8, 15)
+
+__all__ = ["handler"]
 
 _PLACE_BITS: Final = 10
 """A device fits (`regal_jax.graph.Cluster` has at most 1024)."""
@@ -60,194 +55,6 @@ _WORD: Final = _U(6)
 _BIT: Final = _U(63)
 
 _compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-Graph = namedtuple("Graph", "b p n t d e ops tensors runtime indegree tensor_op transfer_time rows links")
-"""One graph of a batch; ``L = N + T``, ops then tensors.
-
-Attributes:
-  b, p, n, t, d, e: Sizes of the call: ``B``, ``P``, ``N``, ``T``, ``D`` and ``E + C``.
-  ops, tensors: Numbers without padding.
-  runtime: ``[N, D]`` float32.
-  indegree: ``[N]`` int32.
-  tensor_op: ``[T]`` int32.
-  transfer_time: ``[T]`` float32.
-  rows: ``[L, 3]`` uint32: where the data links of an op, or of a tensor, begin and end, and where the control
-    links of an op, which stand behind them, end.
-  links: ``[E + C, 2]`` uint32: the successor; the tensor.
-"""
-
-Memory = namedtuple("Memory", "size keep temp outputs input_row inputs")
-"""What accounting for memory needs besides; ``None`` stands where nobody asks.
-
-Attributes:
-  size: ``[T]`` int32.
-  keep: ``[T]`` bool.
-  temp: ``[N]`` int32.
-  outputs: ``[N + 1]`` uint32, where each op's tensors begin.
-  input_row: ``[N + 1]`` uint32, where each op's inputs begin.
-  inputs: ``[E]`` uint32, tensors.
-"""
-
-Candidate = namedtuple(
-    "Candidate", "placement priority transfer_priority positions op_position transfer_position"
-)
-"""Decisions: ``[N]`` int32, ``[N]`` uint16, ``[T, D]`` uint16; and, if
-``positions``, where to write ``[N]`` and ``[T, D]`` int32."""
-
-Scratch = namedtuple(
-    "Scratch", "state arrival clock readers arrived held peak rank order listed sorted digits low middle high"
-)
-"""Working memory for one candidate at a time; ``M = N + T * D`` events at most.
-
-Attributes:
-  state: ``[N]`` uint32: predecessors that have not run, above `_PLACE_BITS` of the op's device.
-  arrival: ``[N]`` float32, when everything that has run is there.
-  clock: ``[D]`` float32.
-  readers: ``[T, D]`` int32, consumers that have not run on each device; a transfer is one at home.
-  arrived: ``[T, D]`` bool, is the copy there? Only without transfer events.
-  held, peak: ``[D]`` int64.
-  rank: ``[M]`` uint32, of each event in the order of keys; the last goes first. Always less than ``M``, also
-    for an event that does not exist.
-  order: ``[M]`` int64, packed events in that order.
-  listed, sorted: ``[M + 1]`` int64, packed events before, and between the passes of, the sort.
-  digits: ``[512]`` uint32.
-  low, middle, high: Bits of the ready events, of the words with any bit, of the words with any such bit.
-"""
-
-
-@_compiled
-def _make_scratch(g):
-    """Scratch, all zeros, and its address, to be freed."""
-    n, d, td = g.n, g.d, g.t * g.d
-    m = n + td
-    # Eight bytes a number, whatever it is: simple, and few of them are less.
-    arrival = n
-    clock = arrival + n
-    readers = clock + d
-    arrived = readers + td
-    held = arrived + td
-    peak = held + d
-    rank = peak + d
-    order = rank + m
-    listed = order + m
-    between = listed + m + 1
-    digits = between + m + 1
-    low = digits + 512
-    middle = low + (m >> 6) + 1
-    high = middle + (m >> 12) + 1
-    words = high + (m >> 18) + 1
-    at = allocate(8 * words)
-    for i in range(words):
-        pointer(at, np.int64)[i] = 0
-    return at, Scratch(
-        pointer(at, np.uint32),
-        pointer(at + 8 * arrival, np.float32),
-        pointer(at + 8 * clock, np.float32),
-        pointer(at + 8 * readers, np.int32),
-        pointer(at + 8 * arrived, np.int8),
-        pointer(at + 8 * held, np.int64),
-        pointer(at + 8 * peak, np.int64),
-        pointer(at + 8 * rank, np.uint32),
-        pointer(at + 8 * order, np.int64),
-        pointer(at + 8 * listed, np.int64),
-        pointer(at + 8 * between, np.int64),
-        pointer(at + 8 * digits, np.uint32),
-        pointer(at + 8 * low, np.uint64),
-        pointer(at + 8 * middle, np.uint64),
-        pointer(at + 8 * high, np.uint64),
-    )
-
-
-@_compiled
-def _sizes(frame):
-    """A `Graph` of the call's sizes alone."""
-    b, p, n = size_of(frame, _PLACEMENT, 0), size_of(frame, _PLACEMENT, 1), size_of(frame, _PLACEMENT, 2)
-    t, d, e = size_of(frame, _TENSOR_OP, 1), size_of(frame, _RUNTIME, 2), size_of(frame, _VIA, 1)
-    none, none_ = pointer(0, np.float32), pointer(0, np.int32)
-    return Graph(
-        b, p, n, t, d, e, 0, 0, none, none_, none_, none, pointer(0, np.uint32), pointer(0, np.uint32)
-    )
-
-
-@_compiled
-def _regroup(frame, i, sizes, at):
-    """Graph ``i`` of the call, its rows and links (``8 * (N + T + E + C)`` words) written to ``at``."""
-    n, t, d, e = sizes.n, sizes.t, sizes.d, sizes.e
-    rows, links = pointer(at, np.uint32), pointer(at + 12 * (n + t), np.uint32)
-    op_row = pointer(operand(frame, _OP_ROW) + 8 * i * n, np.int32)
-    successor = pointer(operand(frame, _SUCCESSOR) + 4 * i * e, np.int32)
-    via = pointer(operand(frame, _VIA) + 4 * i * e, np.int32)
-    ops = pointer(operand(frame, _NUM_OPS), np.int32)[i]
-    for row in range(3 * (n + t)):
-        rows[row] = 0
-    for o in range(ops):
-        begin, end = op_row[2 * o], op_row[2 * o + 1]
-        rows[3 * o] = begin
-        rows[3 * o + 1] = begin
-        rows[3 * o + 2] = end
-        for j in range(begin, end):
-            links[2 * j] = successor[j]
-            links[2 * j + 1] = via[j]
-            if via[j] < t:
-                rows[3 * o + 1] = j + 1
-                row = 3 * (n + via[j])
-                # A tensor's consumers stand together; an end of 0 says that this is the first.
-                rows[row] = j if rows[row + 1] == 0 else rows[row]
-                rows[row + 1] = j + 1
-                rows[row + 2] = j + 1
-    return Graph(
-        *(sizes.b, sizes.p, n, t, d, e, ops, np.int64(pointer(operand(frame, _NUM_TENSORS), np.int32)[i])),
-        pointer(operand(frame, _RUNTIME) + 4 * i * n * d, np.float32),
-        pointer(operand(frame, _INDEGREE) + 4 * i * n, np.int32),
-        pointer(operand(frame, _TENSOR_OP) + 4 * i * t, np.int32),
-        pointer(operand(frame, _TRANSFER_TIME) + 4 * i * t, np.float32),
-        *(rows, links),
-    )
-
-
-@_compiled
-def _regroup_memory(frame, i, g, at):
-    """`Memory` of a graph, its rows and inputs (``4 * (2 * (N + 1) + E + C)`` bytes) written to ``at``."""
-    n = g.n
-    outputs, input_row = pointer(at, np.uint32), pointer(at + 4 * (n + 1), np.uint32)
-    inputs = pointer(at + 8 * (n + 1), np.uint32)
-    for o in range(n + 1):
-        outputs[o] = 0
-        input_row[o] = 0
-    for t in range(g.tensors):
-        outputs[g.tensor_op[t] + 1] += 1
-        for j in range(g.rows[3 * (n + t)], g.rows[3 * (n + t) + 1]):
-            input_row[g.links[2 * j]] += 1
-    for o in range(n):
-        outputs[o + 1] += outputs[o]
-        input_row[o + 1] += input_row[o]
-    # Each row is filled from its end, so that what said where it ends says at last where it begins.
-    for t in range(g.tensors - 1, -1, -1):
-        for j in range(g.rows[3 * (n + t)], g.rows[3 * (n + t) + 1]):
-            last = input_row[g.links[2 * j]] - 1
-            input_row[g.links[2 * j]] = last
-            inputs[last] = t
-    return Memory(
-        pointer(operand(frame, _SIZE) + 4 * i * g.t, np.int32),
-        pointer(operand(frame, _KEEP) + i * g.t, np.int8),
-        pointer(operand(frame, _TEMP) + 4 * i * n, np.int32),
-        *(outputs, input_row, inputs),
-    )
-
-
-@_compiled
-def _candidate(frame, i, j, g):
-    """Candidate ``j`` of graph ``i``."""
-    at = i * g.p + j
-    op_position, transfer_position = result(frame, 2), result(frame, 3)
-    return Candidate(
-        pointer(operand(frame, _PLACEMENT) + 4 * at * g.n, np.int32),
-        pointer(operand(frame, _PRIORITY) + 2 * at * g.n, np.uint16),
-        pointer(operand(frame, _TRANSFER_PRIORITY) + 2 * at * g.t * g.d, np.uint16),
-        op_position != 0,
-        pointer(op_position + 4 * at * g.n, np.int32),
-        pointer(transfer_position + 4 * at * g.t * g.d, np.int32),
-    )
 
 
 @_compiled
@@ -524,20 +331,20 @@ def _work(block, transfers, with_memory):
     chunk, frame = take(block, False)
     if chunk < 0:
         return 0
-    sizes = _sizes(frame)
+    sizes = sizes_of(frame)
     size = _chunk(sizes)
     each = (sizes.p + size - 1) // size
     n, t, d, e = sizes.n, sizes.t, sizes.d, sizes.e
-    scratch_at, s = _make_scratch(sizes)
+    scratch_at, s = make_scratch(sizes)
     links_at, memory_at = allocate(12 * (n + t) + 8 * e), allocate(4 * (2 * (n + 1) + e))
     while chunk >= 0:
         i = chunk // each
-        g = _regroup(frame, i, sizes, links_at)
-        memory = None if with_memory is None else _regroup_memory(frame, i, g, memory_at)
+        g = regroup(frame, i, sizes, links_at)
+        memory = None if with_memory is None else regroup_memory(frame, i, g, memory_at)
         makespan, peak = pointer(result(frame, 0), np.float32), pointer(result(frame, 1), np.int32)
         first = chunk % each * size
         for j in range(first, min(first + size, g.p)):
-            _run(g, memory, _candidate(frame, i, j, g), transfers, s)
+            _run(g, memory, candidate(frame, i, j, g), transfers, s)
             at = i * g.p + j
             makespan[at] = 0
             for k in range(d):
@@ -558,13 +365,19 @@ _task = task_of(_work)
 def _answer(frame, task):
     """Answers one call of XLA; 0 says that all is well."""
     if not answer_metadata(frame):
-        g = _sizes(frame)
+        g = sizes_of(frame)
         chunks = g.b * ((g.p + _chunk(g) - 1) // _chunk(g))
         # To wake a thread takes some microseconds, a step of the simulation some nanoseconds.
         alone = g.b * g.p * (g.n + g.e) < 8192
         if chunks > 0:
             share(frame, task, chunks, alone)
     return 0
+
+
+def _version() -> int:
+    """Changes with the other files that go into the kernel."""
+    files = (host_call.__file__, host_layout.__file__)
+    return zlib.crc32(b"".join(pathlib.Path(file).read_bytes() for file in files))
 
 
 def handler(transfers: bool, memory: bool) -> int:
@@ -575,8 +388,8 @@ def handler(transfers: bool, memory: bool) -> int:
       memory: Compute peaks?
     """
     flags = (transfers or None, memory or None)
-    # Numba's cache looks at this file and at the variables of the closure: it must see changes of the other.
-    first, second, version = *flags, zlib.crc32(pathlib.Path(host_call.__file__).read_bytes())
+    # Numba's cache looks at this file and at the variables of the closure.
+    first, second, version = *flags, _version()
 
     def answer(frame):
         return _answer(frame, _task(first, second)) if version >= 0 else 1
