@@ -183,9 +183,17 @@ class _Record:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def add(self, fitness: jax.Array, evaluations: jax.Array, incumbent: Incumbent, rows: int) -> None:
-        fitness_, evaluations_, best = jax.device_get((fitness, evaluations, incumbent))
+    def begin(self, incumbent: Incumbent) -> None:
+        """Adds the first population."""
+        best = jax.device_get(incumbent)
+        self._parts.append((best.fitness[None], best.evaluations[None], best))
+
+    def add(self, fitness: jax.Array, evaluations: jax.Array, incumbent: Incumbent, done: jax.Array) -> int:
+        """Adds what `_run_chunk` gave, in one transfer; how many generations it was."""
+        fitness_, evaluations_, best, each = jax.device_get((fitness, evaluations, incumbent, done))
+        rows = int(each.max())
         self._parts.append((fitness_[:rows], evaluations_[:rows], best))
+        return rows
 
     @property
     def seconds(self) -> float:
@@ -261,12 +269,15 @@ def run(
             f"mesh: {inputs.keys.shape[0]} instances do not divide among {mesh.size} devices; add copies"
         )
     place = None if mesh is None else NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    inputs, ending = jax.device_put(inputs, place), Status.BUDGET
+    inputs, ending = _on_device(inputs, place), Status.BUDGET
     try:
         with first_interrupt_waits() as interrupted:
             state = _start(searcher, inputs, limits, warm, mesh)
-            best = state.incumbent
-            record.add(best.fitness[None], best.evaluations[None], best, 1)
+            record.begin(state.incumbent)
+            if chunk is None:
+                # As fast as the first population was, its compilation included.
+                done = searcher.first_evaluations / searcher.step_evaluations
+                length = _next_length(done, record.seconds, stopping.seconds, record.seconds)
             while True:
                 progress = record.progress(generations)
                 if callback is not None:
@@ -283,11 +294,9 @@ def run(
                 state, fitness, evaluations, done = _run_chunk(
                     searcher, inputs, limits, state, np.int32(min(length, left)), mesh
                 )
-                record.add(fitness, evaluations, state.incumbent, int(done.max()))
+                done = record.add(fitness, evaluations, state.incumbent, done)
                 if chunk is None:
-                    length = _next_length(
-                        int(done.max()), record.seconds - began, stopping.seconds, record.seconds
-                    )
+                    length = _next_length(done, record.seconds - began, stopping.seconds, record.seconds)
             # In the last chunk it stops nothing here, but the caller may have more to do.
             ending = Status.INTERRUPTED if interrupted() else ending
     except KeyboardInterrupt:
@@ -297,7 +306,14 @@ def run(
     return record.result(ending)
 
 
-def _next_length(done: int, took: float, limit: float | None, elapsed: float) -> int:
-    """Generations that fit in a chunk, at the speed of the last one."""
+def _on_device(inputs: Inputs, place: NamedSharding | None) -> Inputs:
+    """What is there already stays: to ask for it to be put there takes as long as a small search."""
+    if place is None and all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(inputs)):
+        return inputs
+    return jax.device_put(inputs, place)
+
+
+def _next_length(done: float, took: float, limit: float | None, elapsed: float) -> int:
+    """Generations that fit in a chunk, at the speed of what was done last."""
     room = _CHUNK_SECONDS if limit is None else min(_CHUNK_SECONDS, limit - elapsed)
     return max(1, min(HISTORY, int(room * done / max(took, 1e-9))))
