@@ -58,14 +58,15 @@ _compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=
 
 
 @_compiled
-def _count_readers(g, c, s):
-    """Consumers of each tensor on each device."""
+def _count_readers(g, memory, c, s):
+    """Consumers of each tensor on each device; without memory it is enough to know if there are any."""
     d = g.d
     for i in range(g.tensors * d):
         s.readers[i] = 0
     for t in range(g.tensors):
         for j in range(g.rows[3 * (g.n + t)], g.rows[3 * (g.n + t) + 1]):
-            s.readers[t * d + c.placement[g.links[2 * j]]] += 1
+            at = t * d + c.placement[g.links[2 * j]]
+            s.readers[at] = 1 if memory is None else s.readers[at] + 1
 
 
 @_compiled
@@ -86,35 +87,34 @@ def _begin_memory(g, memory, c, s):
 
 @_compiled
 def _list_events(g, c, transfers, s):
-    """Packs every event there is, the highest id first, and counts the digits of their keys."""
+    """Packs every event there is, the highest id first; how many there are."""
     d = g.d
-    for i in range(512):
-        s.digits[i] = 0
     m = 0
     if transfers is not None:
         for t in range(g.tensors - 1, -1, -1):
             home = np.int64(c.placement[g.tensor_op[t]])
             base = (g.n + t) << (2 * _PLACE_BITS) | home << _PLACE_BITS
-            for k in range(d - 1, -1, -1):
-                key = np.int64(c.transfer_priority[t * d + k])
+            for j in range(d - 2, -1, -1):
+                k = j + np.int64(j >= home)
                 # Written in any case, and overwritten by the next if it does not exist: no branch.
-                s.listed[m] = key << _KEY_SHIFT | base | k
-                exists = np.uint32((s.readers[t * d + k] != 0) & (k != home))
-                s.digits[key & 255] += exists
-                s.digits[256 + (key >> 8)] += exists
-                m += np.int64(exists)
+                s.listed[m] = np.int64(c.transfer_priority[t * d + k]) << _KEY_SHIFT | base | k
+                m += np.int64(s.readers[t * d + k] != 0)
     for o in range(g.ops - 1, -1, -1):
-        key, place = np.int64(c.priority[o]), np.int64(c.placement[o])
-        s.listed[m] = key << _KEY_SHIFT | o << (2 * _PLACE_BITS) | place << _PLACE_BITS | place
-        s.digits[key & 255] += 1
-        s.digits[256 + (key >> 8)] += 1
-        m += 1
-    return m
+        place = np.int64(c.placement[o])
+        op = o << (2 * _PLACE_BITS) | place << _PLACE_BITS | place
+        s.listed[m + g.ops - 1 - o] = np.int64(c.priority[o]) << _KEY_SHIFT | op
+    return m + g.ops
 
 
 @_compiled
 def _rank(m, g, s):
     """Sorts the events by their keys; of equal keys the lowest id comes last, since it goes first."""
+    for i in range(512):
+        s.digits[i] = 0
+    for i in range(m):
+        key = s.listed[i] >> _KEY_SHIFT
+        s.digits[key & 255] += 1
+        s.digits[256 + ((key >> 8) & 255)] += 1
     low = high = np.uint32(0)
     for i in range(256):
         count = s.digits[i]
@@ -185,12 +185,13 @@ def _begin(g, c, m, s, many):
             s.middle[i] = 0
         for i in range((m >> 18) + 1):
             s.high[i] = 0
+    for o in range(g.ops):
+        s.state[o] = g.indegree[o] << _PLACE_BITS | c.placement[o]
+        s.arrival[o] = 0
     summary = _U(0)
     for o in range(g.ops):
-        waiting = g.indegree[o]
-        s.state[o] = waiting << _PLACE_BITS | c.placement[o]
-        s.arrival[o] = 0
-        summary = _push(s, summary, _U(s.rank[o]), _U(waiting == 0), many)
+        if g.indegree[o] == 0:
+            summary = _push(s, summary, _U(s.rank[o]), _U(1), many)
     return summary
 
 
@@ -309,7 +310,7 @@ def _run(g, memory, c, transfers, s):
             for i in range(g.t * g.d):
                 c.transfer_position[i] = -1
     if transfers is not None or memory is not None:
-        _count_readers(g, c, s)
+        _count_readers(g, memory, c, s)
     m = _list_events(g, c, transfers, s)
     _rank(m, g, s)
     if memory is not None:
