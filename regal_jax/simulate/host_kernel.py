@@ -58,31 +58,13 @@ _compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=
 
 
 @_compiled
-def _count_readers(g, memory, c, s):
-    """Consumers of each tensor on each device; without memory it is enough to know if there are any."""
-    d = g.d
-    for i in range(g.tensors * d):
-        s.readers[i] = 0
+def _find_readers(g, c, s):
+    """Which devices have consumers of which tensor."""
+    for i in range(g.tensors * g.d):
+        s.read_on[i] = 0
     for t in range(g.tensors):
         for j in range(g.rows[3 * (g.n + t)], g.rows[3 * (g.n + t) + 1]):
-            at = t * d + c.placement[g.links[2 * j]]
-            s.readers[at] = 1 if memory is None else s.readers[at] + 1
-
-
-@_compiled
-def _begin_memory(g, memory, c, s):
-    """A copy elsewhere is one more consumer at home, and what is kept has one there that never runs."""
-    d = g.d
-    for t in range(g.tensors):
-        home = c.placement[g.tensor_op[t]]
-        extra = np.int32(memory.keep[t])
-        for k in range(d):
-            extra += np.int32((k != home) & (s.readers[t * d + k] > 0))
-            s.arrived[t * d + k] = 0
-        s.readers[t * d + home] += extra
-    for k in range(d):
-        s.held[k] = 0
-        s.peak[k] = 0
+            s.read_on[t * g.d + c.placement[g.links[2 * j]]] = 1
 
 
 @_compiled
@@ -98,7 +80,7 @@ def _list_events(g, c, transfers, s):
                 k = j + np.int64(j >= home)
                 # Written in any case, and overwritten by the next if it does not exist: no branch.
                 s.listed[m] = np.int64(c.transfer_priority[t * d + k]) << _KEY_SHIFT | base | k
-                m += np.int64(s.readers[t * d + k] != 0)
+                m += np.int64(s.read_on[t * d + k])
     for o in range(g.ops - 1, -1, -1):
         place = np.int64(c.placement[o])
         op = o << (2 * _PLACE_BITS) | place << _PLACE_BITS | place
@@ -126,10 +108,10 @@ def _rank(m, g, s):
     for i in range(m):
         event = s.listed[i]
         digit = (event >> _KEY_SHIFT) & 255
-        s.sorted[s.digits[digit]] = event
+        s.taken[s.digits[digit]] = event
         s.digits[digit] += 1
     for i in range(m):
-        event = s.sorted[i]
+        event = s.taken[i]
         digit = 256 + ((event >> (_KEY_SHIFT + 8)) & 255)
         r = s.digits[digit]
         s.digits[digit] = r + 1
@@ -196,39 +178,6 @@ def _begin(g, c, m, s, many):
 
 
 @_compiled
-def _compute_memory(op, k, g, memory, c, transfers, s):
-    """Accounts for ``op``, which is taken on device ``k``."""
-    d = g.d
-    begin, end = memory.input_row[op], memory.input_row[op + 1]
-    first, last = memory.outputs[op], memory.outputs[op + 1]
-    held = s.held[k]
-    if transfers is None:
-        for j in range(begin, end):
-            t = memory.inputs[j]
-            home = c.placement[g.tensor_op[t]]
-            if home != k and s.arrived[t * d + k] == 0:
-                s.arrived[t * d + k] = 1
-                held += memory.size[t]
-                _read(t, home, d, memory, s)
-    for t in range(first, last):
-        held += memory.size[t]
-    s.peak[k] = max(s.peak[k], held + memory.temp[op])
-    for t in range(first, last):
-        held -= memory.size[t] * np.int64(s.readers[t * d + k] == 0)
-    s.held[k] = held
-    for j in range(begin, end):
-        _read(memory.inputs[j], k, d, memory, s)
-
-
-@_compiled
-def _read(t, k, d, memory, s):
-    """One consumer of ``t`` on device ``k`` has run; after the last one it is freed."""
-    left = s.readers[t * d + k] - 1
-    s.readers[t * d + k] = left
-    s.held[k] -= memory.size[t] * np.int64(left == 0)
-
-
-@_compiled
 def _timing(row, source, k, g, transfers, s):
     """Start and duration of an event move the clocks of the devices it holds; its finish."""
     if transfers is not None and row >= g.n:
@@ -273,8 +222,8 @@ def _spread(row, k, finish, g, transfers, s, summary, many):
 
 
 @_compiled
-def _events(m, g, memory, c, transfers, s, many):
-    """Takes all events in order."""
+def _events(m, g, c, transfers, s, many):
+    """Takes all events in order; ``taken`` has them then, and ``rank`` their positions."""
     summary = _begin(g, c, m, s, many)
     taken = 0
     while summary != _U(0):
@@ -282,43 +231,117 @@ def _events(m, g, memory, c, transfers, s, many):
         event = s.order[r]
         row = (event >> (2 * _PLACE_BITS)) & _ROW
         source, k = (event >> _PLACE_BITS) & _PLACE, event & _PLACE
-        finish = _timing(row, source, k, g, transfers, s)
-        if memory is not None:
-            if row < g.n:
-                _compute_memory(row, k, g, memory, c, transfers, s)
-            else:
-                t = row - g.n
-                s.held[k] += memory.size[t]
-                s.peak[k] = max(s.peak[k], s.held[k])
-                _read(t, source, g.d, memory, s)
-        if c.positions:
-            if row < g.n:
-                c.op_position[row] = taken
-            else:
-                c.transfer_position[(row - g.n) * g.d + k] = taken
+        s.taken[taken] = event
+        s.rank[row if row < g.n else g.n + (row - g.n) * g.d + k] = taken
         taken += 1
+        finish = _timing(row, source, k, g, transfers, s)
         summary = _spread(row, k, finish, g, transfers, s, summary, many)
+
+
+@_compiled
+def _find_reads(g, c, transfers, s):
+    """Positions of the last, and without transfers of the first, reader of each tensor on each device."""
+    for i in range(g.tensors * g.d):
+        s.last[i] = -1
+    if transfers is None:
+        for i in range(g.tensors * g.d):
+            s.first[i] = g.ops
+    for t in range(g.tensors):
+        for j in range(g.rows[3 * (g.n + t)], g.rows[3 * (g.n + t) + 1]):
+            o = g.links[2 * j]
+            at, position = t * g.d + c.placement[o], np.int64(s.rank[o])
+            s.last[at] = max(s.last[at], position)
+            if transfers is None:
+                s.first[at] = min(s.first[at], position)
+
+
+@_compiled
+def _find_releases(m, g, memory, c, transfers, s):
+    """What each event releases, and which copies it makes if transfers are no events.
+
+    What it releases is on its own device, or on its source if it is a transfer; but without transfers the
+    first to read a copy may also be the last reader at home, and such tensors are listed apart.
+    """
+    d = g.d
+    for p in range(m):
+        s.copied[p], s.released[p], s.released_at_home[p] = 0, 0, 0
+    for t in range(g.tensors):
+        s.left[t] = -1
+    for k in range(d):
+        for t in range(g.tensors):
+            last, size = s.last[t * d + k], np.int64(memory.size[t])
+            # No branches: which devices have a copy is anybody's guess.
+            copied = np.int64((last >= 0) & (k != c.placement[g.tensor_op[t]]))
+            arrived = s.first[t * d + k] if transfers is None else np.int64(s.rank[g.n + t * d + k])
+            s.released[last * copied] += size * copied
+            s.left[t] = max(s.left[t], (arrived + 1) * copied - 1)
+            if transfers is None:
+                s.copied[arrived * copied] += size * copied
+    for t in range(g.tensors):
+        producer = g.tensor_op[t]
+        at_home = max(s.last[t * d + c.placement[producer]], np.int64(s.rank[producer]))
+        released = memory.size[t] * np.int64(memory.keep[t] == 0)
+        if transfers is not None:
+            s.released[max(at_home, s.left[t])] += released
+        elif s.left[t] < at_home:
+            s.released[at_home] += released
+        elif released > 0:
+            s.next_at_home[t] = s.released_at_home[s.left[t]]
+            s.released_at_home[s.left[t]] = t + 1
+
+
+@_compiled
+def _peaks(m, g, memory, c, transfers, s):
+    """Goes through the events once more, with what each allocates and releases."""
+    _find_reads(g, c, transfers, s)
+    _find_releases(m, g, memory, c, transfers, s)
+    for k in range(g.d):
+        s.held[k], s.peak[k] = 0, 0
+    for p in range(m):
+        event = s.taken[p]
+        row = (event >> (2 * _PLACE_BITS)) & _ROW
+        source, k = (event >> _PLACE_BITS) & _PLACE, event & _PLACE
+        held = s.held[k] + memory.made[2 * row] + (s.copied[p] if transfers is None else 0)
+        s.peak[k] = max(s.peak[k], held + memory.made[2 * row + 1])
+        s.held[k] = held
+        s.held[source] -= s.released[p]
+        if transfers is None:
+            t = s.released_at_home[p]
+            while t > 0:
+                s.held[c.placement[g.tensor_op[t - 1]]] -= memory.size[t - 1]
+                t = s.next_at_home[t - 1]
+
+
+@_compiled
+def _write_positions(g, c, transfers, m, s):
+    for o in range(g.n):
+        c.op_position[o] = -1
+    if transfers is not None:
+        for i in range(g.t * g.d):
+            c.transfer_position[i] = -1
+    for p in range(m):
+        row = (s.taken[p] >> (2 * _PLACE_BITS)) & _ROW
+        if row < g.n:
+            c.op_position[row] = p
+        else:
+            c.transfer_position[(row - g.n) * g.d + (s.taken[p] & _PLACE)] = p
 
 
 @_compiled
 def _run(g, memory, c, transfers, s):
     """Simulates one candidate; ``s.clock`` and ``s.peak`` have what came out."""
-    if c.positions:
-        for o in range(g.n):
-            c.op_position[o] = -1
-        if transfers is not None:
-            for i in range(g.t * g.d):
-                c.transfer_position[i] = -1
-    if transfers is not None or memory is not None:
-        _count_readers(g, memory, c, s)
+    if transfers is not None:
+        _find_readers(g, c, s)
     m = _list_events(g, c, transfers, s)
     _rank(m, g, s)
-    if memory is not None:
-        _begin_memory(g, memory, c, s)
     if m <= _FEW:
-        _events(m, g, memory, c, transfers, s, None)
+        _events(m, g, c, transfers, s, None)
     else:
-        _events(m, g, memory, c, transfers, s, True)
+        _events(m, g, c, transfers, s, True)
+    if memory is not None:
+        _peaks(m, g, memory, c, transfers, s)
+    if c.positions:
+        _write_positions(g, c, transfers, m, s)
 
 
 @_compiled
@@ -337,7 +360,7 @@ def _work(block, transfers, with_memory):
     each = (sizes.p + size - 1) // size
     n, t, d, e = sizes.n, sizes.t, sizes.d, sizes.e
     scratch_at, s = make_scratch(sizes)
-    links_at, memory_at = allocate(12 * (n + t) + 8 * e), allocate(4 * (2 * (n + 1) + e))
+    links_at, memory_at = allocate(12 * (n + t) + 8 * e), allocate(16 * (n + t))
     while chunk >= 0:
         i = chunk // each
         g = regroup(frame, i, sizes, links_at)

@@ -52,16 +52,13 @@ Attributes:
   links: ``[E + C, 2]`` uint32: the successor; the tensor.
 """
 
-Memory = namedtuple("Memory", "size keep temp outputs input_row inputs")
+Memory = namedtuple("Memory", "size keep made")
 """What accounting for memory needs besides; ``None`` stands where nobody asks.
 
 Attributes:
   size: ``[T]`` int32.
   keep: ``[T]`` bool.
-  temp: ``[N]`` int32.
-  outputs: ``[N + 1]`` uint32, where each op's tensors begin.
-  input_row: ``[N + 1]`` uint32, where each op's inputs begin.
-  inputs: ``[E]`` uint32, tensors.
+  made: ``[L, 2]`` int64, what an op, or a transfer of a tensor, allocates, and what it needs while it runs.
 """
 
 Candidate = namedtuple(
@@ -71,7 +68,9 @@ Candidate = namedtuple(
 ``positions``, where to write ``[N]`` and ``[T, D]`` int32."""
 
 Scratch = namedtuple(
-    "Scratch", "state arrival clock readers arrived held peak rank order listed sorted digits low middle high"
+    "Scratch",
+    "state arrival clock read_on rank order listed taken digits low middle high "
+    "held peak first last left copied released released_at_home next_at_home",
 )
 """Working memory for one candidate at a time; ``M = N + T * D`` events at most.
 
@@ -79,39 +78,50 @@ Attributes:
   state: ``[N]`` uint32: predecessors that have not run, above 10 bits for the op's device.
   arrival: ``[N]`` float32, when everything that has run is there.
   clock: ``[D]`` float32.
-  readers: ``[T, D]`` int32, consumers that have not run on each device; a transfer is one at home.
-  arrived: ``[T, D]`` bool, is the copy there? Only without transfer events.
-  held, peak: ``[D]`` int64.
-  rank: ``[M]`` uint32, of each event in the order of keys; the last goes first. Always less than ``M``, also
-    for an event that does not exist.
-  order: ``[M]`` int64, packed events in that order.
-  listed, sorted: ``[M + 1]`` int64, packed events before, and between the passes of, the sort.
+  read_on: ``[T, D]`` int8, has the device consumers of the tensor?
+  rank: ``[M]`` uint32, of each event in the order of keys, the last goes first; of one that has been taken,
+    its position. Always less than ``M``, also for an event that does not exist.
+  order: ``[M]`` int64, packed events in the order of keys.
+  listed: ``[M + 1]`` int64, packed events before the sort.
+  taken: ``[M + 1]`` int64, packed events between the passes of the sort, then in the order they are taken.
   digits: ``[512]`` uint32.
   low, middle, high: Bits of the ready events, of the words with any bit, of the words with any such bit.
+  held, peak: ``[D]`` int64.
+  first, last: ``[T, D]`` int64, positions of the first and the last reader.
+  left: ``[T]`` int64, position at which the last copy is made, or -1.
+  copied, released: ``[M]`` int64, size of copies that an event makes without transfers; what it releases.
+  released_at_home, next_at_home: ``[M]`` and ``[T]`` int64, lists of tensors (from 1) that an event elsewhere
+    releases at home.
 """
 
 
 @_compiled
 def make_scratch(g):
     """Scratch, all zeros, and its address, to be freed."""
-    n, d, td = g.n, g.d, g.t * g.d
+    n, d, t, td = g.n, g.d, g.t, g.t * g.d
     m = n + td
     # Eight bytes a number, whatever it is: simple, and few of them are less.
     arrival = n
     clock = arrival + n
-    readers = clock + d
-    arrived = readers + td
-    held = arrived + td
-    peak = held + d
-    rank = peak + d
+    read_on = clock + d
+    rank = read_on + td
     order = rank + m
     listed = order + m
-    between = listed + m + 1
-    digits = between + m + 1
+    taken = listed + m + 1
+    digits = taken + m + 1
     low = digits + 512
     middle = low + (m >> 6) + 1
     high = middle + (m >> 12) + 1
-    words = high + (m >> 18) + 1
+    held = high + (m >> 18) + 1
+    peak = held + d
+    first = peak + d
+    last = first + td
+    left = last + td
+    copied = left + t
+    released = copied + m
+    released_at_home = released + m
+    next_at_home = released_at_home + m
+    words = next_at_home + t
     at = allocate(8 * words)
     for i in range(words):
         pointer(at, np.int64)[i] = 0
@@ -119,18 +129,24 @@ def make_scratch(g):
         pointer(at, np.uint32),
         pointer(at + 8 * arrival, np.float32),
         pointer(at + 8 * clock, np.float32),
-        pointer(at + 8 * readers, np.int32),
-        pointer(at + 8 * arrived, np.int8),
-        pointer(at + 8 * held, np.int64),
-        pointer(at + 8 * peak, np.int64),
+        pointer(at + 8 * read_on, np.int8),
         pointer(at + 8 * rank, np.uint32),
         pointer(at + 8 * order, np.int64),
         pointer(at + 8 * listed, np.int64),
-        pointer(at + 8 * between, np.int64),
+        pointer(at + 8 * taken, np.int64),
         pointer(at + 8 * digits, np.uint32),
         pointer(at + 8 * low, np.uint64),
         pointer(at + 8 * middle, np.uint64),
         pointer(at + 8 * high, np.uint64),
+        pointer(at + 8 * held, np.int64),
+        pointer(at + 8 * peak, np.int64),
+        pointer(at + 8 * first, np.int64),
+        pointer(at + 8 * last, np.int64),
+        pointer(at + 8 * left, np.int64),
+        pointer(at + 8 * copied, np.int64),
+        pointer(at + 8 * released, np.int64),
+        pointer(at + 8 * released_at_home, np.int64),
+        pointer(at + 8 * next_at_home, np.int64),
     )
 
 
@@ -183,32 +199,15 @@ def regroup(frame, i, sizes, at):
 
 @_compiled
 def regroup_memory(frame, i, g, at):
-    """`Memory` of a graph, its rows and inputs (``4 * (2 * (N + 1) + E + C)`` bytes) written to ``at``."""
-    n = g.n
-    outputs, input_row = pointer(at, np.uint32), pointer(at + 4 * (n + 1), np.uint32)
-    inputs = pointer(at + 8 * (n + 1), np.uint32)
-    for o in range(n + 1):
-        outputs[o] = 0
-        input_row[o] = 0
+    """`Memory` of a graph, its sums (``16 * (N + T)`` bytes) written to ``at``."""
+    size, made = pointer(operand(frame, _SIZE) + 4 * i * g.t, np.int32), pointer(at, np.int64)
+    temp = pointer(operand(frame, _TEMP) + 4 * i * g.n, np.int32)
+    for o in range(g.n):
+        made[2 * o], made[2 * o + 1] = 0, temp[o]
     for t in range(g.tensors):
-        outputs[g.tensor_op[t] + 1] += 1
-        for j in range(g.rows[3 * (n + t)], g.rows[3 * (n + t) + 1]):
-            input_row[g.links[2 * j]] += 1
-    for o in range(n):
-        outputs[o + 1] += outputs[o]
-        input_row[o + 1] += input_row[o]
-    # Each row is filled from its end, so that what said where it ends says at last where it begins.
-    for t in range(g.tensors - 1, -1, -1):
-        for j in range(g.rows[3 * (n + t)], g.rows[3 * (n + t) + 1]):
-            last = input_row[g.links[2 * j]] - 1
-            input_row[g.links[2 * j]] = last
-            inputs[last] = t
-    return Memory(
-        pointer(operand(frame, _SIZE) + 4 * i * g.t, np.int32),
-        pointer(operand(frame, _KEEP) + i * g.t, np.int8),
-        pointer(operand(frame, _TEMP) + 4 * i * n, np.int32),
-        *(outputs, input_row, inputs),
-    )
+        made[2 * g.tensor_op[t]] += size[t]
+        made[2 * (g.n + t)], made[2 * (g.n + t) + 1] = size[t], 0
+    return Memory(size, pointer(operand(frame, _KEEP) + i * g.t, np.int8), made)
 
 
 @_compiled
