@@ -4,14 +4,13 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from benchmarks.cases import GraphCase
 from benchmarks.timing import Contender, looped
-from regal_jax.encoding import Genes, Proposal, decode, gene_shapes, quantiles
+from regal_jax.encoding import decode, gene_shapes, quantiles
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
-from regal_jax.search import Brkga, Inputs, UniformProposal, improve, random_keys, run_traced
+from regal_jax.search import Brkga, Inputs, TransformedProposal, UniformProposal, improve, run_traced
 from regal_jax.simulate import simulate
 
 __all__ = ["PHASES", "phases"]
@@ -31,15 +30,10 @@ class _Generation:
     inputs: Inputs
     state: Any
     order: jax.Array
-    mating: jax.Array
-    fresh: jax.Array
+    seeds: jax.Array
     genes: Any
     decisions: Any
     fitness: jax.Array
-
-
-def _draw(proposal: Proposal, key: jax.Array) -> Genes:
-    return quantiles(proposal, random_keys(key, proposal.shapes))
 
 
 def _generation(case: GraphCase, implementation: str | None) -> _Generation:
@@ -49,18 +43,20 @@ def _generation(case: GraphCase, implementation: str | None) -> _Generation:
         return fitness(problem, genes, Objective(case.objective), implementation=implementation)
 
     proposal = case.make_proposal(problem)
-    searcher = Brkga(value, UniformProposal.of(gene_shapes(problem)) if proposal is None else _draw, config)
+    uniform = UniformProposal.of(gene_shapes(problem))
+    sample = uniform if proposal is None else TransformedProposal(uniform, quantiles)
+    searcher = Brkga(value, sample, config)
     inputs = Inputs(problem, proposal, case.keys())
 
     @jax.jit
     def evolve(inputs: Inputs) -> tuple[Any, ...]:
         state = run_traced(searcher, inputs, _GENERATIONS)
-        mating, fresh = jnp.split(state.bits, [config.children * (2 + config.parents)], axis=2)
-        fresh = fresh.reshape(*fresh.shape[:2], -1, 2)
-        order, _ = searcher.rank(state, state.generation[0] + 1)
+        generation = state.generation[0] + 1
+        seeds = searcher.seeds(inputs, generation)
+        order, _ = searcher.rank(state, generation)
         genes = searcher.step(inputs, state).newcomers
         decisions = decode(inputs.problem, genes)
-        return state, order, mating, fresh, genes, decisions, value(inputs.problem, genes)
+        return state, order, seeds, genes, decisions, value(inputs.problem, genes)
 
     return _Generation(searcher, inputs, *evolve(inputs))
 
@@ -85,8 +81,8 @@ def phases(case: GraphCase, implementation: str | None = None) -> list[Contender
     calls: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "randomness": (s.bits, (g.inputs, generation)),
         "selection": (s.rank, (g.state, generation)),
-        "crossover": (s.mate, (g.state, g.order, g.mating)),
-        "sampling": (s.sample, (g.inputs, g.fresh)),
+        "crossover": (s.mate, (g.state, g.order, g.seeds)),
+        "sampling": (s.sample, (g.inputs, g.seeds[:, :, -max(case.config().mutants, 1) :], g.state.drawn)),
         "decode": (decode, (problem, g.genes)),
         "simulate": (lambda p, x: simulated(p, x, False), (problem, g.decisions)),
         "memory": (lambda p, x: simulated(p, x, True), (problem, g.decisions)),

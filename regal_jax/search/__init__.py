@@ -2,7 +2,7 @@
 
 from regal_jax.search.brkga import Brkga, FitnessFn, SampleFn, brkga
 from regal_jax.search.config import BiasFunction, BrkgaConfig
-from regal_jax.search.draws import UniformProposal, expand, random_keys
+from regal_jax.search.draws import TransformedProposal, UniformProposal, expand, random_keys
 from regal_jax.search.loop import (
     Incumbent,
     Inputs,
@@ -31,6 +31,7 @@ __all__ = [
     "Searcher",
     "Status",
     "Stopping",
+    "TransformedProposal",
     "UniformProposal",
     "WarmStart",
     "brkga",

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from regal_jax.errors import ConfigError
 from regal_jax.search.config import BrkgaConfig
-from regal_jax.search.draws import distinct, expand, seeds_of, words
+from regal_jax.search.draws import TransformedProposal, distinct, expand, numbered, seeds_of, words
 from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
 from regal_jax.search.run import Progress, SearchResult, Stopping, run
 
@@ -36,8 +36,10 @@ class BrkgaState:
         from the elites, and in the shape that they are evaluated in, because XLA would otherwise breed them
         anew for every use.
       fitness: ``[B, I, P]`` float32, of an island's elites, children, mutants; NaN has become ``+inf``.
-      bits: ``[B, I, words]`` uint32, the randomness of the next generation. Here only because XLA would
+      bits: ``[B, I, C, parents]`` uint32, who will mate in the next generation. Here only because XLA would
         otherwise draw each word anew for every gene that depends on it, at two to three times the cost.
+      drawn: ``[B, I, M, ...]`` uint16, for the same reason, the uniform keys of the next generation's
+        mutants, if the proposal is a `TransformedProposal`.
       donors: For each parent of a child ``[B, I * C, ...]`` uint16, who that was. Nobody reads them: what is
         part of the state is gathered row by row, and not gene by gene in the middle of other work.
       restarted_at: ``[B]`` int32, evaluations at the last restart.
@@ -49,6 +51,7 @@ class BrkgaState:
     newcomers: Any
     fitness: jax.Array
     bits: jax.Array
+    drawn: Any
     donors: tuple[Any, ...]
     restarted_at: jax.Array
     generation: jax.Array
@@ -105,15 +108,12 @@ class Brkga:
     def init(self, inputs: Inputs, warm: WarmStart | None) -> BrkgaState:
         """Draw the first population, put in the warm starts, evaluate everyone."""
         c, batch = self.config, inputs.keys.shape[0]
-        # Without the barrier the seeds' cipher is fused into that of the draws, which XLA of JAX 0.11
-        # compiles for minutes. A step has its seeds from the state: they are an array there anyway.
-        seeds = lax.optimization_barrier(words(seeds_of(inputs.keys), c.islands * c.population * 2))
-        genes = self.sample(inputs, seeds.reshape(batch, c.islands, c.population, 2))
+        genes = self.sample(inputs, self.seeds(inputs, 0))
         if warm is not None:
             genes = self._insert(genes, warm)
-        # For the same reason the draws must not be fused into the decoder; the genes are stored anyway.
-        genes = lax.optimization_barrier(genes)
-        fitness, incumbent = self._evaluate(inputs, jax.tree.map(_flat, genes), None)
+        # XLA of JAX 0.11 compiles for minutes if draws are fused into the decoder; they are stored anyway.
+        genes = lax.optimization_barrier(jax.tree.map(_flat, genes))
+        fitness, incumbent = self._evaluate(inputs, genes, None)
         elites, newcomers = self._split(genes)
         nobody = jax.tree.map(lambda x: jnp.zeros_like(x[:, : c.islands * c.children]), newcomers)
         return BrkgaState(
@@ -121,6 +121,7 @@ class Brkga:
             newcomers=newcomers,
             fitness=fitness.reshape(batch, c.islands, c.population),
             bits=self.bits(inputs, 1),
+            drawn=self._draw_ahead(inputs, 1),
             donors=(nobody,) * (c.parents if c.children else 0),
             restarted_at=jnp.zeros(batch, jnp.int32),
             generation=jnp.zeros(inputs.keys.shape[0], jnp.int32),
@@ -131,24 +132,23 @@ class Brkga:
         """One generation: rank, exchange, keep the elites, breed, mutate, evaluate the newcomers."""
         c, batch = self.config, inputs.keys.shape[0]
         generation = state.generation[0] + 1
-        mating, fresh = jnp.split(state.bits, [c.children * (2 + c.parents)], axis=2)
-        fresh = fresh.reshape(*fresh.shape[:2], -1, 2)
+        seeds = self.seeds(inputs, generation)
         order, ranked = self.rank(state, generation)
         elites = self._take(state, order[:, :, : c.elites].reshape(batch, -1))
         elite_fitness = ranked[:, :, : c.elites]
         bred, donors = [], ()
         if c.children:
-            children, donors = self.mate(state, order, mating)
+            children, donors = self.mate(state, order, seeds)
             bred.append(children)
         if c.mutants:
-            drawn = self.sample(inputs, fresh[:, :, : c.mutants])
-            bred.append(jax.tree.map(_flat, drawn))
+            mutants = self.sample(inputs, seeds[:, :, c.elites + c.children :], state.drawn)
+            bred.append(jax.tree.map(_flat, mutants))
         new = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *bred)
         restarted_at = state.restarted_at
         if c.restart_after is not None:
             done = state.incumbent.evaluations
             due = done - jnp.maximum(state.incumbent.improved_at, restarted_at) >= c.restart_after
-            elites, new = self._restart(inputs, fresh, due, elites, new)
+            elites, new = self._restart(inputs, seeds, due, elites, new)
             # The fresh individuals in the places of the elites are not evaluated (the budget is fixed):
             # they serve one generation as parents that are not elite.
             elite_fitness = jnp.where(_per_instance(due, elite_fitness), jnp.inf, elite_fitness)
@@ -163,6 +163,7 @@ class Brkga:
             newcomers=new,
             fitness=jnp.concatenate([elite_fitness, fitness_of_children, fitness_of_mutants], axis=2),
             bits=self.bits(inputs, generation + 1),
+            drawn=self._draw_ahead(inputs, generation + 1),
             donors=donors,
             restarted_at=restarted_at,
             generation=state.generation + 1,
@@ -170,14 +171,14 @@ class Brkga:
         )
 
     def _split(self, genes: Any) -> tuple[Any, Any]:
-        """Elites and newcomers, as in `BrkgaState`, of ``genes [B, I, P, ...]``."""
+        """Elites and newcomers, as in `BrkgaState`, of everyone ``[B, I * P, ...]``."""
         c = self.config
-
-        def newcomers(x: jax.Array) -> jax.Array:
-            parts = x[:, :, c.elites : c.elites + c.children], x[:, :, c.elites + c.children :]
-            return jnp.concatenate([_flat(part) for part in parts], axis=1)
-
-        return jax.tree.map(lambda x: _flat(x[:, :, : c.elites]), genes), jax.tree.map(newcomers, genes)
+        everyone = np.arange(c.islands * c.population, dtype=np.int32).reshape(c.islands, c.population)
+        parts = np.split(everyone, [c.elites, c.elites + c.children], axis=1)
+        places = (parts[0].reshape(-1), np.concatenate([parts[1].reshape(-1), parts[2].reshape(-1)]))
+        batch = jax.tree.leaves(genes)[0].shape[0]
+        elites, newcomers = (_rows(genes, jnp.broadcast_to(index, (batch, index.size))) for index in places)
+        return elites, newcomers
 
     def _take(self, state: BrkgaState, index: jax.Array) -> Any:
         """Individuals ``index [B, ...]`` (island ``index // P``, place ``index % P``): ``[B, ..., ...]``."""
@@ -206,24 +207,45 @@ class Brkga:
         taken = self._take(state, index)
         return jax.tree.map(lambda x: x.reshape(-1, c.islands, c.population, *x.shape[2:]), taken)
 
+    def seeds(self, inputs: Inputs, generation: int | jax.Array) -> jax.Array:
+        """``[B, I, P, 2]`` uint32: every individual of every generation has a seed of its own."""
+        c = self.config
+        everyone = c.islands * c.population
+        seeds = numbered(seeds_of(inputs.keys), generation * everyone, everyone)
+        return seeds.reshape(-1, c.islands, c.population, 2)
+
     @jax.named_scope("randomness")
     def bits(self, inputs: Inputs, generation: int | jax.Array) -> jax.Array:
-        """``[B, I, words]`` uint32, all randomness of a generation: one stream of the instance's key.
-
-        Split after ``children * (2 + parents)`` words: what `mate` takes, then two words a seed for `sample`.
-        """
+        """``[B, I, C, parents]`` uint32, who mates: a stream of the instance's own key each generation."""
         c = self.config
-        draws = c.mutants if c.restart_after is None else c.population
-        count = 2 * draws + c.children * (2 + c.parents)
-        bits = words(seeds_of(inputs.keys), c.islands * count, generation)
-        return bits.reshape(-1, c.islands, count)
+        count = c.islands * c.children * c.parents
+        bits = words(seeds_of(inputs.keys), count, generation)
+        return bits.reshape(bits.shape[0], c.islands, c.children, c.parents)
 
     @jax.named_scope("sampling")
-    def sample(self, inputs: Inputs, seeds: jax.Array) -> Any:
-        """``[B, I, count, ...]`` draws from the proposal; each individual has a key of its own."""
+    def _draw_ahead(self, inputs: Inputs, generation: int | jax.Array) -> Any:
+        c, proposal = self.config, self.sample_fn
+        if not isinstance(proposal, TransformedProposal):
+            return None
+        seeds = self.seeds(inputs, generation)[:, :, c.elites + c.children :]
+        return self._each(lambda _, key: proposal.uniform(None, key), inputs, seeds)
+
+    @staticmethod
+    def _each(function: SampleFn, inputs: Inputs, seeds: jax.Array) -> Any:
+        """A function of parameters and a key, for every one of ``seeds [B, I, K, 2]``."""
         keys = jax.random.wrap_key_data(seeds, impl="threefry2x32")
-        draw = jax.vmap(jax.vmap(self.sample_fn, (None, 0)), (None, 0))
-        genes = jax.vmap(draw, (None if inputs.params is None else 0, 0))(inputs.params, keys)
+        draw = jax.vmap(jax.vmap(function, (None, 0)), (None, 0))
+        return jax.vmap(draw, (None if inputs.params is None else 0, 0))(inputs.params, keys)
+
+    @jax.named_scope("sampling")
+    def sample(self, inputs: Inputs, seeds: jax.Array, drawn: Any = None) -> Any:
+        """``[B, I, K, ...]`` draws from the proposal, from ``seeds [B, I, K, 2]`` or what was drawn ahead."""
+        proposal = self.sample_fn
+        if drawn is not None and isinstance(proposal, TransformedProposal):
+            transform = jax.vmap(jax.vmap(proposal.transform, (None, 0)), (None, 0))
+            genes = jax.vmap(transform, (None if inputs.params is None else 0, 0))(inputs.params, drawn)
+        else:
+            genes = self._each(proposal, inputs, seeds)
         for path, leaf in jax.tree_util.tree_leaves_with_path(genes):
             if leaf.dtype != jnp.uint16:
                 name = f"genes{jax.tree_util.keystr(path)}"
@@ -291,18 +313,17 @@ class Brkga:
         return lax.cond(generation % c.exchange_every == 0, exchange, lambda *a: a, order, ranked)
 
     @jax.named_scope("crossover")
-    def mate(self, state: BrkgaState, order: jax.Array, bits: jax.Array) -> tuple[Any, tuple[Any, ...]]:
+    def mate(self, state: BrkgaState, order: jax.Array, seeds: jax.Array) -> tuple[Any, tuple[Any, ...]]:
         """``[B, I * C, ...]``: each gene from one of the ranked parents, by the bias; and the parents."""
-        c = self.config
-        bits = bits.reshape(*bits.shape[:2], c.children, 2 + c.parents)
-        seeds, bits = bits[..., :2], bits[..., 2:]
+        c, bits = self.config, state.bits
         elite = distinct(bits[..., : c.elite_parents], c.elites)
         other = distinct(bits[..., c.elite_parents :], c.population - c.elites) + c.elites
         # Ascending ranks, and every elite before every other: the parents are sorted by fitness.
         ranks = jnp.concatenate([elite, other], axis=3)
         parents = jax.vmap(jax.vmap(lambda o, r: o[r]))(order, ranks)
         thresholds = c.thresholds()
-        seeds, parents = _flat(seeds), _flat(parents)
+        seeds = _flat(seeds[:, :, c.elites : c.elites + c.children])
+        parents = _flat(parents)
         donors = tuple(self._take(state, parents[..., rank]) for rank in range(c.parents))
 
         def inherit(stream: int, *leaves: jax.Array) -> jax.Array:
@@ -325,7 +346,7 @@ class Brkga:
             def pick(old: Any, drawn: Any) -> Any:
                 return jax.tree.map(lambda a, x: jnp.where(_per_instance(due, a), x, a), old, drawn)
 
-            drawn_elites, drawn_new = self._split(self.sample(inputs, seeds))
+            drawn_elites, drawn_new = self._split(jax.tree.map(_flat, self.sample(inputs, seeds)))
             return pick(elites, drawn_elites), pick(new, drawn_new)
 
         return lax.cond(jnp.any(due), fresh, lambda *a: a, elites, new)

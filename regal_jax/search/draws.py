@@ -2,13 +2,23 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["UniformProposal", "distinct", "expand", "random_keys", "seeds_of", "words"]
+__all__ = [
+    "TransformedProposal",
+    "UniformProposal",
+    "distinct",
+    "expand",
+    "numbered",
+    "random_keys",
+    "seeds_of",
+    "words",
+]
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -78,6 +88,26 @@ def seeds_of(keys: jax.Array) -> jax.Array:
     return jax.vmap(draw)(keys.reshape(-1)).reshape(*keys.shape, 2)
 
 
+def numbered(seeds: jax.Array, first: int | jax.Array, count: int) -> jax.Array:
+    """Seeds for the individuals ``first``, ``first + 1``, ... of each instance, without another cipher.
+
+    Threefry is a cipher: keys that differ in any bit give independent streams (Salmon et al. 2011, section
+    2). XLA repeats whatever leads to a seed for every gene that is drawn from it, so it should be short.
+
+    Args:
+      seeds: ``[..., 2]`` uint32, see `seeds_of`; their own streams stay free.
+      first: Number of the first; less than 2**32 with all that follow.
+      count: How many.
+
+    Returns:
+      ``[..., count, 2]`` uint32, all of them different, and different from ``seeds``.
+    """
+    number = lax.broadcasted_iota(jnp.uint32, (*seeds.shape[:-1], count), seeds.ndim - 1)
+    number = number + (jnp.asarray(first).astype(jnp.uint32) + jnp.uint32(1))
+    left = seeds[..., 0, None] ^ (number * jnp.uint32(0x9E3779B9))
+    return jnp.stack([left, jnp.broadcast_to(seeds[..., 1, None], left.shape)], axis=-1)
+
+
 def random_keys(key: jax.Array, shapes: Any) -> Any:
     """One individual with uniform genes.
 
@@ -134,3 +164,23 @@ class UniformProposal:
         del params
         shapes = [jax.ShapeDtypeStruct(shape, jnp.uint16) for shape in self.shapes]
         return random_keys(key, jax.tree.unflatten(self.tree, shapes))
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformedProposal:
+    """Uniform keys sent through a function: inverse transform sampling, hashable.
+
+    Equal to any other function of parameters and a key, but since it says where its randomness ends, a search
+    can draw that ahead: XLA would otherwise repeat the cipher for every lookup of the function.
+
+    Attributes:
+      uniform: What is drawn.
+      transform: ``(params of one instance, uniform genes of one individual) -> genes``.
+    """
+
+    uniform: UniformProposal
+    transform: Callable[[Any, Any], Any]
+
+    def __call__(self, params: Any, key: jax.Array) -> Any:
+        """One individual."""
+        return self.transform(params, self.uniform(None, key))

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from regal_jax.encoding import Genes, Proposal, gene_shapes, quantiles
+from regal_jax.encoding import Proposal, gene_shapes, quantiles
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
@@ -17,10 +17,10 @@ from regal_jax.search import (
     Progress,
     SearchResult,
     Stopping,
+    TransformedProposal,
     UniformProposal,
     WarmStart,
     brkga,
-    random_keys,
 )
 
 __all__ = ["solve"]
@@ -30,11 +30,6 @@ __all__ = ["solve"]
 def _fitness(objective: Objective, implementation: str | None) -> FitnessFn:
     """One function object each: compiled programs are kept by the identity of the functions in them."""
     return functools.partial(fitness, objective=objective, implementation=implementation)
-
-
-def _sample(proposal: Proposal, key: jax.Array) -> Genes:
-    """One individual of one graph: uniform draws, sent through the proposal's quantiles."""
-    return quantiles(proposal, random_keys(key, proposal.shapes))
 
 
 def solve(
@@ -74,7 +69,7 @@ def solve(
         keys,
         stopping,
         # beta(1, 1) is what the uniform draws are already: no table to look anything up in.
-        sample_fn=uniform if proposal is None else _sample,
+        sample_fn=uniform if proposal is None else TransformedProposal(uniform, quantiles),
         params=proposal,
         config=config,
         warm=warm,
