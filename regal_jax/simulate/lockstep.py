@@ -39,7 +39,7 @@ class _State(NamedTuple):
     Attributes:
       queue: Ready events.
       waiting: ``[N]`` int32, predecessors that have not run.
-      arrival: ``[N]`` float32, when everything that has run is there for the op.
+      arrival: ``[N]`` float32, when everything that has run is there for the op; ``[0]`` where clocks suffice.
       clock: ``[D]`` float32.
       position: ``[M]`` int32 rank of each event, -1 before it runs; ``[0]`` if nobody asks.
       taken: Number of events so far.
@@ -62,6 +62,11 @@ class _State(NamedTuple):
     finish: jax.Array
 
 
+def _clocks_suffice(problem: Problem) -> bool:
+    """Has whatever an op waits for met its device's clock? With transfers as events all but control edges."""
+    return problem.blocking and problem.bucket.controls == 0
+
+
 def _keys(problem: Problem, decisions: Decisions) -> jax.Array:
     """``[B, P, M]`` int32 keys of all events, in the order of event ids."""
     keys = decisions.priority
@@ -78,7 +83,7 @@ def _start(problem: Problem, key: jax.Array, positions: bool) -> _State:
     return _State(
         queue=make_queue(key, ready),
         waiting=problem.indegree,
-        arrival=jnp.zeros(n, jnp.float32),
+        arrival=jnp.zeros(0 if _clocks_suffice(problem) else n, jnp.float32),
         clock=jnp.zeros(d, jnp.float32),
         position=jnp.full(key.shape[0] if positions else 0, -1, jnp.int32),
         taken=zero,
@@ -111,7 +116,9 @@ def _spread(problem: Problem, placement: jax.Array, key: jax.Array, state: _Stat
         delay = jnp.where(place == state.device, 0, cost)
     target = jnp.where(here, op, NOTHING)
     waiting = state.waiting.at[target].add(-1, mode="drop")
-    arrival = state.arrival.at[target].max(state.finish + delay, mode="drop")
+    arrival = state.arrival
+    if arrival.shape[0]:
+        arrival = arrival.at[target].max(state.finish + delay, mode="drop")
     freed = here & (waiting.at[op].get(mode="clip") == 0)
     event = jnp.where(freed, op, event)
     queue = push(state.queue, key.shape[0], event, key.at[event].get(mode="clip"))
@@ -125,7 +132,9 @@ def _take(problem: Problem, placement: jax.Array, num_events: int, state: _State
     some = event < NOTHING
     op, is_op = jnp.minimum(event, n - 1), event < n
     device = placement[op]
-    start = jnp.maximum(state.clock[device], state.arrival[op])
+    start = state.clock[device]
+    if state.arrival.shape[0]:
+        start = jnp.maximum(start, state.arrival[op])
     duration, row, touched = problem.runtime[op, device], problem.op_row[op], jnp.arange(d) == device
     if problem.blocking:
         tensor = jnp.clip((event - n) // d, 0, problem.size.shape[0] - 1)
