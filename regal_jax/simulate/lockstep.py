@@ -39,7 +39,7 @@ class _State(NamedTuple):
     Attributes:
       queue: Ready events.
       waiting: ``[N]`` int32, predecessors that have not run.
-      arrival: ``[N]`` float32, when everything that has run is there for the op; ``[0]`` where clocks suffice.
+      arrival: ``[N]`` float32, when everything that has run is there; ``[0]`` where clocks suffice.
       clock: ``[D]`` float32.
       position: ``[M]`` int32 rank of each event, -1 before it runs; ``[0]`` if nobody asks.
       taken: Number of events so far.
