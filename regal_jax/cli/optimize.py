@@ -182,7 +182,7 @@ def _use_compilation_cache() -> None:
 
     root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(root) / "regal_jax" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def _one(

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import jax
-import jax.extend.backend
 
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Decisions, Problem
@@ -103,6 +102,8 @@ def _simulate_by_platform(
     problem: Problem, decisions: Decisions, memory: bool, positions: bool
 ) -> SimulationResult:
     """The fastest implementation for the platform that the program is compiled for."""
+    import jax.extend.backend
+
     fastest = {}
     if host.available():
         fastest["cpu"] = IMPLEMENTATIONS["host"]
