@@ -36,7 +36,9 @@ class GraphCase:
       devices: ``D``.
       transfer: As in `regal_jax.graph.Cluster.uniform`.
       objective: ``makespan`` or ``peak-memory``.
-      proposal: ``uniform``, or ``beta``: random rows of a table of 16 beta distributions.
+      proposal: ``uniform``; ``beta``: random rows of a table of 16 beta distributions; ``table``: the same
+        with 16 times beta(1, 1), which gives the very draws of ``uniform``, so that the search is the same
+        and the difference is the cost of the table. (Other draws make candidates that cost something else.)
       population: ``P``; a fifth are elites and 15 % mutants.
       evaluations: Budget of each graph.
       seed: Of the first graph and of the search.
@@ -83,7 +85,8 @@ class GraphCase:
         if self.proposal == "uniform":
             return None
         rng = np.random.default_rng(self.seed)
-        table = quantile_table(*rng.uniform(0.5, 8, (2, _BETAS)))
+        flat = self.proposal == "table"
+        table = quantile_table(*(np.ones((2, _BETAS)) if flat else rng.uniform(0.5, 8, (2, _BETAS))))
         n, d = problem.bucket.ops, problem.num_devices
         return Proposal(
             jnp.broadcast_to(table, (self.graphs, *table.shape)),
@@ -135,7 +138,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "devices": "clusters of few and many devices in turns",
     "objective": "makespan and peak memory in turns",
     "transfer": "the transfer models in turns",
-    "proposal": "uniform and beta proposals in turns",
+    "proposal": "uniform proposals, the same through a table, and beta proposals in turns",
     "implementations": "every implementation of the simulator that can run here, in turns",
     "python": "libraries with a decoder in pure Python, in turns with regal_jax (group bench)",
     "phases": "each part of one generation alone, and the whole generation",
@@ -167,7 +170,7 @@ def _smoke() -> list[Benchmark]:
     return [
         _one("throughput/er-12", "12 ops", **tiny),
         _variants("scaling/er", "10 and 12 ops", "ops", (10, 12), **tiny),
-        _variants("proposal/er-12", "12 ops", "proposal", ("uniform", "beta"), **tiny),
+        _variants("proposal/er-12", "12 ops", "proposal", ("uniform", "table", "beta"), **tiny),
         _one("implementations/er-12", "12 ops", **tiny),
         _one("python/er-12", "12 ops", **tiny),
         _one("phases/er-12-peak", "12 ops, peak memory", objective="peak-memory", **tiny),
@@ -193,7 +196,10 @@ def _solves(full: bool) -> list[Benchmark]:
     found.append(_variants("population/er-100", f"populations of {_numbers(p)}", "population", p, **fields))
     found.append(_variants("devices/er-100", f"{_numbers(d)} devices", "devices", d))
     for n in (100, 500) if full else (100,):
-        for field, values in (("objective", ("makespan", "peak-memory")), ("proposal", ("uniform", "beta"))):
+        for field, values in (
+            ("objective", ("makespan", "peak-memory")),
+            ("proposal", ("uniform", "table", "beta")),
+        ):
             found.append(
                 _variants(f"{field}/er-{n}", f"{n} ops, {' and '.join(values)}", field, values, ops=n)
             )

@@ -38,8 +38,8 @@ class BrkgaState:
       fitness: ``[B, I, P]`` float32, of an island's elites, children, mutants; NaN has become ``+inf``.
       bits: ``[B, I, C, parents]`` uint32, who will mate in the next generation. Here only because XLA would
         otherwise draw each word anew for every gene that depends on it, at two to three times the cost.
-      drawn: ``[B, I, M, ...]`` uint16, for the same reason, the uniform keys of the next generation's
-        mutants, if the proposal is a `TransformedProposal`.
+      drawn: ``[B, I, M, words]`` uint32 each, for the same reason, the random words behind the next
+        generation's mutants, if the proposal is a `TransformedProposal`.
       donors: For each parent of a child ``[B, I * C, ...]`` uint16, who that was. Nobody reads them: what is
         part of the state is gathered row by row, and not gene by gene in the middle of other work.
       restarted_at: ``[B]`` int32, evaluations at the last restart.
@@ -228,7 +228,7 @@ class Brkga:
         if not isinstance(proposal, TransformedProposal):
             return None
         seeds = self.seeds(inputs, generation)[:, :, c.elites + c.children :]
-        return self._each(lambda _, key: proposal.uniform(None, key), inputs, seeds)
+        return self._each(lambda _, key: proposal.uniform.words(key), inputs, seeds)
 
     @staticmethod
     def _each(function: SampleFn, inputs: Inputs, seeds: jax.Array) -> Any:
@@ -242,8 +242,9 @@ class Brkga:
         """``[B, I, K, ...]`` draws from the proposal, from ``seeds [B, I, K, 2]`` or what was drawn ahead."""
         proposal = self.sample_fn
         if drawn is not None and isinstance(proposal, TransformedProposal):
-            transform = jax.vmap(jax.vmap(proposal.transform, (None, 0)), (None, 0))
-            genes = jax.vmap(transform, (None if inputs.params is None else 0, 0))(inputs.params, drawn)
+            one = lambda params, drawn: proposal.transform(params, proposal.uniform.genes(drawn))  # noqa: E731
+            each = jax.vmap(jax.vmap(one, (None, 0)), (None, 0))
+            genes = jax.vmap(each, (None if inputs.params is None else 0, 0))(inputs.params, drawn)
         else:
             genes = self._each(proposal, inputs, seeds)
         for path, leaf in jax.tree_util.tree_leaves_with_path(genes):

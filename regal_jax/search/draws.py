@@ -17,6 +17,7 @@ __all__ = [
     "numbered",
     "random_keys",
     "seeds_of",
+    "unpack",
     "words",
 ]
 
@@ -73,11 +74,14 @@ def expand(seeds: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Arr
     Returns:
       ``[..., *shape]`` uint16.
     """
-    batch = seeds.shape[:-1]
-    count = math.prod(shape)
-    half = (count + 1) // 2
-    halves = lax.bitcast_convert_type(words(seeds, half, stream), jnp.uint16)
-    return halves.reshape(*batch, 2 * half)[..., :count].reshape(*batch, *shape)
+    return unpack(words(seeds, (math.prod(shape) + 1) // 2, stream), shape)
+
+
+def unpack(packed: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """``[..., *shape]`` uint16, two from each of ``[..., words]`` uint32; what is left over is dropped."""
+    batch = packed.shape[:-1]
+    halves = lax.bitcast_convert_type(packed, jnp.uint16)
+    return halves.reshape(*batch, 2 * packed.shape[-1])[..., : math.prod(shape)].reshape(*batch, *shape)
 
 
 def seeds_of(keys: jax.Array) -> jax.Array:
@@ -159,11 +163,20 @@ class UniformProposal:
         leaves, tree = jax.tree.flatten(shapes)
         return cls(tree, tuple(tuple(leaf.shape) for leaf in leaves))
 
+    def words(self, key: jax.Array) -> list[jax.Array]:
+        """The random words behind one individual, leaf by leaf: half as many as there are genes."""
+        seed = seeds_of(key)
+        return [words(seed, (math.prod(shape) + 1) // 2, i) for i, shape in enumerate(self.shapes)]
+
+    def genes(self, packed: list[jax.Array]) -> Any:
+        """The individual that is made of these words."""
+        leaves = [unpack(word, shape) for word, shape in zip(packed, self.shapes, strict=True)]
+        return jax.tree.unflatten(self.tree, leaves)
+
     def __call__(self, params: Any, key: jax.Array) -> Any:
         """One individual; ``params`` is unused."""
         del params
-        shapes = [jax.ShapeDtypeStruct(shape, jnp.uint16) for shape in self.shapes]
-        return random_keys(key, jax.tree.unflatten(self.tree, shapes))
+        return self.genes(self.words(key))
 
 
 @dataclasses.dataclass(frozen=True)
