@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from strategies import instances
 
 from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
 from regal_jax.api.batches import layout
@@ -18,7 +19,6 @@ from regal_jax.heuristics import HEURISTICS
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.problem import Bucket
-from tests.strategies import instances
 
 solve = importlib.import_module("regal_jax.solve.solve")
 TWO = Cluster.uniform(2)
