@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from strategies import random_cluster, random_graph
 
 from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat
-from tests.strategies import random_cluster, random_graph
 
 # Small populations that restart: on a few ops it is new starts that find the optimum, not long runs.
 RESTARTING = BrkgaConfig(restart_after=2000)
