@@ -137,18 +137,39 @@ def test_under_vmap():
         chex.assert_trees_all_equal(jax.tree.map(lambda x, i=i: x[i], mapped), alone)
 
 
-def test_it_is_chosen_where_numba_is_installed(monkeypatch):
+@pytest.fixture
+def nothing_known():
+    """Whether the kernel can be used is found out anew, and forgotten."""
+    caches = (host._installed, host.available)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_it_is_chosen_where_numba_is_installed(monkeypatch, nothing_known):
     problem = make_problem([generate("layered", 40, 0)], Cluster.uniform(2))
     genes = draw(problem, 4)
     assert "custom_call" in jax.jit(run).lower(problem, genes).as_text()
     monkeypatch.setattr(host.importlib.util, "find_spec", lambda name: None)
+    host._installed.cache_clear()
     host.available.cache_clear()
-    try:
-        assert "custom_call" not in jax.jit(lambda *a: run(*a)).lower(problem, genes).as_text()
-        with pytest.raises(ConfigError, match=r"'host' needs Numba; pip install 'regal-jax\[cpu\]'"):
-            run(problem, genes, implementation="host")
-    finally:
-        host.available.cache_clear()
+    assert "custom_call" not in jax.jit(lambda *a: run(*a)).lower(problem, genes).as_text()
+    with pytest.raises(ConfigError, match=r"'host' needs Numba; pip install 'regal-jax\[cpu\]'"):
+        run(problem, genes, implementation="host")
+
+
+def test_a_kernel_that_cannot_be_made_is_replaced_with_a_warning(monkeypatch, nothing_known):
+    def refuse(*_):
+        raise ImportError("Numba needs NumPy 2.4 or less. Got NumPy 3.0.")
+
+    monkeypatch.setattr(host, "_register", refuse)
+    problem = make_problem([generate("layered", 40, 0)], Cluster.uniform(2))
+    genes = draw(problem, 4)
+    with pytest.warns(UserWarning, match="simulating with 'xla', .* needs NumPy 2.4 or less"):
+        lowered = jax.jit(lambda *a: run(*a)).lower(problem, genes)
+    assert "custom_call" not in lowered.as_text()
 
 
 def test_no_folder_for_the_cache(monkeypatch):

@@ -8,6 +8,7 @@ import ctypes
 import functools
 import importlib.util
 import os
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,29 @@ __all__ = ["available", "simulate_on_host"]
 
 
 @functools.cache
-def available() -> bool:
-    """Can programs for CPUs use the kernel? Only if Numba is installed."""
+def _installed() -> bool:
     return importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+
+
+@functools.cache
+def available(transfers: bool, memory: bool) -> bool:
+    """Can programs for CPUs use this variant of the kernel? Warns, once, if Numba is there but cannot.
+
+    Args:
+      transfers: Are transfers events? Otherwise they are delays.
+      memory: Compute peaks?
+    """
+    if not _installed():
+        return False
+    try:
+        _register(transfers, memory)
+    except Exception as error:  # Numba refuses a NumPy, XLA an interface: whatever it is, a search must run.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        warnings.warn(
+            f"simulating with 'xla', five times slower: no compiled kernel ({reason})", stacklevel=2
+        )
+        return False
+    return True
 
 
 @functools.cache
@@ -43,7 +64,7 @@ def simulate_on_host(
     Raises:
       ConfigError: Numba is not installed.
     """
-    if not available():
+    if not _installed():
         raise ConfigError("implementation: 'host' needs Numba; pip install 'regal-jax[cpu]', or use 'xla'")
     from regal_jax.simulate.host_layout import OPERANDS
 

@@ -105,7 +105,7 @@ def _simulate_by_platform(
     import jax.extend.backend
 
     fastest = {}
-    if host.available():
+    if host.available(problem.blocking, memory):
         fastest["cpu"] = IMPLEMENTATIONS["host"]
     if pallas_gpu.available(problem):
         fastest["cuda"] = IMPLEMENTATIONS["pallas"]
