@@ -51,7 +51,7 @@ def _register(transfers: bool, memory: bool) -> str:
     from regal_jax.simulate.host_kernel import handler
 
     target = f"regal_jax_simulate_{'events' if transfers else 'delays'}{'_memory' * memory}"
-    address = ctypes.c_void_p(handler(transfers, memory))
+    address = ctypes.c_void_p(handler(transfers, memory).address)
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(address), platform="cpu")
     return target
 

@@ -12,9 +12,10 @@ References:
 # What Numba compiles is no Python to pyright: an intrinsic is called without its first argument.
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportPrivateImportUsage=false
 
+import functools
 import pathlib
 import zlib
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numba import cfunc, njit, types
@@ -404,23 +405,25 @@ def _version() -> int:
     return zlib.crc32(b"".join(pathlib.Path(file).read_bytes() for file in files))
 
 
-def handler(transfers: bool, memory: bool) -> int:
-    """Address of the C function that XLA is to call; compiled, or loaded from Numba's cache.
+@functools.cache
+def handler(transfers: bool, memory: bool) -> Any:
+    """The C function that XLA is to call, compiled or from Numba's cache. It lives as long as this module.
 
     Args:
       transfers: Are transfers events? Otherwise they are delays.
       memory: Compute peaks?
+
+    Returns:
+      An object with its ``address``.
     """
-    flags = (transfers or None, memory or None)
     # Numba's cache looks at this file and at the variables of the closure.
-    first, second, version = *flags, _version()
+    first, second, version = transfers or None, memory or None, _version()
 
     def answer(frame):
         return _answer(frame, _task(first, second)) if version >= 0 else 1
 
     signature = types.int64(types.int64)
     try:
-        compiled = cfunc(signature, cache=True)(answer)
+        return cfunc(signature, cache=True)(answer)
     except RuntimeError:  # No folder to keep it in.
-        compiled = cfunc(signature)(answer)
-    return compiled.address  # pyright: ignore[reportReturnType]
+        return cfunc(signature)(answer)
