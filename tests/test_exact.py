@@ -2,7 +2,9 @@
 
 import dataclasses
 import itertools
+import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -186,3 +188,20 @@ def test_result_is_a_plan_of_its_own() -> None:
     plan = cp_sat(_layered(6, 4), Cluster.uniform(2), workers=1)
     assert isinstance(plan, Plan)
     assert plan.provenance["method"] == "cp-sat"
+
+
+def test_ctrl_c_means_afterwards_what_it_meant_before():
+    # In a process of its own, because without the remedy the interrupt ends it.
+    code = """
+        import signal
+        from regal_jax import Cluster
+        from regal_jax.datasets import generate
+        from regal_jax.heuristics.exact import cp_sat
+        cp_sat(generate("chain", 3, 0), Cluster.uniform(2))
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            print("interrupted")
+        """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.stdout == "interrupted\n", done.stderr

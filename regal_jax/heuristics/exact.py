@@ -1,8 +1,12 @@
 """Optimal plans of small graphs by constraint programming (OR-Tools CP-SAT, extra ``exact``)."""
 
+import contextlib
 import dataclasses
 import importlib
 import math
+import signal
+import threading
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +32,25 @@ _ROUNDED: Final = 10**6
 
 _MOST_UNITS: Final = 2**50
 """Sizes, divided by what divides them all, may add up to this: CP-SAT counts in 64 bits."""
+
+
+@contextlib.contextmanager
+def _own_ctrl_c() -> Iterator[None]:
+    """Ctrl-C stops the solver early; afterwards it means again what it meant before.
+
+    The solver puts the system's own handler in place when it is done, and the next Ctrl-C would end the
+    process, whatever handler Python believes to be there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        # None: somebody else's, which Python cannot put back.
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
 
 
 def cp_sat(
@@ -79,7 +102,8 @@ def cp_sat(
     solver.parameters.max_time_in_seconds = time_limit
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
-    status = solver.solve(problem.model)
+    with _own_ctrl_c():
+        status = solver.solve(problem.model)
     if status in (cp_model.MODEL_INVALID, cp_model.INFEASIBLE):
         raise ConfigError(f"cp_sat: the solver calls its model {solver.status_name(status).lower()}")
     plan = hint
