@@ -17,6 +17,7 @@ from regal_jax.search import (
     Limits,
     Status,
     Stopping,
+    TransformedProposal,
     UniformProposal,
     WarmStart,
     brkga,
@@ -317,6 +318,34 @@ def test_proposal_gets_the_parameters_of_its_instance():
     mutants = np.asarray(searcher.population(state))[:, 0, -3:]
     assert mutants[0].max() <= 32767
     assert mutants[0].min() < 30_000 <= mutants[1].min()
+
+
+def halve_the_first(low, genes):
+    return {"x": genes["x"] // U16(2) + low, "y": genes["y"]}
+
+
+@pytest.mark.parametrize("late", [(), (1,)])
+@pytest.mark.parametrize("restart_after", [None, 60])
+def test_drawing_ahead_changes_nothing(late, restart_after):
+    uniform = UniformProposal.of(
+        {"x": jax.ShapeDtypeStruct((5,), U16), "y": jax.ShapeDtypeStruct((3, 2), U16)}
+    )
+    config = BrkgaConfig(population=20, elites=5, mutants=4, islands=2, restart_after=restart_after)
+    ahead = TransformedProposal(uniform, halve_the_first, late)
+    results = [
+        brkga(
+            sum_of_two_leaves,
+            None,
+            keys(2),
+            Stopping(400),
+            sample_fn=sample,
+            params=jnp.array([0, 9], U16),
+            config=config,
+        )
+        for sample in (ahead, lambda low, key: halve_the_first(low, uniform(None, key)))
+    ]
+    np.testing.assert_array_equal(results[0].history_fitness, results[1].history_fitness)
+    jax.tree.map(np.testing.assert_array_equal, results[0].genes, results[1].genes)
 
 
 # Warm starts

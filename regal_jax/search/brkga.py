@@ -228,25 +228,20 @@ class Brkga:
         if not isinstance(proposal, TransformedProposal):
             return None
         seeds = self.seeds(inputs, generation)[:, :, c.elites + c.children :]
-        return self._each(lambda _, key: proposal.uniform.words(key), inputs, seeds)
+        return self._each(lambda _, key: proposal.ahead(key), inputs, seeds)
 
     @staticmethod
-    def _each(function: SampleFn, inputs: Inputs, seeds: jax.Array) -> Any:
-        """A function of parameters and a key, for every one of ``seeds [B, I, K, 2]``."""
+    def _each(function: Callable[..., Any], inputs: Inputs, seeds: jax.Array, *more: Any) -> Any:
+        """A function of parameters, a key and more ``[B, I, K, ...]``, for all of ``seeds [B, I, K, 2]``."""
         keys = jax.random.wrap_key_data(seeds, impl="threefry2x32")
-        draw = jax.vmap(jax.vmap(function, (None, 0)), (None, 0))
-        return jax.vmap(draw, (None if inputs.params is None else 0, 0))(inputs.params, keys)
+        axes = (None, 0, *[0] * len(more))
+        draw = jax.vmap(jax.vmap(function, axes), axes)
+        return jax.vmap(draw, (None if inputs.params is None else 0, *axes[1:]))(inputs.params, keys, *more)
 
     @jax.named_scope("sampling")
     def sample(self, inputs: Inputs, seeds: jax.Array, drawn: Any = None) -> Any:
-        """``[B, I, K, ...]`` draws from the proposal, from ``seeds [B, I, K, 2]`` or what was drawn ahead."""
-        proposal = self.sample_fn
-        if drawn is not None and isinstance(proposal, TransformedProposal):
-            one = lambda params, drawn: proposal.transform(params, proposal.uniform.genes(drawn))  # noqa: E731
-            each = jax.vmap(jax.vmap(one, (None, 0)), (None, 0))
-            genes = jax.vmap(each, (None if inputs.params is None else 0, 0))(inputs.params, drawn)
-        else:
-            genes = self._each(proposal, inputs, seeds)
+        """``[B, I, K, ...]`` draws from the proposal, by ``seeds [B, I, K, 2]`` and what was drawn ahead."""
+        genes = self._each(self.sample_fn, inputs, seeds, *[] if drawn is None else [drawn])
         for path, leaf in jax.tree_util.tree_leaves_with_path(genes):
             if leaf.dtype != jnp.uint16:
                 name = f"genes{jax.tree_util.keystr(path)}"

@@ -189,11 +189,21 @@ class TransformedProposal:
     Attributes:
       uniform: What is drawn.
       transform: ``(params of one instance, uniform genes of one individual) -> genes``.
+      late: Leaves that it hands on as they are, for which drawing ahead would be a waste.
     """
 
     uniform: UniformProposal
     transform: Callable[[Any, Any], Any]
+    late: tuple[int, ...] = ()
 
-    def __call__(self, params: Any, key: jax.Array) -> Any:
-        """One individual."""
-        return self.transform(params, self.uniform(None, key))
+    def ahead(self, key: jax.Array) -> list[jax.Array]:
+        """The random words behind one individual that may be drawn ahead."""
+        return [word for i, word in enumerate(self.uniform.words(key)) if i not in self.late]
+
+    def __call__(self, params: Any, key: jax.Array, ahead: list[jax.Array] | None = None) -> Any:
+        """One individual, of which some words may have been drawn already."""
+        packed = self.uniform.words(key)
+        if ahead is not None:
+            early = iter(ahead)
+            packed = [word if i in self.late else next(early) for i, word in enumerate(packed)]
+        return self.transform(params, self.uniform.genes(packed))

@@ -62,14 +62,17 @@ def solve(
     Raises:
       ConfigError: Settings, keys or warm starts that cannot be.
     """
-    uniform = UniformProposal.of(gene_shapes(problem))
+    shapes = gene_shapes(problem)
+    uniform = UniformProposal.of(shapes)
+    # Transfer priorities are uniform in every proposal.
+    late = (sorted(shapes).index("transfer_priority"),)
     return brkga(
         _fitness(Objective(objective), implementation),
         problem,
         keys,
         stopping,
         # beta(1, 1) is what the uniform draws are already: no table to look anything up in.
-        sample_fn=uniform if proposal is None else TransformedProposal(uniform, quantiles),
+        sample_fn=uniform if proposal is None else TransformedProposal(uniform, quantiles, late),
         params=proposal,
         config=config,
         warm=warm,
