@@ -4,10 +4,11 @@ import argparse
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from benchmarks.cases import SECTIONS, SIZES, benchmarks
 from benchmarks.results import load
+from regal_jax.cli.parser import OneLineParser, count
 from regal_jax.errors import ConfigError
 
 __all__ = ["main"]
@@ -23,19 +24,6 @@ docs/benchmarks.md says what is measured and how to read it.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message}; try {self.prog} --help", file=sys.stderr)
-        sys.exit(2)
-
-
-def _repeats(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
-
-
 def _factor(text: str) -> float:
     number = float(text)
     if not 1 <= number < float("inf"):
@@ -43,7 +31,7 @@ def _factor(text: str) -> float:
     return number
 
 
-_repeats.__name__, _factor.__name__ = "whole number", "factor"
+_factor.__name__ = "factor"
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -89,12 +77,11 @@ def _plot(args: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = OneLineParser(
         prog="python -m benchmarks",
         description="Measure what regal_jax costs.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     commands: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="what there is to measure")
@@ -130,7 +117,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="of the simulator; may be repeated (default: what regal_jax chooses)",
     )
-    run.add_argument("--repeat", type=_repeats, metavar="R", help="rounds (default 5; smoke 1)")
+    run.add_argument("--repeat", type=count, metavar="R", help="rounds (default 5; smoke 1)")
     run.add_argument("--peer", metavar="BINARY", help="a program to run in turns, see docs/benchmarks.md")
     run.set_defaults(call=_run)
 

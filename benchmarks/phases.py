@@ -7,11 +7,12 @@ import jax
 
 from benchmarks.cases import GraphCase
 from benchmarks.timing import Contender, looped
-from regal_jax.encoding import decode, gene_shapes, quantiles
+from regal_jax.encoding import decode
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
-from regal_jax.search import Brkga, Inputs, TransformedProposal, UniformProposal, improve, run_traced
+from regal_jax.search import Brkga, Inputs, improve, run_traced
 from regal_jax.simulate import simulate
+from regal_jax.solve import sampler
 
 __all__ = ["PHASES", "phases"]
 
@@ -43,9 +44,7 @@ def _generation(case: GraphCase, implementation: str | None) -> _Generation:
         return fitness(problem, genes, Objective(case.objective), implementation=implementation)
 
     proposal = case.make_proposal(problem)
-    uniform = UniformProposal.of(gene_shapes(problem))
-    sample = uniform if proposal is None else TransformedProposal(uniform, quantiles)
-    searcher = Brkga(value, sample, config)
+    searcher = Brkga(value, sampler(problem, proposal), config)
     inputs = Inputs(problem, proposal, case.keys())
 
     @jax.jit
@@ -73,6 +72,7 @@ def phases(case: GraphCase, implementation: str | None = None) -> list[Contender
     """
     g = _generation(case, implementation)
     s, problem, generation = g.searcher, g.inputs.problem, g.state.generation[0] + 1
+    mutants = g.seeds[:, :, s.config.elites + s.config.children :]
 
     def simulated(problem: Any, decisions: Any, memory: bool) -> jax.Array:
         result = simulate(problem, decisions, implementation=implementation, memory=memory)
@@ -82,7 +82,7 @@ def phases(case: GraphCase, implementation: str | None = None) -> list[Contender
         "randomness": (s.bits, (g.inputs, generation)),
         "selection": (s.rank, (g.state, generation)),
         "crossover": (s.mate, (g.state, g.order, g.seeds)),
-        "sampling": (s.sample, (g.inputs, g.seeds[:, :, -max(case.config().mutants, 1) :], g.state.drawn)),
+        "sampling": (s.sample, (g.inputs, mutants, g.state.drawn)),
         "decode": (decode, (problem, g.genes)),
         "simulate": (lambda p, x: simulated(p, x, False), (problem, g.decisions)),
         "memory": (lambda p, x: simulated(p, x, True), (problem, g.decisions)),

@@ -13,7 +13,7 @@ from regal_jax.encoding import encode
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.plan import Objective, Plan
-from regal_jax.problem import Bucket, Problem, make_problem, memory_unit
+from regal_jax.problem import Bucket, Problem, make_problem, memory_unit, rung
 from regal_jax.search import BrkgaConfig, WarmStart
 
 __all__ = ["Batch", "Share", "layout", "make_batch", "share_out"]
@@ -125,12 +125,6 @@ def _most_graphs(graph: ComputationGraph, cluster: Cluster, bucket: Bucket, conf
     return int(np.clip(_BYTES // each, 1, _MOST_GRAPHS))
 
 
-def _rung(size: int) -> int:
-    """The smallest of 1, 2, 3, 4, 6, 8, 12, ... that holds ``size``: few programs, little waste."""
-    power = 1 << (size - 1).bit_length()
-    return power * 3 // 4 if power > 2 and size <= power * 3 // 4 else power
-
-
 def layout(members: int, most: int, devices: int) -> tuple[int, int]:
     """Rows of a batch of ``members`` graphs, and how many of ``devices`` it is spread over.
 
@@ -143,7 +137,7 @@ def layout(members: int, most: int, devices: int) -> tuple[int, int]:
       devices: That there are.
     """
     shards = min(devices, members)
-    each = min(_rung(-(-members // shards)), -(-most // shards))
+    each = min(rung(-(-members // shards)), -(-most // shards))
     shards = -(-members // each)
     return each * shards, shards
 

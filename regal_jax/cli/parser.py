@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from regal_jax.cli import commands
 from regal_jax.cli.optimize import optimize
 
-__all__ = ["build_parser"]
+__all__ = ["OneLineParser", "build_parser", "count"]
 
 _EPILOG = """\
 first steps:
@@ -43,7 +43,7 @@ the best plans so far are saved.
 """
 
 
-class _Parser(argparse.ArgumentParser):
+class OneLineParser(argparse.ArgumentParser):
     """Says what is wrong with the arguments in one line; takes no abbreviations, which scripts outlive."""
 
     def __init__(self, **options: Any) -> None:
@@ -54,7 +54,7 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
@@ -75,7 +75,7 @@ def _seconds(text: str) -> float:
     return number
 
 
-_count.__name__, _seed.__name__, _seconds.__name__ = "whole number", "whole number", "number of seconds"
+count.__name__, _seed.__name__, _seconds.__name__ = "whole number", "whole number", "number of seconds"
 
 
 def _source(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
@@ -94,7 +94,7 @@ def _source(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
 
 def _optimize(parser: argparse.ArgumentParser) -> None:
     _source(parser, several=True)
-    parser.add_argument("--devices", type=_count, default=2, help="number of devices (default 2)")
+    parser.add_argument("--devices", type=count, default=2, help="number of devices (default 2)")
     parser.add_argument(
         "--memory", default="inf", help="capacity of each device, or one each: 16GiB,8GiB (default inf)"
     )
@@ -109,7 +109,7 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--evaluations",
-        type=_count,
+        type=count,
         default=5000,
         help="search budget, spent in whole generations (default 5000)",
     )
@@ -137,7 +137,7 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=optimize)
 
 
-def _others(subparsers: "argparse._SubParsersAction[_Parser]") -> None:
+def _others(subparsers: "argparse._SubParsersAction[OneLineParser]") -> None:
     convert = subparsers.add_parser(
         "import",
         help="turn a file or an example into another format",
@@ -182,7 +182,7 @@ def _others(subparsers: "argparse._SubParsersAction[_Parser]") -> None:
     generate.add_argument(
         "family", metavar="FAMILY", help="erdos-renyi, layered, ...: an unknown one lists them"
     )
-    generate.add_argument("--ops", type=_count, default=100, help="(default 100)")
+    generate.add_argument("--ops", type=count, default=100, help="(default 100)")
     generate.add_argument("--seed", type=_seed, default=0, help="(default 0)")
     generate.add_argument("--out", metavar="FILE", required=True, help=".json, .pbtxt or .stg, each also .gz")
     generate.set_defaults(run=commands.generate)
@@ -190,7 +190,7 @@ def _others(subparsers: "argparse._SubParsersAction[_Parser]") -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command."""
-    parser = _Parser(
+    parser = OneLineParser(
         prog="regal-jax",
         description="Decide which device runs which op of a computation graph, and in which order.",
         epilog=_EPILOG,

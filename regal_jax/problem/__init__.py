@@ -1,7 +1,7 @@
 """The only door from host to device: padded pytrees and their buckets."""
 
-from regal_jax.problem.bucket import Bucket
+from regal_jax.problem.bucket import Bucket, rung
 from regal_jax.problem.decisions import Decisions
 from regal_jax.problem.problem import Problem, make_problem, memory_unit
 
-__all__ = ["Bucket", "Decisions", "Problem", "make_problem", "memory_unit"]
+__all__ = ["Bucket", "Decisions", "Problem", "make_problem", "memory_unit", "rung"]

@@ -7,10 +7,10 @@ from typing import Self
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 
-__all__ = ["Bucket"]
+__all__ = ["Bucket", "rung"]
 
 
-def _rung(size: int) -> int:
+def rung(size: int) -> int:
     """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not less than ``size``, at least 1."""
     power = _power(size)
     return power * 3 // 4 if 2 < size <= power * 3 // 4 else power
@@ -58,10 +58,10 @@ class Bucket:
         of them or none, so that graphs of one family share few buckets.
         """
         size = cls.exact(graph)
-        ops = _rung(size.ops)
+        ops = rung(size.ops)
         return cls(
             ops=ops,
-            tensors=_rung(max(size.tensors, ops)),
+            tensors=rung(max(size.tensors, ops)),
             edges=_power(max(size.edges, ops)),
             controls=_power(max(size.controls, ops // 2, 1)) if size.controls else 0,
         )

@@ -122,9 +122,7 @@ def random_keys(key: jax.Array, shapes: Any) -> Any:
     Returns:
       The same pytree of uint16 arrays; a gene ``g`` is the random key ``g / 65535``.
     """
-    leaves, tree = jax.tree.flatten(shapes)
-    seed = seeds_of(key)
-    return jax.tree.unflatten(tree, [expand(seed, leaf.shape, i) for i, leaf in enumerate(leaves)])
+    return UniformProposal.of(shapes)(None, key)
 
 
 def distinct(bits: jax.Array, population: int) -> jax.Array:

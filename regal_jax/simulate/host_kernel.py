@@ -195,7 +195,7 @@ def _spread(row, k, finish, g, transfers, s, summary, many):
     """Tells the successors of an event, and pushes those that have become ready."""
     is_op, one = row < g.n, 1 << _PLACE_BITS
     for j in range(g.rows[3 * row], g.rows[3 * row + 1]):
-        o, t, state = np.int64(g.links[2 * j]), np.int64(g.links[2 * j + 1]), np.int64(0)
+        o, t = np.int64(g.links[2 * j]), np.int64(g.links[2 * j + 1])
         state = np.int64(s.state[o])
         place = state & _PLACE
         here = np.int64(place == k)

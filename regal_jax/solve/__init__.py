@@ -1,5 +1,5 @@
 """Proposal, objective and search joined in one compiled program: users and rewards take the same path."""
 
-from regal_jax.solve.solve import solve
+from regal_jax.solve.solve import sampler, solve
 
-__all__ = ["solve"]
+__all__ = ["sampler", "solve"]

@@ -15,6 +15,7 @@ from regal_jax.search import (
     BrkgaConfig,
     FitnessFn,
     Progress,
+    SampleFn,
     SearchResult,
     Stopping,
     TransformedProposal,
@@ -23,13 +24,24 @@ from regal_jax.search import (
     brkga,
 )
 
-__all__ = ["solve"]
+__all__ = ["sampler", "solve"]
 
 
 @functools.cache
 def _fitness(objective: Objective, implementation: str | None) -> FitnessFn:
     """One function object each: compiled programs are kept by the identity of the functions in them."""
     return functools.partial(fitness, objective=objective, implementation=implementation)
+
+
+def sampler(problem: Problem, proposal: Proposal | None) -> SampleFn:
+    """What draws an individual of ``problem`` from ``proposal``; from the uniform one if that is ``None``."""
+    shapes = gene_shapes(problem)
+    uniform = UniformProposal.of(shapes)
+    if proposal is None:
+        # beta(1, 1) is what the uniform draws are already: no table to look anything up in.
+        return uniform
+    # Transfer priorities are uniform in every proposal.
+    return TransformedProposal(uniform, quantiles, late=(sorted(shapes).index("transfer_priority"),))
 
 
 def solve(
@@ -62,17 +74,12 @@ def solve(
     Raises:
       ConfigError: Settings, keys or warm starts that cannot be.
     """
-    shapes = gene_shapes(problem)
-    uniform = UniformProposal.of(shapes)
-    # Transfer priorities are uniform in every proposal.
-    late = (sorted(shapes).index("transfer_priority"),)
     return brkga(
         _fitness(Objective(objective), implementation),
         problem,
         keys,
         stopping,
-        # beta(1, 1) is what the uniform draws are already: no table to look anything up in.
-        sample_fn=uniform if proposal is None else TransformedProposal(uniform, quantiles, late),
+        sample_fn=sampler(problem, proposal),
         params=proposal,
         config=config,
         warm=warm,
