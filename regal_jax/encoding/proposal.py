@@ -19,7 +19,7 @@ from regal_jax.problem import Problem
 
 __all__ = ["Proposal", "quantile_table", "quantiles", "uniform_proposal"]
 
-_INTERVALS: Final = 512
+_INTERVALS: Final = 256
 """So that the table of 16 distributions fits in the first cache of a core: lookups are the cost of a draw."""
 _FINE: Final = 65536 // _INTERVALS
 """16 bits say the interval and one of so many places in it."""

@@ -3,6 +3,7 @@
 from regal_jax.graph.builder import GraphBuilder
 from regal_jax.graph.cluster import Cluster, TransferModel
 from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.graph.fingerprint import topology_hash
 from regal_jax.graph.pairing import allowed_matrix, runtime_matrix, transfer_times
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "TransferModel",
     "allowed_matrix",
     "runtime_matrix",
+    "topology_hash",
     "transfer_times",
 ]

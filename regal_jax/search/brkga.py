@@ -108,7 +108,7 @@ class Brkga:
     def init(self, inputs: Inputs, warm: WarmStart | None) -> BrkgaState:
         """Draw the first population, put in the warm starts, evaluate everyone."""
         c, batch = self.config, inputs.keys.shape[0]
-        genes = self.sample(inputs, self.seeds(inputs, 0))
+        genes = self.sample(inputs, self.seeds(inputs, 0), self._first_words(inputs))
         if warm is not None:
             genes = self._insert(genes, warm)
         # XLA of JAX 0.11 compiles for minutes if draws are fused into the decoder; they are stored anyway.
@@ -229,6 +229,19 @@ class Brkga:
             return None
         seeds = self.seeds(inputs, generation)[:, :, c.elites + c.children :]
         return self._each(lambda _, key: proposal.ahead(key), inputs, seeds)
+
+    def _first_words(self, inputs: Inputs) -> Any:
+        """What is drawn ahead of the first population, which no state carries."""
+        proposal = self.sample_fn
+        if not isinstance(proposal, TransformedProposal):
+            return None
+        seeds = self.seeds(inputs, 0)
+
+        def draw(seeds: jax.Array) -> Any:
+            return self._each(lambda _, key: proposal.ahead(key), inputs, seeds)
+
+        # Two equal branches: XLA does not carry the cipher out of a conditional into every lookup.
+        return lax.cond(jnp.any(seeds != 0), draw, draw, seeds)
 
     @staticmethod
     def _each(function: Callable[..., Any], inputs: Inputs, seeds: jax.Array, *more: Any) -> Any:
