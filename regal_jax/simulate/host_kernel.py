@@ -18,9 +18,9 @@ import zlib
 from typing import Any, Final
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import cfunc, types
 
-from regal_jax.simulate import host_call, host_layout
+from regal_jax.simulate import host_call, host_layout, host_memory
 from regal_jax.simulate.host_call import (
     allocate,
     answer_metadata,
@@ -33,34 +33,31 @@ from regal_jax.simulate.host_call import (
     task_of,
 )
 from regal_jax.simulate.host_layout import (
+    KEY_SHIFT,
+    PLACE,
+    PLACE_BITS,
+    ROW,
     candidate,
+    compiled,
     make_scratch,
     regroup,
     regroup_memory,
     sizes_of,
 )
+from regal_jax.simulate.host_memory import peaks
 
 __all__ = ["handler"]
 
-_PLACE_BITS: Final = 10
-"""A device fits (`regal_jax.graph.Cluster` has at most 1024)."""
-_PLACE: Final = (1 << _PLACE_BITS) - 1
-_ROW_BITS: Final = 28
-_ROW: Final = (1 << _ROW_BITS) - 1
-_KEY_SHIFT: Final = _ROW_BITS + 2 * _PLACE_BITS
-"""An event, packed: key, row (an op, or ``N`` and a tensor), source, device."""
 _FEW: Final = 4096
 """So many events need one word of summary, which then stays in a register."""
 _U = np.uint64
 _WORD: Final = _U(6)
 _BIT: Final = _U(63)
 
-_compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
-
-@_compiled
-def _find_readers(g, c, s):
-    """Which devices have consumers of which tensor."""
+@compiled
+def _mark_transfers(g, c, s):
+    """Where there are consumers of each tensor: on other devices than its home, these are the transfers."""
     for i in range(g.tensors * g.d):
         s.read_on[i] = 0
     for t in range(g.tensors):
@@ -68,7 +65,7 @@ def _find_readers(g, c, s):
             s.read_on[t * g.d + c.placement[g.links[2 * j]]] = 1
 
 
-@_compiled
+@compiled
 def _list_events(g, c, transfers, s):
     """Packs every event there is, the highest id first; how many there are."""
     d = g.d
@@ -76,26 +73,26 @@ def _list_events(g, c, transfers, s):
     if transfers is not None:
         for t in range(g.tensors - 1, -1, -1):
             home = np.int64(c.placement[g.tensor_op[t]])
-            base = (g.n + t) << (2 * _PLACE_BITS) | home << _PLACE_BITS
+            base = (g.n + t) << (2 * PLACE_BITS) | home << PLACE_BITS
             for j in range(d - 2, -1, -1):
                 k = j + np.int64(j >= home)
                 # Written in any case, and overwritten by the next if it does not exist: no branch.
-                s.listed[m] = np.int64(c.transfer_priority[t * d + k]) << _KEY_SHIFT | base | k
+                s.listed[m] = np.int64(c.transfer_priority[t * d + k]) << KEY_SHIFT | base | k
                 m += np.int64(s.read_on[t * d + k])
     for o in range(g.ops - 1, -1, -1):
         place = np.int64(c.placement[o])
-        op = o << (2 * _PLACE_BITS) | place << _PLACE_BITS | place
-        s.listed[m + g.ops - 1 - o] = np.int64(c.priority[o]) << _KEY_SHIFT | op
+        op = o << (2 * PLACE_BITS) | place << PLACE_BITS | place
+        s.listed[m + g.ops - 1 - o] = np.int64(c.priority[o]) << KEY_SHIFT | op
     return m + g.ops
 
 
-@_compiled
+@compiled
 def _rank(m, g, s):
     """Sorts the events by their keys; of equal keys the lowest id comes last, since it goes first."""
     for i in range(512):
         s.digits[i] = 0
     for i in range(m):
-        key = s.listed[i] >> _KEY_SHIFT
+        key = s.listed[i] >> KEY_SHIFT
         s.digits[key & 255] += 1
         s.digits[256 + ((key >> 8) & 255)] += 1
     low = high = np.uint32(0)
@@ -108,20 +105,20 @@ def _rank(m, g, s):
         high += count
     for i in range(m):
         event = s.listed[i]
-        digit = (event >> _KEY_SHIFT) & 255
+        digit = (event >> KEY_SHIFT) & 255
         s.taken[s.digits[digit]] = event
         s.digits[digit] += 1
     for i in range(m):
         event = s.taken[i]
-        digit = 256 + ((event >> (_KEY_SHIFT + 8)) & 255)
+        digit = 256 + ((event >> (KEY_SHIFT + 8)) & 255)
         r = s.digits[digit]
         s.digits[digit] = r + 1
         s.order[r] = event
-        row = (event >> (2 * _PLACE_BITS)) & _ROW
-        s.rank[row if row < g.n else g.n + (row - g.n) * g.d + (event & _PLACE)] = r
+        row = (event >> (2 * PLACE_BITS)) & ROW
+        s.rank[row if row < g.n else g.n + (row - g.n) * g.d + (event & PLACE)] = r
 
 
-@_compiled
+@compiled
 def _push(s, summary, r, on, many):
     """Sets the bit of rank ``r`` if ``on`` is 1; if it is 0, nothing happens."""
     s.low[r >> _WORD] |= on << (r & _BIT)
@@ -134,7 +131,7 @@ def _push(s, summary, r, on, many):
     return summary | on << (r >> _WORD)
 
 
-@_compiled
+@compiled
 def _pop(s, summary, many):
     """Clears the highest bit; its rank, and the summary without it."""
     i = _BIT - leading_zeros(summary)
@@ -156,7 +153,7 @@ def _pop(s, summary, many):
     return r, summary & ~(_U(word == 0) << i)
 
 
-@_compiled
+@compiled
 def _begin(g, c, m, s, many):
     """Everything at its start; the ops without predecessors are ready."""
     for k in range(g.d):
@@ -169,7 +166,7 @@ def _begin(g, c, m, s, many):
         for i in range((m >> 18) + 1):
             s.high[i] = 0
     for o in range(g.ops):
-        s.state[o] = g.indegree[o] << _PLACE_BITS | c.placement[o]
+        s.state[o] = g.indegree[o] << PLACE_BITS | c.placement[o]
         s.arrival[o] = 0
     summary = _U(0)
     for o in range(g.ops):
@@ -178,7 +175,7 @@ def _begin(g, c, m, s, many):
     return summary
 
 
-@_compiled
+@compiled
 def _timing(row, source, k, g, transfers, s):
     """Start and duration of an event move the clocks of the devices it holds; its finish."""
     if transfers is not None and row >= g.n:
@@ -190,14 +187,14 @@ def _timing(row, source, k, g, transfers, s):
     return finish
 
 
-@_compiled
+@compiled
 def _spread(row, k, finish, g, transfers, s, summary, many):
     """Tells the successors of an event, and pushes those that have become ready."""
-    is_op, one = row < g.n, 1 << _PLACE_BITS
+    is_op, one = row < g.n, 1 << PLACE_BITS
     for j in range(g.rows[3 * row], g.rows[3 * row + 1]):
         o, t = np.int64(g.links[2 * j]), np.int64(g.links[2 * j + 1])
         state = np.int64(s.state[o])
-        place = state & _PLACE
+        place = state & PLACE
         here = np.int64(place == k)
         if transfers is None:
             state -= one
@@ -222,7 +219,7 @@ def _spread(row, k, finish, g, transfers, s, summary, many):
     return summary
 
 
-@_compiled
+@compiled
 def _events(m, g, c, transfers, s, many):
     """Takes all events in order; ``taken`` has them then, and ``rank`` their positions."""
     summary = _begin(g, c, m, s, many)
@@ -230,8 +227,8 @@ def _events(m, g, c, transfers, s, many):
     while summary != _U(0):
         r, summary = _pop(s, summary, many)
         event = s.order[r]
-        row = (event >> (2 * _PLACE_BITS)) & _ROW
-        source, k = (event >> _PLACE_BITS) & _PLACE, event & _PLACE
+        row = (event >> (2 * PLACE_BITS)) & ROW
+        source, k = (event >> PLACE_BITS) & PLACE, event & PLACE
         s.taken[taken] = event
         s.rank[row if row < g.n else g.n + (row - g.n) * g.d + k] = taken
         taken += 1
@@ -239,81 +236,7 @@ def _events(m, g, c, transfers, s, many):
         summary = _spread(row, k, finish, g, transfers, s, summary, many)
 
 
-@_compiled
-def _find_reads(g, c, transfers, s):
-    """Positions of the last, and without transfers of the first, reader of each tensor on each device."""
-    for i in range(g.tensors * g.d):
-        s.last[i] = -1
-    if transfers is None:
-        for i in range(g.tensors * g.d):
-            s.first[i] = g.ops
-    for t in range(g.tensors):
-        for j in range(g.rows[3 * (g.n + t)], g.rows[3 * (g.n + t) + 1]):
-            o = g.links[2 * j]
-            at, position = t * g.d + c.placement[o], np.int64(s.rank[o])
-            s.last[at] = max(s.last[at], position)
-            if transfers is None:
-                s.first[at] = min(s.first[at], position)
-
-
-@_compiled
-def _find_releases(m, g, memory, c, transfers, s):
-    """What each event releases, and which copies it makes if transfers are no events.
-
-    What it releases is on its own device, or on its source if it is a transfer; but without transfers the
-    first to read a copy may also be the last reader at home, and such tensors are listed apart.
-    """
-    d = g.d
-    for p in range(m):
-        s.copied[p], s.released[p], s.released_at_home[p] = 0, 0, 0
-    for t in range(g.tensors):
-        s.left[t] = -1
-    for k in range(d):
-        for t in range(g.tensors):
-            last, size = s.last[t * d + k], np.int64(memory.size[t])
-            # No branches: which devices have a copy is anybody's guess.
-            copied = np.int64((last >= 0) & (k != c.placement[g.tensor_op[t]]))
-            arrived = s.first[t * d + k] if transfers is None else np.int64(s.rank[g.n + t * d + k])
-            s.released[last * copied] += size * copied
-            s.left[t] = max(s.left[t], (arrived + 1) * copied - 1)
-            if transfers is None:
-                s.copied[arrived * copied] += size * copied
-    for t in range(g.tensors):
-        producer = g.tensor_op[t]
-        at_home = max(s.last[t * d + c.placement[producer]], np.int64(s.rank[producer]))
-        released = memory.size[t] * np.int64(memory.keep[t] == 0)
-        if transfers is not None:
-            s.released[max(at_home, s.left[t])] += released
-        elif s.left[t] < at_home:
-            s.released[at_home] += released
-        elif released > 0:
-            s.next_at_home[t] = s.released_at_home[s.left[t]]
-            s.released_at_home[s.left[t]] = t + 1
-
-
-@_compiled
-def _peaks(m, g, memory, c, transfers, s):
-    """Goes through the events once more, with what each allocates and releases."""
-    _find_reads(g, c, transfers, s)
-    _find_releases(m, g, memory, c, transfers, s)
-    for k in range(g.d):
-        s.held[k], s.peak[k] = 0, 0
-    for p in range(m):
-        event = s.taken[p]
-        row = (event >> (2 * _PLACE_BITS)) & _ROW
-        source, k = (event >> _PLACE_BITS) & _PLACE, event & _PLACE
-        held = s.held[k] + memory.made[2 * row] + (s.copied[p] if transfers is None else 0)
-        s.peak[k] = max(s.peak[k], held + memory.made[2 * row + 1])
-        s.held[k] = held
-        s.held[source] -= s.released[p]
-        if transfers is None:
-            t = s.released_at_home[p]
-            while t > 0:
-                s.held[c.placement[g.tensor_op[t - 1]]] -= memory.size[t - 1]
-                t = s.next_at_home[t - 1]
-
-
-@_compiled
+@compiled
 def _write_positions(g, c, transfers, m, s):
     for o in range(g.n):
         c.op_position[o] = -1
@@ -321,18 +244,18 @@ def _write_positions(g, c, transfers, m, s):
         for i in range(g.t * g.d):
             c.transfer_position[i] = -1
     for p in range(m):
-        row = (s.taken[p] >> (2 * _PLACE_BITS)) & _ROW
+        row = (s.taken[p] >> (2 * PLACE_BITS)) & ROW
         if row < g.n:
             c.op_position[row] = p
         else:
-            c.transfer_position[(row - g.n) * g.d + (s.taken[p] & _PLACE)] = p
+            c.transfer_position[(row - g.n) * g.d + (s.taken[p] & PLACE)] = p
 
 
-@_compiled
+@compiled
 def _run(g, memory, c, transfers, s):
     """Simulates one candidate; ``s.clock`` and ``s.peak`` have what came out."""
     if transfers is not None:
-        _find_readers(g, c, s)
+        _mark_transfers(g, c, s)
     m = _list_events(g, c, transfers, s)
     _rank(m, g, s)
     if m <= _FEW:
@@ -340,12 +263,12 @@ def _run(g, memory, c, transfers, s):
     else:
         _events(m, g, c, transfers, s, True)
     if memory is not None:
-        _peaks(m, g, memory, c, transfers, s)
+        peaks(m, g, memory, c, transfers, s)
     if c.positions:
         _write_positions(g, c, transfers, m, s)
 
 
-@_compiled
+@compiled
 def _chunk(g):
     """Candidates a chunk: so few that all threads end together, so many that few chunks are taken."""
     return max(1, min(g.p, g.b * g.p // 32))
@@ -386,7 +309,7 @@ def _work(block, transfers, with_memory):
 _task = task_of(_work)
 
 
-@_compiled
+@compiled
 def _answer(frame, task):
     """Answers one call of XLA; 0 says that all is well."""
     if not answer_metadata(frame):
@@ -401,7 +324,7 @@ def _answer(frame, task):
 
 def _version() -> int:
     """Changes with the other files that go into the kernel."""
-    files = (host_call.__file__, host_layout.__file__)
+    files = (host_call.__file__, host_layout.__file__, host_memory.__file__)
     return zlib.crc32(b"".join(pathlib.Path(file).read_bytes() for file in files))
 
 

@@ -15,12 +15,17 @@ from numba import njit
 from regal_jax.simulate.host_call import allocate, operand, pointer, result, size_of
 
 __all__ = [
+    "KEY_SHIFT",
     "OPERANDS",
+    "PLACE",
+    "PLACE_BITS",
+    "ROW",
     "Candidate",
     "Graph",
     "Memory",
     "Scratch",
     "candidate",
+    "compiled",
     "make_scratch",
     "regroup",
     "regroup_memory",
@@ -35,7 +40,15 @@ OPERANDS: Final = (
 _NUM_OPS, _NUM_TENSORS, _RUNTIME, _INDEGREE, _OP_ROW, _SUCCESSOR, _VIA, _TENSOR_OP = range(8)
 _TRANSFER_TIME, _SIZE, _KEEP, _TEMP, _PLACEMENT, _PRIORITY, _TRANSFER_PRIORITY = range(8, 15)
 
-_compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+PLACE_BITS: Final = 10
+"""A device fits (`regal_jax.graph.Cluster` has at most 1024)."""
+PLACE: Final = (1 << PLACE_BITS) - 1
+_ROW_BITS: Final = 28
+ROW: Final = (1 << _ROW_BITS) - 1
+KEY_SHIFT: Final = _ROW_BITS + 2 * PLACE_BITS
+"""An event, packed: key, row (an op, or ``N`` and a tensor), source, device."""
+
+compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 Graph = namedtuple("Graph", "b p n t d e ops tensors runtime indegree tensor_op transfer_time rows links")
 """One graph of a batch; ``L = N + T``, ops then tensors.
@@ -95,7 +108,7 @@ Attributes:
 """
 
 
-@_compiled
+@compiled
 def make_scratch(g):
     """Scratch, all zeros, and its address, to be freed."""
     n, d, t, td = g.n, g.d, g.t, g.t * g.d
@@ -150,7 +163,7 @@ def make_scratch(g):
     )
 
 
-@_compiled
+@compiled
 def sizes_of(frame):
     """A `Graph` of the call's sizes alone."""
     b, p, n = size_of(frame, _PLACEMENT, 0), size_of(frame, _PLACEMENT, 1), size_of(frame, _PLACEMENT, 2)
@@ -161,7 +174,7 @@ def sizes_of(frame):
     )
 
 
-@_compiled
+@compiled
 def regroup(frame, i, sizes, at):
     """Graph ``i`` of the call, its rows and links (``8 * (N + T + E + C)`` words) written to ``at``."""
     n, t, d, e = sizes.n, sizes.t, sizes.d, sizes.e
@@ -197,7 +210,7 @@ def regroup(frame, i, sizes, at):
     )
 
 
-@_compiled
+@compiled
 def regroup_memory(frame, i, g, at):
     """`Memory` of a graph, its sums (``16 * (N + T)`` bytes) written to ``at``."""
     size, made = pointer(operand(frame, _SIZE) + 4 * i * g.t, np.int32), pointer(at, np.int64)
@@ -210,7 +223,7 @@ def regroup_memory(frame, i, g, at):
     return Memory(size, pointer(operand(frame, _KEEP) + i * g.t, np.int8), made)
 
 
-@_compiled
+@compiled
 def candidate(frame, i, j, g):
     """Candidate ``j`` of graph ``i``."""
     at = i * g.p + j
