@@ -14,6 +14,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.search.config import BrkgaConfig
 from regal_jax.search.draws import TransformedProposal, distinct, expand, numbered, seeds_of, words
 from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
+from regal_jax.search.population import everyone, flat, insert, split, take
 from regal_jax.search.run import Progress, SearchResult, Stopping, run
 
 __all__ = ["Brkga", "BrkgaState", "FitnessFn", "SampleFn", "brkga"]
@@ -58,17 +59,6 @@ class BrkgaState:
     incumbent: Incumbent
 
 
-def _rows(genes: Any, index: jax.Array) -> Any:
-    """Individuals ``index [B, ...]`` of ``genes [B, rows, ...]``; any of them where it is out of range."""
-    pick = jax.vmap(lambda a, i: a.at[i].get(mode="clip"))
-    return jax.tree.map(lambda x: pick(x, index), genes)
-
-
-def _flat(x: jax.Array) -> jax.Array:
-    """``[B, I, K, ...]`` as ``[B, I * K, ...]``."""
-    return x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])
-
-
 def _per_instance(flag: jax.Array, like: jax.Array) -> jax.Array:
     return flag.reshape(-1, *[1] * (like.ndim - 1))
 
@@ -108,20 +98,20 @@ class Brkga:
     def init(self, inputs: Inputs, warm: WarmStart | None) -> BrkgaState:
         """Draw the first population, put in the warm starts, evaluate everyone."""
         c, batch = self.config, inputs.keys.shape[0]
-        genes = self.sample(inputs, self.seeds(inputs, 0), self._first_words(inputs))
+        genes = self._first_population(inputs)
         if warm is not None:
-            genes = self._insert(genes, warm)
+            genes = insert(c, genes, warm)
         # XLA of JAX 0.11 compiles for minutes if draws are fused into the decoder; they are stored anyway.
-        genes = lax.optimization_barrier(jax.tree.map(_flat, genes))
+        genes = lax.optimization_barrier(jax.tree.map(flat, genes))
         fitness, incumbent = self._evaluate(inputs, genes, None)
-        elites, newcomers = self._split(genes)
+        elites, newcomers = split(c, genes)
         nobody = jax.tree.map(lambda x: jnp.zeros_like(x[:, : c.islands * c.children]), newcomers)
         return BrkgaState(
             elites=elites,
             newcomers=newcomers,
             fitness=fitness.reshape(batch, c.islands, c.population),
             bits=self.bits(inputs, 1),
-            drawn=self._draw_ahead(inputs, 1),
+            drawn=self._next_mutants(inputs, 1),
             donors=(nobody,) * (c.parents if c.children else 0),
             restarted_at=jnp.zeros(batch, jnp.int32),
             generation=jnp.zeros(inputs.keys.shape[0], jnp.int32),
@@ -134,7 +124,7 @@ class Brkga:
         generation = state.generation[0] + 1
         seeds = self.seeds(inputs, generation)
         order, ranked = self.rank(state, generation)
-        elites = self._take(state, order[:, :, : c.elites].reshape(batch, -1))
+        elites = take(c, state.elites, state.newcomers, order[:, :, : c.elites].reshape(batch, -1))
         elite_fitness = ranked[:, :, : c.elites]
         bred, donors = [], ()
         if c.children:
@@ -142,7 +132,7 @@ class Brkga:
             bred.append(children)
         if c.mutants:
             mutants = self.sample(inputs, seeds[:, :, c.elites + c.children :], state.drawn)
-            bred.append(jax.tree.map(_flat, mutants))
+            bred.append(jax.tree.map(flat, mutants))
         new = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *bred)
         restarted_at = state.restarted_at
         if c.restart_after is not None:
@@ -163,55 +153,22 @@ class Brkga:
             newcomers=new,
             fitness=jnp.concatenate([elite_fitness, fitness_of_children, fitness_of_mutants], axis=2),
             bits=self.bits(inputs, generation + 1),
-            drawn=self._draw_ahead(inputs, generation + 1),
+            drawn=self._next_mutants(inputs, generation + 1),
             donors=donors,
             restarted_at=restarted_at,
             generation=state.generation + 1,
             incumbent=incumbent,
         )
 
-    def _split(self, genes: Any) -> tuple[Any, Any]:
-        """Elites and newcomers, as in `BrkgaState`, of everyone ``[B, I * P, ...]``."""
-        c = self.config
-        everyone = np.arange(c.islands * c.population, dtype=np.int32).reshape(c.islands, c.population)
-        parts = np.split(everyone, [c.elites, c.elites + c.children], axis=1)
-        places = (parts[0].reshape(-1), np.concatenate([parts[1].reshape(-1), parts[2].reshape(-1)]))
-        batch = jax.tree.leaves(genes)[0].shape[0]
-        elites, newcomers = (_rows(genes, jnp.broadcast_to(index, (batch, index.size))) for index in places)
-        return elites, newcomers
-
-    def _take(self, state: BrkgaState, index: jax.Array) -> Any:
-        """Individuals ``index [B, ...]`` (island ``index // P``, place ``index % P``): ``[B, ..., ...]``."""
-        c = self.config
-        island, place = index // c.population, index % c.population
-        child, mutant = place - c.elites, place - c.elites - c.children
-        newcomer = jnp.where(
-            mutant < 0, island * c.children + child, (c.islands * c.children + island * c.mutants) + mutant
-        )
-        new = _rows(state.newcomers, newcomer)
-        if not c.elites:
-            return new
-        old = _rows(state.elites, island * c.elites + place)
-
-        def either(a: jax.Array, b: jax.Array) -> jax.Array:
-            is_elite = (child < 0).reshape(*index.shape, *[1] * (a.ndim - index.ndim))
-            return jnp.where(is_elite, a, b)
-
-        return jax.tree.map(either, old, new)
-
     def population(self, state: BrkgaState) -> Any:
         """``[B, I, P, ...]``, everyone: an island's elites, then its children, then its mutants."""
-        c = self.config
-        everyone = jnp.arange(c.islands * c.population, dtype=jnp.int32)
-        index = jnp.broadcast_to(everyone, (state.fitness.shape[0], everyone.size))
-        taken = self._take(state, index)
-        return jax.tree.map(lambda x: x.reshape(-1, c.islands, c.population, *x.shape[2:]), taken)
+        return everyone(self.config, state.elites, state.newcomers)
 
     def seeds(self, inputs: Inputs, generation: int | jax.Array) -> jax.Array:
         """``[B, I, P, 2]`` uint32: every individual of every generation has a seed of its own."""
         c = self.config
-        everyone = c.islands * c.population
-        seeds = numbered(seeds_of(inputs.keys), generation * everyone, everyone)
+        count = c.islands * c.population
+        seeds = numbered(seeds_of(inputs.keys), generation * count, count)
         return seeds.reshape(-1, c.islands, c.population, 2)
 
     @jax.named_scope("randomness")
@@ -223,25 +180,25 @@ class Brkga:
         return bits.reshape(bits.shape[0], c.islands, c.children, c.parents)
 
     @jax.named_scope("sampling")
-    def _draw_ahead(self, inputs: Inputs, generation: int | jax.Array) -> Any:
-        c, proposal = self.config, self.sample_fn
-        if not isinstance(proposal, TransformedProposal):
-            return None
-        seeds = self.seeds(inputs, generation)[:, :, c.elites + c.children :]
-        return self._each(lambda _, key: proposal.ahead(key), inputs, seeds)
-
-    def _first_words(self, inputs: Inputs) -> Any:
-        """What is drawn ahead of the first population, which no state carries."""
+    def _draw_ahead(self, inputs: Inputs, seeds: jax.Array) -> Any:
+        """The words behind individuals with these seeds, as far as their proposal wants them early."""
         proposal = self.sample_fn
         if not isinstance(proposal, TransformedProposal):
             return None
+        return self._each(lambda _, key: proposal.ahead(key), inputs, seeds)
+
+    def _next_mutants(self, inputs: Inputs, generation: int | jax.Array) -> Any:
+        first = self.config.elites + self.config.children
+        return self._draw_ahead(inputs, self.seeds(inputs, generation)[:, :, first:])
+
+    def _first_population(self, inputs: Inputs) -> Any:
+        def ahead(seeds: jax.Array) -> Any:
+            return self._draw_ahead(inputs, seeds)
+
         seeds = self.seeds(inputs, 0)
-
-        def draw(seeds: jax.Array) -> Any:
-            return self._each(lambda _, key: proposal.ahead(key), inputs, seeds)
-
-        # Two equal branches: XLA does not carry the cipher out of a conditional into every lookup.
-        return lax.cond(jnp.any(seeds != 0), draw, draw, seeds)
+        # No state carries these words, but XLA does not repeat a conditional in every lookup either: two
+        # equal branches.
+        return self.sample(inputs, seeds, lax.cond(jnp.any(seeds != 0), ahead, ahead, seeds))
 
     @staticmethod
     def _each(function: Callable[..., Any], inputs: Inputs, seeds: jax.Array, *more: Any) -> Any:
@@ -260,22 +217,6 @@ class Brkga:
                 name = f"genes{jax.tree_util.keystr(path)}"
                 raise ConfigError(f"sample_fn: {name} is {leaf.dtype}; return uint16 genes (key * 65535)")
         return genes
-
-    def _insert(self, genes: Any, warm: WarmStart) -> Any:
-        """Warm start ``w`` takes the place of individual ``w // I`` of island ``w % I``."""
-        islands = self.config.islands
-        w = jax.tree.leaves(warm.genes)[0].shape[1]
-        rows = -(-w // islands)
-        rank = lax.broadcasted_iota(jnp.int32, (islands, rows), 1) * islands
-        rank = rank + lax.broadcasted_iota(jnp.int32, (islands, rows), 0)
-        real = rank[None] < jnp.minimum(warm.count, w)[:, None, None]
-
-        def put(x: jax.Array, y: jax.Array) -> jax.Array:
-            y = jnp.take(y, jnp.minimum(rank, w - 1), axis=1)
-            first = jnp.where(real.reshape(*real.shape, *[1] * (x.ndim - 3)), y, x[:, :, :rows])
-            return jnp.concatenate([first, x[:, :, rows:]], axis=2)
-
-        return jax.tree.map(put, genes, warm.genes) if rows else genes
 
     def _evaluate(
         self, inputs: Inputs, genes: Any, incumbent: Incumbent | None
@@ -331,9 +272,11 @@ class Brkga:
         ranks = jnp.concatenate([elite, other], axis=3)
         parents = jax.vmap(jax.vmap(lambda o, r: o[r]))(order, ranks)
         thresholds = c.thresholds()
-        seeds = _flat(seeds[:, :, c.elites : c.elites + c.children])
-        parents = _flat(parents)
-        donors = tuple(self._take(state, parents[..., rank]) for rank in range(c.parents))
+        seeds = flat(seeds[:, :, c.elites : c.elites + c.children])
+        parents = flat(parents)
+        donors = tuple(
+            take(c, state.elites, state.newcomers, parents[..., rank]) for rank in range(c.parents)
+        )
 
         def inherit(stream: int, *leaves: jax.Array) -> jax.Array:
             draw = expand(seeds, leaves[0].shape[2:], stream)
@@ -355,7 +298,7 @@ class Brkga:
             def pick(old: Any, drawn: Any) -> Any:
                 return jax.tree.map(lambda a, x: jnp.where(_per_instance(due, a), x, a), old, drawn)
 
-            drawn_elites, drawn_new = self._split(jax.tree.map(_flat, self.sample(inputs, seeds)))
+            drawn_elites, drawn_new = split(self.config, jax.tree.map(flat, self.sample(inputs, seeds)))
             return pick(elites, drawn_elites), pick(new, drawn_new)
 
         return lax.cond(jnp.any(due), fresh, lambda *a: a, elites, new)
