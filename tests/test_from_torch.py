@@ -1,5 +1,6 @@
 """`from_torch`: sizes, edges and costs by hand, views, several results, gradients, refusals."""
 
+import itertools
 import subprocess
 import sys
 
@@ -44,6 +45,12 @@ def op(graph, name):
         "group": graph.colocation_group[o],
         "devices": graph.allowed_devices[o],
     }
+
+
+def kept_ops(graph):
+    """For each op, whether an output of it is kept."""
+    bounds = graph.output_offset
+    return [graph.tensor_keep[a:b].any() for a, b in itertools.pairwise(bounds)]
 
 
 def kinds(graph):
@@ -263,6 +270,24 @@ def test_a_residual_block():
     assert backward["keep"] == [True]
 
 
+def test_modules_that_write_in_place():
+    def fn(self, x):
+        y = self.layer(x)
+        y[:, 0].mul_(2)
+        self.steps.add_(1)
+        # Under autograd this one fills a mask in place.
+        return nn.functional.dropout1d(y[..., None])[..., 0] + x.add_(1)
+
+    part = module(fn, layer=nn.Linear(4, 4))
+    part.register_buffer("steps", torch.zeros(()))
+    for form in ("forward", "gradient"):
+        graph = from_torch(part, torch.empty(2, 4), form=form)
+        assert not any(kind.endswith("_") for kind in graph.op_kinds)
+        kept = [k for k, keep in zip(graph.op_kinds, kept_ops(graph), strict=True) if keep]
+        assert kept.count("aten.add") == (2 if form == "gradient" else 3)  # Count and x, and the result.
+    assert part.steps == 0
+
+
 def test_statistics_of_a_training_mode_are_results():
     block = Block().train()
     graph = from_torch(block, torch.empty(2, 8, 6, 6), donate_state=True)
@@ -311,6 +336,12 @@ def test_blocks_without_gradient_and_control_flow_by_cond():
 def test_flops_by_hand(fn, shapes, flops):
     graph = from_torch(module(lambda _, *a: fn(*a)), *(torch.empty(s) for s in shapes), profile=FLOPS)
     assert graph.runtime.sum() == flops
+
+
+def test_a_recurrent_layer_by_hand():
+    # 24 steps, and four gates of 16 that each read 8 inputs and 16 of the state.
+    graph = from_torch(nn.LSTM(8, 16, batch_first=True), torch.empty(4, 6, 8), profile=FLOPS)
+    assert graph.runtime[graph.op_kinds.index("aten.lstm")] == 2 * 24 * 64 * (8 + 16)
 
 
 def test_a_lookup_reads_only_what_it_returns():

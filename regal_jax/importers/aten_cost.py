@@ -17,10 +17,10 @@ _MOVES: Final = frozenset({
     "gather", "embedding", "take", "take_along_dim", "select_scatter", "slice_scatter", "diagonal_scatter",
     "as_strided_scatter", "select_backward", "slice_backward", "constant_pad_nd", "pad", "roll", "flip",
     "repeat", "repeat_interleave", "full", "full_like", "zeros", "zeros_like", "ones", "ones_like",
-    "new_full", "new_zeros", "new_ones", "new_empty", "arange", "scalar_tensor", "fill", "tril", "triu", "eye", "im2col",
-    "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "pixel_shuffle", "pixel_unshuffle",
-    "channel_shuffle", "split_copy", "view_copy", "lift_fresh_copy", "masked_select", "tile",
-    "unfold_backward", "max_unpool2d", "upsample_nearest2d", "upsample_nearest1d", "meshgrid",
+    "new_full", "new_zeros", "new_ones", "new_empty", "arange", "scalar_tensor", "fill", "tril", "triu",
+    "eye", "im2col", "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "pixel_shuffle",
+    "pixel_unshuffle", "channel_shuffle", "split_copy", "view_copy", "lift_fresh_copy", "masked_select",
+    "tile", "unfold_backward", "max_unpool2d", "upsample_nearest2d", "upsample_nearest1d", "meshgrid",
 })  # fmt: skip
 """Ops that move data and compute nothing."""
 _PICKS: Final = frozenset({"index", "index_select", "gather", "embedding", "take", "take_along_dim"})

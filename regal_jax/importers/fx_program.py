@@ -21,9 +21,10 @@ _INLINED: Final = frozenset({
 """Higher-order ops that mean no more than their body."""
 _SAME: Final = frozenset({"aten.detach", "aten.alias", "aten.lift_fresh", "aten.detach_"})
 """Ops that return their operand itself: they are no ops of the graph at all."""
-_UNDECLARED_VIEWS: Final = frozenset(
-    {"aten._unsafe_view", "aten.empty", "aten.empty_like", "aten.empty_strided"}
-)
+_UNDECLARED_VIEWS: Final = frozenset({
+    "aten._unsafe_view", "aten.unsafe_split", "aten.unsafe_chunk", "aten.unsafe_split_with_sizes",
+    "aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty",
+})  # fmt: skip
 """Ops that do nothing at run time though their schemas declare no alias."""
 
 

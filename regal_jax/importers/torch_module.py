@@ -35,7 +35,8 @@ def from_torch(
     Ops are named after the module that they stand in (``layer1.0.conv1/conv2d``), those that come after
     the forward pass below ``backward/`` and ``adam/``. Dead code is dropped. An op with several results
     is one op with several outputs. Views (``view``, ``t``, ``expand``) take no time, but their output
-    counts as memory; ``detach`` and its like are no ops at all. ``torch.cond`` is one op.
+    counts as memory; ``detach`` and its like are no ops at all. ``torch.cond`` is one op;
+    activation checkpoints are inlined, and a gradient does not compute them again.
 
     Every parameter, buffer and constant is an op without runtime of kind ``"parameter"``, named as in
     ``state_dict``, read or not; tied parameters are one. It shares a colocation group with its first

@@ -105,6 +105,8 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         for name in _FOREIGN:
             warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
+        # Said in the caller's name: of recurrent layers and weight_norm, whose copies are thrown away.
+        warnings.filterwarnings("ignore", message=r"The tensor attributes? self\.")
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
         try:
