@@ -13,6 +13,7 @@ from regal_jax.importers.onnx_model import from_onnx
 from regal_jax.importers.registry import FORMATS, FileFormat, load_graph, save_graph
 from regal_jax.importers.roofline import PROFILES, DeviceProfile
 from regal_jax.importers.stg import format_stg, parse_stg
+from regal_jax.importers.torch_module import from_torch
 from regal_jax.importers.wfformat import parse_wfformat
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = [
     "format_stg",
     "from_jax",
     "from_onnx",
+    "from_torch",
     "load_graph",
     "parse_cost_graph",
     "parse_native",

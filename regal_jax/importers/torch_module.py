@@ -1,0 +1,115 @@
+"""`from_torch`: a PyTorch module, traced with shapes only, as a `ComputationGraph` (extra ``torch``)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from regal_jax.errors import ConfigError, FormatError, MissingExtraError
+from regal_jax.graph import ComputationGraph
+from regal_jax.importers.roofline import DeviceProfile, find_profile
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["from_torch"]
+
+
+def from_torch(
+    module: "torch.nn.Module",
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    form: str = "forward",
+    loss: Callable[[Any], Any] | None = None,
+    donate_state: bool = False,
+    input_devices: int | Mapping[int | str, int] = 0,
+    profile: str | DeviceProfile | Sequence[str | DeviceProfile] = "h200",
+    name: str | None = None,
+) -> ComputationGraph:
+    """Traces ``module`` and returns its graph, one op for each ATen op, in program order.
+
+    Nothing is allocated or executed: the module and its arguments may be on the ``meta`` device, and
+    where they are changes nothing. `torch.export` traces the forward pass; of its decompositions only
+    those are run that make in-place ops functional, so composite ops (``aten.linear``, ``aten.conv2d``,
+    ``aten.layer_norm``) stay whole. For a gradient that trace is run under autograd and traced once
+    more, which splits them (``aten.t`` and ``aten.addmm``). The module's training mode counts.
+
+    Ops are named after the module that they stand in (``layer1.0.conv1/conv2d``), those that come after
+    the forward pass below ``backward/`` and ``adam/``. Dead code is dropped. An op with several results
+    is one op with several outputs. Views (``view``, ``t``, ``expand``) take no time, but their output
+    counts as memory; ``detach`` and its like are no ops at all. ``torch.cond`` is one op;
+    activation checkpoints are inlined, and a gradient does not compute them again.
+
+    Every parameter, buffer and constant is an op without runtime of kind ``"parameter"``, named as in
+    ``state_dict``, read or not; tied parameters are one. It shares a colocation group with its first
+    reader. Every tensor of the arguments is one of kind ``"input"`` and stands on its device. The caller
+    holds all of them, so they are never freed unless donated. One op ``"start"`` comes after all of them
+    and before everything that computes. What the module returns is kept, and new values of buffers
+    (statistics of a batch normalisation in training mode) are results as well.
+
+    Args:
+      module: The module.
+      *args: Its positional arguments: tensors, or pytrees of them and whatever else it takes.
+      kwargs: Its keyword arguments.
+      form: ``"forward"``; ``"gradient"``: forward and backward, the results being the loss and the
+        gradient of every parameter that requires one; ``"training-step"``: that and a step of Adam, by
+        the ops of `torch.optim.Adam`, the results being the loss, new parameters and new moments.
+      loss: What the module returns -> a scalar. By default the sum of the means of all floating outputs.
+      donate_state: Parameters, moments and buffers of which the program returns a new value are freed
+        after their last reader.
+      input_devices: Device of every input, or of each argument by index or name (those not named: 0).
+      profile: The device (`regal_jax.importers.roofline.PROFILES` or your own) that runtimes are
+        estimated for; a sequence gives one runtime for each device.
+      name: Of the graph; the module's class by default.
+
+    Returns:
+      The graph, times in seconds.
+
+    Raises:
+      FormatError: Not a module, or one that PyTorch cannot trace on these arguments (the cause is kept).
+      ConfigError: An option with an impossible value.
+      MissingExtraError: PyTorch is not installed.
+    """
+    torch = _import_torch()
+    # These import torch themselves.
+    from torch.utils import _pytree as pytree
+
+    from regal_jax.importers.torch_graph import graph_of
+    from regal_jax.importers.torch_trace import FORMS, trace
+
+    if not isinstance(module, torch.nn.Module):
+        raise FormatError(f"module: got {type(module).__name__}; give a torch.nn.Module")
+    if form not in FORMS:
+        raise ConfigError(f"form: {form!r} is unknown; use one of {', '.join(FORMS)}")
+    if loss is not None and form == "forward":
+        raise ConfigError("loss: has no meaning in form='forward'; use form='gradient'")
+    kwargs = dict(kwargs or {})
+    devices = _devices(input_devices, [*range(len(args)), *kwargs])
+    profiles = [profile] if isinstance(profile, (str, DeviceProfile)) else list(profile)
+    if not profiles:
+        raise ConfigError("profile: got no device; name at least one")
+    found = [find_profile(p) for p in profiles]
+    name = name or type(module).__name__
+    arguments = [*range(len(args)), *kwargs]
+    trees = (*args, *kwargs.values())
+    owners = [a for a, tree in zip(arguments, trees, strict=True) for _ in pytree.tree_leaves(tree)]
+    traced = trace(module, args, kwargs, form, loss, name)
+    return graph_of(name, traced, [devices[owner] for owner in owners], donate_state, found)
+
+
+def _import_torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "torch") from None
+    return torch
+
+
+def _devices(given: int | Mapping[int | str, int], known: Sequence[int | str]) -> dict[int | str, int]:
+    by_arg = dict(given) if isinstance(given, Mapping) else dict.fromkeys(known, given)
+    if not isinstance(given, Mapping) and not known:
+        by_arg = {}
+    for arg, device in by_arg.items():
+        if arg not in known:
+            raise ConfigError(f"input_devices: there is no argument {arg!r}; the arguments are {list(known)}")
+        if isinstance(device, bool) or not isinstance(device, int) or device < 0:
+            raise ConfigError(f"input_devices: {device!r} must be the index of a device, from 0")
+    return {**dict.fromkeys(known, 0), **by_arg}
