@@ -2,6 +2,7 @@
 
 import gzip
 import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from regal_jax import Cluster, optimize
 from regal_jax.cli.main import main
 from regal_jax.errors import ConfigError, FormatError, GraphError
+from regal_jax.heuristics import run_heuristic
 from regal_jax.importers import DeviceProfile, from_hlo, load_graph, parse_hlo, save_graph
 from regal_jax.plan import Plan
 
@@ -69,7 +71,8 @@ ENTRY %main (a: f32[8,4], b: f32[4,2]) -> (f32[8,2], f32[8]) {{
   %sums = f32[8]{{0}} get-tuple-element(%two), index=1
   %flat = f32[32]{{0}} bitcast(%big)
   %back = f32[8,4]{{1,0}} bitcast(f32[32]{{0}} %flat)
-  %dot = f32[8,2]{{1,0}} dot(%back, %b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}, CONTROL
+  %dot = f32[8,2]{{1,0}} dot(%back, %b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}},
+    CONTROL
   ROOT %out = (f32[8,2]{{1,0}}, f32[8]{{0}}) tuple(%dot, %sums)
 }}
 """.replace("CONTROL", "control-predecessors={%copy}")
@@ -394,7 +397,7 @@ DEEP = "(" * 100 + "f32[]" + ")" * 100
         ("HloModule m, x={\n", "line 1: a bracket is not closed"),
         (hand(", is_scheduled=true", ""), "line 1: the module has no is_scheduled=true.*require_sched"),
         (hand("ENTRY ", ""), "without an ENTRY"),
-        (HAND[: HAND.index("ROOT %out")], "line 38: the text ends inside computation 'main'"),
+        (HAND[: HAND.index("ROOT %out")], "line 39: the text ends inside computation 'main'"),
         (HAND[: HAND.index("kind=kLoop") - 5], "line 32: the instruction does not end"),
         (hand("copy(%a)", "copy(%nobody)"), "line 31: 'copy' reads 'nobody', which no line above it makes"),
         (hand("={%copy}", "={%out}"), "line 37: 'dot' waits for 'out', which no line above it makes"),
@@ -409,7 +412,7 @@ DEEP = "(" * 100 + "f32[]" + ")" * 100
         (hand("f32[8,2]{1,0} dot", "f32[9999999999,9999999999] dot"), "line 37: .* larger than"),
         (hand("f32[8,2]{1,0} dot", "dot"), r"line 37: 'dot\(%back.* is no shape"),
         (hand("f32[8,2]{1,0} dot(", "f32[8,2]{1,0} ("), "line 37: 'dot' has no opcode"),
-        (hand("tuple(%dot, %sums)", "tuple(%dot)"), "line 38: the operands of tuple 'out'"),
+        (hand("tuple(%dot, %sums)", "tuple(%dot)"), "line 39: the operands of tuple 'out'"),
         (HAND + ADD + ADD, "'add' stands twice"),
         ("HloModule m\n\n%x = f32[] constant(1)\n", "line 3: .*stands in no computation"),
         ("HloModule m\nENTRY %e () -> f32[] {\n}\n", "line 2: computation 'e' has no instructions"),
@@ -539,6 +542,38 @@ def test_what_jax_compiles(name):
     best = optimize(graph, ONE, objective="peak-memory", method="xla-best")
     best.verify(graph)
     assert best.makespan == pytest.approx(given.makespan)
+
+
+def dependencies(text):
+    """Pairs of instructions of the entry, the second after the first, found with nothing but a regex."""
+    entry = text[text.index("\nENTRY") :]
+    line = re.compile(r"^  (?:ROOT )?%(\S+) = .*? ([a-z][a-z-]*)\((.*)$", re.MULTILINE)
+    behind: dict[str, set[str]] = {}  # Of what only names memory: the instructions that make it.
+    pairs = set()
+    for name, opcode, rest in line.findall(entry):
+        rest = re.sub(r"(calls|body|condition|to_apply)=%[\w.-]+|_computations=\{[^}]*\}", "", rest)
+        reads = {source for other in re.findall(r"%([\w.-]+)", rest) for source in behind.get(other, {other})}
+        if opcode in ("tuple", "get-tuple-element", "bitcast"):
+            behind[name] = reads
+        elif opcode == "constant":
+            behind[name] = set()
+        else:
+            pairs |= {(source, name) for source in reads}
+    return pairs
+
+
+@pytest.mark.parametrize("name", ["mlp, donated", "attention", "scan"])
+def test_other_orders_keep_the_dependencies_of_the_text(name):
+    fn, args, donate = PROGRAMS[name]
+    text = jax.jit(fn, donate_argnums=donate).lower(*args).compile().as_text()
+    graph = parse_hlo(text)
+    pairs = dependencies(text)
+    assert {o for pair in pairs for o in pair} <= set(graph.op_names)
+    for seed in range(3):
+        plan = run_heuristic("random-topological", graph, ONE, "peak-memory", seed=seed)
+        at = {graph.op_names[o]: i for i, o in enumerate(plan.timeline.op.tolist())}
+        assert len(at) == graph.num_ops
+        assert all(at[before] < at[after] for before, after in pairs)
 
 
 def test_the_search_is_never_worse_than_xlas_own_order():

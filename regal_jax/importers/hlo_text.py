@@ -158,18 +158,16 @@ def _computations(lines: list[str], start: int) -> Iterator[tuple[Computation, b
 
 
 def _statement(lines: list[str], start: int) -> tuple[str, int]:
-    """The instruction that begins in a line, and the index of its last line: constants may take several."""
+    """The instruction that begins in a line, and the index of its last line: it may take several."""
     depth, parts = 0, []
     for i in range(start, len(lines)):
         line = _COMMENT.sub("", lines[i]) if "/*" in lines[i] else lines[i]
         parts.append(line)
         for token in _TOKEN.finditer(line):
             depth += (token[0] in "([{") - (token[0] in ")]}")
-        if depth <= 0:
+        if depth <= 0 and not line.rstrip().endswith(","):
             return " ".join(parts), i
-    raise FormatError(
-        f"line {start + 1}: the instruction does not end: a bracket is open; is the text complete?"
-    )
+    raise FormatError(f"line {start + 1}: the instruction does not end; is the text complete?")
 
 
 def _instruction(text: str, line: int) -> tuple[Instruction, bool]:
