@@ -127,7 +127,7 @@ def _computations(lines: list[str], start: int) -> Iterator[tuple[Computation, b
                 raise FormatError(f"line {i + 1}: {line.strip()[:40]!r} stands in no computation")
             i += 1
             continue
-        yield_at = i + 1
+        begins = i + 1
         instructions: dict[str, Instruction] = {}
         root = last = None
         i += 1
@@ -152,8 +152,8 @@ def _computations(lines: list[str], start: int) -> Iterator[tuple[Computation, b
                 f"line {len(lines)}: the text ends inside computation {header[2]!r}; is it complete?"
             )
         if last is None:
-            raise FormatError(f"line {yield_at}: computation {header[2]!r} has no instructions")
-        yield Computation(header[2], instructions, root or last, yield_at), bool(header[1])
+            raise FormatError(f"line {begins}: computation {header[2]!r} has no instructions")
+        yield Computation(header[2], instructions, root or last, begins), bool(header[1])
         i += 1
 
 
