@@ -419,6 +419,19 @@ def test_long_chain_and_wide_op() -> None:
     assert plans[0].makespan == 2501.0
 
 
+def test_given_is_the_order_of_the_indices() -> None:
+    builder = GraphBuilder("given")
+    for o in range(4):
+        builder.add_op(f"o{o}", runtime=1.0, outputs=[8])
+    builder.add_op("early", runtime=1.0, inputs=["late"])  # Its edge comes first, its index does not.
+    builder.add_op("late", runtime=1.0, outputs=[8], inputs=["o3"])
+    plan = run_heuristic("given", builder.build(), Cluster.uniform(1), "peak-memory")
+    assert plan.timeline.op.tolist() == [0, 1, 2, 3, 5, 4]
+    graph = _random_dag(40, 5)
+    methods = {p.provenance["method"] for p in best_heuristic(graph, Cluster.uniform(1))}
+    assert methods == set(HEURISTICS) - {"xla-best", "given"}
+
+
 def test_best_heuristic_is_sorted_and_each_ran_once() -> None:
     plans = best_heuristic(_random_dag(60, 1), Cluster.uniform(2))
     assert sorted(p.provenance["method"] for p in plans) == sorted(set(HEURISTICS) - {"xla-best"})

@@ -88,7 +88,7 @@ def _source(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     parser.add_argument(
         "--profile",
         metavar="NAME",
-        help="device that runtimes of an example or ONNX model are for: h200, a100, ...",
+        help="device that runtimes of an example, ONNX model or compiled program are for: h200, a100, ...",
     )
 
 

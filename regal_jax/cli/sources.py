@@ -21,13 +21,14 @@ def load(file: str | None, args: argparse.Namespace) -> "ComputationGraph":
         return load_example(args.example or DEFAULT_EXAMPLE, profile=args.profile or "h200")
     if args.example is not None:
         raise ConfigError("give a file or --example, not both")
-    options = {} if args.profile is None else {"profile": args.profile}
-    if options and args.format != "onnx" and not file.lower().endswith((".onnx", ".onnx.gz")):
-        raise ConfigError(
-            f"--profile is for examples and ONNX models; {file!r} has runtimes of its own, leave it out"
-        )
-    from regal_jax.importers import load_graph
+    from regal_jax.importers import find_format, load_graph
 
+    options = {} if args.profile is None else {"profile": args.profile}
+    if options and not find_format(file, args.format).estimated:
+        raise ConfigError(
+            f"--profile is for examples, ONNX models and compiled programs; {file!r} has runtimes of its "
+            "own, leave it out"
+        )
     return load_graph(file, format=args.format, **options)
 
 

@@ -1,4 +1,4 @@
-"""Orders of ops that look at the graph alone: breadth first, depth first, random, least memory.
+"""Orders of ops that look at the graph alone: as given, breadth first, depth first, random, least memory.
 
 Each function takes a graph and returns ``[N]`` op indices in an order that respects every edge.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Freeing, Links
 
-__all__ = ["bfs_order", "dfs_order", "lpmf_order", "random_order"]
+__all__ = ["bfs_order", "dfs_order", "given_order", "lpmf_order", "random_order"]
 
 _LOOK_AHEAD: Final = 64
 """LPMF looks at this many ready ops, best first, for one that stays under the peak."""
@@ -43,6 +43,15 @@ def bfs_order(graph: ComputationGraph) -> np.ndarray:
 def dfs_order(graph: ComputationGraph) -> np.ndarray:
     """Among the ready ops the one that became ready last."""
     return _kahn(graph, lambda step, _: -step)
+
+
+def given_order(graph: ComputationGraph) -> np.ndarray:
+    """The graph's own order, that of op indices; among the ready ops the lowest where that breaks an edge.
+
+    It is XLA's own schedule for a graph of `regal_jax.importers.from_hlo`, and program order for one of
+    `regal_jax.importers.from_jax`.
+    """
+    return graph.topological_order
 
 
 def random_order(graph: ComputationGraph, seed: int = 0) -> np.ndarray:

@@ -10,7 +10,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.heuristics.heft import graham_schedule, heft_schedule
 from regal_jax.heuristics.list_scheduling import Rule, list_schedule
-from regal_jax.heuristics.orders import bfs_order, dfs_order, lpmf_order, random_order
+from regal_jax.heuristics.orders import bfs_order, dfs_order, given_order, lpmf_order, random_order
 from regal_jax.heuristics.placements import partition_placement, single_device_placement
 from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import Objective, Plan, insert_transfers
@@ -239,6 +239,7 @@ HEURISTICS: Final[dict[str, Heuristic]] = {
     "bfs": _ordered("bfs", lambda graph, _: bfs_order(graph)),
     "random-topological": _ordered("random-topological", random_order),
     "single-device": single_device,
+    "given": _ordered("given", lambda graph, _: given_order(graph)),
 }
 """Name to heuristic, as in ``regal-jax optimize --method NAME``."""
 
@@ -271,7 +272,8 @@ def heuristic_plans(
 ) -> Iterator[Plan]:
     """The plans of `best_heuristic`, each when it is made."""
     for name, make in HEURISTICS.items():
-        if name != "xla-best":
+        # On one device "given" is "single-device".
+        if name != "xla-best" and (name != "given" or cluster.num_devices > 1):
             yield make(graph, cluster, objective, seed=seed)
 
 
@@ -282,7 +284,7 @@ def best_heuristic(
     *,
     seed: int = 0,
 ) -> list[Plan]:
-    """The plans of all heuristics, best first; ``xla-best``, a repetition, is left out.
+    """The plans of all heuristics, best first, without repetitions (``xla-best``; on one device ``given``).
 
     Args:
       graph: The graph.

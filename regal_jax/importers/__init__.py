@@ -8,9 +8,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.importers.cost_graph import format_cost_graph, parse_cost_graph
+from regal_jax.importers.hlo_program import from_hlo, parse_hlo
 from regal_jax.importers.native import format_native, parse_native
 from regal_jax.importers.onnx_model import from_onnx
-from regal_jax.importers.registry import FORMATS, FileFormat, load_graph, save_graph
+from regal_jax.importers.registry import FORMATS, FileFormat, find_format, load_graph, save_graph
 from regal_jax.importers.roofline import PROFILES, DeviceProfile
 from regal_jax.importers.stg import format_stg, parse_stg
 from regal_jax.importers.torch_module import from_torch
@@ -24,14 +25,17 @@ __all__ = [
     "PROFILES",
     "DeviceProfile",
     "FileFormat",
+    "find_format",
     "format_cost_graph",
     "format_native",
     "format_stg",
+    "from_hlo",
     "from_jax",
     "from_onnx",
     "from_torch",
     "load_graph",
     "parse_cost_graph",
+    "parse_hlo",
     "parse_native",
     "parse_stg",
     "parse_wfformat",

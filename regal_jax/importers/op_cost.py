@@ -1,14 +1,12 @@
 """How much arithmetic and memory traffic one op of a flat jaxpr needs, and how long it takes."""
 
 import dataclasses
-import functools
 import math
 from typing import Any, Final
 
-import numpy as np
-
 from regal_jax.importers.flat_jaxpr import Equation, Program, aval_bytes
 from regal_jax.importers.roofline import DeviceProfile
+from regal_jax.importers.windows import taps
 
 __all__ = ["Work", "op_seconds", "op_work"]
 
@@ -139,7 +137,7 @@ def _conv_flops(equation: Equation) -> float:
     positions = 1
     axes = zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)
     for i, (axis, kernel_axis, out_axis) in enumerate(axes):
-        positions *= _taps(
+        positions *= taps(
             lhs[axis],
             rhs[kernel_axis],
             out[out_axis],
@@ -150,13 +148,6 @@ def _conv_flops(equation: Equation) -> float:
         )
     batch, features = out[numbers.out_spec[0]], out[numbers.out_spec[1]]
     return 2.0 * positions * batch * features * rhs[numbers.rhs_spec[1]]
-
-
-@functools.lru_cache(maxsize=4096)
-def _taps(size: int, kernel: int, out: int, stride: int, pad: int, lhs_dilation: int, dilation: int) -> int:
-    """In one dimension, how many (output, kernel) pairs meet an element of the input."""
-    at = np.arange(out)[:, None] * stride + np.arange(kernel)[None, :] * dilation - pad
-    return int(((at >= 0) & (at <= (size - 1) * lhs_dilation) & (at % lhs_dilation == 0)).sum())
 
 
 def _dtype(equation: Equation) -> str:

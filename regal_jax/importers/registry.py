@@ -10,13 +10,14 @@ from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.cost_graph import format_cost_graph, parse_cost_graph
 from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes, read_text, write_text
+from regal_jax.importers.hlo_program import parse_hlo
 from regal_jax.importers.native import FORMAT, format_native, graph_from_document
 from regal_jax.importers.onnx_model import MAX_MODEL_BYTES, parse_onnx
 from regal_jax.importers.stg import format_stg, parse_stg
 from regal_jax.importers.strict_json import parse_json
 from regal_jax.importers.wfformat import workflow_from_document
 
-__all__ = ["FORMATS", "FileFormat", "load_graph", "save_graph"]
+__all__ = ["FORMATS", "FileFormat", "find_format", "load_graph", "save_graph"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +29,14 @@ class FileFormat:
       description: What it is, in a few words.
       read: Path and keyword options -> graph.
       format: Graph and keyword options -> text; ``None`` if the format is only read.
+      estimated: Files hold no runtimes; ``read`` takes a ``profile`` to estimate them for.
     """
 
     suffixes: tuple[str, ...]
     description: str
     read: Callable[..., ComputationGraph]
     format: Callable[..., str] | None = None
+    estimated: bool = False
 
 
 def _read_cost_graph(path: PathLike, **options: Any) -> ComputationGraph:
@@ -46,6 +49,10 @@ def _read_stg(path: PathLike, **options: Any) -> ComputationGraph:
 
 def _read_onnx(path: PathLike, **options: Any) -> ComputationGraph:
     return parse_onnx(read_bytes(path, MAX_MODEL_BYTES), **{"name": graph_name(path), **options})
+
+
+def _read_hlo(path: PathLike, **options: Any) -> ComputationGraph:
+    return parse_hlo(read_text(path), **{"name": graph_name(path), **options})
 
 
 def _read_json(path: PathLike, **options: Any) -> ComputationGraph:
@@ -71,13 +78,24 @@ FORMATS: Final[Mapping[str, FileFormat]] = MappingProxyType(
             (".pbtxt", ".pbtxt.gz"), "TensorFlow CostGraphDef text", _read_cost_graph, format_cost_graph
         ),
         "stg": FileFormat((".stg", ".stg.gz"), "Standard Task Graph", _read_stg, format_stg),
-        "onnx": FileFormat((".onnx", ".onnx.gz"), "ONNX model (extra 'onnx')", _read_onnx),
+        "onnx": FileFormat((".onnx", ".onnx.gz"), "ONNX model (extra 'onnx')", _read_onnx, estimated=True),
+        "hlo": FileFormat(
+            (".hlo", ".hlo.txt", ".hlo.gz", ".hlo.txt.gz"),
+            "compiled XLA program (scheduled HLO text)",
+            _read_hlo,
+            estimated=True,
+        ),
     }
 )
 """The formats by name."""
 
 
-def _find(path: PathLike, name: str | None) -> FileFormat:
+def find_format(path: PathLike, name: str | None = None) -> FileFormat:
+    """The format called ``name``, or the one that the name of the file ``path`` tells.
+
+    Raises:
+      FormatError: There is none.
+    """
     if name is not None and name in FORMATS:
         return FORMATS[name]
     file = os.fspath(path)
@@ -96,14 +114,14 @@ def load_graph(path: PathLike, format: str | None = None, **options: Any) -> Com
       path: The file; gzip is undone whatever its name.
       format: A key of `FORMATS`; ``None`` tells it by the file's name.
       **options: Of the format's parser: `parse_cost_graph`, `parse_stg`, `parse_wfformat`,
-        `regal_jax.importers.onnx_model.parse_onnx`.
+        `parse_hlo`, `regal_jax.importers.onnx_model.parse_onnx`.
 
     Raises:
       FormatError: The file cannot be read as its format; names the file, the place and the remedy.
       GraphError: The graph in it breaks a rule; names the file too.
       MissingExtraError: The format needs an extra that is not installed.
     """
-    found = _find(path, format)
+    found = find_format(path, format)
     if os.path.isdir(path):
         raise FormatError(f"{os.fspath(path)}: is a directory; give the path of a file")
     with at_path(path):
@@ -122,7 +140,7 @@ def save_graph(graph: ComputationGraph, path: PathLike, format: str | None = Non
     Raises:
       FormatError: The format cannot hold the graph, is only read, or the file cannot be written.
     """
-    found = _find(path, format)
+    found = find_format(path, format)
     if found.format is None:
         raise FormatError(f"{os.fspath(path)}: {found.description} is only read; save as .json")
     write_text(path, found.format(graph, **options))

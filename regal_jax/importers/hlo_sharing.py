@@ -1,0 +1,147 @@
+"""Which results of an HLO instruction are, or overwrite, the buffer of an operand. No jax.
+
+After openxla's hlo_dataflow_analysis: what must share there shares here; what merely may is left apart.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from regal_jax.importers.hlo_buffers import Flow, Ref, Value, flat
+from regal_jax.importers.hlo_shapes import Array, leaves
+from regal_jax.importers.hlo_text import Computation, Instruction, names_in
+
+__all__ = ["aliases", "callees", "sharing"]
+
+_IN_PLACE: Final = frozenset({"dynamic-update-slice", "scatter"})
+_BODIES: Final = (
+    "body",
+    "condition",
+    "branch_computations",
+    "true_computation",
+    "false_computation",
+    "to_apply",
+)
+_ALIAS: Final = re.compile(r"\{([0-9, ]{0,40})\}:\s*\(([0-9]{1,9}),\s*\{([0-9, ]{0,40})\}")
+
+_Leaves = dict[int, Ref]
+"""Leaf of a result -> the version of a buffer."""
+
+
+def callees(instruction: Instruction) -> list[str]:
+    """Computations that an instruction runs as programs: the bodies of a loop, a branch or a call."""
+    if instruction.opcode not in ("while", "conditional", "call"):
+        return []
+    return [n for key in _BODIES for n in names_in(instruction.attributes.get(key, ""))]
+
+
+def aliases(text: str) -> list[tuple[tuple[int, ...], int, tuple[int, ...]]]:
+    """Pairs such as ``{1}: (0, {})``: the path of a result, a parameter or operand, and the path in it."""
+
+    def path(part: str) -> tuple[int, ...]:
+        return tuple(int(n) for n in re.findall(r"[0-9]+", part))
+
+    return [(path(result), int(number), path(index)) for result, number, index in _ALIAS.findall(text)]
+
+
+def sharing(
+    instruction: Instruction,
+    operands: Sequence[Value],
+    computation: Computation,
+    computations: Mapping[str, Computation],
+    bodies: Mapping[str, Flow],
+) -> tuple[_Leaves, _Leaves]:
+    """Leaves of the result that are an operand unchanged, and those that overwrite one if nothing forbids it.
+
+    Args:
+      instruction: The instruction.
+      operands: Its operands.
+      computation: The one it stands in.
+      computations: All of the module.
+      bodies: Flows of the bodies that it may run.
+    """
+    opcode = instruction.opcode
+    refs = [list(flat(operand)) for operand in operands]
+    if opcode in ("while", "call"):
+        return _by_body(instruction, refs, bodies)
+    if opcode.endswith("-done") and operands:
+        return {}, dict(enumerate(_finished(instruction, operands[0], computation)))
+    return _started(instruction, refs), _overwritten(instruction, refs, computations)
+
+
+def _started(instruction: Instruction, refs: list[list[Ref]]) -> _Leaves:
+    """An asynchronous start returns its operands as well."""
+    if isinstance(instruction.shape, Array) or len(instruction.shape.items) < 2:
+        return {}
+    opcode, given = instruction.opcode, [ref for row in refs for ref in row]
+    first, second = (sum(1 for _ in leaves(item)) for item in instruction.shape.items[:2])
+    if opcode == "copy-start":  # Its first result is the new copy.
+        return {first + i: ref for i, ref in enumerate(given)} if len(given) == second else {}
+    if opcode == "send":
+        given = refs[0] if refs else []
+    elif not opcode.endswith("-start") or opcode == "all-reduce-start":
+        return {}
+    return dict(enumerate(given)) if len(given) == first else {}
+
+
+def _finished(instruction: Instruction, value: Value, computation: Computation) -> list[Ref]:
+    """The part of a started operation that its ``-done`` returns."""
+    source = computation.instructions[instruction.operands[0]].shape
+    items = () if isinstance(source, Array) else source.items
+    if source == instruction.shape:
+        return list(flat(value))
+    for i in (1, 0) if instruction.opcode != "copy-done" else (0,):
+        fits = i < len(items) and items[i] == instruction.shape
+        if fits and isinstance(value, tuple) and i < len(value):
+            return list(flat(value[i]))
+    return list(flat(value))[:1]
+
+
+def _by_body(
+    instruction: Instruction, refs: list[list[Ref]], bodies: Mapping[str, Flow]
+) -> tuple[_Leaves, _Leaves]:
+    loop = instruction.opcode == "while"
+    names = names_in(instruction.attributes.get("body" if loop else "to_apply", ""))
+    passed = bodies[names[0]].passed if names and names[0] in bodies else {}
+    shared = {
+        leaf: refs[p][i]
+        for leaf, (p, i) in passed.items()
+        # The state of a loop passes only where it came from: elsewhere the next turn moves it on.
+        if p < len(refs) and i < len(refs[p]) and (not loop or leaf == i)
+    }
+    return shared, dict(enumerate(refs[0])) if loop and refs else {}
+
+
+def _overwritten(
+    instruction: Instruction, refs: list[list[Ref]], computations: Mapping[str, Computation]
+) -> _Leaves:
+    pairs: dict[int, tuple[int, int]] = {}
+    if instruction.opcode in _IN_PLACE:
+        pairs[0] = (0, 0)
+    for name in names_in(instruction.attributes.get("calls", "")) if instruction.opcode == "fusion" else ():
+        if name in computations:
+            pairs |= _fused_updates(computations[name])
+    for result, operand, index in aliases(instruction.attributes.get("output_to_operand_aliasing", "")):
+        if len(result) < 2 and len(index) < 2:  # Leaves of nested tuples are not followed.
+            pairs[(result or (0,))[0]] = (operand, (index or (0,))[0])
+    return {leaf: refs[p][i] for leaf, (p, i) in pairs.items() if p < len(refs) and i < len(refs[p])}
+
+
+def _fused_updates(called: Computation) -> dict[int, tuple[int, int]]:
+    """Leaf of a fusion's result -> (operand, 0) that an update in place of its own is written over."""
+    inside = called.instructions
+    roots = called.root.operands if called.root.opcode == "tuple" else (called.root.name,)
+    pairs = {}
+    for leaf, name in enumerate(roots):
+        at, updates = inside.get(name), 0
+        while at is not None and at.operands and at.opcode in ("bitcast", *_IN_PLACE):
+            updates += at.opcode in _IN_PLACE
+            at = inside.get(at.operands[0])
+        if (
+            updates
+            and at is not None
+            and at.opcode == "parameter"
+            and re.fullmatch(r"[0-9]{1,9}", at.operands[0])
+        ):
+            pairs[leaf] = (int(at.operands[0]), 0)
+    return pairs

@@ -1,0 +1,31 @@
+"""How much of a sliding window meets the data. Never imports jax."""
+
+import functools
+from typing import Final
+
+import numpy as np
+
+__all__ = ["taps"]
+
+_MOST_PAIRS: Final = 2**22
+
+
+@functools.lru_cache(maxsize=4096)
+def taps(size: int, kernel: int, out: int, stride: int, pad: int, lhs_dilation: int, dilation: int) -> int:
+    """In one dimension, how many (output, kernel) pairs meet an element of the input.
+
+    Exact up to 4 million pairs; beyond that, the padding is counted as if it were data.
+
+    Args:
+      size: Of the input.
+      kernel: Of the kernel.
+      out: Of the output.
+      stride: Of the window.
+      pad: Before the first element.
+      lhs_dilation: Of the input.
+      dilation: Of the kernel.
+    """
+    if out * kernel == 0 or out * kernel > _MOST_PAIRS:
+        return out * kernel // lhs_dilation
+    at = np.arange(out)[:, None] * stride + np.arange(kernel)[None, :] * dilation - pad
+    return int(((at >= 0) & (at <= (size - 1) * lhs_dilation) & (at % lhs_dilation == 0)).sum())
