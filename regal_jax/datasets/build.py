@@ -62,7 +62,7 @@ def build_set(
     recipe: Recipe | None = None,
     keep: Keep | None = None,
     filter_settings: Mapping[str, Any] | None = None,
-    batch: int = 64,
+    batch: int | None = None,
     jobs: int = 1,
     archive: bool = False,
     progress: Callable[[str, int, int], object] | None = None,
@@ -81,7 +81,7 @@ def build_set(
       keep: The filter, e.g. `regal_jax.api.RoomForImprovement`; with several jobs it is sent to them.
         ``None`` keeps all.
       filter_settings: Plain values that tell one filter from another, for the manifest.
-      batch: Candidates that ``keep`` sees at once.
+      batch: Candidates that ``keep`` sees at once; 64, fewer for a small set, by default.
       jobs: Processes.
       archive: Write ``SPLIT.tar.gz`` rather than a folder of files.
       progress: Called with a stage, graphs done, and all graphs.
@@ -95,6 +95,7 @@ def build_set(
     """
     root, recipe = pathlib.Path(root), recipe or Recipe()
     sizes = dict.fromkeys(SPLITS, 0) | dict(SIZES if sizes is None else sizes)
+    batch = min(_BLOCK, 2 * max(sizes.values())) if batch is None else batch
     _check(sizes, seed, jobs, batch)
     settings = {
         "sizes": sizes,

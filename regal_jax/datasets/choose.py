@@ -63,7 +63,7 @@ def choose(
       indices: Members.
       keep: The filter; ``None`` keeps all.
       batch: Candidates shown to ``keep`` at once. Where fewer members than that wait, some of theirs are
-        drawn ahead; that changes no choice.
+        drawn ahead, to make up the number; that changes no choice.
       taken: Topologies that are not to be had any more.
       first: The choice that turned out to be taken, to go on behind it; then ``indices`` is its index alone.
 
@@ -81,10 +81,14 @@ def choose(
     chosen: dict[int, Choice] = {}
     while waiting := [i for i in indices if i not in chosen]:
         _check_attempts(split, waiting, attempt)
-        ahead = 1 if keep is None else max(1, batch // len(waiting))
-        shown = waiting if keep is None else waiting[:batch]
-        drawn = [draw_candidate(recipe, seed, split, i, attempt[i] + k) for k in range(ahead) for i in shown]
-        kept = [True] * len(drawn) if keep is None else keep([c.graph for c in drawn])
+        if keep is None:
+            drawn = [draw_candidate(recipe, seed, split, i, attempt[i]) for i in waiting]
+            kept: Sequence[bool] = [True] * len(drawn)
+        else:
+            # Always as many: a filter that compiles a program for a number of graphs compiles one.
+            shown = [(waiting[j % len(waiting)], j // len(waiting)) for j in range(batch)]
+            drawn = [draw_candidate(recipe, seed, split, i, attempt[i] + ahead) for i, ahead in shown]
+            kept = keep([c.graph for c in drawn])
         for candidate, stays in zip(drawn, kept, strict=True):
             i = candidate.index
             if i in chosen:

@@ -44,11 +44,6 @@ class Entry:
     graph: ComputationGraph | None = None
     error: str | None = None
 
-    @property
-    def split(self) -> str:
-        """The folder that the file is in: ``train``, say; empty for a single file."""
-        return pathlib.PurePosixPath(self.name).parent.name
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphSet:
@@ -63,6 +58,11 @@ class GraphSet:
     names: Sequence[str]
     graphs: Sequence[ComputationGraph]
     broken: Sequence[str]
+
+    @property
+    def splits(self) -> list[str]:
+        """``[B]`` the folder that each graph is in: ``train``, say; empty for a single file."""
+        return [pathlib.PurePosixPath(name).parent.name for name in self.names]
 
 
 def read_set(path: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> GraphSet:
