@@ -2,7 +2,7 @@
 
 from regal_jax.datasets.build import SIZES, build_set
 from regal_jax.datasets.candidates import SPLITS, Recipe, draw_candidate
-from regal_jax.datasets.choose import choose
+from regal_jax.datasets.choices import choose
 from regal_jax.datasets.noise import with_noise
 from regal_jax.datasets.store import GraphSet, iterate_set, read_set
 from regal_jax.datasets.synthetic import FAMILIES, Family, generate

@@ -1,8 +1,8 @@
 """REGAL's synthetic set on disk: built by several processes, resumed after a kill, the same whatever happens.
 
 Three stages. *Choosing*: members are worked on in blocks; a block's choices, which cost a search a candidate,
-are saved as ``.build/SPLIT-FIRST.json``. *Settling*: see `regal_jax.datasets.choose.settle`. *Writing*: every
-chosen candidate is drawn again and written as ``SPLIT/graph_HASH.pbtxt``. What is there under its final name
+are saved as ``.build/SPLIT-FIRST.json``. *Settling*: see `regal_jax.datasets.choices.settle`. *Writing*: all
+chosen candidates are drawn again and written as ``SPLIT/graph_HASH.pbtxt``. What is there by its final name
 is complete, so that a build that was killed goes on by looking at what is there.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from regal_jax.datasets.candidates import SPLITS, Recipe, draw_candidate
 from regal_jax.datasets.checks import check_count
-from regal_jax.datasets.choose import Choice, Keep, choose, settle
+from regal_jax.datasets.choices import Choice, Keep, choose, settle
 from regal_jax.datasets.manifest import (
     MANIFEST,
     choices_from_text,

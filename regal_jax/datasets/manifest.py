@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from regal_jax.datasets.candidates import SPLITS
-from regal_jax.datasets.choose import Choice
+from regal_jax.datasets.choices import Choice
 from regal_jax.errors import ConfigError
 from regal_jax.plan.files import write_atomically
 

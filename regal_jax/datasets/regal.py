@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.datasets.checks import check_count, check_probability
 from regal_jax.datasets.topologies import TOPOLOGIES, orient
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
@@ -56,7 +57,7 @@ def regal_graph(
     Args:
       rng: Consumed.
       topology: A name of `regal_jax.datasets.topologies.TOPOLOGIES`.
-      n: Ops, source and sink not counted.
+      n: Ops, source and sink not counted, at least 1.
       control: Probability that an edge is a control edge.
       name: Of the graph.
       **parameters: Of the topology.
@@ -72,6 +73,8 @@ def regal_graph(
       neither says (ids in topological order, no runtime of source and sink, which edges can become control
       edges) is our choice.
     """
+    check_count("n", n, 1)
+    check_probability("control", control)
     source, target = orient(rng, n, undirected(rng, topology, n, **parameters))
     ends = np.arange(n)
     tails = np.setdiff1d(ends, source)
@@ -81,7 +84,6 @@ def regal_graph(
     order = np.lexsort((target, source))
     source, target = source[order], target[order]
     heads = np.setdiff1d(ends + 1, target)
-    heads = heads if n else np.array([1])
     is_control = rng.random(len(source)) < control
     runtime, size = gaussian_costs(rng, n), gaussian_costs(rng, n)
     control_source = np.concatenate([np.zeros(len(heads), dtype=np.int64), source[is_control]])

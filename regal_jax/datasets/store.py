@@ -142,7 +142,8 @@ def _archive(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
         with tarfile.open(path, "r|*") as archive:
             for member in archive:
                 name = pathlib.PurePosixPath(member.name)
-                if member.isfile() and not name.name.startswith(".") and name.suffix in _TEXTS:
+                hidden = name.name.startswith(".") or name.name == MANIFEST
+                if member.isfile() and not hidden and name.suffix in _TEXTS:
                     yield _member(path, archive.extractfile(member), member, prefix)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         yield Entry(
