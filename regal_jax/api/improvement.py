@@ -33,8 +33,8 @@ class RoomForImprovement:
     what the same key gives, so that one search answers both.
 
     The release names neither limit. These defaults lie either side of the 5000 evaluations that the paper's
-    searches have, and keep 54 % (Erdős-Rényi), 88 % (Watts-Strogatz), 75 % (Barabási-Albert) and 33 %
-    (stochastic block) of 24 candidates each; see docs/datasets.md for other limits.
+    searches have. Of 100 candidates each they keep 47 (Erdős-Rényi), 72 (Watts-Strogatz), 72
+    (Barabási-Albert) and 34 (stochastic block); docs/datasets.md has other limits.
 
     Attributes:
       low: Evaluations, at least those of a first population (100).
