@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from regal_jax.datasets import FAMILIES, generate
+from regal_jax.datasets.plain import PLAIN_SHAPES
 from regal_jax.errors import ConfigError
 from regal_jax.importers import format_cost_graph, parse_cost_graph
 
@@ -12,13 +13,15 @@ from regal_jax.importers import format_cost_graph, parse_cost_graph
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 100])
 def test_a_seed_makes_one_graph(family, n):
     graph = generate(family, n, 7)
-    assert graph.num_ops == graph.num_tensors == n
+    assert graph.num_tensors == n
+    assert graph.num_ops == (n + 2 if family.startswith("regal-") else n)
+    assert graph.name == f"{family}-{n}-7"
     assert graph.content_hash == generate(family, n, 7).content_hash
     assert graph.content_hash != generate(family, n, 8).content_hash
     assert (graph.edge_producer < graph.edge_op).all()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PLAIN_SHAPES)
 def test_costs_are_whole_and_follow_the_recipe(family):
     graph = generate(family, 5000, 1)
     for costs in (graph.runtime, graph.tensor_bytes):
@@ -69,6 +72,7 @@ def test_chain_and_fork_join():
     ("arguments", "message"),
     [
         (("ring", 3, 0), "family: unknown 'ring'; use one of erdos-renyi"),
+        (("layerd", 3, 0), "family: unknown 'layerd'; use one of .*layered, .*regal-erdos-renyi.*gflownet-"),
         (("chain", 0, 0), "n: must be a whole number of at least 1, got 0"),
         (("chain", 2.0, 0), "n: must be a whole number"),
         (("chain", True, 0), "n: must be a whole number"),
@@ -84,3 +88,28 @@ def test_bad_arguments_are_refused(arguments, message):
 def test_bad_shapes_are_refused(shape):
     with pytest.raises(ConfigError, match="shape: must be"):
         generate("layered", 3, 0, shape=shape)
+
+
+@pytest.mark.parametrize(
+    ("family", "parameters", "message"),
+    [
+        ("chain", {"width": 2}, "chain: no parameter 'width'; it has shape"),
+        ("regal-erdos-renyi", {"probability": 1.5}, "probability: must be a number from 0 to 1, got 1.5"),
+        ("regal-erdos-renyi", {"control": -0.1}, "control: must be a number from 0 to 1"),
+        ("regal-watts-strogatz", {"neighbours": 3}, "neighbours: half of them are on either side, got 3"),
+        ("gflownet-barabasi-albert", {"links": 0}, "links: must be a whole number of at least 1"),
+        ("gflownet-stochastic-block", {"blocks": True}, "blocks: must be a whole number of at least 1"),
+        ("ordering-layered", {"edge_density": "x"}, "edge_density: must be a number from 0 to 1, got 'x'"),
+        ("ordering-layered", {"width_low": 0.6}, "width_low 0.6, width_high 0.5.*: widths must rise"),
+        ("ordering-layered", {"unit_bytes": 0}, "unit_bytes: must be a whole number of at least 1"),
+    ],
+)
+def test_bad_parameters_are_refused(family, parameters, message):
+    with pytest.raises(ConfigError, match=message):
+        generate(family, 10, 0, **parameters)
+
+
+def test_defaults_are_what_the_table_says():
+    for family, row in FAMILIES.items():
+        spelled = generate(family, 20, 3, **row.parameters)
+        assert spelled.content_hash == generate(family, 20, 3).content_hash

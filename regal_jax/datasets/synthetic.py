@@ -1,119 +1,112 @@
-"""Random graphs of a few shapes, with the costs of REGAL's synthetic data."""
+"""Every synthetic family by name: `generate`."""
 
+import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.datasets.checks import check_count
+from regal_jax.datasets.gflownet import GFLOWNET_TOPOLOGIES, gflownet_graph
+from regal_jax.datasets.layered import layered_graph, layered_topology
+from regal_jax.datasets.plain import PLAIN_SHAPES, plain_graph
+from regal_jax.datasets.regal import regal_graph
+from regal_jax.datasets.topologies import TOPOLOGIES
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 
-__all__ = ["FAMILIES", "generate"]
-
-_Predecessors = Callable[[np.random.Generator, int, float], list[np.ndarray]]
+__all__ = ["FAMILIES", "Family", "generate"]
 
 
-def _erdos_renyi(rng: np.random.Generator, n: int, degree: float) -> list[np.ndarray]:
-    # A binomial number of distinct predecessors is the same as a coin for each, and n large is no problem.
-    p = min(1.0, 2 * degree / max(1, n - 1))
-    counts = rng.binomial(np.arange(n), p)
-    return [
-        np.sort(rng.choice(v, size=k, replace=False)) if k else np.arange(0) for v, k in enumerate(counts)
-    ]
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One row of `FAMILIES`.
+
+    Attributes:
+      make: ``make(rng, n, name=..., **parameters)`` -> graph.
+      parameters: What may be set, with the defaults.
+      source: Where the family comes from.
+    """
+
+    make: Callable[..., ComputationGraph]
+    parameters: Mapping[str, Any]
+    source: str
 
 
-def _layered(rng: np.random.Generator, n: int, width: float) -> list[np.ndarray]:
-    w = int(width)
-    rows = [np.arange(0)] * min(n, w)
-    for v in range(w, n):
-        layer = v // w
-        above = np.arange(max(0, layer - 2) * w, layer * w)
-        rows.append(np.sort(rng.choice(above, size=min(len(above), int(rng.integers(2, 4))), replace=False)))
+def _defaults(*functions: Callable[..., Any]) -> Mapping[str, Any]:
+    found = {
+        p.name: p.default
+        for function in functions
+        for p in inspect.signature(function).parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.name != "name"
+    }
+    return MappingProxyType(found)
+
+
+def _named(make: Callable[..., ComputationGraph], which: str) -> Callable[..., ComputationGraph]:
+    return functools.partial(_call, make, which)
+
+
+def _call(
+    make: Callable[..., ComputationGraph], which: str, rng: np.random.Generator, n: int, **options: Any
+):
+    return make(rng, which, n, **options)
+
+
+def _families() -> dict[str, Family]:
+    rows = {
+        name: Family(_named(plain_graph, name), MappingProxyType({"shape": shape}), "tests and benchmarks")
+        for name, shape in PLAIN_SHAPES.items()
+    }
+    rows |= {
+        f"regal-{name}": Family(_named(regal_graph, name), _defaults(topology, regal_graph), "REGAL, A.1.4")
+        for name, topology in TOPOLOGIES.items()
+    }
+    rows["ordering-layered"] = Family(
+        layered_graph, _defaults(layered_topology, layered_graph), "Neural Topological Ordering, appendix A"
+    )
+    draws = {**TOPOLOGIES, "layered": layered_topology}
+    rows |= {
+        f"gflownet-{name}": Family(_named(gflownet_graph, name), _defaults(draws[name]), "GFlowNets, E.5")
+        for name in GFLOWNET_TOPOLOGIES
+    }
     return rows
 
 
-def _chain(rng: np.random.Generator, n: int, _: float) -> list[np.ndarray]:
-    del rng
-    return [np.arange(max(0, v - 1), v) for v in range(n)]
+FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(_families())
+"""The families that `generate` knows."""
 
 
-def _fork_join(rng: np.random.Generator, n: int, width: float) -> list[np.ndarray]:
-    # Op 0 forks; then blocks of `width` branches and the op that joins them and forks the next block.
-    del rng
-    block = int(width) + 1
-    rows = [np.arange(0)]
-    for v in range(1, n):
-        fork = (v - 1) // block * block
-        joins = v == fork + block or (v == n - 1 and v > fork + 1)
-        rows.append(np.arange(fork + 1, v) if joins else np.array([fork]))
-    return rows[:n]
-
-
-_FAMILIES: Final[Mapping[str, tuple[_Predecessors, float]]] = {
-    "erdos-renyi": (_erdos_renyi, 2.0),
-    "layered": (_layered, 16),
-    "chain": (_chain, 1),
-    "fork-join": (_fork_join, 8),
-}
-
-FAMILIES: Final[Mapping[str, float]] = MappingProxyType(
-    {name: shape for name, (_, shape) in _FAMILIES.items()}
-)
-"""The families that `generate` knows, and the default of its ``shape`` for each."""
-
-
-def generate(family: str, n: int, seed: int, *, shape: float | None = None) -> ComputationGraph:
+def generate(family: str, n: int, seed: int, **parameters: Any) -> ComputationGraph:
     """A random graph of ``n`` ops.
 
-    Every op has one output; runtimes (microseconds) and sizes (bytes) are drawn from N(50, 10), rounded
-    and at least 1, as in REGAL's synthetic data; whole numbers, so that every file format can carry them.
+    A name says where a family comes from: ``regal-*`` (`regal_graph`), ``ordering-layered``
+    (`layered_graph`) and ``gflownet-*`` (`gflownet_graph`) are the data of those papers. Names without a
+    prefix (`plain_graph`) are plain shapes for tests and benchmarks: ``layered`` is not a paper's. Runtimes
+    are in microseconds and, but for ``gflownet-*``, whole, so that every file format can carry them.
 
     Args:
-      family: ``erdos-renyi`` (every pair joined with equal probability), ``layered`` (two or three inputs
-        from the two layers above), ``chain``, or ``fork-join`` (blocks of parallel ops, one after another).
-      n: Number of ops, at least 1.
+      family: A key of `FAMILIES`.
+      n: Number of ops, at least 1; the source and the sink of ``regal-*`` come in addition.
       seed: Zero or more; the same seed makes the same graph.
-      shape: Average number of consumers of an op (``erdos-renyi``), ops a layer (``layered``), branches a
-        block (``fork-join``); the default is in `FAMILIES`.
+      **parameters: Of the family, see `Family.parameters`; ``None`` is the default.
 
     Returns:
       The graph, named ``FAMILY-N-SEED``.
 
     Raises:
-      ConfigError: An unknown family, or an impossible number.
+      ConfigError: An unknown family or parameter, or an impossible number.
     """
-    if family not in _FAMILIES:
-        raise ConfigError(f"family: unknown {family!r}; use one of {', '.join(_FAMILIES)}")
-    for what, value, least in (("n", n, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise ConfigError(f"{what}: must be a whole number of at least {least}, got {value!r}")
-    draw, default = _FAMILIES[family]
-    shape = default if shape is None else shape
-    least = 0 if family == "erdos-renyi" else 1
-    if isinstance(shape, bool) or not isinstance(shape, (int, float)) or not least <= shape <= 2**31:
-        raise ConfigError(f"shape: must be a number of at least {least} for {family!r}, got {shape!r}")
-    rng = np.random.default_rng(seed)
-    predecessors = draw(rng, n, shape)
-    source = np.concatenate(predecessors).astype(np.int64)
-    target = np.repeat(np.arange(n), [len(p) for p in predecessors])
-    order = np.lexsort((target, source))
-    runtime, size = np.maximum(1.0, np.rint(rng.normal(50.0, 10.0, size=(2, n))))
-    none = np.zeros(0, dtype=np.int64)
-    return ComputationGraph(
-        name=f"{family}-{n}-{seed}",
-        op_names=tuple(f"op{o}" for o in range(n)),
-        op_kinds=("",) * n,
-        runtime=runtime,
-        temp_bytes=np.zeros(n, dtype=np.int64),
-        allowed_devices=(None,) * n,
-        colocation_group=(None,) * n,
-        tensor_op=np.arange(n),
-        tensor_bytes=size.astype(np.int64),
-        tensor_keep=np.zeros(n, dtype=bool),
-        edge_tensor=source[order],
-        edge_op=target[order],
-        control_source=none,
-        control_target=none,
-        time_unit="us",
-    )
+    if family not in FAMILIES:
+        raise ConfigError(f"family: unknown {family!r}; use one of {', '.join(FAMILIES)}")
+    check_count("n", n, 1)
+    check_count("seed", seed, 0)
+    found = FAMILIES[family]
+    for name in parameters:
+        if name not in found.parameters:
+            raise ConfigError(f"{family}: no parameter {name!r}; it has {', '.join(found.parameters)}")
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return found.make(np.random.default_rng(seed), n, name=f"{family}-{n}-{seed}", **given)

@@ -1,0 +1,241 @@
+"""REGAL's synthetic set on disk: built by several processes, resumed after a kill, the same whatever happens.
+
+Three stages. *Choosing*: members are worked on in blocks; a block's choices, which cost a search a candidate,
+are saved as ``.build/SPLIT-FIRST.json``. *Settling*: see `regal_jax.datasets.choices.settle`. *Writing*: all
+chosen candidates are drawn again and written as ``SPLIT/graph_HASH.pbtxt``. What is there by its final name
+is complete, so that a build that was killed goes on by looking at what is there.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from regal_jax.datasets.candidates import SPLITS, Recipe, draw_candidate
+from regal_jax.datasets.checks import check_count
+from regal_jax.datasets.choices import Choice, Keep, choose, settle
+from regal_jax.datasets.manifest import (
+    MANIFEST,
+    choices_from_text,
+    choices_to_text,
+    finish_manifest,
+    open_manifest,
+)
+from regal_jax.datasets.store import pack
+from regal_jax.datasets.workers import run_tasks
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.importers import format_cost_graph
+from regal_jax.plan.files import write_atomically
+
+__all__ = ["SIZES", "build_set"]
+
+SIZES: Final[Mapping[str, int]] = {"train": 10_000, "validation": 1000, "test": 1000}
+"""Graphs of each split of REGAL's release."""
+
+_BLOCK: Final = 64
+_WORK: Final = ".build"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """A block of members to choose (no `choices` yet) or to write."""
+
+    folder: str
+    split: str
+    first: int
+    stop: int
+    recipe: Recipe
+    seed: int
+    keep: Keep | None = None
+    batch: int = 64
+    choices: tuple[Choice, ...] = ()
+
+
+def build_set(
+    root: str | os.PathLike[str],
+    *,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+    recipe: Recipe | None = None,
+    keep: Keep | None = None,
+    filter_settings: Mapping[str, Any] | None = None,
+    batch: int | None = None,
+    jobs: int = 1,
+    archive: bool = False,
+    progress: Callable[[str, int, int], object] | None = None,
+) -> dict[str, Any]:
+    """Builds the set in ``root``, or goes on with one that was begun there with the same settings.
+
+    The files depend on the settings alone: not on ``jobs``, nor on how often the build was killed. A member
+    is a function of the seed, its split and its index (and, should an earlier member have the same topology,
+    of the earlier ones), so that a smaller train split holds the first members of a larger one.
+
+    Args:
+      root: A new or empty folder, or one where this set was begun.
+      sizes: Members of each split; `SIZES` by default.
+      seed: Zero or more.
+      recipe: What candidates are drawn from.
+      keep: The filter, e.g. `regal_jax.api.RoomForImprovement`; with several jobs it is sent to them.
+        ``None`` keeps all.
+      filter_settings: Plain values that tell one filter from another, for the manifest.
+      batch: Candidates that ``keep`` sees at once; 64, fewer for a small set, by default.
+      jobs: Processes.
+      archive: Write ``SPLIT.tar.gz`` rather than a folder of files.
+      progress: Called with a stage, graphs done, and all graphs.
+
+    Returns:
+      The manifest: settings, how many candidates of each kind were drawn and kept, and the members.
+
+    Raises:
+      ConfigError: Impossible or other settings, or a folder with something else in it.
+      FormatError: A file cannot be written, as on a full disk; run it again when there is room.
+    """
+    root, recipe = pathlib.Path(root), recipe or Recipe()
+    sizes = dict.fromkeys(SPLITS, 0) | dict(SIZES if sizes is None else sizes)
+    batch = min(_BLOCK, 2 * max(sizes.values())) if batch is None else batch
+    _check(sizes, seed, jobs, batch)
+    settings = {
+        "sizes": sizes,
+        "seed": seed,
+        "recipe": recipe.as_document(),
+        "filter": None if keep is None else dict(filter_settings or {}),
+        "archive": archive,
+    }
+    say = progress or (lambda *_: None)
+    with _one_line_errors(root):
+        found = open_manifest(root, settings)
+        choices = (
+            found if found is not None else _choose_all(root, sizes, seed, recipe, keep, batch, jobs, say)
+        )
+        _write_all(root, choices, seed, recipe, jobs, archive, say)
+        document = finish_manifest(root, settings, choices)
+        _clean(root)
+    return document
+
+
+def _check(sizes: Mapping[str, int], seed: int, jobs: int, batch: int) -> None:
+    for split, size in sizes.items():
+        if split not in SPLITS:
+            raise ConfigError(f"sizes: unknown split {split!r}; use {', '.join(SPLITS)}")
+        check_count(split, size, 0)
+    if not any(sizes.values()):
+        raise ConfigError("sizes: no graph in any split; ask for at least one")
+    check_count("seed", seed, 0)
+    check_count("jobs", jobs, 1)
+    check_count("batch", batch, 1)
+
+
+@contextlib.contextmanager
+def _one_line_errors(root: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or root
+        raise FormatError(
+            f"{where}: {error.strerror or error}; mend that and run the same command again, which goes on "
+            "where this one stopped"
+        ) from None
+
+
+def _choose_all(
+    root: pathlib.Path,
+    sizes: Mapping[str, int],
+    seed: int,
+    recipe: Recipe,
+    keep: Keep | None,
+    batch: int,
+    jobs: int,
+    say: Callable[[str, int, int], object],
+) -> list[Choice]:
+    folder = root / _WORK
+    folder.mkdir(exist_ok=True)
+    choices: list[Choice] = []
+    tasks = []
+    for split in SPLITS:
+        for first in range(0, sizes[split], _BLOCK):
+            task = _Task(
+                str(folder), split, first, min(first + _BLOCK, sizes[split]), recipe, seed, keep, batch
+            )
+            done = choices_from_text(_part(task))
+            if done is None or [c.index for c in done] != list(range(first, task.stop)):
+                tasks.append(task)
+            else:
+                choices += done
+    total = sum(sizes.values())
+    say("choosing", len(choices), total)
+    for _, chosen in run_tasks(_choose_block, tasks, jobs):
+        choices += chosen
+        say("choosing", len(choices), total)
+
+    def again(choice: Choice, taken: Collection[str]) -> Choice:
+        settings = {"keep": keep, "batch": batch, "taken": taken, "first": choice}
+        return choose(recipe, seed, choice.split, [choice.index], **settings)[0]
+
+    return settle(choices, again)
+
+
+def _part(task: _Task) -> pathlib.Path:
+    return pathlib.Path(task.folder) / f"{task.split}-{task.first:06}.json"
+
+
+def _choose_block(task: _Task) -> list[Choice]:
+    members = range(task.first, task.stop)
+    chosen = choose(task.recipe, task.seed, task.split, members, keep=task.keep, batch=task.batch)
+    write_atomically(_part(task), choices_to_text(chosen).encode())
+    return chosen
+
+
+def _write_all(
+    root: pathlib.Path,
+    choices: Sequence[Choice],
+    seed: int,
+    recipe: Recipe,
+    jobs: int,
+    archive: bool,
+    say: Callable[[str, int, int], object],
+) -> None:
+    done = 0
+    for split in SPLITS:
+        members = [c for c in choices if c.split == split]
+        target = root / f"{split}.tar.gz"
+        if not members or (archive and target.exists()):
+            done += len(members)
+            continue
+        folder = root / _WORK / split if archive else root / split
+        folder.mkdir(parents=True, exist_ok=True)
+        there = {entry.name for entry in os.scandir(folder)}
+        missing = [c for c in members if _file_name(c) not in there]
+        done += len(members) - len(missing)
+        tasks = [
+            _Task(str(folder), split, i, i + _BLOCK, recipe, seed, choices=tuple(missing[i : i + _BLOCK]))
+            for i in range(0, len(missing), _BLOCK)
+        ]
+        say("writing", done, len(choices))
+        for task, _ in run_tasks(_write_block, tasks, jobs):
+            done += len(task.choices)
+            say("writing", done, len(choices))
+        if archive:
+            pack(folder, sorted(_file_name(c) for c in members), target, prefix=split)
+
+
+def _file_name(choice: Choice) -> str:
+    return f"graph_{choice.hash}.pbtxt"
+
+
+def _write_block(task: _Task) -> None:
+    for choice in task.choices:
+        candidate = draw_candidate(task.recipe, task.seed, task.split, choice.index, choice.attempt)
+        path = pathlib.Path(task.folder) / _file_name(choice)
+        write_atomically(path, format_cost_graph(candidate.graph).encode())
+
+
+def _clean(root: pathlib.Path) -> None:
+    """Takes away what only the build needed, and what writers that were killed have left."""
+    shutil.rmtree(root / _WORK, ignore_errors=True)
+    for folder in (root, *(root / split for split in SPLITS)):
+        for pattern in ("graph_*", "*.tar.gz", MANIFEST):
+            for path in folder.glob(f".{pattern}.*.tmp"):
+                path.unlink(missing_ok=True)

@@ -1,0 +1,61 @@
+"""Variants of a graph: the same topology, other costs."""
+
+import dataclasses
+
+import numpy as np
+
+from regal_jax.datasets.checks import check_count
+from regal_jax.errors import ConfigError
+from regal_jax.graph import ComputationGraph
+
+__all__ = ["with_noise"]
+
+
+def with_noise(
+    graph: ComputationGraph, seed: int, *, scale: float = 0.1, whole_runtimes: bool = False
+) -> ComputationGraph:
+    """``graph`` with multiplicative noise on its sizes and runtimes, as REGAL augments its data.
+
+    Every op's runtime, every op's `temp_bytes` and every tensor's size is multiplied by a factor of its own.
+    The paper names no distribution; ours is log-normal with mean 1 and standard deviation ``scale``:
+    ``exp(N(-s^2 / 2, s^2))`` with ``s^2 = log(1 + scale^2)``. So no factor is zero or negative, and the
+    expected work and bytes stay what they were. A runtime that differs from device to device keeps its
+    ratios; what was zero stays zero; sizes are rounded to whole bytes and stay at least 1 where they were.
+
+    Args:
+      graph: The graph.
+      seed: Zero or more; the same seed makes the same variant.
+      scale: Standard deviation of a factor, zero or more.
+      whole_runtimes: Round runtimes to whole numbers, at least 1 where they were more than 0: for formats
+        that hold no fractions (``.pbtxt`` in microseconds).
+
+    Returns:
+      A graph with the same ops, edges and constraints, named ``NAME-noise-SEED``.
+
+    Raises:
+      ConfigError: A negative seed, or an impossible scale.
+      GraphError: Costs grew beyond what a graph may hold.
+
+    References:
+      Paliwal et al. 2020, ICLR, "Tasks and datasets": multiplicative noise to tensor sizes and op running
+      times, variants of a graph sharing its topology.
+    """
+    check_count("seed", seed, 0)
+    number = isinstance(scale, (int, float, np.floating)) and not isinstance(scale, bool)
+    if not number or not 0 <= scale <= 10:
+        raise ConfigError(f"scale: must be a number from 0 to 10, got {scale!r}")
+    rng = np.random.default_rng(seed)
+    log_variance = float(np.log1p(scale**2))
+
+    def noisy(values: np.ndarray, whole: bool) -> np.ndarray:
+        factor = np.exp(rng.normal(-log_variance / 2, np.sqrt(log_variance), size=len(values)))
+        result = values * factor.reshape(-1, *[1] * (values.ndim - 1))
+        return np.where(values > 0, np.maximum(1.0, np.rint(result)), 0.0) if whole else result
+
+    return dataclasses.replace(
+        graph,
+        name=f"{graph.name}-noise-{seed}",
+        runtime=noisy(graph.runtime, whole_runtimes),
+        temp_bytes=noisy(graph.temp_bytes, True),
+        tensor_bytes=noisy(graph.tensor_bytes, True),
+    )

@@ -1,0 +1,96 @@
+"""Plain random shapes, for tests and benchmarks: no paper's data."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from regal_jax.datasets.one_output import one_output_graph
+from regal_jax.errors import ConfigError
+from regal_jax.graph import ComputationGraph
+
+__all__ = ["PLAIN_SHAPES", "plain_graph"]
+
+_Predecessors = Callable[[np.random.Generator, int, float], list[np.ndarray]]
+
+
+def _erdos_renyi(rng: np.random.Generator, n: int, degree: float) -> list[np.ndarray]:
+    # A binomial number of distinct predecessors is the same as a coin for each, and n large is no problem.
+    p = min(1.0, 2 * degree / max(1, n - 1))
+    counts = rng.binomial(np.arange(n), p)
+    return [
+        np.sort(rng.choice(v, size=k, replace=False)) if k else np.arange(0) for v, k in enumerate(counts)
+    ]
+
+
+def _layered(rng: np.random.Generator, n: int, width: float) -> list[np.ndarray]:
+    w = int(width)
+    rows = [np.arange(0)] * min(n, w)
+    for v in range(w, n):
+        layer = v // w
+        above = np.arange(max(0, layer - 2) * w, layer * w)
+        rows.append(np.sort(rng.choice(above, size=min(len(above), int(rng.integers(2, 4))), replace=False)))
+    return rows
+
+
+def _chain(rng: np.random.Generator, n: int, _: float) -> list[np.ndarray]:
+    del rng
+    return [np.arange(max(0, v - 1), v) for v in range(n)]
+
+
+def _fork_join(rng: np.random.Generator, n: int, width: float) -> list[np.ndarray]:
+    # Op 0 forks; then blocks of `width` branches and the op that joins them and forks the next block.
+    del rng
+    block = int(width) + 1
+    rows = [np.arange(0)]
+    for v in range(1, n):
+        fork = (v - 1) // block * block
+        joins = v == fork + block or (v == n - 1 and v > fork + 1)
+        rows.append(np.arange(fork + 1, v) if joins else np.array([fork]))
+    return rows[:n]
+
+
+_PREDECESSORS: Final[Mapping[str, tuple[_Predecessors, float]]] = MappingProxyType(
+    {
+        "erdos-renyi": (_erdos_renyi, 2.0),
+        "layered": (_layered, 16),
+        "chain": (_chain, 1),
+        "fork-join": (_fork_join, 8),
+    }
+)
+
+PLAIN_SHAPES: Final[Mapping[str, float]] = MappingProxyType(
+    {name: shape for name, (_, shape) in _PREDECESSORS.items()}
+)
+"""The plain families, and the default of ``shape`` for each."""
+
+
+def plain_graph(
+    rng: np.random.Generator, family: str, n: int, *, shape: float | None = None, name: str = "graph"
+) -> ComputationGraph:
+    """A plain graph with Gaussian costs, each op with one output.
+
+    Args:
+      rng: Consumed.
+      family: A key of `PLAIN_SHAPES`: ``erdos-renyi`` (every pair joined with equal probability),
+        ``layered`` (two or three inputs from the two layers above), ``chain``, or ``fork-join`` (blocks of
+        parallel ops, one after another).
+      n: Ops, at least 1.
+      shape: Average number of consumers of an op (``erdos-renyi``), ops a layer (``layered``), branches a
+        block (``fork-join``).
+      name: Of the graph.
+
+    Raises:
+      ConfigError: An impossible shape.
+    """
+    draw, default = _PREDECESSORS[family]
+    shape = default if shape is None else shape
+    least = 0 if family == "erdos-renyi" else 1
+    if isinstance(shape, bool) or not isinstance(shape, (int, float)) or not least <= shape <= 2**31:
+        raise ConfigError(f"shape: must be a number of at least {least} for {family!r}, got {shape!r}")
+    predecessors = draw(rng, n, shape)
+    source = np.concatenate(predecessors).astype(np.int64)
+    target = np.repeat(np.arange(n), [len(p) for p in predecessors])
+    runtime, size = np.maximum(1.0, np.rint(rng.normal(50.0, 10.0, size=(2, n))))
+    return one_output_graph(name, np.stack([source, target], axis=1), runtime, size)

@@ -1,0 +1,196 @@
+"""Sets of graphs on disk: a folder, an archive, or a single file; read the same way."""
+
+import dataclasses
+import gzip
+import os
+import pathlib
+import tarfile
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Final
+
+from regal_jax.datasets.manifest import MANIFEST
+from regal_jax.errors import FormatError, GraphError
+from regal_jax.graph import ComputationGraph
+from regal_jax.importers import FORMATS, load_graph, parse_cost_graph, parse_native, parse_stg
+from regal_jax.importers.files import MAX_FILE_BYTES, graph_name
+
+__all__ = ["Entry", "GraphSet", "iterate_set", "pack", "read_set"]
+
+_ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
+_FILES: Final = tuple(suffix for row in FORMATS.values() for suffix in row.suffixes)
+_TEXTS: Final[Mapping[str, Callable[..., ComputationGraph]]] = {
+    ".pbtxt": parse_cost_graph,
+    ".stg": parse_stg,
+    ".json": lambda text, name: parse_native(text),  # noqa: ARG005 - the document has its own name
+}
+"""What is read inside an archive."""
+
+_WARNINGS: Final = 20
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Entry:
+    """A graph of a set, or what is wrong with its file.
+
+    Attributes:
+      name: The file's path within the set, e.g. ``train/graph_1f.pbtxt``; archives count as folders.
+      graph: The graph; ``None`` if the file is broken.
+      error: Why it is, in one line that names the file.
+    """
+
+    name: str
+    graph: ComputationGraph | None = None
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GraphSet:
+    """What `read_set` found.
+
+    Attributes:
+      names: ``[B]`` paths within the set, ascending within a folder or as they stand in an archive.
+      graphs: ``[B]``.
+      broken: One line for each file that was skipped.
+    """
+
+    names: Sequence[str]
+    graphs: Sequence[ComputationGraph]
+    broken: Sequence[str]
+
+    @property
+    def splits(self) -> list[str]:
+        """``[B]`` the folder that each graph is in: ``train``, say; empty for a single file."""
+        return [pathlib.PurePosixPath(name).parent.name for name in self.names]
+
+
+def read_set(path: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> GraphSet:
+    """All graphs of a folder (and the folders and archives in it), an archive, or a single file.
+
+    Files that cannot be read are skipped, with a warning for each of the first 20 and one for the rest.
+
+    Args:
+      path: A folder, a ``.tar``, ``.tar.gz`` or ``.tgz``, or a graph's file. In archives ``.pbtxt``, ``.stg``
+        and our own ``.json`` are read.
+      progress: Called with the number of files read.
+
+    Raises:
+      FormatError: Nothing there, no graph in it, or not one that can be read.
+    """
+    names, graphs, broken = [], [], []
+    for count, entry in enumerate(iterate_set(path), 1):
+        if entry.graph is None:
+            broken.append(entry.error or entry.name)
+            if len(broken) <= _WARNINGS:
+                warnings.warn(f"{broken[-1]}; skipped", UserWarning, stacklevel=2)
+        else:
+            names.append(entry.name)
+            graphs.append(entry.graph)
+        if progress is not None:
+            progress(count)
+    if len(broken) > _WARNINGS:
+        warnings.warn(
+            f"{os.fspath(path)}: {len(broken)} broken files skipped in all", UserWarning, stacklevel=2
+        )
+    if not graphs and broken:
+        raise FormatError(f"none of {len(broken)} files in it is a graph; the first: {broken[0]}")
+    if not graphs:
+        raise FormatError(f"{os.fspath(path)}: no graphs in it; files must end in {', '.join(_FILES)}")
+    return GraphSet(tuple(names), tuple(graphs), tuple(broken))
+
+
+def iterate_set(path: str | os.PathLike[str]) -> Iterator[Entry]:
+    """`read_set`, one graph after another; broken files come as entries with an `error`.
+
+    Raises:
+      FormatError: Nothing is there.
+    """
+    root = pathlib.Path(path)
+    if not root.exists():
+        raise FormatError(f"{root}: no such file or folder; check the path")
+    if root.is_dir():
+        yield from _folder(root, "")
+    else:
+        yield from _file(root, "")
+
+
+def _folder(folder: pathlib.Path, prefix: str) -> Iterator[Entry]:
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name == MANIFEST:
+            continue
+        if path.is_dir():
+            yield from _folder(path, f"{prefix}{path.name}/")
+        elif path.name.lower().endswith((*_ARCHIVES, *_FILES)):
+            yield from _file(path, prefix)
+
+
+def _file(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
+    name = prefix + path.name
+    if path.name.lower().endswith(_ARCHIVES):
+        yield from _archive(path, prefix)
+        return
+    try:
+        yield Entry(name, load_graph(path))
+    except (FormatError, GraphError) as error:
+        yield Entry(name, error=str(error))
+
+
+def _archive(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
+    """Members as they come: a stream is decompressed once. Nothing is ever unpacked to disk."""
+    try:
+        with tarfile.open(path, "r|*") as archive:
+            for member in archive:
+                name = pathlib.PurePosixPath(member.name)
+                hidden = name.name.startswith(".") or name.name == MANIFEST
+                if member.isfile() and not hidden and name.suffix in _TEXTS:
+                    yield _member(path, archive.extractfile(member), member, prefix)
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        yield Entry(
+            prefix + path.name, error=f"{path}: damaged archive ({error}); fetch it again for what follows"
+        )
+
+
+def _member(path: pathlib.Path, file: IO[bytes] | None, member: tarfile.TarInfo, prefix: str) -> Entry:
+    name = str(pathlib.PurePosixPath(member.name))
+    where = f"{path}: {name}"
+    if file is None or member.size > MAX_FILE_BYTES:
+        return Entry(prefix + name, error=f"{where}: larger than {MAX_FILE_BYTES // 2**20} MiB, or no file")
+    data = file.read()
+    parse = _TEXTS[pathlib.PurePosixPath(name).suffix]
+    try:
+        return Entry(prefix + name, parse(data.decode("utf-8-sig"), name=graph_name(name)))
+    except UnicodeDecodeError as error:
+        return Entry(prefix + name, error=f"{where}: byte {error.start} is not UTF-8 text")
+    except (FormatError, GraphError) as error:
+        return Entry(prefix + name, error=f"{where}: {error}")
+
+
+def pack(folder: pathlib.Path, names: Sequence[str], target: pathlib.Path, *, prefix: str) -> None:
+    """Writes files of ``folder`` to ``target``, a ``.tar.gz``: the same files always give the same bytes.
+
+    Args:
+      folder: Where the files are.
+      names: Of the files, in the order they will have.
+      target: The archive; all of it or nothing.
+      prefix: Folder that they are in within the archive.
+
+    Raises:
+      OSError: A file cannot be read, or the archive not be written.
+    """
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with (
+            open(temporary, "wb") as raw,
+            # No time and no name of its own: both would be in the bytes.
+            gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as squeezed,
+            tarfile.open(fileobj=squeezed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+        ):
+            for name in names:
+                with open(folder / name, "rb") as file:
+                    member = tarfile.TarInfo(f"{prefix}/{name}")
+                    member.size, member.mode = os.fstat(file.fileno()).st_size, 0o644
+                    archive.addfile(member, file)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

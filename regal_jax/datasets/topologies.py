@@ -1,0 +1,178 @@
+"""Four classical random graphs, and how an undirected one becomes a DAG.
+
+Edges are arrays ``[E, 2]`` of pairs of nodes ``0`` to ``n - 1``, each pair once and none with itself.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from regal_jax.datasets.checks import check_count, check_probability
+from regal_jax.errors import ConfigError
+
+__all__ = [
+    "TOPOLOGIES",
+    "Topology",
+    "barabasi_albert",
+    "erdos_renyi",
+    "orient",
+    "stochastic_block",
+    "watts_strogatz",
+]
+
+Topology = Callable[..., np.ndarray]
+"""``topology(rng, n, **parameters)`` -> undirected edges ``[E, 2]``."""
+
+
+def erdos_renyi(rng: np.random.Generator, n: int, *, probability: float = 0.05) -> np.ndarray:
+    """G(n, p): every pair is joined with the same probability.
+
+    Args:
+      rng: Consumed.
+      n: Nodes.
+      probability: Of an edge.
+
+    Returns:
+      ``[E, 2]`` int64; ``E`` is binomial with mean ``p n (n - 1) / 2``.
+
+    Raises:
+      ConfigError: No probability.
+    """
+    check_probability("probability", probability)
+    first, second = np.triu_indices(n, 1)
+    return np.stack([first, second], axis=1)[rng.random(len(first)) < probability]
+
+
+def watts_strogatz(
+    rng: np.random.Generator, n: int, *, neighbours: int = 4, rewiring: float = 0.3
+) -> np.ndarray:
+    """A ring in which everyone knows its nearest, some edges of which lead elsewhere.
+
+    Edge after edge of the ring lattice keeps its first node, and with probability ``rewiring`` gets a new
+    second one, uniform among the nodes that its first is not joined to. That changes no number of edges.
+
+    Args:
+      rng: Consumed.
+      n: Nodes.
+      neighbours: ``k``, even: everyone starts joined to ``k / 2`` nodes on either side.
+      rewiring: Probability.
+
+    Returns:
+      ``[E, 2]`` int64; ``E = n k / 2`` where ``n > k``, all pairs where ``n`` is less.
+
+    Raises:
+      ConfigError: An odd or negative ``neighbours``, or no probability.
+
+    References:
+      Watts and Strogatz 1998, "Collective dynamics of 'small-world' networks", Nature 393, methods.
+    """
+    check_count("neighbours", neighbours, 0)
+    check_probability("rewiring", rewiring)
+    if neighbours % 2:
+        raise ConfigError(
+            f"neighbours: half of them are on either side, got {neighbours}; give an even number"
+        )
+    joined = np.zeros((n, n), dtype=bool)
+    lattice = []
+    for step in range(1, neighbours // 2 + 1):
+        for u in range(n):
+            v = (u + step) % n
+            if u != v and not joined[u, v]:  # A small ring comes round to its own edges.
+                joined[u, v] = joined[v, u] = True
+                lattice.append((u, v))
+    coins = rng.random(len(lattice))
+    for (u, v), coin in zip(lattice, coins.tolist(), strict=True):
+        free = np.flatnonzero(~joined[u])
+        free = free[free != u]
+        if coin < rewiring and len(free):
+            w = int(rng.choice(free))
+            joined[u, v] = joined[v, u] = False
+            joined[u, w] = joined[w, u] = True
+    return np.argwhere(np.triu(joined))
+
+
+def barabasi_albert(rng: np.random.Generator, n: int, *, links: int = 2) -> np.ndarray:
+    """Nodes come one by one and prefer those that many are joined to.
+
+    The first ``links`` nodes are there without edges; the next one is joined to all of them; every later
+    one to ``links`` different nodes, drawn one after another in proportion to their degrees.
+
+    Args:
+      rng: Consumed.
+      n: Nodes.
+      links: ``m``, edges of each newcomer.
+
+    Returns:
+      ``[E, 2]`` int64; ``E = m (n - m)`` where ``n > m``, none where it is not.
+
+    Raises:
+      ConfigError: A ``links`` below 1.
+
+    References:
+      Barabási and Albert 1999, "Emergence of scaling in random networks", Science 286.
+    """
+    check_count("links", links, 1)
+    degree = np.zeros(max(n, 1))
+    edges = []
+    for v in range(links, n):
+        weights = degree[:v] if v > links else np.ones(v)
+        others = rng.choice(v, size=links, replace=False, p=weights / weights.sum())
+        degree[others] += 1
+        degree[v] = links
+        edges += [(int(u), v) for u in np.sort(others)]
+    return np.array(edges, dtype=np.int64).reshape(-1, 2)
+
+
+def stochastic_block(
+    rng: np.random.Generator, n: int, *, blocks: int = 4, p_in: float = 0.3, p_out: float = 0.001
+) -> np.ndarray:
+    """Blocks of nodes, dense inside and hardly joined to each other.
+
+    Args:
+      rng: Consumed.
+      n: Nodes; node ``i`` is in block ``i * blocks // n``, so that sizes differ by one at most.
+      blocks: How many.
+      p_in: Probability of an edge within a block.
+      p_out: Probability of an edge between blocks.
+
+    Returns:
+      ``[E, 2]`` int64.
+
+    Raises:
+      ConfigError: No block, or no probability.
+
+    References:
+      Holland, Laskey and Leinhardt 1983, "Stochastic blockmodels: first steps", Social Networks 5.
+    """
+    check_count("blocks", blocks, 1)
+    check_probability("p_in", p_in)
+    check_probability("p_out", p_out)
+    block = np.arange(n) * blocks // max(n, 1)
+    first, second = np.triu_indices(n, 1)
+    probability = np.where(block[first] == block[second], p_in, p_out)
+    return np.stack([first, second], axis=1)[rng.random(len(first)) < probability]
+
+
+TOPOLOGIES: Final[Mapping[str, Topology]] = MappingProxyType(
+    {
+        "erdos-renyi": erdos_renyi,
+        "watts-strogatz": watts_strogatz,
+        "barabasi-albert": barabasi_albert,
+        "stochastic-block": stochastic_block,
+    }
+)
+"""By name; the defaults of their parameters are those of REGAL's synthetic data."""
+
+
+def orient(rng: np.random.Generator, n: int, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sources and targets of ``edges`` under a random order of the nodes, renumbered in that order.
+
+    Every edge points from the earlier node to the later one, so that ``source < target`` everywhere and no
+    cycle can be.
+    """
+    rank = rng.permutation(n)
+    ends = np.sort(rank[edges.reshape(-1, 2)], axis=1)
+    ends = ends[np.lexsort((ends[:, 1], ends[:, 0]))]
+    return ends[:, 0], ends[:, 1]

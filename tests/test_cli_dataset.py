@@ -1,0 +1,90 @@
+"""`regal-jax dataset` as scripts use it."""
+
+import json
+import pathlib
+
+import pytest
+
+from regal_jax.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.setattr("regal_jax.cli.optimize._use_compilation_cache", lambda: None)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*args):
+    return main([str(a) for a in args])
+
+
+def build(*args):
+    return run("dataset", "build", "--train", 3, "--validation", 1, "--test", 1, "--out", "set", *args)
+
+
+def test_build_and_show(capsys):
+    assert build("--no-filter", "--seed", 4) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith("3 train, 1 validation, 1 test\n")
+    assert "saved to set" in out
+    assert build("--no-filter", "--seed", 4, "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+    assert run("dataset", "show", "set") == 0
+    out = capsys.readouterr().out
+    assert "set: 5 graphs, 0 broken files" in out
+    assert "train: 3 graphs, 3 topologies" in out
+    (path,) = pathlib.Path("set/test").iterdir()
+    assert run("dataset", "show", path) == 0
+    assert "graphs: 1 graphs, 1 topologies" in capsys.readouterr().out
+    path.write_text("node {")
+    assert run("dataset", "show", "set") == 0
+    out, err = capsys.readouterr()
+    assert "set: 4 graphs, 1 broken files" in out
+    assert err.count("\n") == 1
+    assert path.name in err
+
+
+def test_the_filter_is_used_and_its_limits_are_recorded(capsys):
+    assert build("--low-limit", 100, "--high-limit", 500, "--improvement", 0.02, "--archive") == 0
+    with open("set/manifest.json") as file:
+        manifest = json.load(file)
+    recorded = manifest["settings"]["filter"]
+    assert (recorded["low"], recorded["high"], recorded["improvement"]) == (100, 500, 0.02)
+    assert sum(row["kept"] for row in manifest["candidates"].values()) == 5
+    assert run("dataset", "show", "set/train.tar.gz") == 0
+    assert "train: 3 graphs" in capsys.readouterr().out
+    assert build("--low-limit", 100, "--high-limit", 600, "--improvement", 0.02, "--archive") == 2
+    assert "a set was begun there with filter" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--no-filter", "--low-limit", 200], "leave out the limits"),
+        (["--low-limit", 10], "low: must be"),
+        (["--high-limit", 1000], "high: must be"),
+        (["--train", -1], "must be at least 0"),
+        (["--seed", -1], "must be from 0"),
+        (["--jobs", 0], "must be at least 1"),
+        (["--out", "occupied"], "not empty"),
+        (["--out", "absent/\0"], "null"),
+    ],
+)
+def test_bad_input_exits_2_with_one_line(arguments, said, tmp_path, capsys):
+    (tmp_path / "occupied").mkdir()
+    (tmp_path / "occupied" / "thesis.txt").write_text("mine")
+    try:
+        code = build(*arguments)
+    except SystemExit as stop:
+        code = stop.code
+    err = capsys.readouterr().err
+    assert code == 2
+    assert err.count("\n") == 1, err
+    assert said in err
+
+
+def test_show_of_nothing(capsys):
+    for path in ("absent", "."):
+        assert run("dataset", "show", path) == 2
+        assert capsys.readouterr().err.count("\n") == 1

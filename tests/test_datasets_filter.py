@@ -1,0 +1,97 @@
+"""Room for improvement: the filter against two separate searches, and on graphs whose answer is known."""
+
+import numpy as np
+import pytest
+
+from regal_jax import optimize_many
+from regal_jax.api import RoomForImprovement
+from regal_jax.datasets import Recipe, build_set, draw_candidate, generate
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster
+
+SMALL = Recipe(("barabasi-albert",), least_ops=26, most_ops=30)
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    return [draw_candidate(SMALL, 0, "train", i, 0).graph for i in range(6)]
+
+
+def searched(graphs, room):
+    """Plans with the low limit and with the high one, from two runs each, replayed exactly."""
+    options = {"warm_start": False, "key": room.seed, "progress": False}
+    low, high = (optimize_many(graphs, room.cluster, evaluations=n, **options) for n in (room.low, room.high))
+    return list(zip(low, high, strict=True))
+
+
+def test_it_says_what_two_searches_say(graphs):
+    room = RoomForImprovement(200, 1500, improvement=0.11)
+    answers = room(graphs)
+    assert answers == [1 - high.makespan / low.makespan >= 0.11 for low, high in searched(graphs, room)]
+    assert len(set(answers)) == 2  # Else the test tells nothing.
+
+
+def test_company_and_order_change_no_answer(graphs):
+    room = RoomForImprovement(200, 1500, improvement=0.11)
+    answers = room(graphs)
+    assert room(graphs[::-1]) == answers[::-1]
+    assert room(graphs[2:5]) == answers[2:5]
+    assert room([]) == []
+
+
+def test_no_room_in_a_chain_and_plenty_in_a_wide_graph():
+    # A chain takes the sum of its runtimes wherever its ops are: transfers cost nothing.
+    easy = generate("chain", 25, 0)
+    wide = generate("regal-barabasi-albert", 30, 0)
+    room = RoomForImprovement(100, 3000, improvement=0.1)
+    assert room([easy, wide]) == [False, True]
+    ((low, high),) = searched([wide], room)
+    assert high.makespan <= 0.9 * low.makespan
+
+
+def test_memory_that_only_the_longer_search_meets_is_room(graphs):
+    graph = graphs[0]
+    # Plans for the makespan alone; capacities between what single devices need and all bytes.
+    total = graph.tensor_bytes.sum()
+    found = set()
+    for share in np.linspace(0.15, 0.6, 16):
+        room = RoomForImprovement(100, 1500, improvement=0.99, cluster=Cluster.uniform(2, int(share * total)))
+        (kept,) = room([graph])
+        ((low, high),) = searched([graph], room)
+        assert kept == (high.feasible and not low.feasible)
+        found.add(kept)
+        if kept:
+            break
+    assert found == {False, True}
+
+
+def test_limits_that_cannot_be_are_refused():
+    for arguments, message in (
+        ({"low": 99}, "low: must be a whole number of evaluations, at least 100: 99"),
+        ({"low": 500, "high": 500}, "high: must be a whole number of evaluations, at least 501: 500"),
+        ({"improvement": 0}, "improvement: must be a share between 0 and 1, got 0"),
+        ({"improvement": float("nan")}, "improvement: must be"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            RoomForImprovement(**arguments)
+
+
+@pytest.mark.slow
+def test_a_filtered_set_is_the_same_from_one_process_and_from_two(tmp_path):
+    room = RoomForImprovement(100, 1000, improvement=0.05)
+    trees = []
+    for jobs in (1, 2):
+        folder = tmp_path / str(jobs)
+        build_set(folder, sizes={"train": 70, "test": 5}, keep=room, jobs=jobs)
+        trees.append({p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()})
+    assert trees[0] == trees[1]
+    assert len(trees[0]) == 76
+
+
+@pytest.mark.slow
+def test_the_defaults_keep_about_what_the_documents_say():
+    room = RoomForImprovement()
+    for topology, share in (("erdos-renyi", 0.47), ("watts-strogatz", 0.72)):
+        recipe = Recipe((topology,))
+        kept = room([draw_candidate(recipe, 0, "train", i, 0).graph for i in range(100)])
+        assert np.mean(kept) == pytest.approx(share, abs=0.05)

@@ -1,0 +1,140 @@
+"""Reading sets: folders, archives and single files, whole and broken."""
+
+import gzip
+import io
+import tarfile
+import warnings
+
+import pytest
+
+from regal_jax.datasets import Recipe, build_set, generate, read_set
+from regal_jax.errors import FormatError
+from regal_jax.importers import format_cost_graph, save_graph
+
+GOOD = format_cost_graph(generate("chain", 3, 0))
+
+
+def archive(path, members, mode="w:gz"):
+    with tarfile.open(path, mode) as file:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            file.addfile(info, io.BytesIO(data))
+    return path
+
+
+def hashes(found):
+    return sorted(graph.content_hash for graph in found.graphs)
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    root = tmp_path_factory.mktemp("sets")
+    settings = {"sizes": {"train": 4, "test": 2}, "recipe": Recipe(least_ops=3, most_ops=9)}
+    build_set(root / "files", **settings)
+    build_set(root / "archives", archive=True, **settings)
+    return root
+
+
+def test_a_folder_its_archives_and_one_archive_hold_the_same(sets, tmp_path):
+    files, archives = read_set(sets / "files"), read_set(sets / "archives")
+    assert files.names == archives.names
+    assert hashes(files) == hashes(archives)
+    assert files.splits == archives.splits == ["test"] * 2 + ["train"] * 4
+    train = read_set(sets / "archives" / "train.tar.gz")
+    assert hashes(train) == hashes(read_set(sets / "files" / "train"))
+    one = next((sets / "files" / "train").iterdir())
+    assert read_set(one).names == (one.name,)
+    # As DeepMind's release comes: one archive with all splits, under a folder of its own.
+    for name, mode in (("all.tar.gz", "w:gz"), ("all.tgz", "w:gz"), ("all.tar", "w")):
+        with tarfile.open(tmp_path / name, mode) as file:
+            file.add(sets / "files", "synthetic-graphs")
+        found = read_set(tmp_path / name)
+        assert hashes(found) == hashes(files)
+        assert sorted(found.splits) == files.splits
+    assert {g.name for g in found.graphs} == {n.split("/")[-1].split(".")[0] for n in files.names}
+
+
+def test_archives_say_nothing_of_who_wrote_them_and_when(sets):
+    path = sets / "archives" / "train.tar.gz"
+    assert path.read_bytes()[3:8] == bytes(5)  # gzip: no name, no time
+    with tarfile.open(path) as file:
+        members = file.getmembers()
+    assert [m.name for m in members] == sorted(m.name for m in members)
+    assert {(m.mtime, m.uid, m.gid, m.uname, m.gname, m.mode) for m in members} == {(0, 0, 0, "", "", 0o644)}
+
+
+BROKEN = {
+    "train/graph_1.pbtxt": b"node {{{",
+    "train/graph_2.pbtxt": b"",
+    "train/graph_3.pbtxt": b"\xff\xfe",
+    "train/graph_4.pbtxt": b'node { name: "a" control_input: 0 }',
+    "train/graph_5.json": b"[1",
+}
+
+
+def test_broken_members_are_named_skipped_and_counted(tmp_path):
+    members = {**BROKEN, "train/graph_0.pbtxt": GOOD.encode(), "README.md": b"#", "._graph_6.pbtxt": b"x"}
+    path = archive(tmp_path / "set.tar.gz", members)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = read_set(path)
+    assert found.names == ("train/graph_0.pbtxt",)
+    assert len(found.broken) == len(caught) == len(BROKEN)
+    for name, line, warning in zip(BROKEN, found.broken, caught, strict=True):
+        assert line.startswith(f"{path}: {name}: ")
+        assert "\n" not in line
+        assert str(warning.message) == f"{line}; skipped"
+
+
+def test_broken_files_of_a_folder_too(tmp_path):
+    save_graph(generate("chain", 3, 0), tmp_path / "a.pbtxt")
+    (tmp_path / "b.pbtxt").write_text("node {{{")
+    (tmp_path / "c.txt").write_text("not asked for")
+    with pytest.warns(UserWarning, match=r"b\.pbtxt: line 1: not a CostGraphDef.*skipped"):
+        found = read_set(tmp_path)
+    assert (len(found.graphs), len(found.broken)) == (1, 1)
+
+
+def test_many_broken_files_are_not_a_thousand_warnings(tmp_path):
+    members = {f"{i}.pbtxt": b"{" for i in range(30)} | {"good.pbtxt": GOOD.encode()}
+    path = archive(tmp_path / "set.tar", members, "w")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = read_set(path)
+    assert len(found.broken) == 30
+    assert len(caught) == 21
+    assert "30 broken files skipped in all" in str(caught[-1].message)
+
+
+def test_a_truncated_archive_gives_what_came_before(tmp_path):
+    members = {f"{i}.stg": b"1\n0 0 0\n1 3 1 0\n2 0 1 1\n" for i in range(400)}
+    path = archive(tmp_path / "set.tar.gz", members)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    with pytest.warns(UserWarning, match=r"set\.tar\.gz: damaged archive"):
+        found = read_set(path)
+    assert 0 < len(found.graphs) < 400
+    assert len(found.broken) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*skipped")
+def test_nothing_to_be_had_is_an_error(tmp_path):
+    with pytest.raises(FormatError, match=r"absent: no such file or folder"):
+        read_set(tmp_path / "absent")
+    with pytest.raises(FormatError, match=r"no graphs in it; files must end in \.json"):
+        read_set(tmp_path)
+    with pytest.raises(FormatError, match=r"none of 5 files in it is a graph; the first: .*graph_1\.pbtxt"):
+        read_set(archive(tmp_path / "set.tar", BROKEN, "w"))
+    (tmp_path / "noise.tar.gz").write_bytes(gzip.compress(b"noise" * 1000))
+    with pytest.raises(FormatError, match=r"noise\.tar\.gz: damaged archive"):
+        read_set(tmp_path / "noise.tar.gz")
+    (tmp_path / "one.pbtxt").write_text("{")
+    with pytest.raises(FormatError, match=r"one\.pbtxt: line 1: not a CostGraphDef"):
+        read_set(tmp_path / "one.pbtxt")
+
+
+def test_names_that_lead_out_of_the_archive_write_nothing(tmp_path):
+    (tmp_path / "in").mkdir()
+    path = archive(tmp_path / "in" / "set.tar", {"../../evil.pbtxt": GOOD.encode()}, "w")
+    assert len(read_set(path).graphs) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["in"]
