@@ -5,6 +5,7 @@ import sys
 from typing import Any, NoReturn
 
 from regal_jax.cli import commands
+from regal_jax.cli.corpus import add_corpus
 from regal_jax.cli.optimize import optimize
 
 __all__ = ["OneLineParser", "build_parser", "count"]
@@ -208,4 +209,5 @@ def build_parser() -> argparse.ArgumentParser:
         )
     )
     _others(subparsers)
+    add_corpus(subparsers, count, _seconds)
     return parser
