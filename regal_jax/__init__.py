@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from regal_jax.api import optimize, optimize_many
     from regal_jax.examples import load_example
     from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
-    from regal_jax.importers import from_jax, from_onnx, load_graph, save_graph
+    from regal_jax.importers import from_jax, from_onnx, from_torch, load_graph, save_graph
     from regal_jax.plan import Plan
     from regal_jax.search import BrkgaConfig
 
@@ -22,6 +22,7 @@ __all__ = [
     "Plan",
     "from_jax",
     "from_onnx",
+    "from_torch",
     "load_example",
     "load_graph",
     "optimize",
@@ -33,7 +34,7 @@ _ROOMS = {
     "api": ("optimize", "optimize_many"),
     "examples": ("load_example",),
     "graph": ("Cluster", "ComputationGraph", "GraphBuilder"),
-    "importers": ("from_jax", "from_onnx", "load_graph", "save_graph"),
+    "importers": ("from_jax", "from_onnx", "from_torch", "load_graph", "save_graph"),
     "plan": ("Plan",),
     "search": ("BrkgaConfig",),
 }

@@ -17,6 +17,7 @@ from regal_jax.importers.wfformat import parse_wfformat
 
 if TYPE_CHECKING:
     from regal_jax.importers.jax_program import from_jax
+    from regal_jax.importers.torch_module import from_torch
 
 __all__ = [
     "FORMATS",
@@ -28,6 +29,7 @@ __all__ = [
     "format_stg",
     "from_jax",
     "from_onnx",
+    "from_torch",
     "load_graph",
     "parse_cost_graph",
     "parse_native",
@@ -37,8 +39,11 @@ __all__ = [
 ]
 
 
+# Only these need jax or torch: reading a file must not wait for them.
+_LAZY = {"from_jax": "jax_program", "from_torch": "torch_module"}
+
+
 def __getattr__(name: str) -> Any:
-    # Only `from_jax` needs jax: reading a file must not wait for it.
-    if name != "from_jax":
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module("regal_jax.importers.jax_program").from_jax
+    return getattr(importlib.import_module(f"regal_jax.importers.{_LAZY[name]}"), name)

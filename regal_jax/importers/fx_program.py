@@ -1,0 +1,241 @@
+"""An FX graph of ATen ops as one flat list of calls: subgraphs inlined, aliases and dead code gone."""
+
+import dataclasses
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import torch
+from torch.fx.node import map_arg
+
+from regal_jax.errors import FormatError
+
+__all__ = ["Call", "Program", "Value", "flatten", "is_view", "tensor_bytes"]
+
+_INLINED: Final = frozenset({
+    "wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint", "wrap_activation_checkpoint",
+    "invoke_subgraph", "wrap", "hints_wrapper", "inline_asm_elementwise_wrapper",
+})  # fmt: skip
+"""Higher-order ops that mean no more than their body."""
+_SAME: Final = frozenset({"aten.detach", "aten.alias", "aten.lift_fresh", "aten.detach_"})
+"""Ops that return their operand itself: they are no ops of the graph at all."""
+_UNDECLARED_VIEWS: Final = frozenset({"aten._unsafe_view", "aten.empty", "aten.empty_like", "aten.empty_strided"})
+"""Ops that do nothing at run time though their schemas declare no alias."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Value:
+    """A tensor that the program holds at some time; equal only to itself.
+
+    Attributes:
+      tensor: A fake or meta tensor of its shape and dtype.
+    """
+
+    tensor: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Call:
+    """One op.
+
+    Attributes:
+      kind: Its name without the overload, e.g. ``"aten.addmm"``.
+      target: The `torch._ops.OpOverload`, or a higher-order op.
+      scope: Path of the module that it stands in, ``"layer1.0.conv1"``; ``"backward"`` or ``"adam"`` in
+        what comes after the forward pass.
+      args: Its arguments, tensors in them fake.
+      kwargs: Its keyword arguments.
+      result: What it returns: fake tensors, or lists of them.
+      inputs: The distinct values that it reads.
+      outputs: The values that it makes, used or not.
+      bodies: Sub-programs that it runs (``torch.cond``).
+    """
+
+    kind: str
+    target: Any
+    scope: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    bodies: tuple["Program", ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Program:
+    """A flat program; calls stand in program order.
+
+    Attributes:
+      constants: Tensors that stand in the graph itself, those that are read.
+      calls: Only those that an output needs.
+      outputs: What it returns, in order; what is no tensor is `None`.
+    """
+
+    constants: tuple[Value, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[Value | None, ...]
+
+
+def flatten(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Program:
+    """The flat program of an FX graph whose nodes are ATen ops.
+
+    Args:
+      module: The graph; every node's ``meta["val"]`` is there.
+      inputs: What its placeholders stand for: a `Value`, or whatever is no tensor.
+
+    Raises:
+      FormatError: A size that depends on data.
+    """
+    constants: list[Value] = []
+    state = _Flattener(constants)
+    outputs = tuple(v if isinstance(v, Value) else None for v in _flat(state.run(module, inputs)))
+    needed = {v for v in outputs if v is not None}
+    live: list[Call] = []
+    for call in reversed(state.calls):
+        if not needed.isdisjoint(call.outputs):
+            live.append(call)
+            needed.update(call.inputs)
+    return Program(tuple(v for v in constants if v in needed), tuple(reversed(live)), outputs)
+
+
+class _Flattener:
+    """Collects calls and the constants met on the way."""
+
+    def __init__(self, constants: list[Value]) -> None:
+        self.constants = constants
+        self.calls: list[Call] = []
+        self.of_attribute: dict[int, Value] = {}
+
+    def run(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        """Adds the calls of ``module``; returns what it returns, values for tensors."""
+        env: dict[torch.fx.Node, Any] = {}
+        given = iter(inputs)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                env[node] = next(given)
+            elif node.op == "get_attr":
+                env[node] = self.attribute(module, str(node.target))
+            elif node.op == "output":
+                return map_arg(node.args[0], env.__getitem__)
+            elif node.target is operator.getitem:
+                env[node] = env[node.args[0]][node.args[1]]
+            else:
+                env[node] = self.call(node, env)
+        return ()
+
+    def attribute(self, module: torch.fx.GraphModule, path: str) -> Any:
+        """A subgraph, or the value of a constant tensor."""
+        found = operator.attrgetter(path)(module)
+        if not isinstance(found, torch.Tensor):
+            return found
+        if id(found) not in self.of_attribute:
+            self.of_attribute[id(found)] = Value(found)
+            self.constants.append(self.of_attribute[id(found)])
+        return self.of_attribute[id(found)]
+
+    def call(self, node: torch.fx.Node, env: dict[torch.fx.Node, Any]) -> Any:
+        kind = _kind(node.target)
+        args = map_arg(node.args, env.__getitem__)
+        graphs = [a for a in _flat(args) if isinstance(a, torch.fx.GraphModule)]
+        if kind in _INLINED and len(graphs) == 1:
+            operands = list(_flat((args, map_arg(node.kwargs, env.__getitem__))))
+            count = sum(n.op == "placeholder" for n in graphs[0].graph.nodes)
+            return self.run(graphs[0], operands[len(operands) - count :])
+        result = node.meta.get("val")
+        if kind in _SAME and isinstance(args[0], Value):
+            return args[0]
+        values = _values(result, str(node.name), kind)
+        read = [v for n in node.all_input_nodes for v in _flat(env[n]) if isinstance(v, Value)]
+        call = Call(
+            kind=kind,
+            target=node.target,
+            scope=_scope(node),
+            args=tuple(_tensors(args)),
+            kwargs=dict(map_arg(node.kwargs, lambda n: _tensors(env[n]))),  # pyright: ignore
+            result=result,
+            inputs=tuple(dict.fromkeys(read)),
+            outputs=tuple(v for v in _flat(values) if isinstance(v, Value)),
+            bodies=tuple(self.body(graph) for graph in graphs),
+        )
+        if call.outputs:
+            self.calls.append(call)
+        return values
+
+    def body(self, graph: torch.fx.GraphModule) -> Program:
+        holes = [n.meta.get("val") for n in graph.graph.nodes if n.op == "placeholder"]
+        return flatten(graph, [Value(v) if isinstance(v, torch.Tensor) else v for v in holes])
+
+
+def _kind(target: Any) -> str:
+    packet = getattr(target, "overloadpacket", None)
+    if packet is not None:
+        return str(packet)
+    name = getattr(target, "name", None)
+    return str(name() if callable(name) else getattr(target, "__name__", target))
+
+
+def _scope(node: torch.fx.Node) -> str:
+    """The innermost module that the node stands in, as the user's ``named_modules`` calls it."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next((str(entry[0]) for entry in reversed(list(stack.values()))), "")
+    path = path.removeprefix("L['self']").lstrip(".")
+    return "/".join(filter(None, (str(node.meta.get("phase", "")), path)))
+
+
+def _values(result: Any, name: str, kind: str) -> Any:
+    """``result`` with a new `Value` for each tensor."""
+    if isinstance(result, torch.Tensor):
+        if not all(isinstance(size, int) for size in result.shape):
+            raise FormatError(
+                f"the size of {name!r} ({kind}) depends on the data: {tuple(result.shape)}; "
+                "only static shapes have a graph, so rewrite that part of the module"
+            )
+        return Value(result)
+    if isinstance(result, (tuple, list)):
+        return [_values(item, name, kind) for item in result]
+    if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise FormatError(
+            f"{name!r} ({kind}) is a number that depends on the data; "
+            "only static programs have a graph, so rewrite that part of the module"
+        )
+    return result
+
+
+def _tensors(args: Any) -> Any:
+    if isinstance(args, Value):
+        return args.tensor
+    if isinstance(args, (tuple, list)):
+        return [_tensors(item) for item in args]
+    if isinstance(args, dict):
+        return {key: _tensors(item) for key, item in args.items()}
+    return args
+
+
+def _flat(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from _flat(item)
+    else:
+        yield tree
+
+
+def is_view(call: Call) -> bool:
+    """Does the op only rename memory? Told by the aliases that its schema declares."""
+    if call.kind in _UNDECLARED_VIEWS:
+        return True
+    schema = getattr(call.target, "_schema", None)
+    if schema is None or not schema.returns:
+        return False
+    aliases = [r.alias_info is not None and not r.alias_info.is_write for r in schema.returns]
+    first = call.args[0] if call.args and isinstance(call.args[0], torch.Tensor) else None
+    # `to` and its like may return their operand, and copy whenever anything changes.
+    same = all(first is None or v.tensor.dtype == first.dtype for v in call.outputs)
+    return all(aliases) and (same or call.kind in ("aten.view", "aten.view_as_real", "aten.view_as_complex"))
+
+
+def tensor_bytes(value: Value) -> int:
+    """Exact size: elements times the size of the dtype."""
+    return value.tensor.numel() * value.tensor.element_size()

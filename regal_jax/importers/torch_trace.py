@@ -1,0 +1,245 @@
+"""A PyTorch module as an FX graph of ATen ops: forward, with its gradient, or with a step of Adam."""
+
+import contextlib
+import copy
+import dataclasses
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+import torch.fx.traceback
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from regal_jax.errors import FormatError
+
+__all__ = ["FORMS", "Held", "Trace", "trace"]
+
+FORMS: Final = ("forward", "gradient", "training-step")
+
+_FOREIGN = ("torch", "functorch", "sympy", "copyreg")
+_ADAM_LR, _ADAM_BETA1, _ADAM_BETA2, _ADAM_EPS = 1e-3, 0.9, 0.999, 1e-8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """What a placeholder of the traced graph stands for.
+
+    Attributes:
+      name: Path of a parameter or buffer, name of an input.
+      tensor: A fake tensor of its shape; of no tensor (a number among the arguments), the thing itself.
+      leaf: Which of the flattened arguments an input is; `None` for parameters, buffers, constants.
+      replaced: The program returns a new value of it.
+    """
+
+    name: str
+    tensor: Any
+    leaf: int | None = None
+    replaced: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trace:
+    """An FX graph of functional ATen ops and what its placeholders are."""
+
+    module: torch.fx.GraphModule
+    held: tuple[Held, ...]
+
+
+def trace(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    form: str,
+    loss: Callable[[Any], Any] | None,
+    name: str,
+) -> Trace:
+    """Traces ``module``; nothing is computed, and the module is left as it was.
+
+    Args:
+      module: The module.
+      args: Its positional arguments; tensors may be on any device, ``meta`` included.
+      kwargs: Its keyword arguments.
+      form: One of `FORMS`.
+      loss: What the module returns -> the scalar that is differentiated.
+      name: Of the module, for messages.
+
+    Raises:
+      FormatError: PyTorch cannot trace it (the cause is kept).
+    """
+    with _quiet():
+        try:
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+            with mode:
+                twin = _twin(module)
+                fake_args, fake_kwargs = pytree.tree_map(_fake, (tuple(args), dict(kwargs)))
+            exported = torch.export.export(twin, fake_args, fake_kwargs, strict=False)
+            # With no table of decompositions this only makes in-place ops functional.
+            exported = exported.run_decompositions({})
+            held = _held(exported, twin, pytree.tree_leaves((fake_args, fake_kwargs)))
+            if form == "forward":
+                return Trace(exported.graph_module, tuple(held))
+            with mode:
+                return _with_gradient(exported, held, loss, form == "training-step")
+        except FormatError:
+            raise
+        # Tracing runs the user's code, which may raise anything.
+        except Exception as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise FormatError(
+                f"cannot trace {name!r}: {type(error).__name__}: {(lines or [''])[0][:200]} "
+                "(torch.export must take it on these arguments: no control flow that depends on data; "
+                "see the cause)"
+            ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences what PyTorch says of its own inside while it traces; the user's warnings pass."""
+    loggers = [logging.getLogger(name) for name in ("torch.export", "torch.fx", "torch._export")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        for name in _FOREIGN:
+            warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def _fake(leaf: Any) -> Any:
+    """A tensor of the same shape on the CPU that holds nothing; called under the fake mode."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu")
+    if isinstance(leaf, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad=leaf.requires_grad)
+    return made
+
+
+def _twin(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy of ``module`` with fake tensors, all on one device: no weight is copied."""
+    memo: dict[int, Any] = {}
+    for part in module.modules():
+        for table in (part._parameters, part._buffers, vars(part)):
+            for tensor in table.values():
+                if isinstance(tensor, torch.Tensor) and id(tensor) not in memo:
+                    memo[id(tensor)] = _fake(tensor)
+    return copy.deepcopy(module, memo)
+
+
+def _held(exported: torch.export.ExportedProgram, twin: torch.nn.Module, leaves: Sequence[Any]) -> list[Held]:
+    """Names and tensors of the placeholders, in order."""
+    signature = exported.graph_signature
+    replaced = set(signature.buffers_to_mutate.values()) | set(signature.user_inputs_to_mutate.values())
+    state = {**exported.state_dict, **dict(twin.named_buffers()), **dict(twin.named_parameters())}
+    held, leaf = [], 0
+    for spec in signature.input_specs:
+        target, name = spec.target, getattr(spec.arg, "name", "")
+        if spec.kind.name == "USER_INPUT":
+            held.append(Held(name, leaves[leaf], leaf, name in replaced))
+            leaf += 1
+        elif spec.kind.name in ("PARAMETER", "BUFFER"):
+            tensor = state[target] if target in state else exported.constants[str(target)]
+            held.append(Held(str(target), tensor, None, target in replaced))
+        else:
+            held.append(Held(str(target or name), exported.constants.get(str(target))))
+    return held
+
+
+def _with_gradient(
+    exported: torch.export.ExportedProgram,
+    held: list[Held],
+    loss: Callable[[Any], Any] | None,
+    step: bool,
+) -> Trace:
+    """The exported forward pass, run under autograd and traced once more."""
+    outs = [spec.kind.name for spec in exported.graph_signature.output_specs]
+    trained = [
+        i
+        for i, h in enumerate(held)
+        if isinstance(h.tensor, torch.nn.Parameter) and h.tensor.requires_grad and h.leaf is None
+    ]
+    if not trained:
+        raise FormatError("the module has no parameter that requires a gradient; use form='forward'")
+    moments = [torch.empty_like(held[i].tensor, requires_grad=False) for i in trained for _ in "mv"] if step else []
+
+    def program(*flat: Any) -> list[Any]:
+        own, state = flat[: len(held)], flat[len(held) :]
+        with torch.enable_grad():
+            given = [own[i] if i in tensors else h.tensor for i, h in enumerate(held)]
+            results = list(torch.fx.Interpreter(exported.graph_module).run(*given))
+            after = [r for r, kind in zip(results, outs, strict=True) if kind != "USER_OUTPUT"]
+            user = [r for r, kind in zip(results, outs, strict=True) if kind == "USER_OUTPUT"]
+            scalar = _scalar(user, loss, exported.call_spec.out_spec)
+            with _marked("backward"):
+                parameters = [own[i] for i in trained]
+                gradients = torch.autograd.grad(scalar, parameters, allow_unused=True)
+        if not step:
+            return [scalar.detach(), *gradients, *after]
+        with torch.no_grad(), _marked("adam"):
+            updated = [
+                new
+                for k, (p, g) in enumerate(zip(parameters, gradients, strict=True))
+                if g is not None
+                for new in _adam(p, g, state[2 * k], state[2 * k + 1])
+            ]
+        return [scalar.detach(), *updated, *after]
+
+    tensors = {i for i, h in enumerate(held) if isinstance(h.tensor, torch.Tensor)}
+    flat = [h.tensor for h in held] + moments
+    with torch.fx.traceback.preserve_node_meta():
+        graph = make_fx(program, tracing_mode="real")(*flat)
+        if any(_mutates(node) for node in graph.graph.nodes):
+            graph = make_fx(torch.func.functionalize(torch.fx.Interpreter(graph).run))(*flat)
+    names = [f"adam/{which}/{held[i].name}" for i in trained for which in ("m", "v")]
+    if step:
+        held = [dataclasses.replace(h, replaced=h.replaced or i in trained) for i, h in enumerate(held)]
+        held += [Held(n, t, replaced=True) for n, t in zip(names, moments, strict=True)]
+    return Trace(graph, tuple(held))
+
+
+def _scalar(outputs: list[Any], loss: Callable[[Any], Any] | None, spec: Any) -> torch.Tensor:
+    if loss is not None:
+        scalar = loss(pytree.tree_unflatten(outputs, spec))
+        if not isinstance(scalar, torch.Tensor) or scalar.numel() != 1 or not scalar.requires_grad:
+            raise FormatError("loss: must return a tensor of one element that depends on the parameters")
+        return scalar.reshape(())
+    means = [o.mean() for o in outputs if isinstance(o, torch.Tensor) and o.is_floating_point()]
+    means = [mean for mean in means if mean.requires_grad]
+    if not means:
+        raise FormatError("no floating output depends on a parameter: give a loss, or use form='forward'")
+    return sum(means[1:], start=means[0])
+
+
+def _adam(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+    """New parameter and moments, by the ops of `torch.optim.Adam` for one tensor, at its first step."""
+    m = torch.lerp(m, g, 1 - _ADAM_BETA1)
+    v = (v * _ADAM_BETA2).addcmul(g, g, value=1 - _ADAM_BETA2)
+    root = (v.sqrt() / (1 - _ADAM_BETA2) ** 0.5) + _ADAM_EPS
+    return p.addcdiv(m, root, value=-_ADAM_LR / (1 - _ADAM_BETA1)), m, v
+
+
+@contextlib.contextmanager
+def _marked(phase: str) -> Iterator[None]:
+    """Nodes traced inside carry ``meta["phase"]`` and no module."""
+    meta = torch.fx.traceback.current_meta
+    before = dict(meta)
+    meta.pop("nn_module_stack", None)
+    meta["phase"] = phase
+    try:
+        yield
+    finally:
+        meta.clear()
+        meta.update(before)
+
+
+def _mutates(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
