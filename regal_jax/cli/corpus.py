@@ -63,9 +63,7 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def add_corpus(
-    subparsers: Any, count: Callable[[str], int], seconds: Callable[[str], float]
-) -> None:
+def add_corpus(subparsers: Any, count: Callable[[str], int], seconds: Callable[[str], float]) -> None:
     """Adds the command ``corpus`` to a parser.
 
     Args:

@@ -93,12 +93,22 @@ def build_corpus(
                 name: choose(found, forms, only, limit) for name, found in listed.items() if found is not None
             }
             pending = _pending(root, recipes, retry_failures=retry_failures)
-            engine.run([(SOURCES[name], tasks) for name, tasks in pending.items()], packages)
+            # Form by form: whenever a build is stopped, what it has is spread over all sources.
+            engine.run(
+                [
+                    (SOURCES[name], [recipe for recipe in tasks if recipe.form == form])
+                    for form in FORMS
+                    for name, tasks in pending.items()
+                ],
+                packages,
+            )
             document = finish(root)
             return {**document, "complete": not interrupted()}
 
 
-def choose(recipes: Sequence[Recipe], forms: Sequence[str], only: str | None, limit: int | None) -> list[Recipe]:
+def choose(
+    recipes: Sequence[Recipe], forms: Sequence[str], only: str | None, limit: int | None
+) -> list[Recipe]:
     """The recipes of one source that a build is to make."""
     chosen: list[Recipe] = []
     for form in FORMS:

@@ -69,7 +69,9 @@ class Engine:
                     warnings.warn(f"source {source.name!r} is skipped: {why}", stacklevel=2)
                     return None
                 if "unavailable" in message:
-                    warnings.warn(f"source {source.name!r} is skipped: {message['unavailable']}", stacklevel=2)
+                    warnings.warn(
+                        f"source {source.name!r} is skipped: {message['unavailable']}", stacklevel=2
+                    )
                     return None
         return []
 
@@ -105,7 +107,9 @@ class Engine:
                 if message is not None and "fatal" in message:
                     raise ConfigError(f"{message['fatal']}; make room, then run the same command again")
                 if message is not None and "unavailable" in message:
-                    warnings.warn(f"source {source.name!r} is given up: {message['unavailable']}", stacklevel=3)
+                    warnings.warn(
+                        f"source {source.name!r} is given up: {message['unavailable']}", stacklevel=3
+                    )
                     return
                 task = worker.answered()
                 if message is None:
@@ -194,7 +198,9 @@ class _Workers:
         self.failed_starts += 1
         if self.failed_starts < _STARTS:
             return None
-        return Event(event.worker, {"unavailable": f"its worker does not start: {event.worker.last_words()[1]}"})
+        return Event(
+            event.worker, {"unavailable": f"its worker does not start: {event.worker.last_words()[1]}"}
+        )
 
 
 def _without_repeats(source: Source, recipes: Sequence[Recipe]) -> list[Recipe]:

@@ -44,7 +44,7 @@ SOURCES: Final[dict[str, Source]] = {
         Source("keras-applications", f"{__name__}.keras_applications", ("keras", "jax", "optax")),
         Source("keras-hub", f"{__name__}.keras_hub_backbones", ("keras-hub", "keras", "jax", "optax")),
         Source("flax", f"{__name__}.flax_models", ("flax", "jax", "optax")),
-        Source("timm", f"{__name__}.timm_models", ("timm", "torch", "torchvision")),
+        Source("timm", f"{__name__}.timm_models", ("timm", "torch")),
         Source("transformers", f"{__name__}.transformers_models", ("transformers", "torch")),
     )
 }

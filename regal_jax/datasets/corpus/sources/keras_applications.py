@@ -16,9 +16,7 @@ def recipes() -> list[Recipe]:
     """Every model of ``keras.applications`` in every form."""
     names = [name for name, value in vars(keras.applications).items() if callable(value)]
     return [
-        Recipe(
-            "keras-applications", name, family_of(name), form, f"keras.applications.{name}(weights=None)"
-        )
+        Recipe("keras-applications", name, family_of(name), form, f"keras.applications.{name}(weights=None)")
         for name in sorted(names)
         for form in FORMS
     ]
