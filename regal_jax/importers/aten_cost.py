@@ -224,7 +224,5 @@ def call_seconds(call: Call, profile: DeviceProfile) -> float:
     tensors = [*_tensors(call.args), *(v.tensor for v in call.outputs)]
     dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "float32"
     # A complex product is four real ones and as many sums; the count of an FFT is in real ones already.
-    factor = (
-        4 if not _short(call).lstrip("_").startswith("fft") and any(t.is_complex() for t in tensors) else 1
-    )
+    factor = 4 if not _short(call).lstrip("_").startswith("fft") and any(t.is_complex() for t in tensors) else 1
     return profile.seconds(factor * flops, call_traffic(call), dtype, matrix=matrix)

@@ -19,9 +19,7 @@ _INLINED: Final = frozenset({
 """Higher-order ops that mean no more than their body."""
 _SAME: Final = frozenset({"aten.detach", "aten.alias", "aten.lift_fresh", "aten.detach_"})
 """Ops that return their operand itself: they are no ops of the graph at all."""
-_UNDECLARED_VIEWS: Final = frozenset(
-    {"aten._unsafe_view", "aten.empty", "aten.empty_like", "aten.empty_strided"}
-)
+_UNDECLARED_VIEWS: Final = frozenset({"aten._unsafe_view", "aten.empty", "aten.empty_like", "aten.empty_strided"})
 """Ops that do nothing at run time though their schemas declare no alias."""
 
 

@@ -168,9 +168,7 @@ def _with_gradient(
     ]
     if not trained:
         raise FormatError("the module has no parameter that requires a gradient; use form='forward'")
-    moments = (
-        [torch.empty_like(held[i].tensor, requires_grad=False) for i in trained for _ in "mv"] if step else []
-    )
+    moments = [torch.empty_like(held[i].tensor, requires_grad=False) for i in trained for _ in "mv"] if step else []
 
     def program(*flat: Any) -> list[Any]:
         own, state = flat[: len(held)], flat[len(held) :]

@@ -148,7 +148,7 @@ class _Workers:
         self.checked = 0.0
 
     def __enter__(self) -> Self:
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115
+        self.log = tempfile.TemporaryFile()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -45,7 +45,7 @@ class Worker:
     def __init__(self, module: str, events: "queue.Queue[Event]", log: IO[bytes]) -> None:
         environment = {**os.environ, **_ENVIRONMENT}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "regal_jax.datasets.corpus.worker", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -56,19 +56,23 @@ class Worker:
             # Ctrl-C is for the build to handle, which then ends its workers.
             start_new_session=True,
         )
-        self.module = module
+        if process.stdin is None or process.stdout is None:
+            raise OSError("a worker has no pipes")
+        self.process, self.input, self.output = process, process.stdin, process.stdout
         self.task: Any = None
         self.tasks_done = 0
         self.ready = False
         self.verdict: tuple[str, str] | None = None
         self.deadline = time.monotonic() + START_SECONDS
-        threading.Thread(target=self._listen, args=(events,), daemon=True).start()
+        self.listener = threading.Thread(target=self._listen, args=(events,), daemon=True)
+        self.listener.start()
 
     def _listen(self, events: "queue.Queue[Event]") -> None:
-        for line in self.process.stdout or ():
-            # A line that libraries have written, or that death has cut short, is none of ours.
-            with contextlib.suppress(ValueError):
-                events.put(Event(self, json.loads(line)))
+        with contextlib.closing(self.output):
+            for line in self.output:
+                # A line that death has cut short is none.
+                with contextlib.suppress(ValueError):
+                    events.put(Event(self, json.loads(line)))
         events.put(Event(self, None))
 
     def ask(self, task: Any, request: dict[str, Any], seconds: float) -> None:
@@ -78,9 +82,8 @@ class Worker:
           OSError: The worker has died.
         """
         self.task, self.deadline = task, time.monotonic() + seconds
-        if self.process.stdin is not None:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
+        self.input.write(json.dumps(request) + "\n")
+        self.input.flush()
 
     def answered(self) -> Any:
         """Forgets the task, and returns it."""
@@ -117,9 +120,10 @@ class Worker:
                 self.process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=10)
-        if self.process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self.process.stdin.close()
+        with contextlib.suppress(OSError):
+            self.input.close()
+        # It has ended at the end of the output, which whatever the worker has started may hold open.
+        self.listener.join(timeout=10)
 
     def last_words(self) -> tuple[str, str]:
         """Why it has ended: kind of failure and reason."""

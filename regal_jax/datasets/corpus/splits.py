@@ -48,7 +48,7 @@ def partition(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _groups(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The first name, in the alphabet, of the families that each one shares topologies with, at any remove."""
+    """For each family the first, in the alphabet, of those that it shares topologies with, at any remove."""
     parent = {record["family"]: record["family"] for record in records}
 
     def root(family: str) -> str:

@@ -179,7 +179,8 @@ _VISION: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         f"VideoPrism_{n}": (
             "VideoPrism",
             {
-                "num_frames": 8, "patch_size": 18, "hidden_dim": 512, "intermediate_dim": 2048, "num_heads": 8,
+                "num_frames": 8, "patch_size": 18, "num_heads": 8, "hidden_dim": 512,
+                "intermediate_dim": 2048,
                 "num_spatial_layers": n, "num_temporal_layers": 4, "num_auxiliary_layers": 0,
                 "image_shape": (288, 288, 3),
             },
