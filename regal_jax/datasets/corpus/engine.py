@@ -101,32 +101,36 @@ class Engine:
         with _Workers(self, source) as workers:
             while left and not self.interrupted():
                 event = workers.next_event(waiting)
-                if event is None or (event.message is not None and "ready" in event.message):
+                if event is None or "ready" in (event.message or {}):
                     continue
-                worker, message = event.worker, event.message
-                if message is not None and "fatal" in message:
+                worker, message = event.worker, event.message or {}
+                if "fatal" in message:
                     raise ConfigError(f"{message['fatal']}; make room, then run the same command again")
-                if message is not None and "unavailable" in message:
+                if "unavailable" in message:
                     warnings.warn(
                         f"source {source.name!r} is given up: {message['unavailable']}", stacklevel=3
                     )
                     return
                 task = worker.answered()
-                if message is None:
-                    if task is None:
-                        continue
+                if task is None:  # Its death comes after its last answer.
+                    continue
+                if not message:
                     failure, reason = worker.last_words()
                     message = {"failure": failure, "reason": reason}
-                recipe: Recipe = task["recipe"]
                 left -= 1
-                if "record" in message:
-                    provenance = {"package": package, "version": packages.get(package)}
-                    record = {"path": f"{GRAPHS}/{recipe.key}.json.gz", **recipe.to_json(), **provenance}
-                    self.index.append({**record, **message["record"]})
-                    tally.success(message["record"]["topology_hash"])
-                else:
-                    self.failures.append({**recipe.to_json(), **message})
-                    tally.failure()
+                provenance = {"package": package, "version": packages.get(package)}
+                self._write_down(task["recipe"], provenance, message, tally)
+
+    def _write_down(
+        self, recipe: Recipe, provenance: Mapping[str, Any], message: Mapping[str, Any], tally: "_Tally"
+    ) -> None:
+        if "record" not in message:
+            self.failures.append({**recipe.to_json(), **message})
+            tally.failure()
+            return
+        record = {"path": f"{GRAPHS}/{recipe.key}.json.gz", **recipe.to_json(), **provenance}
+        self.index.append({**record, **message["record"]})
+        tally.success(message["record"]["topology_hash"])
 
     def request(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """What a worker is sent for ``task``."""
