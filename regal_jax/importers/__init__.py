@@ -13,11 +13,11 @@ from regal_jax.importers.onnx_model import from_onnx
 from regal_jax.importers.registry import FORMATS, FileFormat, load_graph, save_graph
 from regal_jax.importers.roofline import PROFILES, DeviceProfile
 from regal_jax.importers.stg import format_stg, parse_stg
+from regal_jax.importers.torch_module import from_torch
 from regal_jax.importers.wfformat import parse_wfformat
 
 if TYPE_CHECKING:
     from regal_jax.importers.jax_program import from_jax
-    from regal_jax.importers.torch_module import from_torch
 
 __all__ = [
     "FORMATS",
@@ -39,11 +39,8 @@ __all__ = [
 ]
 
 
-# Only these need jax or torch: reading a file must not wait for them.
-_LAZY = {"from_jax": "jax_program", "from_torch": "torch_module"}
-
-
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    # Only `from_jax` needs jax: reading a file must not wait for it.
+    if name != "from_jax":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"regal_jax.importers.{_LAZY[name]}"), name)
+    return importlib.import_module("regal_jax.importers.jax_program").from_jax

@@ -16,20 +16,20 @@ _MOVES: Final = frozenset({
     "clone", "copy", "_to_copy", "to", "contiguous", "cat", "concat", "stack", "index", "index_select",
     "gather", "embedding", "take", "take_along_dim", "select_scatter", "slice_scatter", "diagonal_scatter",
     "as_strided_scatter", "select_backward", "slice_backward", "constant_pad_nd", "pad", "roll", "flip",
-    "repeat", "repeat_interleave", "full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "new_full",
-    "new_zeros", "new_ones", "new_empty", "arange", "scalar_tensor", "fill", "tril", "triu", "eye", "im2col",
-    "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "pixel_shuffle", "pixel_unshuffle",
-    "channel_shuffle", "split_copy", "view_copy", "lift_fresh_copy", "masked_select", "tile", "unfold_backward",
-    "max_unpool2d", "upsample_nearest2d", "upsample_nearest1d", "meshgrid",
+    "repeat", "repeat_interleave", "full", "full_like", "zeros", "zeros_like", "ones", "ones_like",
+    "new_full", "new_zeros", "new_ones", "new_empty", "arange", "scalar_tensor", "fill", "tril", "triu",
+    "eye", "im2col", "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "pixel_shuffle",
+    "pixel_unshuffle", "channel_shuffle", "split_copy", "view_copy", "lift_fresh_copy", "masked_select",
+    "tile", "unfold_backward", "max_unpool2d", "upsample_nearest2d", "upsample_nearest1d", "meshgrid",
 })  # fmt: skip
 """Ops that move data and compute nothing."""
 _PICKS: Final = frozenset({"index", "index_select", "gather", "embedding", "take", "take_along_dim"})
 """Ops that read of their first operand only what they return."""
 _HEAVY: Final = frozenset({
     "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "tanh", "sigmoid", "sin", "cos", "tan", "asin",
-    "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "erf", "erfc", "erfinv", "lgamma",
-    "digamma", "gelu", "gelu_backward", "silu", "silu_backward", "mish", "mish_backward", "elu", "elu_backward",
-    "celu", "selu", "softplus", "softplus_backward", "log_sigmoid", "log_sigmoid_forward",
+    "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "erf", "erfc", "erfinv",
+    "lgamma", "digamma", "gelu", "gelu_backward", "silu", "silu_backward", "mish", "mish_backward", "elu",
+    "elu_backward", "celu", "selu", "softplus", "softplus_backward", "log_sigmoid", "log_sigmoid_forward",
     "log_sigmoid_backward", "logit", "xlogy", "logaddexp", "special_erf", "special_expit",
 })  # fmt: skip
 _HEAVY_FLOPS: Final = 10
@@ -54,13 +54,13 @@ _COMPOSED: Final = {
     "native_layer_norm_backward": 14, "native_group_norm_backward": 14, "native_batch_norm_backward": 14,
     "batch_norm_backward": 14,
     "var": 4, "std": 4, "var_mean": 4, "std_mean": 4,
-    "addcmul": 3, "addcdiv": 3, "lerp": 3, "native_dropout_backward": 2, "threshold_backward": 1,
+    "addcmul": 3, "addcdiv": 3, "lerp": 3, "native_dropout_backward": 2,
 }  # fmt: skip
 """Flops an element of the first operand of ops that are several in one."""
 _REDUCTIONS: Final = frozenset({
     "sum", "mean", "prod", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "all", "any", "norm",
-    "linalg_vector_norm", "logsumexp", "nansum", "count_nonzero", "median", "cumsum", "cumprod", "logcumsumexp",
-    "cummax", "cummin", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "adaptive_avg_pool1d",
+    "linalg_vector_norm", "logsumexp", "nansum", "count_nonzero", "median", "cumsum", "cumprod",
+    "logcumsumexp", "cummax", "cummin", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "adaptive_avg_pool1d",
     "_adaptive_avg_pool3d", "adaptive_max_pool2d", "embedding_dense_backward", "sum_to_size",
 })  # fmt: skip
 """One flop an element that goes in."""
@@ -224,5 +224,7 @@ def call_seconds(call: Call, profile: DeviceProfile) -> float:
     tensors = [*_tensors(call.args), *(v.tensor for v in call.outputs)]
     dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "float32"
     # A complex product is four real ones and as many sums; the count of an FFT is in real ones already.
-    factor = 4 if not _short(call).lstrip("_").startswith("fft") and any(t.is_complex() for t in tensors) else 1
+    factor = (
+        4 if not _short(call).lstrip("_").startswith("fft") and any(t.is_complex() for t in tensors) else 1
+    )
     return profile.seconds(factor * flops, call_traffic(call), dtype, matrix=matrix)

@@ -10,16 +10,21 @@ from torch.fx.node import map_arg
 
 from regal_jax.errors import FormatError
 
-__all__ = ["Call", "Program", "Value", "flatten", "is_view", "tensor_bytes"]
+__all__ = ["PHASE", "Call", "Program", "Value", "flatten", "is_view", "tensor_bytes"]
 
+PHASE: Final = "regal_jax.phase"
+"""Key in a node's ``meta["custom"]``: the part of the program beyond the forward pass that it is of."""
 _INLINED: Final = frozenset({
-    "wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint", "wrap_activation_checkpoint",
-    "invoke_subgraph", "wrap", "hints_wrapper", "inline_asm_elementwise_wrapper",
+    "wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint",
+    "wrap_activation_checkpoint", "invoke_subgraph", "wrap", "hints_wrapper",
 })  # fmt: skip
 """Higher-order ops that mean no more than their body."""
 _SAME: Final = frozenset({"aten.detach", "aten.alias", "aten.lift_fresh", "aten.detach_"})
 """Ops that return their operand itself: they are no ops of the graph at all."""
-_UNDECLARED_VIEWS: Final = frozenset({"aten._unsafe_view", "aten.empty", "aten.empty_like", "aten.empty_strided"})
+_UNDECLARED_VIEWS: Final = frozenset({
+    "aten._unsafe_view", "aten.unsafe_split", "aten.unsafe_chunk", "aten.unsafe_split_with_sizes",
+    "aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty",
+})  # fmt: skip
 """Ops that do nothing at run time though their schemas declare no alias."""
 
 
@@ -180,7 +185,7 @@ def _scope(node: torch.fx.Node) -> str:
     stack = node.meta.get("nn_module_stack") or {}
     path = next((str(entry[0]) for entry in reversed(list(stack.values()))), "")
     path = path.removeprefix("L['self']").lstrip(".")
-    return "/".join(filter(None, (str(node.meta.get("phase", "")), path)))
+    return "/".join(filter(None, (str((node.meta.get("custom") or {}).get(PHASE, "")), path)))
 
 
 def _values(result: Any, name: str, kind: str) -> Any:

@@ -1,29 +1,20 @@
 """`from_torch`: a PyTorch module, traced with shapes only, as a `ComputationGraph` (extra ``torch``)."""
 
-import collections
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
-from regal_jax.graph import ComputationGraph, GraphBuilder
+from regal_jax.graph import ComputationGraph
 from regal_jax.importers.roofline import DeviceProfile, find_profile
 
-try:
+if TYPE_CHECKING:
     import torch
-except ImportError:
-    raise MissingExtraError("torch", "torch") from None
-from torch.utils import _pytree as pytree
-
-from regal_jax.importers.aten_cost import call_seconds
-from regal_jax.importers.fx_program import Program, Value, flatten, tensor_bytes
-from regal_jax.importers.torch_trace import FORMS, Held, trace
 
 __all__ = ["from_torch"]
 
 
 def from_torch(
-    module: torch.nn.Module,
+    module: "torch.nn.Module",
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
     form: str = "forward",
@@ -44,7 +35,8 @@ def from_torch(
     Ops are named after the module that they stand in (``layer1.0.conv1/conv2d``), those that come after
     the forward pass below ``backward/`` and ``adam/``. Dead code is dropped. An op with several results
     is one op with several outputs. Views (``view``, ``t``, ``expand``) take no time, but their output
-    counts as memory; ``detach`` and its like are no ops at all. ``torch.cond`` is one op.
+    counts as memory; ``detach`` and its like are no ops at all. ``torch.cond`` is one op;
+    activation checkpoints are inlined, and a gradient does not compute them again.
 
     Every parameter, buffer and constant is an op without runtime of kind ``"parameter"``, named as in
     ``state_dict``, read or not; tied parameters are one. It shares a colocation group with its first
@@ -76,6 +68,13 @@ def from_torch(
       ConfigError: An option with an impossible value.
       MissingExtraError: PyTorch is not installed.
     """
+    torch = _import_torch()
+    # These import torch themselves.
+    from torch.utils import _pytree as pytree
+
+    from regal_jax.importers.torch_graph import graph_of
+    from regal_jax.importers.torch_trace import FORMS, trace
+
     if not isinstance(module, torch.nn.Module):
         raise FormatError(f"module: got {type(module).__name__}; give a torch.nn.Module")
     if form not in FORMS:
@@ -89,108 +88,19 @@ def from_torch(
         raise ConfigError("profile: got no device; name at least one")
     found = [find_profile(p) for p in profiles]
     name = name or type(module).__name__
-    traced = trace(module, args, kwargs, form, loss, name)
     arguments = [*range(len(args)), *kwargs]
-    owners = [a for a, tree in zip(arguments, (*args, *kwargs.values()), strict=True) for _ in _leaves(tree)]
-    values = [Value(h.tensor) if isinstance(h.tensor, torch.Tensor) else h.tensor for h in traced.held]
-    program = flatten(traced.module, values)
-    sources = [
-        _source(h, v, donate_state, 0 if h.leaf is None else devices[owners[h.leaf]])
-        for h, v in zip(traced.held, values, strict=True)
-        if isinstance(v, Value)
-    ]
-    sources += [_Source(f"constant_{i}", v, True, False, 0) for i, v in enumerate(program.constants)]
-    return _Assembly(name, program, sources).graph(found)
+    trees = (*args, *kwargs.values())
+    owners = [a for a, tree in zip(arguments, trees, strict=True) for _ in pytree.tree_leaves(tree)]
+    traced = trace(module, args, kwargs, form, loss, name)
+    return graph_of(name, traced, [devices[owner] for owner in owners], donate_state, found)
 
 
-def _leaves(tree: Any) -> list[Any]:
-    return pytree.tree_leaves(tree)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Source:
-    """A tensor that is there before the program starts."""
-
-    name: str
-    value: Value
-    resident: bool
-    donated: bool
-    device: int
-
-
-def _source(held: Held, value: Value, donate_state: bool, device: int) -> _Source:
-    resident = held.leaf is None
-    return _Source(held.name, value, resident, donate_state and resident and held.replaced, device)
-
-
-class _Assembly:
-    """Puts sources, the start barrier and the calls into a `GraphBuilder`, as `from_jax` does."""
-
-    def __init__(self, name: str, program: Program, sources: Sequence[_Source]) -> None:
-        self.program, self.sources = program, sources
-        self.builder = GraphBuilder(name)
-        self.names: collections.Counter[str] = collections.Counter()
-        self.taken: set[str] = set()
-        self.kept = {value for value in program.outputs if value is not None}
-        self.first_reader: dict[Value, int] = {}
-        for i, call in enumerate(program.calls):
-            for value in call.inputs:
-                self.first_reader.setdefault(value, i)
-
-    def unique(self, name: str) -> str:
-        """``name``, or the first free of ``name_1``, ``name_2``, ..."""
-        while True:
-            count = self.names[name]
-            self.names[name] += 1
-            candidate = f"{name}_{count}" if count else name
-            if candidate not in self.taken:
-                self.taken.add(candidate)
-                return candidate
-
-    def graph(self, profiles: Sequence[DeviceProfile]) -> ComputationGraph:
-        source_names = [self.unique(source.name) for source in self.sources]
-        barrier = self.unique("start")
-        op_names = [
-            self.unique("/".join(filter(None, (c.scope, c.kind.rpartition(".")[2]))))
-            for c in self.program.calls
-        ]
-        groups: list[str | None] = [None] * len(op_names)
-        made: dict[Value, tuple[int, int]] = {}
-        for source, name in zip(self.sources, source_names, strict=True):
-            made[source.value] = (self.add_source(source, name, op_names, groups), 0)
-        before = self.builder.add_op(barrier, kind="start", control_inputs=source_names) if made else None
-        for call, name, group in zip(self.program.calls, op_names, groups, strict=True):
-            inputs = [made[v] for v in call.inputs]
-            waits = before is not None and all(op < before for op, _ in inputs)
-            seconds = [call_seconds(call, profile) for profile in profiles]
-            op = self.builder.add_op(
-                name,
-                kind=call.kind,
-                runtime=seconds if len(seconds) > 1 else seconds[0],
-                outputs=[tensor_bytes(v) for v in call.outputs],
-                inputs=inputs,
-                control_inputs=[before] if waits else [],  # pyright: ignore[reportArgumentType]
-                keep=[port for port, v in enumerate(call.outputs) if v in self.kept],
-                colocation_group=group,
-            )
-            made.update({v: (op, port) for port, v in enumerate(call.outputs)})
-        return self.builder.build()
-
-    def add_source(
-        self, source: _Source, name: str, op_names: Sequence[str], groups: list[str | None]
-    ) -> int:
-        """Adds one source; a resident one joins the group of its first reader, or founds it."""
-        reader = self.first_reader.get(source.value) if source.resident else None
-        if reader is not None:
-            groups[reader] = op_names[reader]
-        return self.builder.add_op(
-            name,
-            kind="parameter" if source.resident else "input",
-            outputs=[tensor_bytes(source.value)],
-            keep=[0] if not source.donated or source.value in self.kept else [],
-            allowed_devices=None if source.resident else [source.device],
-            colocation_group=None if reader is None else op_names[reader],
-        )
+def _import_torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "torch") from None
+    return torch
 
 
 def _devices(given: int | Mapping[int | str, int], known: Sequence[int | str]) -> dict[int | str, int]:

@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from regal_jax.errors import FormatError
+from regal_jax.importers.fx_program import PHASE
 
 __all__ = ["FORMS", "Held", "Trace", "trace"]
 
@@ -104,6 +105,8 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         for name in _FOREIGN:
             warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
+        # Said in the caller's name: of recurrent layers and weight_norm, whose copies are thrown away.
+        warnings.filterwarnings("ignore", message=r"The tensor attributes? self\.")
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
         try:
@@ -127,10 +130,10 @@ def _twin(module: torch.nn.Module) -> torch.nn.Module:
     """A copy of ``module`` with fake tensors, all on one device: no weight is copied."""
     memo: dict[int, Any] = {}
     for part in module.modules():
-        for table in (part._parameters, part._buffers, vars(part)):
-            for tensor in table.values():
-                if isinstance(tensor, torch.Tensor) and id(tensor) not in memo:
-                    memo[id(tensor)] = _fake(tensor)
+        # Parameters, buffers and plain attributes, in lists and dicts as well.
+        for tensor in pytree.tree_leaves(dict(vars(part))):
+            if isinstance(tensor, torch.Tensor) and id(tensor) not in memo:
+                memo[id(tensor)] = _fake(tensor)
     return copy.deepcopy(module, memo)
 
 
@@ -138,7 +141,9 @@ def _held(exported: torch.export.ExportedProgram, twin: torch.nn.Module, leaves:
     """Names and tensors of the placeholders, in order."""
     signature = exported.graph_signature
     replaced = set(signature.buffers_to_mutate.values()) | set(signature.user_inputs_to_mutate.values())
-    state = {**exported.state_dict, **dict(twin.named_buffers()), **dict(twin.named_parameters())}
+    # Tied parameters stand here under each of their names, as one and the same tensor.
+    state = dict(twin.named_buffers(remove_duplicate=False))
+    state |= dict(twin.named_parameters(remove_duplicate=False))
     held, leaf = [], 0
     for spec in signature.input_specs:
         target, name = spec.target, getattr(spec.arg, "name", "")
@@ -146,8 +151,7 @@ def _held(exported: torch.export.ExportedProgram, twin: torch.nn.Module, leaves:
             held.append(Held(name, leaves[leaf], leaf, name in replaced))
             leaf += 1
         elif spec.kind.name in ("PARAMETER", "BUFFER"):
-            tensor = state[target] if target in state else exported.constants[str(target)]
-            held.append(Held(str(target), tensor, None, target in replaced))
+            held.append(Held(str(target), state[str(target)], None, target in replaced))
         else:
             held.append(Held(str(target or name), exported.constants.get(str(target))))
     return held
@@ -160,49 +164,71 @@ def _with_gradient(
     step: bool,
 ) -> Trace:
     """The exported forward pass, run under autograd and traced once more."""
-    outs = [spec.kind.name for spec in exported.graph_signature.output_specs]
+    first: dict[int, int] = {}  # id of a tensor -> its first placeholder: tied parameters are one
+    for i, h in enumerate(held):
+        first.setdefault(id(h.tensor), i)
+    tensors = {i: first[id(h.tensor)] for i, h in enumerate(held) if isinstance(h.tensor, torch.Tensor)}
     trained = [
         i
-        for i, h in enumerate(held)
-        if isinstance(h.tensor, torch.nn.Parameter) and h.tensor.requires_grad and h.leaf is None
+        for i, j in tensors.items()
+        if i == j and isinstance(held[i].tensor, torch.nn.Parameter) and held[i].tensor.requires_grad
     ]
     if not trained:
         raise FormatError("the module has no parameter that requires a gradient; use form='forward'")
-    moments = [torch.empty_like(held[i].tensor, requires_grad=False) for i in trained for _ in "mv"] if step else []
 
     def program(*flat: Any) -> list[Any]:
-        own, state = flat[: len(held)], flat[len(held) :]
-        with torch.enable_grad():
-            given = [own[i] if i in tensors else h.tensor for i, h in enumerate(held)]
-            results = list(torch.fx.Interpreter(exported.graph_module).run(*given))
-            after = [r for r, kind in zip(results, outs, strict=True) if kind != "USER_OUTPUT"]
-            user = [r for r, kind in zip(results, outs, strict=True) if kind == "USER_OUTPUT"]
-            scalar = _scalar(user, loss, exported.call_spec.out_spec)
-            with _marked("backward"):
-                parameters = [own[i] for i in trained]
-                gradients = torch.autograd.grad(scalar, parameters, allow_unused=True)
+        given = [flat[tensors[i]] if i in tensors else h.tensor for i, h in enumerate(held)]
+        parameters = [flat[i] for i in trained]
+        scalar, gradients, state = _differentiate(exported, given, parameters, loss)
         if not step:
-            return [scalar.detach(), *gradients, *after]
-        with torch.no_grad(), _marked("adam"):
-            updated = [
-                new
-                for k, (p, g) in enumerate(zip(parameters, gradients, strict=True))
-                if g is not None
-                for new in _adam(p, g, state[2 * k], state[2 * k + 1])
-            ]
-        return [scalar.detach(), *updated, *after]
+            return [scalar, *gradients, *state]
+        return [scalar, *_updates(parameters, gradients, flat[len(held) :]), *state]
 
-    tensors = {i for i, h in enumerate(held) if isinstance(h.tensor, torch.Tensor)}
-    flat = [h.tensor for h in held] + moments
-    with torch.fx.traceback.preserve_node_meta():
-        graph = make_fx(program, tracing_mode="real")(*flat)
-        if any(_mutates(node) for node in graph.graph.nodes):
-            graph = make_fx(torch.func.functionalize(torch.fx.Interpreter(graph).run))(*flat)
-    names = [f"adam/{which}/{held[i].name}" for i in trained for which in ("m", "v")]
+    moments = [torch.empty_like(held[i].tensor, requires_grad=False) for i in trained for _ in "mv"]
+    graph = _traced_again(program, [h.tensor for h in held] + (moments if step else []))
     if step:
+        names = [f"adam/{which}/{held[i].name}" for i in trained for which in "mv"]
         held = [dataclasses.replace(h, replaced=h.replaced or i in trained) for i, h in enumerate(held)]
         held += [Held(n, t, replaced=True) for n, t in zip(names, moments, strict=True)]
     return Trace(graph, tuple(held))
+
+
+def _traced_again(program: Callable[..., Any], flat: Sequence[Any]) -> torch.fx.GraphModule:
+    with torch.fx.traceback.preserve_node_meta():
+        graph = make_fx(program)(*flat)
+        if any(_mutates(node) for node in graph.graph.nodes):
+            graph = make_fx(torch.func.functionalize(torch.fx.Interpreter(graph).run))(*flat)
+    return graph
+
+
+def _differentiate(
+    exported: torch.export.ExportedProgram,
+    given: Sequence[Any],
+    parameters: Sequence[Any],
+    loss: Callable[[Any], Any] | None,
+) -> tuple[Any, Sequence[Any], list[Any]]:
+    """The loss, a gradient for each parameter (`None`: it has none), and new values of buffers."""
+    kinds = [spec.kind.name for spec in exported.graph_signature.output_specs]
+    with torch.enable_grad():
+        results = list(torch.fx.Interpreter(exported.graph_module).run(*given))
+        user = [r for r, kind in zip(results, kinds, strict=True) if kind == "USER_OUTPUT"]
+        state = [r for r, kind in zip(results, kinds, strict=True) if kind != "USER_OUTPUT"]
+        with _marked("loss"):
+            scalar = _scalar(user, loss, exported.call_spec.out_spec)
+        with _marked("backward"):
+            gradients = torch.autograd.grad(scalar, parameters, allow_unused=True)
+    return scalar.detach(), gradients, state
+
+
+def _updates(parameters: Sequence[Any], gradients: Sequence[Any], moments: Sequence[Any]) -> list[Any]:
+    """New parameters and moments."""
+    with torch.no_grad(), _marked("adam"):
+        return [
+            new
+            for k, (p, g) in enumerate(zip(parameters, gradients, strict=True))
+            if g is not None
+            for new in _adam(p, g, moments[2 * k], moments[2 * k + 1])
+        ]
 
 
 def _scalar(outputs: list[Any], loss: Callable[[Any], Any] | None, spec: Any) -> torch.Tensor:
@@ -228,11 +254,12 @@ def _adam(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
 
 @contextlib.contextmanager
 def _marked(phase: str) -> Iterator[None]:
-    """Nodes traced inside carry ``meta["phase"]`` and no module."""
+    """Nodes traced inside carry the phase, and no module."""
     meta = torch.fx.traceback.current_meta
     before = dict(meta)
     meta.pop("nn_module_stack", None)
-    meta["phase"] = phase
+    # Of a node's metadata a tracer copies only fields that it knows; this one is meant for others.
+    meta["custom"] = {**meta.get("custom", {}), PHASE: phase}
     try:
         yield
     finally:

@@ -1,0 +1,440 @@
+"""`from_torch`: sizes, edges and costs by hand, views, several results, gradients, refusals."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import regal_jax
+from regal_jax.errors import ConfigError, FormatError, GraphError, MissingExtraError
+from regal_jax.graph import Cluster
+from regal_jax.importers import DeviceProfile, from_torch
+
+
+class Count(DeviceProfile):
+    """A device whose seconds are flops alone, or bytes alone."""
+
+    def __init__(self, what):
+        super().__init__("count", matrix_flops=1, vector_flops=1, bandwidth=1)
+        object.__setattr__(self, "what", what)
+
+    def seconds(self, flops, traffic, dtype, *, matrix):
+        return flops if self.what == "flops" else traffic
+
+
+FLOPS, BYTES = Count("flops"), Count("bytes")
+
+
+def op(graph, name):
+    """Everything about an op: kind, input names, output sizes, ..."""
+    o = graph.op_index[name]
+    offset, tensors = graph.inputs
+    controls_at, controls = graph.control_predecessors
+    outputs = slice(graph.output_offset[o], graph.output_offset[o + 1])
+    return {
+        "kind": graph.op_kinds[o],
+        "inputs": [graph.tensor_name(t) for t in tensors[offset[o] : offset[o + 1]]],
+        "after": [graph.op_names[u] for u in controls[controls_at[o] : controls_at[o + 1]]],
+        "sizes": graph.tensor_bytes[outputs].tolist(),
+        "keep": graph.tensor_keep[outputs].tolist(),
+        "runtime": graph.runtime[o].tolist(),
+        "group": graph.colocation_group[o],
+        "devices": graph.allowed_devices[o],
+    }
+
+
+def kept_ops(graph):
+    """For each op, whether an output of it is kept."""
+    bounds = graph.output_offset
+    return [graph.tensor_keep[a:b].any() for a, b in itertools.pairwise(bounds)]
+
+
+def kinds(graph):
+    return [k for k in graph.op_kinds if k not in ("parameter", "input", "start")]
+
+
+class Module(nn.Module):
+    """``forward`` from a plain function."""
+
+    def __init__(self, fn, **parts):
+        super().__init__()
+        self.fn = fn
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *args, **kwargs):
+        return self.fn(self, *args, **kwargs)
+
+
+def module(fn, **parts):
+    return Module(fn, **parts)
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2, bias=False))
+
+
+# Shapes of graphs -------------------------------------------------------------------------------
+
+
+def test_a_small_perceptron_by_hand():
+    graph = from_torch(mlp(), torch.empty(4, 3), profile=(FLOPS, BYTES))
+    assert graph.name == "Sequential"
+    assert graph.time_unit == "s"
+    names = ("0.weight", "0.bias", "2.weight", "input", "start", "0/linear", "1/relu", "2/linear")
+    assert graph.op_names == names
+    nothing = {"inputs": [], "after": [], "runtime": [0, 0]}
+    for name, size, group in (
+        ("0.weight", 60, "0/linear"),
+        ("0.bias", 20, "0/linear"),
+        ("2.weight", 40, "2/linear"),
+    ):
+        assert op(graph, name) == {
+            "kind": "parameter", "sizes": [size], "keep": [True], "group": group, "devices": None, **nothing,
+        }  # fmt: skip
+    assert op(graph, "input") == {
+        "kind": "input", "sizes": [48], "keep": [True], "group": None, "devices": (0,), **nothing,
+    }  # fmt: skip
+    assert op(graph, "start")["after"] == list(names[:4])
+    # 4 rows, 5 columns, 3 multiply-adds each; reads 48 + 60 + 20 bytes and writes 80.
+    assert op(graph, "0/linear") == {
+        "kind": "aten.linear", "inputs": ["0.weight:0", "0.bias:0", "input:0"], "after": ["start"],
+        "sizes": [80], "keep": [False], "runtime": [2 * 4 * 5 * 3, 208], "group": "0/linear", "devices": None,
+    }  # fmt: skip
+    assert op(graph, "1/relu") == {
+        "kind": "aten.relu", "inputs": ["0/linear:0"], "after": [], "sizes": [80], "keep": [False],
+        "runtime": [20, 160], "group": None, "devices": None,
+    }  # fmt: skip
+    assert op(graph, "2/linear") == {
+        "kind": "aten.linear", "inputs": ["2.weight:0", "1/relu:0"], "after": [], "sizes": [32],
+        "keep": [True], "runtime": [2 * 4 * 2 * 5, 80 + 40 + 32], "group": "2/linear", "devices": None,
+    }  # fmt: skip
+
+
+def test_a_gradient_by_hand():
+    graph = from_torch(mlp(), torch.empty(4, 3), form="gradient", profile=FLOPS)
+    forward = ["aten.t", "aten.addmm", "aten.relu", "aten.t", "aten.mm", "aten.mean"]
+    assert kinds(graph)[:6] == forward
+    products = [n for n, k in zip(graph.op_names, graph.op_kinds, strict=True) if k == "aten.mm"]
+    assert products[0] == "2/mm"
+    # Weight and input gradient of the second layer, weight gradient alone of the first.
+    sizes = [op(graph, name)["sizes"] for name in products[1:]]
+    assert sorted(sizes) == [[40], [60], [80]]
+    flops = {s[0]: op(graph, n)["runtime"] for n, s in zip(products[1:], sizes, strict=True)}
+    assert flops == {40: 2 * 2 * 4 * 5, 60: 2 * 5 * 4 * 3, 80: 2 * 4 * 2 * 5}
+    assert all(name.startswith("backward/") for name in products[1:])
+    # Kept: the loss, a gradient of each parameter, and what the caller holds.
+    kept = [
+        int(s)
+        for s, t in zip(graph.tensor_bytes, range(graph.num_tensors), strict=True)
+        if graph.tensor_keep[t] and graph.op_kinds[graph.tensor_op[t]] not in ("parameter", "input")
+    ]
+    assert sorted(kept) == [4, 20, 40, 60]
+
+
+def test_a_training_step_adds_seven_ops_of_adam_for_each_parameter():
+    x = torch.empty(4, 3)
+    gradient = from_torch(mlp(), x, form="gradient")
+    step = from_torch(mlp(), x, form="training-step", donate_state=True)
+    adam = [name for name, kind in zip(step.op_names, step.op_kinds, strict=True) if kind.startswith("aten")]
+    adam = [name for name in adam if name.startswith("adam/")]
+    assert len(adam) == 7 * 3
+    assert len(kinds(step)) == len(kinds(gradient)) + 7 * 3
+    assert op(step, "adam/m/0.weight")["sizes"] == [60]
+    assert op(step, "adam/v/0.weight")["keep"] == [False]
+    assert op(step, "0.weight")["keep"] == [False]
+    assert op(step, "input")["keep"] == [True]
+    assert op(from_torch(mlp(), x, form="training-step"), "0.weight")["keep"] == [True]
+
+
+def test_a_loss_of_the_users_own():
+    graph = from_torch(mlp(), torch.empty(4, 3), form="gradient", loss=lambda y: (y * y).sum())
+    assert "aten.sum" in kinds(graph)
+    assert "aten.mean" not in kinds(graph)
+
+
+def test_views_take_no_time_and_detach_is_no_op():
+    def fn(_, x):
+        y = x.t().detach().unsqueeze(0).expand(2, 3, 4).reshape(6, 4)
+        return y.contiguous().sin()
+
+    graph = from_torch(module(fn), torch.empty(4, 3), profile=BYTES)
+    assert "aten.detach" not in kinds(graph)
+    for name in ("t", "unsqueeze", "expand"):
+        assert op(graph, name)["runtime"] == 0
+    assert op(graph, "expand")["sizes"] == [96]
+    assert op(graph, "sin")["runtime"] == 192
+    assert op(graph, "t")["after"] == ["start"]
+
+
+def test_a_cast_is_no_view():
+    graph = from_torch(module(lambda _, x: x.to(torch.float64)), torch.empty(3), profile=BYTES)
+    assert kinds(graph) == ["aten._to_copy"]
+    assert graph.runtime[-1] == 12 + 24
+
+
+def test_an_op_with_several_results_is_one_op():
+    def fn(_, x):
+        a, b, c = x.split((1, 2, 3))
+        values, order = torch.sort(c)
+        return a + b[:1], values, order
+
+    graph = from_torch(module(fn), torch.empty(6), profile=FLOPS)
+    split = next(n for n in graph.op_names if n.startswith("split"))
+    assert op(graph, split)["sizes"] == [4, 8, 12]
+    assert op(graph, "sort") == {
+        "kind": "aten.sort", "inputs": [f"{split}:2"], "after": [], "sizes": [12, 24], "keep": [True, True],
+        "runtime": pytest.approx(3 * np.log2(3)), "group": None, "devices": None,
+    }  # fmt: skip
+
+
+def test_dead_code_goes_and_unused_parameters_stay():
+    def fn(self, x):
+        torch.cos(x)
+        return torch.sin(x)
+
+    graph = from_torch(module(fn, unused=nn.Linear(2, 2, bias=False)), torch.empty(3))
+    assert graph.op_names[0] == "unused.weight"
+    assert kinds(graph) == ["aten.sin"]
+    assert op(graph, "unused.weight")["group"] is None
+
+
+def test_a_tied_parameter_is_one_source():
+    first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+    second.weight = first.weight
+    graph = from_torch(nn.Sequential(first, second), torch.empty(2, 4))
+    assert graph.op_kinds.count("parameter") == 1
+    readers = [n for n in graph.op_names if n.endswith("linear")]
+    source = next(n for n, k in zip(graph.op_names, graph.op_kinds, strict=True) if k == "parameter")
+    assert all(f"{source}:0" in op(graph, name)["inputs"] for name in readers)
+    gradient = from_torch(nn.Sequential(first, second), torch.empty(2, 4), form="gradient")
+    assert kinds(gradient).count("aten.add") == 1  # The two gradients of the one weight.
+
+
+def test_constants_are_parameters():
+    table = torch.ones(3)
+    graph = from_torch(module(lambda _, x: x + table + torch.tensor([1.0, 2.0, 3.0])), torch.empty(3))
+    assert graph.op_kinds.count("parameter") == 2
+
+
+def test_results_may_be_in_dicts_and_tuples_and_be_inputs():
+    def fn(_, x, pair, *, scale):
+        return {"a": x * scale, "b": (pair["p"], pair["q"] + 1)}
+
+    pair = {"p": torch.empty(5), "q": torch.empty(6)}
+    graph = from_torch(
+        module(fn), torch.empty(3), pair, kwargs={"scale": torch.empty(3)}, input_devices={1: 2, "scale": 1}
+    )
+    inputs = [n for n, k in zip(graph.op_names, graph.op_kinds, strict=True) if k == "input"]
+    assert [op(graph, n)["devices"] for n in inputs] == [(0,), (2,), (2,), (1,)]
+    assert [op(graph, n)["sizes"] for n in inputs] == [[12], [20], [24], [12]]
+    assert kinds(graph) == ["aten.mul", "aten.add"]
+    assert op(graph, "mul")["keep"] == op(graph, "add")["keep"] == [True]
+
+
+def test_numbers_among_the_arguments_are_no_ops():
+    graph = from_torch(module(lambda _, x, n, flag=None: x * n), torch.empty(3), 2, kwargs={"flag": None})
+    assert graph.op_kinds == ("input", "start", "aten.mul")
+
+
+class Block(nn.Module):
+    """A residual block as in ResNet."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        return self.relu(self.bn1(self.conv1(x)) + x)
+
+
+def test_a_residual_block():
+    x = torch.empty(2, 8, 6, 6)
+    graph = from_torch(Block().eval(), x, profile=FLOPS)
+    assert kinds(graph) == [
+        "aten.conv2d", "aten._native_batch_norm_legit_no_training", "aten.add", "aten.relu",
+    ]  # fmt: skip
+    assert op(graph, "conv1/conv2d")["runtime"] == 2 * (2 * 8 * 36) * (8 * 9)
+    assert "x:0" in op(graph, "add")["inputs"]
+    gradient = from_torch(Block().eval(), x, form="gradient", profile=FLOPS)
+    backward = op(gradient, "backward/convolution_backward")
+    # The input needs no gradient: as much work as forward, for the weights alone.
+    assert backward["runtime"] == op(graph, "conv1/conv2d")["runtime"]
+    assert backward["sizes"] == [8 * 8 * 9 * 4]
+    assert backward["keep"] == [True]
+
+
+def test_modules_that_write_in_place():
+    def fn(self, x):
+        y = self.layer(x)
+        y[:, 0].mul_(2)
+        self.steps.add_(1)
+        # Under autograd this one fills a mask in place.
+        return nn.functional.dropout1d(y[..., None])[..., 0] + x.add_(1)
+
+    part = module(fn, layer=nn.Linear(4, 4))
+    part.register_buffer("steps", torch.zeros(()))
+    for form in ("forward", "gradient"):
+        graph = from_torch(part, torch.empty(2, 4), form=form)
+        assert not any(kind.endswith("_") for kind in graph.op_kinds)
+        kept = [k for k, keep in zip(graph.op_kinds, kept_ops(graph), strict=True) if keep]
+        assert kept.count("aten.add") == (2 if form == "gradient" else 3)  # Count and x, and the result.
+    assert part.steps == 0
+
+
+def test_statistics_of_a_training_mode_are_results():
+    block = Block().train()
+    graph = from_torch(block, torch.empty(2, 8, 6, 6), donate_state=True)
+    assert op(graph, "bn1.running_mean")["keep"] == [False]
+    assert op(graph, "bn1.weight")["keep"] == [True]
+    norm = op(graph, "bn1/_native_batch_norm_legit_functional")
+    assert norm["keep"] == [False, False, False, True, True]
+    assert int(block.bn1.num_batches_tracked) == 0  # The user's module is left as it was.
+
+
+def test_blocks_without_gradient_and_control_flow_by_cond():
+    def fn(self, x):
+        with torch.no_grad():
+            y = torch.sin(x)
+        return torch.cond(x.sum() > 0, lambda a: a.cos(), lambda a: (a + 1) * 2, (y,))
+
+    graph = from_torch(module(fn), torch.empty(4), profile=FLOPS)
+    assert kinds(graph) == ["aten.sin", "aten.sum", "aten.gt", "cond"]
+    assert op(graph, "cond")["runtime"] == 40  # The slower branch.
+
+
+# Costs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "flops"),
+    [
+        (torch.bmm, [(2, 3, 4), (2, 4, 5)], 2 * 2 * 3 * 4 * 5),
+        (torch.matmul, [(7, 3, 4), (4, 5)], 2 * 7 * 3 * 4 * 5),
+        (lambda a, b: torch.einsum("bij,jk->bik", a, b), [(2, 3, 4), (4, 5)], 2 * 2 * 3 * 4 * 5),
+        (torch.nn.functional.conv1d, [(1, 2, 10), (6, 2, 3)], 2 * 6 * 8 * 2 * 3),
+        (torch.nn.functional.conv_transpose2d, [(1, 2, 4, 4), (2, 3, 2, 2)], 2 * 2 * 16 * 3 * 4),
+        (torch.exp, [(6,)], 60),
+        (torch.sum, [(6, 7)], 42),
+        (lambda x: torch.nn.functional.max_pool2d(x, 2), [(1, 3, 4, 4)], 3 * 4 * 4),
+        (lambda x: torch.softmax(x, -1), [(2, 5)], 140),
+        (torch.frac, [(6,)], 6),
+        (lambda x: x.flip(0), [(6,)], 0),
+        (
+            torch.nn.functional.scaled_dot_product_attention,
+            [(2, 3, 4, 8), (2, 3, 5, 8), (2, 3, 5, 6)],
+            2 * 2 * 3 * 4 * 5 * (8 + 6),
+        ),
+    ],
+)
+def test_flops_by_hand(fn, shapes, flops):
+    graph = from_torch(module(lambda _, *a: fn(*a)), *(torch.empty(s) for s in shapes), profile=FLOPS)
+    assert graph.runtime.sum() == flops
+
+
+def test_a_recurrent_layer_by_hand():
+    # 24 steps, and four gates of 16 that each read 8 inputs and 16 of the state.
+    graph = from_torch(nn.LSTM(8, 16, batch_first=True), torch.empty(4, 6, 8), profile=FLOPS)
+    assert graph.runtime[graph.op_kinds.index("aten.lstm")] == 2 * 24 * 64 * (8 + 16)
+
+
+def test_a_lookup_reads_only_what_it_returns():
+    graph = from_torch(nn.Embedding(1000, 4), torch.zeros(3, dtype=torch.int64), profile=BYTES)
+    assert graph.runtime[-1] == 2 * 48 + 24
+
+
+def test_numbers_do_not_depend_on_where_the_weights_are():
+    with torch.device("meta"):
+        ghost = Block()
+    for form in ("forward", "gradient"):
+        real = from_torch(Block(), torch.zeros(2, 8, 6, 6), form=form)
+        meta = from_torch(ghost, torch.empty(2, 8, 6, 6, device="meta"), form=form)
+        mixed = from_torch(ghost, torch.zeros(2, 8, 6, 6), form=form)
+        assert real.op_names == meta.op_names == mixed.op_names
+        np.testing.assert_array_equal(real.runtime, meta.runtime)
+        np.testing.assert_array_equal(real.tensor_bytes, meta.tensor_bytes)
+    assert ghost.conv1.weight.is_meta
+
+
+# Use --------------------------------------------------------------------------------------------
+
+
+def test_the_graph_can_be_optimised():
+    graph = regal_jax.from_torch(mlp(), torch.empty(4, 3), form="gradient")
+    cluster = Cluster.uniform(2, transfer="blocking:latency=1us,bandwidth=50GB/s")
+    plan = regal_jax.optimize(graph, cluster, evaluations=200)
+    plan.verify(graph)
+    assert 0 < plan.makespan <= graph.runtime.sum() * (1 + 1e-6)
+
+
+# Refusals ---------------------------------------------------------------------------------------
+
+
+def data_dependent(_, x):
+    return x * 2 if x.sum() > 0 else x
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (data_dependent, (torch.empty(3),)),
+        (lambda _, x: x @ x, (torch.empty(3, 4),)),
+        (lambda _, x: {}["missing"], (torch.empty(3),)),
+        (lambda _, x: x, ()),
+    ],
+)
+@pytest.mark.parametrize("form", ["forward", "gradient"])
+def test_what_cannot_be_traced_is_refused_in_one_line_with_its_cause(fn, args, form):
+    with pytest.raises(FormatError, match=r"cannot trace 'Module': \w+: ") as caught:
+        from_torch(module(fn, part=nn.Linear(2, 2)), *args, form=form)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+def test_sizes_that_depend_on_data_are_refused():
+    with pytest.raises(FormatError, match=r"depends on the data") as caught:
+        from_torch(module(lambda _, x: torch.nonzero(x)), torch.empty(3))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "message"),
+    [
+        (lambda x: x, {}, FormatError, "module: got function; give a torch.nn.Module"),
+        (nn.ReLU(), {"form": "backward"}, ConfigError, "form: 'backward' is unknown; use one of forward, "),
+        (nn.ReLU(), {"form": "gradient"}, FormatError, "no parameter that requires a gradient"),
+        (nn.ReLU(), {"loss": torch.sum}, ConfigError, "loss: has no meaning"),
+        (mlp(), {"form": "gradient", "loss": lambda y: y}, FormatError, "loss: must return a tensor of one"),
+        (nn.ReLU(), {"input_devices": -1}, ConfigError, "-1 must be the index of a device"),
+        (nn.ReLU(), {"input_devices": {3: 0}}, ConfigError, "there is no argument 3"),
+        (nn.ReLU(), {"profile": "abacus"}, ConfigError, "unknown device 'abacus'"),
+        (nn.ReLU(), {"profile": ()}, ConfigError, "profile: got no device"),
+    ],
+)
+def test_impossible_input_is_refused(given, options, error, message):
+    with pytest.raises(error, match=message) as caught:
+        from_torch(given, torch.empty(2, 3), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_without_anything_is_refused():
+    with pytest.raises(GraphError, match="empty"):
+        from_torch(module(lambda _: ()))
+
+
+def test_without_torch_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'regal-jax\[torch\]'"):
+        from_torch(None)  # pyright: ignore[reportArgumentType]
+
+
+def test_importing_loads_no_torch():
+    code = "import sys, regal_jax.importers; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
