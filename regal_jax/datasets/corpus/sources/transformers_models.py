@@ -42,9 +42,9 @@ def trace(recipe: Recipe, profile: str) -> ComputationGraph:
     """The graph of a recipe."""
     with quiet():
         config = CONFIG_MAPPING[recipe.model]()
-        # Attention written out in ops, and experts in a way that does not depend on what is routed where.
+        # Attention written out in ops; experts batched, for a loop over those in use depends on data.
         config._attn_implementation = "eager"
-        config._experts_implementation = "eager"
+        config._experts_implementation = "batched_mm"
         with torch.device("meta"):
             model = getattr(transformers, _class(recipe.model))(config)
     inputs = _inputs(model, config)
