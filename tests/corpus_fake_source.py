@@ -1,6 +1,7 @@
 """A source of tiny graphs and of every way to fail, for the tests of the corpus engine."""
 
 import os
+import sys
 import time
 import warnings
 
@@ -29,7 +30,7 @@ def recipes():
 
 
 def trace(recipe, profile):
-    print("noise on standard output")
+    sys.stdout.write("noise on standard output\n")
     warnings.warn("noise", stacklevel=1)
     time.sleep(float(os.environ.get("FAKE_SOURCE_SECONDS", "0")))
     if recipe.model == "raises":

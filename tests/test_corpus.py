@@ -170,7 +170,7 @@ def test_other_settings_are_refused(build, option):
 def test_other_versions_are_refused(build, tmp_path, monkeypatch):
     build(only="fake/chain60*")
     monkeypatch.setattr(Source, "versions", lambda self: {"numpy": "0.0"})
-    with pytest.raises(ConfigError, match="was built with numpy .*, not 0.0"):
+    with pytest.raises(ConfigError, match=r"was built with numpy .*, not 0.0"):
         build(only="fake/chain60*")
 
 
@@ -213,7 +213,7 @@ def test_a_full_disk_is_one_line(build, tmp_path, monkeypatch):
     root = tmp_path / "corpus"
     (root / "graphs").mkdir(parents=True)
     (root / "graphs" / "fake").write_text("in the way")  # What a worker meets.
-    with pytest.raises(ConfigError, match="cannot write .*; make room"):
+    with pytest.raises(ConfigError, match=r"cannot write .*; make room"):
         build(only=GOOD)
     (root / "graphs" / "fake").unlink()
     append = JsonLines.append
@@ -245,9 +245,9 @@ def test_two_builds_in_one_folder_are_refused(build, tmp_path):
 
 
 def test_every_graph_loads_optimises_and_replays(build, tmp_path):
-    build(only=GOOD)
+    build(only="fake/[l]*")
     loaded = list(load_corpus(tmp_path / "corpus", duplicates=True))
-    assert len(loaded) == 11
+    assert len(loaded) == 4
     for record, graph in loaded:
         assert graph.content_hash == record["content_hash"]
         assert (graph.num_ops, graph.num_tensors) == (record["ops"], record["tensors"])

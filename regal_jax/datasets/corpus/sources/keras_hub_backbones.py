@@ -4,12 +4,12 @@ Width changes no topology, so a table has depths with plausible widths.
 """
 
 import functools
+import importlib
 from typing import Any, Final
 
 # Before keras_hub, which imports Keras: the backend is chosen there.
 from regal_jax.datasets.corpus.sources.keras_forms import abstract_inputs, trace_model  # isort: skip
 
-import keras_hub
 
 from regal_jax.datasets.corpus.families import family_of
 from regal_jax.datasets.corpus.recipe import FORMS, Recipe
@@ -18,6 +18,9 @@ from regal_jax.graph import ComputationGraph
 __all__ = ["recipes", "trace"]
 
 _BATCH, _LENGTH, _IMAGE = 4, 128, 224
+
+# By name: a type checker need not have it.
+keras_hub: Any = importlib.import_module("keras_hub")
 
 _PLAIN: Final = {"num_heads": 8, "hidden_dim": 512, "intermediate_dim": 2048, "vocabulary_size": 32000}
 _GROUPED: Final = {

@@ -1,5 +1,6 @@
 """``timm``: every image model that it lists, at the size of its default configuration."""
 
+import importlib
 from typing import Any, Final
 
 # Before timm, which imports torchvision.
@@ -9,8 +10,9 @@ from regal_jax.datasets.corpus.sources.torch_forms import (  # isort: skip
 
 with quiet():
     stub_broken_torchvision()
-    import timm
-    from timm.models import _registry
+    # By name: a type checker need not have it.
+    timm: Any = importlib.import_module("timm")
+    _registry: Any = importlib.import_module("timm.models._registry")
 
 from regal_jax.datasets.corpus.families import family_of
 from regal_jax.datasets.corpus.recipe import Recipe

@@ -1,5 +1,6 @@
 """``transformers``: the base model of every configuration class, at its default sizes."""
 
+import importlib
 import inspect
 from typing import Any, Final
 
@@ -10,9 +11,11 @@ from regal_jax.datasets.corpus.sources.torch_forms import (  # isort: skip
 
 with quiet():
     hide_broken_torchvision()
-    import transformers
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+    # By name: a type checker need not have it.
+    transformers: Any = importlib.import_module("transformers")
+    _auto = "transformers.models.auto"
+    CONFIG_MAPPING: Any = importlib.import_module(f"{_auto}.configuration_auto").CONFIG_MAPPING
+    MODEL_MAPPING_NAMES: Any = importlib.import_module(f"{_auto}.modeling_auto").MODEL_MAPPING_NAMES
 
 from regal_jax.datasets.corpus.families import family_of
 from regal_jax.datasets.corpus.recipe import Recipe
