@@ -5,6 +5,7 @@ import sys
 from typing import Any, NoReturn
 
 from regal_jax.cli import commands
+from regal_jax.cli.corpus import add_corpus
 from regal_jax.cli.dataset import add_dataset
 from regal_jax.cli.optimize import optimize
 
@@ -210,4 +211,5 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _others(subparsers)
     add_dataset(subparsers, count=count, seed=_seed)
+    add_corpus(subparsers, count, _seconds)
     return parser

@@ -1,0 +1,22 @@
+"""A corpus of real computation graphs, traced from the models of public libraries.
+
+`build_corpus` makes one, `load_corpus` reads it. See docs/corpus.md.
+"""
+
+from regal_jax.datasets.corpus.build import build_corpus
+from regal_jax.datasets.corpus.finish import describe, finish
+from regal_jax.datasets.corpus.reader import corpus_records, load_corpus
+from regal_jax.datasets.corpus.recipe import FORMS, Recipe
+from regal_jax.datasets.corpus.sources import SOURCES, Source
+
+__all__ = [
+    "FORMS",
+    "SOURCES",
+    "Recipe",
+    "Source",
+    "build_corpus",
+    "corpus_records",
+    "describe",
+    "finish",
+    "load_corpus",
+]

@@ -1,0 +1,242 @@
+"""`build_corpus`: traces every recipe in worker processes, and can be killed and run again at any moment."""
+
+import contextlib
+import fnmatch
+import os
+import pathlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from regal_jax.datasets.corpus.engine import Engine
+from regal_jax.datasets.corpus.finish import finish
+from regal_jax.datasets.corpus.index import (
+    CORPUS,
+    FAILURES,
+    GRAPHS,
+    INDEX,
+    JsonLines,
+    locked,
+    read_corpus,
+    write_corpus,
+)
+from regal_jax.datasets.corpus.recipe import FORMS, Recipe
+from regal_jax.datasets.corpus.sources import SOURCES, Source
+from regal_jax.errors import ConfigError, MissingExtraError
+from regal_jax.importers.roofline import find_profile
+from regal_jax.interrupts import first_interrupt_waits
+
+__all__ = ["Settings", "build_corpus"]
+
+Settings = dict[str, Any]
+"""What the content of a graph depends on, beside its recipe: the same for all of a corpus."""
+
+
+def build_corpus(
+    folder: str | os.PathLike[str],
+    *,
+    sources: Sequence[str] | None = None,
+    forms: Sequence[str] = FORMS,
+    only: str | None = None,
+    limit: int | None = None,
+    jobs: int | None = None,
+    timeout: float = 300.0,
+    profile: str = "h200",
+    min_ops: int = 57,
+    max_ops: int = 60_000,
+    retry_failures: bool = False,
+    progress: Callable[..., Any] | None = None,
+) -> Mapping[str, Any]:
+    """Traces real models into ``folder``, or goes on where an earlier build there ended.
+
+    Graphs are of shapes only: no weights are made or fetched. Every recipe is traced in a worker process; one
+    that raises, hangs, dies or takes too much memory is a line in ``failures.jsonl`` and costs nothing else.
+    What is finished is on disk at once, so that a killed build loses only what was being traced.
+
+    Which recipes are built may differ from run to run, and the corpus grows; what a graph depends on may
+    not.
+
+    Args:
+      folder: Made if it is not there.
+      sources: Names from `SOURCES`; by default all whose packages are installed, with a warning for others.
+      forms: Some of `FORMS`.
+      only: A pattern such as ``"timm/resnet*"`` that ``SOURCE/MODEL.FORM`` must match.
+      limit: At most so many recipes of each source and form, evenly spread over its models.
+      jobs: Worker processes; the number of cores by default.
+      timeout: Seconds that one graph may take.
+      profile: Device that runtimes are estimated for (`regal_jax.importers.PROFILES`).
+      min_ops: Smaller graphs are left out.
+      max_ops: Larger graphs are left out.
+      retry_failures: Try again what failed before.
+      progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
+
+    Returns:
+      The document ``corpus.json``, with ``"complete"``: whether nothing was left undone.
+
+    Raises:
+      ConfigError: An impossible option, a folder with other settings or another build in it, a full disk.
+      MissingExtraError: A source that ``sources`` names lacks its package.
+      FormatError: The folder holds something else, or damage.
+    """
+    chosen = _check(sources, forms, limit, jobs, timeout, min_ops, max_ops)
+    find_profile(profile)
+    root = pathlib.Path(folder)
+    with _one_line_for_the_disk(root):
+        (root / GRAPHS).mkdir(parents=True, exist_ok=True)
+        with locked(root), first_interrupt_waits() as interrupted:
+            present = _installed(chosen, explicit=sources is not None)
+            settings = {"profile": profile, "min_ops": min_ops, "max_ops": max_ops}
+            packages = _settle(root, settings, present)
+            engine = Engine(root, settings, jobs or _cores(), timeout, interrupted, progress)
+            listed = {source.name: engine.recipes(source) for source in present}
+            recipes = {
+                name: choose(found, forms, only, limit) for name, found in listed.items() if found is not None
+            }
+            pending = _pending(root, recipes, retry_failures=retry_failures)
+            # Form by form: whenever a build is stopped, what it has is spread over all sources.
+            engine.run(
+                [
+                    (SOURCES[name], [recipe for recipe in tasks if recipe.form == form])
+                    for form in FORMS
+                    for name, tasks in pending.items()
+                ],
+                packages,
+            )
+            document = finish(root)
+            return {**document, "complete": not interrupted()}
+
+
+def choose(
+    recipes: Sequence[Recipe], forms: Sequence[str], only: str | None, limit: int | None
+) -> list[Recipe]:
+    """The recipes of one source that a build is to make."""
+    chosen: list[Recipe] = []
+    for form in FORMS:
+        found = [r for r in recipes if r.form == form and form in forms]
+        found = [r for r in found if only is None or fnmatch.fnmatchcase(r.key, only)]
+        if limit is not None and limit < len(found):
+            found = [found[i * len(found) // limit] for i in range(limit)]
+        chosen += found
+    return chosen
+
+
+def _check(
+    sources: Sequence[str] | None,
+    forms: Sequence[str],
+    limit: int | None,
+    jobs: int | None,
+    timeout: float,
+    min_ops: int,
+    max_ops: int,
+) -> list[Source]:
+    for what, given, known in (("sources", sources or SOURCES, SOURCES), ("forms", forms, FORMS)):
+        for name in given:
+            if name not in known:
+                raise ConfigError(f"{what}: there is no {name!r}; use one of {', '.join(known)}")
+    if not forms or (sources is not None and not sources):
+        raise ConfigError("sources, forms: name at least one of each")
+    for what, number in (("limit", limit), ("jobs", jobs), ("min_ops", min_ops)):
+        if number is not None and number < 1:
+            raise ConfigError(f"{what}: {number} must be at least 1")
+    if not timeout > 0:
+        raise ConfigError(f"timeout: {timeout} must be more than 0 seconds")
+    if max_ops < min_ops:
+        raise ConfigError(f"max_ops: {max_ops} is below min_ops {min_ops}; raise it")
+    return [source for name, source in SOURCES.items() if sources is None or name in sources]
+
+
+def _installed(chosen: Sequence[Source], *, explicit: bool) -> list[Source]:
+    """The sources whose packages are there; the others are skipped, or refused if they were asked for."""
+    present = []
+    for source in chosen:
+        absent = [package for package, version in source.versions().items() if version is None]
+        if not absent:
+            present.append(source)
+        elif explicit:
+            raise MissingExtraError(absent[0], source.extra)
+        else:
+            warnings.warn(
+                f"source {source.name!r} is skipped: it needs the package {absent[0]!r}; "
+                f"install it with pip install 'regal-jax[{source.extra}]'",
+                stacklevel=4,
+            )
+    return present
+
+
+def _settle(root: pathlib.Path, settings: Settings, present: Sequence[Source]) -> dict[str, dict[str, Any]]:
+    """Records the settings and versions, or refuses those that differ from what is there.
+
+    Returns:
+      The packages of each source with their versions.
+    """
+    document = read_corpus(root)
+    if document is None:
+        document = {"settings": settings, "packages": {}}
+    for name, value in settings.items():
+        old = document["settings"].get(name)
+        if old != value:
+            raise ConfigError(
+                f"{root / CORPUS}: built with {name} {old!r}, not {value!r}; "
+                "use the same, or build into another folder"
+            )
+    packages = document["packages"]
+    for source in present:
+        versions = source.versions()
+        for package, version in versions.items():
+            old = packages.get(source.name, {}).get(package, version)
+            if old != version:
+                raise ConfigError(
+                    f"{root / CORPUS}: source {source.name!r} was built with {package} {old}, not {version}; "
+                    "install that, leave the source out, or build into another folder"
+                )
+        packages[source.name] = versions
+    ordered = {name: packages[name] for name in sorted(packages)}
+    write_corpus(root, {**document, "packages": ordered})
+    return ordered
+
+
+def _pending(
+    root: pathlib.Path, recipes: Mapping[str, Sequence[Recipe]], *, retry_failures: bool
+) -> dict[str, list[Recipe]]:
+    """What is still to be done, after mending what a kill has left behind."""
+    index, failures = JsonLines(root / INDEX), JsonLines(root / FAILURES)
+    for lines in (index, failures):
+        lines.mend()
+    for leftover in (root / GRAPHS).glob("*/.*.tmp"):
+        leftover.unlink(missing_ok=True)
+    records = index.read()
+    there = [record for record in records if (root / record["path"]).is_file()]
+    if len(there) < len(records):
+        index.replace(there)
+    done = {_key(record) for record in there}
+    wanted = {recipe.key for tasks in recipes.values() for recipe in tasks}
+    failed = failures.read()
+    kept = [f for f in failed if _key(f) not in done and not (retry_failures and _key(f) in wanted)]
+    if len(kept) < len(failed):
+        failures.replace(kept)
+    done |= {_key(failure) for failure in kept}
+    return {name: [r for r in tasks if r.key not in done] for name, tasks in recipes.items()}
+
+
+def _key(record: Mapping[str, Any]) -> str:
+    return Recipe.from_json(record).key
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _one_line_for_the_disk(root: pathlib.Path) -> Any:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, ImportError):
+            raise
+        where = error.filename if error.filename is not None else root
+        raise ConfigError(
+            f"{where}: {error.strerror or error}; make room or mend the folder, then run the same again"
+        ) from None

@@ -1,0 +1,90 @@
+"""The last step of a build: what is distinct, which split everything is in, and how much there is."""
+
+import pathlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from regal_jax.datasets.corpus.index import FAILURES, INDEX, JsonLines, read_corpus, write_corpus
+from regal_jax.datasets.corpus.splits import SPLITS, partition, representatives
+from regal_jax.errors import FormatError
+
+__all__ = ["describe", "finish"]
+
+
+def finish(root: pathlib.Path) -> dict[str, Any]:
+    """Brings ``corpus.json`` up to date with the index; the order of the index changes nothing.
+
+    Args:
+      root: Folder of the corpus.
+
+    Returns:
+      The document.
+
+    Raises:
+      FormatError: There is no corpus, or it is damaged.
+      OSError: It cannot be written.
+    """
+    document = read_corpus(root)
+    if document is None:
+        raise FormatError(f"{root}: no corpus there; make one with 'regal-jax corpus build --out {root}'")
+    records = sorted(JsonLines(root / INDEX).read(), key=lambda record: record["path"])
+    failures = JsonLines(root / FAILURES).read()
+    split_of = partition(records)
+    stands_for = representatives(records)
+    graphs: dict[str, dict[str, Any]] = {}
+    for record in records:
+        first = stands_for[record["path"]]
+        role: dict[str, Any] = {"split": split_of[record["family"]], "distinct": first == record["path"]}
+        if first != record["path"]:
+            role["represented_by"] = first
+        graphs[record["path"]] = role
+    counts = _counts(records, failures, graphs)
+    kept = {name: document[name] for name in ("settings", "packages")}
+    document = {**kept, "counts": counts, "families": split_of, "graphs": graphs}
+    write_corpus(root, document)
+    return document
+
+
+def _counts(
+    records: Sequence[Mapping[str, Any]],
+    failures: Sequence[Mapping[str, Any]],
+    graphs: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    distinct = [record for record in records if graphs[record["path"]]["distinct"]]
+
+    def by(what: str) -> dict[str, int]:
+        return dict(sorted(Counter(record[what] for record in distinct).items()))
+
+    splits = Counter(graphs[record["path"]]["split"] for record in distinct)
+    return {
+        "graphs": len(records),
+        "distinct": len(distinct),
+        "failures": dict(sorted(Counter(failure["failure"] for failure in failures).items())),
+        "sources": by("source"),
+        "forms": by("form"),
+        "splits": {split: splits[split] for split in SPLITS},
+        "ops": sum(record["ops"] for record in distinct),
+    }
+
+
+def describe(document: Mapping[str, Any]) -> str:
+    """A corpus in a few lines, for people."""
+    counts = document["counts"]
+
+    def listed(numbers: Mapping[str, int]) -> str:
+        return ", ".join(f"{name} {number}" for name, number in numbers.items()) or "none"
+
+    families = Counter(document["families"].values())
+    return "\n".join(
+        [
+            f"corpus: {counts['distinct']} distinct topologies, {counts['graphs']} graphs, "
+            f"{counts['ops']} ops in distinct ones",
+            f"  sources         {listed(counts['sources'])}",
+            f"  forms           {listed(counts['forms'])}",
+            f"  splits          {listed(counts['splits'])}",
+            f"  families        {len(document['families'])}: "
+            f"{listed({split: families[split] for split in SPLITS})}",
+            f"  gave no graph   {listed(counts['failures'])}",
+        ]
+    )

@@ -1,0 +1,80 @@
+"""Reading a corpus: its graphs by split, form and source, each loaded when it is reached."""
+
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from regal_jax.datasets.corpus.index import INDEX, JsonLines, read_corpus
+from regal_jax.datasets.corpus.recipe import FORMS
+from regal_jax.datasets.corpus.splits import SPLITS
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.graph import ComputationGraph
+from regal_jax.importers import load_graph
+
+__all__ = ["corpus_records", "load_corpus"]
+
+
+def corpus_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The records of a corpus, by path, each with ``distinct``, ``represented_by`` and ``split``.
+
+    Args:
+      folder: Of a corpus that `build_corpus` made.
+
+    Raises:
+      FormatError: There is no corpus, or it is damaged.
+    """
+    root = pathlib.Path(folder)
+    document = read_corpus(root)
+    if document is None:
+        raise FormatError(f"{root}: no corpus there; make one with 'regal-jax corpus build --out {root}'")
+    roles = document["graphs"]
+    records = {record.get("path"): record for record in JsonLines(root / INDEX).read()}
+    missing = sorted(set(roles) - set(records))
+    if missing:
+        raise FormatError(f"{root / INDEX}: lacks {missing[0]!r}; run 'regal-jax corpus build' again")
+    # Whatever an unfinished build has added since is left out until it is finished.
+    return [{**records[path], **roles[path]} for path in sorted(roles)]
+
+
+def load_corpus(
+    folder: str | os.PathLike[str],
+    split: str | None = None,
+    *,
+    form: str | None = None,
+    source: str | None = None,
+    duplicates: bool = False,
+) -> Iterator[tuple[dict[str, Any], ComputationGraph]]:
+    """The graphs of a corpus, each read when the iterator reaches it.
+
+    Args:
+      folder: Of a corpus that `build_corpus` made.
+      split: ``"train"``, ``"validation"`` or ``"test"``; all by default.
+      form: One of `FORMS`; all by default.
+      source: Name of a source; all by default.
+      duplicates: Also graphs whose topology another one stands for.
+
+    Returns:
+      An iterator over ``(record, graph)``, in the order of their paths.
+
+    Raises:
+      ConfigError: No such split, form or source.
+      FormatError: There is no corpus, or it is damaged.
+    """
+    records = corpus_records(folder)
+    for what, value, known in (
+        ("split", split, SPLITS),
+        ("form", form, FORMS),
+        ("source", source, sorted({record["source"] for record in records})),
+    ):
+        if value is not None and value not in known:
+            raise ConfigError(f"{what}: there is no {value!r}; use one of {', '.join(known)}")
+    chosen = [
+        record
+        for record in records
+        if (duplicates or record["distinct"])
+        and split in (None, record["split"])
+        and form in (None, record["form"])
+        and source in (None, record["source"])
+    ]
+    return ((record, load_graph(pathlib.Path(folder) / record["path"])) for record in chosen)

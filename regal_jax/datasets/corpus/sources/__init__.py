@@ -1,0 +1,51 @@
+"""Where real graphs come from: one module a library, imported in worker processes only.
+
+A module has ``recipes() -> list[Recipe]`` and ``trace(recipe, profile) -> ComputationGraph``. It imports its
+library at the top: the worker that imports it pays once.
+"""
+
+import dataclasses
+import importlib.metadata
+from typing import Final
+
+__all__ = ["SOURCES", "Source"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """One row of `SOURCES`.
+
+    Attributes:
+      name: As ``--sources`` takes it.
+      module: The module that traces its models.
+      packages: The distributions it needs; the first is the one that its models come from.
+      extra: The extra of regal-jax that installs them.
+    """
+
+    name: str
+    module: str
+    packages: tuple[str, ...]
+    extra: str = "corpus"
+
+    def versions(self) -> dict[str, str | None]:
+        """The installed version of each package; ``None`` if it is absent."""
+        found: dict[str, str | None] = {}
+        for package in self.packages:
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                found[package] = None
+        return found
+
+
+SOURCES: Final[dict[str, Source]] = {
+    source.name: source
+    for source in (
+        Source("keras-applications", f"{__name__}.keras_applications", ("keras", "jax", "optax")),
+        Source("keras-hub", f"{__name__}.keras_hub_backbones", ("keras-hub", "keras", "jax", "optax")),
+        Source("flax", f"{__name__}.flax_models", ("flax", "jax", "optax")),
+        Source("timm", f"{__name__}.timm_models", ("timm", "torch")),
+        Source("transformers", f"{__name__}.transformers_models", ("transformers", "torch")),
+    )
+}
+"""The sources by name, in the order in which they are built."""

@@ -1,0 +1,112 @@
+"""What the PyTorch sources share: the forms, and what to do about a torchvision that cannot be imported."""
+
+import contextlib
+import enum
+import importlib
+import importlib.machinery
+import io
+import logging
+import sys
+import types
+import warnings
+from typing import Any, Final
+
+import torch
+
+from regal_jax.graph import ComputationGraph
+from regal_jax.importers.torch_module import from_torch
+
+__all__ = [
+    "FORMS",
+    "hide_broken_torchvision",
+    "meta_tensor",
+    "quiet",
+    "stub_broken_torchvision",
+    "trace_module",
+]
+
+FORMS: Final = ("forward", "gradient")
+"""Forms that are traced of PyTorch models: an Adam update would add ten ops for every parameter."""
+
+
+def trace_module(
+    module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...], form: str, *, profile: str, name: str
+) -> ComputationGraph:
+    """The graph of one form of a module on the ``meta`` device."""
+    module.train(form != "forward")
+    args = () if isinstance(inputs, dict) else inputs
+    kwargs = inputs if isinstance(inputs, dict) else {}
+    with quiet():
+        return from_torch(module, *args, kwargs=kwargs, form=form, profile=profile, name=name)
+
+
+def meta_tensor(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A tensor without memory."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+@contextlib.contextmanager
+def quiet() -> Any:
+    """Keeps libraries from telling what nobody asked them about every one of a thousand models."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _torchvision_works() -> bool:
+    """Whether torchvision can be imported; forgets the half of it that an attempt leaves behind.
+
+    PyPI has torchvision for one build of PyTorch alone: beside another (CPU only, say) its compiled ops are
+    missing and the import raises `RuntimeError`.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except (ImportError, RuntimeError, OSError):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        return False
+    return True
+
+
+def hide_broken_torchvision() -> None:
+    """Makes a torchvision that cannot be imported look absent, which transformers is prepared for."""
+    if not _torchvision_works():
+        sys.modules["torchvision"] = None  # pyright: ignore[reportArgumentType]
+
+
+def stub_broken_torchvision() -> None:
+    """Puts empty modules in the place of a torchvision that cannot be imported.
+
+    timm imports names from it for data and for conversions, of which a trace of a model needs none: they
+    need only be there. What this process would do with images or frozen batch norms, it does not do.
+    """
+    if _torchvision_works():
+        return
+    names = (
+        "", ".transforms", ".transforms.functional", ".datasets", ".ops", ".ops.misc", ".models",
+        ".models.feature_extraction", ".utils",
+    )  # fmt: skip
+    for name in names:
+        module = types.ModuleType(f"torchvision{name}")
+        module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
+        module.__path__ = []
+        module.__getattr__ = _anything  # pyright: ignore[reportAttributeAccessIssue]
+        sys.modules[module.__name__] = module
+        parent, _, child = module.__name__.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
+    modes = "NEAREST NEAREST_EXACT BILINEAR BICUBIC BOX HAMMING LANCZOS"
+    interpolation = enum.Enum("InterpolationMode", modes)
+    for name in ("torchvision.transforms", "torchvision.transforms.functional"):
+        sys.modules[name].InterpolationMode = interpolation  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _anything(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return type(name, (torch.nn.Module,), {})

@@ -1,0 +1,49 @@
+"""A source of tiny graphs and of every way to fail, for the tests of the corpus engine."""
+
+import os
+import sys
+import time
+import warnings
+
+from regal_jax.datasets import generate
+from regal_jax.datasets.corpus.recipe import Recipe
+
+_MODELS = {
+    # Name: family, graph.
+    **{f"chain{n}": ("chain", ("chain", n, 0)) for n in (60, 70, 80, 90)},
+    **{f"random{s}": ("random", ("erdos-renyi", 60, s)) for s in range(6)},
+    **{f"layered{s}": ("layered", ("layered", 60, s)) for s in range(4)},
+    **{f"fork{n}": ("fork", ("fork-join", n, 0)) for n in (60, 64)},
+    # The topology of chain60 by other names: the families must share a split.
+    "twin": ("twin", ("chain", 60, 1)),
+    "tiny": ("chain", ("chain", 5, 0)),
+}
+_FAILURES = ("raises", "exits", "dies", "hangs", "greedy")
+
+
+def recipes():
+    models = [
+        Recipe("fake", name, family, "forward", f"make({name!r})") for name, (family, _) in _MODELS.items()
+    ]
+    models += [Recipe("fake", "chain60", "chain", "gradient", "make('chain60')")]
+    return models + [Recipe("fake", name, "broken", "forward", f"{name}()") for name in _FAILURES]
+
+
+def trace(recipe, profile):
+    sys.stdout.write("noise on standard output\n")
+    warnings.warn("noise", stacklevel=1)
+    time.sleep(float(os.environ.get("FAKE_SOURCE_SECONDS", "0")))
+    if recipe.model == "raises":
+        raise RuntimeError("two\nlines")
+    if recipe.model == "exits":
+        raise SystemExit(3)
+    if recipe.model == "dies":
+        os._exit(7)
+    if recipe.model == "hangs":
+        time.sleep(1000)
+    if recipe.model == "greedy":
+        hoard = []
+        while True:
+            hoard.append(bytearray(os.urandom(1) * 2**24))
+            time.sleep(0.01)
+    return generate(_MODELS[recipe.model][1][0], *_MODELS[recipe.model][1][1:])

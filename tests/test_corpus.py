@@ -1,0 +1,389 @@
+"""The corpus: an engine that survives its models and its own death, splits without leaks, a real model."""
+
+import errno
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from regal_jax import Cluster, optimize, optimize_many
+from regal_jax.cli import main
+from regal_jax.datasets.corpus import SOURCES, Source, build_corpus, finish, load_corpus
+from regal_jax.datasets.corpus import engine as engine_module
+from regal_jax.datasets.corpus.families import family_of
+from regal_jax.datasets.corpus.index import JsonLines
+from regal_jax.datasets.corpus.splits import SHARES, partition, representatives
+from regal_jax.datasets.corpus.statistics import depth_and_width
+from regal_jax.errors import ConfigError, FormatError, MissingExtraError
+from regal_jax.graph import GraphBuilder
+
+FAKE = Source("fake", "corpus_fake_source", ("numpy",))
+GOOD = "fake/[!rdehgt]*"
+"""Chains, forks and layered graphs: eleven of them, none of which fails."""
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    monkeypatch.setitem(SOURCES, "fake", FAKE)
+
+
+@pytest.fixture
+def build(fake, tmp_path):
+    def build(folder="corpus", **options):
+        return build_corpus(tmp_path / folder, **{"sources": ["fake"], "jobs": 2, **options})
+
+    return build
+
+
+def content(folder):
+    """What a corpus holds, the order in which it was made apart."""
+    files = {p.relative_to(folder): p.read_bytes() for p in folder.glob("graphs/**/*") if p.is_file()}
+    index = sorted((folder / "index.jsonl").read_text().splitlines())
+    return files, index, (folder / "corpus.json").read_bytes()
+
+
+# The engine --------------------------------------------------------------------------------------
+
+
+def test_a_build_survives_every_way_to_fail(build, tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_module, "available_memory", lambda: 2 * 2**30 / 0.8)
+    document = build(timeout=6.0)
+    failures = {f["model"]: f for f in JsonLines(tmp_path / "corpus" / "failures.jsonl").read()}
+    assert {name: f["failure"] for name, f in failures.items()} == {
+        "raises": "error", "exits": "error", "dies": "died", "hangs": "timeout", "greedy": "memory",
+        "tiny": "size",
+    }  # fmt: skip
+    assert failures["raises"]["reason"] == "RuntimeError: two lines"
+    assert failures["dies"]["reason"] == "the process died with exit code 7"
+    assert failures["hangs"]["reason"] == "took longer than 6 seconds"
+    assert failures["greedy"]["reason"] == "needed more than 1.0 GiB of memory"
+    assert failures["tiny"]["reason"].endswith("ops; the corpus keeps 57 to 60000")
+    counts = document["counts"]
+    assert document["complete"]
+    assert counts["graphs"] == 18
+    # chain60, its gradient form and twin have one topology.
+    assert counts["distinct"] == 16
+    assert document["graphs"]["graphs/fake/twin.forward.json.gz"] == {
+        "split": document["families"]["chain"],
+        "distinct": False,
+        "represented_by": "graphs/fake/chain60.forward.json.gz",
+    }
+    assert document["families"]["twin"] == document["families"]["chain"]
+
+
+def test_what_is_finished_is_not_repeated_and_failures_only_when_asked(build, tmp_path):
+    build(only="fake/r*")
+    root = tmp_path / "corpus"
+    before = content(root)
+    failures = (root / "failures.jsonl").read_bytes()
+    stamps = {p: p.stat().st_mtime_ns for p in root.glob("graphs/**/*.gz")}
+    build(only="fake/r*")
+    assert content(root) == before
+    assert (root / "failures.jsonl").read_bytes() == failures
+    assert {p: p.stat().st_mtime_ns for p in root.glob("graphs/**/*.gz")} == stamps
+    # A mended library: the failure is gone from the list, or there again once.
+    build(only="fake/r*", retry_failures=True)
+    assert (root / "failures.jsonl").read_bytes() == failures
+    (next(root.glob("graphs/**/random3*"))).unlink()
+    build(only="fake/r*")
+    assert content(root) == before
+
+
+def test_a_corpus_grows(build, tmp_path):
+    build(only="fake/chain*")
+    assert build(only=GOOD)["counts"]["graphs"] == build("whole", only=GOOD)["counts"]["graphs"]
+    assert content(tmp_path / "corpus") == content(tmp_path / "whole")
+
+
+def test_limit_counts_for_each_form_and_spreads(build):
+    document = build(only="fake/chain*", limit=2, forms=["forward", "gradient"])
+    assert [p.split("/")[-1] for p in document["graphs"]] == [
+        "chain60.forward.json.gz", "chain60.gradient.json.gz", "chain80.forward.json.gz",
+    ]  # fmt: skip
+
+
+_SCRIPT = """
+import sys
+from regal_jax.datasets.corpus import SOURCES, Source, build_corpus
+if __name__ == "__main__":
+    SOURCES["fake"] = Source("fake", "corpus_fake_source", ("numpy",))
+    build_corpus(sys.argv[1], sources=["fake"], jobs=2, only=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_build_ends_like_one_that_was_not(build, tmp_path, number):
+    script, root = tmp_path / "build.py", tmp_path / "killed"
+    script.write_text(_SCRIPT)
+    environment = {
+        **os.environ, "FAKE_SOURCE_SECONDS": "0.2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }  # fmt: skip
+    process = subprocess.Popen([sys.executable, str(script), str(root), GOOD], env=environment)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and len(JsonLines(root / "index.jsonl").read()) < 3:
+        time.sleep(0.02)
+    process.send_signal(number)
+    process.wait(timeout=30)
+    done = len(JsonLines(root / "index.jsonl").read())
+    assert 3 <= done < 11
+    if number == signal.SIGINT:
+        assert process.returncode == 0
+        assert json.loads((root / "corpus.json").read_text())["counts"]["graphs"] == done
+    build("killed", only=GOOD)
+    build("calm", only=GOOD)
+    assert content(root) == content(tmp_path / "calm")
+
+
+def test_half_a_line_is_no_line_and_other_damage_is_said(build, tmp_path):
+    build(only=GOOD)
+    root = tmp_path / "corpus"
+    before = content(root)
+    index = root / "index.jsonl"
+    whole = index.read_bytes()
+    for cut in (1, len(whole.splitlines()[-1]) // 2):
+        index.write_bytes(whole[:-cut])
+        assert len(JsonLines(index).read()) == 10
+        build(only=GOOD)
+        assert content(root) == before
+    index.write_bytes(b"nonsense\n" + whole)
+    with pytest.raises(FormatError, match="line 1 is damaged"):
+        build(only=GOOD)
+
+
+@pytest.mark.parametrize("option", [{"profile": "a100"}, {"min_ops": 50}, {"max_ops": 500}])
+def test_other_settings_are_refused(build, option):
+    build(only="fake/chain60*")
+    (name, value), *_ = option.items()
+    with pytest.raises(ConfigError, match=rf"built with {name} .*, not {value!r}; .*another folder"):
+        build(only="fake/chain60*", **option)
+
+
+def test_other_versions_are_refused(build, tmp_path, monkeypatch):
+    build(only="fake/chain60*")
+    monkeypatch.setattr(Source, "versions", lambda self: {"numpy": "0.0"})
+    with pytest.raises(ConfigError, match=r"was built with numpy .*, not 0.0"):
+        build(only="fake/chain60*")
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"sources": ["nonsense"]}, "sources: there is no 'nonsense'; use one of keras-applications, "),
+        ({"forms": ["backward"]}, "forms: there is no 'backward'; use one of forward, gradient"),
+        ({"forms": []}, "name at least one"),
+        ({"limit": 0}, "limit: 0"),
+        ({"jobs": 0}, "jobs: 0"),
+        ({"timeout": 0.0}, "timeout: 0.0"),
+        ({"min_ops": 10, "max_ops": 9}, "max_ops: 9"),
+        ({"profile": "nonsense"}, "profile: unknown device"),
+    ],
+)
+def test_impossible_options_are_one_line(build, option, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        build(**option)
+    assert "\n" not in str(error.value)
+
+
+def test_an_absent_package_skips_its_source_or_is_refused(monkeypatch, fake, tmp_path):
+    monkeypatch.setitem(SOURCES, "absent", Source("absent", "no_such_module", ("no-such-package",)))
+    for name in [name for name in SOURCES if name not in ("fake", "absent")]:
+        monkeypatch.delitem(SOURCES, name)
+    with pytest.raises(MissingExtraError, match=r"no-such-package.*regal-jax\[corpus\]"):
+        build_corpus(tmp_path, sources=["absent"])
+    with pytest.warns(UserWarning, match=r"'absent' is skipped: .*regal-jax\[corpus\]"):
+        assert build_corpus(tmp_path, only="fake/chain60*", jobs=1)["counts"]["graphs"] == 2
+
+
+def test_a_source_that_does_not_start_is_skipped(monkeypatch, tmp_path):
+    monkeypatch.setitem(SOURCES, "broken", Source("broken", "no_such_module", ("numpy",)))
+    with pytest.warns(UserWarning, match="'broken' is skipped: ModuleNotFoundError"):
+        assert build_corpus(tmp_path, sources=["broken"], jobs=1)["counts"]["graphs"] == 0
+
+
+def test_a_full_disk_is_one_line(build, tmp_path, monkeypatch):
+    root = tmp_path / "corpus"
+    (root / "graphs").mkdir(parents=True)
+    (root / "graphs" / "fake").write_text("in the way")  # What a worker meets.
+    with pytest.raises(ConfigError, match=r"cannot write .*; make room"):
+        build(only=GOOD)
+    (root / "graphs" / "fake").unlink()
+    append = JsonLines.append
+
+    def full(self, record):
+        if len(self.read()) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(self, record)
+
+    monkeypatch.setattr(JsonLines, "append", full)
+    with pytest.raises(ConfigError, match="No space left on device; make room") as error:
+        build(only=GOOD)
+    assert "\n" not in str(error.value)
+    monkeypatch.setattr(JsonLines, "append", append)
+    build(only=GOOD)
+    build("calm", only=GOOD)
+    assert content(root) == content(tmp_path / "calm")
+
+
+def test_two_builds_in_one_folder_are_refused(build, tmp_path):
+    from regal_jax.datasets.corpus.index import locked
+
+    (tmp_path / "corpus").mkdir()
+    with locked(tmp_path / "corpus"), pytest.raises(ConfigError, match="another build is running"):
+        build()
+
+
+# What is built -----------------------------------------------------------------------------------
+
+
+def test_every_graph_loads_optimises_and_replays(build, tmp_path):
+    build(only="fake/[l]*")
+    loaded = list(load_corpus(tmp_path / "corpus", duplicates=True))
+    assert len(loaded) == 4
+    for record, graph in loaded:
+        assert graph.content_hash == record["content_hash"]
+        assert (graph.num_ops, graph.num_tensors) == (record["ops"], record["tensors"])
+    graphs = [graph for _, graph in loaded]
+    for graph, plan in zip(graphs, optimize_many(graphs, Cluster.uniform(2), evaluations=200), strict=True):
+        plan.verify(graph)
+
+
+def test_the_reader_chooses_and_refuses(build, tmp_path):
+    root = tmp_path / "corpus"
+    with pytest.raises(FormatError, match="no corpus there"):
+        load_corpus(root)
+    document = build(only="fake/[!reghd]*")
+    by_split = {s: [r["path"] for r, _ in load_corpus(root, s)] for s in SHARES}
+    assert {s: len(paths) for s, paths in by_split.items()} == document["counts"]["splits"]
+    # The gradient form of chain60 has the topology of its forward form.
+    assert list(load_corpus(root, form="gradient")) == []
+    assert [r["model"] for r, _ in load_corpus(root, form="gradient", duplicates=True)] == ["chain60"]
+    for option in ({"split": "dev"}, {"form": "backward"}, {"source": "timm"}):
+        with pytest.raises(ConfigError, match="there is no"):
+            load_corpus(root, **option)
+
+
+def test_depth_and_width_of_a_diamond():
+    builder = GraphBuilder("diamond")
+    builder.add_op("a", outputs=[1])
+    for name in "bcd":
+        builder.add_op(name, inputs=["a:0"], outputs=[1])
+    builder.add_op("e", inputs=["b:0", "c:0"], control_inputs=["d"])
+    assert depth_and_width(builder.build()) == (3, 3)
+
+
+# Splits and families -----------------------------------------------------------------------------
+
+_RECORDS = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 120)), max_size=150).map(
+    lambda pairs: [
+        {"path": f"p{i}", "family": f"f{family}", "topology_hash": f"{topology:032x}"}
+        for i, (family, topology) in enumerate(pairs)
+    ]
+)
+
+
+@hypothesis.given(_RECORDS, st.randoms(use_true_random=False))
+def test_no_family_and_no_topology_is_in_two_splits(records, random):
+    split_of = partition(records)
+    assert set(split_of) == {r["family"] for r in records}
+    splits: dict[str, set[str]] = {}
+    for r in records:
+        splits.setdefault(r["topology_hash"], set()).add(split_of[r["family"]])
+    assert all(len(s) == 1 for s in splits.values())
+    first = representatives(records)
+    assert {first[r["path"]] for r in records} == {first[p] for p in first.values()}
+    assert len(set(first.values())) == len(splits)
+    random.shuffle(records)
+    assert partition(records) == split_of
+    assert representatives(records) == first
+
+
+@hypothesis.given(st.lists(st.integers(1, 30), min_size=1, max_size=60))
+def test_shares_are_as_near_as_families_allow(sizes):
+    records = [
+        {"path": f"{f}.{i}", "family": f"f{f}", "topology_hash": f"{f}.{i}"}
+        for f, size in enumerate(sizes)
+        for i in range(size)
+    ]
+    split_of = partition(records)
+    counts = Counter(split_of[r["family"]] for r in records)
+    for split, share in SHARES.items():
+        assert abs(counts[split] - share * len(records)) <= 2 * max(sizes)
+
+
+def test_families_mean_the_same_everywhere():
+    same = [
+        ("resnet", "ResNet50V2", "ResNet152", "resnet", "resnetv2", "senet", "bit"),
+        ("vit", "vision_transformer", "ViT", "vit_mae", "deit", "DINOV2", "dinov2_with_registers", "beit"),
+        ("bert", "Bert", "RobertaBackbone", "xlm-roberta", "DistilBert", "distilbert"),
+        ("efficientnet", "EfficientNetV2B0", "tf_efficientnet_b0", "MobileNetV3Small", "mobilenet_v2"),
+        ("convnext", "ConvNeXtTiny", "convnext", "convnextv2"),
+        ("swin", "SwinTransformer", "swin_transformer_v2_cr", "swinv2", "donut-swin"),
+        ("densenet", "DenseNet121", "densenet"),
+        ("vgg", "VGG16", "vgg"),
+        ("nasnet", "NASNetLarge", "nasnet", "pnasnet"),
+        ("inception", "InceptionResNetV2", "inception_v3", "inception_resnet_v2"),
+        ("xception", "Xception", "xception_aligned"),
+    ]
+    for family, *names in same:
+        assert {name: family_of(name) for name in names} == dict.fromkeys(names, family)
+    assert all(family_of(name) for name in ("", "7", "__", "x", "日本"))
+
+
+# The command, and a real model -------------------------------------------------------------------
+
+
+def test_the_command_builds_and_shows(fake, tmp_path, capsys):
+    root = str(tmp_path / "corpus")
+    common = ["corpus", "build", "--out", root, "--sources", "fake", "--jobs", "2", "--only", GOOD]
+    assert main(common) == 0
+    out, err = capsys.readouterr()
+    assert "10 distinct topologies, 11 graphs" in out
+    assert err == ""
+    assert main(["corpus", "show", root]) == 0
+    assert capsys.readouterr().out == out
+    assert main([*common, "--profile", "a100"]) == 2
+    assert capsys.readouterr().err.startswith("regal-jax corpus: error: ")
+    assert main(["corpus", "show", str(tmp_path / "nothing")]) == 2
+    assert "no corpus there" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras")
+def test_a_keras_model_in_every_form(tmp_path):
+    document = build_corpus(tmp_path, sources=["keras-applications"], only="*/MobileNet.*", jobs=2)
+    assert not (tmp_path / "failures.jsonl").exists()
+    assert document["counts"]["distinct"] == 3
+    ops = {record["form"]: record["ops"] for record, _ in load_corpus(tmp_path)}
+    assert ops["forward"] < ops["gradient"] < ops["training-step"]
+    for record, graph in load_corpus(tmp_path, form="forward"):
+        assert record["constructor"] == "keras.applications.MobileNet(weights=None)"
+        # 27 convolutions, one with a dense layer's worth of 1 x 1 at the end.
+        assert graph.op_kinds.count("conv_general_dilated") == 28
+        optimize(graph, Cluster.uniform(2), method="bfs").verify(graph)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [name for name in SOURCES if name != "keras-applications"])
+def test_every_source_gives_graphs(source, tmp_path):
+    if None in SOURCES[source].versions().values():
+        pytest.skip("needs the extra corpus")
+    document = build_corpus(tmp_path, sources=[source], limit=3, jobs=2)
+    assert document["counts"]["graphs"] >= 3
+    for _, graph in load_corpus(tmp_path):
+        optimize(graph, Cluster.uniform(2), evaluations=200, key=0).verify(graph)
+
+
+def test_finishing_twice_changes_nothing(build, tmp_path):
+    build(only=GOOD)
+    path = pathlib.Path(tmp_path / "corpus" / "corpus.json")
+    before = path.read_bytes()
+    finish(tmp_path / "corpus")
+    assert path.read_bytes() == before
