@@ -112,3 +112,22 @@ def test_any_sets_of_consecutive_ops_keep_the_promise(instance, seed):
     made = quotient(graph, leader)
     made = regal_jax.Contraction(graph, made.graph, made.op, made.members, made.tensor)
     check_expansion(made, cluster, seed)
+
+
+@given(instances(max_ops=20), st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_contraction_comes_to_an_end(instance, seed):
+    """Where nothing is heavy, once is enough; else each time again until nothing changes."""
+    graph, cluster = instance
+    once = contract(graph, anchors=(), max_share=1.0)
+    if not graph.runtime.any() or graph.num_ops == 1:
+        return
+    again = contract(once.graph, anchors=(), max_share=1.0)
+    assert again.graph is once.graph
+    for _ in range(graph.num_ops):
+        before, graph = graph, contract(graph, max_share=0.2).graph
+        assert graph.num_ops <= before.num_ops
+        if graph is before:
+            break
+    else:
+        pytest.fail("still changing")

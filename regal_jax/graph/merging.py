@@ -102,7 +102,8 @@ class _Merger:
             self.reads[o].add(t)
         self.makes: list[set[int]] = [set() for _ in range(n)]
         for t, o in enumerate(graph.tensor_op.tolist()):
-            self.makes[o].add(t)
+            if self.readers[t] or self.keep[t]:
+                self.makes[o].add(t)
         self.begin, self.end = _earliest(graph, work)
         self.units = _Units(graph, self.light, self.anchor)
 
@@ -114,20 +115,25 @@ class _Merger:
 
     def run(self) -> None:
         """Applies the rules until none applies anywhere."""
-        queue = collections.deque(self.graph.topological_order.tolist())
-        queued = [True] * self.graph.num_ops
+        order = self.graph.topological_order.tolist()
+        # A merger may also open a way for sets that are no neighbours: readers of the same tensor, say.
+        while self._pass([o for o in order if self.parent[o] == o]):
+            pass
+
+    def _pass(self, order: list[int]) -> bool:
+        """Tries every set and then, again and again, the neighbours of what has changed. Has anything?"""
+        queue, queued, changed = collections.deque(order), set(order), False
         while queue:
             o = queue.popleft()
-            queued[o] = False
-            if self.parent[o] != o:
-                continue
-            merged = self._try(o)
+            queued.discard(o)
+            merged = self._try(o) if self.parent[o] == o else None
             if merged is None:
                 continue
-            for v in sorted({merged, *self.before[merged], *self.after[merged]}):
-                if not queued[v]:
-                    queued[v] = True
-                    queue.append(v)
+            changed = True
+            near = {merged, *self.before[merged], *self.after[merged]} - queued
+            queue.extend(sorted(near))
+            queued |= near
+        return changed
 
     def _try(self, o: int) -> int | None:
         """Merges set ``o`` with a neighbour, if a rule lets it; returns what both have become."""

@@ -94,7 +94,7 @@ class Contraction:
 def contract(
     graph: ComputationGraph,
     *,
-    max_share: float = 0.01,
+    max_share: float = 0.03,
     max_members: int | None = None,
     anchors: Collection[str] = ANCHOR_KINDS,
     spare_memory: bool = False,
