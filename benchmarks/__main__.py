@@ -10,6 +10,7 @@ from benchmarks.cases import SECTIONS, SIZES, benchmarks
 from benchmarks.results import load
 from regal_jax.cli.parser import OneLineParser, count
 from regal_jax.errors import ConfigError
+from regal_jax.plan.contraction import MAX_SHARE
 
 __all__ = ["main"]
 
@@ -138,7 +139,13 @@ def _add_contract(contract: argparse.ArgumentParser) -> None:
         help="may be repeated (default: both)",
     )
     contract.add_argument("--evaluations", type=count, default=5000, help="of each search (default 5000)")
-    contract.add_argument("--max-share", type=_share, metavar="X", help="as in regal_jax.contract")
+    contract.add_argument(
+        "--max-share",
+        type=_share,
+        default=MAX_SHARE,
+        metavar="X",
+        help=f"as in regal_jax.contract (default {MAX_SHARE})",
+    )
     contract.add_argument("--seed", type=int, default=0, help="(default 0)")
     contract.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every graph")
     contract.set_defaults(call=_contract)

@@ -23,10 +23,11 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import best_heuristic
 from regal_jax.importers import FORMATS, load_graph
 from regal_jax.plan import Contraction, Objective, Plan, contract
+from regal_jax.plan.contraction import MAX_SHARE
 from regal_jax.search import Stopping
 from regal_jax.solve import solve
 
-__all__ = ["CASES", "Row", "compare_with_original", "run", "summary"]
+__all__ = ["CASES", "Row", "Side", "compare_with_original", "run", "summary"]
 
 CASES: Final = {
     "makespan": Cluster.uniform(2, transfer="blocking:latency=5us,bandwidth=300GB/s"),
@@ -167,7 +168,7 @@ def compare_with_original(
     objective: str,
     *,
     evaluations: int = 5000,
-    max_share: float | None = None,
+    max_share: float = MAX_SHARE,
     seed: int = 0,
 ) -> Row:
     """Searches ``graph`` and its contraction with the same budget; both plans are verified on ``graph``.
@@ -176,13 +177,13 @@ def compare_with_original(
       graph: The graph.
       objective: Of `CASES`.
       evaluations: Budget of each search.
-      max_share: As in `regal_jax.contract`; its default if not given.
+      max_share: As in `regal_jax.contract`.
       seed: Of both searches.
     """
     cluster, settings = CASES[objective], _settings(objective, evaluations, seed)
     began = time.perf_counter()
-    options = {} if max_share is None else {"max_share": max_share}
-    made = contract(graph, spare_memory=settings.objective is Objective.PEAK_MEMORY, **options)
+    spare = settings.objective is Objective.PEAK_MEMORY
+    made = contract(graph, devices=cluster.num_devices, spare_memory=spare, max_share=max_share)
     contract_seconds = time.perf_counter() - began
     original, plan = _side(graph, cluster, settings, None)
     plan.verify(graph)

@@ -28,7 +28,9 @@ class Call:
         pairs: Sequence[tuple[ComputationGraph, Cluster]],
         settings: Settings,
         on_plan: Callable[[int, Plan], object] | None,
-        contractions: Sequence[Contraction] | None = None,
+        *,
+        contractions: Sequence[Contraction] | None,
+        began: float,
     ) -> None:
         self._pairs = pairs
         self._contractions = contractions
@@ -36,7 +38,7 @@ class Call:
         self._on_plan = on_plan
         self._known: list[list[Plan]] = [[] for _ in pairs]
         self._plans: dict[int, Plan] = {}
-        self._began = time.monotonic()
+        self._began = began
 
     def run(self, shares: Sequence[Share]) -> list[Plan]:
         """One plan a graph, in their order.

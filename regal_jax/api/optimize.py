@@ -1,5 +1,6 @@
 """`optimize` and `optimize_many`: graphs in, verified plans out."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -176,14 +177,12 @@ def _optimize(
     on_plan: Callable[[int, Plan], object] | None = None,
 ) -> list[Plan]:
     check_pairs(graphs, clusters)
-    made = (
-        [settings.contraction(*pair) for pair in zip(graphs, clusters, strict=True)]
-        if settings.contract
-        else None
-    )
-    searched = graphs if made is None else [each.graph for each in made]
-    pairs = list(zip(searched, clusters, strict=True))
-    call = Call(pairs, settings, on_plan, made)
+    began = time.monotonic()
+    pairs = list(zip(graphs, clusters, strict=True))
+    made = [settings.contraction(*pair) for pair in pairs] if settings.contract else None
+    if made is not None:
+        pairs = list(zip((one.graph for one in made), clusters, strict=True))
+    call = Call(pairs, settings, on_plan, contractions=made, began=began)
     if settings.method != "brkga":
         return call.run([])
     # Before the heuristics, which may take minutes: what cannot be searched is refused at once.

@@ -111,7 +111,7 @@ class Settings:
     def contraction(self, graph: ComputationGraph, cluster: Cluster) -> Contraction:
         """Of ``graph``; with care for its memory where that counts."""
         counts = self.objective is Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
-        return contract(graph, spare_memory=counts)
+        return contract(graph, devices=cluster.num_devices, spare_memory=counts)
 
 
 def each(clusters: Cluster | Sequence[Cluster], count: int) -> Sequence[Cluster]:

@@ -2,7 +2,7 @@
 
 import collections
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import numpy as np
@@ -44,6 +44,7 @@ def merge_labels(
     *,
     max_share: float,
     max_members: int | None,
+    devices: int,
     anchors: Collection[str],
     spare_memory: bool,
 ) -> np.ndarray:
@@ -51,7 +52,7 @@ def merge_labels(
 
     `regal_jax.plan.contract` checks these arguments, and states the rules and why they are safe.
     """
-    merger = _Merger(graph, max_share, max_members, anchors, spare_memory)
+    merger = _Merger(graph, max_share, max_members, devices, anchors, spare_memory)
     merger.run()
     # Each set goes by the name of its anchor, or of the op that runs longest.
     rank = np.lexsort((-np.arange(graph.num_ops), merger.work, merger.is_anchor))
@@ -69,6 +70,7 @@ class _Merger:
         graph: ComputationGraph,
         max_share: float,
         max_members: int | None,
+        devices: int,
         anchors: Collection[str],
         spare_memory: bool,
     ) -> None:
@@ -104,7 +106,11 @@ class _Merger:
         for t, o in enumerate(graph.tensor_op.tolist()):
             if self.readers[t] or self.keep[t]:
                 self.makes[o].add(t)
-        self.begin, self.end = _earliest(graph, work)
+        self.begin, self.tail = _longest_paths(graph, work)
+        self.length: list[float] = work.tolist()
+        ends = [b + w for b, w in zip(self.begin, self.length, strict=True)]
+        # No plan for so many devices takes less; the margin is for sums in another order.
+        self.limit = max(*ends, float(work.sum()) / devices, 0.0) * (1 + 1e-9)
         self.units = _Units(graph, self.light, self.anchor)
 
     def find(self, o: int) -> int:
@@ -163,15 +169,21 @@ class _Merger:
     def _forward_pays(self, u: int, v: int) -> bool:
         """Rule 1: ``v`` is all that waits for ``u``, so ``u`` can wait for what ``v`` waits for.
 
-        An anchor should not: unless the others will be there anyway.
+        Not if that would make the longest path longer, or hold an anchor back.
         """
         others = self.before[v] - {u}
-        if self.anchor[u] and any(self.end[w] > self.begin[u] for w in others):
-            return False
+        if self.length[u] and self._arrival(others) > self.begin[u]:
+            path = self._arrival(others) + self.length[u] + self.length[v] + self.tail[v]
+            if self.anchor[u] or path > self.limit:
+                return False
         if not self.spare_memory:
             return True
         gone = sum(self.bytes[t] for t in self.reads[u] - self.reads[v] if not self.keep[t])
         return self._made(u) >= gone or (not others and self._shrinks(v))
+
+    def _arrival(self, sets: Iterable[int]) -> float:
+        """When all of ``sets`` could be finished, with as many devices as it takes."""
+        return max((self.begin[w] + self.length[w] for w in sets), default=0.0)
 
     def _backward_pays(self, v: int) -> bool:
         """Rule 2: ``v`` waits for one set only. It may run right after it if that holds no more memory."""
@@ -208,8 +220,9 @@ class _Merger:
 
     def _merge(self, u: int, v: int) -> int:
         """Makes one set of two, ``u`` the earlier; known by the one with more neighbours."""
-        begin = self.begin[v if self.anchor[v] else u]  # That of the anchor: it must not be held back.
-        end = max(self.end[u], self.end[v])
+        begin = max(self.begin[u], self._arrival((self.before[u] | self.before[v]) - {u, v}))
+        after = (self.after[u] | self.after[v]) - {u, v}
+        tail = max((self.length[w] + self.tail[w] for w in after), default=0.0)
         self.units.join(u, v)
         near = [len(self.before[o]) + len(self.after[o]) + len(self.reads[o]) for o in (u, v)]
         a, b = (u, v) if near[0] >= near[1] else (v, u)
@@ -217,7 +230,8 @@ class _Merger:
         self.size[a] += self.size[b]
         self.light[a] += self.light[b]
         self.anchor[a] = self.anchor[a] or self.anchor[b]
-        self.begin[a], self.end[a] = begin, end
+        self.begin[a], self.tail[a] = begin, tail
+        self.length[a] += self.length[b]
         for mine, theirs in ((self.before, self.after), (self.after, self.before)):
             for w in mine[b]:
                 theirs[w].discard(b)
@@ -288,16 +302,20 @@ class _Units:
         self.anchors[a] += self.anchors[b]
 
 
-def _earliest(graph: ComputationGraph, work: np.ndarray) -> tuple[list[float], list[float]]:
-    """When each op could begin and end at the earliest, with as many devices as it takes."""
-    begin, length = [0.0] * graph.num_ops, work.tolist()
-    end = [0.0] * graph.num_ops
-    offset, tensor = graph.inputs
-    producer = graph.tensor_op[tensor].tolist()
-    bounds = offset.tolist()
-    control_bounds, control = (array.tolist() for array in graph.control_predecessors)
-    for o in graph.topological_order.tolist():
-        before = producer[bounds[o] : bounds[o + 1]] + control[control_bounds[o] : control_bounds[o + 1]]
-        begin[o] = max((end[u] for u in before), default=0.0)
-        end[o] = begin[o] + length[o]
-    return begin, end
+def _longest_paths(graph: ComputationGraph, work: np.ndarray) -> tuple[list[float], list[float]]:
+    """The longest path that ends where each op begins, and the longest that begins where it ends."""
+    source = np.concatenate([graph.edge_producer, graph.control_source]).tolist()
+    target = np.concatenate([graph.edge_op, graph.control_target]).tolist()
+    before: list[list[int]] = [[] for _ in range(graph.num_ops)]
+    after: list[list[int]] = [[] for _ in range(graph.num_ops)]
+    for u, v in zip(source, target, strict=True):
+        before[v].append(u)
+        after[u].append(v)
+    length = work.tolist()
+    begin, tail = [0.0] * graph.num_ops, [0.0] * graph.num_ops
+    order = graph.topological_order.tolist()
+    for o in order:
+        begin[o] = max((begin[u] + length[u] for u in before[o]), default=0.0)
+    for o in reversed(order):
+        tail[o] = max((length[v] + tail[v] for v in after[o]), default=0.0)
+    return begin, tail

@@ -3,6 +3,7 @@
 import dataclasses
 import numbers
 from collections.abc import Collection
+from typing import Final
 
 import numpy as np
 
@@ -12,7 +13,10 @@ from regal_jax.graph.merging import ANCHOR_KINDS, merge_labels
 from regal_jax.graph.quotient import quotient
 from regal_jax.plan.plan import Plan
 
-__all__ = ["Contraction", "contract"]
+__all__ = ["MAX_SHARE", "Contraction", "contract"]
+
+MAX_SHARE: Final = 0.03
+"""Of all work, in the light ops of a set: the best of 0.003 to 0.1 on the examples (docs/datasets.md)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,8 +98,9 @@ class Contraction:
 def contract(
     graph: ComputationGraph,
     *,
-    max_share: float = 0.03,
+    max_share: float = MAX_SHARE,
     max_members: int | None = None,
+    devices: int = 2,
     anchors: Collection[str] = ANCHOR_KINDS,
     spare_memory: bool = False,
 ) -> Contraction:
@@ -104,9 +109,10 @@ def contract(
     An op is *heavy* if its kind is one of ``anchors`` or it has more than ``max_share`` of all work. Two
     sets of ops ``u``, ``v`` (``v`` reads a tensor of ``u``) become one where a rule applies:
 
-    1. ``v`` is the only successor of ``u``, over data and control edges. A heavy ``u`` joins only if all
-       else that ``v`` waits for could be finished, on devices without number, when ``u`` begins: it
-       would be held back otherwise.
+    1. ``v`` is the only successor of ``u``, over data and control edges. If all else that ``v`` waits for
+       could be finished, on devices without number, when ``u`` begins, nothing is held back. Otherwise
+       ``u`` will be: not if it is heavy, nor if the path through both becomes longer than the longest path
+       and than an even share of all work for each of ``devices``.
     2. ``u`` is the only predecessor of ``v``, ``v`` is light, and ``v`` makes no more bytes than are
        freed when it has run: what can be done at once, and is better done at once.
     3. Both are sources that take no time (parameters, inputs), on the same device in every plan, with a
@@ -129,6 +135,7 @@ def contract(
       graph: The graph.
       max_share: Limit of the light work in a set, and what makes an op heavy, as a share of all work.
       max_members: Most ops in a set; no limit by default.
+      devices: That plans will be for: the fewer, the less it matters what could run side by side.
       anchors: Kinds of heavy ops, whatever they take; case, ``aten.`` and ``.default`` do not count.
       spare_memory: Merge by rule 1 only if delaying ``u`` keeps no more bytes than it saves, or ``v`` can be
         done at once as in rule 2. Fewer merges, and peaks that the original could have.
@@ -147,12 +154,19 @@ def contract(
         isinstance(max_members, bool) or not isinstance(max_members, numbers.Integral) or max_members < 1
     ):
         raise ConfigError(f"max_members: must be a whole number of at least 1, or None, got {max_members!r}")
-    if isinstance(anchors, str) or not all(isinstance(kind, str) for kind in anchors):
+    if isinstance(devices, bool) or not isinstance(devices, numbers.Integral) or devices < 1:
+        raise ConfigError(f"devices: must be a whole number of at least 1, got {devices!r}")
+    if (
+        isinstance(anchors, str)
+        or not isinstance(anchors, Collection)
+        or not all(isinstance(kind, str) for kind in anchors)
+    ):
         raise ConfigError(f"anchors: give a collection of kinds of ops, got {anchors!r}")
     leader = merge_labels(
         graph,
         max_share=float(max_share),
         max_members=None if max_members is None else int(max_members),
+        devices=int(devices),
         anchors=anchors,
         spare_memory=spare_memory,
     )
