@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: list, run, compare, plot. Exit codes: 0 done, 1 slower, 2 bad input."""
+"""``python -m benchmarks``: list, run, compare, plot, contract. Exit codes: 0 done, 1 slower, 2 bad input."""
 
 import argparse
 import pathlib
@@ -10,6 +10,7 @@ from benchmarks.cases import SECTIONS, SIZES, benchmarks
 from benchmarks.results import load
 from regal_jax.cli.parser import OneLineParser, count
 from regal_jax.errors import ConfigError
+from regal_jax.plan.contraction import MAX_SHARE
 
 __all__ = ["main"]
 
@@ -20,6 +21,7 @@ examples:
   python -m benchmarks run 'throughput/er-*' --implementation xla --peer ./brkga_peer
   python -m benchmarks compare before.json after.json --fail-above 1.1
   python -m benchmarks plot before.json --out figure.png
+  python -m benchmarks contract --graphs corpus/ --out contract.json
 docs/benchmarks.md says what is measured and how to read it.
 """
 
@@ -76,6 +78,12 @@ def _plot(args: argparse.Namespace) -> int:
     return 0
 
 
+def _contract(args: argparse.Namespace) -> int:
+    from benchmarks.contraction import run
+
+    return run(args)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="python -m benchmarks",
@@ -102,7 +110,45 @@ def _parser() -> argparse.ArgumentParser:
     plot.add_argument("results", metavar="RESULTS.json")
     plot.add_argument("--out", type=pathlib.Path, required=True, metavar="FILE", help=".png, .pdf or .svg")
     plot.set_defaults(call=_plot)
+    _add_contract(commands.add_parser("contract", help="what contraction does to real graphs"))
     return parser
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, got {text}")
+    return number
+
+
+_share.__name__ = "share"
+
+
+def _add_contract(contract: argparse.ArgumentParser) -> None:
+    contract.add_argument(
+        "--graphs",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="files, or folders of them (default: all examples)",
+    )
+    contract.add_argument(
+        "--objective",
+        action="append",
+        choices=("makespan", "peak-memory"),
+        help="may be repeated (default: both)",
+    )
+    contract.add_argument("--evaluations", type=count, default=5000, help="of each search (default 5000)")
+    contract.add_argument(
+        "--max-share",
+        type=_share,
+        default=MAX_SHARE,
+        metavar="X",
+        help=f"as in regal_jax.contract (default {MAX_SHARE})",
+    )
+    contract.add_argument("--seed", type=int, default=0, help="(default 0)")
+    contract.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every graph")
+    contract.set_defaults(call=_contract)
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:

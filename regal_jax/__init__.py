@@ -11,15 +11,17 @@ if TYPE_CHECKING:
     from regal_jax.examples import load_example
     from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
     from regal_jax.importers import from_hlo, from_jax, from_onnx, from_torch, load_graph, save_graph
-    from regal_jax.plan import Plan
+    from regal_jax.plan import Contraction, Plan, contract
     from regal_jax.search import BrkgaConfig
 
 __all__ = [
     "BrkgaConfig",
     "Cluster",
     "ComputationGraph",
+    "Contraction",
     "GraphBuilder",
     "Plan",
+    "contract",
     "from_hlo",
     "from_jax",
     "from_onnx",
@@ -36,7 +38,7 @@ _ROOMS = {
     "examples": ("load_example",),
     "graph": ("Cluster", "ComputationGraph", "GraphBuilder"),
     "importers": ("from_hlo", "from_jax", "from_onnx", "from_torch", "load_graph", "save_graph"),
-    "plan": ("Plan",),
+    "plan": ("Contraction", "Plan", "contract"),
     "search": ("BrkgaConfig",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

@@ -13,7 +13,7 @@ from regal_jax.api.settings import Settings, graph_key
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import heuristic_plans
 from regal_jax.interrupts import first_interrupt_waits
-from regal_jax.plan import Plan
+from regal_jax.plan import Contraction, Plan
 from regal_jax.search import Status, Stopping
 from regal_jax.solve import solve
 
@@ -28,13 +28,17 @@ class Call:
         pairs: Sequence[tuple[ComputationGraph, Cluster]],
         settings: Settings,
         on_plan: Callable[[int, Plan], object] | None,
+        *,
+        contractions: Sequence[Contraction] | None,
+        began: float,
     ) -> None:
         self._pairs = pairs
+        self._contractions = contractions
         self._settings = settings
         self._on_plan = on_plan
         self._known: list[list[Plan]] = [[] for _ in pairs]
         self._plans: dict[int, Plan] = {}
-        self._began = time.monotonic()
+        self._began = began
 
     def run(self, shares: Sequence[Share]) -> list[Plan]:
         """One plan a graph, in their order.
@@ -58,6 +62,8 @@ class Call:
         return [self._plans[i] for i in range(len(self._pairs))]
 
     def _done(self, member: int, plan: Plan) -> None:
+        if self._contractions is not None:
+            plan = self._contractions[member].expand(plan)
         self._plans[member] = plan
         if self._on_plan is not None:
             self._on_plan(member, plan)

@@ -1,5 +1,6 @@
 """`optimize` and `optimize_many`: graphs in, verified plans out."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ def optimize(
     method: str = "brkga",
     policy: str | None = None,
     warm_start: bool = True,
+    contract: bool = False,
     config: BrkgaConfig | None = None,
     target: float | None = None,
     stall: int | None = None,
@@ -35,7 +37,8 @@ def optimize(
     """Places and orders the ops of ``graph`` on ``cluster``.
 
     The plan has been replayed exactly on the host. With warm starts it is never worse than the best of
-    `regal_jax.heuristics.HEURISTICS`; without, it is the paper's plain BRKGA. If no plan was found that
+    `regal_jax.heuristics.HEURISTICS` on the graph that is searched (``graph``, or with ``contract`` the
+    contracted one); without, it is the paper's plain BRKGA. If no plan was found that
     fits the memory, the one with the least overflow is returned: see `Plan.feasible`.
 
     Ctrl-C returns the best plan so far: the first one when what is being searched has come to a halt (a
@@ -51,6 +54,8 @@ def optimize(
       method: ``"brkga"``, or the name of a heuristic to use alone.
       policy: Reserved for learned guides of the search.
       warm_start: Put the heuristics' plans into the first population, and never do worse.
+      contract: Search on the graph that `regal_jax.contract` makes of this one, and expand the plan: for
+        graphs of thousands of ops, most of them light. Heuristics are then those of the contracted graph.
       config: Of the BRKGA.
       target: Stop when the objective is this small.
       stall: Stop after so many evaluations without improvement.
@@ -75,6 +80,7 @@ def optimize(
         method=method,
         policy=policy,
         warm_start=warm_start,
+        contract=contract,
         config=config,
         target=target,
         stall=stall,
@@ -94,6 +100,7 @@ def optimize_many(
     method: str = "brkga",
     policy: str | None = None,
     warm_start: bool = True,
+    contract: bool = False,
     config: BrkgaConfig | None = None,
     target: float | None = None,
     stall: int | None = None,
@@ -121,6 +128,7 @@ def optimize_many(
       method: As in `optimize`.
       policy: As in `optimize`.
       warm_start: As in `optimize`.
+      contract: As in `optimize`.
       config: As in `optimize`.
       target: As in `optimize`.
       stall: As in `optimize`.
@@ -145,6 +153,7 @@ def optimize_many(
         method=method,
         policy=policy,
         warm_start=warm_start,
+        contract=contract,
         config=config,
         target=target,
         stall=stall,
@@ -168,8 +177,12 @@ def _optimize(
     on_plan: Callable[[int, Plan], object] | None = None,
 ) -> list[Plan]:
     check_pairs(graphs, clusters)
+    began = time.monotonic()
     pairs = list(zip(graphs, clusters, strict=True))
-    call = Call(pairs, settings, on_plan)
+    made = [settings.contraction(*pair) for pair in pairs] if settings.contract else None
+    if made is not None:
+        pairs = list(zip((one.graph for one in made), clusters, strict=True))
+    call = Call(pairs, settings, on_plan, contractions=made, began=began)
     if settings.method != "brkga":
         return call.run([])
     # Before the heuristics, which may take minutes: what cannot be searched is refused at once.

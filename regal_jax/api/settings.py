@@ -13,7 +13,7 @@ import numpy as np
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS
-from regal_jax.plan import Objective
+from regal_jax.plan import Contraction, Objective, contract
 from regal_jax.search import BrkgaConfig
 
 __all__ = ["Settings", "check_pairs", "each", "graph_key"]
@@ -48,6 +48,7 @@ class Settings:
     seed: int | None
     method: str
     warm_start: bool
+    contract: bool
     config: BrkgaConfig
     target: float | None
     stall: int | None
@@ -64,6 +65,7 @@ class Settings:
         method: str,
         policy: str | None,
         warm_start: bool,
+        contract: bool,
         config: BrkgaConfig | None,
         target: float | None,
         stall: int | None,
@@ -88,6 +90,8 @@ class Settings:
         for name, value in (("target", target), ("time_limit", time_limit)):
             if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
                 raise ConfigError(f"{name}: must be a number of zero or more, got {value!r}")
+        if not isinstance(contract, bool):
+            raise ConfigError(f"contract: must be True or False, got {contract!r}")
         typed, seed = _as_key(key)
         return cls(
             objective=Objective(objective),
@@ -96,12 +100,18 @@ class Settings:
             seed=seed,
             method=method,
             warm_start=warm_start,
+            contract=contract,
             config=config or BrkgaConfig(),
             target=target,
             stall=stall,
             time_limit=time_limit,
             progress=progress,
         )
+
+    def contraction(self, graph: ComputationGraph, cluster: Cluster) -> Contraction:
+        """Of ``graph``; with care for its memory where that counts."""
+        counts = self.objective is Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
+        return contract(graph, devices=cluster.num_devices, spare_memory=counts)
 
 
 def each(clusters: Cluster | Sequence[Cluster], count: int) -> Sequence[Cluster]:

@@ -80,6 +80,7 @@ def _optimize(args: argparse.Namespace) -> int:
         "method": args.method,
         "policy": None,
         "warm_start": not args.no_warm_start,
+        "contract": args.contract,
         "time_limit": args.time_limit,
         "progress": not args.quiet and sys.stderr.isatty(),
     }

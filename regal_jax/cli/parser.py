@@ -127,6 +127,11 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
     )
+    parser.add_argument(
+        "--contract",
+        action="store_true",
+        help="search on a graph with fewer ops, light ones merged; the plan is of the original",
+    )
     parser.add_argument("--out", metavar="FILE", help="save the plan as JSON")
     parser.add_argument(
         "--out-dir",

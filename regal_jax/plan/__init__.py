@@ -1,6 +1,7 @@
 """Plans on the host: decoding, exact replay, verification, files. Never imports jax or the simulator."""
 
 from regal_jax.plan.bounds import Objective, critical_path, lower_bound, makespan_upper_bound
+from regal_jax.plan.contraction import Contraction, contract
 from regal_jax.plan.decode import decode_order, decode_placement
 from regal_jax.plan.plan import Plan
 from regal_jax.plan.replay import Timeline, replay, transfer_event
@@ -8,9 +9,11 @@ from regal_jax.plan.schedule import insert_transfers, needed_transfers
 from regal_jax.plan.verify import verify
 
 __all__ = [
+    "Contraction",
     "Objective",
     "Plan",
     "Timeline",
+    "contract",
     "critical_path",
     "decode_order",
     "decode_placement",

@@ -1,0 +1,176 @@
+"""`contract`: a smaller graph in place of a large one, and plans of the large one out of its plans."""
+
+import dataclasses
+import numbers
+from collections.abc import Collection
+from typing import Final
+
+import numpy as np
+
+from regal_jax.errors import ConfigError, PlanError
+from regal_jax.graph import ComputationGraph
+from regal_jax.graph.merging import ANCHOR_KINDS, merge_labels
+from regal_jax.graph.quotient import quotient
+from regal_jax.plan.plan import Plan
+
+__all__ = ["MAX_SHARE", "Contraction", "contract"]
+
+MAX_SHARE: Final = 0.03
+"""Share of all work in the light ops of a set; chosen on four examples, from 0.003 to 0.1."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Contraction:
+    """A graph and what is left of it when ops that belong together are one op each.
+
+    Attributes:
+      original: ``N`` ops.
+      graph: ``N'`` ops, the contracted graph; each has the name and kind of its heavy member, or of
+        the one that runs longest.
+      op: ``[N]`` int64: the op of `graph` that each original op is a member of.
+      members: ``[N']`` int64 arrays: the original ops of each op of `graph`, in the order they run in.
+      tensor: ``[T']`` int64: the original tensor that each tensor of `graph` is.
+    """
+
+    original: ComputationGraph
+    graph: ComputationGraph
+    op: np.ndarray
+    members: tuple[np.ndarray, ...]
+    tensor: np.ndarray
+
+    def expand(self, plan: Plan) -> Plan:
+        """The plan of `original` in which the members of each op run one after another where it ran.
+
+        Every transfer of ``plan`` is a transfer of the same tensor between the same devices, in the
+        same place of the order, and the result is replayed exactly on `original`.
+
+        It is never worse than ``plan``. *Time*: event by event, no clock of a device, no finish and no
+        arrival is later. A member starts when the one before it has finished and its own inputs and
+        control predecessors have; the merged op waited for all of those of all members, and takes the sum
+        of their runtimes. A transfer takes the same time, and holds or waits for the same devices. (Sums of
+        floats are rounded differently: the makespan may differ in the last bits.) *Memory*: between merged
+        ops each device holds exactly the same, for what is read outside a merged op or kept is a tensor of
+        `graph` too, and what is not has gone when the last member has run. While it runs, its
+        ``temp_bytes`` are chosen to cover the most that its members hold (`regal_jax.graph.quotient`). So no
+        peak is higher, with finite memory no overflow is larger, in each of the three transfer models.
+
+        Args:
+          plan: A plan of `graph`, on any cluster.
+
+        Returns:
+          The plan of `original`; ``provenance["contraction"]`` tells what was searched. ``plan``
+          itself if nothing was merged.
+
+        Raises:
+          PlanError: ``plan`` is of another graph.
+        """
+        small, n = self.graph, self.original.num_ops
+        if plan.graph_hash != small.content_hash:
+            raise PlanError(
+                f"the plan is for graph {plan.graph_name!r} ({plan.graph_hash[:12]}), not for the contracted "
+                f"{small.name!r} ({small.content_hash[:12]}); expand it with the contraction it was made with"
+            )
+        if small is self.original:
+            return plan
+        line, d = plan.timeline, plan.cluster.num_devices
+        index = np.array([small.op_index[name] for name in plan.op_names], dtype=np.int64)
+        placement = np.empty_like(plan.placement)
+        placement[index] = plan.placement
+        events: list[int] = []
+        for op, port, device in zip(index[line.op], line.port.tolist(), line.device.tolist(), strict=True):
+            if port < 0:
+                events += self.members[op].tolist()
+            else:
+                events.append(n + int(self.tensor[small.output_offset[op] + port]) * d + device)
+        said = {"ops": small.num_ops, "of": n, "objective_value": plan.objective_value}
+        return Plan.from_events(
+            self.original,
+            plan.cluster,
+            placement[self.op],
+            events,
+            objective=plan.objective,
+            provenance={**plan.provenance, "contraction": said},
+        )
+
+    def __str__(self) -> str:
+        return f"{self.original.num_ops:,} ops contracted to {self.graph.num_ops:,}"
+
+
+def contract(
+    graph: ComputationGraph,
+    *,
+    max_share: float = MAX_SHARE,
+    max_members: int | None = None,
+    devices: int = 2,
+    anchors: Collection[str] = ANCHOR_KINDS,
+    spare_memory: bool = False,
+) -> Contraction:
+    """Merges ops that a compiler would fuse: chains and trees of light ops, with one heavy op at most.
+
+    An op is *heavy* if its kind is one of ``anchors`` or it has more than ``max_share`` of all work. Two
+    sets of ops ``u``, ``v`` (``v`` reads a tensor of ``u``) become one where a rule applies:
+
+    1. ``v`` is the only successor of ``u``, over data and control edges. If all else that ``v`` waits for
+       could be finished, on devices without number, when ``u`` begins, nothing is held back. Otherwise
+       ``u`` will be: not if it is heavy, nor if the path through both becomes longer than the longest path
+       and than an even share of all work for each of ``devices``.
+    2. ``u`` is the only predecessor of ``v``, ``v`` is light, and ``v`` makes no more bytes than are
+       freed when it has run: what can be done at once, and is better done at once.
+    3. Both are sources that take no time (parameters, inputs), on the same device in every plan, with a
+       reader in common, and a common successor that waits for both without reading (``start``): they are
+       in memory together from the beginning.
+
+    **No circle**: a circle through the merged set would need a second path from ``u`` to ``v``. It would
+    begin with another successor of ``u`` (rule 1: there is none) or end with another predecessor of ``v``
+    (rule 2: there is none); two sources (rule 3) have no path between them. Each step leaves a DAG, so all
+    do.
+
+    A set has at most one heavy op, and light ops of at most ``max_share`` of all work, so that what could
+    have run side by side still can. Both must be allowed on the same devices. Two colocation groups become
+    one only if one of them has no heavy op and the light ones of both keep to ``max_share``.
+
+    What the contracted graph promises, the original keeps: see `Contraction.expand`. What is lost is
+    choice: members run one after another on one device.
+
+    Args:
+      graph: The graph.
+      max_share: Limit of the light work in a set, and what makes an op heavy, as a share of all work.
+      max_members: Most ops in a set; no limit by default.
+      devices: That plans will be for: the fewer, the less it matters what could run side by side.
+      anchors: Kinds of heavy ops, whatever they take; case, ``aten.`` and ``.default`` do not count.
+      spare_memory: Merge by rule 1 only if delaying ``u`` keeps no more bytes than it saves, or ``v`` can be
+        done at once as in rule 2. Fewer merges, and peaks that the original could have.
+
+    Returns:
+      The contraction; its ``graph`` is ``graph`` itself if nothing was merged.
+
+    Raises:
+      ConfigError: An argument that cannot be.
+    """
+    if not isinstance(graph, ComputationGraph):
+        raise ConfigError(f"graph: give a ComputationGraph, got {type(graph).__name__}")
+    if isinstance(max_share, bool) or not isinstance(max_share, numbers.Real) or not 0 <= max_share <= 1:
+        raise ConfigError(f"max_share: must be a number from 0 to 1, got {max_share!r}")
+    if max_members is not None and (
+        isinstance(max_members, bool) or not isinstance(max_members, numbers.Integral) or max_members < 1
+    ):
+        raise ConfigError(f"max_members: must be a whole number of at least 1, or None, got {max_members!r}")
+    if isinstance(devices, bool) or not isinstance(devices, numbers.Integral) or devices < 1:
+        raise ConfigError(f"devices: must be a whole number of at least 1, got {devices!r}")
+    if (
+        isinstance(anchors, str)
+        or not isinstance(anchors, Collection)
+        or not all(isinstance(kind, str) for kind in anchors)
+    ):
+        raise ConfigError(f"anchors: give a collection of kinds of ops, got {anchors!r}")
+    leader = merge_labels(
+        graph,
+        max_share=float(max_share),
+        max_members=None if max_members is None else int(max_members),
+        devices=int(devices),
+        anchors=anchors,
+        spare_memory=spare_memory,
+    )
+    made = quotient(graph, leader)
+    small = graph if made.graph.num_ops == graph.num_ops else made.graph
+    return Contraction(graph, small, made.op, made.members, made.tensor)
