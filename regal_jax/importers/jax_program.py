@@ -1,7 +1,5 @@
 """`from_jax`: a JAX function, traced with shapes only, as a `ComputationGraph`."""
 
-import collections
-import dataclasses
 import functools
 import inspect
 import math
@@ -12,8 +10,9 @@ import jax
 import numpy as np
 
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.graph import ComputationGraph, GraphBuilder
-from regal_jax.importers.flat_jaxpr import Program, Value, aval_bytes, flatten, temp_bytes
+from regal_jax.graph import ComputationGraph
+from regal_jax.importers.assembly import Source, Step, assemble
+from regal_jax.importers.flat_jaxpr import Equation, Program, aval_bytes, flatten, temp_bytes
 from regal_jax.importers.op_cost import op_seconds
 from regal_jax.importers.roofline import DeviceProfile, find_profile
 
@@ -91,97 +90,28 @@ def from_jax(
     program = _trace(fn, args, kwargs, tuple(sorted(static)), name)  # pyright: ignore[reportArgumentType]
     leaves = _leaves(fn, args, kwargs, static)
     sources = [
-        _Source(path, value, arg in resident, arg in donated, devices.get(arg, 0))
+        Source(path, value, aval_bytes(value.aval), arg in resident, arg in donated, devices.get(arg, 0))
         for (arg, path), value in zip(leaves, program.inputs, strict=True)
     ]
-    sources += [_Source(f"constant_{i}", v, True, False, 0) for i, v in enumerate(program.constants)]
+    sources += [
+        Source(f"constant_{i}", value, aval_bytes(value.aval), True, False, 0)
+        for i, value in enumerate(program.constants)
+    ]
     found = [find_profile(p) for p in profiles]
-    return _Assembly(name, program, sources).graph(found, while_trip_count)
+    steps = [_step(equation, found, while_trip_count) for equation in program.equations]
+    return assemble(name, sources, steps, program.outputs)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Source:
-    """An array that is there before the program starts."""
-
-    name: str
-    value: Value
-    resident: bool
-    donated: bool
-    device: int
-
-
-class _Assembly:
-    """Puts sources, the start barrier and the equations into a `GraphBuilder`."""
-
-    def __init__(self, name: str, program: Program, sources: Sequence[_Source]) -> None:
-        self.program, self.sources = program, sources
-        self.builder = GraphBuilder(name)
-        self.names: collections.Counter[str] = collections.Counter()
-        self.taken: set[str] = set()
-        self.kept = set(program.outputs)
-        self.first_reader: dict[Value, int] = {}
-        for i, equation in enumerate(program.equations):
-            for value in equation.inputs:
-                self.first_reader.setdefault(value, i)
-
-    def unique(self, name: str) -> str:
-        """``name``, or the first free of ``name_1``, ``name_2``, ..."""
-        while True:
-            count = self.names[name]
-            self.names[name] += 1
-            candidate = f"{name}_{count}" if count else name
-            if candidate not in self.taken:
-                self.taken.add(candidate)
-                return candidate
-
-    def graph(self, profiles: Sequence[DeviceProfile], while_trip_count: float) -> ComputationGraph:
-        source_names = [self.unique(source.name) for source in self.sources]
-        barrier = self.unique("start")
-        op_names = [
-            self.unique("/".join(filter(None, (e.scope, e.primitive)))) for e in self.program.equations
-        ]
-        groups: list[str | None] = [None] * len(op_names)
-        made: dict[Value, tuple[int, int]] = {}
-        for source, name in zip(self.sources, source_names, strict=True):
-            made[source.value] = (self.add_source(source, name, op_names, groups), 0)
-        before = self.builder.add_op(barrier, kind="start", control_inputs=source_names) if made else None
-        previous: int | None = None
-        for equation, name, group in zip(self.program.equations, op_names, groups, strict=True):
-            inputs = [made[v] for v in equation.inputs]
-            controls = [previous] if equation.ordered and previous is not None else []
-            if before is not None and all(op < before for op, _ in inputs):
-                controls.append(before)
-            seconds = [op_seconds(equation, profile, while_trip_count) for profile in profiles]
-            op = self.builder.add_op(
-                name,
-                kind=equation.primitive,
-                runtime=seconds if len(seconds) > 1 else seconds[0],
-                outputs=[aval_bytes(v.aval) for v in equation.outputs],
-                inputs=inputs,
-                control_inputs=controls,
-                temp_bytes=temp_bytes(equation),
-                keep=[port for port, v in enumerate(equation.outputs) if v in self.kept],
-                colocation_group=group,
-            )
-            made.update({v: (op, port) for port, v in enumerate(equation.outputs)})
-            previous = op if equation.ordered else previous
-        return self.builder.build()
-
-    def add_source(
-        self, source: _Source, name: str, op_names: Sequence[str], groups: list[str | None]
-    ) -> int:
-        """Adds one source; a resident one joins the group of its first reader, or founds it."""
-        reader = self.first_reader.get(source.value) if source.resident else None
-        if reader is not None:
-            groups[reader] = op_names[reader]
-        return self.builder.add_op(
-            name,
-            kind="parameter" if source.resident else "input",
-            outputs=[aval_bytes(source.value.aval)],
-            keep=[0] if not source.donated or source.value in self.kept else [],
-            allowed_devices=None if source.resident else [source.device],
-            colocation_group=None if reader is None else op_names[reader],
-        )
+def _step(equation: Equation, profiles: Sequence[DeviceProfile], while_trip_count: float) -> Step:
+    return Step(
+        name="/".join(filter(None, (equation.scope, equation.primitive))),
+        kind=equation.primitive,
+        inputs=equation.inputs,
+        outputs=[(value, aval_bytes(value.aval)) for value in equation.outputs],
+        seconds=[op_seconds(equation, profile, while_trip_count) for profile in profiles],
+        temp_bytes=temp_bytes(equation),
+        ordered=equation.ordered,
+    )
 
 
 def _trace(

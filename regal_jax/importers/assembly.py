@@ -1,0 +1,152 @@
+"""`assemble`: sources, the start barrier and the steps of a traced program as a `ComputationGraph`."""
+
+import collections
+import dataclasses
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+from regal_jax.graph import ComputationGraph, GraphBuilder
+
+__all__ = ["Source", "Step", "assemble"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """An array that is there before the program starts.
+
+    Attributes:
+      name: What to call it; a number is added if it is taken.
+      value: Stands for the array in `Step`.
+      size: Bytes.
+      resident: It stays where its first reader is (parameters, state); else it is an input.
+      donated: It is freed after its last reader.
+      device: Where an input is.
+    """
+
+    name: str
+    value: Hashable
+    size: int
+    resident: bool
+    donated: bool
+    device: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One op of a program.
+
+    Attributes:
+      name: What to call it; a number is added if it is taken.
+      kind: As in `ComputationGraph.op_kinds`.
+      inputs: Values, each of a source or an earlier step.
+      outputs: A value and its bytes for each output.
+      seconds: Runtimes, one or one for each device.
+      temp_bytes: Scratch memory.
+      ordered: It comes after every ordered step before it.
+    """
+
+    name: str
+    kind: str
+    inputs: Sequence[Hashable]
+    outputs: Sequence[tuple[Hashable, int]]
+    seconds: Sequence[float]
+    temp_bytes: int = 0
+    ordered: bool = False
+
+
+def assemble(
+    name: str, sources: Sequence[Source], steps: Sequence[Step], kept: Iterable[Hashable]
+) -> ComputationGraph:
+    """The graph of a program: its sources, an op ``start`` that waits for them, its steps.
+
+    A resident source is colocated with its first reader. Steps that read nothing but sources wait for
+    ``start``, so that the sources are in memory from the beginning.
+
+    Args:
+      name: Of the graph.
+      sources: What is there before.
+      steps: In an order in which they can run.
+      kept: Values that the program returns, never freed.
+
+    Raises:
+      GraphError: The program has no arrays and computes nothing.
+    """
+    builder, kept = GraphBuilder(name), set(kept)
+    unique = _Names()
+    source_names = [unique(source.name) for source in sources]
+    barrier = unique("start")
+    step_names = [unique(step.name) for step in steps]
+    groups, made = _add_sources(builder, sources, source_names, steps, step_names, kept)
+    before = builder.add_op(barrier, kind="start", control_inputs=source_names) if sources else None
+    previous: int | None = None
+    for step, step_name, group in zip(steps, step_names, groups, strict=True):
+        inputs = [made[value] for value in step.inputs]
+        controls = [previous] if step.ordered and previous is not None else []
+        if before is not None and all(op < before for op, _ in inputs):
+            controls.append(before)
+        op = builder.add_op(
+            step_name,
+            kind=step.kind,
+            runtime=list(step.seconds) if len(step.seconds) > 1 else step.seconds[0],
+            outputs=[size for _, size in step.outputs],
+            inputs=inputs,
+            control_inputs=controls,
+            temp_bytes=step.temp_bytes,
+            keep=[port for port, (value, _) in enumerate(step.outputs) if value in kept],
+            colocation_group=group,
+        )
+        made.update({value: (op, port) for port, (value, _) in enumerate(step.outputs)})
+        previous = op if step.ordered else previous
+    return builder.build()
+
+
+def _add_sources(
+    builder: GraphBuilder,
+    sources: Sequence[Source],
+    names: Sequence[str],
+    steps: Sequence[Step],
+    step_names: Sequence[str],
+    kept: set[Any],
+) -> tuple[list[str | None], dict[Any, tuple[int, int]]]:
+    """The colocation group of each step, and which op and output each source is.
+
+    A resident source joins the group of its first reader, or founds it.
+    """
+    first_reader: dict[Any, int] = {}
+    for i, step in enumerate(steps):
+        for value in step.inputs:
+            first_reader.setdefault(value, i)
+    groups: list[str | None] = [None] * len(steps)
+    made: dict[Any, tuple[int, int]] = {}
+    for source, name in zip(sources, names, strict=True):
+        reader = first_reader.get(source.value) if source.resident else None
+        group = None if reader is None else step_names[reader]
+        if reader is not None:
+            groups[reader] = group
+        op = builder.add_op(
+            name,
+            kind="parameter" if source.resident else "input",
+            outputs=[source.size],
+            keep=[0] if not source.donated or source.value in kept else [],
+            allowed_devices=None if source.resident else [source.device],
+            colocation_group=group,
+        )
+        made[source.value] = (op, 0)
+    return groups, made
+
+
+class _Names:
+    """Hands out each name as it is, or the first free of ``name_1``, ``name_2``, ..."""
+
+    def __init__(self) -> None:
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._taken: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        while True:
+            count = self._counts[name]
+            self._counts[name] += 1
+            candidate = f"{name}_{count}" if count else name
+            if candidate not in self._taken:
+                self._taken.add(candidate)
+                return candidate
