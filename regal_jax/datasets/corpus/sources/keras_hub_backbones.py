@@ -95,7 +95,9 @@ _MIT: Final = {
     "hidden_dims": [64, 128, 320, 512], **_SQUARE,
 }  # fmt: skip
 _CSP: Final = {
-    "stem_kernel_size": 3, "stem_strides": 1, "stackwise_strides": 2, "stage_type": "csp", "expand_ratio": 2.0,
+    "stem_kernel_size": 3, "stem_strides": 1, "stackwise_strides": 2, "stage_type": "csp",
+    # Stages are split in two: each half as wide as a block needs.
+    "expand_ratio": 2.0,
     "stackwise_num_filters": [128, 256, 512, 1024], "image_shape": (224, 224, 3),
 }  # fmt: skip
 _SWIN: Final = {"embed_dim": 96, "num_heads": [3, 6, 12, 24], "window_size": 7, **_SQUARE}
