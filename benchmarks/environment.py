@@ -8,6 +8,8 @@ import subprocess
 from importlib import metadata
 from typing import Any, Final
 
+from regal_jax.cores import available_cores
+
 __all__ = ["ROOT", "environment"]
 
 ROOT: Final = pathlib.Path(__file__).resolve().parents[1]
@@ -38,11 +40,6 @@ def _cpu() -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
-def _cores() -> int:
-    # Those that this process may use; not every system says.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def environment() -> dict[str, Any]:
     """Commit, versions, hardware, date and load, as the results hold them."""
     import jax
@@ -56,7 +53,7 @@ def environment() -> dict[str, Any]:
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
         "hardware": {
             "cpu": _cpu(),
-            "cores": _cores(),
+            "cores": available_cores(),
             "platform": device.platform,
             "accelerator": None if device.platform == "cpu" else device.device_kind,
             "devices": jax.device_count(),

@@ -31,7 +31,7 @@ def stg(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _no_shared_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.optimize._use_compilation_cache", lambda: None)
+    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
     monkeypatch.chdir(tmp_path)
 
 

@@ -10,7 +10,7 @@ from regal_jax.cli import main
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.optimize._use_compilation_cache", lambda: None)
+    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
     monkeypatch.chdir(tmp_path)
 
 

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from regal_jax.cli import machine
+from regal_jax.cores import available_cores
+
 if TYPE_CHECKING:
     from regal_jax.cli.parser import OneLineParser
     from regal_jax.graph import ComputationGraph
@@ -113,14 +116,12 @@ def _filter(args: argparse.Namespace) -> Any:
         if limits:
             raise ConfigError("--no-filter keeps every graph; leave out the limits of the filter")
         return None
-    from regal_jax.cli.optimize import _cores, _use_all_cores, _use_compilation_cache
-
     if args.jobs == 1:
-        _use_all_cores()
+        machine.use_all_cores()
     elif "JAX_NUM_CPU_DEVICES" not in os.environ:
         # Read by the processes that will be started: each has its share of the cores.
-        os.environ["JAX_NUM_CPU_DEVICES"] = str(max(1, _cores() // args.jobs))
-    _use_compilation_cache()
+        os.environ["JAX_NUM_CPU_DEVICES"] = str(max(1, available_cores() // args.jobs))
+    machine.use_compilation_cache()
     from regal_jax.api import RoomForImprovement
 
     return RoomForImprovement(**limits)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from regal_jax.cli import machine
 from regal_jax.cli.sources import check_writable, load
 from regal_jax.errors import ConfigError
 from regal_jax.interrupts import first_interrupt_waits, interrupt
@@ -69,10 +70,10 @@ def _optimize(args: argparse.Namespace) -> int:
     _check_plot(args.plot)
     cluster = _cluster(args)
     if not args.files:
-        _use_all_cores()  # Tracing an example may start JAX.
+        machine.use_all_cores()  # Tracing an example may start JAX.
     graphs = [load(file, args) for file in args.files or [None]]
-    _use_all_cores()
-    _use_compilation_cache()
+    machine.use_all_cores()
+    machine.use_compilation_cache()
     options = {
         "objective": args.objective,
         "evaluations": args.evaluations,
@@ -151,39 +152,6 @@ def _cluster(args: argparse.Namespace) -> "Cluster":
     if len(capacities) == 1:
         return uniform
     return Cluster(tuple(capacities), uniform.transfer, uniform.latency, uniform.bandwidth)
-
-
-def _use_all_cores() -> None:
-    """Makes JAX see each CPU core as a device, over which a batch is spread.
-
-    Only if nobody has chosen a number, and if JAX has not started.
-    """
-    import jax
-
-    if jax.config.jax_num_cpu_devices >= 0:  # pyright: ignore[reportAttributeAccessIssue]
-        return
-    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        return
-    with contextlib.suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", _cores())
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    if sys.version_info >= (3, 13):
-        return os.process_cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _use_compilation_cache() -> None:
-    """Keeps compiled programs between runs of the command, under the user's cache folder."""
-    import jax
-
-    root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(root) / "regal_jax" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def _one(

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from regal_jax.cores import available_cores
 from regal_jax.datasets.corpus.engine import Engine
 from regal_jax.datasets.corpus.finish import finish
 from regal_jax.datasets.corpus.index import (
@@ -87,7 +88,7 @@ def build_corpus(
             present = _installed(chosen, explicit=sources is not None)
             settings = {"profile": profile, "min_ops": min_ops, "max_ops": max_ops}
             packages = _settle(root, settings, present)
-            engine = Engine(root, settings, jobs or _cores(), timeout, interrupted, progress)
+            engine = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress)
             listed = {source.name: engine.recipes(source) for source in present}
             recipes = {
                 name: choose(found, forms, only, limit) for name, found in listed.items() if found is not None
@@ -220,13 +221,6 @@ def _pending(
 
 def _key(record: Mapping[str, Any]) -> str:
     return Recipe.from_json(record).key
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager

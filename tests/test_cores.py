@@ -1,0 +1,34 @@
+"""How many cores there are: affinity, and what a container may use."""
+
+import os
+import pathlib
+
+import pytest
+
+from regal_jax import cores
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("max 100000", None),
+        ("50000 100000", 1),
+        ("100000 100000", 1),
+        ("150000 100000", 2),
+        ("99900000 100000", None),
+        ("0 0", None),
+        ("", None),
+        ("nonsense", None),
+        (None, None),
+    ],
+)
+def test_a_quota_counts_when_it_is_below_the_affinity(
+    text: str | None, most: int | None, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quota = tmp_path / "cpu.max"
+    if text is not None:
+        quota.write_text(text)
+    monkeypatch.setattr(cores, "_QUOTA", quota)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)), raising=False)
+    monkeypatch.setattr(os, "process_cpu_count", lambda: 7, raising=False)
+    assert cores.available_cores() == (7 if most is None else most)
