@@ -15,7 +15,7 @@ from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_man
 from regal_jax.api.batches import layout
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError
-from regal_jax.heuristics import HEURISTICS
+from regal_jax.heuristics import HEURISTICS, heuristic_plans
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.problem import Bucket
@@ -187,6 +187,24 @@ def test_target_and_time_limit_stop_the_search(graph):
     plan = optimize(graph, TWO, evaluations=10**9, key=0, time_limit=1.0)
     assert plan.provenance["stopped"] == "time"
     plan.verify(graph)
+
+
+def test_heuristics_end_with_the_time(graph, monkeypatch):
+    made = []
+
+    def plans(graph, cluster, objective, seed):
+        for plan in heuristic_plans(graph, cluster, objective, seed=seed):
+            made.append(plan)
+            yield plan
+
+    monkeypatch.setattr("regal_jax.api.call.heuristic_plans", plans)
+    plan = optimize(graph, TWO, key=0, time_limit=1e-9)
+    plan.verify(graph)
+    assert len(made) == 1
+    assert plan.makespan == made[0].makespan
+    assert plan.provenance["stopped"] == "time"
+    optimize(graph, TWO, key=0, evaluations=100, time_limit=1e9)
+    assert len(made) > 5
 
 
 def test_bad_arguments(graph):

@@ -324,6 +324,7 @@ def test_optimize_on_the_contracted_graph(objective):
         bound = heuristic(made.graph, cluster, objective).sort_key
         assert plan.sort_key <= (bound[0], bound[1] * (1 + 1e-12)), name
         known.verify(graph)
+        assert plan.sort_key <= heuristic(graph, cluster, objective).sort_key, name
     alone = optimize(graph, cluster, objective=objective, contract=True, method="lpmf")
     alone.verify(graph)
     assert alone.provenance["method"] == "lpmf"

@@ -1,8 +1,9 @@
 """One call, whatever ends it: heuristics, then batch after batch, and a plan for every graph."""
 
 import bisect
+import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
@@ -37,6 +38,7 @@ class Call:
         self._settings = settings
         self._on_plan = on_plan
         self._known: list[list[Plan]] = [[] for _ in pairs]
+        self._best_uncontracted: list[Plan | None] = [None] * len(pairs)
         self._plans: dict[int, Plan] = {}
         self._began = began
 
@@ -64,6 +66,10 @@ class Call:
     def _done(self, member: int, plan: Plan) -> None:
         if self._contractions is not None:
             plan = self._contractions[member].expand(plan)
+            other = self._best_uncontracted[member]
+            if other is not None and other.sort_key < plan.sort_key:
+                best_from = {"best_from": other.provenance["method"]}
+                plan = dataclasses.replace(other, provenance={**plan.provenance, **best_from})
         self._plans[member] = plan
         if self._on_plan is not None:
             self._on_plan(member, plan)
@@ -82,22 +88,39 @@ class Call:
         if self._settings.warm_start:
             bar.say("heuristics")
             self._run_heuristics()
-        limit = self._settings.time_limit
         for share in shares:
             batch = make_batch(share, self._pairs, self._known, self._settings.config)
-            left = None if limit is None else limit - (time.monotonic() - self._began)
+            left = self._seconds_left()
             if left is not None and left <= 0:
                 return Status.TIME
             if self._search(batch, left, bar):
                 return Status.INTERRUPTED
         return Status.BUDGET
 
+    def _seconds_left(self) -> float | None:
+        limit = self._settings.time_limit
+        return None if limit is None else limit - (time.monotonic() - self._began)
+
     def _run_heuristics(self) -> None:
-        objective, seed = self._settings.objective, self._settings.seed or 0
-        for known, (graph, cluster) in zip(self._known, self._pairs, strict=True):
+        """As many as there is time for, one a graph at least."""
+        for i, (graph, cluster) in enumerate(self._pairs):
             # Into place at once, best first: an interrupt leaves those that are there in order.
-            for plan in heuristic_plans(graph, cluster, objective, seed=seed):
-                bisect.insort(known, plan, key=lambda plan: plan.sort_key)
+            for plan in self._plans_of(graph, cluster):
+                bisect.insort(self._known[i], plan, key=lambda plan: plan.sort_key)
+            if self._contractions is None or self._contractions[i].original is graph:
+                continue
+            # What merging has lost would be missed by nobody else.
+            for plan in self._plans_of(self._contractions[i].original, cluster):
+                best = self._best_uncontracted[i]
+                if best is None or plan.sort_key < best.sort_key:
+                    self._best_uncontracted[i] = plan
+
+    def _plans_of(self, graph: ComputationGraph, cluster: Cluster) -> Iterator[Plan]:
+        for plan in heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.seed or 0):
+            yield plan
+            left = self._seconds_left()
+            if left is not None and left <= 0:
+                return
 
     def _search(self, batch: Batch, left: float | None, bar: Bar) -> bool:
         """Finds the plans of one batch; tells whether Ctrl-C ended that."""

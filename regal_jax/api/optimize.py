@@ -37,9 +37,9 @@ def optimize(
     """Places and orders the ops of ``graph`` on ``cluster``.
 
     The plan has been replayed exactly on the host. With warm starts it is never worse than the best of
-    `regal_jax.heuristics.HEURISTICS` on the graph that is searched (``graph``, or with ``contract`` the
-    contracted one); without, it is the paper's plain BRKGA. If no plan was found that
-    fits the memory, the one with the least overflow is returned: see `Plan.feasible`.
+    `regal_jax.heuristics.HEURISTICS` (of those that a ``time_limit`` leaves time for); without, it is the
+    paper's plain BRKGA. If no plan was found that fits the memory, the one with the least overflow is
+    returned: see `Plan.feasible`.
 
     Ctrl-C returns the best plan so far: the first one when what is being searched has come to a halt (a
     moment; while a program is compiled, longer), a second one at once. While the heuristics run, the first
@@ -55,7 +55,7 @@ def optimize(
       policy: Reserved for learned guides of the search.
       warm_start: Put the heuristics' plans into the first population, and never do worse.
       contract: Search on the graph that `regal_jax.contract` makes of this one, and expand the plan: for
-        graphs of thousands of ops, most of them light. Heuristics are then those of the contracted graph.
+        graphs of thousands of ops, most of them light. The heuristics run on both.
       config: Of the BRKGA.
       target: Stop when the objective is this small.
       stall: Stop after so many evaluations without improvement.

@@ -1,0 +1,100 @@
+"""`check_corpus`: is every graph of a corpus what its record says, and can it be searched?"""
+
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from regal_jax.api.optimize import optimize_many
+from regal_jax.datasets.corpus import corpus_records
+from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError
+from regal_jax.graph import Cluster, ComputationGraph, topology_hash
+from regal_jax.importers import load_graph
+
+__all__ = ["check_corpus"]
+
+_TOGETHER: Final = 64
+"""Graphs read and searched at a time, of similar size: a corpus need not fit in memory."""
+
+
+def check_corpus(
+    folder: str | os.PathLike[str],
+    *,
+    evaluations: int = 200,
+    progress: Callable[..., Any] | None = None,
+) -> dict[str, str]:
+    """Reads every graph of a corpus, compares it with its record, searches it and replays the plan.
+
+    Each graph is validated as it is read. Its sizes and hashes must be those in the index; a plain BRKGA
+    (no heuristics, two devices, blocking transfers without cost) must find a plan for it, and the plan must
+    hold when it is replayed again (`Plan.verify`).
+
+    Args:
+      folder: Of a corpus that `build_corpus` made.
+      evaluations: Of each search.
+      progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
+
+    Returns:
+      For each graph that fails, by path, one line that says why.
+
+    Raises:
+      ConfigError: ``evaluations`` is not at least 1.
+      FormatError: There is no corpus, or its index is damaged.
+    """
+    if evaluations < 1:
+        raise ConfigError(f"evaluations: {evaluations} must be at least 1")
+    root = pathlib.Path(folder)
+    records = sorted(corpus_records(root), key=lambda record: (record["ops"], record["path"]))
+    failures: dict[str, str] = {}
+    bar = None if progress is None else progress(total=len(records), unit="graph", desc="check")
+    for first in range(0, len(records), _TOGETHER):
+        together = records[first : first + _TOGETHER]
+        failures |= _check(root, together, evaluations)
+        if bar is not None:
+            bar.update(len(together))
+    if bar is not None:
+        bar.close()
+    return failures
+
+
+def _check(root: pathlib.Path, records: Sequence[Mapping[str, Any]], evaluations: int) -> dict[str, str]:
+    failures: dict[str, str] = {}
+    graphs: dict[str, ComputationGraph] = {}
+    for record in records:
+        try:
+            graph = load_graph(root / record["path"])
+        except (FormatError, GraphError) as error:
+            failures[record["path"]] = str(error)
+            continue
+        wrong = _differences(graph, record)
+        if wrong:
+            failures[record["path"]] = wrong
+        else:
+            graphs[record["path"]] = graph
+    plans = optimize_many(
+        list(graphs.values()),
+        Cluster.uniform(2, transfer="blocking"),
+        evaluations=evaluations,
+        warm_start=False,
+        progress=False,
+    )
+    for (path, graph), plan in zip(graphs.items(), plans, strict=True):
+        try:
+            plan.verify(graph)
+        except PlanError as error:
+            failures[path] = str(error)
+    return failures
+
+
+def _differences(graph: ComputationGraph, record: Mapping[str, Any]) -> str:
+    """What the record says otherwise, in one line; nothing if it holds."""
+    found = {
+        "ops": graph.num_ops,
+        "tensors": graph.num_tensors,
+        "edges": len(graph.edge_op),
+        "content_hash": graph.content_hash,
+        "topology_hash": topology_hash(graph),
+    }
+    wrong = [f"{name} {value}, recorded {record.get(name)}" for name, value in found.items()
+             if value != record.get(name)]  # fmt: skip
+    return "; ".join(wrong)

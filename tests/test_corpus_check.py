@@ -1,0 +1,55 @@
+"""`check_corpus` finds what is wrong with a corpus, and only that."""
+
+import gzip
+import json
+import shutil
+
+import pytest
+
+from regal_jax.api import check_corpus
+from regal_jax.cli import main
+from regal_jax.datasets import generate
+from regal_jax.datasets.corpus import SOURCES, Source, build_corpus
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.importers import save_graph
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("check") / "corpus"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SOURCES, "fake", Source("fake", "corpus_fake_source", ("numpy",)))
+        build_corpus(folder, sources=["fake"], jobs=2, only="fake/layered*")
+    return folder
+
+
+def test_every_graph_is_read_searched_and_replayed(corpus, capsys):
+    assert check_corpus(corpus) == {}
+    assert main(["corpus", "check", str(corpus), "--quiet"]) == 0
+    assert "4 graphs hold" in capsys.readouterr().out
+
+
+def test_what_is_wrong_is_named(corpus, tmp_path, capsys):
+    broken = tmp_path / "broken"
+    shutil.copytree(corpus, broken)
+    graphs = broken / "graphs" / "fake"
+    (graphs / "layered0.forward.json.gz").write_bytes(b"no graph")
+    # The same topology with other costs: only the content differs.
+    text = json.loads(gzip.decompress((graphs / "layered1.forward.json.gz").read_bytes()))
+    text["ops"][3]["runtime"] += 1
+    (graphs / "layered1.forward.json.gz").write_bytes(gzip.compress(json.dumps(text).encode()))
+    save_graph(generate("layered", 61, 2), graphs / "layered2.forward.json.gz")
+    failures = {path.rpartition("/")[2]: line for path, line in check_corpus(broken).items()}
+    assert set(failures) == {f"layered{i}.forward.json.gz" for i in range(3)}
+    assert "layered0" in failures["layered0.forward.json.gz"]
+    assert failures["layered1.forward.json.gz"].startswith("content_hash")
+    assert failures["layered2.forward.json.gz"].startswith("ops 61, recorded 60")
+    assert main(["corpus", "check", str(broken), "--quiet"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_bad_input(corpus, tmp_path):
+    with pytest.raises(ConfigError, match="evaluations"):
+        check_corpus(corpus, evaluations=0)
+    with pytest.raises(FormatError, match="no corpus there"):
+        check_corpus(tmp_path)
