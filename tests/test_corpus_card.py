@@ -3,6 +3,7 @@
 import gzip
 import importlib.metadata
 import json
+import pathlib
 import re
 from collections import Counter
 
@@ -152,3 +153,12 @@ def test_licences_are_those_that_the_packages_state(package):
     )
     # "Apache 2.0 License", "Apache License 2.0", "Apache Software License"; torch lists what it bundles too.
     assert LICENCES[package].split("-")[0] in stated
+
+
+def test_the_document_takes_a_card(tmp_path):
+    document = pathlib.Path(__file__).parents[1] / "docs" / "datasets.md"
+    copy = tmp_path / "datasets.md"
+    copy.write_bytes(document.read_bytes())
+    write_card("a new card", copy)
+    before, _, rest = document.read_text("utf-8").partition(BEGINS)
+    assert copy.read_text("utf-8") == f"{before}{BEGINS}\n\na new card\n{ENDS}{rest.partition(ENDS)[2]}"

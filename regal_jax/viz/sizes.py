@@ -83,13 +83,14 @@ def plot_sizes(
 def _histogram(ax: "Axes", values: Sequence[Sequence[float]], log: bool) -> None:
     every = np.array([v for group in values for v in group], dtype=float)
     low, high = float(every.min()), float(every.max())
+    bins = int(min(_BINS, 6 + 2 * np.sqrt(every.size)))  # A few graphs in many bins are a comb.
     if log:
-        low = max(low, 1.0)
-        edges = np.geomspace(low / 1.05, max(high, low) * 1.05, _BINS + 1)
+        # Whole numbers: no bin between two of them, which would be empty for ever.
+        edges = np.unique(np.rint(np.geomspace(max(low, 1.0), max(high, 1.0) + 1.0, bins + 1))) - 0.5
         ax.set_xscale("log")
     else:
         # Room on both sides, so that equal values are a bar and not a line.
-        edges = np.linspace(low - 0.05, high + 0.05, _BINS + 1)
+        edges = np.linspace(low - 0.05, high + 0.05, bins + 1)
     colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(values))]
     ax.hist([list(group) for group in values], bins=edges.tolist(), stacked=True, color=colours)
 
@@ -120,7 +121,8 @@ def _clean(ax: "Axes") -> None:
     if ax.get_xscale() == "log":
         # One decade has too few powers of ten to read a scale from.
         low, high = ax.get_xlim()
-        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if high < 1000 * low else (1.0,)))
+        marks = (1.0, 2.0, 5.0) if high < 30 * low else (1.0, 3.0) if high < 1000 * low else (1.0,)
+        ax.xaxis.set_major_locator(LogLocator(subs=marks))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
     for side in ("top", "right"):
