@@ -1,5 +1,6 @@
 """The sample that comes with the package, and the command that makes one."""
 
+import itertools
 import json
 import pathlib
 
@@ -52,7 +53,7 @@ def test_it_is_small_varied_and_without_repeats(sample):
     assert {record["source"] for record in records} == set(SOURCES)
     assert {record["form"] for record in records} == set(FORMS)
     assert {record["split"] for record in records} == {"train", "validation", "test"}
-    assert len({record["family"] for record in records}) > len(records) / 3
+    assert len({record["family"] for record in records}) > len(records) / 4
     assert max(r["ops"] for r in records) > 10 * min(r["ops"] for r in records)
     # No family is in two splits.
     pairs = {(record["family"], record["split"]) for record in records}
@@ -68,7 +69,9 @@ def test_splits_are_parts_of_it(sample):
 
 
 def test_two_small_ones_are_searched_together(sample):
-    graphs = sorted((graph for _, graph in sample), key=lambda graph: graph.num_ops)[:2]
+    small = sorted((graph for _, graph in sample), key=lambda graph: graph.num_ops)[:10]
+    # Two of about one size share one compiled program.
+    graphs = min(itertools.pairwise(small), key=lambda pair: pair[1].num_ops / pair[0].num_ops)
     plans = optimize_many(graphs, CLUSTER, evaluations=200, key=0, progress=False)
     for graph, plan in zip(graphs, plans, strict=True):
         plan.verify(graph)

@@ -128,6 +128,19 @@ def add_corpus(subparsers: Any, count: Callable[[str], int], seconds: Callable[[
         description="Graphs of the models of public libraries, traced from shapes: no weights, no downloads.",
     )
     actions = corpus.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_build(actions, count, seconds)
+    show = actions.add_parser(
+        "show",
+        help="describe a corpus",
+        description="Bring the duplicates, splits and counts of a corpus up to date, and print them.",
+    )
+    show.add_argument("folder", metavar="DIR", help="folder of the corpus")
+    show.set_defaults(run=_show)
+    _add_card(actions)
+    _add_sample(actions, count)
+
+
+def _add_build(actions: Any, count: Callable[[str], int], seconds: Callable[[str], float]) -> None:
     build = actions.add_parser(
         "build",
         help="trace real models into a folder",
@@ -156,16 +169,6 @@ def add_corpus(subparsers: Any, count: Callable[[str], int], seconds: Callable[[
     build.add_argument("--retry-failures", action="store_true", help="try again what failed before")
     build.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     build.set_defaults(run=_build)
-
-    show = actions.add_parser(
-        "show",
-        help="describe a corpus",
-        description="Bring the duplicates, splits and counts of a corpus up to date, and print them.",
-    )
-    show.add_argument("folder", metavar="DIR", help="folder of the corpus")
-    show.set_defaults(run=_show)
-    _add_card(actions)
-    _add_sample(actions, count)
 
 
 def _add_card(actions: Any) -> None:

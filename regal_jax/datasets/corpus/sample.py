@@ -22,8 +22,8 @@ from regal_jax.plan.files import write_atomically
 
 __all__ = ["write_sample"]
 
-_CONTRACTS_BY: Final = 20
-"""Graphs more than this many times as large as is allowed are not tried: contraction rarely saves more."""
+_CONTRACTS_BY: Final = 8
+"""Graphs more than this many times as large as is allowed are not tried: contraction seldom saves more."""
 
 
 def write_sample(
