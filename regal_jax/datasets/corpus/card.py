@@ -230,10 +230,11 @@ def _families(distinct: Sequence[Mapping[str, Any]], most: int = 20) -> str:
         here = [r for r in distinct if r["family"] == family]
         rows.append([family, here[0]["split"], ", ".join(sorted({r["source"] for r in here})), len(here)])
     rest = sum(sizes[family] for family in ranked[most:])
-    said = f"**Families**: {len(sizes):,}"
+    said = f"**Families**: {len(sizes):,}."
     if rest:
-        said += f", of which the largest; the other {len(ranked) - most:,} have {rest:,} distinct graphs"
-    return f"{said}.\n\n" + _table(["family", "split", "sources", "distinct"], rows, words=3)
+        others = len(ranked) - most
+        said += f" The {most} largest are below; the other {others:,} have {rest:,} distinct graphs."
+    return f"{said}\n\n" + _table(["family", "split", "sources", "distinct"], rows, words=3)
 
 
 def _kinds(facts: CardFacts, most: int = 20) -> str:
