@@ -1,6 +1,7 @@
-"""``regal-jax corpus``: build and describe a corpus of real graphs. Heavy imports stay inside."""
+"""``regal-jax corpus``: build, describe and sample a corpus of real graphs. Heavy imports stay inside."""
 
 import argparse
+import os
 import pathlib
 import sys
 from collections.abc import Callable
@@ -27,9 +28,6 @@ examples:
 def _build(args: argparse.Namespace) -> int:
     from regal_jax.datasets.corpus import build_corpus, describe
 
-    progress: Callable[..., Any] | None = None
-    if not args.quiet and sys.stderr.isatty():
-        from tqdm import tqdm as progress
     document = build_corpus(
         args.out,
         sources=None if args.sources is None else _names(args.sources),
@@ -42,7 +40,7 @@ def _build(args: argparse.Namespace) -> int:
         min_ops=args.min_ops,
         max_ops=args.max_ops,
         retry_failures=args.retry_failures,
-        progress=progress,
+        progress=_progress(args),
     )
     if not args.quiet:
         print(describe(document))
@@ -57,6 +55,59 @@ def _show(args: argparse.Namespace) -> int:
 
     print(describe(finish(pathlib.Path(args.folder))))
     return 0
+
+
+def _card(args: argparse.Namespace) -> int:
+    from regal_jax.cli.sources import check_writable
+    from regal_jax.datasets.corpus import card_facts, format_card, write_card
+    from regal_jax.errors import ConfigError
+    from regal_jax.viz import picture_formats, plot_sizes
+
+    check_writable(args.out, args.figure)
+    if args.figure is not None and pathlib.Path(args.figure).suffix[1:].lower() not in picture_formats():
+        raise ConfigError(f"cannot draw {args.figure!r}: use a name that ends in .png, .pdf or .svg")
+    facts = card_facts(args.folder, progress=_progress(args))
+    address = None
+    if args.figure is not None:
+        groups: dict[str, list[Any]] = {}
+        for record in facts.distinct:
+            groups.setdefault(record["source"], []).append(record)
+        plot_sizes(groups, facts.degrees, args.figure)
+        address = pathlib.Path(
+            os.path.relpath(os.path.abspath(args.figure), os.path.dirname(os.path.abspath(args.out)))
+        ).as_posix()
+    write_card(format_card(facts, address), args.out)
+    if not args.quiet:
+        print(f"{args.out}: the card of {len(facts.distinct):,} distinct graphs")
+    return 0
+
+
+def _sample(args: argparse.Namespace) -> int:
+    from regal_jax.datasets.corpus import write_sample
+    from regal_jax.graph.units import format_bytes, parse_bytes
+
+    most = parse_bytes(args.max_bytes, "--max-bytes")
+    records = write_sample(
+        args.folder,
+        args.out,
+        graphs=args.graphs,
+        max_bytes=int(min(most, 2**62)),
+        max_ops=args.max_ops,
+        progress=_progress(args),
+    )
+    if not args.quiet:
+        size = sum(path.stat().st_size for path in pathlib.Path(args.out).rglob("*") if path.is_file())
+        families, ops = len({r["family"] for r in records}), sum(r["ops"] for r in records)
+        print(f"{args.out}: {len(records)} graphs of {families} families, {ops:,} ops, {format_bytes(size)}")
+    return 0
+
+
+def _progress(args: argparse.Namespace) -> Callable[..., Any] | None:
+    if args.quiet or not sys.stderr.isatty():
+        return None
+    from tqdm import tqdm
+
+    return tqdm
 
 
 def _names(text: str) -> list[str]:
@@ -77,6 +128,19 @@ def add_corpus(subparsers: Any, count: Callable[[str], int], seconds: Callable[[
         description="Graphs of the models of public libraries, traced from shapes: no weights, no downloads.",
     )
     actions = corpus.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_build(actions, count, seconds)
+    show = actions.add_parser(
+        "show",
+        help="describe a corpus",
+        description="Bring the duplicates, splits and counts of a corpus up to date, and print them.",
+    )
+    show.add_argument("folder", metavar="DIR", help="folder of the corpus")
+    show.set_defaults(run=_show)
+    _add_card(actions)
+    _add_sample(actions, count)
+
+
+def _add_build(actions: Any, count: Callable[[str], int], seconds: Callable[[str], float]) -> None:
     build = actions.add_parser(
         "build",
         help="trace real models into a folder",
@@ -106,10 +170,41 @@ def add_corpus(subparsers: Any, count: Callable[[str], int], seconds: Callable[[
     build.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     build.set_defaults(run=_build)
 
-    show = actions.add_parser(
-        "show",
-        help="describe a corpus",
-        description="Bring the duplicates, splits and counts of a corpus up to date, and print them.",
+
+def _add_card(actions: Any) -> None:
+    card = actions.add_parser(
+        "card",
+        help="write the data card of a corpus",
+        description="Count what is in a corpus and write it as Markdown, with a figure of histograms.",
+        epilog=(
+            "A FILE that exists must have the two marker comments that a new one is written with: what is "
+            "between them is replaced. Run 'regal-jax corpus show DIR' first if a build was killed."
+        ),
     )
-    show.add_argument("folder", metavar="DIR", help="folder of the corpus")
-    show.set_defaults(run=_show)
+    card.add_argument("folder", metavar="DIR", help="folder of the corpus")
+    card.add_argument("--out", metavar="FILE", required=True, help="the Markdown file")
+    card.add_argument("--figure", metavar="FILE", help="draw histograms (.png, .pdf, .svg)")
+    card.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    card.set_defaults(run=_card)
+
+
+def _add_sample(actions: Any, count: Callable[[str], int]) -> None:
+    sample = actions.add_parser(
+        "sample",
+        help="write a small, varied part of a corpus, contracted",
+        description=(
+            "Pick distinct graphs spread over families, sources, forms and sizes, contract them, and write "
+            "them with an index; the same corpus gives the same bytes. A sample in FOLDER is replaced."
+        ),
+    )
+    sample.add_argument("folder", metavar="DIR", help="folder of the corpus")
+    sample.add_argument(
+        "--out", metavar="FOLDER", required=True, help="folder of the sample; made if not there"
+    )
+    sample.add_argument("--graphs", type=count, default=60, metavar="N", help="at most N (default 60)")
+    sample.add_argument("--max-bytes", default="2MB", metavar="SIZE", help="on disk, all of it (default 2MB)")
+    sample.add_argument(
+        "--max-ops", type=count, default=800, metavar="N", help="of a contracted graph (default 800)"
+    )
+    sample.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    sample.set_defaults(run=_sample)

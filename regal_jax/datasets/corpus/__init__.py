@@ -1,12 +1,14 @@
 """A corpus of real computation graphs, traced from the models of public libraries.
 
-`build_corpus` makes one, `load_corpus` reads it. See docs/corpus.md.
+`build_corpus` makes one, `load_corpus` reads it. See docs/datasets.md.
 """
 
 from regal_jax.datasets.corpus.build import build_corpus
+from regal_jax.datasets.corpus.card import card_facts, format_card, write_card
 from regal_jax.datasets.corpus.finish import describe, finish
 from regal_jax.datasets.corpus.reader import corpus_records, load_corpus
 from regal_jax.datasets.corpus.recipe import FORMS, Recipe
+from regal_jax.datasets.corpus.sample import write_sample
 from regal_jax.datasets.corpus.sources import SOURCES, Source
 
 __all__ = [
@@ -15,8 +17,12 @@ __all__ = [
     "Recipe",
     "Source",
     "build_corpus",
+    "card_facts",
     "corpus_records",
     "describe",
     "finish",
+    "format_card",
     "load_corpus",
+    "write_card",
+    "write_sample",
 ]

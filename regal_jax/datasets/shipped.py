@@ -1,0 +1,70 @@
+"""The sample: a few dozen real graphs, contracted, that come with the package.
+
+``regal-jax corpus sample`` makes it of a corpus. A sample is a folder::
+
+    index.jsonl                  one graph a line: where it is from, its split, sizes and hashes
+    SOURCE/MODEL.FORM.json.gz    the graph
+"""
+
+import os
+import pathlib
+from typing import Any, Final
+
+from regal_jax.datasets.corpus.index import INDEX, JsonLines
+from regal_jax.datasets.corpus.splits import SPLITS
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.graph import ComputationGraph
+from regal_jax.importers import load_graph
+
+__all__ = ["SAMPLE", "load_sample", "sample_records"]
+
+SAMPLE: Final = pathlib.Path(__file__).with_name("sample")
+"""Folder of the sample that comes with the package."""
+
+
+def sample_records(folder: str | os.PathLike[str] = SAMPLE) -> list[dict[str, Any]]:
+    """What is in a sample, by path, without reading a graph.
+
+    Args:
+      folder: Of a sample; by default the one that comes with the package.
+
+    Returns:
+      Records as `regal_jax.datasets.corpus.corpus_records` has them, of the contracted graphs, each with
+      ``split``, ``profile`` and, of the graph before its contraction, ``original_ops``,
+      ``original_topology_hash`` and ``original_content_hash``.
+
+    Raises:
+      FormatError: There is no sample, or it is damaged.
+    """
+    root = pathlib.Path(folder)
+    records = JsonLines(root / INDEX).read()
+    if not records:
+        raise FormatError(
+            f"{root}: no sample there; make one with 'regal-jax corpus sample CORPUS --out {root}'"
+        )
+    for number, record in enumerate(records, 1):
+        if not {"path", "split", "original_ops"} <= record.keys():
+            raise FormatError(f"{root / INDEX}: line {number} is of no sample; make it again")
+    return sorted(records, key=lambda record: record["path"])
+
+
+def load_sample(
+    split: str | None = None, *, folder: str | os.PathLike[str] = SAMPLE
+) -> list[tuple[dict[str, Any], ComputationGraph]]:
+    """A few dozen real graphs, contracted (`regal_jax.contract`), from all sources of the corpus.
+
+    Args:
+      split: ``"train"``, ``"validation"`` or ``"test"`` of the corpus it is from; all by default.
+      folder: Of a sample; by default the one that comes with the package.
+
+    Returns:
+      ``(record, graph)`` by path; `sample_records` says what a record holds.
+
+    Raises:
+      ConfigError: No such split.
+      FormatError: There is no sample, or it is damaged.
+    """
+    if split is not None and split not in SPLITS:
+        raise ConfigError(f"split: there is no {split!r}; use one of {', '.join(SPLITS)}")
+    records = [record for record in sample_records(folder) if split in (None, record["split"])]
+    return [(record, load_graph(pathlib.Path(folder) / record["path"])) for record in records]

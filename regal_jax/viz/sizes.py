@@ -1,0 +1,137 @@
+"""`plot_sizes`: how large, deep and wide the graphs of a set are."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from regal_jax.errors import ConfigError
+from regal_jax.viz.axes import save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_sizes"]
+
+_COLOURS: Final = (
+    "#4e79a7", "#f1a340", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac",
+)  # fmt: skip
+_BINS: Final = 30
+
+
+def plot_sizes(
+    groups: Mapping[str, Sequence[Mapping[str, Any]]],
+    degrees: Mapping[str, np.ndarray] | None = None,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    width: float = 11.0,
+) -> "Figure":
+    """Draws histograms of ops, depth, width and edges an op, stacked by group, and of the ops' degrees.
+
+    Args:
+      groups: Label -> records with ``ops``, ``edges``, ``depth`` and ``width``, such as
+        `regal_jax.datasets.graph_record` makes. More than 8 share colours.
+      degrees: Label -> how many ops have 0, 1, 2, ... edges; not drawn by default.
+      path: Where to save it, if anywhere; the suffix names the format.
+      width: Of the figure, in inches.
+
+    Returns:
+      The figure; no global state of matplotlib is touched.
+
+    Raises:
+      ConfigError: No record at all.
+    """
+    from regal_jax.viz.figure import PlanFigure
+
+    total = sum(len(records) for records in groups.values())
+    if not total:
+        raise ConfigError("groups: there is no graph to draw; give at least one record")
+    columns: list[tuple[str, Callable[[Mapping[str, Any]], float], bool]] = [
+        ("ops", lambda r: r["ops"], True),
+        ("depth", lambda r: r["depth"], True),
+        ("width", lambda r: r["width"], True),
+        ("data edges an op", lambda r: r["edges"] / r["ops"], False),
+    ]
+    across = 3 if degrees else 4
+    down = 2 if degrees else 1
+    figure = PlanFigure(
+        figsize=(width, 0.5 + width * down * (0.25 if degrees else 0.22)), layout="constrained"
+    )
+    axes = list(figure.subplots(down, across, squeeze=False).flat)
+    for ax, (label, value, log) in zip(axes, columns, strict=False):
+        _histogram(ax, [[value(r) for r in records] for records in groups.values()], log)
+        ax.set_xlabel(label)
+    for ax in axes[::across]:
+        ax.set_ylabel("graphs")
+    if degrees:
+        axes[across].set_ylabel("graphs")
+        for ax, (label, counts) in zip(axes[len(columns) :], degrees.items(), strict=False):
+            _degrees(ax, label, counts)
+    for ax in axes:
+        _clean(ax)
+    handles = [_patch(i, f"{label} ({len(records):,})") for i, (label, records) in enumerate(groups.items())]
+    figure.legend(
+        handles=handles, loc="outside upper left", ncols=min(len(handles), 6), frameon=False, fontsize=9,
+        handlelength=1.0, handleheight=0.9,
+    )  # fmt: skip
+    save(figure, path)
+    return figure
+
+
+def _histogram(ax: "Axes", values: Sequence[Sequence[float]], log: bool) -> None:
+    every = np.array([v for group in values for v in group], dtype=float)
+    low, high = float(every.min()), float(every.max())
+    bins = int(min(_BINS, 6 + 2 * np.sqrt(every.size)))  # A few graphs in many bins are a comb.
+    if log:
+        # Whole numbers: no bin between two of them, which would be empty for ever.
+        edges = np.unique(np.rint(np.geomspace(max(low, 1.0), max(high, 1.0) + 1.0, bins + 1))) - 0.5
+        ax.set_xscale("log")
+    else:
+        # Room on both sides, so that equal values are a bar and not a line.
+        edges = np.linspace(low - 0.05, high + 0.05, bins + 1)
+    colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(values))]
+    ax.hist([list(group) for group in values], bins=edges.tolist(), stacked=True, color=colours)
+
+
+def _degrees(ax: "Axes", label: str, counts: np.ndarray) -> None:
+    """Ops with each degree; both axes logarithmic, with the ops of degree 0 at their own mark."""
+    at = np.flatnonzero(counts)
+    ax.set_xscale("symlog", linthresh=1.0, linscale=0.4)
+    ax.set_yscale("log")
+    ax.vlines(at, 0.5, counts[at], color=_COLOURS[0], lw=1.2)
+    ax.plot(at, counts[at], ".", color=_COLOURS[0], ms=4)
+    ax.set_xlim(-0.4, max(float(at.max(initial=1)), 10.0) * 1.2)
+    ax.set_ylim(bottom=0.7)
+    powers = [p for p in (0, 1, 10, 100, 1000, 10_000, 100_000) if p <= max(at.max(initial=1), 10) * 1.2]
+    ax.set_xticks(powers, [f"{p:,}" for p in powers])
+    ax.minorticks_off()
+    ax.set_xlabel(label)
+    ax.set_ylabel("ops")
+
+
+def _clean(ax: "Axes") -> None:
+    """Whole numbers of graphs, sizes as people write them."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    if ax.get_yscale() == "linear":
+        ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        ax.yaxis.set_major_formatter("{x:,.0f}")
+    if ax.get_xscale() == "log":
+        # One decade has too few powers of ten to read a scale from.
+        low, high = ax.get_xlim()
+        marks = (1.0, 2.0, 5.0) if high < 30 * low else (1.0, 3.0) if high < 1000 * low else (1.0,)
+        ax.xaxis.set_major_locator(LogLocator(subs=marks))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.grid(axis="y", color="#dddddd", lw=0.5)
+    ax.set_axisbelow(True)
+
+
+def _patch(index: int, label: str) -> Any:
+    from matplotlib.patches import Patch
+
+    return Patch(color=_COLOURS[index % len(_COLOURS)], label=label)
