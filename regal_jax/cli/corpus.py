@@ -57,6 +57,21 @@ def _show(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check(args: argparse.Namespace) -> int:
+    from regal_jax.cli import machine
+
+    machine.use_all_cores()
+    machine.use_compilation_cache()
+    from regal_jax.api import check_corpus
+    from regal_jax.datasets.corpus import corpus_records
+
+    failures = check_corpus(args.folder, evaluations=args.evaluations, progress=_progress(args))
+    for path, line in sorted(failures.items()):
+        print(f"regal-jax corpus: {path}: {line}", file=sys.stderr)
+    print(f"{len(corpus_records(args.folder)) - len(failures):,} graphs hold, {len(failures):,} do not")
+    return 1 if failures else 0
+
+
 def _card(args: argparse.Namespace) -> int:
     from regal_jax.cli.sources import check_writable
     from regal_jax.datasets.corpus import card_facts, format_card, write_card
@@ -136,6 +151,7 @@ def add_corpus(subparsers: Any, count: Callable[[str], int], seconds: Callable[[
     )
     show.add_argument("folder", metavar="DIR", help="folder of the corpus")
     show.set_defaults(run=_show)
+    _add_check(actions, count)
     _add_card(actions)
     _add_sample(actions, count)
 
@@ -169,6 +185,21 @@ def _add_build(actions: Any, count: Callable[[str], int], seconds: Callable[[str
     build.add_argument("--retry-failures", action="store_true", help="try again what failed before")
     build.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     build.set_defaults(run=_build)
+
+
+def _add_check(actions: Any, count: Callable[[str], int]) -> None:
+    check = actions.add_parser(
+        "check",
+        help="read, search and replay every graph of a corpus; exit 1 if any does not hold",
+        description=(
+            "Read every graph, compare it with its record, search a plan for two devices and replay it exactly; "
+            "exit 1 and one line a graph if any does not hold."
+        ),
+    )
+    check.add_argument("folder", metavar="DIR", help="folder of the corpus")
+    check.add_argument("--evaluations", type=count, default=200, metavar="N", help="(default 200)")
+    check.add_argument("--quiet", action="store_true", help="no progress bar")
+    check.set_defaults(run=_check)
 
 
 def _add_card(actions: Any) -> None:
