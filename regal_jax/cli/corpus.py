@@ -192,7 +192,7 @@ def _add_check(actions: Any, count: Callable[[str], int]) -> None:
         "check",
         help="read, search and replay every graph of a corpus; exit 1 if any does not hold",
         description=(
-            "Read every graph, compare it with its record, search a plan for two devices and replay it exactly; "
+            "Read every graph, compare it with its record, search a plan for two devices, replay it exactly; "
             "exit 1 and one line a graph if any does not hold."
         ),
     )
