@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from regal_jax.api.optimize import optimize_many
-from regal_jax.datasets.corpus import corpus_records
 from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, topology_hash
 from regal_jax.importers import load_graph
@@ -41,6 +40,9 @@ def check_corpus(
       ConfigError: ``evaluations`` is not at least 1.
       FormatError: There is no corpus, or its index is damaged.
     """
+    # Loaded with what builds corpora, which `import regal_jax.api` need not wait for.
+    from regal_jax.datasets.corpus import corpus_records
+
     if evaluations < 1:
         raise ConfigError(f"evaluations: {evaluations} must be at least 1")
     root = pathlib.Path(folder)
