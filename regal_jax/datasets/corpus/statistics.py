@@ -6,6 +6,7 @@ import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.fingerprint import topology_hash
+from regal_jax.graph.units import TIME_UNITS
 
 __all__ = ["depth_and_width", "graph_record"]
 
@@ -14,7 +15,6 @@ def graph_record(graph: ComputationGraph) -> dict[str, Any]:
     """Fingerprints and sizes of ``graph``, as JSON values."""
     depth, width = depth_and_width(graph)
     runtime = graph.runtime if graph.runtime.ndim == 1 else graph.runtime.min(axis=1)
-    unit = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[graph.time_unit]
     return {
         "topology_hash": topology_hash(graph),
         "content_hash": graph.content_hash,
@@ -23,7 +23,7 @@ def graph_record(graph: ComputationGraph) -> dict[str, Any]:
         "edges": len(graph.edge_op),
         "control_edges": len(graph.control_source),
         "total_bytes": int(graph.tensor_bytes.sum()),
-        "work_seconds": float(runtime.sum()) * unit,
+        "work_seconds": float(runtime.sum()) * TIME_UNITS[graph.time_unit],
         "depth": depth,
         "width": width,
     }
