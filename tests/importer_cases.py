@@ -5,6 +5,7 @@ import dataclasses
 import hypothesis.strategies as st
 
 from regal_jax.graph import ComputationGraph, GraphBuilder
+from regal_jax.importers import DeviceProfile
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
 
@@ -147,3 +148,14 @@ def star(n: int) -> ComputationGraph:
     for o in range(n):
         builder.add_op(f"op{o}", runtime=1, inputs=["hub:0"])
     return builder.build()
+
+
+class Count(DeviceProfile):
+    """A device whose seconds are flops alone, or bytes alone."""
+
+    def __init__(self, what):
+        super().__init__("count", matrix_flops=1, vector_flops=1, bandwidth=1)
+        object.__setattr__(self, "what", what)
+
+    def seconds(self, flops, traffic, dtype, *, matrix):
+        return flops if self.what == "flops" else traffic

@@ -7,24 +7,13 @@ import sys
 import numpy as np
 import pytest
 import torch
+from importer_cases import Count
 from torch import nn
 
 import regal_jax
 from regal_jax.errors import ConfigError, FormatError, GraphError, MissingExtraError
 from regal_jax.graph import Cluster
-from regal_jax.importers import DeviceProfile, from_torch
-
-
-class Count(DeviceProfile):
-    """A device whose seconds are flops alone, or bytes alone."""
-
-    def __init__(self, what):
-        super().__init__("count", matrix_flops=1, vector_flops=1, bandwidth=1)
-        object.__setattr__(self, "what", what)
-
-    def seconds(self, flops, traffic, dtype, *, matrix):
-        return flops if self.what == "flops" else traffic
-
+from regal_jax.importers import from_torch
 
 FLOPS, BYTES = Count("flops"), Count("bytes")
 

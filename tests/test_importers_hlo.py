@@ -10,25 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from importer_cases import Count
 
 from regal_jax import Cluster, optimize
 from regal_jax.cli.main import main
 from regal_jax.errors import ConfigError, FormatError, GraphError
 from regal_jax.heuristics import run_heuristic
-from regal_jax.importers import DeviceProfile, from_hlo, load_graph, parse_hlo, save_graph
+from regal_jax.importers import from_hlo, load_graph, parse_hlo, save_graph
 from regal_jax.plan import Plan
-
-
-class Count(DeviceProfile):
-    """A device whose seconds are flops alone, or bytes alone."""
-
-    def __init__(self, what):
-        super().__init__("count", matrix_flops=1, vector_flops=1, bandwidth=1)
-        object.__setattr__(self, "what", what)
-
-    def seconds(self, flops, traffic, dtype, *, matrix):
-        return flops if self.what == "flops" else traffic
-
 
 FLOPS, BYTES = Count("flops"), Count("bytes")
 ONE = Cluster.uniform(1)

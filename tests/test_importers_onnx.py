@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import onnx
 import pytest
-from importer_cases import controls
+from importer_cases import Count, controls
 from onnx import TensorProto, helper
 
 from regal_jax.errors import FormatError, GraphError, MissingExtraError
@@ -15,17 +15,6 @@ from regal_jax.importers import DeviceProfile, from_onnx, load_graph
 from regal_jax.plan import Plan
 
 LIGHT = sorted((pathlib.Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
-
-
-class Count(DeviceProfile):
-    """A device whose seconds are flops alone, or bytes alone."""
-
-    def __init__(self, what):
-        super().__init__("count", matrix_flops=1, vector_flops=1, bandwidth=1)
-        object.__setattr__(self, "what", what)
-
-    def seconds(self, flops, traffic, dtype, *, matrix):
-        return flops if self.what == "flops" else traffic
 
 
 def info(name, *shape, dtype=TensorProto.FLOAT):
