@@ -1,0 +1,32 @@
+"""The policy of REGAL: a graph to the distributions that a search draws its genes from."""
+
+from regal_jax.policies.actions import Action, entropy, log_prob, most_likely, sample_action, to_proposal
+from regal_jax.policies.config import FeatureConfig, FeatureSet, Network, Parametrisation, PolicyConfig
+from regal_jax.policies.distributions import action_parameters, action_table
+from regal_jax.policies.features import GraphFeatures, make_features
+from regal_jax.policies.networks import Logits, Policy, Value
+from regal_jax.policies.weights import load_policy, read_metadata, save_policy
+
+__all__ = [
+    "Action",
+    "FeatureConfig",
+    "FeatureSet",
+    "GraphFeatures",
+    "Logits",
+    "Network",
+    "Parametrisation",
+    "Policy",
+    "PolicyConfig",
+    "Value",
+    "action_parameters",
+    "action_table",
+    "entropy",
+    "load_policy",
+    "log_prob",
+    "make_features",
+    "most_likely",
+    "read_metadata",
+    "sample_action",
+    "save_policy",
+    "to_proposal",
+]

@@ -1,0 +1,129 @@
+"""Actions: what a policy chooses for every key, and the probability of that.
+
+Everything is for ``B`` graphs and one action each; vmap over keys or actions for ``S`` of them.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from regal_jax.encoding import Proposal, gene_shapes
+from regal_jax.errors import ConfigError
+from regal_jax.policies.config import PolicyConfig
+from regal_jax.policies.networks import Logits
+from regal_jax.problem import Problem
+from regal_jax.search.draws import seeds_of, words
+
+__all__ = ["Action", "entropy", "log_prob", "most_likely", "sample_action", "to_proposal"]
+
+Action = jax.Array
+"""``[B, N, D + 1]`` uint8: ``i * K2 + j`` for the first choice ``i`` and the second ``j``, a row of the table."""
+
+
+def sample_action(logits: Logits, keys: jax.Array) -> Action:
+    """Draws every choice independently.
+
+    A choice depends on its logits, the key of its graph, the number of its op and nothing else: padding and
+    other graphs change no draw.
+
+    Args:
+      logits: From a `Policy`.
+      keys: ``[B]`` typed keys, consumed.
+    """
+    batch, n, d, _ = logits.first.shape
+    bits = words(seeds_of(keys), n * d * 2).reshape(batch, n, d, 2)
+    # 24 bits are what a float32 in [0, 1) holds.
+    uniform = (bits >> 8).astype(jnp.float32) * 2.0**-24
+    return _combine(logits, [_draw(x, uniform[..., c]) for c, x in enumerate(logits)])
+
+
+def most_likely(logits: Logits) -> Action:
+    """The most probable choice everywhere, the first of several equals."""
+    return _combine(logits, [jnp.argmax(x, axis=-1) for x in logits])
+
+
+def log_prob(logits: Logits, action: Action, node_mask: jax.Array) -> jax.Array:
+    """Log-probability of an action: the sum over all real ops, their keys and both choices.
+
+    Args:
+      logits: From a `Policy`.
+      action: From `sample_action`.
+      node_mask: ``[B, N]`` bool.
+
+    Returns:
+      ``[B]`` float32, in nats.
+    """
+    columns = logits.second.shape[-1]
+    index = action.astype(jnp.int32)
+    chosen = [
+        _pick(jax.nn.log_softmax(x), i)
+        for x, i in zip(logits, (index // columns, index % columns), strict=True)
+    ]
+    return _sum_real(chosen[0] + chosen[1], node_mask)
+
+
+def entropy(logits: Logits, node_mask: jax.Array) -> jax.Array:
+    """Entropy of the policy per choice: the mean over real ops, their keys and both choices.
+
+    The entropy of the whole action is this times ``2 (D + 1)`` times the number of ops.
+
+    Args:
+      logits: From a `Policy`.
+      node_mask: ``[B, N]`` bool.
+
+    Returns:
+      ``[B]`` float32, in nats, from 0 to the mean of ``log(K1)`` and ``log(K2)``.
+    """
+    each = [-(jax.nn.softmax(x) * jax.nn.log_softmax(x)).sum(axis=-1) for x in logits]
+    choices = node_mask.sum(axis=1).astype(jnp.float32) * (2 * each[0].shape[-1])
+    return _sum_real(each[0] + each[1], node_mask) / choices
+
+
+def to_proposal(config: PolicyConfig, table: jax.Array, action: Action, problem: Problem) -> Proposal:
+    """The proposal that an action stands for.
+
+    Args:
+      config: Of the policy.
+      table: ``[K, Q]``, from `action_table`.
+      action: ``[B, N, D + 1]``.
+      problem: The graphs, padded as the features were.
+
+    Raises:
+      ConfigError: Action, table and problem do not go together.
+    """
+    shapes = gene_shapes(problem)
+    need = (problem.num_graphs, shapes["affinity"].shape[0], problem.num_devices + 1)
+    if action.shape != need:
+        raise ConfigError(
+            f"to_proposal: the action has shape {action.shape}, the problem needs {need}; make features and "
+            "problem of the same graphs, bucket and number of devices"
+        )
+    if table.shape[0] != config.num_actions:
+        raise ConfigError(
+            f"to_proposal: the table has {table.shape[0]} rows for {config.num_actions} actions; "
+            "make it with action_table(config)"
+        )
+    table = jnp.broadcast_to(table[None], (need[0], *table.shape))
+    return Proposal(table, action, shapes["transfer_priority"].shape[0])
+
+
+def _combine(logits: Logits, choices: list[jax.Array]) -> Action:
+    return (choices[0] * logits.second.shape[-1] + choices[1]).astype(jnp.uint8)
+
+
+def _draw(logits: jax.Array, uniform: jax.Array) -> jax.Array:
+    """``[...]`` int32 choices from ``[..., K]`` logits, by inversion of ``[...]`` uniform draws."""
+    total = jnp.cumsum(jax.nn.softmax(logits), axis=-1)
+    # Not the last: rounding may leave the sum of all probabilities below the draw.
+    return (uniform[..., None] >= total[..., :-1]).sum(axis=-1, dtype=jnp.int32)
+
+
+def _pick(values: jax.Array, index: jax.Array) -> jax.Array:
+    """``[...]`` the entry of ``[..., K]`` at ``[...]``: by mask, as the gradient of a gather is a scatter."""
+    at = lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
+    return jnp.where(at == index[..., None], values, 0).sum(axis=-1)
+
+
+def _sum_real(values: jax.Array, node_mask: jax.Array) -> jax.Array:
+    """``[B]`` sums of ``[B, N, D + 1]`` over real ops."""
+    return jnp.where(jnp.asarray(node_mask)[:, :, None], values, 0).sum(axis=(1, 2))

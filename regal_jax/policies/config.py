@@ -1,0 +1,213 @@
+"""`PolicyConfig` and `FeatureConfig`: what a policy is, checked when it is written down."""
+
+import dataclasses
+import enum
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+from regal_jax.errors import ConfigError
+from regal_jax.graph.cluster import MAX_DEVICES
+
+__all__ = ["FeatureConfig", "FeatureSet", "Network", "Parametrisation", "PolicyConfig"]
+
+MAX_ACTIONS: Final = 256
+"""Most pairs of choices a key: an action is stored in a byte."""
+
+
+class FeatureSet(enum.StrEnum):
+    """How much of a graph the features tell, each set more than the one before."""
+
+    OWN = "own"
+    """What an op says of itself. With no rounds of messages a policy then sees no edge at all: the
+    structure-blind ablation."""
+    PLAIN = "plain"
+    """Also its degrees, the bytes that it reads, and how many edges the graph has for each op."""
+    STRUCTURAL = "structural"
+    """Also where it stands: levels, depths, ranks by level, and how parallel the graph is."""
+
+
+class Network(enum.StrEnum):
+    """What turns features into embeddings of ops."""
+
+    GNN = "gnn"
+    """Messages along edges, both ways: REGAL."""
+    SEQUENCE = "sequence"
+    """A recurrent network over a topological order: graph as sequence, GAS."""
+
+
+class Parametrisation(enum.StrEnum):
+    """What the two choices for a key are."""
+
+    MEAN_VARIANCE = "mean-variance"
+    """Of the ICLR text."""
+    ALPHA_BETA = "alpha-beta"
+    """Of the workshop text."""
+
+
+_BINS: Final = {
+    Parametrisation.MEAN_VARIANCE: ((0.2, 0.4, 0.6, 0.8), (1 / 12, 1 / 40, 1 / 160, 1 / 1000)),
+    Parametrisation.ALPHA_BETA: ((1.0, 2.0, 5.0, 20.0), (1.0, 2.0, 5.0, 20.0)),
+}
+"""The papers print no bins. The means are spread evenly; the variances fall from that of the uniform
+distribution to what moves a key by a thirtieth."""
+
+_Choice = TypeVar("_Choice", bound=enum.StrEnum)
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureConfig:
+    """Which features `make_features` computes.
+
+    Attributes:
+      num_devices: ``D``.
+      features: A `FeatureSet` or its name.
+
+    Raises:
+      ConfigError: A value that cannot be.
+    """
+
+    num_devices: int = 2
+    features: FeatureSet = FeatureSet.STRUCTURAL
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "num_devices", _whole("features", "num_devices", self.num_devices, 1, MAX_DEVICES))
+        set_(self, "features", _one_of("features", "features", self.features, FeatureSet))
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Names of the ``F`` features of an op, in their order."""
+        devices = range(self.num_devices)
+        names = [f"{form} {what}" for form in ("log", "standard") for what in self.amounts]
+        names += ["outputs", "keep", "pinned", "colocated", "graph size"]
+        names += [f"{what} {k}" for what in ("relative runtime", "allowed", "pressure") for k in devices]
+        if self.features is not FeatureSet.OWN:
+            names += ["inputs", "readers", "control inputs", "control outputs", "edges per op"]
+        if self.features is FeatureSet.STRUCTURAL:
+            names += ["top level", "bottom level", "slack", "depth", "height"]
+            names += ["top rank", "bottom rank", "top work", "bottom work", "parallelism"]
+        return tuple(names)
+
+    @property
+    def edge_names(self) -> tuple[str, ...]:
+        """Names of the ``G`` features of an edge, in their order."""
+        names = ("log bytes", "standard bytes", "readers", "keep", "control", "transfer")
+        return (*names, "slack") if self.features is FeatureSet.STRUCTURAL else names
+
+    @property
+    def amounts(self) -> tuple[str, ...]:
+        """The quantities of an op that are told in two forms each."""
+        own = ("runtime", "temp bytes", "output bytes")
+        return own if self.features is FeatureSet.OWN else (*own, "input bytes")
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyConfig:
+    """What a policy is, apart from its weights. Hashable: static under jit.
+
+    Attributes:
+      num_devices: ``D``, at least 1.
+      network: A `Network` or its name.
+      parametrisation: A `Parametrisation` or its name.
+      first: ``[K1]`` bins of the first choice: means in (0, 1), or alphas. Empty for the default four.
+      second: ``[K2]`` bins of the second choice: variances, or betas. Empty for the default four.
+      rounds: Rounds of messages; 0 uses no edge. Only the `Network.GNN` has rounds.
+      width: ``W``, of every embedding and hidden layer.
+      features: A `FeatureSet` or its name.
+      uniform: Of means and variances only: the largest variance stands for beta(1, 1) whatever the mean,
+        so that a policy can leave a key exactly as plain BRKGA draws it. Our addition; without it every
+        pair is what the ICLR text says.
+      share_rounds: Do all rounds use the same weights?
+      initial_bias: Logit by which an untrained policy prefers the widest distributions (the largest
+        variance; alpha and beta nearest to 1). A narrow distribution around an arbitrary mean is worse than
+        the uniform one, so training would begin with unlearning.
+
+    Raises:
+      ConfigError: A value that cannot be.
+    """
+
+    num_devices: int = 2
+    network: Network = Network.GNN
+    parametrisation: Parametrisation = Parametrisation.MEAN_VARIANCE
+    first: tuple[float, ...] = ()
+    second: tuple[float, ...] = ()
+    rounds: int = 4
+    width: int = 32
+    features: FeatureSet = FeatureSet.STRUCTURAL
+    uniform: bool = True
+    share_rounds: bool = False
+    initial_bias: float = 2.0
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        for field, low, high in (("num_devices", 1, MAX_DEVICES), ("rounds", 0, 1000), ("width", 1, 4096)):
+            set_(self, field, _whole("policy", field, getattr(self, field), low, high))
+        for field, kind in (
+            ("network", Network), ("parametrisation", Parametrisation), ("features", FeatureSet),
+        ):  # fmt: skip
+            set_(self, field, _one_of("policy", field, getattr(self, field), kind))
+        for field in ("uniform", "share_rounds"):
+            if not isinstance(getattr(self, field), bool):
+                raise ConfigError(f"policy: {field} is {getattr(self, field)!r}; give true or false")
+        (bias,) = _numbers("initial_bias", [self.initial_bias])
+        set_(self, "initial_bias", bias)
+        for i, field in enumerate(("first", "second")):
+            given = _numbers(field, getattr(self, field))
+            set_(self, field, given or _BINS[self.parametrisation][i])
+        self._check_bins()
+
+    def _check_bins(self) -> None:
+        means = self.parametrisation is Parametrisation.MEAN_VARIANCE
+        for field in ("first", "second"):
+            bins = getattr(self, field)
+            if min(bins) <= 0:
+                raise ConfigError(f"policy: {field} has a bin {min(bins)!r}; give positive numbers")
+            if len(set(bins)) < len(bins):
+                raise ConfigError(f"policy: {field} has a bin twice in {bins}; give each once")
+        if means and max(self.first) >= 1:
+            raise ConfigError(f"policy: first has a mean {max(self.first)!r}; give means between 0 and 1")
+        if len(self.first) * len(self.second) > MAX_ACTIONS:
+            raise ConfigError(
+                f"policy: {len(self.first)} x {len(self.second)} bins are more than {MAX_ACTIONS} actions; "
+                "give fewer"
+            )
+
+    @property
+    def num_actions(self) -> int:
+        """``K = K1 * K2``."""
+        return len(self.first) * len(self.second)
+
+    @property
+    def feature_config(self) -> FeatureConfig:
+        """What `make_features` must compute for this policy."""
+        return FeatureConfig(self.num_devices, self.features)
+
+
+def _whole(owner: str, field: str, value: Any, low: int, high: int) -> int:
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not low <= number <= high:
+        raise ConfigError(f"{owner}: {field} is {value!r}; give a whole number from {low} to {high}")
+    return number
+
+
+def _one_of(owner: str, field: str, value: Any, kind: type[_Choice]) -> _Choice:
+    if value not in kind.__members__.values():
+        raise ConfigError(f"{owner}: {field} is {value!r}; use one of {', '.join(kind)}")
+    return kind(value)
+
+
+def _numbers(field: str, values: Sequence[Any]) -> tuple[float, ...]:
+    try:
+        if isinstance(values, (str, bytes)) or any(isinstance(value, (bool, str)) for value in values):
+            raise TypeError
+        numbers = tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        raise ConfigError(f"policy: {field} is {values!r}; give numbers") from None
+    if not all(map(math.isfinite, numbers)):
+        raise ConfigError(f"policy: {field} is {values!r}; give finite numbers")
+    return numbers

@@ -1,0 +1,44 @@
+"""The short list of beta distributions that a policy chooses from."""
+
+from typing import Final
+
+import jax
+import numpy as np
+
+from regal_jax.encoding import quantile_table
+from regal_jax.policies.config import Parametrisation, PolicyConfig
+
+__all__ = ["action_parameters", "action_table"]
+
+SMALLEST: Final = 0.1
+"""A mean and a variance whose alpha or beta would be less (or negative: no beta has them) get the largest
+variance at which neither is. With less, most of the table would be zeros and ones, and keys would tie."""
+
+
+def action_parameters(config: PolicyConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Alphas and betas of all actions.
+
+    A mean ``m`` and a variance ``v`` are those of ``beta(m nu, (1 - m) nu)`` with
+    ``nu = m (1 - m) / v - 1``, clipped below such that alpha and beta are at least 0.1. With
+    `PolicyConfig.uniform` the largest variance is beta(1, 1) instead, whatever the mean.
+
+    Returns:
+      Two arrays ``[K]`` float64; row ``i * K2 + j`` is the first choice ``i`` with the second ``j``.
+
+    References:
+      REGAL, ICLR 2020, section 4 (means and variances); workshop text, appendix A.3 (alphas and betas).
+    """
+    first, second = (x.ravel() for x in np.meshgrid(config.first, config.second, indexing="ij"))
+    if config.parametrisation is Parametrisation.ALPHA_BETA:
+        return first, second
+    nu = np.maximum(first * (1 - first) / second - 1, SMALLEST / np.minimum(first, 1 - first))
+    alpha, beta = first * nu, (1 - first) * nu
+    if config.uniform:
+        widest = second == max(config.second)
+        alpha[widest] = beta[widest] = 1
+    return alpha, beta
+
+
+def action_table(config: PolicyConfig) -> jax.Array:
+    """``[K, Q]`` uint32 quantiles of all actions, see `regal_jax.encoding.quantile_table`."""
+    return quantile_table(*action_parameters(config))

@@ -1,0 +1,297 @@
+"""`GraphFeatures`: what a policy sees of a graph, computed on the host and padded like a `Problem`.
+
+No feature changes when all times of a graph (those of its cluster included) or all sizes are multiplied by a
+constant, nor when ops are numbered otherwise; equal ops have equal features.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Final
+
+import jax
+import numpy as np
+
+from regal_jax.errors import ConfigError, GraphError
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
+from regal_jax.policies.config import FeatureConfig, FeatureSet
+from regal_jax.policies.levels import Levels, levels, quantised, standing
+from regal_jax.problem import Bucket
+
+__all__ = ["GraphFeatures", "make_features"]
+
+_CLIP: Final = 4.0
+"""Standard scores and pressures beyond it say no more."""
+_SPREAD: Final = 0.01
+"""Deviations are told in units of at least this part of the mean: less is noise."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class GraphFeatures:
+    """``B`` graphs as attributed multigraphs; ``E`` is ``edges + controls`` of the bucket.
+
+    An op is a node. Every (tensor, consumer) is an edge from the producer, and so is every control edge,
+    which a schedule has to keep as well; a flag tells which is which. Padding is zeros.
+
+    Attributes:
+      nodes: ``[B, N, F]`` float32, see `FeatureConfig.node_names`.
+      edges: ``[B, E, G]`` float32, see `FeatureConfig.edge_names`.
+      senders: ``[B, E]`` int32, ops; padding: ``N - 1``, which may be a real op: use the mask.
+      receivers: ``[B, E]`` int32, likewise.
+      node_mask: ``[B, N]`` bool, is the op real?
+      edge_mask: ``[B, E]`` bool, is the edge real?
+      order: ``[B, N]`` int32, the ops in a topological order, padding last. By depth, then by levels and
+        sizes: numbers decide only between ops that are alike in all of them.
+    """
+
+    nodes: jax.Array
+    edges: jax.Array
+    senders: jax.Array
+    receivers: jax.Array
+    node_mask: jax.Array
+    edge_mask: jax.Array
+    order: jax.Array
+
+
+def make_features(
+    graphs: Sequence[ComputationGraph],
+    clusters: Cluster | Sequence[Cluster],
+    bucket: Bucket | None,
+    config: FeatureConfig,
+) -> GraphFeatures:
+    """Computes the features of graphs and puts them on the device.
+
+    Args:
+      graphs: ``B`` graphs, at least one.
+      clusters: One for all, or one a graph, each with ``config.num_devices`` devices.
+      bucket: The padded sizes; ``None`` for the common bucket of the graphs' own.
+      config: Which features; a policy's is `PolicyConfig.feature_config`.
+
+    Raises:
+      ConfigError: No graph, a bucket too small, a cluster of another number of devices.
+      ClusterError: A cluster that does not fit its graph.
+      GraphError: A feature that is not finite.
+    """
+    if not graphs:
+        raise ConfigError("make_features: no graphs; give at least one")
+    each = [clusters] * len(graphs) if isinstance(clusters, Cluster) else list(clusters)
+    if len(each) != len(graphs):
+        raise ConfigError(f"make_features: {len(graphs)} graphs but {len(each)} clusters; give one a graph")
+    for cluster in each:
+        if cluster.num_devices != config.num_devices:
+            raise ConfigError(
+                f"make_features: a cluster of {cluster.num_devices} devices, but the features are for "
+                f"{config.num_devices}; take the policy and the cluster for the same number"
+            )
+    bucket = Bucket.common([Bucket.of(graph) for graph in graphs]) if bucket is None else bucket
+    batch, n, e = len(graphs), bucket.ops, bucket.edges + bucket.controls
+    arrays = {
+        "nodes": np.zeros((batch, n, len(config.node_names)), np.float32),
+        "edges": np.zeros((batch, e, len(config.edge_names)), np.float32),
+        "senders": np.full((batch, e), n - 1, np.int32),
+        "receivers": np.full((batch, e), n - 1, np.int32),
+        "node_mask": np.zeros((batch, n), np.bool_),
+        "edge_mask": np.zeros((batch, e), np.bool_),
+        "order": np.tile(np.arange(n, dtype=np.int32), (batch, 1)),
+    }
+    for b, (graph, cluster) in enumerate(zip(graphs, each, strict=True)):
+        bucket.check_holds(graph)
+        for name, row in _one(graph, cluster, config).items():
+            arrays[name][b, : len(row)] = row
+    return GraphFeatures(**jax.device_put(arrays))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Measured:
+    """A graph in its own units: times of the mean runtime, sizes of the mean tensor.
+
+    Attributes:
+      runtime: ``[N, D]``.
+      amounts: ``[4, N]``: mean runtime, temp, output and input bytes.
+      size: ``[T]``.
+      transfer: ``[T]``.
+      sender: ``[E + C]``, data edges first.
+      receiver: ``[E + C]``.
+      levels: Of the mean runtime.
+      critical: The longest path; 1 if it has no length.
+    """
+
+    runtime: np.ndarray
+    amounts: np.ndarray
+    size: np.ndarray
+    transfer: np.ndarray
+    sender: np.ndarray
+    receiver: np.ndarray
+    levels: Levels
+    critical: float
+
+
+def _measure(graph: ComputationGraph, cluster: Cluster) -> _Measured:
+    n = graph.num_ops
+    runtime = runtime_matrix(graph, cluster)
+    transfer = transfer_times(graph, cluster)
+    time = _scale(runtime, transfer)
+    byte = _scale(graph.tensor_bytes, graph.temp_bytes)
+    runtime, transfer, size = runtime / time, transfer / time, graph.tensor_bytes / byte
+    mean = runtime[:, 0] if graph.runtime.ndim == 1 else runtime.mean(axis=1)
+    amounts = np.stack([
+        mean,
+        graph.temp_bytes / byte,
+        np.bincount(graph.tensor_op, weights=size, minlength=n),
+        np.bincount(graph.edge_op, weights=size[graph.edge_tensor], minlength=n),
+    ])  # fmt: skip
+    sender = np.concatenate([graph.edge_producer, graph.control_source])
+    receiver = np.concatenate([graph.edge_op, graph.control_target])
+    paths = levels(sender, receiver, graph.topological_order, mean)
+    critical = float(paths.bottom.max()) or 1.0
+    return _Measured(runtime, amounts, size, transfer, sender, receiver, paths, critical)
+
+
+def _scale(values: np.ndarray, otherwise: np.ndarray) -> float:
+    """The mean of ``values``; of ``otherwise``, if that is 0; 1 if both are. Always positive."""
+    for array in (values, otherwise):
+        mean = float(array.mean()) if array.size else 0.0
+        if mean > 0:
+            return mean
+    return 1.0
+
+
+def _standard(values: np.ndarray) -> np.ndarray:
+    """Standard scores along the last axis, clipped."""
+    if values.shape[-1] == 0:
+        return values
+    mean = values.mean(axis=-1, keepdims=True)
+    deviation = values - mean
+    spread = np.sqrt((deviation**2).mean(axis=-1, keepdims=True))
+    spread = np.maximum(spread, _SPREAD * mean)
+    score = np.divide(deviation, spread, out=np.zeros_like(deviation), where=spread > 0)
+    return np.clip(score, -_CLIP, _CLIP)
+
+
+def _one(graph: ComputationGraph, cluster: Cluster, config: FeatureConfig) -> dict[str, np.ndarray]:
+    """The array fields of `GraphFeatures` for one graph, without padding."""
+    # What is not finite is refused by name below; NumPy's warnings would only come first.
+    with np.errstate(over="ignore", invalid="ignore"):
+        measured = _measure(graph, cluster)
+        nodes = _node_features(graph, cluster, config, measured)
+        edges = _edge_features(graph, config, measured)
+    for what, array, names in (("op", nodes, config.node_names), ("edge", edges, config.edge_names)):
+        if not np.isfinite(array).all():
+            row, column = np.argwhere(~np.isfinite(array))[0].tolist()
+            name = f"op {graph.op_names[row]!r}" if what == "op" else f"edge {row}"
+            raise GraphError(
+                f"graph {graph.name!r}: {name}: feature {names[column]!r} is not finite; "
+                "check the runtimes and sizes of the graph and the transfers of the cluster"
+            )
+    return {
+        "nodes": nodes,
+        "edges": edges,
+        "senders": measured.sender,
+        "receivers": measured.receiver,
+        "node_mask": np.ones(graph.num_ops, dtype=bool),
+        "edge_mask": np.ones(len(measured.sender), dtype=bool),
+        "order": _order(measured),
+    }
+
+
+def _node_features(
+    graph: ComputationGraph, cluster: Cluster, config: FeatureConfig, measured: _Measured
+) -> np.ndarray:
+    """``[N, F]`` in the order of `FeatureConfig.node_names`."""
+    n, names = graph.num_ops, config.node_names
+    amounts = measured.amounts[: len(config.amounts)]
+    columns = [np.log1p(amounts), _standard(amounts), _flags(graph, cluster)]
+    columns.append(_per_device(graph, cluster, measured))
+    if config.features is not FeatureSet.OWN:
+        columns.append(_degrees(graph, measured))
+    if config.features is FeatureSet.STRUCTURAL:
+        columns.append(_places(measured))
+    # float32 holds what is finite here: amounts are logs, all else is bounded.
+    nodes = np.empty((len(names), n), np.float32)
+    np.concatenate(columns, out=nodes, casting="unsafe")
+    return nodes.T
+
+
+def _flags(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    """``[5, N]`` outputs, keep, pinned, colocated, graph size."""
+    n = graph.num_ops
+    rows = np.zeros((5, n))
+    rows[0] = np.log1p(np.diff(graph.output_offset))
+    rows[1, graph.tensor_op[graph.tensor_keep]] = 1
+    if graph.allowed_devices.count(None) < n:
+        rows[2] = ~allowed_matrix(graph, cluster).all(axis=1)
+    if graph.colocation_group.count(None) < n:
+        rows[3] = np.bincount(graph.colocation_leader, minlength=n)[graph.colocation_leader] > 1
+    rows[4] = np.log(n) / 10
+    return rows
+
+
+def _per_device(graph: ComputationGraph, cluster: Cluster, measured: _Measured) -> np.ndarray:
+    """``[3 D, N]``: runtime relative to the mean over devices, allowed, pressure."""
+    n, d = measured.runtime.shape
+    rows = np.zeros((3, d, n))
+    if graph.runtime.ndim == 2:
+        mean = measured.amounts[0]
+        rows[0] = np.divide(measured.runtime.T, mean, out=np.ones((d, n)), where=mean > 0) - 1
+    rows[1] = 1
+    if graph.allowed_devices.count(None) < n:
+        rows[1] = allowed_matrix(graph, cluster).T
+    total = float(graph.tensor_bytes.sum()) + float(graph.temp_bytes.sum())
+    # A device's fair share of all bytes against its capacity; of no bytes there is no pressure.
+    pressure = [min(total / (d * m), _CLIP) if m else _CLIP for m in cluster.memory] if total else [0.0] * d
+    rows[2] = np.array(pressure)[:, None]
+    return rows.reshape(3 * d, n)
+
+
+def _degrees(graph: ComputationGraph, measured: _Measured) -> np.ndarray:
+    """``[5, N]`` inputs, readers, control inputs, control outputs, edges per op."""
+    n = graph.num_ops
+    ends = (graph.edge_op, graph.edge_producer, graph.control_target, graph.control_source)
+    counts = [np.bincount(end, minlength=n) for end in ends]
+    return np.log1p([*counts, np.full(n, len(measured.sender) / n)])
+
+
+def _places(measured: _Measured) -> np.ndarray:
+    """``[10, N]``: levels, slack, depths, ranks by level, parallelism."""
+    top, bottom = measured.levels.top / measured.critical, measured.levels.bottom / measured.critical
+    runtime = measured.amounts[0]
+    longest = max(float(measured.levels.depth.max()), 1.0)
+    ranks = [standing(quantised(level), runtime) for level in (top, bottom)]
+    work = float(runtime.sum()) / measured.critical
+    return np.stack([
+        top,
+        bottom,
+        np.maximum(1 - top - bottom, 0),
+        measured.levels.depth / longest,
+        measured.levels.height / longest,
+        ranks[0][0],
+        ranks[1][0],
+        ranks[0][1],
+        ranks[1][1],
+        np.full(len(top), np.log(work) / 5 if work > 0 else 0.0),
+    ])  # fmt: skip
+
+
+def _edge_features(graph: ComputationGraph, config: FeatureConfig, measured: _Measured) -> np.ndarray:
+    """``[E + C, G]`` in the order of `FeatureConfig.edge_names`."""
+    tensor, data = graph.edge_tensor, len(graph.edge_tensor)
+    rows = np.zeros((len(config.edge_names), len(measured.sender)))
+    readers = np.diff(graph.consumer_offset)
+    rows[0, :data] = np.log1p(measured.size)[tensor]
+    rows[1, :data] = _standard(measured.size)[tensor]
+    rows[2, :data] = np.log1p(readers)[tensor]
+    rows[3, :data] = graph.tensor_keep[tensor]
+    rows[4, data:] = 1
+    rows[5, :data] = np.log1p(measured.transfer)[tensor]
+    if config.features is FeatureSet.STRUCTURAL:
+        path = measured.levels
+        end = (path.top + measured.amounts[0])[measured.sender]
+        rows[6] = np.maximum(path.top[measured.receiver] - end, 0) / measured.critical
+    return rows.T
+
+
+def _order(measured: _Measured) -> np.ndarray:
+    """``[N]`` a topological order: every edge leads to a greater depth."""
+    path, amounts = measured.levels, measured.amounts
+    top, bottom = quantised(path.top / measured.critical), quantised(path.bottom / measured.critical)
+    return np.lexsort((quantised(amounts[3]), quantised(amounts[2]), -bottom, top, path.depth))

@@ -1,0 +1,150 @@
+"""`Policy`, from features to the logits of all choices, and `Value`, the baseline that training learns."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from regal_jax.errors import ConfigError
+from regal_jax.policies.config import Network, Parametrisation, PolicyConfig
+from regal_jax.policies.features import GraphFeatures
+from regal_jax.policies.gnn import GraphNetwork
+from regal_jax.policies.layers import Mlp
+from regal_jax.policies.sequence import SequenceNetwork
+
+__all__ = ["Logits", "Policy", "Value"]
+
+
+class Logits(NamedTuple):
+    """Unnormalised log-probabilities of the two choices for every key; of padding they mean nothing.
+
+    Attributes:
+      first: ``[B, N, D + 1, K1]`` float32: ``D`` affinities, then the priority.
+      second: ``[B, N, D + 1, K2]`` float32.
+    """
+
+    first: jax.Array
+    second: jax.Array
+
+
+class Policy(nnx.Module):
+    """A graph to the distribution of actions.
+
+    Embeddings of ops come from a `GraphNetwork` or a `SequenceNetwork`; ``2 (D + 1)`` MLPs of one hidden layer
+    each, shared by all ops, turn them into logits. Devices have heads of their own, so that a policy can tell
+    equal devices apart, and is for one ``D``.
+
+    The output layers start small: an untrained policy chooses the same everywhere, and by
+    `PolicyConfig.initial_bias` close to what plain BRKGA does.
+
+    References:
+      REGAL, workshop text, appendix A.3, equation 1; ICLR 2020, section 4.
+    """
+
+    def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
+        """An untrained policy.
+
+        Args:
+          config: What it is.
+          rngs: For the first weights; consumed.
+        """
+        self.config = config
+        network = GraphNetwork if config.network is Network.GNN else SequenceNetwork
+        self.network = network(config, rngs=rngs)
+        keys, width = config.num_devices + 1, config.width
+        self.hidden = nnx.Linear(width, keys * 2 * width, rngs=rngs)
+        self.first = _Outputs(keys, width, _initial(config, config.first, True), rngs=rngs)
+        self.second = _Outputs(keys, width, _initial(config, config.second, False), rngs=rngs)
+
+    def __call__(self, features: GraphFeatures) -> Logits:
+        """The logits of ``B`` graphs.
+
+        Raises:
+          ConfigError: Features of another `FeatureConfig`.
+        """
+        _check(features, self.config)
+        hidden = nnx.relu(self.hidden(self.network(features)))
+        batch, n, _ = hidden.shape
+        hidden = hidden.reshape(batch, n, self.config.num_devices + 1, 2, self.config.width)
+        return Logits(self.first(hidden[..., 0, :]), self.second(hidden[..., 1, :]))
+
+
+class Value(nnx.Module):
+    """The baseline ``b(G)``: the reward to expect of a graph, from a network that shares nothing with a policy.
+
+    ``b(G) = MLP_b(mean over ops of MLP_g(h))`` with ``h`` from a `GraphNetwork`. It starts at -1, the reward of
+    doing what plain BRKGA does.
+
+    References:
+      REGAL, workshop text, appendix A.3.
+    """
+
+    def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
+        """An untrained baseline.
+
+        Args:
+          config: Of the policy that it goes with: width, rounds and features.
+          rngs: For the first weights; consumed.
+        """
+        self.config = config
+        self.network = GraphNetwork(config, rngs=rngs)
+        self.graph = Mlp(config.width, config.width, config.width, rngs=rngs)
+        self.hidden = nnx.Linear(config.width, config.width, rngs=rngs)
+        self.output = nnx.Linear(
+            config.width,
+            1,
+            kernel_init=_SMALL,
+            bias_init=nnx.initializers.constant(-1.0),
+            rngs=rngs,
+        )
+
+    def __call__(self, features: GraphFeatures) -> jax.Array:
+        """``[B]`` float32.
+
+        Raises:
+          ConfigError: Features of another `FeatureConfig`.
+        """
+        _check(features, self.config)
+        mask = jnp.asarray(features.node_mask)[:, :, None]
+        ops = jnp.where(mask, self.graph(self.network(features)), 0)
+        mean = ops.sum(axis=1) / mask.sum(axis=1).astype(jnp.float32)
+        return self.output(nnx.relu(self.hidden(mean)))[:, 0]
+
+
+_SMALL = nnx.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
+
+
+class _Outputs(nnx.Module):
+    """One linear layer a key."""
+
+    def __init__(self, keys: int, width: int, bias: np.ndarray, *, rngs: nnx.Rngs) -> None:
+        init = nnx.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal", batch_axis=0)
+        self.kernel = nnx.Param(init(rngs.params(), (keys, width, len(bias)), jnp.float32))
+        self.bias = nnx.Param(jnp.tile(jnp.asarray(bias, jnp.float32), (keys, 1)))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """``[B, N, D + 1, K]`` from ``[B, N, D + 1, W]``."""
+        return jnp.einsum("bnkw,kwc->bnkc", x, self.kernel[...]) + self.bias[...][None, None]
+
+
+def _initial(config: PolicyConfig, bins: tuple[float, ...], first: bool) -> np.ndarray:
+    """Biases ``[len(bins)]`` that prefer the widest distributions."""
+    bias = np.zeros(len(bins), np.float32)
+    if config.parametrisation is Parametrisation.ALPHA_BETA:
+        bias[np.argmin(np.abs(np.log(bins)))] = config.initial_bias
+    elif not first:
+        bias[np.argmax(bins)] = config.initial_bias
+    return bias
+
+
+def _check(features: GraphFeatures, config: PolicyConfig) -> None:
+    have = (features.nodes.shape[-1], features.edges.shape[-1])
+    need = (len(config.feature_config.node_names), len(config.feature_config.edge_names))
+    if have != need:
+        raise ConfigError(
+            f"policy: {have[0]} features an op and {have[1]} an edge, but {need[0]} and {need[1]} are needed "
+            f"({config.num_devices} devices, {config.features} features); "
+            "make them with the policy's feature_config"
+        )

@@ -1,0 +1,65 @@
+"""`SequenceNetwork`: embeddings of ops by a recurrent network over a topological order (GAS)."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from regal_jax.policies.config import PolicyConfig
+from regal_jax.policies.features import GraphFeatures
+from regal_jax.policies.layers import Mlp
+
+__all__ = ["SequenceNetwork"]
+
+
+class SequenceNetwork(nnx.Module):
+    """A bidirectional GRU over the ops in the order of `GraphFeatures.order`; no edge is read.
+
+    Numbering the ops of a graph otherwise changes nothing, unless ops of one depth have the same levels and
+    sizes: then their numbers say which comes first.
+
+    References:
+      REGAL, ICLR 2020, section 5 (Graph-As-Sequence model), after Mirhoseini et al. 2017 and 2018. The paper
+      does not say which cell, or whether it reads both ways.
+    """
+
+    def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
+        """A network of the given shape.
+
+        Args:
+          config: Its width and features.
+          rngs: For the first weights; consumed.
+        """
+        width = config.width
+        self.node = Mlp(len(config.feature_config.node_names), width, width, rngs=rngs)
+        self.forward = nnx.GRUCell(width, width, rngs=rngs)
+        self.backward = nnx.GRUCell(width, width, rngs=rngs)
+        self.join = Mlp(3 * width, width, width, rngs=rngs)
+
+    def __call__(self, features: GraphFeatures) -> jax.Array:
+        """``[B, N, W]`` float32 embeddings; those of padding mean nothing."""
+        nodes = self.node(jnp.asarray(features.nodes))
+        order = jnp.asarray(features.order)[:, :, None]
+        inputs = jnp.take_along_axis(nodes, order, axis=1)
+        mask = jnp.take_along_axis(jnp.asarray(features.node_mask), order[:, :, 0], axis=1)
+        states = [
+            _states(cell, inputs, mask, reverse)
+            for cell, reverse in ((self.forward, False), (self.backward, True))
+        ]
+        # From the place of an op in the sequence back to its number.
+        place = jnp.argsort(order[:, :, 0], axis=1)[:, :, None]
+        states = [jnp.take_along_axis(state, place, axis=1) for state in states]
+        return self.join(jnp.concatenate([nodes, *states], axis=2))
+
+
+def _states(cell: nnx.GRUCell, inputs: jax.Array, mask: jax.Array, reverse: bool) -> jax.Array:
+    """``[B, N, W]`` the state after each of the ops; padding leaves it as it is."""
+
+    def step(state: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        x, real = row
+        state = jnp.where(real[:, None], cell(state, x)[0], state)
+        return state, state
+
+    rows = (jnp.swapaxes(inputs, 0, 1), mask.T)
+    zeros = jnp.zeros((inputs.shape[0], inputs.shape[2]), inputs.dtype)
+    return jnp.swapaxes(lax.scan(step, zeros, rows, reverse=reverse)[1], 0, 1)

@@ -1,0 +1,170 @@
+"""Weights files of policies: safetensors, with the policy's config in the metadata."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+from flax import nnx
+
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.plan.files import write_atomically
+from regal_jax.policies.config import PolicyConfig
+from regal_jax.policies.networks import Policy
+
+__all__ = ["FORMAT", "VERSION", "load_policy", "read_metadata", "save_policy"]
+
+FORMAT: Final = "regal_jax.policy"
+VERSION: Final = "1"
+"""Changes with the layout of the file, of the networks, or of the features: old weights then mean nothing."""
+
+_RESERVED: Final = ("format", "version", "config")
+
+
+def save_policy(
+    path: str | os.PathLike[str], policy: Policy, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Writes a policy, all of the file or nothing.
+
+    Args:
+      path: Where to; by custom ``*.safetensors``.
+      policy: What to.
+      metadata: Texts to keep with the weights, such as what they were trained on.
+
+    Raises:
+      ConfigError: Metadata that are not texts or take a name that the format uses; weights that are not
+        finite.
+      OSError: The file cannot be written.
+    """
+    extra = dict(metadata or {})
+    for name, value in extra.items():
+        if not isinstance(name, str) or not isinstance(value, str) or name in _RESERVED:
+            raise ConfigError(
+                f"save_policy: metadata {name!r}: {value!r}; give texts, under names other than "
+                f"{', '.join(_RESERVED)}"
+            )
+    tensors = {name: np.asarray(leaf) for name, leaf in _flatten(_parameters(policy)).items()}
+    for name, tensor in tensors.items():
+        if not np.isfinite(tensor).all():
+            raise ConfigError(f"save_policy: weights {name!r} are not finite; training has diverged")
+    config = json.dumps(dataclasses.asdict(policy.config))
+    extra |= {"format": FORMAT, "version": VERSION, "config": config}
+    write_atomically(path, safetensors.numpy.save(tensors, extra))
+
+
+def load_policy(path: str | os.PathLike[str], *, num_devices: int | None = None) -> Policy:
+    """Reads a policy.
+
+    Args:
+      path: A file of `save_policy`.
+      num_devices: Refuse a policy for any other number of devices; ``None`` takes what there is.
+
+    Raises:
+      FormatError: The file is no policy, is damaged, or is of another version.
+      ConfigError: The policy is for another number of devices.
+      OSError: The file cannot be read.
+    """
+    metadata, tensors = _read(path)
+    config = _config(path, metadata)
+    if num_devices is not None and config.num_devices != num_devices:
+        raise ConfigError(
+            f"{path}: a policy for {config.num_devices} devices, not for {num_devices}; load or train one for "
+            f"{num_devices}"
+        )
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: Policy(config, rngs=nnx.Rngs(0))))
+    expected = _flatten(nnx.to_pure_dict(state))
+    _check(path, tensors, {name: leaf.shape for name, leaf in expected.items()})
+    arrays = {name: jnp.asarray(tensor) for name, tensor in tensors.items()}
+    nnx.replace_by_pure_dict(state, _fill(nnx.to_pure_dict(state), arrays))
+    return nnx.merge(graphdef, state)
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The texts that `save_policy` was given.
+
+    Raises:
+      FormatError: As `load_policy`.
+      OSError: The file cannot be read.
+    """
+    metadata = _read(path)[0]
+    return {name: text for name, text in metadata.items() if name not in _RESERVED}
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """Metadata and tensors of a file of this format and version."""
+    with open(path, "rb") as file:  # Says itself what keeps it from being read.
+        start = file.read(9)
+    try:
+        with safetensors.safe_open(Path(path), framework="numpy") as file:
+            metadata = file.metadata() or {}
+            _check_version(path, metadata)
+            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        if start[8:] == b"{":
+            raise FormatError(f"{path}: truncated or damaged ({error}); fetch it again") from None
+        raise FormatError(f"{path}: not a safetensors file; give one that save_policy wrote") from None
+
+
+def _check_version(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> None:
+    if metadata.get("format") != FORMAT:
+        raise FormatError(f"{path}: holds no policy of regal_jax; give a file that save_policy wrote")
+    if metadata.get("version") != VERSION:
+        raise FormatError(
+            f"{path}: format version {metadata.get('version')!r}, this release reads {VERSION!r}; train it again "
+            "or use the release that wrote it"
+        )
+
+
+def _config(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> PolicyConfig:
+    try:
+        fields = json.loads(metadata.get("config", ""))
+        return PolicyConfig(**fields)
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"{path}: metadata 'config': {error}; the file is damaged") from None
+
+
+def _check(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, np.ndarray],
+    expected: Mapping[str, tuple[int, ...]],
+) -> None:
+    for name in sorted(expected.keys() ^ tensors.keys()):
+        what = "missing" if name in expected else "not a part of this policy"
+        raise FormatError(f"{path}: weights {name!r} are {what}; the file does not fit its own config")
+    for name, tensor in tensors.items():
+        if tensor.shape != expected[name] or tensor.dtype != np.float32:
+            raise FormatError(
+                f"{path}: weights {name!r} are {tensor.dtype} {tensor.shape}, expected float32 "
+                f"{expected[name]}; the file does not fit its own config"
+            )
+        if not np.isfinite(tensor).all():
+            raise FormatError(f"{path}: weights {name!r} are not finite; use weights from before that")
+
+
+def _parameters(policy: Policy) -> dict[Any, Any]:
+    return nnx.to_pure_dict(nnx.state(policy, nnx.Param))
+
+
+def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Leaves by the path of attributes that leads to them, joined by dots."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        path = f"{prefix}{name}"
+        flat |= _flatten(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+    return flat
+
+
+def _fill(tree: Mapping[Any, Any], leaves: Mapping[str, Any], prefix: str = "") -> dict[Any, Any]:
+    """``tree`` with the leaves that `_flatten` would name so."""
+    return {
+        name: _fill(value, leaves, f"{prefix}{name}.")
+        if isinstance(value, Mapping)
+        else leaves[f"{prefix}{name}"]
+        for name, value in tree.items()
+    }
