@@ -17,7 +17,7 @@ from regal_jax.search.draws import seeds_of, words
 __all__ = ["Action", "entropy", "log_prob", "most_likely", "sample_action", "to_proposal"]
 
 Action = jax.Array
-"""``[B, N, D + 1]`` uint8: ``i * K2 + j`` for the first choice ``i`` and the second ``j``, a row of the table."""
+"""``[B, N, D + 1]`` uint8: ``i * K2 + j`` for the first choice ``i`` and the second ``j``."""
 
 
 def sample_action(logits: Logits, keys: jax.Array) -> Action:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ class FeatureConfig:
         set_(self, "num_devices", _whole("features", "num_devices", self.num_devices, 1, MAX_DEVICES))
         set_(self, "features", _one_of("features", "features", self.features, FeatureSet))
 
-    @property
+    @functools.cached_property
     def node_names(self) -> tuple[str, ...]:
         """Names of the ``F`` features of an op, in their order."""
         devices = range(self.num_devices)
@@ -90,7 +91,7 @@ class FeatureConfig:
             names += ["top rank", "bottom rank", "top work", "bottom work", "parallelism"]
         return tuple(names)
 
-    @property
+    @functools.cached_property
     def edge_names(self) -> tuple[str, ...]:
         """Names of the ``G`` features of an edge, in their order."""
         names = ("log bytes", "standard bytes", "readers", "keep", "control", "transfer")
@@ -179,7 +180,7 @@ class PolicyConfig:
         """``K = K1 * K2``."""
         return len(self.first) * len(self.second)
 
-    @property
+    @functools.cached_property
     def feature_config(self) -> FeatureConfig:
         """What `make_features` must compute for this policy."""
         return FeatureConfig(self.num_devices, self.features)

@@ -6,7 +6,7 @@ constant, nor when ops are numbered otherwise; equal ops have equal features.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -32,6 +32,9 @@ class GraphFeatures:
 
     An op is a node. Every (tensor, consumer) is an edge from the producer, and so is every control edge,
     which a schedule has to keep as well; a flag tells which is which. Padding is zeros.
+
+    `make_features` leaves the arrays on the host, as NumPy's: a jitted function that is given them puts them
+    on the device at no extra cost. Who needs them again and again calls ``jax.device_put`` once.
 
     Attributes:
       nodes: ``[B, N, F]`` float32, see `FeatureConfig.node_names`.
@@ -59,7 +62,7 @@ def make_features(
     bucket: Bucket | None,
     config: FeatureConfig,
 ) -> GraphFeatures:
-    """Computes the features of graphs and puts them on the device.
+    """Computes the features of graphs, as NumPy arrays.
 
     Args:
       graphs: ``B`` graphs, at least one.
@@ -85,7 +88,7 @@ def make_features(
             )
     bucket = Bucket.common([Bucket.of(graph) for graph in graphs]) if bucket is None else bucket
     batch, n, e = len(graphs), bucket.ops, bucket.edges + bucket.controls
-    arrays = {
+    arrays: dict[str, Any] = {
         "nodes": np.zeros((batch, n, len(config.node_names)), np.float32),
         "edges": np.zeros((batch, e, len(config.edge_names)), np.float32),
         "senders": np.full((batch, e), n - 1, np.int32),
@@ -98,7 +101,7 @@ def make_features(
         bucket.check_holds(graph)
         for name, row in _one(graph, cluster, config).items():
             arrays[name][b, : len(row)] = row
-    return GraphFeatures(**jax.device_put(arrays))
+    return GraphFeatures(**arrays)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,6 +110,7 @@ class _Measured:
 
     Attributes:
       runtime: ``[N, D]``.
+      allowed: ``[N, D]`` bool; ``None`` if every op may run everywhere.
       amounts: ``[4, N]``: mean runtime, temp, output and input bytes.
       size: ``[T]``.
       transfer: ``[T]``.
@@ -117,6 +121,7 @@ class _Measured:
     """
 
     runtime: np.ndarray
+    allowed: np.ndarray | None
     amounts: np.ndarray
     size: np.ndarray
     transfer: np.ndarray
@@ -144,7 +149,8 @@ def _measure(graph: ComputationGraph, cluster: Cluster) -> _Measured:
     receiver = np.concatenate([graph.edge_op, graph.control_target])
     paths = levels(sender, receiver, graph.topological_order, mean)
     critical = float(paths.bottom.max()) or 1.0
-    return _Measured(runtime, amounts, size, transfer, sender, receiver, paths, critical)
+    allowed = allowed_matrix(graph, cluster) if graph.allowed_devices.count(None) < n else None
+    return _Measured(runtime, allowed, amounts, size, transfer, sender, receiver, paths, critical)
 
 
 def _scale(values: np.ndarray, otherwise: np.ndarray) -> float:
@@ -200,7 +206,7 @@ def _node_features(
     """``[N, F]`` in the order of `FeatureConfig.node_names`."""
     n, names = graph.num_ops, config.node_names
     amounts = measured.amounts[: len(config.amounts)]
-    columns = [np.log1p(amounts), _standard(amounts), _flags(graph, cluster)]
+    columns = [np.log1p(amounts), _standard(amounts), _flags(graph, measured)]
     columns.append(_per_device(graph, cluster, measured))
     if config.features is not FeatureSet.OWN:
         columns.append(_degrees(graph, measured))
@@ -212,14 +218,14 @@ def _node_features(
     return nodes.T
 
 
-def _flags(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+def _flags(graph: ComputationGraph, measured: _Measured) -> np.ndarray:
     """``[5, N]`` outputs, keep, pinned, colocated, graph size."""
     n = graph.num_ops
     rows = np.zeros((5, n))
     rows[0] = np.log1p(np.diff(graph.output_offset))
     rows[1, graph.tensor_op[graph.tensor_keep]] = 1
-    if graph.allowed_devices.count(None) < n:
-        rows[2] = ~allowed_matrix(graph, cluster).all(axis=1)
+    if measured.allowed is not None:
+        rows[2] = ~measured.allowed.all(axis=1)
     if graph.colocation_group.count(None) < n:
         rows[3] = np.bincount(graph.colocation_leader, minlength=n)[graph.colocation_leader] > 1
     rows[4] = np.log(n) / 10
@@ -233,9 +239,7 @@ def _per_device(graph: ComputationGraph, cluster: Cluster, measured: _Measured) 
     if graph.runtime.ndim == 2:
         mean = measured.amounts[0]
         rows[0] = np.divide(measured.runtime.T, mean, out=np.ones((d, n)), where=mean > 0) - 1
-    rows[1] = 1
-    if graph.allowed_devices.count(None) < n:
-        rows[1] = allowed_matrix(graph, cluster).T
+    rows[1] = 1 if measured.allowed is None else measured.allowed.T
     total = float(graph.tensor_bytes.sum()) + float(graph.temp_bytes.sum())
     # A device's fair share of all bytes against its capacity; of no bytes there is no pressure.
     pressure = [min(total / (d * m), _CLIP) if m else _CLIP for m in cluster.memory] if total else [0.0] * d

@@ -49,8 +49,8 @@ class GraphNetwork(nnx.Module):
             return embedding
         # The graphs of a batch are one graph without edges between them: gathers then copy whole rows.
         first = jnp.arange(batch, dtype=jnp.int32)[:, None] * n
-        senders, receivers = ((ends + first).ravel() for ends in (features.senders, features.receivers))
-        edges = self.edge(features.edges.reshape(-1, features.edges.shape[-1]))
+        senders, receivers = ((first + ends).ravel() for ends in (features.senders, features.receivers))
+        edges = self.edge(jnp.asarray(features.edges).reshape(-1, features.edges.shape[-1]))
         mask = jnp.asarray(features.edge_mask).ravel()
         embedding = embedding.reshape(batch * n, -1)
         for t in range(self.times):

@@ -32,9 +32,9 @@ class Logits(NamedTuple):
 class Policy(nnx.Module):
     """A graph to the distribution of actions.
 
-    Embeddings of ops come from a `GraphNetwork` or a `SequenceNetwork`; ``2 (D + 1)`` MLPs of one hidden layer
-    each, shared by all ops, turn them into logits. Devices have heads of their own, so that a policy can tell
-    equal devices apart, and is for one ``D``.
+    Embeddings of ops come from a `GraphNetwork` or a `SequenceNetwork`; ``2 (D + 1)`` MLPs of one hidden
+    layer each, shared by all ops, turn them into logits. Devices have heads of their own, so that a policy
+    can tell equal devices apart, and is for one ``D``.
 
     The output layers start small: an untrained policy chooses the same everywhere, and by
     `PolicyConfig.initial_bias` close to what plain BRKGA does.
@@ -72,10 +72,10 @@ class Policy(nnx.Module):
 
 
 class Value(nnx.Module):
-    """The baseline ``b(G)``: the reward to expect of a graph, from a network that shares nothing with a policy.
+    """The baseline ``b(G)``: the reward to expect of a graph, from a network of its own.
 
-    ``b(G) = MLP_b(mean over ops of MLP_g(h))`` with ``h`` from a `GraphNetwork`. It starts at -1, the reward of
-    doing what plain BRKGA does.
+    ``b(G) = MLP_b(mean over ops of MLP_g(h))`` with ``h`` from a `GraphNetwork`. It starts near -1, the
+    reward of doing what plain BRKGA does.
 
     References:
       REGAL, workshop text, appendix A.3.

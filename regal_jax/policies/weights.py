@@ -74,8 +74,8 @@ def load_policy(path: str | os.PathLike[str], *, num_devices: int | None = None)
     config = _config(path, metadata)
     if num_devices is not None and config.num_devices != num_devices:
         raise ConfigError(
-            f"{path}: a policy for {config.num_devices} devices, not for {num_devices}; load or train one for "
-            f"{num_devices}"
+            f"{path}: a policy for {config.num_devices} devices, not for {num_devices}; "
+            f"load or train one for {num_devices}"
         )
     graphdef, state = nnx.split(nnx.eval_shape(lambda: Policy(config, rngs=nnx.Rngs(0))))
     expected = _flatten(nnx.to_pure_dict(state))
@@ -116,8 +116,8 @@ def _check_version(path: str | os.PathLike[str], metadata: Mapping[str, str]) ->
         raise FormatError(f"{path}: holds no policy of regal_jax; give a file that save_policy wrote")
     if metadata.get("version") != VERSION:
         raise FormatError(
-            f"{path}: format version {metadata.get('version')!r}, this release reads {VERSION!r}; train it again "
-            "or use the release that wrote it"
+            f"{path}: format version {metadata.get('version')!r}, this release reads {VERSION!r}; "
+            "train it again or use the release that wrote it"
         )
 
 
