@@ -16,7 +16,7 @@ from benchmarks.environment import environment
 from benchmarks.table import aligned
 from regal_jax.api.batches import make_batch, share_out
 from regal_jax.api.outcome import searched_plan
-from regal_jax.api.settings import Settings, graph_key
+from regal_jax.api.settings import Settings
 from regal_jax.errors import ConfigError
 from regal_jax.examples import EXAMPLES, load_example
 from regal_jax.graph import Cluster, ComputationGraph
@@ -25,7 +25,7 @@ from regal_jax.importers import FORMATS, load_graph
 from regal_jax.plan import Contraction, Objective, Plan, contract
 from regal_jax.plan.contraction import MAX_SHARE
 from regal_jax.search import Stopping
-from regal_jax.solve import solve
+from regal_jax.solve import graph_keys, solve
 
 __all__ = ["CASES", "Row", "Side", "compare_with_original", "run", "summary"]
 
@@ -142,7 +142,7 @@ def _side(
     pairs = [(graph, cluster)]
     share = share_out(pairs, settings.config.fit(settings.evaluations), 1, jax.devices()[:1])[0]
     batch = make_batch(share, pairs, [known], settings.config)
-    keys = graph_key(settings.key, graph.content_hash)[None]
+    keys = graph_keys(settings.key, [graph])
     # A few generations first, which compile all that the timed run will use.
     for evaluations in (3 * settings.config.population, settings.evaluations):
         began = time.perf_counter()

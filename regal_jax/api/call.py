@@ -5,18 +5,17 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-import jax
 
 from regal_jax.api.batches import Batch, Share, make_batch
 from regal_jax.api.outcome import fallback, heuristic_plan, searched_plan
 from regal_jax.api.progress import Bar
-from regal_jax.api.settings import Settings, graph_key
+from regal_jax.api.settings import Settings
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import heuristic_plans
 from regal_jax.interrupts import first_interrupt_waits
 from regal_jax.plan import Contraction, Plan
 from regal_jax.search import Status, Stopping
-from regal_jax.solve import solve
+from regal_jax.solve import graph_keys, solve
 
 __all__ = ["Call"]
 
@@ -125,7 +124,7 @@ class Call:
     def _search(self, batch: Batch, left: float | None, bar: Bar) -> bool:
         """Finds the plans of one batch; tells whether Ctrl-C ended that."""
         settings = self._settings
-        keys = jax.numpy.stack([graph_key(settings.key, graph.content_hash) for graph in batch.graphs])
+        keys = graph_keys(settings.key, batch.graphs)
         target = None if settings.target is None else batch.relative(settings.target, settings.objective)
         # Search and replays together: genes that nobody has replayed yet are no plans.
         with first_interrupt_waits() as interrupted:

@@ -8,12 +8,11 @@ import jax
 import numpy as np
 
 from regal_jax.api.batches import Share, make_batch
-from regal_jax.api.settings import graph_key
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.problem import Bucket
 from regal_jax.search import BrkgaConfig, SearchResult, Stopping
-from regal_jax.solve import solve
+from regal_jax.solve import graph_keys, solve
 
 __all__ = ["RoomForImprovement"]
 
@@ -110,5 +109,5 @@ class RoomForImprovement:
         pairs = [(graph, self.cluster) for graph in graphs]
         batch = make_batch(share, pairs, [[]] * len(graphs), _CONFIG)
         key = jax.random.key(np.uint32(self.seed))
-        keys = jax.numpy.stack([graph_key(key, graph.content_hash) for graph in batch.graphs])
+        keys = graph_keys(key, batch.graphs)
         return solve(batch.problem, keys, Stopping(self.high), config=_CONFIG, mesh=batch.mesh)

@@ -16,7 +16,7 @@ from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Contraction, Objective, contract
 from regal_jax.search import BrkgaConfig
 
-__all__ = ["Settings", "check_pairs", "each", "graph_key"]
+__all__ = ["Settings", "check_pairs", "each"]
 
 
 def _as_key(key: Any) -> tuple[jax.Array, int | None]:
@@ -28,14 +28,6 @@ def _as_key(key: Any) -> tuple[jax.Array, int | None]:
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
         return key, None
     raise ConfigError(f"key: give a seed or jax.random.key(seed), got {key!r}")
-
-
-def graph_key(key: jax.Array, content_hash: str) -> jax.Array:
-    """The key of one graph: depends on the graph's content, not on its place among others."""
-    # Two folds: one would leave 32 bits of the hash, too few for a large corpus.
-    for part in (content_hash[:8], content_hash[8:16]):
-        key = jax.random.fold_in(key, np.uint32(int(part, 16)))
-    return key
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph.cluster import MAX_DEVICES
+from regal_jax.policies.spectral import COORDINATES
 
 __all__ = ["FeatureConfig", "FeatureSet", "Network", "Parametrisation", "PolicyConfig"]
 
@@ -26,7 +27,8 @@ class FeatureSet(enum.StrEnum):
     PLAIN = "plain"
     """Also its degrees, the bytes that it reads, and how many edges the graph has for each op."""
     STRUCTURAL = "structural"
-    """Also where it stands: levels, depths, ranks by level, and how parallel the graph is."""
+    """Also where it stands: levels, depths, ranks by level, spectral coordinates, and how parallel the graph
+    is."""
 
 
 class Network(enum.StrEnum):
@@ -89,6 +91,8 @@ class FeatureConfig:
         if self.features is FeatureSet.STRUCTURAL:
             names += ["top level", "bottom level", "slack", "depth", "height"]
             names += ["top rank", "bottom rank", "top work", "bottom work", "parallelism"]
+            for c in range(COORDINATES):
+                names += [f"coordinate {c}", f"coordinate {c} rank", f"coordinate {c} work"]
         return tuple(names)
 
     @functools.cached_property

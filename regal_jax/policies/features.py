@@ -15,12 +15,14 @@ from regal_jax.errors import ConfigError, GraphError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
 from regal_jax.policies.config import FeatureConfig, FeatureSet
 from regal_jax.policies.levels import Levels, levels, quantised, standing
+from regal_jax.policies.spectral import spectral_coordinates
 from regal_jax.problem import Bucket
 
 __all__ = ["GraphFeatures", "make_features"]
 
 _CLIP: Final = 4.0
 """Standard scores and pressures beyond it say no more."""
+_CONTROL_WEIGHT: Final = 0.1
 _SPREAD: Final = 0.01
 """Deviations are told in units of at least this part of the mean: less is noise."""
 
@@ -211,7 +213,7 @@ def _node_features(
     if config.features is not FeatureSet.OWN:
         columns.append(_degrees(graph, measured))
     if config.features is FeatureSet.STRUCTURAL:
-        columns.append(_places(measured))
+        columns += [_places(measured), _coordinates(graph, measured)]
     # float32 holds what is finite here: amounts are logs, all else is bounded.
     nodes = np.empty((len(names), n), np.float32)
     np.concatenate(columns, out=nodes, casting="unsafe")
@@ -274,6 +276,20 @@ def _places(measured: _Measured) -> np.ndarray:
         ranks[1][1],
         np.full(len(top), np.log(work) / 5 if work > 0 else 0.0),
     ])  # fmt: skip
+
+
+def _coordinates(graph: ComputationGraph, measured: _Measured) -> np.ndarray:
+    """``[3 C, N]``: of each spectral coordinate its value, its rank and its rank by work."""
+    # A tensor moves once to a device, however many read it there; a control edge moves nothing.
+    data = 1 / np.diff(graph.consumer_offset)[graph.edge_tensor]
+    weight = np.concatenate([data, np.full(len(graph.control_source), _CONTROL_WEIGHT)])
+    start = (measured.levels.top + measured.levels.top + measured.amounts[0]) / measured.critical
+    rows = []
+    for row in spectral_coordinates(measured.sender, measured.receiver, weight, start - start.mean()):
+        span = float(np.ptp(row))
+        level = quantised((row - row.min()) / span) if span > 0 else np.zeros(len(row))
+        rows += [np.clip(row, -_CLIP, _CLIP), *standing(level, measured.amounts[0])]
+    return np.stack(rows)
 
 
 def _edge_features(graph: ComputationGraph, config: FeatureConfig, measured: _Measured) -> np.ndarray:

@@ -12,8 +12,11 @@ from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
 from regal_jax.search import (
+    Brkga,
     BrkgaConfig,
     FitnessFn,
+    Incumbent,
+    Inputs,
     Progress,
     SampleFn,
     SearchResult,
@@ -22,9 +25,10 @@ from regal_jax.search import (
     UniformProposal,
     WarmStart,
     brkga,
+    run_traced,
 )
 
-__all__ = ["sampler", "solve"]
+__all__ = ["sampler", "solve", "solve_traced"]
 
 
 @functools.cache
@@ -86,3 +90,33 @@ def solve(
         callback=callback,
         mesh=mesh,
     )
+
+
+def solve_traced(
+    problem: Problem,
+    keys: jax.Array,
+    evaluations: int,
+    *,
+    objective: Objective | str = Objective.MAKESPAN,
+    proposal: Proposal | None = None,
+    config: BrkgaConfig | None = None,
+    implementation: str | None = None,
+) -> Incumbent:
+    """`solve` as a part of a larger traced program, a training step: the same search, bit for bit.
+
+    Args:
+      problem: ``B`` graphs.
+      keys: ``[B]`` typed keys, consumed.
+      evaluations: The budget.
+      objective: As in `solve`, like the rest.
+      proposal: As in `solve`.
+      config: As in `solve`.
+      implementation: As in `solve`.
+
+    Raises:
+      ConfigError: An impossible budget.
+    """
+    fitted = (BrkgaConfig() if config is None else config).fit(evaluations)
+    searcher = Brkga(_fitness(Objective(objective), implementation), sampler(problem, proposal), fitted)
+    inputs = Inputs(problem, proposal, keys)
+    return run_traced(searcher, inputs, fitted.generations(evaluations)).incumbent

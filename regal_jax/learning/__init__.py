@@ -1,0 +1,1 @@
+"""Training of policies by REINFORCE through the search itself."""

@@ -1,0 +1,105 @@
+"""`Pool`: graphs of one bucket on the device, from which training takes its batches."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.policies import FeatureConfig, GraphFeatures, make_features
+from regal_jax.problem import Bucket, Problem, make_problem
+from regal_jax.solve import graph_identities
+
+__all__ = ["Pool", "make_pools", "rows"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pool:
+    """``G`` graphs of one bucket.
+
+    Attributes:
+      problem: ``G`` graphs.
+      features: Of the same graphs.
+      identity: ``[G, 2]`` uint32, what their keys are made from.
+      reference: ``[G]`` float32, mean fitness that uniform searches reach; ones until they have run.
+    """
+
+    problem: Problem
+    features: GraphFeatures
+    identity: jax.Array
+    reference: jax.Array
+
+    @property
+    def size(self) -> int:
+        """``G``."""
+        return self.identity.shape[0]
+
+
+def rows(tree: Any, index: jax.Array) -> Any:
+    """Rows ``index`` of every array of a pytree whose leaves lead with the same axis."""
+    return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), tree)
+
+
+def make_pools(
+    graphs: Sequence[ComputationGraph],
+    cluster: Cluster,
+    config: FeatureConfig,
+    most: int,
+) -> list[tuple[list[int], Pool]]:
+    """Groups graphs by bucket, joins groups until there are at most ``most``, and pads each.
+
+    Args:
+      graphs: At least one.
+      cluster: That all are placed on.
+      config: Of the features.
+      most: Pools; each costs a compilation, and fewer cost padding.
+
+    Returns:
+      Pools from small to large, each with the numbers of its graphs.
+
+    Raises:
+      ConfigError: No graphs.
+      ClusterError: A cluster that cannot run a graph.
+      GraphError: Features or times out of range.
+    """
+    if not graphs:
+        raise ConfigError("train: no graphs; give at least one for training and one for validation")
+    groups: dict[Bucket, list[int]] = {}
+    for i, graph in enumerate(graphs):
+        groups.setdefault(Bucket.of(graph), []).append(i)
+    pools = []
+    for bucket, members in _joined(groups, most):
+        chosen = [graphs[i] for i in members]
+        pool = Pool(
+            problem=make_problem(chosen, cluster, bucket),
+            features=jax.device_put(make_features(chosen, cluster, bucket, config)),
+            identity=jnp.asarray(graph_identities(chosen)),
+            reference=jnp.ones(len(chosen), jnp.float32),
+        )
+        pools.append((members, pool))
+    return pools
+
+
+def _joined(groups: dict[Bucket, list[int]], most: int) -> list[tuple[Bucket, list[int]]]:
+    """At most ``most`` groups: again and again the two neighbours that join at the least cost."""
+    joined = sorted(groups.items(), key=lambda group: dataclasses.astuple(group[0]))
+    while len(joined) > most:
+        pairs = [_join(*pair) for pair in zip(joined, joined[1:], strict=False)]
+        costs = [_cells(new) - _cells(a) - _cells(b) for new, a, b in zip(pairs, joined, joined[1:], strict=False)]
+        best = int(np.argmin(costs))
+        joined[best : best + 2] = [pairs[best]]
+    return joined
+
+
+def _join(a: tuple[Bucket, list[int]], b: tuple[Bucket, list[int]]) -> tuple[Bucket, list[int]]:
+    return Bucket.common([a[0], b[0]]), sorted(a[1] + b[1])
+
+
+def _cells(group: tuple[Bucket, list[int]]) -> int:
+    bucket, members = group
+    return sum(dataclasses.astuple(bucket)) * len(members)

@@ -1,0 +1,71 @@
+"""Metrics of a run as JSON lines, and for TensorBoard where that is wanted."""
+
+import json
+import pathlib
+from typing import Any, Self
+
+from regal_jax.errors import MissingExtraError
+
+__all__ = ["Record"]
+
+
+class Record:
+    """Writes ``metrics.jsonl``: one object a line, each with ``step`` and ``kind``.
+
+    After a restart the lines of steps that will be made again are removed.
+    """
+
+    def __init__(self, folder: pathlib.Path, step: int, *, tensorboard: bool) -> None:
+        """Opens the files.
+
+        Args:
+          folder: Of the run.
+          step: Updates made so far: later records are forgotten.
+          tensorboard: Write event files to ``folder/tensorboard``, too.
+
+        Raises:
+          MissingExtraError: No tensorboardX.
+        """
+        self._writer: Any = None
+        if tensorboard:
+            try:
+                from tensorboardX import SummaryWriter
+            except ImportError:
+                raise MissingExtraError("tensorboardX", "train") from None
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
+        path = folder / "metrics.jsonl"
+        kept = [line for line in _lines(path) if json.loads(line)["step"] <= step]
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        temporary.replace(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def add(self, kind: str, step: int, values: dict[str, float]) -> None:
+        """One record, on disk when this returns.
+
+        Args:
+          kind: ``"train"`` or ``"validation"``.
+          step: Updates made so far.
+          values: Numbers by name.
+        """
+        self._file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
+        self._file.flush()
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+
+def _lines(path: pathlib.Path) -> list[str]:
+    """The whole lines; a kill may have left a part of one."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return text[: text.rfind("\n") + 1].splitlines()

@@ -1,0 +1,112 @@
+"""What uniform searches reach: the denominators of all rewards, computed once and kept."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import jax
+import numpy as np
+
+from regal_jax.learning.config import TrainConfig
+from regal_jax.learning.pool import Pool, rows
+from regal_jax.search import Stopping
+from regal_jax.solve import keys_of, solve
+
+__all__ = ["with_references"]
+
+_CHUNK: Final = 64
+
+
+def with_references(
+    config: TrainConfig,
+    pool: Pool,
+    path: pathlib.Path | None,
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> Pool:
+    """The pool with the mean fitness of `OptimizerConfig.reference_seeds` uniform searches of each graph.
+
+    A search has the budget and the settings of those in training. What has been computed is added to the
+    file at ``path``, chunk by chunk, and not computed again.
+
+    Args:
+      config: Of the run.
+      pool: ``G`` graphs.
+      path: JSON lines, one a graph; ``None`` keeps nothing.
+      progress: Called with the number of graphs done.
+    """
+    known = _read(path, _settings(config))
+    names = [f"{a:08x}{b:08x}" for a, b in np.asarray(pool.identity).tolist()]
+    missing = [i for i, name in enumerate(names) if name not in known]
+    for first in range(0, len(missing), _CHUNK):
+        chosen = missing[first : first + _CHUNK]
+        fitness = _search(config, pool, chosen)
+        found = {names[i]: row for i, row in zip(chosen, fitness.tolist(), strict=True)}
+        known |= found
+        _append(path, _settings(config), found)
+        if progress is not None:
+            progress(len(chosen))
+    if progress is not None:
+        progress(len(names) - len(missing))
+    mean = np.array([np.mean(known[name]) for name in names], np.float32)
+    return dataclasses.replace(pool, reference=jax.numpy.asarray(mean))
+
+
+def _search(config: TrainConfig, pool: Pool, members: list[int]) -> np.ndarray:
+    """``[G, R]`` fitness of uniform searches."""
+    # Always as many rows: one compiled program serves all chunks.
+    padded = np.array((members * _CHUNK)[:_CHUNK] if len(members) < _CHUNK else members)
+    chosen = rows(pool, jax.numpy.asarray(padded, dtype=jax.numpy.int32))
+    key = jax.random.fold_in(jax.random.key(config.seed), 2**31)
+    results = [
+        solve(
+            chosen.problem,
+            keys_of(jax.random.fold_in(key, r), chosen.identity),
+            Stopping(config.task.evaluations),
+            objective=config.task.objective,
+            config=config.search,
+        ).fitness
+        for r in range(config.optimizer.reference_seeds)
+    ]
+    return np.stack(results, axis=1)[: len(members)]
+
+
+def _settings(config: TrainConfig) -> dict[str, Any]:
+    """What references depend on."""
+    document = config.as_document()
+    return {
+        "seed": config.seed,
+        "seeds": config.optimizer.reference_seeds,
+        "devices": config.policy.num_devices,
+        "task": document["task"],
+        "search": document["search"],
+    }
+
+
+def _read(path: pathlib.Path | None, settings: dict[str, Any]) -> dict[str, list[float]]:
+    known: dict[str, list[float]] = {}
+    if path is None or not path.exists():
+        return known
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            # The last line of a run that was killed; it is computed again.
+            continue
+        if entry["settings"] == settings:
+            known[entry["graph"]] = entry["fitness"]
+    return known
+
+
+def _append(path: pathlib.Path | None, settings: dict[str, Any], found: dict[str, list[float]]) -> None:
+    if path is None:
+        return
+    # On a line of its own, whatever a kill has left of the last one.
+    text = "".join(
+        "\n" + json.dumps({"graph": name, "fitness": fitness, "settings": settings})
+        for name, fitness in found.items()
+    )
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text + "\n")

@@ -1,0 +1,49 @@
+"""The loss of REINFORCE and its baselines; a graph at a time, the caller vmaps."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+__all__ = ["leave_one_out", "reinforce_loss", "reward"]
+
+
+def reward(objective: jax.Array, reference: jax.Array, worst: float) -> jax.Array:
+    """``-objective / reference``: more than -1 where the action did better than the uniform proposal.
+
+    Args:
+      objective: ``[S]`` float32, of the searches with the actions.
+      reference: Scalar, of the uniform proposal with as many evaluations.
+      worst: No reward is less than minus this. Under finite memories an infeasible plan has an objective of
+        more than 1, many times a good reference; one such graph would outweigh its whole batch.
+
+    References:
+      REGAL, workshop text, section 2.3.
+    """
+    # A reference of 0 cannot be improved on.
+    ratio = jnp.where(reference > 0, objective / jnp.where(reference > 0, reference, 1), 1)
+    return -jnp.minimum(ratio, worst)
+
+
+def leave_one_out(rewards: jax.Array) -> jax.Array:
+    """``[S]`` advantages: each reward of a graph less the mean of the others.
+
+    Unbiased, as the other samples are independent of the action; two samples at least.
+
+    References:
+      Kool, van Hoof and Welling 2019, "Buy 4 REINFORCE samples, get a baseline for free!", section 3.
+    """
+    s = rewards.shape[0]
+    return (rewards - rewards.mean()) * (s / (s - 1))
+
+
+def reinforce_loss(log_probs: jax.Array, advantages: jax.Array) -> jax.Array:
+    """Scalar whose gradient is that of minus the expected reward, estimated from ``S`` actions.
+
+    Args:
+      log_probs: ``[S]``, of the actions, differentiable.
+      advantages: ``[S]``, constants.
+
+    References:
+      Williams 1992, "Simple statistical gradient-following algorithms", theorem 1.
+    """
+    return -(lax.stop_gradient(advantages) * log_probs).mean()

@@ -1,0 +1,277 @@
+"""One step of training, from graphs to new weights, as one compiled program."""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+from regal_jax.learning.config import Baseline, TrainConfig
+from regal_jax.learning.pool import Pool, rows
+from regal_jax.learning.reinforce import leave_one_out, reinforce_loss, reward
+from regal_jax.policies import (
+    Logits,
+    Policy,
+    Value,
+    action_table,
+    entropy,
+    log_prob,
+    sample_action,
+    to_proposal,
+)
+from regal_jax.solve import keys_of, solve_traced
+
+__all__ = ["AXIS", "Learner", "Metrics", "TrainState", "rollout", "train_step"]
+
+AXIS = "graphs"
+"""Name of the mesh's axis, along which the graphs of a batch are spread."""
+
+
+class Metrics(NamedTuple):
+    """Of one step; float32 scalars.
+
+    Attributes:
+      improvement: Mean of ``1 + reward``: the share of the objective saved over the uniform proposal.
+      matched: Share of searches that did at least as well as the reference.
+      entropy: Nats a choice.
+      gradient: Norm of the policy's gradient, before it is clipped.
+      spread: Standard deviation of the advantages before they are standardised.
+      value_error: Mean squared error of the value network; 0 if there is none.
+      learning_rate: In this step.
+    """
+
+    improvement: jax.Array
+    matched: jax.Array
+    entropy: jax.Array
+    gradient: jax.Array
+    spread: jax.Array
+    value_error: jax.Array
+    learning_rate: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainState:
+    """All that changes in training: with it, a run goes on as if it had never stopped.
+
+    Attributes:
+      policy: Weights.
+      value: Weights of the baseline; empty if it is not learned.
+      policy_optimizer: State of Optax.
+      value_optimizer: Likewise.
+      step: int32 scalar, updates so far. Every random number is a function of it and the seed.
+    """
+
+    policy: Any
+    value: Any
+    policy_optimizer: Any
+    value_optimizer: Any
+    step: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """What is static in a step: hashable, and equal ones share their compiled programs.
+
+    Attributes:
+      config: Of the run.
+      implementation: Of the simulator, as in `regal_jax.simulate.simulate`.
+    """
+
+    config: TrainConfig
+    implementation: str | None = None
+
+    def networks(self) -> tuple[Policy, Value]:
+        """Policy and value network with their first weights, made from the seed."""
+        policy = Policy(self.config.policy, rngs=nnx.Rngs(self.config.seed))
+        return policy, Value(self.config.policy, rngs=nnx.Rngs(self.config.seed + 1))
+
+    @functools.cached_property
+    def graphdefs(self) -> tuple[Any, Any]:
+        """The networks without their weights."""
+        policy, value = nnx.eval_shape(self.networks)
+        return nnx.graphdef(policy), nnx.graphdef(value)
+
+    @property
+    def learns_value(self) -> bool:
+        """Is there a value network?"""
+        return self.config.optimizer.baseline is Baseline.LEARNED
+
+    def schedule(self, step: jax.Array) -> jax.Array:
+        """Learning rate: warm-up, then a cosine down to a tenth."""
+        o = self.config.optimizer
+        rate = optax.warmup_cosine_decay_schedule(
+            o.learning_rate / max(o.warmup, 1),
+            o.learning_rate,
+            min(o.warmup, o.steps - 1),
+            o.steps,
+            o.learning_rate / 10,
+        )
+        return jnp.asarray(rate(step), jnp.float32)
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """Adam on clipped gradients."""
+        return optax.chain(
+            optax.clip_by_global_norm(self.config.optimizer.clip), optax.adam(self.schedule)
+        )
+
+    def init(self) -> TrainState:
+        """The state before the first step."""
+        policy, value = (nnx.state(network) for network in self.networks())
+        value = value if self.learns_value else {}
+        optimizer = self.optimizer()
+        return TrainState(policy, value, optimizer.init(policy), optimizer.init(value), jnp.int32(0))
+
+    def policy(self, state: TrainState) -> Policy:
+        """The policy with the weights of ``state``."""
+        return nnx.merge(self.graphdefs[0], state.policy)
+
+
+def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key: jax.Array) -> Any:
+    """Samples ``S`` actions for each graph and searches with them.
+
+    Args:
+      learner: Static.
+      pool: ``B`` graphs.
+      logits: Of the policy.
+      table: From `regal_jax.policies.action_table`.
+      key: Typed, consumed.
+
+    Returns:
+      Actions ``[S, B, N, D + 1]`` and fitness ``[S, B]`` float32.
+    """
+    config, batch = learner.config, pool.size
+    samples = config.optimizer.samples
+    act, search = jax.random.split(key)
+    keys = jax.vmap(keys_of, (0, None))(jax.random.split(act, samples), pool.identity)
+    actions = jax.vmap(sample_action, (None, 0))(logits, keys)
+    # Every action of a graph meets the same random numbers: what differs is its own doing.
+    searches = jnp.tile(keys_of(search, pool.identity), samples)
+    problem = rows(pool.problem, jnp.tile(jnp.arange(batch, dtype=jnp.int32), samples))
+    proposal = to_proposal(config.policy, table, actions.reshape(samples * batch, *actions.shape[2:]), problem)
+    found = solve_traced(
+        problem,
+        searches,
+        config.task.evaluations,
+        objective=config.task.objective,
+        proposal=proposal,
+        config=config.search,
+        implementation=learner.implementation,
+    )
+    return actions, found.fitness.reshape(samples, batch)
+
+
+def train_step(
+    learner: Learner, mesh: Mesh, state: TrainState, pool: Pool, key: jax.Array
+) -> tuple[TrainState, Metrics]:
+    """Chooses a batch, samples actions, searches with them, and improves the weights.
+
+    The graphs of the batch are spread over the devices of ``mesh``; what each of them gives does not depend
+    on how many there are, only the order in which gradients are summed does.
+
+    Args:
+      learner: Static.
+      mesh: Static, of one axis called `AXIS`; the batch must divide among its devices.
+      state: Donated.
+      pool: Graphs to choose from.
+      key: Typed, of the whole run.
+    """
+    return _train_step(learner, mesh, state, pool, action_table(learner.config.policy), key)
+
+
+@functools.partial(jax.jit, static_argnames=("learner", "mesh"), donate_argnames=("state",))
+def _train_step(
+    learner: Learner, mesh: Mesh, state: TrainState, pool: Pool, table: jax.Array, key: jax.Array
+) -> tuple[TrainState, Metrics]:
+    everywhere = PartitionSpec()
+    step = jax.shard_map(
+        functools.partial(_step, learner, mesh.size),
+        mesh=mesh,
+        in_specs=everywhere,
+        out_specs=everywhere,
+        # The search's loops stop on every device on their own.
+        check_vma=False,
+    )
+    return step(state, pool, table, key)
+
+
+def _step(
+    learner: Learner, shards: int, state: TrainState, pool: Pool, table: jax.Array, key: jax.Array
+) -> tuple[TrainState, Metrics]:
+    """`train_step` on one of ``shards`` devices."""
+    o = learner.config.optimizer
+    choose, act = jax.random.split(jax.random.fold_in(key, state.step))
+    each = o.batch // shards
+    mine = _choose(choose, pool.size, o.batch).reshape(shards, each)[lax.axis_index(AXIS)]
+    batch = rows(pool, mine)
+
+    def forward(weights: Any) -> Logits:
+        return nnx.merge(learner.graphdefs[0], weights)(batch.features)
+
+    logits, pull = jax.vjp(forward, state.policy)
+    actions, fitness = rollout(learner, batch, logits, table, act)
+    rewards = jax.vmap(reward, (1, 0, None), 1)(fitness, batch.reference, o.worst)
+    values, pull_value = _values(learner, state, batch)
+    advantages = rewards - values if learner.learns_value else jax.vmap(leave_one_out, 1, 1)(rewards)
+    spread = jnp.sqrt(_mean((advantages**2).mean(), shards))
+    mask = batch.features.node_mask
+    choices = _mean((mask.sum(axis=1) * (2 * actions.shape[-1])).astype(jnp.float32).mean(), shards)
+    weight = o.entropy + (o.entropy_end - o.entropy) * state.step.astype(jnp.float32) / o.steps
+
+    def loss(logits: Logits) -> tuple[jax.Array, jax.Array]:
+        log_probs = jax.vmap(log_prob, (None, 0, None))(logits, actions, mask)
+        guided = jax.vmap(reinforce_loss, 1)(log_probs, advantages / (spread + 1e-8)).mean()
+        # Per choice, as the entropy is: then one weight serves graphs of all sizes.
+        bits = entropy(logits, mask).mean()
+        return guided / choices - weight * bits, bits
+
+    slope, bits = jax.grad(loss, has_aux=True)(logits)
+    gradient = lax.pmean(pull(slope)[0], AXIS)
+    optimizer = learner.optimizer()
+    updates, policy_optimizer = optimizer.update(gradient, state.policy_optimizer, state.policy)
+    error = values - rewards.mean(axis=0)
+    value, value_optimizer = state.value, state.value_optimizer
+    if learner.learns_value:
+        value_gradient = lax.pmean(pull_value(2 * error / error.size)[0], AXIS)
+        changes, value_optimizer = optimizer.update(value_gradient, value_optimizer, value)
+        value = optax.apply_updates(value, changes)
+    new = TrainState(
+        policy=optax.apply_updates(state.policy, updates),
+        value=value,
+        policy_optimizer=policy_optimizer,
+        value_optimizer=value_optimizer,
+        step=state.step + 1,
+    )
+    metrics = Metrics(
+        improvement=_mean(1 + rewards.mean(), shards),
+        matched=_mean((rewards >= -1).astype(jnp.float32).mean(), shards),
+        entropy=_mean(bits, shards),
+        gradient=optax.global_norm(gradient),
+        spread=spread,
+        value_error=_mean((error**2).mean(), shards) if learner.learns_value else jnp.float32(0),
+        learning_rate=learner.schedule(state.step),
+    )
+    return new, metrics
+
+
+def _values(learner: Learner, state: TrainState, batch: Pool) -> tuple[jax.Array, Any]:
+    """``[B]`` values, and what turns their cotangent into a gradient."""
+    if not learner.learns_value:
+        return jnp.zeros(batch.size, jnp.float32), None
+    return jax.vjp(lambda weights: nnx.merge(learner.graphdefs[1], weights)(batch.features), state.value)
+
+
+def _choose(key: jax.Array, size: int, batch: int) -> jax.Array:
+    """``[batch]`` int32 numbers below ``size``, each once if there are enough."""
+    order = jax.random.permutation(key, size)
+    return jnp.resize(order, batch).astype(jnp.int32)
+
+
+def _mean(x: jax.Array, shards: int) -> jax.Array:
+    """Mean over devices: gathered first, so that every device adds up the same numbers in the same order."""
+    return lax.all_gather(x, AXIS).mean() if shards > 1 else x

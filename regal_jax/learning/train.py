@@ -1,0 +1,227 @@
+"""`train`: the loop around the compiled step."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.graph import ComputationGraph
+from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.learning.checkpoint import Checkpoints
+from regal_jax.learning.config import TrainConfig
+from regal_jax.learning.pool import Pool, make_pools
+from regal_jax.learning.record import Record
+from regal_jax.learning.reference import with_references
+from regal_jax.learning.step import AXIS, Learner, TrainState, train_step
+from regal_jax.learning.validate import Validation, validate
+from regal_jax.policies import Policy, load_policy, save_policy
+
+__all__ = ["TrainResult", "train"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainResult:
+    """The outcome of a run, or of as much of it as was not interrupted.
+
+    Attributes:
+      policy: With the weights that did best on the validation graphs.
+      best: What they did there.
+      best_step: When they were reached.
+      steps: Updates made.
+      finished: Were all steps made?
+    """
+
+    policy: Policy
+    best: Validation
+    best_step: int
+    steps: int
+    finished: bool
+
+
+def train(
+    config: TrainConfig,
+    graphs: Sequence[ComputationGraph],
+    validation: Sequence[ComputationGraph],
+    out: str | os.PathLike[str],
+    *,
+    progress: bool = True,
+    tensorboard: bool = False,
+    devices: Sequence[Any] | None = None,
+    implementation: str | None = None,
+) -> TrainResult:
+    """Trains a policy.
+
+    The folder ``out`` gets ``config.json``, ``references.jsonl``, ``metrics.jsonl``, ``checkpoints/`` and
+    ``policy.safetensors`` (the weights that did best on the validation graphs). A run that was killed goes on
+    from its last checkpoint when it is called again, and ends with the same weights and metrics, bit for
+    bit, as one that was not, on as many devices. Ctrl-C saves a checkpoint and returns.
+
+    Args:
+      config: The run's settings.
+      graphs: To train on, at least one.
+      validation: To choose the best weights by, at least one.
+      out: A new folder, or that of the run to go on with.
+      progress: Show a progress bar.
+      tensorboard: Write event files, too (extra ``train``).
+      devices: JAX devices to spread batches over; as many of the default ones as divide the batch.
+      implementation: Of the simulator, as in `regal_jax.simulate.simulate`.
+
+    Raises:
+      ConfigError: Settings that cannot be, or a folder of a run with other settings or graphs.
+      FormatError: A checkpoint that cannot be read.
+      MissingExtraError: No tensorboardX.
+
+    References:
+      REGAL, ICLR 2020, section 4; workshop text, section 2.3.
+    """
+    run = _Run(config, graphs, validation, pathlib.Path(out), progress, devices, implementation)
+    return run.all(tensorboard)
+
+
+class _Run:
+    """What a run has at hand; made anew after every restart."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        graphs: Sequence[ComputationGraph],
+        validation: Sequence[ComputationGraph],
+        out: pathlib.Path,
+        progress: bool,
+        devices: Sequence[Any] | None,
+        implementation: str | None,
+    ) -> None:
+        self._config, self._out, self._progress = config, out, progress
+        self._mesh = _mesh(config.optimizer.batch, devices)
+        self._learner = Learner(config, implementation)
+        out.mkdir(parents=True, exist_ok=True)
+        _claim(out, config, graphs, validation)
+        cluster = config.task.cluster(config.policy.num_devices)
+        features, most = config.policy.feature_config, config.optimizer.pools
+        self._pools = self._ready([p for _, p in make_pools(graphs, cluster, features, most)], "references")
+        held_out = [p for _, p in make_pools(validation, cluster, features, most)]
+        self._validation = self._ready(held_out, "validation references")
+        self._key, self._validation_key = self._put(jax.random.split(jax.random.key(config.seed)))
+
+    def _ready(self, pools: list[Pool], what: str) -> list[Pool]:
+        path = self._out / "references.jsonl"
+        with _bar(self._progress, what, sum(p.size for p in pools), 0) as bar:
+            ready = [with_references(self._config, pool, path, progress=bar.update) for pool in pools]
+        return [self._put(pool) for pool in ready]
+
+    def _put(self, tree: Any) -> Any:
+        """On every device of the mesh, as the step returns its state: or it would be compiled twice."""
+        return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
+
+    def all(self, tensorboard: bool) -> TrainResult:
+        """Every step that is left."""
+        o, learner = self._config.optimizer, self._learner
+        checkpoints = Checkpoints(self._out / "checkpoints")
+        state, notes = checkpoints.restore(learner.init()) or (learner.init(), {})
+        state = self._put(state)
+        begun = int(state.step)
+        bar = _bar(self._progress, "train", o.steps, begun)
+        with Record(self._out, begun, tensorboard=tensorboard) as record, bar, first_interrupt_waits() as stop:
+            if not notes:
+                notes = self._validate(state, {}, record, bar)
+            for step in range(begun, o.steps):
+                state = self._step(state, step, record, bar)
+                last = step + 1 == o.steps or stop()
+                if (step + 1) % o.validate_every == 0 or step + 1 == o.steps:
+                    notes = self._validate(state, notes, record, bar)
+                if (step + 1) % o.checkpoint_every == 0 or last:
+                    checkpoints.save(state, notes)
+                if stop():
+                    break
+        checkpoints.close()
+        steps = int(state.step)
+        policy = load_policy(self._out / "policy.safetensors")
+        best = Validation(**notes["best"])
+        return TrainResult(policy, best, notes["best_step"], steps, steps == o.steps)
+
+    def _step(self, state: TrainState, step: int, record: Record, bar: Any) -> TrainState:
+        pool = self._pools[self._choose(step)]
+        began = time.perf_counter()
+        state, metrics = train_step(self._learner, self._mesh, state, pool, self._key)
+        values = {name: float(value) for name, value in metrics._asdict().items()}
+        seconds = time.perf_counter() - began
+        if (step + 1) % self._config.optimizer.log_every == 0:
+            record.add("train", step + 1, {**values, "pool": self._pools.index(pool), "seconds": seconds})
+        bar.set_postfix(better=f"{100 * values['improvement']:.1f}%", refresh=False)
+        bar.update(1)
+        return state
+
+    def _choose(self, step: int) -> int:
+        """Which pool a step takes its batch from: each as often as it has graphs."""
+        sizes = np.array([pool.size for pool in self._pools], np.float64)
+        rng = np.random.default_rng([self._config.seed, step])
+        return int(rng.choice(len(sizes), p=sizes / sizes.sum()))
+
+    def _validate(self, state: TrainState, notes: dict[str, Any], record: Record, bar: Any) -> dict[str, Any]:
+        """Notes with the best validation so far; the best weights are on disk when this returns."""
+        step = int(state.step)
+        found = validate(self._learner, state.policy, self._validation, self._validation_key)
+        record.add("validation", step, found._asdict())
+        bar.set_description(f"train (validation {100 * found.improvement:+.1f}%)")
+        if notes and found.improvement <= notes["best"]["improvement"]:
+            return notes
+        metadata = {"step": str(step), "training": json.dumps(self._config.as_document())}
+        metadata |= {f"validation_{name}": repr(value) for name, value in found._asdict().items()}
+        save_policy(self._out / "policy.safetensors", self._learner.policy(state), metadata)
+        return {"best": found._asdict(), "best_step": step}
+
+
+def _mesh(batch: int, devices: Sequence[Any] | None) -> Mesh:
+    if devices is not None:
+        if not len(devices) or batch % len(devices):
+            raise ConfigError(
+                f"devices: a batch of {batch} graphs does not divide among {len(devices)}; change optimizer.batch"
+            )
+        return Mesh(np.array(devices), (AXIS,))
+    devices = jax.devices()
+    count = max(n for n in range(1, len(devices) + 1) if batch % n == 0)
+    return Mesh(np.array(devices[:count]), (AXIS,))
+
+
+def _claim(
+    out: pathlib.Path,
+    config: TrainConfig,
+    graphs: Sequence[ComputationGraph],
+    validation: Sequence[ComputationGraph],
+) -> None:
+    """Writes down what this run is, or refuses a folder of another one."""
+    digests = [
+        hashlib.sha256("".join(g.content_hash for g in chosen).encode()).hexdigest()[:16]
+        for chosen in (graphs, validation)
+    ]
+    document = {"config": config.as_document(), "graphs": digests[0], "validation": digests[1]}
+    path = out / "config.json"
+    if path.exists():
+        try:
+            old = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise FormatError(f"{path}: damaged; take another folder, or remove this one") from None
+        if old != document:
+            changed = [name for name in document if old.get(name) != document[name]]
+            raise ConfigError(
+                f"{out}: holds a run with other {' and '.join(changed)}; take another folder, or give the same ones"
+            )
+        return
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def _bar(enabled: bool, what: str, total: int, done: int) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=total, initial=done, desc=what, dynamic_ncols=True, disable=not enabled)

@@ -1,0 +1,37 @@
+"""Keys of graphs: from what a graph is, never from its place among others."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regal_jax.graph import ComputationGraph
+
+__all__ = ["graph_identities", "graph_keys", "keys_of"]
+
+
+def graph_identities(graphs: Sequence[ComputationGraph]) -> np.ndarray:
+    """``[B, 2]`` uint32: 64 bits of the content hash of each graph."""
+    # Two words: 32 bits of the hash would be too few for a large corpus.
+    words = [(graph.content_hash[:8], graph.content_hash[8:16]) for graph in graphs]
+    return np.array([[int(word, 16) for word in pair] for pair in words], np.uint32).reshape(-1, 2)
+
+
+def keys_of(key: jax.Array, identities: jax.Array) -> jax.Array:
+    """``[B]`` typed keys from one and ``[B, 2]`` identities, of which each depends on its own alone."""
+
+    def one(identity: jax.Array) -> jax.Array:
+        return jax.random.fold_in(jax.random.fold_in(key, identity[0]), identity[1])
+
+    return jax.vmap(one)(identities)
+
+
+def graph_keys(key: jax.Array, graphs: Sequence[ComputationGraph]) -> jax.Array:
+    """``[B]`` typed keys, one a graph, made from ``key`` and the graph's content.
+
+    Args:
+      key: Typed, consumed.
+      graphs: ``B`` graphs.
+    """
+    return keys_of(key, jnp.asarray(graph_identities(graphs)))

@@ -1,0 +1,80 @@
+"""From a policy and graphs to the proposals that their searches draw from."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from regal_jax.encoding import Proposal
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.policies import (
+    GraphFeatures,
+    Policy,
+    action_table,
+    entropy,
+    make_features,
+    most_likely,
+    sample_action,
+    to_proposal,
+)
+from regal_jax.problem import Problem
+
+__all__ = ["action_entropy", "propose"]
+
+_table = functools.lru_cache(maxsize=16)(action_table)
+
+
+def propose(
+    policy: Policy,
+    graphs: Sequence[ComputationGraph],
+    clusters: Cluster | Sequence[Cluster],
+    problem: Problem,
+    keys: jax.Array,
+    *,
+    likeliest: bool = False,
+) -> Proposal:
+    """What the search of each graph draws its genes from, in the policy's opinion.
+
+    Args:
+      policy: For as many devices as the clusters have.
+      graphs: ``B`` graphs.
+      clusters: One for all, or one a graph.
+      problem: Of the same graphs and clusters.
+      keys: ``[B]`` typed keys, consumed: the action is a sample, as in training.
+      likeliest: Take the most probable choices rather than a sample; ``keys`` then mean nothing.
+
+    Raises:
+      ConfigError: A policy for another number of devices, or a problem of other graphs.
+      GraphError: A graph whose features are not finite.
+    """
+    config = policy.config
+    if config.num_devices != problem.num_devices:
+        raise ConfigError(
+            f"policy: made for {config.num_devices} devices, but the cluster has {problem.num_devices}; "
+            "take a policy that was trained for as many"
+        )
+    features = make_features(graphs, clusters, problem.bucket, config.feature_config)
+    graphdef, state = nnx.split(policy)
+    action = _act(graphdef, state, features, keys, likeliest)
+    return to_proposal(config, _table(config), action, problem)
+
+
+def action_entropy(policy: Policy, features: GraphFeatures) -> np.ndarray:
+    """``[B]`` entropy of the policy per choice, in nats (see `regal_jax.policies.entropy`)."""
+    graphdef, state = nnx.split(policy)
+    return np.asarray(_entropy(graphdef, state, features))
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "likeliest"))
+def _act(graphdef: Any, state: Any, features: GraphFeatures, keys: jax.Array, likeliest: bool) -> jax.Array:
+    logits = nnx.merge(graphdef, state)(features)
+    return most_likely(logits) if likeliest else sample_action(logits, keys)
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef",))
+def _entropy(graphdef: Any, state: Any, features: GraphFeatures) -> jax.Array:
+    return entropy(nnx.merge(graphdef, state)(features), features.node_mask)
