@@ -92,7 +92,7 @@ def test_truncated_anywhere(saved):
         assert "\n" not in str(caught.value)
     for length in (0, 5, 8):
         saved.write_bytes(whole[:length])
-        with pytest.raises(FormatError, match="truncated or damaged|not a safetensors file"):
+        with pytest.raises(FormatError, match=r"truncated or damaged|not a safetensors file"):
             load_policy(saved)
 
 
