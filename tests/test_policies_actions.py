@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
+from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_cases import BUCKET
@@ -18,18 +19,23 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster
 from regal_jax.policies import (
     Logits,
+    Policy,
     PolicyConfig,
     action_parameters,
     action_table,
     entropy,
     log_prob,
+    make_features,
     most_likely,
     sample_action,
     to_proposal,
 )
 from regal_jax.problem import make_problem
+from regal_jax.search import BrkgaConfig, Stopping
+from regal_jax.solve import solve
 
 seeds = st.integers(0, 2**32 - 1)
+TWO = Cluster.uniform(2)
 
 
 def random_logits(seed, batch, n, keys, bins, scale=1.5):
@@ -270,6 +276,30 @@ def test_action_of_the_largest_variance_is_plain_brkga():
     assert proposal.shapes == plain.shapes
     for name, leaf in quantiles(proposal, uniform).items():
         np.testing.assert_array_equal(leaf, quantiles(plain, uniform)[name])
+
+
+def test_a_search_takes_the_proposals_of_a_policy():
+    """From graphs to makespans; an op whose keys are all but fixed goes where its action says."""
+    config = PolicyConfig(width=4, rounds=1)
+    graphs = [random_graph(np.random.default_rng(s), 9, 2, constraints=False) for s in range(2)]
+    problem = make_problem(graphs, TWO, BUCKET)
+    features = make_features(graphs, TWO, BUCKET, config.feature_config)
+    keys = jax.random.split(jax.random.key(0), 2)
+    drawn = sample_action(Policy(config, rngs=nnx.Rngs(0))(features), jax.random.split(jax.random.key(1), 2))
+    ours = jnp.full((2, 12, 3), 8, jnp.uint8)
+    # Means 0.8 and 0.2 with the smallest variance: device 1 is certain in a population of 20.
+    fixed = ours.at[:, :, 1].set(15).at[:, :, 0].set(3)
+
+    def run(action):
+        proposal = None if action is None else to_proposal(config, action_table(config), action, problem)
+        brkga = BrkgaConfig(population=20, elites=4, mutants=4)
+        return solve(problem, keys, Stopping(100), proposal=proposal, config=brkga, implementation="xla")
+
+    plain, same, policy, forced = (run(action) for action in (None, ours, drawn, fixed))
+    np.testing.assert_array_equal(plain.fitness, same.fitness)
+    assert np.isfinite(policy.fitness).all()
+    affinity = np.asarray(forced.genes["affinity"])[:, :9]
+    assert (affinity[..., 1] > affinity[..., 0]).all()
 
 
 def test_proposals_that_do_not_fit_are_refused():
