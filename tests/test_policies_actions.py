@@ -35,7 +35,6 @@ from regal_jax.search import BrkgaConfig, Stopping
 from regal_jax.solve import solve
 
 seeds = st.integers(0, 2**32 - 1)
-TWO = Cluster.uniform(2)
 
 
 def random_logits(seed, batch, n, keys, bins, scale=1.5):
@@ -282,8 +281,9 @@ def test_a_search_takes_the_proposals_of_a_policy():
     """From graphs to makespans; an op whose keys are all but fixed goes where its action says."""
     config = PolicyConfig(width=4, rounds=1)
     graphs = [random_graph(np.random.default_rng(s), 9, 2, constraints=False) for s in range(2)]
-    problem = make_problem(graphs, TWO, BUCKET)
-    features = make_features(graphs, TWO, BUCKET, config.feature_config)
+    cluster = Cluster.uniform(2, transfer="free")
+    problem = make_problem(graphs, cluster, BUCKET)
+    features = make_features(graphs, cluster, BUCKET, config.feature_config)
     keys = jax.random.split(jax.random.key(0), 2)
     drawn = sample_action(Policy(config, rngs=nnx.Rngs(0))(features), jax.random.split(jax.random.key(1), 2))
     ours = jnp.full((2, 12, 3), 8, jnp.uint8)
