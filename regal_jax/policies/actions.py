@@ -24,7 +24,7 @@ def sample_action(logits: Logits, keys: jax.Array) -> Action:
     """Draws every choice independently.
 
     A choice depends on its logits, the key of its graph, the number of its op and nothing else: padding and
-    other graphs change no draw.
+    other graphs change no draw. (Keys of JAX's ``rbg`` excepted: they draw for a batch as a whole.)
 
     Args:
       logits: From a `Policy`.

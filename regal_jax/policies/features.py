@@ -136,6 +136,8 @@ class _Measured:
 def _measure(graph: ComputationGraph, cluster: Cluster) -> _Measured:
     n = graph.num_ops
     runtime = runtime_matrix(graph, cluster)
+    # Before means and scores carry what is wrong with one op to all others.
+    _check_finite(graph, "op", runtime, ("runtime",) * runtime.shape[1])
     transfer = transfer_times(graph, cluster)
     time = _scale(runtime, transfer)
     byte = _scale(graph.tensor_bytes, graph.temp_bytes)
@@ -183,14 +185,8 @@ def _one(graph: ComputationGraph, cluster: Cluster, config: FeatureConfig) -> di
         measured = _measure(graph, cluster)
         nodes = _node_features(graph, cluster, config, measured)
         edges = _edge_features(graph, config, measured)
-    for what, array, names in (("op", nodes, config.node_names), ("edge", edges, config.edge_names)):
-        if not np.isfinite(array).all():
-            row, column = np.argwhere(~np.isfinite(array))[0].tolist()
-            name = f"op {graph.op_names[row]!r}" if what == "op" else f"edge {row}"
-            raise GraphError(
-                f"graph {graph.name!r}: {name}: feature {names[column]!r} is not finite; "
-                "check the runtimes and sizes of the graph and the transfers of the cluster"
-            )
+    _check_finite(graph, "op", nodes, config.node_names)
+    _check_finite(graph, "edge", edges, config.edge_names)
     return {
         "nodes": nodes,
         "edges": edges,
@@ -200,6 +196,16 @@ def _one(graph: ComputationGraph, cluster: Cluster, config: FeatureConfig) -> di
         "edge_mask": np.ones(len(measured.sender), dtype=bool),
         "order": _order(measured),
     }
+
+
+def _check_finite(graph: ComputationGraph, what: str, rows: np.ndarray, names: Sequence[str]) -> None:
+    if not np.isfinite(rows).all():
+        row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
+        name = f"op {graph.op_names[row]!r}" if what == "op" else f"edge {row}"
+        raise GraphError(
+            f"graph {graph.name!r}: {name}: feature {names[column]!r} is not finite; "
+            "check the runtimes and sizes of the graph and the transfers of the cluster"
+        )
 
 
 def _node_features(

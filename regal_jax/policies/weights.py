@@ -55,7 +55,7 @@ def save_policy(
             raise ConfigError(f"save_policy: weights {name!r} are not finite; training has diverged")
     config = json.dumps(dataclasses.asdict(policy.config))
     extra |= {"format": FORMAT, "version": VERSION, "config": config}
-    write_atomically(path, safetensors.numpy.save(tensors, extra))
+    write_atomically(path, _sorted_header(safetensors.numpy.save(tensors, extra)))
 
 
 def load_policy(path: str | os.PathLike[str], *, num_devices: int | None = None) -> Policy:
@@ -94,6 +94,17 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """
     metadata = _read(path)[0]
     return {name: text for name, text in metadata.items() if name not in _RESERVED}
+
+
+def _sorted_header(data: bytes) -> bytes:
+    """A safetensors file with the names of its header in order: equal policies are equal files.
+
+    The library writes the metadata as its hash table has them, in another order each time.
+    """
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8:start]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # Tensors are aligned to 8 bytes.
+    return len(header).to_bytes(8, "little") + header + data[start:]
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], dict[str, np.ndarray]]:

@@ -1,0 +1,87 @@
+"""Graphs, changes to graphs that a policy must not see, and policies whose weights say something."""
+
+import dataclasses
+
+import jax
+import numpy as np
+from flax import nnx
+
+from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
+from regal_jax.problem import Bucket
+
+__all__ = ["BUCKET", "chain", "distinct_runtimes", "randomised", "renumbered", "scaled", "without_edges"]
+
+BUCKET = Bucket(12, 36, 80, 66)
+"""Holds every graph of `strategies.instances`."""
+
+
+def chain(length: int, runtimes: list[float] | None = None) -> ComputationGraph:
+    """Ops in a row, each reads the one output of the one before."""
+    builder = GraphBuilder("chain")
+    for o in range(length):
+        runtime = 1.0 if runtimes is None else runtimes[o]
+        builder.add_op(f"op{o}", runtime=runtime, outputs=[10], inputs=[(o - 1, 0)] if o else [])
+    return builder.build()
+
+
+def renumbered(graph: ComputationGraph, place: np.ndarray) -> ComputationGraph:
+    """The same graph, its op ``o`` now op ``place[o]``."""
+    builder = GraphBuilder(graph.name, graph.time_unit)
+    tensors = np.split(graph.inputs[1], graph.inputs[0][1:-1])
+    controls = np.split(graph.control_predecessors[1], graph.control_predecessors[0][1:-1])
+    for o in np.argsort(place).tolist():
+        outputs = range(graph.output_offset[o], graph.output_offset[o + 1])
+        runtime = graph.runtime[o]
+        builder.add_op(
+            graph.op_names[o],
+            runtime=runtime.tolist() if graph.runtime.ndim == 2 else float(runtime),
+            outputs=[int(graph.tensor_bytes[t]) for t in outputs],
+            inputs=[(int(place[graph.tensor_op[t]]), int(graph.tensor_port[t])) for t in tensors[o]],
+            control_inputs=[int(place[u]) for u in controls[o]],
+            temp_bytes=int(graph.temp_bytes[o]),
+            keep=[port for port, t in enumerate(outputs) if graph.tensor_keep[t]],
+            allowed_devices=graph.allowed_devices[o],
+            colocation_group=graph.colocation_group[o],
+        )
+    return builder.build()
+
+
+def scaled(
+    graph: ComputationGraph, cluster: Cluster, time: float, size: int
+) -> tuple[ComputationGraph, Cluster]:
+    """All times and all sizes in other units, those of the cluster too."""
+    graph = dataclasses.replace(
+        graph,
+        runtime=graph.runtime * time,
+        temp_bytes=graph.temp_bytes * size,
+        tensor_bytes=graph.tensor_bytes * size,
+    )
+    cluster = Cluster(
+        tuple(m * size for m in cluster.memory),
+        cluster.transfer,
+        latency=float(cluster.latency) * time,
+        bandwidth=float(cluster.bandwidth) * size / time,
+    )
+    return graph, cluster
+
+
+def without_edges(graph: ComputationGraph) -> ComputationGraph:
+    """The same ops and tensors, which nobody reads."""
+    return dataclasses.replace(graph, edge_tensor=[], edge_op=[], control_source=[], control_target=[])
+
+
+def distinct_runtimes(graph: ComputationGraph, rng: np.random.Generator) -> ComputationGraph:
+    """The same graph with runtimes of which no two, and no two sums, are the same."""
+    return dataclasses.replace(graph, runtime=rng.exponential(size=graph.num_ops))
+
+
+def randomised(module: nnx.Module, seed: int = 0) -> nnx.Module:
+    """``module`` with all weights drawn anew, so that every part of it matters."""
+    rng = np.random.default_rng(seed)
+    graphdef, state = nnx.split(module)
+
+    def draw(leaf: jax.Array) -> np.ndarray:
+        width = leaf.shape[-2] if leaf.ndim > 1 else 4
+        return (rng.normal(size=leaf.shape) / np.sqrt(width)).astype(np.float32)
+
+    return nnx.merge(graphdef, jax.tree.map(draw, state))

@@ -1,0 +1,315 @@
+"""Tests of actions: draws, probabilities, entropies, and the distributions that they stand for."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from policy_cases import BUCKET
+from strategies import random_graph
+
+from regal_jax.encoding import gene_shapes, quantiles, uniform_proposal
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster
+from regal_jax.policies import (
+    Logits,
+    Policy,
+    PolicyConfig,
+    action_parameters,
+    action_table,
+    entropy,
+    log_prob,
+    make_features,
+    most_likely,
+    sample_action,
+    to_proposal,
+)
+from regal_jax.problem import make_problem
+from regal_jax.search import BrkgaConfig, Stopping
+from regal_jax.solve import solve
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def random_logits(seed, batch, n, keys, bins, scale=1.5):
+    rng = np.random.default_rng(seed)
+    return Logits(*(jnp.asarray(rng.normal(size=(batch, n, keys, k)) * scale, jnp.float32) for k in bins))
+
+
+def slow_log_prob(logits, action, graph, ops):
+    """By the definition, in float64."""
+    total = 0.0
+    for o in range(ops):
+        for k in range(action.shape[1]):
+            i, j = divmod(int(action[o, k]), logits.second.shape[-1])
+            for table, choice in ((logits.first, i), (logits.second, j)):
+                row = np.asarray(table[graph, o, k], np.float64)
+                total += row[choice] - scipy.special.logsumexp(row)
+    return total
+
+
+# Probabilities --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ops", "devices", "bins"), [(1, 1, (2, 3)), (2, 1, (2, 2)), (1, 2, (3, 2)), (1, 1, (1, 1))]
+)
+def test_all_actions_of_a_tiny_graph(ops, devices, bins):
+    keys, padded = devices + 1, ops + 1
+    logits = random_logits(ops, 1, padded, keys, bins)
+    mask = jnp.arange(padded)[None] < ops
+    every = list(itertools.product(range(bins[0] * bins[1]), repeat=ops * keys))
+    actions = np.zeros((len(every), 1, padded, keys), np.uint8)
+    actions[:, 0, :ops] = np.reshape(every, (-1, ops, keys))
+    logs = jax.vmap(lambda action: log_prob(logits, action, mask))(jnp.asarray(actions))[:, 0]
+    np.testing.assert_allclose(np.exp(np.asarray(logs, np.float64)).sum(), 1, rtol=1e-5)
+    for action, value in list(zip(actions, logs, strict=True))[:: max(1, len(every) // 40)]:
+        assert value == pytest.approx(slow_log_prob(logits, action[0], 0, ops), abs=1e-4)
+    whole = -(np.exp(logs) * logs).sum()
+    np.testing.assert_allclose(entropy(logits, mask)[0] * (2 * keys * ops), whole, rtol=1e-4, atol=1e-6)
+
+
+def test_score_has_mean_zero():
+    """What REINFORCE stands on: the expected gradient of the log-probability is nought."""
+    logits = random_logits(0, 1, 1, 2, (2, 3))
+    mask = jnp.ones((1, 1), bool)
+    actions = jnp.asarray(list(itertools.product(range(6), repeat=2)), jnp.uint8).reshape(-1, 1, 1, 2)
+
+    def expected(x):
+        each = jax.vmap(lambda action: log_prob(x, action, mask)[0])(actions)
+        return (jax.lax.stop_gradient(jnp.exp(each)) * each).sum()
+
+    for gradient in jax.grad(expected)(logits):
+        np.testing.assert_allclose(gradient, 0, atol=1e-6)
+    single = jax.grad(lambda x: log_prob(x, actions[0], mask)[0])(logits)
+    assert np.abs(single.first).max() > 0.1
+
+
+@settings(max_examples=25)
+@given(seeds, st.integers(1, 4), st.sampled_from([1, 3]))
+def test_log_prob_and_entropy_by_the_definition(seed, n, keys):
+    logits = random_logits(seed, 2, 4, keys, (3, 4))
+    mask = jnp.arange(4)[None] < jnp.array([[n], [4]])
+    action = np.random.default_rng(seed).integers(0, 12, (2, 4, keys)).astype(np.uint8)
+    got, spread = log_prob(logits, jnp.asarray(action), mask), entropy(logits, mask)
+    for b, ops in enumerate((n, 4)):
+        assert got[b] == pytest.approx(slow_log_prob(logits, action[b], b, ops), rel=1e-4)
+        rows = [np.asarray(x[b, :ops], np.float64).reshape(-1, x.shape[-1]) for x in logits]
+        each = [scipy.stats.entropy(scipy.special.softmax(x, axis=1), axis=1).mean() for x in rows]
+        assert spread[b] == pytest.approx(np.mean(each), rel=1e-4)
+
+
+def test_extreme_logits_stay_finite():
+    logits = Logits(jnp.array([[[[1e4, 0.0, -1e4]]]]), jnp.array([[[[0.0, 0.0]]]]))
+    mask = jnp.ones((1, 1), bool)
+    action = jnp.array([[[4]]], jnp.uint8)
+    assert float(log_prob(logits, action, mask)[0]) == pytest.approx(-2e4 - np.log(2))
+    assert float(entropy(logits, mask)[0]) == pytest.approx(np.log(2) / 2)
+    gradients = jax.grad(lambda x: entropy(x, mask)[0] + log_prob(x, action, mask)[0])(logits)
+    assert all(np.isfinite(g).all() for g in gradients)
+
+
+# Draws ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_frequencies_are_the_probabilities(seed):
+    n, keys = 30000, 2
+    rows = random_logits(seed, 1, 1, keys, (3, 4))
+    logits = Logits(*(jnp.broadcast_to(x, (1, n, *x.shape[2:])) for x in rows))
+    action = np.asarray(sample_action(logits, jax.random.split(jax.random.key(seed), 1)))[0]
+    assert action.dtype == np.uint8
+    p = [np.asarray(jax.nn.softmax(x))[0, 0] for x in rows]
+    joint = p[0][:, :, None] * p[1][:, None, :]
+    for k in range(keys):
+        counts = np.bincount(action[:, k], minlength=12)
+        # Six standard deviations, for 12 counts: one failure in 40 million keys.
+        bound = 6 * np.sqrt(n * joint[k].ravel() * (1 - joint[k].ravel())) + 1
+        assert (np.abs(counts - n * joint[k].ravel()) < bound).all()
+    # Keys of one op, and neighbours, are independent.
+    for one, other in ((action[:, 0], action[:, 1]), (action[:-1, 0], action[1:, 0])):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 6 / np.sqrt(n)
+
+
+@pytest.mark.parametrize("n", [1, 6])
+@given(seed=seeds)
+def test_padding_and_company_change_no_draw(n, seed):
+    logits = random_logits(seed, 3, n, 3, (4, 4))
+    wide = Logits(*(jnp.pad(x, ((0, 0), (0, 5), (0, 0), (0, 0))) for x in logits))
+    keys = jax.random.split(jax.random.key(seed), 3)
+    together = sample_action(wide, keys)[:, :n]
+    np.testing.assert_array_equal(together, sample_action(logits, keys))
+    alone = sample_action(jax.tree.map(lambda x: x[1:2], logits), keys[1:2])
+    np.testing.assert_array_equal(together[1:2], alone)
+
+
+def test_samples_by_vmap_are_those_drawn_one_by_one():
+    logits = random_logits(0, 2, 5, 3, (4, 4))
+    keys = jax.random.split(jax.random.key(1), (6, 2))
+    many = jax.vmap(sample_action, in_axes=(None, 0))(logits, keys)
+    for s in range(6):
+        np.testing.assert_array_equal(many[s], sample_action(logits, keys[s]))
+    assert len({row.tobytes() for row in np.asarray(many).reshape(12, -1)}) == 12
+
+
+def test_any_kind_of_key_will_do():
+    logits = random_logits(0, 2, 50, 3, (4, 4), scale=0)
+    action = sample_action(logits, jax.random.split(jax.random.key(1, impl="rbg"), 2))
+    assert len(np.unique(action)) == 16
+    assert (action[0] != action[1]).any()
+
+
+def test_most_likely_and_the_impossible():
+    logits = random_logits(0, 2, 5, 3, (4, 2))
+    choices = [np.asarray(x).argmax(axis=-1) for x in logits]
+    expected = choices[0] * 2 + choices[1]
+    np.testing.assert_array_equal(most_likely(logits), expected)
+    assert most_likely(logits).dtype == jnp.uint8
+    # What is all but certain is drawn, whatever the key.
+    certain = Logits(logits.first * 1e5, logits.second * 1e5)
+    keys = jax.random.split(jax.random.key(0), (200, 2))
+    drawn = jax.vmap(sample_action, in_axes=(None, 0))(certain, keys)
+    np.testing.assert_array_equal(drawn, np.broadcast_to(expected, drawn.shape))
+
+
+# Distributions --------------------------------------------------------------------------------------
+
+CONFIGS = [
+    PolicyConfig(),
+    PolicyConfig(uniform=False),
+    PolicyConfig(parametrisation="alpha-beta"),  # pyright: ignore[reportArgumentType]
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_draws_are_of_the_betas_of_all_bins(config):
+    """Kolmogorov-Smirnov over all 65536 draws there are, so without chance."""
+    alphas, betas = action_parameters(config)
+    assert alphas.shape == (16,)
+    n, d = 8, 1
+    graph = random_graph(np.random.default_rng(0), n, d, constraints=False)
+    problem = make_problem([graph], Cluster.uniform(d, transfer="free"))
+    action = (
+        jnp.zeros((1, problem.bucket.ops, d + 1), jnp.uint8)
+        .at[0, :8]
+        .set(jnp.arange(16, dtype=jnp.uint8).reshape(8, 2))
+    )
+    proposal = to_proposal(config, action_table(config), action, problem)
+    one = jax.tree.map(lambda x: x[0], proposal)
+    bits = jnp.arange(65536, dtype=jnp.uint16)
+    uniform = {
+        "affinity": jnp.broadcast_to(bits[:, None, None], (65536, problem.bucket.ops, d)),
+        "priority": jnp.broadcast_to(bits[:, None], (65536, problem.bucket.ops)),
+        "transfer_priority": jnp.zeros((65536, 0, d), jnp.uint16),
+    }
+    genes = jax.vmap(lambda u: quantiles(one, u))(uniform)
+    for row in range(16):
+        leaf = genes["affinity"][:, row // 2, 0] if row % 2 == 0 else genes["priority"][:, row // 2]
+        share = np.bincount(leaf, minlength=65536).cumsum() / 65536
+        # A gene stands for all draws from g / 65536 up to (g + 1) / 65536.
+        exact = scipy.stats.beta.cdf(np.arange(1, 65537) / 65536, alphas[row], betas[row])
+        # At the ends of the 256 intervals the table is exact but for rounding to 16 bits (a density of up to
+        # 13, and heavier ends) and for single precision; between them it cannot be off by more than one.
+        assert np.abs(share - exact).max() < 1 / 256, row
+        mean = (np.asarray(leaf, np.float64) + 0.5).mean() / 65536
+        assert mean == pytest.approx(alphas[row] / (alphas[row] + betas[row]), abs=2e-3)
+
+
+def test_means_and_variances_are_kept():
+    config = PolicyConfig(uniform=False)
+    alphas, betas = action_parameters(config)
+    mean, variance = scipy.stats.beta.stats(alphas, betas)
+    np.testing.assert_allclose(mean, np.repeat(config.first, 4), rtol=1e-12)
+    np.testing.assert_allclose(variance, np.tile(config.second, 4), rtol=1e-12)
+
+
+@given(st.floats(0.001, 0.999), st.floats(1e-6, 10))
+def test_any_mean_and_variance_give_a_beta(m, v):
+    config = PolicyConfig(first=(m,), second=(v,), uniform=False)
+    (alpha,), (beta,) = action_parameters(config)
+    assert min(alpha, beta) >= 0.1 * (1 - 1e-9)
+    mean, variance = scipy.stats.beta.stats(alpha, beta)
+    assert mean == pytest.approx(m)
+    assert variance <= v * (1 + 1e-6) or min(alpha, beta) > 0.1 * (1 + 1e-9)
+    assert variance == pytest.approx(v) or min(alpha, beta) == pytest.approx(0.1)
+
+
+def test_the_largest_variance_is_uniform_when_asked_for():
+    for first in ((0.2, 0.4, 0.6, 0.8), (0.5,)):
+        alphas, betas = action_parameters(PolicyConfig(first=first, second=(0.001, 1 / 12)))
+        assert (alphas[1::2] == 1).all()
+        assert (betas[1::2] == 1).all()
+        assert (alphas[0::2] > 5).all()
+    exact = action_parameters(PolicyConfig(first=(0.5,), second=(1 / 12,), uniform=False))
+    np.testing.assert_allclose(exact, 1)
+
+
+def test_row_of_the_table_is_first_times_the_seconds_plus_second():
+    alphas, betas = action_parameters(
+        PolicyConfig(parametrisation="alpha-beta", first=(1, 2), second=(3, 4, 5))
+    )
+    np.testing.assert_array_equal(alphas, [1, 1, 1, 2, 2, 2])
+    np.testing.assert_array_equal(betas, [3, 4, 5, 3, 4, 5])
+
+
+# Proposals ------------------------------------------------------------------------------------------
+
+
+def test_action_of_the_largest_variance_is_plain_brkga():
+    config, cluster = PolicyConfig(num_devices=3), Cluster.uniform(3)
+    problem = make_problem([random_graph(np.random.default_rng(0), 9, 3)], cluster, BUCKET)
+    action = jnp.full((1, 12, 4), 8, jnp.uint8)  # The third mean, the first variance.
+    proposal = jax.tree.map(lambda x: x[0], to_proposal(config, action_table(config), action, problem))
+    plain = jax.tree.map(lambda x: x[0], uniform_proposal(problem))
+    rng = np.random.default_rng(1)
+    uniform = {
+        name: jnp.asarray(rng.integers(0, 65536, leaf.shape, dtype=np.uint16))
+        for name, leaf in gene_shapes(problem).items()
+    }
+    assert proposal.shapes == plain.shapes
+    for name, leaf in quantiles(proposal, uniform).items():
+        np.testing.assert_array_equal(leaf, quantiles(plain, uniform)[name])
+
+
+def test_a_search_takes_the_proposals_of_a_policy():
+    """From graphs to makespans; an op whose keys are all but fixed goes where its action says."""
+    config = PolicyConfig(width=4, rounds=1)
+    graphs = [random_graph(np.random.default_rng(s), 9, 2, constraints=False) for s in range(2)]
+    cluster = Cluster.uniform(2, transfer="free")
+    problem = make_problem(graphs, cluster, BUCKET)
+    features = make_features(graphs, cluster, BUCKET, config.feature_config)
+    keys = jax.random.split(jax.random.key(0), 2)
+    drawn = sample_action(Policy(config, rngs=nnx.Rngs(0))(features), jax.random.split(jax.random.key(1), 2))
+    ours = jnp.full((2, 12, 3), 8, jnp.uint8)
+    # Means 0.8 and 0.2 with the smallest variance: device 1 is certain in a population of 20.
+    fixed = ours.at[:, :, 1].set(15).at[:, :, 0].set(3)
+
+    def run(action):
+        proposal = None if action is None else to_proposal(config, action_table(config), action, problem)
+        brkga = BrkgaConfig(population=20, elites=4, mutants=4)
+        return solve(problem, keys, Stopping(100), proposal=proposal, config=brkga, implementation="xla")
+
+    plain, same, policy, forced = (run(action) for action in (None, ours, drawn, fixed))
+    np.testing.assert_array_equal(plain.fitness, same.fitness)
+    assert np.isfinite(policy.fitness).all()
+    affinity = np.asarray(forced.genes["affinity"])[:, :9]
+    assert (affinity[..., 1] > affinity[..., 0]).all()
+
+
+def test_proposals_that_do_not_fit_are_refused():
+    config = PolicyConfig()
+    graph = random_graph(np.random.default_rng(0), 9, 2)
+    problem = make_problem([graph], Cluster.uniform(2), BUCKET)
+    table, action = action_table(config), jnp.zeros((1, 12, 3), jnp.uint8)
+    with pytest.raises(ConfigError, match=r"shape \(1, 11, 3\), the problem needs \(1, 12, 3\)"):
+        to_proposal(config, table, action[:, :11], problem)
+    with pytest.raises(ConfigError, match=r"shape \(1, 12, 2\), the problem needs \(1, 12, 3\)"):
+        to_proposal(config, table, action[:, :, :2], problem)
+    with pytest.raises(ConfigError, match="the table has 3 rows for 16 actions"):
+        to_proposal(config, table[:3], action, problem)

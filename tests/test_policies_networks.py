@@ -1,0 +1,304 @@
+"""Tests of the networks: what they depend on, what they do not, and that they are the paper's."""
+
+import dataclasses
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+from policy_cases import BUCKET, chain, distinct_runtimes, randomised, renumbered, without_edges
+from strategies import instances, random_graph
+
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster, GraphBuilder
+from regal_jax.policies import Network, Policy, PolicyConfig, Value, make_features
+from regal_jax.problem import Bucket
+
+seeds = st.integers(0, 2**32 - 1)
+TWO = Cluster.uniform(2)
+CLOSE = {"rtol": 2e-4, "atol": 2e-4}
+"""For programs of other shapes: a compiler may add in another order."""
+
+
+@functools.cache
+def compiled(config, kind=Policy):
+    """A function of features for a network whose every weight matters."""
+    graphdef, state = nnx.split(randomised(kind(config, rngs=nnx.Rngs(0))))
+    return jax.jit(lambda features: nnx.merge(graphdef, state)(features))
+
+
+def features_of(graph, cluster, config, bucket=BUCKET):
+    return make_features([graph], cluster, bucket, config.feature_config)
+
+
+CONFIGS = [PolicyConfig(width=16, rounds=2), PolicyConfig(width=16, network=Network.SEQUENCE)]
+
+
+# Shapes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", Network)
+@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_shapes_and_the_smallest_graphs(network, devices, rounds):
+    config = PolicyConfig(devices, network, first=(0.2, 0.5, 0.9), second=(0.05,), rounds=rounds, width=4)
+    builder = GraphBuilder("one")
+    builder.add_op("a", runtime=0.0)
+    graphs, clusters = [builder.build(), chain(3)], Cluster.uniform(devices)
+    for batch in (graphs, graphs[:1]):
+        x = make_features(batch, clusters, None, config.feature_config)
+        n = x.nodes.shape[1]
+        logits = compiled(config)(x)
+        assert logits.first.shape == (len(batch), n, devices + 1, 3)
+        assert logits.second.shape == (len(batch), n, devices + 1, 1)
+        value = compiled(config, Value)(x)
+        assert value.shape == (len(batch),)
+        for array in (*logits, value):
+            assert array.dtype == jnp.float32
+            assert np.isfinite(array).all()
+
+
+def test_features_of_another_policy_are_refused():
+    x = features_of(chain(3), TWO, PolicyConfig(features="plain"))
+    for kind in (Policy, Value):
+        with pytest.raises(ConfigError, match="make them with the policy's feature_config"):
+            kind(PolicyConfig(), rngs=nnx.Rngs(0))(x)
+
+
+# What they do not depend on -------------------------------------------------------------------------
+
+
+@given(instances(devices=[2]), seeds)
+def test_policy_is_equivariant_and_value_invariant(instance, seed):
+    graph, cluster = instance
+    place = np.random.default_rng(seed).permutation(graph.num_ops)
+    one = features_of(graph, cluster, CONFIGS[0])
+    other = features_of(renumbered(graph, place), cluster, CONFIGS[0])
+    for before, after in zip(compiled(CONFIGS[0])(one), compiled(CONFIGS[0])(other), strict=True):
+        np.testing.assert_allclose(after[0][place], before[0][: graph.num_ops], **CLOSE)
+    before, after = (compiled(CONFIGS[0], Value)(x) for x in (one, other))
+    np.testing.assert_allclose(after, before, **CLOSE)
+
+
+@given(instances(devices=[2]), seeds)
+def test_sequence_is_equivariant_when_no_two_ops_are_alike(instance, seed):
+    rng = np.random.default_rng(seed)
+    graph, cluster = distinct_runtimes(instance[0], rng), instance[1]
+    place = rng.permutation(graph.num_ops)
+    logits = [
+        compiled(CONFIGS[1])(features_of(g, cluster, CONFIGS[1])).first[0]
+        for g in (graph, renumbered(graph, place))
+    ]
+    np.testing.assert_allclose(logits[1][place], logits[0][: graph.num_ops], **CLOSE)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_logits_differ_between_ops_and_graphs(config):
+    # Or the tests above would pass with networks that say nothing.
+    rng = np.random.default_rng(0)
+    x = make_features([random_graph(rng, 12, 2) for _ in range(4)], TWO, BUCKET, config.feature_config)
+    first = np.asarray(compiled(config)(x).first)
+    assert first.std(axis=1).min() > 0.02
+    assert np.std(compiled(config, Value)(x)) > 0.005
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@given(one=instances(devices=[2]), other=instances(devices=[2]))
+def test_padding_and_company_change_nothing(config, one, other):
+    (graph, cluster), (second, second_cluster) = one, other
+    alone = make_features([graph], cluster, BUCKET, config.feature_config)
+    wide = Bucket(16, 40, 100, 70)
+    both = make_features([second, graph], [second_cluster, cluster], wide, config.feature_config)
+    n = graph.num_ops
+    for kind in (Policy, Value):
+        a, b = (jax.tree.leaves(compiled(config, kind)(x)) for x in (alone, both))
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_allclose(
+                y[1][:n] if y.ndim > 1 else y[1], x[0][:n] if x.ndim > 1 else x[0], **CLOSE
+            )
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@given(one=instances(devices=[2]), other=instances(devices=[2]))
+def test_company_in_one_program_changes_no_bit(config, one, other):
+    (graph, cluster), (second, second_cluster) = one, other
+    n = graph.num_ops
+    outputs = []
+    for company, place in ((second, second_cluster), (graph, cluster)):
+        x = make_features([graph, company], [cluster, place], BUCKET, config.feature_config)
+        outputs.append([compiled(config)(x).first[0, :n], compiled(config, Value)(x)[0]])
+    chex.assert_trees_all_equal(*outputs)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_what_padding_holds_does_not_matter(config):
+    x = features_of(chain(5), TWO, config)
+    rng = np.random.default_rng(0)
+    garbage = {
+        "nodes": np.where(x.node_mask[..., None], x.nodes, 1e3),
+        "edges": np.where(x.edge_mask[..., None], x.edges, 1e3),
+        "senders": np.where(x.edge_mask, x.senders, rng.integers(0, 12, x.senders.shape)),
+        "receivers": np.where(x.edge_mask, x.receivers, rng.integers(0, 12, x.senders.shape)),
+    }
+    garbage = {k: v.astype(getattr(x, k).dtype) for k, v in garbage.items()}
+    other = dataclasses.replace(x, **garbage)
+    for kind in (Policy, Value):
+        a, b = (jax.tree.leaves(compiled(config, kind)(y)) for y in (x, other))
+        for one, two in zip(a, b, strict=True):
+            np.testing.assert_allclose(
+                one[:, :5] if one.ndim > 1 else one, two[:, :5] if two.ndim > 1 else two
+            )
+
+
+# What they depend on --------------------------------------------------------------------------------
+
+
+@given(instances(devices=[2]))
+def test_no_rounds_and_own_features_see_no_edge(instance):
+    graph, cluster = instance
+    config = PolicyConfig(width=16, rounds=0, features="own")
+    one, other = (compiled(config)(features_of(g, cluster, config)) for g in (graph, without_edges(graph)))
+    chex.assert_trees_all_equal(one, other)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_messages_go_both_ways_and_a_step_a_round(shared):
+    length, width = 7, 8
+    for rounds in (0, 1, 3):
+        config = PolicyConfig(width=width, rounds=rounds, features="own", share_rounds=shared)
+        x = features_of(chain(length), TWO, config, Bucket.exact(chain(length)))
+        function = compiled(config)
+
+        def middle(nodes, x=x, function=function):
+            return function(dataclasses.replace(x, nodes=nodes)).first[0, 3].sum()
+
+        reached = np.abs(jax.grad(middle)(jnp.asarray(x.nodes))[0]).sum(axis=1) > 0
+        np.testing.assert_array_equal(reached, np.abs(np.arange(length) - 3) <= rounds)
+
+
+def test_sequence_reads_both_ways():
+    x = features_of(chain(6), TWO, CONFIGS[1])
+    gradient = jax.grad(
+        lambda nodes: compiled(CONFIGS[1])(dataclasses.replace(x, nodes=nodes)).first[0, 3].sum()
+    )(jnp.asarray(x.nodes))
+    np.testing.assert_array_equal(np.abs(gradient[0]).sum(axis=1) > 0, np.arange(12) < 6)
+
+
+def test_the_graph_network_is_the_paper_s_equation():
+    """Edge by edge in NumPy, with the messages' output layer on each message."""
+    config = PolicyConfig(width=8, rounds=2)
+    policy = randomised(Policy(config, rngs=nnx.Rngs(0)))
+    graph = random_graph(np.random.default_rng(5), 9, 2)
+    x = features_of(graph, TWO, config)
+    weights = jax.tree.map(lambda a: np.asarray(a, np.float64), nnx.to_pure_dict(nnx.state(policy.network)))
+
+    def relu(a):
+        return np.maximum(a, 0)
+
+    def linear(p, a):
+        return a @ p["kernel"] + p.get("bias", 0)
+
+    def mlp(p, a):
+        return linear(p["output"], relu(linear(p["hidden"], a)))
+
+    h = mlp(weights["node"], x.nodes[0])
+    edges = mlp(weights["edge"], x.edges[0])
+    for t in range(2):
+        p, w = weights["rounds"][t], config.width
+        sums = np.zeros_like(h)
+        for e in np.flatnonzero(x.edge_mask[0]):
+            s, r = x.senders[0, e], x.receivers[0, e]
+            kernel = p["from_op"]["kernel"]
+            edge = linear(p["from_edge"], edges[e])
+            for way, at in ((0, r), (1, s)):
+                part = slice(way * w, (way + 1) * w)
+                stacked = np.concatenate([kernel[:, : 2 * w][:, part], kernel[:, 2 * w :][:, part]])
+                hidden = relu(np.concatenate([h[s], h[r]]) @ stacked + edge[part])
+                sums[at] += hidden @ p["message"]["kernel"][part]
+        h = h + mlp(p["update"], np.concatenate([h, sums], axis=1))
+        h = (h - h.mean(axis=1, keepdims=True)) / np.sqrt(h.var(axis=1, keepdims=True) + 1e-6)
+        h = h * p["norm"]["scale"] + p["norm"]["bias"]
+    np.testing.assert_allclose(policy.network(x)[0, :9], h[:9], rtol=1e-3, atol=1e-4)
+
+
+# Beginning and training -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", Network)
+def test_untrained_policy_prefers_wide_distributions_everywhere(network):
+    x = features_of(random_graph(np.random.default_rng(0), 12, 2), TWO, PolicyConfig())
+    logits = Policy(PolicyConfig(network=network), rngs=nnx.Rngs(0))(x)
+    expected = np.exp(2) / (np.exp(2) + 3)
+    np.testing.assert_allclose(jax.nn.softmax(logits.first), 0.25, atol=0.02)
+    np.testing.assert_allclose(jax.nn.softmax(logits.second)[..., 0], expected, atol=0.03)
+    config = PolicyConfig(parametrisation="alpha-beta", first=(9, 1), initial_bias=4)
+    logits = Policy(config, rngs=nnx.Rngs(0))(x)
+    assert (jax.nn.softmax(logits.first)[..., 1] > 0.97).all()
+    assert (jax.nn.softmax(logits.second)[..., 0] > 0.9).all()
+    np.testing.assert_allclose(Value(PolicyConfig(), rngs=nnx.Rngs(0))(x), -1, atol=0.1)
+
+
+@pytest.mark.parametrize("network", Network)
+@pytest.mark.parametrize("kind", [Policy, Value])
+def test_every_weight_has_a_finite_gradient(network, kind):
+    config = PolicyConfig(width=8, rounds=2, network=network)
+    x = features_of(random_graph(np.random.default_rng(1), 12, 2), TWO, config)
+    graphdef, state = nnx.split(randomised(kind(config, rngs=nnx.Rngs(0))))
+
+    def loss(state):
+        return sum((a**2).mean() for a in jax.tree.leaves(nnx.merge(graphdef, state)(x)))
+
+    for path, leaf in jax.tree.leaves_with_path(jax.grad(loss)(state)):
+        assert np.isfinite(leaf).all(), path
+        assert np.abs(leaf).max() > 0, path
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_one_trace_a_bucket(config):
+    chex.clear_trace_counter()
+    graphdef, state = nnx.split(Policy(config, rngs=nnx.Rngs(0)))
+    traced = jax.jit(chex.assert_max_traces(lambda state, x: nnx.merge(graphdef, state)(x), n=1))
+    rng = np.random.default_rng(0)
+    for n in (1, 5, 12):
+        traced(state, features_of(random_graph(rng, n, 2), TWO, config))
+
+
+# Configs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_devices": 0}, "num_devices is 0; give a whole number from 1"),
+        ({"rounds": 1.5}, "rounds is 1.5; give a whole number"),
+        ({"width": True}, "width is True; give a whole number"),
+        ({"network": "cnn"}, "network is 'cnn'; use one of gnn, sequence"),
+        ({"parametrisation": "mode"}, "use one of mean-variance, alpha-beta"),
+        ({"features": "all"}, "use one of own, plain, structural"),
+        ({"first": (0.5, 1.0)}, "first has a mean 1.0; give means between 0 and 1"),
+        ({"second": (0.1, 0)}, "second has a bin 0.0; give positive numbers"),
+        ({"first": (0.5, 0.5)}, "first has a bin twice"),
+        ({"first": "0.5"}, "first is '0.5'; give numbers"),
+        ({"second": (float("nan"),)}, "give finite numbers"),
+        ({"uniform": 1}, "uniform is 1; give true or false"),
+        ({"initial_bias": None}, "initial_bias is .*; give numbers"),
+        (
+            {"parametrisation": "alpha-beta", "first": tuple(range(1, 18)), "second": tuple(range(1, 18))},
+            "17 x 17 bins are more than 256",
+        ),
+    ],
+)
+def test_impossible_configs(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        PolicyConfig(**settings)
+
+
+def test_configs_are_hashable_and_normal():
+    assert PolicyConfig(first=[0.2, 0.4, 0.6, 0.8]) == PolicyConfig()  # pyright: ignore[reportArgumentType]
+    assert hash(PolicyConfig(network="gnn")) == hash(PolicyConfig())  # pyright: ignore[reportArgumentType]
+    assert PolicyConfig().num_actions == 16
