@@ -10,6 +10,7 @@ import pytest
 from regal_jax.errors import ConfigError
 from regal_jax.search import (
     AnnealingConfig,
+    AnnealingParams,
     Inputs,
     Status,
     Stopping,
