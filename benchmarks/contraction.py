@@ -144,7 +144,7 @@ def _side(
     batch = make_batch(share, pairs, [known], settings.config)
     keys = graph_keys(settings.key, [graph])
     # A few generations first, which compile all that the timed run will use.
-    for evaluations in (3 * settings.config.population, settings.evaluations):
+    for evaluations in (3 * settings.config.first_evaluations, settings.evaluations):
         began = time.perf_counter()
         result = solve(
             batch.problem,

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
     from regal_jax.importers import from_hlo, from_jax, from_onnx, from_torch, load_graph, save_graph
     from regal_jax.plan import Contraction, Plan, contract
-    from regal_jax.search import BrkgaConfig
+    from regal_jax.search import AnnealingConfig, BrkgaConfig
 
 __all__ = [
+    "AnnealingConfig",
     "BrkgaConfig",
     "Cluster",
     "ComputationGraph",
@@ -39,7 +40,7 @@ _ROOMS = {
     "graph": ("Cluster", "ComputationGraph", "GraphBuilder"),
     "importers": ("from_hlo", "from_jax", "from_onnx", "from_torch", "load_graph", "save_graph"),
     "plan": ("Contraction", "Plan", "contract"),
-    "search": ("BrkgaConfig",),
+    "search": ("AnnealingConfig", "BrkgaConfig"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -14,6 +14,9 @@ import pytest
 
 from regal_jax.errors import ConfigError
 from regal_jax.search import (
+    Annealing,
+    AnnealingConfig,
+    AnnealingParams,
     Brkga,
     BrkgaConfig,
     Inputs,
@@ -60,7 +63,27 @@ CONFIGS = {
     ),
     "random search": BrkgaConfig(population=12, elites=0, mutants=12),
 }
-SEARCHERS = {name: Brkga(distance, SAMPLE, config) for name, config in CONFIGS.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Redraw:
+    """A neighbour: one gene is drawn anew."""
+
+    words: int = 2
+
+    def __call__(self, problem, genes, bits):
+        place = jax.lax.broadcasted_iota(jnp.uint32, genes["a"].shape, 2) == (bits[..., :1] % N)
+        return {"a": jnp.where(place, (bits[..., 1:] & 0xFFFF).astype(jnp.uint16), genes["a"])}
+
+
+CHAINS = {
+    "annealing": AnnealingConfig(chains=3, initial_temperature=0.1, final_temperature=0.001),
+    "cool annealing": AnnealingConfig(chains=2),
+    "local search": AnnealingConfig.local_search(chains=4, restart_after=30),
+}
+SEARCHERS = {name: Brkga(distance, SAMPLE, config) for name, config in CONFIGS.items()} | {
+    name: Annealing(distance, SAMPLE, Redraw(), config) for name, config in CHAINS.items()
+}
 every_searcher = pytest.mark.parametrize("searcher", SEARCHERS.values(), ids=SEARCHERS.keys())
 
 
@@ -68,12 +91,15 @@ def problem(batch, seed=3):
     return jnp.asarray(np.random.default_rng(seed).integers(0, 256, (batch, N)), jnp.int32)
 
 
-def inputs(batch=3):
-    return Inputs(problem(batch), None, jax.random.split(jax.random.key(4), batch))
+def inputs(batch=3, searcher=None):
+    params = None
+    if isinstance(searcher, Annealing):
+        params = AnnealingParams(None, jnp.full(batch, 2000, jnp.int32))
+    return Inputs(problem(batch), params, jax.random.split(jax.random.key(4), batch))
 
 
 def rows(x, *which):
-    return Inputs(x.problem[np.array(which)], None, x.keys[np.array(which)])
+    return jax.tree.map(lambda leaf: leaf[np.array(which)], x)
 
 
 def same(a, b):
@@ -87,7 +113,7 @@ def same(a, b):
 
 @every_searcher
 def test_genes_fitness_and_history_agree(searcher):
-    x = inputs()
+    x = inputs(searcher=searcher)
     result = run(searcher, x, Stopping(700))
     assert result.genes["a"].dtype == np.uint16
     np.testing.assert_array_equal(
@@ -106,7 +132,7 @@ def test_evaluations_are_counted_and_never_exceed_the_budget(searcher, spare):
     searcher = dataclasses.replace(searcher, fitness_fn=counted)
     budget = searcher.first_evaluations + spare
     SEEN.clear()
-    result = run(searcher, inputs(2), Stopping(budget))
+    result = run(searcher, inputs(2, searcher), Stopping(budget))
     jax.effects_barrier()
     spent = sum(q for _, q in SEEN)
     assert result.evaluations.tolist() == [spent, spent]
@@ -120,27 +146,30 @@ def test_evaluations_are_counted_and_never_exceed_the_budget(searcher, spare):
 @every_searcher
 def test_a_budget_below_the_first_population_is_refused(searcher):
     with pytest.raises(ConfigError, match="do not pay for a first population of"):
-        run(searcher, inputs(), Stopping(searcher.first_evaluations - 1))
+        run(searcher, inputs(searcher=searcher), Stopping(searcher.first_evaluations - 1))
 
 
 @every_searcher
 def test_chunks_change_nothing(searcher):
     budget = searcher.first_evaluations + 300 * searcher.step_evaluations
-    whole = run(searcher, inputs(), Stopping(budget))
+    whole = run(searcher, inputs(searcher=searcher), Stopping(budget))
     assert len(whole.history_fitness) == 301
     for chunk in (7, 100, 256):
-        same(whole, run(searcher, inputs(), Stopping(budget), chunk=chunk))
+        same(whole, run(searcher, inputs(searcher=searcher), Stopping(budget), chunk=chunk))
 
 
 @every_searcher
 def test_one_generation_at_a_time_changes_nothing(searcher):
     budget = searcher.first_evaluations + 9 * searcher.step_evaluations
-    same(run(searcher, inputs(), Stopping(budget)), run(searcher, inputs(), Stopping(budget), chunk=1))
+    same(
+        run(searcher, inputs(searcher=searcher), Stopping(budget)),
+        run(searcher, inputs(searcher=searcher), Stopping(budget), chunk=1),
+    )
 
 
 @every_searcher
 def test_company_changes_nothing(searcher):
-    x = inputs()
+    x = inputs(searcher=searcher)
     # Each with a target of its own, so that some finish long before the others.
     target = np.array([300, 80, -1], np.float32)
     stopping = Stopping(3000, target=target)
@@ -159,11 +188,11 @@ def test_company_changes_nothing(searcher):
 
 # Op by op is slow: one searcher every day, all of them before a release.
 @pytest.mark.parametrize(
-    "name", ["classic", *(pytest.param(n, marks=pytest.mark.slow) for n in CONFIGS if n != "classic")]
+    "name", ["classic", *(pytest.param(n, marks=pytest.mark.slow) for n in SEARCHERS if n != "classic")]
 )
 def test_jit_changes_nothing(name):
     searcher = SEARCHERS[name]
-    x, limits = inputs(2), Limits.none(2)
+    x, limits = inputs(2, searcher), Limits.none(2)
 
     def whole():
         state = start(searcher, x, limits)
@@ -177,7 +206,7 @@ def test_jit_changes_nothing(name):
 
 @every_searcher
 def test_traced_form_is_the_same_search(searcher):
-    x = inputs()
+    x = inputs(searcher=searcher)
     generations = 6
     traced = jax.jit(lambda x, g: run_traced(searcher, x, g).incumbent)(x, generations)
     result = run(searcher, x, Stopping(searcher.first_evaluations + generations * searcher.step_evaluations))
@@ -188,9 +217,9 @@ def test_traced_form_is_the_same_search(searcher):
 
 @every_searcher
 def test_target_stops_at_the_first_generation_that_reaches_it(searcher):
-    free = run(searcher, inputs(), Stopping(2000))
+    free = run(searcher, inputs(searcher=searcher), Stopping(2000))
     target = 250.0
-    result = run(searcher, inputs(), Stopping(2000, target=target))
+    result = run(searcher, inputs(searcher=searcher), Stopping(2000, target=target))
     for b in range(3):
         reached = int(np.argmax(free.history_fitness[:, b] <= target))
         assert result.status[b] == Status.TARGET
@@ -206,9 +235,9 @@ def test_target_met_by_the_first_population():
 
 @every_searcher
 def test_stall_stops_when_too_long_without_improvement(searcher):
-    free = run(searcher, inputs(), Stopping(20_000))
+    free = run(searcher, inputs(searcher=searcher), Stopping(20_000))
     stall = 150
-    result = run(searcher, inputs(), Stopping(20_000, stall=stall))
+    result = run(searcher, inputs(searcher=searcher), Stopping(20_000, stall=stall))
     for b in range(3):
         fitness, evaluations = free.history_fitness[:, b], free.history_evaluations[:, b]
         improved = evaluations[0]
@@ -230,8 +259,8 @@ def test_interrupt_returns_the_incumbent_so_far(searcher):
         if len(seen) == 3:
             raise KeyboardInterrupt
 
-    full = run(searcher, inputs(), Stopping(2000))
-    result = run(searcher, inputs(), Stopping(2000), callback=stop_third, chunk=4)
+    full = run(searcher, inputs(searcher=searcher), Stopping(2000))
+    result = run(searcher, inputs(searcher=searcher), Stopping(2000), callback=stop_third, chunk=4)
     assert result.status == (Status.INTERRUPTED,) * 3
     assert [p.generation for p in seen] == [0, 4, 8]
     np.testing.assert_array_equal(result.history_fitness, full.history_fitness[:9])

@@ -14,7 +14,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.plan import Objective, Plan
 from regal_jax.problem import Bucket, Problem, make_problem, memory_unit, rung
-from regal_jax.search import BrkgaConfig, WarmStart
+from regal_jax.search import AnnealingConfig, BrkgaConfig, WarmStart
 
 __all__ = ["Batch", "Share", "layout", "make_batch", "share_out"]
 
@@ -80,7 +80,7 @@ class Batch:
 
 def share_out(
     pairs: Sequence[tuple[ComputationGraph, Cluster]],
-    config: BrkgaConfig,
+    config: BrkgaConfig | AnnealingConfig,
     batch_size: int | None,
     devices: Sequence[Any] | None,
 ) -> list[Share]:
@@ -110,12 +110,14 @@ def share_out(
     return shares
 
 
-def _most_graphs(graph: ComputationGraph, cluster: Cluster, bucket: Bucket, config: BrkgaConfig) -> int:
+def _most_graphs(
+    graph: ComputationGraph, cluster: Cluster, bucket: Bucket, config: BrkgaConfig | AnnealingConfig
+) -> int:
     """How many graphs like this one may be searched in one call."""
     devices, blocking = cluster.num_devices, cluster.transfer is TransferModel.BLOCKING
     genes = bucket.ops * (devices + 1) + bucket.tensors * devices * blocking
     events = bucket.ops + bucket.tensors * devices * blocking
-    individuals = config.islands * config.population
+    individuals = config.first_evaluations
     each = individuals * (8 * genes + 16 * events + 16 * bucket.ops)
     if each > _MOST_BYTES:
         raise ConfigError(
@@ -146,7 +148,7 @@ def make_batch(
     share: Share,
     pairs: Sequence[tuple[ComputationGraph, Cluster]],
     known: Sequence[Sequence[Plan]],
-    config: BrkgaConfig,
+    config: BrkgaConfig | AnnealingConfig,
 ) -> Batch:
     """Pads the graphs of ``share`` and puts them on the device, with ``known`` plans as genes."""
     members, devices = share.members, share.devices
@@ -170,7 +172,7 @@ def _warm(
     clusters: Sequence[Cluster],
     plans: Sequence[Sequence[Plan]],
     bucket: Bucket,
-    config: BrkgaConfig,
+    config: BrkgaConfig | AnnealingConfig,
 ) -> WarmStart | None:
     plans = [each[: config.first_evaluations] for each in plans]
     most = max(map(len, plans))

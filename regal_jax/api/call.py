@@ -15,7 +15,7 @@ from regal_jax.heuristics import heuristic_plans
 from regal_jax.interrupts import first_interrupt_waits
 from regal_jax.plan import Contraction, Plan
 from regal_jax.search import Status, Stopping
-from regal_jax.solve import graph_keys, solve
+from regal_jax.solve import graph_keys, solve_in_parts
 
 __all__ = ["Call"]
 
@@ -48,7 +48,7 @@ class Call:
           KeyboardInterrupt: Before there was a plan of any graph.
         """
         settings = self._settings
-        searching = settings.method == "brkga"
+        searching = settings.searches
         try:
             with Bar(len(self._pairs) * settings.evaluations, enabled=settings.progress and searching) as bar:
                 ended = self._search_all(shares, bar) if searching else self._run_heuristic()
@@ -128,12 +128,12 @@ class Call:
         target = None if settings.target is None else batch.relative(settings.target, settings.objective)
         # Search and replays together: genes that nobody has replayed yet are no plans.
         with first_interrupt_waits() as interrupted:
-            result = solve(
+            result = solve_in_parts(
                 batch.problem,
                 keys,
                 Stopping(settings.evaluations, stall=settings.stall, target=target, seconds=left),
+                settings.parts,
                 objective=settings.objective,
-                config=settings.config,
                 warm=batch.warm,
                 callback=bar.follow(len(batch.members), settings.evaluations),
                 mesh=batch.mesh,

@@ -12,7 +12,7 @@ from regal_jax.api.settings import Settings, check_pairs, each
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan
-from regal_jax.search import BrkgaConfig
+from regal_jax.search import AnnealingConfig, BrkgaConfig
 
 __all__ = ["optimize", "optimize_many"]
 
@@ -28,7 +28,7 @@ def optimize(
     policy: str | None = None,
     warm_start: bool = True,
     contract: bool = False,
-    config: BrkgaConfig | None = None,
+    config: BrkgaConfig | AnnealingConfig | None = None,
     target: float | None = None,
     stall: int | None = None,
     time_limit: float | None = None,
@@ -51,12 +51,14 @@ def optimize(
       objective: ``"makespan"`` (under the memory capacities, if they are finite) or ``"peak-memory"``.
       evaluations: Budget of the search: how many candidates are simulated.
       key: A seed or a typed `jax.random.key`. The same key gives the same plan on the same versions.
-      method: ``"brkga"``, or the name of a heuristic to use alone.
+      method: ``"brkga"``; ``"annealing"`` or ``"local-search"``, which walk from the best warm start;
+        ``"auto"``, which divides the budget between BRKGA and annealing of its best; or the name of a
+        heuristic to use alone.
       policy: Reserved for learned guides of the search.
-      warm_start: Put the heuristics' plans into the first population, and never do worse.
+      warm_start: Begin from the heuristics' plans, and never do worse.
       contract: Search on the graph that `regal_jax.contract` makes of this one, and expand the plan: for
         graphs of thousands of ops, most of them light. The heuristics run on both.
-      config: Of the BRKGA.
+      config: Of the BRKGA, or an `AnnealingConfig` for ``"annealing"`` and ``"local-search"``.
       target: Stop when the objective is this small.
       stall: Stop after so many evaluations without improvement.
       time_limit: Stop after so many seconds, compilation included. Results then depend on the machine.
@@ -101,7 +103,7 @@ def optimize_many(
     policy: str | None = None,
     warm_start: bool = True,
     contract: bool = False,
-    config: BrkgaConfig | None = None,
+    config: BrkgaConfig | AnnealingConfig | None = None,
     target: float | None = None,
     stall: int | None = None,
     time_limit: float | None = None,
@@ -183,7 +185,7 @@ def _optimize(
     if made is not None:
         pairs = list(zip((one.graph for one in made), clusters, strict=True))
     call = Call(pairs, settings, on_plan, contractions=made, began=began)
-    if settings.method != "brkga":
+    if not settings.searches:
         return call.run([])
     # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
     return call.run(share_out(pairs, settings.config.fit(settings.evaluations), batch_size, devices))

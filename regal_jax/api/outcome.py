@@ -57,13 +57,14 @@ def searched_plan(batch: Batch, row: int, result: SearchResult, settings: Settin
     events = decode_order(graph, cluster, placement, keys["priority"][:n], keys["transfer_priority"][:t])
     plan = Plan.from_events(graph, cluster, placement, events, objective=settings.objective)
     provenance = {
-        "method": "brkga",
+        "method": settings.method,
         "evaluations": int(result.evaluations[row]),
         **_common(settings),
         "stopped": result.status[row].name.lower(),
         "seconds": round(result.seconds, 3),
         "graphs_in_call": len(batch.members),
         "config": dataclasses.asdict(settings.config),
+        **_parts(settings),
         "history": _history(batch, row, result, settings),
     }
     known = batch.known[row]
@@ -72,6 +73,16 @@ def searched_plan(batch: Batch, row: int, result: SearchResult, settings: Settin
         if known[0].sort_key <= plan.sort_key:
             plan, provenance["best_from"] = known[0], known[0].provenance["method"]
     return dataclasses.replace(plan, provenance=provenance)
+
+
+def _parts(settings: Settings) -> dict[str, Any]:
+    """Which searches shared the budget, if there were several."""
+    parts = settings.parts
+    if len(parts) == 1:
+        return {}
+    return {
+        "parts": [{"share": p.share, type(p.config).__name__: dataclasses.asdict(p.config)} for p in parts]
+    }
 
 
 def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -> dict[str, list[Any]]:

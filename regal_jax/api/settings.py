@@ -4,7 +4,7 @@ import dataclasses
 import math
 import reprlib
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,18 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Contraction, Objective, contract
-from regal_jax.search import BrkgaConfig
+from regal_jax.search import AnnealingConfig, BrkgaConfig
+from regal_jax.solve import Part, joined_parts
 
-__all__ = ["Settings", "check_pairs", "each"]
+__all__ = ["SEARCHES", "Settings", "check_pairs", "each"]
+
+SEARCHES: Final = {
+    "auto": BrkgaConfig,
+    "brkga": BrkgaConfig,
+    "annealing": AnnealingConfig,
+    "local-search": AnnealingConfig,
+}
+"""The methods that search, and what sets them; all others are heuristics."""
 
 
 def _as_key(key: Any) -> tuple[jax.Array, int | None]:
@@ -30,6 +39,12 @@ def _as_key(key: Any) -> tuple[jax.Array, int | None]:
     raise ConfigError(f"key: give a seed or jax.random.key(seed), got {key!r}")
 
 
+def _default_config(method: str) -> BrkgaConfig | AnnealingConfig:
+    if method == "local-search":
+        return AnnealingConfig.local_search()
+    return SEARCHES.get(method, BrkgaConfig)()
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Settings:
     """Arguments of `optimize`, in the form that the rest works with."""
@@ -41,7 +56,7 @@ class Settings:
     method: str
     warm_start: bool
     contract: bool
-    config: BrkgaConfig
+    config: BrkgaConfig | AnnealingConfig
     target: float | None
     stall: int | None
     time_limit: float | None
@@ -58,7 +73,7 @@ class Settings:
         policy: str | None,
         warm_start: bool,
         contract: bool,
-        config: BrkgaConfig | None,
+        config: BrkgaConfig | AnnealingConfig | None,
         target: float | None,
         stall: int | None,
         time_limit: float | None,
@@ -73,12 +88,14 @@ class Settings:
             raise ConfigError(f"objective: unknown {objective!r}; use one of {', '.join(Objective)}")
         if isinstance(evaluations, bool) or not isinstance(evaluations, (int, np.integer)) or evaluations < 1:
             raise ConfigError(f"evaluations: must be a whole number of at least 1, got {evaluations!r}")
-        if method != "brkga" and method not in HEURISTICS:
-            raise ConfigError(f"method: unknown {method!r}; use one of brkga, {', '.join(HEURISTICS)}")
+        if method not in SEARCHES and method not in HEURISTICS:
+            names = ", ".join([*SEARCHES, *HEURISTICS])
+            raise ConfigError(f"method: unknown {method!r}; use one of {names}")
         if policy is not None:
             raise ConfigError(f"policy: unknown {policy!r}; only None is there yet")
-        if config is not None and not isinstance(config, BrkgaConfig):
-            raise ConfigError(f"config: give a BrkgaConfig, got {config!r}")
+        kind = SEARCHES.get(method, BrkgaConfig)
+        if config is not None and not isinstance(config, kind):
+            raise ConfigError(f"config: {method} is set by a {kind.__name__}, got {config!r}")
         for name, value in (("target", target), ("time_limit", time_limit)):
             if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
                 raise ConfigError(f"{name}: must be a number of zero or more, got {value!r}")
@@ -93,12 +110,24 @@ class Settings:
             method=method,
             warm_start=warm_start,
             contract=contract,
-            config=config or BrkgaConfig(),
+            config=config or _default_config(method),
             target=target,
             stall=stall,
             time_limit=time_limit,
             progress=progress,
         )
+
+    @property
+    def searches(self) -> bool:
+        """Is the method a search? Otherwise it is a heuristic."""
+        return self.method in SEARCHES
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The searches that share the budget."""
+        if self.method == "auto" and isinstance(self.config, BrkgaConfig):
+            return joined_parts(self.objective, self.config)
+        return (Part(1.0, self.config),)
 
     def contraction(self, graph: ComputationGraph, cluster: Cluster) -> Contraction:
         """Of ``graph``; with care for its memory where that counts."""

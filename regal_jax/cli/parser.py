@@ -121,7 +121,8 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         "--method",
         default="brkga",
         metavar="NAME",
-        help="brkga, or a heuristic: critical-path, ...; an unknown one lists them",
+        help="brkga, annealing, local-search, auto (joins them), or a heuristic: critical-path, ...; "
+        "an unknown one lists them",
     )
     parser.add_argument("--policy", choices=("none",), default="none", help="guide of the search")
     parser.add_argument(

@@ -3,6 +3,7 @@
 from regal_jax.search.brkga import Brkga, FitnessFn, SampleFn, brkga
 from regal_jax.search.config import BiasFunction, BrkgaConfig
 from regal_jax.search.draws import TransformedProposal, UniformProposal, expand, random_keys
+from regal_jax.search.local import Annealing, AnnealingConfig, AnnealingParams, MoveFn, anneal
 from regal_jax.search.loop import (
     Incumbent,
     Inputs,
@@ -18,6 +19,9 @@ from regal_jax.search.loop import (
 from regal_jax.search.run import Progress, SearchResult, Stopping, run
 
 __all__ = [
+    "Annealing",
+    "AnnealingConfig",
+    "AnnealingParams",
     "BiasFunction",
     "Brkga",
     "BrkgaConfig",
@@ -25,6 +29,7 @@ __all__ = [
     "Incumbent",
     "Inputs",
     "Limits",
+    "MoveFn",
     "Progress",
     "SampleFn",
     "SearchResult",
@@ -34,6 +39,7 @@ __all__ = [
     "TransformedProposal",
     "UniformProposal",
     "WarmStart",
+    "anneal",
     "brkga",
     "expand",
     "improve",

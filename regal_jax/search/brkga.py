@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
 from regal_jax.errors import ConfigError
+from regal_jax.search.checks import check_keys, check_warm, evaluate
 from regal_jax.search.config import BrkgaConfig
 from regal_jax.search.draws import TransformedProposal, distinct, expand, numbered, seeds_of, words
 from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
@@ -222,14 +222,7 @@ class Brkga:
         self, inputs: Inputs, genes: Any, incumbent: Incumbent | None
     ) -> tuple[jax.Array, Incumbent]:
         """Fitness ``[B, Q]`` of ``genes [B, Q, ...]``, and the incumbent after them."""
-        fitness = self.fitness_fn(inputs.problem, genes)
-        expected = jax.tree.leaves(genes)[0].shape[:2]
-        if fitness.shape != expected or fitness.dtype != jnp.float32:
-            raise ConfigError(
-                f"fitness_fn: returned {fitness.dtype}{list(fitness.shape)}; return float32{list(expected)}, "
-                "one number an individual"
-            )
-        fitness = jnp.where(jnp.isnan(fitness), jnp.inf, fitness)
+        fitness = evaluate(self.fitness_fn, inputs.problem, genes)
         return fitness, improve(incumbent, genes, fitness)
 
     @jax.named_scope("selection")
@@ -350,14 +343,10 @@ def brkga(
       ([4980], True)
     """
     config = BrkgaConfig() if config is None else config
-    if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) or keys.ndim != 1 or not keys.size:
-        raise ConfigError(
-            f"keys: got {keys.dtype}{list(keys.shape)}; give one typed key an instance, "
-            "for instance jax.random.split(jax.random.key(0), B)"
-        )
+    check_keys(keys)
     fitted = config.fit(stopping.evaluations)
     if warm is not None:
-        _check_warm(warm, params, keys, sample_fn, config)
+        check_warm(warm, params, keys, sample_fn, config.first_evaluations)
         w = fitted.first_evaluations
         warm = WarmStart(jax.tree.map(lambda x: x[:, :w], warm.genes), warm.count)
     searcher = Brkga(fitness_fn, sample_fn, fitted)
@@ -370,24 +359,3 @@ def brkga(
         chunk=chunk,
         mesh=mesh,
     )
-
-
-def _check_warm(
-    warm: WarmStart, params: Any, keys: jax.Array, sample_fn: SampleFn, config: BrkgaConfig
-) -> None:
-    draw = jax.vmap(sample_fn, (None if params is None else 0, 0))
-    drawn = jax.tree.map(lambda x: (*x.shape, str(x.dtype)), jax.eval_shape(draw, params, keys))
-    given = jax.tree.map(lambda x: (x.shape[0], *x.shape[2:], str(x.dtype)), warm.genes)
-    if drawn != given:
-        raise ConfigError(f"warm: genes [B, ...] are {given}, the proposal draws {drawn}; encode them alike")
-    widths = {x.shape[1] for x in jax.tree.leaves(warm.genes)}
-    if len(widths) > 1 or max(widths) > config.first_evaluations:
-        raise ConfigError(
-            f"warm: {sorted(widths)} individuals an instance; give the same number for every leaf, at most "
-            f"{config.first_evaluations} (islands * population)"
-        )
-    count = np.asarray(warm.count)
-    if count.shape != keys.shape or (count < 0).any() or (count > max(widths)).any():
-        raise ConfigError(
-            f"warm: count is {count.tolist()}; give one number from 0 to {max(widths)} an instance"
-        )

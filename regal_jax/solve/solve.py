@@ -7,11 +7,12 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from regal_jax.encoding import Proposal, gene_shapes, quantiles
+from regal_jax.encoding import PlanMoves, Proposal, gene_shapes, quantiles
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
 from regal_jax.search import (
+    AnnealingConfig,
     Brkga,
     BrkgaConfig,
     FitnessFn,
@@ -24,6 +25,7 @@ from regal_jax.search import (
     TransformedProposal,
     UniformProposal,
     WarmStart,
+    anneal,
     brkga,
     run_traced,
 )
@@ -55,7 +57,7 @@ def solve(
     *,
     objective: Objective | str = Objective.MAKESPAN,
     proposal: Proposal | None = None,
-    config: BrkgaConfig | None = None,
+    config: BrkgaConfig | AnnealingConfig | None = None,
     implementation: str | None = None,
     warm: WarmStart | None = None,
     callback: Callable[[Progress], Any] | None = None,
@@ -66,10 +68,11 @@ def solve(
     Args:
       problem: ``B`` graphs.
       keys: ``[B]`` typed keys, consumed.
-      stopping: When to stop. A budget that does not pay for the population gets a smaller one.
+      stopping: When to stop. A budget that does not pay for the population gets a smaller one, and one that
+        does not pay for the starts of all chains fewer chains.
       objective: What to minimise.
-      proposal: What first populations and mutants are drawn from; uniform by default.
-      config: Of the BRKGA.
+      proposal: What first populations, mutants and starts of chains are drawn from; uniform by default.
+      config: Its class says which search it is: BRKGA, which is the default, or annealing.
       implementation: Of the simulator, as in `regal_jax.simulate.simulate`.
       warm: Individuals to begin with.
       callback: As in `regal_jax.search.run`.
@@ -78,18 +81,17 @@ def solve(
     Raises:
       ConfigError: Settings, keys or warm starts that cannot be.
     """
-    return brkga(
-        _fitness(Objective(objective), implementation),
-        problem,
-        keys,
-        stopping,
-        sample_fn=sampler(problem, proposal),
-        params=proposal,
-        config=config,
-        warm=warm,
-        callback=callback,
-        mesh=mesh,
-    )
+    options: dict[str, Any] = {
+        "sample_fn": sampler(problem, proposal),
+        "params": proposal,
+        "warm": warm,
+        "callback": callback,
+        "mesh": mesh,
+    }
+    fitness_fn = _fitness(Objective(objective), implementation)
+    if isinstance(config, AnnealingConfig):
+        return anneal(fitness_fn, problem, keys, stopping, move_fn=PlanMoves(), config=config, **options)
+    return brkga(fitness_fn, problem, keys, stopping, config=config, **options)
 
 
 def solve_traced(

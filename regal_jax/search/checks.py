@@ -1,0 +1,56 @@
+"""What every searcher asks of its keys, its warm starts and the fitness function."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regal_jax.errors import ConfigError
+from regal_jax.search.loop import WarmStart
+
+__all__ = ["check_keys", "check_warm", "evaluate"]
+
+
+def check_keys(keys: jax.Array) -> None:
+    """Refuses what is not one typed key an instance."""
+    if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) or keys.ndim != 1 or not keys.size:
+        raise ConfigError(
+            f"keys: got {keys.dtype}{list(keys.shape)}; give one typed key an instance, "
+            "for instance jax.random.split(jax.random.key(0), B)"
+        )
+
+
+def check_warm(
+    warm: WarmStart, params: Any, keys: jax.Array, sample_fn: Callable[..., Any], most: int | None
+) -> None:
+    """Refuses warm starts in other shapes than the proposal's draws, or more than ``most`` an instance."""
+    draw = jax.vmap(sample_fn, (None if params is None else 0, 0))
+    drawn = jax.tree.map(lambda x: (*x.shape, str(x.dtype)), jax.eval_shape(draw, params, keys))
+    given = jax.tree.map(lambda x: (x.shape[0], *x.shape[2:], str(x.dtype)), warm.genes)
+    if drawn != given:
+        raise ConfigError(f"warm: genes [B, ...] are {given}, the proposal draws {drawn}; encode them alike")
+    widths = {x.shape[1] for x in jax.tree.leaves(warm.genes)}
+    if len(widths) > 1 or (most is not None and max(widths) > most):
+        limit = "" if most is None else f", at most {most} (islands * population)"
+        raise ConfigError(
+            f"warm: {sorted(widths)} individuals an instance; give the same number for every leaf{limit}"
+        )
+    count = np.asarray(warm.count)
+    if count.shape != keys.shape or (count < 0).any() or (count > max(widths)).any():
+        raise ConfigError(
+            f"warm: count is {count.tolist()}; give one number from 0 to {max(widths)} an instance"
+        )
+
+
+def evaluate(fitness_fn: Callable[[Any, Any], jax.Array], problem: Any, genes: Any) -> jax.Array:
+    """``[B, Q]`` float32, fitness of ``genes [B, Q, ...]``; NaN becomes ``+inf``."""
+    fitness = fitness_fn(problem, genes)
+    expected = jax.tree.leaves(genes)[0].shape[:2]
+    if fitness.shape != expected or fitness.dtype != jnp.float32:
+        raise ConfigError(
+            f"fitness_fn: returned {fitness.dtype}{list(fitness.shape)}; return float32{list(expected)}, "
+            "one number an individual"
+        )
+    return jnp.where(jnp.isnan(fitness), jnp.inf, fitness)

@@ -1,0 +1,203 @@
+"""Methods that are neither plain BRKGA nor a heuristic: annealing, local search, and what joins them."""
+
+import dataclasses
+import importlib
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from regal_jax import AnnealingConfig, BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
+from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError
+from regal_jax.heuristics import heuristic_plans
+from regal_jax.objective import fitness
+from regal_jax.plan import Objective
+from regal_jax.problem import make_problem
+from regal_jax.search import Status, Stopping
+from regal_jax.solve import Part, joined_parts, solve_in_parts
+
+solve = importlib.import_module("regal_jax.solve.solve")
+TWO = Cluster.uniform(2)
+METHODS = ["auto", "annealing", "local-search"]
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    return [generate("layered", n, seed=seed) for n, seed in ((12, 0), (20, 1), (13, 2))]
+
+
+def same(a, b):
+    np.testing.assert_array_equal(a.placement, b.placement)
+    np.testing.assert_array_equal(a.timeline.op, b.timeline.op)
+    assert a.provenance["evaluations"] == b.provenance["evaluations"]
+    assert a.provenance["history"] == b.provenance["history"]
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+@every_method
+def test_no_worse_than_any_heuristic(graphs, method, objective):
+    for plan, graph in zip(
+        optimize_many(graphs, TWO, method=method, objective=objective, evaluations=150, progress=False),
+        graphs,
+        strict=True,
+    ):
+        plan.verify(graph)
+        assert plan.sort_key <= min(p.sort_key for p in heuristic_plans(graph, TWO, objective))
+        assert plan.provenance["method"] == method
+
+
+@every_method
+def test_company_changes_nothing_and_the_same_key_gives_the_same_plan(graphs, method):
+    options = {"method": method, "evaluations": 300, "key": 5, "progress": False}
+    together = optimize_many(graphs, TWO, **options)
+    for plan, graph in zip(together, graphs, strict=True):
+        same(plan, optimize(graph, TWO, **options))
+    other = optimize(graphs[1], TWO, **{**options, "key": 6, "warm_start": False})
+    mine = optimize(graphs[1], TWO, **options, warm_start=False)
+    assert other.timeline.op.tolist() != mine.timeline.op.tolist()
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+@pytest.mark.parametrize("evaluations", [1, 2, 9, 10, 99, 101, 130, 1234])
+def test_all_parts_together_keep_the_budget(graphs, evaluations, objective, monkeypatch):
+    counted = []
+
+    def counting(problem, genes):
+        jax.debug.callback(lambda x: counted.append(x.shape[1]), genes["priority"])
+        return fitness(problem, genes, objective)
+
+    monkeypatch.setattr(solve, "_fitness", lambda *_: counting)
+    plan = optimize(graphs[0], TWO, method="auto", objective=objective, evaluations=evaluations)
+    jax.effects_barrier()
+    assert sum(counted) == plan.provenance["evaluations"] <= evaluations
+    # One chain: nothing is left over.
+    assert plan.provenance["evaluations"] == evaluations
+    history = plan.provenance["history"]
+    assert history["evaluations"] == sorted(history["evaluations"])
+    assert history["evaluations"][-1] == evaluations
+    assert history["best"] == sorted(history["best"], reverse=True)
+
+
+@every_method
+def test_one_op_on_one_device(method):
+    builder = GraphBuilder("one")
+    builder.add_op("only", runtime=2.0)
+    assert optimize(builder.build(), Cluster.uniform(1), method=method, evaluations=120).makespan == 2.0
+
+
+@every_method
+def test_search_improves_on_a_random_start(method):
+    graph = generate("erdos-renyi", 40, seed=0)
+    few = optimize(graph, TWO, method=method, evaluations=20, warm_start=False)
+    many = optimize(graph, TWO, method=method, evaluations=2000, warm_start=False)
+    assert many.makespan < few.makespan
+
+
+def test_a_target_stops_all_parts(graphs):
+    reach = optimize(graphs[1], TWO, evaluations=100).makespan
+    plan = optimize(graphs[1], TWO, method="auto", evaluations=10**6, target=reach)
+    assert plan.provenance["stopped"] == "target"
+    assert plan.provenance["evaluations"] < 10**6
+
+
+def test_a_time_limit_is_for_all_parts(graphs):
+    plan = optimize(graphs[1], TWO, method="auto", evaluations=10**8, time_limit=1.0)
+    assert plan.provenance["stopped"] == "time"
+    plan.verify(graphs[1])
+
+
+def parts_of(graphs, stopping, parts, **options):
+    problem = make_problem(graphs, TWO)
+    return solve_in_parts(
+        problem, jax.random.split(jax.random.key(0), len(graphs)), stopping, parts, **options
+    )
+
+
+PARTS = (Part(0.5, BrkgaConfig(20, 4, 3)), Part(1.0, AnnealingConfig()))
+
+
+def test_what_has_finished_stays_as_it_is(graphs):
+    alone = parts_of(graphs, Stopping(400), PARTS)
+    # The first meets its target in the first part, the last one never.
+    early = alone.history_fitness[3]
+    target = np.array([early[0], -1, -1], np.float32)
+    result = parts_of(graphs, Stopping(400, target=target), PARTS)
+    assert result.status == (Status.TARGET, Status.BUDGET, Status.BUDGET)
+    assert result.evaluations[0] <= 20 + 3 * 16
+    assert result.fitness[0] <= early[0]
+    np.testing.assert_array_equal(result.fitness[1:], alone.fitness[1:])
+    np.testing.assert_array_equal(result.evaluations[1:], alone.evaluations[1:])
+    assert (result.history_fitness[-1] == result.fitness).all()
+    assert (result.history_evaluations[-1] == result.evaluations).all()
+
+
+def test_progress_goes_on_from_part_to_part(graphs):
+    told = []
+    result = parts_of(graphs, Stopping(400), PARTS, callback=told.append)
+    assert all((np.diff([p.evaluations[b] for p in told]) >= 0).all() for b in range(3))
+    assert [p.generation for p in told] == sorted({p.generation for p in told})
+    assert told[-1].generation == told[-1].generations
+    assert sum(p.generation == p.generations for p in told) == 1
+    np.testing.assert_array_equal(told[-1].fitness, result.fitness)
+    np.testing.assert_array_equal(told[-1].evaluations, result.evaluations)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("when", ["first part", "second part"])
+def test_ctrl_c_keeps_the_best_so_far(graphs, when, times, monkeypatch):
+    calls = []
+
+    def pressing(problem, genes):
+        calls.append(genes["priority"].shape[1])
+        if calls[-1] == (100 if when == "first part" else 1):
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+        return fitness(problem, genes, Objective.MAKESPAN)
+
+    monkeypatch.setattr(solve, "_fitness", lambda *_: pressing)
+    plan = optimize(graphs[1], TWO, method="auto", evaluations=2000)
+    plan.verify(graphs[1])
+    assert plan.provenance["stopped"] == "interrupted"
+    assert plan.provenance["evaluations"] < 2000
+    if when == "second part":
+        assert plan.provenance["evaluations"] >= 180
+    assert plan.sort_key <= min(p.sort_key for p in heuristic_plans(graphs[1], TWO))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_parts_are_told_in_the_provenance(graphs):
+    plan = optimize(graphs[0], TWO, method="auto", evaluations=50)
+    assert [list(part) for part in plan.provenance["parts"]] == [
+        ["share", "BrkgaConfig"],
+        ["share", "AnnealingConfig"],
+    ]
+    assert "parts" not in optimize(graphs[0], TWO, evaluations=50).provenance
+
+
+def test_settings_must_fit_the_method(graphs):
+    for method, config in (
+        ("brkga", AnnealingConfig()),
+        ("auto", AnnealingConfig()),
+        ("annealing", BrkgaConfig()),
+    ):
+        with pytest.raises(ConfigError, match=f"config: {method} is set by a"):
+            optimize(graphs[0], TWO, method=method, config=config)  # pyright: ignore[reportArgumentType]
+    config = AnnealingConfig(chains=3)
+    plan = optimize(graphs[0], TWO, method="annealing", config=config, evaluations=50)
+    assert plan.provenance["config"] == dataclasses.asdict(config)
+    assert plan.provenance["evaluations"] == 48
+
+
+def test_impossible_parts():
+    with pytest.raises(ConfigError, match="share is 0"):
+        Part(0, BrkgaConfig())
+    with pytest.raises(ConfigError, match="parts: got none"):
+        parts_of([generate("chain", 3, 0)], Stopping(5), ())
+
+
+def test_every_objective_has_its_parts():
+    for objective in Objective:
+        assert joined_parts(objective)[-1].share == 1
