@@ -5,7 +5,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-
 from regal_jax.api.batches import Batch, Share, make_batch
 from regal_jax.api.outcome import fallback, heuristic_plan, searched_plan
 from regal_jax.api.progress import Bar
