@@ -36,8 +36,8 @@ class Policy(nnx.Module):
     layer each, shared by all ops, turn them into logits. Devices have heads of their own, so that a policy
     can tell equal devices apart, and is for one ``D``.
 
-    The output layers start small: an untrained policy chooses the same everywhere, and by
-    `PolicyConfig.initial_bias` close to what plain BRKGA does.
+    The output layers start small: by `PolicyConfig.initial_bias`, what an untrained policy does is close to
+    plain BRKGA.
 
     References:
       REGAL, workshop text, appendix A.3, equation 1; ICLR 2020, section 4.
@@ -116,11 +116,16 @@ class Value(nnx.Module):
 _SMALL = nnx.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
 
 
+_SCALE = 0.1
+"""Small, so that training begins near what plain BRKGA does; but not so small that it sees no features: then
+only the biases learn at first, and they settle on one choice for all ops before the rest has begun."""
+
+
 class _Outputs(nnx.Module):
     """One linear layer a key."""
 
     def __init__(self, keys: int, width: int, bias: np.ndarray, *, rngs: nnx.Rngs) -> None:
-        init = nnx.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal", batch_axis=0)
+        init = nnx.initializers.variance_scaling(_SCALE, "fan_in", "truncated_normal", batch_axis=0)
         self.kernel = nnx.Param(init(rngs.params(), (keys, width, len(bias)), jnp.float32))
         self.bias = nnx.Param(jnp.tile(jnp.asarray(bias, jnp.float32), (keys, 1)))
 
