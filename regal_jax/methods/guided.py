@@ -5,27 +5,26 @@ import time
 from collections.abc import Callable, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.api.batches import Batch, make_batch, share_out
 from regal_jax.api.outcome import searched_plan
-from regal_jax.api.settings import Settings, check_pairs, each, graph_key
+from regal_jax.api.settings import Settings, check_pairs, each
 from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.methods.method import Results
 from regal_jax.plan import Objective, Plan
 from regal_jax.problem import Problem
 from regal_jax.search import BrkgaConfig, Stopping
-from regal_jax.solve import solve
+from regal_jax.solve import graph_keys, solve
 
 __all__ = ["Guided", "ProposalFn"]
 
 ProposalFn = Callable[[Problem, Sequence[ComputationGraph], Sequence[Cluster], jax.Array], Proposal]
 """``(problem of B graphs, graphs, clusters, keys [B]) -> Proposal`` of ``B`` graphs.
 
-The keys are one a graph, made from the graph's content: what depends on its own key alone does not depend on
-the company. The problem may have rows beyond the caller's graphs, copies of the last one.
+The keys are those of the searches, one a graph, made from the graph's content: `regal_jax.solve.propose`
+makes its own from them. What depends on its own key alone does not depend on the company. The problem may have rows beyond the caller's graphs, copies of the last one.
 """
 
 
@@ -71,15 +70,13 @@ class Guided:
         return Results.of([plans[i] for i in range(len(graphs))], seconds)
 
     def _search(self, batch: Batch, settings: Settings) -> dict[int, Plan]:
-        keys = jnp.stack([graph_key(settings.key, graph.content_hash) for graph in batch.graphs])
-        # The search keeps the key that plain BRKGA has: with a uniform proposal the two are the same.
-        guides = jax.vmap(lambda key: jax.random.fold_in(key, np.uint32(1)))(keys)
+        keys = graph_keys(settings.key, batch.graphs)
         result = solve(
             batch.problem,
             keys,
             Stopping(settings.evaluations),
             objective=settings.objective,
-            proposal=self.proposal(batch.problem, batch.graphs, batch.clusters, guides),
+            proposal=self.proposal(batch.problem, batch.graphs, batch.clusters, keys),
             config=self.config,
             mesh=batch.mesh,
         )
