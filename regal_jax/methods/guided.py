@@ -24,7 +24,8 @@ ProposalFn = Callable[[Problem, Sequence[ComputationGraph], Sequence[Cluster], j
 """``(problem of B graphs, graphs, clusters, keys [B]) -> Proposal`` of ``B`` graphs.
 
 The keys are those of the searches, one a graph, made from the graph's content: `regal_jax.solve.propose`
-makes its own from them. What depends on its own key alone does not depend on the company. The problem may have rows beyond the caller's graphs, copies of the last one.
+makes its own from them. What depends on its own key alone does not depend on the company. The problem may
+have rows beyond the caller's graphs, copies of the last one.
 """
 
 
