@@ -36,8 +36,8 @@ class Policy(nnx.Module):
     layer each, shared by all ops, turn them into logits. Devices have heads of their own, so that a policy
     can tell equal devices apart, and is for one ``D``.
 
-    The output layers start small; by `PolicyConfig.initial_bias` an untrained policy leaves most priorities as
-    plain BRKGA draws them.
+    The output layers start small; by `PolicyConfig.initial_bias` an untrained policy leaves most priorities
+    as plain BRKGA draws them.
 
     References:
       REGAL, workshop text, appendix A.3, equation 1; ICLR 2020, section 4.
