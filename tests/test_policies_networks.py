@@ -237,7 +237,9 @@ def test_untrained_policy_leaves_priorities_open_and_places_ops(network):
     np.testing.assert_allclose(first, 0.25, atol=0.2)
     assert (second[:, :12, 2, 0] > 0.7).all()
     assert (second[:, :12, :2, 0] < 0.1).all()
-    config = PolicyConfig(parametrisation="alpha-beta", first=(9, 1), initial_bias=4, initial_affinity_bias=-4)
+    config = PolicyConfig(
+        parametrisation="alpha-beta", first=(9, 1), initial_bias=4, initial_affinity_bias=-4
+    )
     first, second = (jax.nn.softmax(leaf) for leaf in Policy(config, rngs=nnx.Rngs(0))(x))
     assert (first[:, :12, 2, 1] > 0.9).all()
     assert (second[:, :12, 2, 0] > 0.8).all()
