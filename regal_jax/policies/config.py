@@ -149,6 +149,7 @@ class PolicyConfig:
     share_rounds: bool = False
     initial_bias: float = 1.0
     initial_affinity_bias: float = -1.0
+    initial_scale: float = 4.0
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -161,7 +162,7 @@ class PolicyConfig:
         for field in ("uniform", "share_rounds"):
             if not isinstance(getattr(self, field), bool):
                 raise ConfigError(f"policy: {field} is {getattr(self, field)!r}; give true or false")
-        for field in ("initial_bias", "initial_affinity_bias"):
+        for field in ("initial_bias", "initial_affinity_bias", "initial_scale"):
             (bias,) = _numbers(field, [getattr(self, field)])
             set_(self, field, bias)
         for i, field in enumerate(("first", "second")):

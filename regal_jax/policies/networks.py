@@ -55,8 +55,8 @@ class Policy(nnx.Module):
         self.network = network(config, rngs=rngs)
         keys, width = config.num_devices + 1, config.width
         self.hidden = nnx.Linear(width, keys * 2 * width, rngs=rngs)
-        self.first = _Outputs(width, _initial(config, config.first, True), rngs=rngs)
-        self.second = _Outputs(width, _initial(config, config.second, False), rngs=rngs)
+        self.first = _Outputs(width, _initial(config, config.first, True), config.initial_scale, rngs=rngs)
+        self.second = _Outputs(width, _initial(config, config.second, False), _SCALE, rngs=rngs)
 
     def __call__(self, features: GraphFeatures) -> Logits:
         """The logits of ``B`` graphs.
@@ -124,8 +124,8 @@ only the biases learn at first, and they settle on one choice for all ops before
 class _Outputs(nnx.Module):
     """One linear layer a key."""
 
-    def __init__(self, width: int, bias: np.ndarray, *, rngs: nnx.Rngs) -> None:
-        init = nnx.initializers.variance_scaling(_SCALE, "fan_in", "truncated_normal", batch_axis=0)
+    def __init__(self, width: int, bias: np.ndarray, scale: float, *, rngs: nnx.Rngs) -> None:
+        init = nnx.initializers.variance_scaling(scale, "fan_in", "truncated_normal", batch_axis=0)
         self.kernel = nnx.Param(init(rngs.params(), (len(bias), width, bias.shape[1]), jnp.float32))
         self.bias = nnx.Param(jnp.asarray(bias))
 
