@@ -132,6 +132,8 @@ class PolicyConfig:
         no affinity is better than another, and what breaks the tie is how much placements differ between
         actions: little, if every action leaves them to chance. (A search with an arbitrary placement in its
         proposal is hardly worse than the uniform one.)
+      initial_scale: Variance of the output weights for means (alphas), in units of one over the width. More
+        of it is more of a tie broken: ops that look alike begin with a common device.
 
     Raises:
       ConfigError: A value that cannot be.
