@@ -124,38 +124,45 @@ class _Run:
 
     def all(self, tensorboard: bool) -> TrainResult:
         """Every step that is left."""
-        o, learner = self._config.optimizer, self._learner
-        checkpoints = Checkpoints(self._out / "checkpoints")
-        state, notes = checkpoints.restore(learner.init()) or (learner.init(), {})
-        state = self._put(state)
-        begun = int(state.step)
-        bar = _bar(self._progress, "train", o.steps, begun)
-        with Record(self._out, begun, tensorboard=tensorboard) as record, bar, first_interrupt_waits() as stop:
-            if not notes:
-                notes = self._validate(state, {}, record, bar)
-            for step in range(begun, o.steps):
-                state = self._step(state, step, record, bar)
-                last = step + 1 == o.steps or stop()
-                if (step + 1) % o.validate_every == 0 or step + 1 == o.steps:
-                    notes = self._validate(state, notes, record, bar)
-                if (step + 1) % o.checkpoint_every == 0 or last:
-                    checkpoints.save(state, notes)
-                if stop():
-                    break
-        checkpoints.close()
+        with Checkpoints(self._out / "checkpoints") as checkpoints:
+            state, notes = checkpoints.restore(self._learner.init()) or (self._learner.init(), {})
+            state = self._put(state)
+            begun = int(state.step)
+            # Without a checkpoint the validation before the first step is made again, too.
+            last = begun if notes else -1
+            bar = _bar(self._progress, "train", self._config.optimizer.steps, begun)
+            with Record(self._out, last, tensorboard=tensorboard) as record, bar:
+                state, notes = self._loop(state, notes, checkpoints, record, bar)
         steps = int(state.step)
         policy = load_policy(self._out / "policy.safetensors")
         best = Validation(**notes["best"])
-        return TrainResult(policy, best, notes["best_step"], steps, steps == o.steps)
+        return TrainResult(policy, best, notes["best_step"], steps, steps == self._config.optimizer.steps)
+
+    def _loop(
+        self, state: TrainState, notes: dict[str, Any], checkpoints: Checkpoints, record: Record, bar: Any
+    ) -> tuple[TrainState, dict[str, Any]]:
+        o = self._config.optimizer
+        with first_interrupt_waits() as stop:
+            if not notes:
+                notes = self._validate(state, {}, record, bar)
+            for step in range(int(state.step), o.steps):
+                state = self._step(state, step, record, bar)
+                if (step + 1) % o.validate_every == 0 or step + 1 == o.steps:
+                    notes = self._validate(state, notes, record, bar)
+                if (step + 1) % o.checkpoint_every == 0 or step + 1 == o.steps or stop():
+                    checkpoints.save(state, notes)
+                if stop():
+                    break
+        return state, notes
 
     def _step(self, state: TrainState, step: int, record: Record, bar: Any) -> TrainState:
-        pool = self._pools[self._choose(step)]
+        number = self._choose(step)
         began = time.perf_counter()
-        state, metrics = train_step(self._learner, self._mesh, state, pool, self._key)
+        state, metrics = train_step(self._learner, self._mesh, state, self._pools[number], self._key)
         values = {name: float(value) for name, value in metrics._asdict().items()}
         seconds = time.perf_counter() - began
         if (step + 1) % self._config.optimizer.log_every == 0:
-            record.add("train", step + 1, {**values, "pool": self._pools.index(pool), "seconds": seconds})
+            record.add("train", step + 1, {**values, "pool": number, "seconds": seconds})
         bar.set_postfix(better=f"{100 * values['improvement']:.1f}%", refresh=False)
         bar.update(1)
         return state
@@ -209,7 +216,9 @@ def _claim(
         try:
             old = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
-            raise FormatError(f"{path}: damaged; take another folder, or remove this one") from None
+            old = None
+        if not isinstance(old, dict):
+            raise FormatError(f"{path}: damaged; take another folder, or remove this one")
         if old != document:
             changed = [name for name in document if old.get(name) != document[name]]
             raise ConfigError(
