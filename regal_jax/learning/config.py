@@ -151,8 +151,8 @@ class OptimizerConfig:
         _above(self, "optimizer", learning_rate=0, clip=0, worst=1)
         if self.baseline is Baseline.LEAVE_ONE_OUT and self.samples < 2:
             raise ConfigError(
-                "optimizer.samples: is 1, but the baseline leave-one-out needs 2 actions a graph at least; raise "
-                'it, or set baseline = "learned"'
+                "optimizer.samples: is 1, but the baseline leave-one-out needs 2 actions a graph at least; "
+                'raise it, or set baseline = "learned"'
             )
 
 
@@ -174,11 +174,11 @@ class TrainConfig:
     """
 
     seed: int = 0
-    task: TaskConfig = TaskConfig()
-    data: DataConfig = DataConfig()
-    policy: PolicyConfig = PolicyConfig()
-    search: BrkgaConfig = BrkgaConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
+    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    policy: PolicyConfig = dataclasses.field(default_factory=PolicyConfig)
+    search: BrkgaConfig = dataclasses.field(default_factory=BrkgaConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
         _whole(self, "", seed=0)

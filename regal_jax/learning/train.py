@@ -191,7 +191,8 @@ def _mesh(batch: int, devices: Sequence[Any] | None) -> Mesh:
     if devices is not None:
         if not len(devices) or batch % len(devices):
             raise ConfigError(
-                f"devices: a batch of {batch} graphs does not divide among {len(devices)}; change optimizer.batch"
+                f"devices: a batch of {batch} graphs does not divide among {len(devices)}; "
+                "change optimizer.batch"
             )
         return Mesh(np.array(devices), (AXIS,))
     devices = jax.devices()
@@ -222,7 +223,8 @@ def _claim(
         if old != document:
             changed = [name for name in document if old.get(name) != document[name]]
             raise ConfigError(
-                f"{out}: holds a run with other {' and '.join(changed)}; take another folder, or give the same ones"
+                f"{out}: holds a run with other {' and '.join(changed)}; take another folder, or give the "
+                "same ones"
             )
         return
     temporary = path.with_suffix(".tmp")
