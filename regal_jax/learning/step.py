@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,10 @@ from regal_jax.solve import keys_of, solve_traced
 
 __all__ = ["AXIS", "Learner", "Metrics", "TrainState", "rollout", "train_step"]
 
-AXIS = "graphs"
+AXIS: Final = "graphs"
 """Name of the mesh's axis, along which the graphs of a batch are spread."""
+_NOISE: Final = 1e-5
+"""Advantages that differ by less are rounding errors of equal rewards, and are not blown up."""
 
 
 class Metrics(NamedTuple):
@@ -117,7 +119,8 @@ class Learner:
             o.steps,
             o.learning_rate / 10,
         )
-        return jnp.asarray(rate(step), jnp.float32)
+        with jax.numpy_dtype_promotion("standard"):
+            return jnp.asarray(rate(step), jnp.float32)
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam on clipped gradients."""
@@ -132,8 +135,10 @@ class Learner:
 
     def update(self, gradient: Any, optimizer: Any, weights: Any) -> tuple[Any, Any]:
         """New weights, and the new state of the optimizer."""
-        changes, optimizer = self.optimizer().update(gradient, optimizer, weights)
-        return optax.apply_updates(weights, changes), optimizer
+        # Optax mixes types, which the program around us may have forbidden.
+        with jax.numpy_dtype_promotion("standard"):
+            changes, optimizer = self.optimizer().update(gradient, optimizer, weights)
+            return optax.apply_updates(weights, changes), optimizer
 
     def policy(self, state: TrainState) -> Policy:
         """The policy with the weights of ``state``."""
@@ -226,7 +231,7 @@ def _step(
     mask = batch.features.node_mask
     choices = _whole(mask.sum(axis=1) * (2 * actions.shape[-1]), shards).astype(jnp.float32).mean()
     # Per choice, as the entropy is: then one weight of that serves graphs of all sizes.
-    standard = advantages / ((spread + 1e-8) * choices)
+    standard = advantages / (jnp.maximum(spread, _NOISE) * choices)
     bonus = o.entropy + (o.entropy_end - o.entropy) * state.step.astype(jnp.float32) / o.steps
     slope, nats = jax.grad(_loss, has_aux=True)(logits, actions, standard, mask, bonus)
     gradient = lax.pmean(pull(slope)[0], AXIS)
