@@ -1,18 +1,20 @@
 """Tiny graphs and settings for the tests of training."""
 
-import dataclasses
+import signal
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.learning import OptimizerConfig, TaskConfig, TrainConfig, train
 from regal_jax.learning.pool import Pool, make_pools
+from regal_jax.learning.record import Record
 from regal_jax.policies import PolicyConfig
 from regal_jax.search import BrkgaConfig
 
-__all__ = ["GRAPHS", "HELD_OUT", "fast_on_first", "one_device", "pool_of", "tiny_config", "with_optimizer"]
+__all__ = ["GRAPHS", "HELD_OUT", "fast_on_first", "one_device", "pool_of", "stopped_after", "tiny_config"]
 
 
 def fast_on_first(ops: int, seed: int) -> ComputationGraph:
@@ -39,11 +41,6 @@ def tiny_config(**optimizer: Any) -> TrainConfig:
     )
 
 
-def with_optimizer(config: TrainConfig, **changes: Any) -> TrainConfig:
-    """``config`` with other settings of its optimizer."""
-    return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, **changes))
-
-
 def one_device(config: TrainConfig, out: Any, **options: Any) -> Any:
     """A run on the first device."""
     options = {"progress": False, "devices": jax.devices()[:1], **options}
@@ -55,3 +52,18 @@ def pool_of(config: TrainConfig, graphs: Any = GRAPHS) -> Pool:
     cluster = config.task.cluster(config.policy.num_devices)
     ((_, pool),) = make_pools(graphs, cluster, config.policy.feature_config, 1)
     return pool
+
+
+def stopped_after(step: int, config: TrainConfig, out: Any) -> None:
+    """A run on the first device that meets a Ctrl-C after ``step``."""
+    add = Record.add
+
+    def pressing(self: Record, kind: str, at: int, values: dict[str, float]) -> None:
+        add(self, kind, at, values)
+        if kind == "train" and at == step:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Record, "add", pressing)
+        result = one_device(config, out)
+    assert (result.finished, result.steps) == (False, step)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from regal_jax.learning.config import Baseline, TrainConfig
 from regal_jax.learning.pool import Pool, rows
-from regal_jax.learning.reinforce import leave_one_out, reinforce_loss, reward
+from regal_jax.learning.reinforce import leave_one_out, reinforce_loss, reward, standardised
 from regal_jax.policies import (
     Logits,
     Policy,
@@ -30,8 +30,6 @@ __all__ = ["AXIS", "Learner", "Metrics", "TrainState", "rollout", "train_step"]
 
 AXIS: Final = "graphs"
 """Name of the mesh's axis, along which the graphs of a batch are spread."""
-_NOISE: Final = 1e-5
-"""Advantages that differ by less are rounding errors of equal rewards, and are not blown up."""
 
 
 class Metrics(NamedTuple):
@@ -226,12 +224,12 @@ def _step(
     actions, fitness = rollout(learner, batch, logits, table, act)
     rewards = jax.vmap(reward, (1, 0, None), 1)(fitness, batch.reference, o.worst)
     values, pull_value = _values(learner, state, batch)
-    advantages = rewards - values if learner.learns_value else jax.vmap(leave_one_out, 1, 1)(rewards)
+    advantages = rewards - values[None] if learner.learns_value else jax.vmap(leave_one_out, 1, 1)(rewards)
     spread = jnp.sqrt((_whole(advantages, shards) ** 2).mean())
     mask = batch.features.node_mask
     choices = _whole(mask.sum(axis=1) * (2 * actions.shape[-1]), shards).astype(jnp.float32).mean()
     # Per choice, as the entropy is: then one weight of that serves graphs of all sizes.
-    standard = advantages / (jnp.maximum(spread, _NOISE) * choices)
+    standard = standardised(advantages, spread) / choices
     bonus = o.entropy + (o.entropy_end - o.entropy) * state.step.astype(jnp.float32) / o.steps
     slope, nats = jax.grad(_loss, has_aux=True)(logits, actions, standard, mask, bonus)
     gradient = lax.pmean(pull(slope)[0], AXIS)
@@ -247,7 +245,7 @@ def _step(
         improvement=1 + rewards.mean(),
         matched=(rewards >= -1).astype(jnp.float32).mean(),
         entropy=_whole(nats, shards).mean(),
-        gradient=optax.global_norm(gradient),
+        gradient=optax.tree.norm(gradient),
         spread=spread,
         value_error=(_whole(error, shards) ** 2).mean() if learner.learns_value else jnp.float32(0),
         learning_rate=learner.schedule(state.step),

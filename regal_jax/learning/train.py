@@ -103,12 +103,15 @@ class _Run:
         self._config, self._out, self._progress = config, out, progress
         self._mesh = _mesh(config.optimizer.batch, devices)
         self._learner = Learner(config, implementation)
-        out.mkdir(parents=True, exist_ok=True)
-        _claim(out, config, graphs, validation)
         cluster = config.task.cluster(config.policy.num_devices)
         features, most = config.policy.feature_config, config.optimizer.pools
-        self._pools = self._ready([p for _, p in make_pools(graphs, cluster, features, most)], "references")
-        held_out = [p for _, p in make_pools(validation, cluster, features, most)]
+        pools, held_out = (
+            [pool for _, pool in make_pools(chosen, cluster, features, most)]
+            for chosen in (graphs, validation)
+        )
+        # Not before all is known to be well: the folder then belongs to this run.
+        _claim(out, config, graphs, validation)
+        self._pools = self._ready(pools, "references")
         self._validation = self._ready(held_out, "validation references")
         self._key, self._validation_key = self._put(jax.random.split(jax.random.key(config.seed)))
 
@@ -213,6 +216,7 @@ def _claim(
     ]
     document = {"config": config.as_document(), "graphs": digests[0], "validation": digests[1]}
     path = out / "config.json"
+    out.mkdir(parents=True, exist_ok=True)
     if path.exists():
         try:
             old = json.loads(path.read_text(encoding="utf-8"))
