@@ -1,5 +1,7 @@
 """A run that is killed, interrupted or tampered with: it ends as if nothing had been, or says what is wrong."""
 
+import dataclasses
+import gc
 import json
 import os
 import pathlib
@@ -80,23 +82,12 @@ def test_killed_at_any_moment_it_ends_the_same(whole, tmp_path):
         command = [sys.executable, str(TESTS / "learning_run.py"), str(folder), *where]
         return subprocess.run(command, env=environment, capture_output=True, text=True)
 
-    moments = [
-        "references:1",
-        "references:1",
-        "validation:0",
-        "train:3",
-        "save:4",
-        "train:7",
-        "save:8",
-        "train:10",
-    ]
+    moments = ["references:1", "train:3", "save:4", "train:10"]
     for moment in moments:
         done = run(moment)
         assert done.returncode == -signal.SIGKILL, (moment, done.stderr)
     done = run()
     assert done.returncode == 0, done.stderr
-    same_outcome(whole, folder, tiny_config())
-    assert run("train:1").returncode == 0
     same_outcome(whole, folder, tiny_config())
 
 
@@ -177,14 +168,14 @@ def test_a_checkpoint_of_another_version(saved, monkeypatch):
     [PolicyConfig(rounds=1, width=5), PolicyConfig(rounds=2, width=4), PolicyConfig(num_devices=3, width=4)],
 )
 def test_a_checkpoint_of_another_network(saved, policy):
-    import dataclasses
-
     with pytest.raises(FormatError, match="does not fit this run") as error:
         restored(saved, dataclasses.replace(tiny_config(), policy=policy))
     assert "\n" not in str(error.value)
 
 
-def test_a_truncated_checkpoint(saved):
+def test_a_truncated_checkpoint(saved, monkeypatch):
+    # Orbax leaves what it was reading when a read failed to the garbage collector, which complains.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     files = sorted(p for p in saved.rglob("*") if p.is_file() and p.stat().st_size > 0)
     assert len(files) > 3
     refused = 0
@@ -200,3 +191,4 @@ def test_a_truncated_checkpoint(saved):
         path.write_bytes(whole)
     assert refused >= 2
     assert restored(saved) is not None
+    gc.collect()
