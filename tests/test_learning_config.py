@@ -93,7 +93,7 @@ def test_names_and_numbers_of_numpy_become_plain():
         ("optimizer", {"entropy": -1}, "optimizer.entropy: is -1.0; give a number of at least 0"),
         ("optimizer", {"worst": 1.0}, "optimizer.worst: is 1.0; give a number above 1"),
         ("optimizer", {"samples": 1}, "optimizer.samples: is 1, but the baseline leave-one-out needs 2"),
-        ("optimizer", {"baseline": "none"}, "optimizer.baseline: is 'none'; use one of leave-one-out, learned"),
+        ("optimizer", {"baseline": "none"}, "optimizer.baseline: is 'none'; use one of leave-one-out,"),
         ("optimizer", {"baseline": 3}, "optimizer.baseline: is 3; give a text"),
         ("task", {"objective": "speed"}, "task.objective: is 'speed'; use one of makespan"),
         ("task", {"memory": "much"}, "task.memory, task.transfer: memory[0]"),

@@ -8,6 +8,7 @@ from regal_jax.cli import commands
 from regal_jax.cli.corpus import add_corpus
 from regal_jax.cli.dataset import add_dataset
 from regal_jax.cli.optimize import optimize
+from regal_jax.cli.train import add_train
 
 __all__ = ["OneLineParser", "build_parser", "count"]
 
@@ -223,4 +224,5 @@ def build_parser() -> argparse.ArgumentParser:
     _others(subparsers)
     add_dataset(subparsers, count=count, seed=_seed)
     add_corpus(subparsers, count, _seconds)
+    add_train(subparsers)
     return parser

@@ -184,7 +184,7 @@ class _Run:
         bar.set_description(f"train (validation {100 * found.improvement:+.1f}%)")
         if notes and found.improvement <= notes["best"]["improvement"]:
             return notes
-        metadata = {"step": str(step), "training": json.dumps(self._config.as_document())}
+        metadata = {"step": str(step), "training": json.dumps(_document(self._config))}
         metadata |= {f"validation_{name}": repr(value) for name, value in found._asdict().items()}
         save_policy(self._out / "policy.safetensors", self._learner.policy(state), metadata)
         return {"best": found._asdict(), "best_step": step}
@@ -203,6 +203,14 @@ def _mesh(batch: int, devices: Sequence[Any] | None) -> Mesh:
     return Mesh(np.array(devices[:count]), (AXIS,))
 
 
+def _document(config: TrainConfig) -> dict[str, Any]:
+    """The settings, of paths only the names: where a set lies changes nothing, what is in it is hashed."""
+    document = config.as_document()
+    for name in ("train", "validation"):
+        document["data"][name] = pathlib.PurePath(document["data"][name]).name
+    return document
+
+
 def _claim(
     out: pathlib.Path,
     config: TrainConfig,
@@ -214,7 +222,7 @@ def _claim(
         hashlib.sha256("".join(g.content_hash for g in chosen).encode()).hexdigest()[:16]
         for chosen in (graphs, validation)
     ]
-    document = {"config": config.as_document(), "graphs": digests[0], "validation": digests[1]}
+    document = {"config": _document(config), "graphs": digests[0], "validation": digests[1]}
     if config.start:
         document["start"] = hashlib.sha256(pathlib.Path(config.start).read_bytes()).hexdigest()[:16]
     path = out / "config.json"
