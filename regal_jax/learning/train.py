@@ -208,6 +208,7 @@ def _document(config: TrainConfig) -> dict[str, Any]:
     document = config.as_document()
     for name in ("train", "validation"):
         document["data"][name] = pathlib.PurePath(document["data"][name]).name
+    document["start"] = pathlib.PurePath(document["start"]).name
     return document
 
 
