@@ -3,6 +3,7 @@
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.config import TrainConfig
 from regal_jax.plan import Objective, contract
+
+_MOST_MERGED: Final = 8
+"""Contraction merges two to five ops into one; of a corpus, what is larger than this is not even read."""
 
 __all__ = ["load_graphs", "noisy_copies", "training_graphs"]
 
@@ -44,9 +48,13 @@ def load_graphs(
     """
     folder = pathlib.Path(path)
     if (folder / INDEX).exists():
-        graphs = [graph for _, graph in load_corpus(path, split)]
+        most = max_ops * _MOST_MERGED if contracted else max_ops
+        graphs = [graph for _, graph in load_corpus(path, split, max_ops=most)]
         if not graphs:
-            raise ConfigError(f"{folder}: the corpus has no split {split!r}; finish building it")
+            raise ConfigError(
+                f"{folder}: the corpus has no graph of at most {most} ops in its split {split!r}; raise "
+                "data.max_ops, or finish building it"
+            )
     else:
         found = read_set(folder / split if (folder / split).is_dir() else folder)
         graphs = list(found.graphs)

@@ -44,6 +44,7 @@ def load_corpus(
     form: str | None = None,
     source: str | None = None,
     duplicates: bool = False,
+    max_ops: int = 0,
 ) -> Iterator[tuple[dict[str, Any], ComputationGraph]]:
     """The graphs of a corpus, each read when the iterator reaches it.
 
@@ -53,6 +54,7 @@ def load_corpus(
       form: One of `FORMS`; all by default.
       source: Name of a source; all by default.
       duplicates: Also graphs whose topology another one stands for.
+      max_ops: Leave out larger ones, unread; 0 for no limit.
 
     Returns:
       An iterator over ``(record, graph)``, in the order of their paths.
@@ -76,5 +78,6 @@ def load_corpus(
         and split in (None, record["split"])
         and form in (None, record["form"])
         and source in (None, record["source"])
+        and (not max_ops or record["ops"] <= max_ops)
     ]
     return ((record, load_graph(pathlib.Path(folder) / record["path"])) for record in chosen)
