@@ -67,15 +67,19 @@ def test_what_is_no_set(folder, tmp_path):
         load_graphs(tmp_path / "empty", "train")
 
 
-def test_of_a_set_with_splits_only_one_is_read(tmp_path):
-    build_set(tmp_path / "set", sizes={"train": 3, "validation": 2, "test": 1}, seed=0, keep=None)
-    sizes = {split: len(load_graphs(tmp_path / "set", split)) for split in ("train", "validation", "test")}
-    assert sizes == {"train": 3, "validation": 2, "test": 1}
-    assert not set(hashes(load_graphs(tmp_path / "set", "train"))) & set(
-        hashes(load_graphs(tmp_path / "set", "test"))
-    )
+@pytest.mark.parametrize("archive", [False, True])
+def test_of_a_set_with_splits_only_one_is_read(archive, tmp_path):
+    path = tmp_path / "set"
+    build_set(path, sizes={"train": 3, "validation": 2, "test": 1}, seed=0, keep=None, archive=archive)
+    graphs = {split: load_graphs(path, split) for split in ("train", "validation", "test")}
+    assert {split: len(found) for split, found in graphs.items()} == {"train": 3, "validation": 2, "test": 1}
+    assert len({graph.content_hash for found in graphs.values() for graph in found}) == 6
     # One split can be named, and is then for whatever it is wanted for.
-    assert len(load_graphs(tmp_path / "set" / "test", "train")) == 1
+    name = "test.tar.gz" if archive else "test"
+    assert hashes(load_graphs(path / name, "train")) == hashes(graphs["test"])
+    (path / ("validation.tar.gz" if archive else "validation")).rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"has no split 'validation'; name one of .*train"):
+        load_graphs(path, "validation")
 
 
 def test_of_a_corpus_only_one_split_is_read(tmp_path, monkeypatch):
