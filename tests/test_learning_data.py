@@ -9,7 +9,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from learning_cases import GRAPHS, fast_on_first, pool_of, tiny_config
+from learning_cases import GRAPHS, fast_on_first, one_device, pool_of, tiny_config
 
 from regal_jax.datasets import build_set, generate
 from regal_jax.datasets.corpus import SOURCES, Source, build_corpus
@@ -285,4 +285,8 @@ def test_without_tensorboardx(tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtraError, match=r"regal-jax\[train\]"):
         Record(tmp_path, -1, tensorboard=True)
+    # Before anything is computed or written.
+    with pytest.raises(MissingExtraError):
+        one_device(tiny_config(), tmp_path / "run", tensorboard=True)
+    assert not (tmp_path / "run").exists()
     write(tmp_path, -1, [1])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import importlib
 import json
 import os
 import pathlib
@@ -127,6 +128,20 @@ def test_a_folder_of_another_run_is_refused(whole, tmp_path):
         (tmp_path / "config.json").write_text(damage)
         with pytest.raises(FormatError, match=r"config\.json: damaged; take another folder"):
             one_device(tiny_config(), tmp_path)
+
+
+def test_a_run_that_diverges_says_so(whole, tmp_path, monkeypatch):
+    module = importlib.import_module("regal_jax.learning.train")
+    step = module.train_step
+
+    def diverging(*args):
+        state, metrics = step(*args)
+        return state, metrics._replace(gradient=metrics.gradient * float("nan"))
+
+    monkeypatch.setattr(module, "train_step", diverging)
+    with pytest.raises(ConfigError, match=r"gradient of step 1 is nan; .* lower optimizer\.learning_rate"):
+        one_device(tiny_config(), tmp_path)
+    assert [r["step"] for r in metrics(tmp_path)] == [0]
 
 
 # Checkpoints -----------------------------------------------------------------------------------------------
