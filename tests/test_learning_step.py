@@ -1,5 +1,7 @@
 """The compiled step: nothing of it leaves the device, it is compiled once, and devices share it fairly."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import GraphBuilder
 from regal_jax.learning import step as step_module
 from regal_jax.learning import train
+from regal_jax.learning import validate as validate_module
 from regal_jax.learning.pool import make_pools
 from regal_jax.learning.step import AXIS, Learner, train_step
 from regal_jax.problem import Bucket
@@ -143,6 +146,20 @@ def test_pools_hold_every_graph_once_and_are_few():
     # Neighbours in size are joined, not the largest with the smallest.
     small, large = make_pools(graphs, cluster, config.policy.feature_config, 2)
     assert max(graphs[i].num_ops for i in small[0]) < min(graphs[i].num_ops for i in large[0])
+
+
+def test_validation_goes_through_the_graphs_in_parts(monkeypatch):
+    config = tiny_config()
+    learner, pool = Learner(config), pool_of(config)
+    pool = dataclasses.replace(pool, reference=jnp.asarray([3.0, 0.0, 0.01], jnp.float32))
+    weights, key = learner.init().policy, jax.random.key(5)
+    whole = validate_module.validate(learner, weights, [pool], key)
+    # A reference of nothing is matched; one that is out of reach is missed by far.
+    assert whole.matched == pytest.approx(2 / 3)
+    assert whole.worst < -1 < 0 < whole.best < 1
+    monkeypatch.setattr(validate_module, "_CHUNK", 2)
+    parts = validate_module.validate(learner, weights, [pool], key)
+    np.testing.assert_allclose(parts, whole, rtol=1e-6)
 
 
 def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path):
