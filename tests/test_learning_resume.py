@@ -9,6 +9,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -156,6 +157,16 @@ def saved(tmp_path):
     return tmp_path / "checkpoints"
 
 
+@pytest.fixture
+def failed_reads(monkeypatch):
+    """Orbax leaves what it was reading when a read failed to its threads and to the garbage collector."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    yield
+    for _ in range(3):
+        gc.collect()
+        time.sleep(0.1)
+
+
 def restored(folder, config=None):
     with Checkpoints(folder) as checkpoints:
         return checkpoints.restore(Learner(config or tiny_config()).init())
@@ -182,15 +193,13 @@ def test_a_checkpoint_of_another_version(saved, monkeypatch):
     "policy",
     [PolicyConfig(rounds=1, width=5), PolicyConfig(rounds=2, width=4), PolicyConfig(num_devices=3, width=4)],
 )
-def test_a_checkpoint_of_another_network(saved, policy):
+def test_a_checkpoint_of_another_network(saved, failed_reads, policy):
     with pytest.raises(FormatError, match="does not fit this run") as error:
         restored(saved, dataclasses.replace(tiny_config(), policy=policy))
     assert "\n" not in str(error.value)
 
 
-def test_a_truncated_checkpoint(saved, monkeypatch):
-    # Orbax leaves what it was reading when a read failed to the garbage collector, which complains.
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+def test_a_truncated_checkpoint(saved, failed_reads):
     files = sorted(p for p in saved.rglob("*") if p.is_file() and p.stat().st_size > 0)
     assert len(files) > 3
     said = []
@@ -205,4 +214,3 @@ def test_a_truncated_checkpoint(saved, monkeypatch):
     assert len(said) >= 2
     assert all("remove this one to begin anew" in text and "\n" not in text for text in said)
     assert restored(saved) is not None
-    gc.collect()

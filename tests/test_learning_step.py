@@ -78,33 +78,35 @@ def take(learner, count, pool, steps, state=None):
     return state, history
 
 
-@pytest.mark.parametrize("baseline", ["leave-one-out", "learned"])
-def test_devices_share_a_batch_and_change_nothing(baseline):
-    config = tiny_config(baseline=baseline)
+def test_devices_share_a_batch_and_change_nothing():
+    config = tiny_config(baseline="learned")
     learner, pool = Learner(config), pool_of(config)
     one, two = (take(learner, count, pool, 1) for count in (1, 2))
-    for name in ("improvement", "matched", "spread", "learning_rate"):
-        if baseline == "leave-one-out" or name != "spread":
-            assert one[1][0][name] == two[1][0][name], name
+    for name in ("improvement", "matched", "learning_rate"):
+        assert one[1][0][name] == two[1][0][name], name
     for name, value in one[1][0].items():
         np.testing.assert_allclose(two[1][0][name], value, rtol=1e-4, err_msg=name)
     assert one[1][0]["gradient"] > 0
-    # Adam's first step is nearly the sign of the gradient: what is nearly nothing may turn.
+    assert one[1][0]["value_error"] > 0
     assert len(two[0].step.sharding.device_set) == 2
-    moments = [jax.tree.leaves(state.policy_optimizer) for state in (one[0], two[0])]
-    for a, b in zip(*moments, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
+    # Moments are those of gradients. The weights' first step is their sign: what is next to nothing may turn.
+    for field in ("policy_optimizer", "value_optimizer"):
+        moments = [jax.tree.leaves(getattr(state, field)) for state in (one[0], two[0])]
+        for x, y in zip(*moments, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-6)
 
 
 def test_it_is_compiled_once_and_not_again_after_a_restore(tmp_path):
-    config = tiny_config(steps=6)
-    before = step_module._train_step._cache_size()
+    config, count = tiny_config(), step_module._train_step._cache_size
+    before = count()
     one_device(config, tmp_path / "a")
-    assert step_module._train_step._cache_size() == before + 1
+    first = count()
+    # Other tests may have compiled it.
+    assert first - before <= 1
     # The same settings in another folder, one half after the other.
     stopped_after(3, config, tmp_path / "b")
     assert one_device(config, tmp_path / "b").finished
-    assert step_module._train_step._cache_size() == before + 1
+    assert count() == first
 
 
 def test_every_step_has_other_graphs_and_numbers():
