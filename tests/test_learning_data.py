@@ -9,7 +9,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from learning_cases import GRAPHS, fast_on_first, pool_of, tiny_config
+from learning_cases import GRAPHS, fast_on_first, one_device, pool_of, tiny_config
 
 from regal_jax.datasets import build_set, generate
 from regal_jax.datasets.corpus import SOURCES, Source, build_corpus
@@ -67,15 +67,19 @@ def test_what_is_no_set(folder, tmp_path):
         load_graphs(tmp_path / "empty", "train")
 
 
-def test_of_a_set_with_splits_only_one_is_read(tmp_path):
-    build_set(tmp_path / "set", sizes={"train": 3, "validation": 2, "test": 1}, seed=0, keep=None)
-    sizes = {split: len(load_graphs(tmp_path / "set", split)) for split in ("train", "validation", "test")}
-    assert sizes == {"train": 3, "validation": 2, "test": 1}
-    assert not set(hashes(load_graphs(tmp_path / "set", "train"))) & set(
-        hashes(load_graphs(tmp_path / "set", "test"))
-    )
+@pytest.mark.parametrize("archive", [False, True])
+def test_of_a_set_with_splits_only_one_is_read(archive, tmp_path):
+    path = tmp_path / "set"
+    build_set(path, sizes={"train": 3, "validation": 2, "test": 1}, seed=0, keep=None, archive=archive)
+    graphs = {split: load_graphs(path, split) for split in ("train", "validation", "test")}
+    assert {split: len(found) for split, found in graphs.items()} == {"train": 3, "validation": 2, "test": 1}
+    assert len({graph.content_hash for found in graphs.values() for graph in found}) == 6
     # One split can be named, and is then for whatever it is wanted for.
-    assert len(load_graphs(tmp_path / "set" / "test", "train")) == 1
+    name = "test.tar.gz" if archive else "test"
+    assert hashes(load_graphs(path / name, "train")) == hashes(graphs["test"])
+    (path / ("validation.tar.gz" if archive else "validation")).rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"has no split 'validation'; name one of .*train"):
+        load_graphs(path, "validation")
 
 
 def test_of_a_corpus_only_one_split_is_read(tmp_path, monkeypatch):
@@ -281,4 +285,8 @@ def test_without_tensorboardx(tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtraError, match=r"regal-jax\[train\]"):
         Record(tmp_path, -1, tensorboard=True)
+    # Before anything is computed or written.
+    with pytest.raises(MissingExtraError):
+        one_device(tiny_config(), tmp_path / "run", tensorboard=True)
+    assert not (tmp_path / "run").exists()
     write(tmp_path, -1, [1])

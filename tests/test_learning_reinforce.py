@@ -96,7 +96,7 @@ def test_rewards_by_hand():
     np.testing.assert_array_equal(reward(jnp.zeros(2), jnp.float32(0), 2.0), [-1, -1])
 
 
-@pytest.mark.parametrize("baseline", ["leave-one-out", "learned"])
+@pytest.mark.parametrize("baseline", ["leave-one-out", pytest.param("learned", marks=pytest.mark.slow)])
 def test_a_bandit_is_learned(baseline, tmp_path):
     config = TrainConfig(
         task=TaskConfig(evaluations=1),

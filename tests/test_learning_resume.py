@@ -2,12 +2,14 @@
 
 import dataclasses
 import gc
+import importlib
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -129,6 +131,20 @@ def test_a_folder_of_another_run_is_refused(whole, tmp_path):
             one_device(tiny_config(), tmp_path)
 
 
+def test_a_run_that_diverges_says_so(whole, tmp_path, monkeypatch):
+    module = importlib.import_module("regal_jax.learning.train")
+    step = module.train_step
+
+    def diverging(*args):
+        state, metrics = step(*args)
+        return state, metrics._replace(gradient=metrics.gradient * float("nan"))
+
+    monkeypatch.setattr(module, "train_step", diverging)
+    with pytest.raises(ConfigError, match=r"gradient of step 1 is nan; .* lower optimizer\.learning_rate"):
+        one_device(tiny_config(), tmp_path)
+    assert [r["step"] for r in metrics(tmp_path)] == [0]
+
+
 # Checkpoints -----------------------------------------------------------------------------------------------
 
 
@@ -139,6 +155,16 @@ def saved(tmp_path):
         checkpoints.save(state, {"best_step": 3})
         checkpoints.save(state, {"best_step": 4})  # There is one of this step.
     return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def failed_reads(monkeypatch):
+    """Orbax leaves what it was reading when a read failed to its threads and to the garbage collector."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    yield
+    for _ in range(3):
+        gc.collect()
+        time.sleep(0.1)
 
 
 def restored(folder, config=None):
@@ -167,15 +193,13 @@ def test_a_checkpoint_of_another_version(saved, monkeypatch):
     "policy",
     [PolicyConfig(rounds=1, width=5), PolicyConfig(rounds=2, width=4), PolicyConfig(num_devices=3, width=4)],
 )
-def test_a_checkpoint_of_another_network(saved, policy):
+def test_a_checkpoint_of_another_network(saved, failed_reads, policy):
     with pytest.raises(FormatError, match="does not fit this run") as error:
         restored(saved, dataclasses.replace(tiny_config(), policy=policy))
     assert "\n" not in str(error.value)
 
 
-def test_a_truncated_checkpoint(saved, monkeypatch):
-    # Orbax leaves what it was reading when a read failed to the garbage collector, which complains.
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+def test_a_truncated_checkpoint(saved, failed_reads):
     files = sorted(p for p in saved.rglob("*") if p.is_file() and p.stat().st_size > 0)
     assert len(files) > 3
     said = []
@@ -190,4 +214,3 @@ def test_a_truncated_checkpoint(saved, monkeypatch):
     assert len(said) >= 2
     assert all("remove this one to begin anew" in text and "\n" not in text for text in said)
     assert restored(saved) is not None
-    gc.collect()

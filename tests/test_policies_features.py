@@ -84,6 +84,19 @@ def test_a_chain_by_hand():
     np.testing.assert_allclose(column(graph, "pressure 0", Cluster((0, 1))), [4] * 3)
 
 
+def test_coordinates_of_a_chain_run_along_it():
+    """What they are in general: tests/test_policies_spectral.py."""
+    graph = chain(9)
+    found = column(graph, "coordinate 0")
+    assert (np.diff(found) > 0).all()
+    np.testing.assert_allclose(found, -found[::-1], atol=1e-6)
+    np.testing.assert_allclose(column(graph, "coordinate 0 rank"), (np.arange(9) + 0.5) / 9, rtol=1e-6)
+    np.testing.assert_allclose(column(graph, "coordinate 0 work"), (np.arange(9) + 0.5) / 9, rtol=1e-6)
+    for name in ("coordinate 0", "coordinate 1", "coordinate 1 rank"):
+        assert np.isfinite(column(chain(1), name)).all()
+        assert np.isfinite(column(without_edges(graph), name)).all()
+
+
 def test_flags_and_devices():
     builder = GraphBuilder("flags")
     builder.add_op("a", runtime=[1, 3], outputs=[1, 2], keep=[1], colocation_group="g", allowed_devices=[1])

@@ -1,7 +1,7 @@
 """Entry point of ``regal-jax``: parse, run, and turn every expected failure into one line.
 
 Exit codes: 0 done, 1 a plan that `verify` refutes, 2 bad input, 3 no plan fits the memory,
-130 interrupted before there was anything to return, 143 ended by SIGTERM.
+130 interrupted before there was anything to return (training: before its end), 143 ended by SIGTERM.
 """
 
 import os

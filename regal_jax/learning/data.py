@@ -21,6 +21,8 @@ _MOST_MERGED: Final = 8
 
 __all__ = ["load_graphs", "noisy_copies", "training_graphs"]
 
+_SPLITS: Final = ("train", "validation", "test")
+
 
 def load_graphs(
     path: str | os.PathLike[str],
@@ -35,8 +37,8 @@ def load_graphs(
 
     Args:
       path: A folder, archive or file as `regal_jax.datasets.read_set` takes it, or the folder of a corpus.
-      split: ``"train"``, ``"validation"`` or ``"test"``. Of a corpus, and of a folder that has one called so,
-        only that split is read; of anything else, all.
+      split: ``"train"``, ``"validation"`` or ``"test"``. Of a corpus, and of a folder that has folders or
+        archives called so, only that split is read; of anything else, all.
       contracted: Return the contracted graphs.
       devices: That contraction is for.
       spare_memory: As `regal_jax.plan.contract` takes it.
@@ -44,7 +46,7 @@ def load_graphs(
 
     Raises:
       FormatError: Nothing that can be read.
-      ConfigError: No graph is left.
+      ConfigError: There is no such split, or no graph is left.
     """
     folder = pathlib.Path(path)
     if (folder / INDEX).exists():
@@ -56,8 +58,7 @@ def load_graphs(
                 "data.max_ops, or finish building it"
             )
     else:
-        found = read_set(folder / split if (folder / split).is_dir() else folder)
-        graphs = list(found.graphs)
+        graphs = list(read_set(_part(folder, split)).graphs)
     if contracted:
         graphs = [contract(graph, devices=devices, spare_memory=spare_memory).graph for graph in graphs]
     small = [graph for graph in graphs if not max_ops or graph.num_ops <= max_ops]
@@ -67,6 +68,21 @@ def load_graphs(
             f"data.max_ops: is {max_ops}, but the smallest graph of {folder} has {least} ops; raise it"
         )
     return small
+
+
+def _part(folder: pathlib.Path, split: str) -> pathlib.Path:
+    """The part of a set for ``split``; all of what has no splits. Test graphs must not slip in."""
+    parts = {
+        name: folder / f"{name}{ending}"
+        for name in _SPLITS
+        for ending in ("", ".tar.gz", ".tgz", ".tar")
+        if (folder / f"{name}{ending}").exists()
+    }
+    if parts and split not in parts:
+        raise ConfigError(
+            f"{folder}: has no split {split!r}; name one of {', '.join(map(str, parts.values()))}"
+        )
+    return parts.get(split, folder)
 
 
 def noisy_copies(graphs: Sequence[ComputationGraph], copies: int, scale: float) -> list[ComputationGraph]:

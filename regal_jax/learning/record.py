@@ -6,7 +6,20 @@ from typing import Any, Self
 
 from regal_jax.errors import MissingExtraError
 
-__all__ = ["Record"]
+__all__ = ["Record", "event_writer"]
+
+
+def event_writer() -> Any:
+    """What writes event files for TensorBoard.
+
+    Raises:
+      MissingExtraError: No tensorboardX.
+    """
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise MissingExtraError("tensorboardX", "train") from None
+    return SummaryWriter
 
 
 class Record:
@@ -28,11 +41,7 @@ class Record:
         """
         self._writer: Any = None
         if tensorboard:
-            try:
-                from tensorboardX import SummaryWriter
-            except ImportError:
-                raise MissingExtraError("tensorboardX", "train") from None
-            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+            self._writer = event_writer()(str(folder / "tensorboard"), purge_step=step + 1)
         path = folder / "metrics.jsonl"
         kept = [line for line in _lines(path) if json.loads(line)["step"] <= step]
         temporary = path.with_suffix(".tmp")

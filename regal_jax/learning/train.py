@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import pathlib
 import time
@@ -19,7 +20,7 @@ from regal_jax.interrupts import first_interrupt_waits
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.config import TrainConfig
 from regal_jax.learning.pool import Pool, make_pools
-from regal_jax.learning.record import Record
+from regal_jax.learning.record import Record, event_writer
 from regal_jax.learning.reference import with_references
 from regal_jax.learning.step import AXIS, Learner, TrainState, train_step
 from regal_jax.learning.validate import Validation, validate
@@ -76,13 +77,16 @@ def train(
       implementation: Of the simulator, as in `regal_jax.simulate.simulate`.
 
     Raises:
-      ConfigError: Settings that cannot be, or a folder of a run with other settings or graphs.
+      ConfigError: Settings that cannot be, a folder of a run with other settings or graphs, or a gradient
+        that is not finite.
       FormatError: A checkpoint that cannot be read.
       MissingExtraError: No tensorboardX.
 
     References:
       REGAL, ICLR 2020, section 4; workshop text, section 2.3.
     """
+    if tensorboard:
+        event_writer()  # Is it there? References take hours, and would come first.
     run = _Run(config, graphs, validation, pathlib.Path(out), progress, devices, implementation)
     return run.all(tensorboard)
 
@@ -164,6 +168,11 @@ class _Run:
         state, metrics = train_step(self._learner, self._mesh, state, self._pools[number], self._key)
         values = {name: float(value) for name, value in metrics._asdict().items()}
         seconds = time.perf_counter() - began
+        if not math.isfinite(values["gradient"]):
+            raise ConfigError(
+                f"train: the gradient of step {step + 1} is {values['gradient']}; begin anew in another "
+                "folder, with a lower optimizer.learning_rate"
+            )
         if (step + 1) % self._config.optimizer.log_every == 0:
             record.add("train", step + 1, {**values, "pool": number, "seconds": seconds})
         bar.set_postfix(better=f"{100 * values['improvement']:.1f}%", refresh=False)
