@@ -105,6 +105,13 @@ def test_method_names_a_heuristic(stg):
     assert Plan.load("p.json").provenance["method"] == "critical-path"
 
 
+@pytest.mark.parametrize("method", ["annealing", "local-search", "auto"])
+def test_method_names_a_search(stg, method):
+    assert run("optimize", stg, "--method", method, "--evaluations", 30, "--out", "p.json", "--quiet") == 0
+    assert Plan.load("p.json").provenance["method"] == method
+    assert run("verify", "p.json", stg) == 0
+
+
 def test_verify_refutes_a_tampered_plan(stg, capsys):
     assert run("optimize", stg, "--evaluations", 100, "--out", "p.json", "--quiet") == 0
     with open("p.json") as file:

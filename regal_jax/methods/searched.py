@@ -1,0 +1,64 @@
+"""Methods that `optimize_many` runs: the searches without a policy."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from regal_jax.api import optimize_many
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.methods.method import Results
+from regal_jax.plan import Objective
+from regal_jax.search import AnnealingConfig, BrkgaConfig
+
+__all__ = ["Searched"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Searched:
+    """A search by its name in `optimize`.
+
+    Attributes:
+      name: As in tables.
+      method: ``"brkga"``, ``"annealing"``, ``"local-search"`` or ``"auto"``.
+      config: As in `optimize`.
+      warm_start: Begin from the heuristics' plans; the paper's methods do not.
+      evaluations: A budget of its own, instead of the caller's: "BRKGA 50K".
+      twice: Run everything twice and tell the seconds of the second time, in which nothing is compiled.
+    """
+
+    name: str
+    method: str = "brkga"
+    config: BrkgaConfig | AnnealingConfig | None = None
+    warm_start: bool = False
+    evaluations: int | None = None
+    twice: bool = False
+
+    def __call__(
+        self,
+        graphs: Sequence[ComputationGraph],
+        clusters: Cluster | Sequence[Cluster],
+        *,
+        objective: Objective | str = Objective.MAKESPAN,
+        evaluations: int = 5000,
+        key: int | jax.Array = 0,
+    ) -> Results:
+        """As `Method` has it."""
+        graphs, seconds, plans = list(graphs), 0.0, []
+        for _ in range(2 if self.twice else 1):
+            began = time.perf_counter()
+            plans = optimize_many(
+                graphs,
+                clusters,
+                objective=objective,
+                evaluations=self.evaluations or evaluations,
+                key=key,
+                method=self.method,
+                config=self.config,
+                warm_start=self.warm_start,
+                progress=False,
+            )
+            seconds = time.perf_counter() - began
+        return Results.of(plans, np.full(len(graphs), seconds / max(len(graphs), 1)))

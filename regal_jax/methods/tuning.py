@@ -1,0 +1,201 @@
+"""Tuned BRKGA: the settings of a grid that are best on a training set."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+import jax
+import numpy as np
+
+from regal_jax.api import optimize_many
+from regal_jax.api.settings import each
+from regal_jax.datasets.corpus.index import JsonLines
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.plan import Objective, Plan, makespan_upper_bound
+from regal_jax.search import BrkgaConfig
+
+__all__ = ["DEFAULT_GRID", "TunedConfig", "tune"]
+
+DEFAULT_GRID: Final[Mapping[str, Sequence[float]]] = MappingProxyType(
+    {
+        "population": (50, 100, 200),
+        "elites": (0.1, 0.2, 0.25),
+        "mutants": (0.1, 0.2, 0.3),
+        "elite_bias": (0.5, 0.6, 0.7, 0.8),
+    }
+)
+"""The ranges that Gonçalves and Resende (2011, section 2) recommend; elites and mutants are shares."""
+
+_FORMAT: Final = "regal-jax-tuned-brkga"
+
+
+@dataclasses.dataclass(frozen=True)
+class TunedConfig:
+    """The best settings of a grid.
+
+    Attributes:
+      config: The settings.
+      ratio: Geometric mean over the training graphs of their fitness relative to the default settings'.
+      evaluations: Budget of each search.
+      objective: What was minimised.
+      graphs: Size of the training set.
+      points: Settings that were tried.
+    """
+
+    config: BrkgaConfig
+    ratio: float
+    evaluations: int
+    objective: str
+    graphs: int
+    points: int
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a JSON file."""
+        document = {"format": _FORMAT, "version": 1, **dataclasses.asdict(self)}
+        pathlib.Path(path).write_text(json.dumps(document, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads what `save` wrote.
+
+        Raises:
+          FormatError: There is no such file, or it is something else.
+          ConfigError: Settings that cannot be.
+        """
+        try:
+            document = json.loads(pathlib.Path(path).read_text())
+        except (OSError, ValueError) as error:
+            raise FormatError(f"{path}: no tuned settings there ({error}); make them with tune()") from None
+        if (
+            not isinstance(document, dict)
+            or document.get("format") != _FORMAT
+            or document.get("version") != 1
+        ):
+            raise FormatError(f"{path}: no tuned settings of version 1; make them with tune()")
+        fields: dict[str, Any] = {field.name: document.get(field.name) for field in dataclasses.fields(cls)}
+        try:
+            return cls(**{**fields, "config": BrkgaConfig(**dict(fields["config"]))})
+        except TypeError as error:
+            raise FormatError(f"{path}: damaged settings ({error}); make them with tune()") from None
+
+
+def tune(
+    graphs: Sequence[ComputationGraph],
+    clusters: Cluster | Sequence[Cluster],
+    *,
+    objective: Objective | str = Objective.MAKESPAN,
+    evaluations: int = 5000,
+    grid: Mapping[str, Sequence[float]] = DEFAULT_GRID,
+    key: int | jax.Array = 0,
+    results: str | os.PathLike[str] | None = None,
+    progress: Callable[..., Any] | None = None,
+) -> TunedConfig:
+    """Tries every point of a grid on all graphs, without warm starts, and returns the best one.
+
+    Every point is searched with the same key, and so are the default settings, whose result is the measure:
+    the mean of ``log(fitness / fitness of the defaults)``, where the fitness of a plan is that of
+    docs/design.md, part 1. Points that cannot be (more elites and mutants than individuals) are skipped.
+
+    Args:
+      graphs: The training set, at least one.
+      clusters: One for all, or one a graph.
+      objective: What to minimise.
+      evaluations: Of each search.
+      grid: Values of `BrkgaConfig` fields; ``elites`` and ``mutants`` below 1 are shares of the population.
+      key: A seed or a typed key.
+      results: JSONL file to which each point is added when it is done. A call that finds points of the same
+        graphs, clusters, objective, budget and key there does not repeat them.
+      progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
+
+    Raises:
+      ConfigError: No graphs, an empty grid, or settings that cannot be.
+      FormatError: A damaged file of results.
+    """
+    graphs = list(graphs)
+    clusters = each(clusters, len(graphs))
+    points = _points(grid)
+    if not graphs or not points:
+        raise ConfigError("tune: needs at least one graph and one possible point of the grid")
+    options = {"objective": Objective(objective), "evaluations": evaluations, "key": key}
+    setup = _digest(graphs, clusters, options)
+    file = None if results is None else JsonLines(pathlib.Path(results))
+    known = {} if file is None else _known(file, setup)
+
+    def logs(config: BrkgaConfig) -> list[float]:
+        name = json.dumps(dataclasses.asdict(config), sort_keys=True)
+        if name not in known:
+            plans = optimize_many(
+                graphs, clusters, config=config, warm_start=False, progress=False, **options
+            )
+            known[name] = [
+                float(np.log(max(_fitness(plan, graph), 1e-12)))
+                for plan, graph in zip(plans, graphs, strict=True)
+            ]
+            if file is not None:
+                file.append({"setup": setup, "config": dataclasses.asdict(config), "logs": known[name]})
+        return known[name]
+
+    default = np.array(logs(BrkgaConfig()))
+    means = [float(np.mean(np.array(logs(point)) - default)) for point in _shown(points, progress)]
+    best = int(np.argmin(means))
+    ratio = float(np.exp(means[best]))
+    return TunedConfig(points[best], ratio, evaluations, str(options["objective"]), len(graphs), len(points))
+
+
+def _shown(points: list[BrkgaConfig], progress: Callable[..., Any] | None) -> Any:
+    return points if progress is None else progress(points, unit="point", desc="tune")
+
+
+def _points(grid: Mapping[str, Sequence[float]]) -> list[BrkgaConfig]:
+    unknown = set(grid) - {field.name for field in dataclasses.fields(BrkgaConfig)}
+    if unknown:
+        raise ConfigError(f"tune: BrkgaConfig has no {', '.join(sorted(unknown))}; mend the grid")
+    points: dict[BrkgaConfig, None] = {}
+    for values in itertools.product(*grid.values()):
+        fields: dict[str, Any] = dict(zip(grid, values, strict=True))
+        population = int(fields.get("population", BrkgaConfig().population))
+        for name in ("elites", "mutants"):
+            if name in fields and 0 < fields[name] < 1:
+                fields[name] = round(fields[name] * population)
+        if fields.get("elites", 0) + fields.get("mutants", 0) <= population:
+            points[BrkgaConfig(**{**fields, "population": population})] = None
+    return list(points)
+
+
+def _fitness(plan: Plan, graph: ComputationGraph) -> float:
+    """Of a plan, by docs/design.md, part 1."""
+    total = float(graph.tensor_bytes.sum() + graph.temp_bytes.sum())
+    if not plan.feasible:
+        return 1 + float(plan.overflow.sum()) / max(total, 1)
+    scale = makespan_upper_bound(graph, plan.cluster) if plan.objective is Objective.MAKESPAN else total
+    return plan.objective_value / scale if scale else 0.0
+
+
+def _digest(graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], options: dict[str, Any]) -> str:
+    """Of all that decides what a point's results are."""
+    key = options["key"]
+    key = int(key) if isinstance(key, (int, np.integer)) else np.asarray(jax.random.key_data(key)).tolist()
+    parts = [[graph.content_hash for graph in graphs], [repr(cluster) for cluster in clusters]]
+    text = json.dumps([*parts, str(options["objective"]), options["evaluations"], key])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _known(file: JsonLines, setup: str) -> dict[str, list[float]]:
+    file.mend()
+    found = {}
+    for record in file.read():
+        if record.get("setup") == setup:
+            try:
+                found[json.dumps(record["config"], sort_keys=True)] = [float(x) for x in record["logs"]]
+            except (KeyError, TypeError, ValueError):
+                raise FormatError(
+                    f"{file.path}: a point is damaged; delete its line and tune again"
+                ) from None
+    return found

@@ -1,0 +1,242 @@
+"""The methods of REGAL's Table 1 behind one interface, and the tuning of BRKGA."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from regal_jax import BrkgaConfig, Cluster, GraphBuilder
+from regal_jax.datasets import generate
+from regal_jax.encoding import uniform_proposal
+from regal_jax.errors import ConfigError, FormatError, MissingExtraError
+from regal_jax.heuristics import heuristic_plans, run_heuristic
+from regal_jax.methods import METHODS, Guided, Results, Searched, TunedConfig, make_method, tune
+from regal_jax.methods import tuning as tuning_module
+
+TWO = Cluster.uniform(2)
+POLICIES = ("regal", "gas", "idrs")
+SETTINGS = BrkgaConfig(population=20, elites=4, mutants=3)
+
+
+def uniform(problem, graphs, clusters, keys):
+    assert problem.num_graphs == len(graphs) == len(clusters) == len(keys)
+    return uniform_proposal(problem)
+
+
+def one_op():
+    builder = GraphBuilder("one")
+    builder.add_op("only", runtime=2.0, outputs=[8])
+    return builder.build()
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    return [one_op(), generate("chain", 3, seed=0), generate("erdos-renyi", 12, seed=1)]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tuned") / "tuned.json"
+    TunedConfig(SETTINGS, 0.99, 60, "makespan", 3, 1).save(path)
+    return path
+
+
+def options_of(name, tuned):
+    if name == "tuned-brkga":
+        return {"file": tuned}
+    if name in POLICIES:
+        return {"proposal": uniform}
+    return {"time_limit": 2.0, "workers": 1} if name == "cp-sat" else {}
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned):
+    method = make_method(name, **options_of(name, tuned))
+    results = method(graphs, TWO, evaluations=130, key=3)
+    assert method.name
+    assert len(results.plans) == len(graphs)
+    for i, (plan, graph) in enumerate(zip(results.plans, graphs, strict=True)):
+        plan.verify(graph)
+        assert results.value[i] == plan.objective_value
+    assert results.feasible.all()
+    assert (results.seconds > 0).all()
+    assert (results.evaluations <= 130).all()
+    searched = name.endswith("search") or "brkga" in name or name in (*POLICIES, "annealing", "auto")
+    assert ((results.evaluations > 0) == searched).all()
+    again = method(graphs[::-1], TWO, evaluations=130, key=3)
+    if name != "cp-sat":
+        np.testing.assert_array_equal(again.value[::-1], results.value)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "cp-sat"])
+def test_no_graphs(name, tuned):
+    results = make_method(name, **options_of(name, tuned))([], TWO)
+    assert results.value.shape == results.seconds.shape == results.feasible.shape == (0,)
+
+
+def test_only_auto_begins_from_heuristics(graphs):
+    for name in ("brkga", "random-search", "local-search", "annealing"):
+        (plan,) = make_method(name)(graphs[2:], TWO, evaluations=20).plans
+        assert "warm_start" not in plan.provenance
+    (plan,) = make_method("auto")(graphs[2:], TWO, evaluations=20).plans
+    assert plan.sort_key <= min(p.sort_key for p in heuristic_plans(graphs[2], TWO))
+
+
+def test_a_policy_that_knows_nothing_is_plain_brkga(graphs):
+    guided = make_method("regal", proposal=uniform, config=SETTINGS)(graphs, TWO, evaluations=200, key=4)
+    plain = make_method("brkga", config=SETTINGS)(graphs, TWO, evaluations=200, key=4)
+    np.testing.assert_array_equal(guided.value, plain.value)
+    np.testing.assert_array_equal(guided.evaluations, plain.evaluations)
+    for a, b in zip(guided.plans, plain.plans, strict=True):
+        np.testing.assert_array_equal(a.timeline.op, b.timeline.op)
+    assert guided.plans[0].provenance["method"] == "REGAL"
+
+
+def test_a_policy_is_asked_and_followed(graphs):
+    def one_device(problem, graphs, clusters, keys):
+        from regal_jax.encoding import quantile_table
+
+        proposal = uniform_proposal(problem)
+        table = quantile_table([1.0, 1000.0, 1.0], [1.0, 1.0, 1000.0])
+        index = proposal.index.at[..., 0].set(1).at[..., 1].set(2)
+        return dataclasses.replace(
+            proposal, table=np.broadcast_to(table, (problem.num_graphs, *table.shape)), index=index
+        )
+
+    results = make_method("gas", proposal=one_device)(graphs, TWO, evaluations=10)
+    for plan in results.plans:
+        assert (plan.placement == 0).all()
+
+
+def test_a_budget_of_its_own(graphs):
+    method = make_method("brkga-1k", config=SETTINGS)
+    assert method.name == "BRKGA 1K"
+    results = method(graphs[2:], TWO, evaluations=30)
+    assert 980 < results.evaluations[0] <= 1000
+
+
+def test_twice_changes_no_result(graphs):
+    once, twice = (Searched("x", "annealing", twice=t)(graphs, TWO, evaluations=50) for t in (False, True))
+    np.testing.assert_array_equal(once.value, twice.value)
+    guided = (Guided("x", uniform, SETTINGS, twice=t)(graphs, TWO, evaluations=50) for t in (False, True))
+    np.testing.assert_array_equal(*(results.value for results in guided))
+
+
+def test_infeasible_graphs_come_last(graphs):
+    tight = Cluster.uniform(2, 1)
+    results = make_method("brkga", config=SETTINGS)(
+        [graphs[2], graphs[2], graphs[0]], [tight, TWO, TWO], evaluations=60
+    )
+    assert results.feasible.tolist() == [False, True, True]
+    assert results.order.tolist() == [2, 1, 0]
+    assert results.overflow[0] > 0
+    assert Results.of([], []).order.tolist() == []
+
+
+def test_unknown_names_and_options():
+    for name in ("magic", "brkga-0k", "brkga-k", "BRKGA"):
+        with pytest.raises(ConfigError, match=f"method: unknown '{name}'; use one of gp-dfs"):
+            make_method(name)
+    with pytest.raises(ConfigError, match=r"method regal: .*proposal"):
+        make_method("regal")
+    with pytest.raises(ConfigError, match=r"method tuned-brkga: .*file"):
+        make_method("tuned-brkga")
+    with pytest.raises(ConfigError, match=r"method gp-dfs: .*time_limit"):
+        make_method("gp-dfs", time_limit=3)
+
+
+def test_bad_problems_are_refused(graphs):
+    for name in ("gp-dfs", "brkga", "regal"):
+        method = make_method(name, **options_of(name, None))
+        with pytest.raises(ConfigError, match="clusters: 1 for 3 graphs"):
+            method(graphs, [TWO])
+        with pytest.raises(ConfigError, match="give a ComputationGraph"):
+            method(["graph.json"], TWO)
+
+
+def test_the_exact_solver_needs_its_extra(graphs, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ortools.sat.python.cp_model", None)
+    with pytest.raises(MissingExtraError, match="ortools"):
+        make_method("cp-sat")(graphs, TWO)
+
+
+GRID = {"population": (10, 20), "elites": (0.2,), "mutants": (0.1, 0.9), "elite_bias": (0.6, 0.7)}
+
+
+def test_the_best_point_of_the_grid_wins(graphs, monkeypatch):
+    seen = []
+    many = tuning_module.optimize_many
+
+    def watched(*args, config, **options):
+        seen.append(config)
+        # A search that is better the larger its population is.
+        return many(*args, config=config, **{**options, "evaluations": config.population})
+
+    monkeypatch.setattr(tuning_module, "optimize_many", watched)
+    graph = generate("erdos-renyi", 30, seed=0)
+    best = tune([graph], TWO, evaluations=200, grid=GRID, progress=lambda points, **_: points)
+    assert seen[0] == BrkgaConfig()
+    # 0.2 and 0.9 are more than all.
+    assert {(c.population, c.elites, c.mutants, c.elite_bias) for c in seen[1:]} == {
+        (p, p // 5, p // 10, rho) for p in (10, 20) for rho in (0.6, 0.7)
+    }
+    assert best.config.population == 20
+    assert best.ratio > 1
+    assert best.points == 4
+
+
+def test_tuning_goes_on_where_it_was_killed(graphs, tmp_path, monkeypatch):
+    calls = []
+
+    def planned(graphs, clusters, *, config, objective, **_):
+        """Quick, and different for each point."""
+        calls.append(config)
+        seed = config.population + round(100 * config.elite_bias)
+        return [run_heuristic("random-topological", graph, TWO, objective, seed=seed) for graph in graphs]
+
+    monkeypatch.setattr(tuning_module, "optimize_many", planned)
+    options = {"evaluations": 60, "grid": GRID, "key": 1}
+    whole = tune(graphs, TWO, results=tmp_path / "whole.jsonl", **options)
+    lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
+    assert len(lines) == 5
+    torn = tmp_path / "torn.jsonl"
+    torn.write_bytes(b"".join(lines[:3]) + lines[3][:20])
+    calls.clear()
+    assert tune(graphs, TWO, results=torn, **options) == whole
+    assert len(calls) == 2
+    assert torn.read_bytes() == b"".join(lines)
+    # Of another key nothing is known.
+    tune(graphs[:1], TWO, results=torn, **{**options, "key": 2})
+    assert len(calls) == 7
+
+
+def test_tuned_settings_are_saved_and_used(graphs, tmp_path, tuned):
+    assert TunedConfig.load(tuned).config == SETTINGS
+    method = make_method("tuned-brkga", file=tuned)
+    assert method.name == "Tuned BRKGA"
+    plain = make_method("brkga", config=SETTINGS)
+    np.testing.assert_array_equal(
+        method(graphs, TWO, evaluations=60).value, plain(graphs, TWO, evaluations=60).value
+    )
+    bad = tmp_path / "bad.json"
+    for text in ("", "[]", "{}", json.dumps({**json.loads(tuned.read_text()), "version": 2})):
+        bad.write_text(text)
+        with pytest.raises(FormatError, match="no tuned settings"):
+            TunedConfig.load(bad)
+    bad.write_text(json.dumps({**json.loads(tuned.read_text()), "config": {"beauty": 1}}))
+    with pytest.raises(FormatError, match="damaged settings"):
+        TunedConfig.load(bad)
+    with pytest.raises(FormatError, match="no tuned settings"):
+        TunedConfig.load(tmp_path / "absent.json")
+
+
+def test_tune_refuses_what_cannot_be(graphs):
+    for bad in (
+        {},
+        {"beauty": (1,)},
+        {"elites": ()},
+        {"population": (10,), "elites": (0.6,), "mutants": (0.9,)},
+    ):
+        with pytest.raises(ConfigError, match="tune: "):
+            tune(graphs if bad else [], TWO, grid=bad)
