@@ -5,19 +5,18 @@ import time
 from collections.abc import Callable, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.api.batches import Batch, make_batch, share_out
 from regal_jax.api.outcome import searched_plan
-from regal_jax.api.settings import Settings, check_pairs, each, graph_key
+from regal_jax.api.settings import Settings, check_pairs, each
 from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.methods.method import Results
 from regal_jax.plan import Objective, Plan
 from regal_jax.problem import Problem
 from regal_jax.search import BrkgaConfig, Stopping
-from regal_jax.solve import solve
+from regal_jax.solve import graph_keys, solve
 
 __all__ = ["Guided", "ProposalFn"]
 
@@ -71,7 +70,7 @@ class Guided:
         return Results.of([plans[i] for i in range(len(graphs))], seconds)
 
     def _search(self, batch: Batch, settings: Settings) -> dict[int, Plan]:
-        keys = jnp.stack([graph_key(settings.key, graph.content_hash) for graph in batch.graphs])
+        keys = graph_keys(settings.key, batch.graphs)
         # The search keeps the key that plain BRKGA has: with a uniform proposal the two are the same.
         guides = jax.vmap(lambda key: jax.random.fold_in(key, np.uint32(1)))(keys)
         result = solve(

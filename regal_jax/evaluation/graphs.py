@@ -1,0 +1,53 @@
+"""The graphs of an evaluation."""
+
+import pathlib
+
+from regal_jax.datasets import load_sample
+from regal_jax.datasets.corpus.index import INDEX
+from regal_jax.errors import ConfigError
+from regal_jax.evaluation.config import EvaluationConfig
+from regal_jax.graph import ComputationGraph
+from regal_jax.learning.data import load_graphs
+from regal_jax.plan import contract
+
+__all__ = ["SAMPLE", "evaluation_graphs"]
+
+SAMPLE = "sample"
+"""As the path of the graphs: those that come with the package."""
+
+
+def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
+    """The graphs that a config names, each content once.
+
+    Raises:
+      ConfigError: No graph is left.
+      FormatError: Nothing that can be read.
+    """
+    if config.graphs == SAMPLE:
+        # The graphs of the sample are contracted already.
+        graphs = [graph for _, graph in load_sample(config.split)]
+        if config.contract:
+            graphs = [contract(graph, config.cluster).graph for graph in graphs]
+        graphs = [graph for graph in graphs if not config.max_ops or graph.num_ops <= config.max_ops]
+    else:
+        graphs = load_graphs(
+            _part(config),
+            config.split,
+            cluster=config.cluster,
+            contracted=config.contract,
+            max_ops=config.max_ops,
+        )
+    # Results are kept by content; a copy would only count a graph twice.
+    unique = list({graph.content_hash: graph for graph in graphs}.values())[: config.limit or None]
+    if not unique:
+        raise ConfigError(f"{config.graphs}: no graph of at most {config.max_ops} ops in it; raise max_ops")
+    return unique
+
+
+def _part(config: EvaluationConfig) -> pathlib.Path:
+    """Of a set with a folder or an archive for each split only the one that is asked for."""
+    root = pathlib.Path(config.graphs)
+    parts = [root / config.split, *(root / f"{config.split}{end}" for end in (".tar.gz", ".tgz", ".tar"))]
+    if not (root / INDEX).exists():
+        root = next((part for part in parts if part.exists()), root)
+    return root
