@@ -54,15 +54,11 @@ class Checkpoints:
         where = f"{self._manager.directory}/{step}"
         remedy = "take another --out folder, or remove this one to begin anew"
         try:
-            notes = self._manager.restore(step, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))[
-                "notes"
-            ]
+            notes = self._manager.restore(step, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
         except (OSError, ValueError, KeyError) as error:
             raise FormatError(f"{where}: damaged checkpoint ({_first_line(error)}); {remedy}") from None
         if notes.get("version") != VERSION:
-            raise FormatError(
-                f"{where}: a checkpoint of version {notes.get('version')}, not {VERSION}; {remedy}"
-            )
+            raise FormatError(f"{where}: a checkpoint of version {notes.get('version')}, not {VERSION}; {remedy}")
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, _fields(like))
         arguments = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
         try:

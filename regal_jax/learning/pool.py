@@ -90,9 +90,7 @@ def _joined(groups: dict[Bucket, list[int]], most: int) -> list[tuple[Bucket, li
     joined = sorted(groups.items(), key=lambda group: dataclasses.astuple(group[0]))
     while len(joined) > most:
         pairs = [_join(*pair) for pair in zip(joined, joined[1:], strict=False)]
-        costs = [
-            _cells(new) - _cells(a) - _cells(b) for new, a, b in zip(pairs, joined, joined[1:], strict=False)
-        ]
+        costs = [_cells(new) - _cells(a) - _cells(b) for new, a, b in zip(pairs, joined, joined[1:], strict=False)]
         best = int(np.argmin(costs))
         joined[best : best + 2] = [pairs[best]]
     return joined

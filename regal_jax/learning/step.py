@@ -116,7 +116,9 @@ class Learner:
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam on clipped gradients."""
-        return optax.chain(optax.clip_by_global_norm(self.config.optimizer.clip), optax.adam(self.schedule))
+        return optax.chain(
+            optax.clip_by_global_norm(self.config.optimizer.clip), optax.adam(self.schedule)
+        )
 
     def init(self) -> TrainState:
         """The state before the first step."""
@@ -151,9 +153,7 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
     # Every action of a graph meets the same random numbers: what differs is its own doing.
     searches = jnp.tile(keys_of(search, pool.identity), samples)
     problem = rows(pool.problem, jnp.tile(jnp.arange(batch, dtype=jnp.int32), samples))
-    proposal = to_proposal(
-        config.policy, table, actions.reshape(samples * batch, *actions.shape[2:]), problem
-    )
+    proposal = to_proposal(config.policy, table, actions.reshape(samples * batch, *actions.shape[2:]), problem)
     found = solve_traced(
         problem,
         searches,

@@ -130,11 +130,7 @@ class _Run:
         state = self._put(state)
         begun = int(state.step)
         bar = _bar(self._progress, "train", o.steps, begun)
-        with (
-            Record(self._out, begun, tensorboard=tensorboard) as record,
-            bar,
-            first_interrupt_waits() as stop,
-        ):
+        with Record(self._out, begun, tensorboard=tensorboard) as record, bar, first_interrupt_waits() as stop:
             if not notes:
                 notes = self._validate(state, {}, record, bar)
             for step in range(begun, o.steps):
