@@ -230,16 +230,20 @@ def test_the_graph_network_is_the_paper_s_equation():
 
 
 @pytest.mark.parametrize("network", Network)
-def test_untrained_policy_prefers_wide_distributions_everywhere(network):
+def test_untrained_policy_leaves_priorities_open_and_places_ops(network):
     x = features_of(random_graph(np.random.default_rng(0), 12, 2), TWO, PolicyConfig())
-    logits = Policy(PolicyConfig(network=network), rngs=nnx.Rngs(0))(x)
-    expected = np.exp(2) / (np.exp(2) + 3)
-    np.testing.assert_allclose(jax.nn.softmax(logits.first), 0.25, atol=0.02)
-    np.testing.assert_allclose(jax.nn.softmax(logits.second)[..., 0], expected, atol=0.03)
-    config = PolicyConfig(parametrisation="alpha-beta", first=(9, 1), initial_bias=4)
-    logits = Policy(config, rngs=nnx.Rngs(0))(x)
-    assert (jax.nn.softmax(logits.first)[..., 1] > 0.97).all()
-    assert (jax.nn.softmax(logits.second)[..., 0] > 0.9).all()
+    config = PolicyConfig(network=network, initial_bias=3, initial_affinity_bias=-3)
+    first, second = (jax.nn.softmax(leaf) for leaf in Policy(config, rngs=nnx.Rngs(0))(x))
+    np.testing.assert_allclose(first, 0.25, atol=0.2)
+    assert (second[:, :12, 2, 0] > 0.7).all()
+    assert (second[:, :12, :2, 0] < 0.1).all()
+    config = PolicyConfig(
+        parametrisation="alpha-beta", first=(9, 1), initial_bias=4, initial_affinity_bias=-4
+    )
+    first, second = (jax.nn.softmax(leaf) for leaf in Policy(config, rngs=nnx.Rngs(0))(x))
+    assert (first[:, :12, 2, 1] > 0.9).all()
+    assert (second[:, :12, 2, 0] > 0.8).all()
+    assert (first[:, :12, :2, 1] < 0.1).all()
     np.testing.assert_allclose(Value(PolicyConfig(), rngs=nnx.Rngs(0))(x), -1, atol=0.1)
 
 

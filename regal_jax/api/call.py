@@ -5,10 +5,13 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import jax
+
 from regal_jax.api.batches import Batch, Share, make_batch
 from regal_jax.api.outcome import fallback, heuristic_plan, searched_plan
 from regal_jax.api.progress import Bar
 from regal_jax.api.settings import Settings
+from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import heuristic_plans
 from regal_jax.interrupts import first_interrupt_waits
@@ -133,6 +136,7 @@ class Call:
                 Stopping(settings.evaluations, stall=settings.stall, target=target, seconds=left),
                 settings.parts,
                 objective=settings.objective,
+                proposal=self._proposal(batch, keys),
                 warm=batch.warm,
                 callback=bar.follow(len(batch.members), settings.evaluations),
                 mesh=batch.mesh,
@@ -140,3 +144,12 @@ class Call:
             for row, member in enumerate(batch.members):
                 self._done(member, searched_plan(batch, row, result, settings))
         return interrupted() or Status.INTERRUPTED in result.status
+
+    def _proposal(self, batch: Batch, keys: jax.Array) -> Proposal | None:
+        """What the policy says of a batch, if there is one."""
+        policy = self._settings.guide(batch.problem.num_devices)
+        if policy is None:
+            return None
+        from regal_jax.solve.propose import propose
+
+        return propose(policy, batch.graphs, batch.clusters, batch.problem, keys)

@@ -1,8 +1,9 @@
 """`optimize` and `optimize_many`: graphs in, verified plans out."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -13,6 +14,9 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan
 from regal_jax.search import AnnealingConfig, BrkgaConfig
+
+if TYPE_CHECKING:
+    from regal_jax.policies import Policy
 
 __all__ = ["optimize", "optimize_many"]
 
@@ -25,7 +29,7 @@ def optimize(
     evaluations: int = 5000,
     key: int | jax.Array = 0,
     method: str = "brkga",
-    policy: str | None = None,
+    policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: bool = True,
     contract: bool = False,
     config: BrkgaConfig | AnnealingConfig | None = None,
@@ -54,7 +58,8 @@ def optimize(
       method: ``"brkga"``; ``"annealing"`` or ``"local-search"``, which walk from the best warm start;
         ``"auto"``, which divides the budget between BRKGA and annealing of its best; or the name of a
         heuristic to use alone.
-      policy: Reserved for learned guides of the search.
+      policy: What guides the search by the distributions of its first population and mutants: ``"default"``
+        for the weights that ship, a file of weights, or a `Policy`; ``None`` for uniform ones.
       warm_start: Begin from the heuristics' plans, and never do worse.
       contract: Search on the graph that `regal_jax.contract` makes of this one, and expand the plan: for
         graphs of thousands of ops, most of them light. The heuristics run on both.
@@ -100,7 +105,7 @@ def optimize_many(
     evaluations: int = 5000,
     key: int | jax.Array = 0,
     method: str = "brkga",
-    policy: str | None = None,
+    policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: bool = True,
     contract: bool = False,
     config: BrkgaConfig | AnnealingConfig | None = None,
@@ -188,4 +193,6 @@ def _optimize(
     if not settings.searches:
         return call.run([])
     # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
+    for devices_of_cluster in {cluster.num_devices for cluster in clusters}:
+        settings.guide(devices_of_cluster)
     return call.run(share_out(pairs, settings.config.fit(settings.evaluations), batch_size, devices))

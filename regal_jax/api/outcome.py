@@ -60,6 +60,7 @@ def searched_plan(batch: Batch, row: int, result: SearchResult, settings: Settin
         "method": settings.method,
         "evaluations": int(result.evaluations[row]),
         **_common(settings),
+        **({} if settings.policy_name is None else {"policy": settings.policy_name}),
         "stopped": result.status[row].name.lower(),
         "seconds": round(result.seconds, 3),
         "graphs_in_call": len(batch.members),

@@ -2,9 +2,10 @@
 
 import dataclasses
 import math
+import os
 import reprlib
 from collections.abc import Sequence
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,9 @@ from regal_jax.plan import Contraction, Objective, contract
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part, joined_parts
 
+if TYPE_CHECKING:
+    from regal_jax.policies import Policy
+
 __all__ = ["SEARCHES", "Settings", "check_pairs", "each"]
 
 SEARCHES: Final = {
@@ -26,6 +30,7 @@ SEARCHES: Final = {
     "local-search": AnnealingConfig,
 }
 """The methods that search, and what sets them; all others are heuristics."""
+_GUIDED: Final = ("brkga", "auto")
 
 
 def _as_key(key: Any) -> tuple[jax.Array, int | None]:
@@ -37,6 +42,25 @@ def _as_key(key: Any) -> tuple[jax.Array, int | None]:
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
         return key, None
     raise ConfigError(f"key: give a seed or jax.random.key(seed), got {key!r}")
+
+
+def _policy(policy: Any, method: str) -> "tuple[Policy | None, str | None]":
+    """The policy, ``None`` if it is the shipped one; and what to call it, ``None`` if there is none."""
+    if policy is None:
+        return None, None
+    if method not in _GUIDED:
+        raise ConfigError(f"policy: guides {' and '.join(_GUIDED)}, not {method}; leave it out")
+    from regal_jax.policies import Policy, load_policy
+
+    if isinstance(policy, Policy):
+        return policy, "given"
+    if not isinstance(policy, (str, os.PathLike)):
+        raise ConfigError(f"policy: give None, 'default', a file of weights or a Policy, got {policy!r}")
+    if policy == "default":
+        return None, "default"
+    if not os.path.exists(policy):
+        raise ConfigError(f"policy: no file {os.fspath(policy)!r}; give 'default' or a file of weights")
+    return load_policy(policy), os.fspath(policy)
 
 
 def _default_config(method: str) -> BrkgaConfig | AnnealingConfig:
@@ -54,6 +78,8 @@ class Settings:
     key: jax.Array
     seed: int | None
     method: str
+    policy: "Policy | None"
+    policy_name: str | None
     warm_start: bool
     contract: bool
     config: BrkgaConfig | AnnealingConfig
@@ -70,7 +96,7 @@ class Settings:
         evaluations: int,
         key: Any,
         method: str,
-        policy: str | None,
+        policy: "Policy | str | os.PathLike[str] | None",
         warm_start: bool,
         contract: bool,
         config: BrkgaConfig | AnnealingConfig | None,
@@ -91,8 +117,7 @@ class Settings:
         if method not in SEARCHES and method not in HEURISTICS:
             names = ", ".join([*SEARCHES, *HEURISTICS])
             raise ConfigError(f"method: unknown {method!r}; use one of {names}")
-        if policy is not None:
-            raise ConfigError(f"policy: unknown {policy!r}; only None is there yet")
+        policy, policy_name = _policy(policy, method)
         kind = SEARCHES.get(method, BrkgaConfig)
         if config is not None and not isinstance(config, kind):
             raise ConfigError(f"config: {method} is set by a {kind.__name__}, got {config!r}")
@@ -108,6 +133,8 @@ class Settings:
             key=typed,
             seed=seed,
             method=method,
+            policy=policy,
+            policy_name=policy_name,
             warm_start=warm_start,
             contract=contract,
             config=config or _default_config(method),
@@ -128,6 +155,23 @@ class Settings:
         if self.method == "auto" and isinstance(self.config, BrkgaConfig):
             return joined_parts(self.objective, self.config)
         return (Part(1.0, self.config),)
+
+    def guide(self, num_devices: int) -> "Policy | None":
+        """The policy for a cluster of so many devices, if one was asked for.
+
+        Raises:
+          ConfigError: There is none for so many.
+        """
+        if self.policy_name is None:
+            return None
+        # Flax takes as long to load as JAX does.
+        from regal_jax.policies import default_policy
+        from regal_jax.solve.propose import check_devices
+
+        if self.policy is None:
+            return default_policy(self.objective, num_devices)
+        check_devices(self.policy, num_devices)
+        return self.policy
 
     def contraction(self, graph: ComputationGraph, cluster: Cluster) -> Contraction:
         """Of ``graph``; with care for its memory where that counts."""

@@ -125,7 +125,12 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         help="brkga, annealing, local-search, auto (joins them), or a heuristic: critical-path, ...; "
         "an unknown one lists them",
     )
-    parser.add_argument("--policy", choices=("none",), default="none", help="guide of the search")
+    parser.add_argument(
+        "--policy",
+        default="none",
+        metavar="FILE",
+        help="guide of the search: default for the weights that ship, or a file of weights (default none)",
+    )
     parser.add_argument(
         "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
     )

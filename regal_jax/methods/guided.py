@@ -23,8 +23,9 @@ __all__ = ["Guided", "ProposalFn"]
 ProposalFn = Callable[[Problem, Sequence[ComputationGraph], Sequence[Cluster], jax.Array], Proposal]
 """``(problem of B graphs, graphs, clusters, keys [B]) -> Proposal`` of ``B`` graphs.
 
-The keys are one a graph, made from the graph's content: what depends on its own key alone does not depend on
-the company. The problem may have rows beyond the caller's graphs, copies of the last one.
+The keys are those of the searches, one a graph, made from the graph's content: `regal_jax.solve.propose`
+makes its own from them. What depends on its own key alone does not depend on the company. The problem may
+have rows beyond the caller's graphs, copies of the last one.
 """
 
 
@@ -71,14 +72,12 @@ class Guided:
 
     def _search(self, batch: Batch, settings: Settings) -> dict[int, Plan]:
         keys = graph_keys(settings.key, batch.graphs)
-        # The search keeps the key that plain BRKGA has: with a uniform proposal the two are the same.
-        guides = jax.vmap(lambda key: jax.random.fold_in(key, np.uint32(1)))(keys)
         result = solve(
             batch.problem,
             keys,
             Stopping(settings.evaluations),
             objective=settings.objective,
-            proposal=self.proposal(batch.problem, batch.graphs, batch.clusters, guides),
+            proposal=self.proposal(batch.problem, batch.graphs, batch.clusters, keys),
             config=self.config,
             mesh=batch.mesh,
         )

@@ -5,6 +5,7 @@ from regal_jax.policies.config import FeatureConfig, FeatureSet, Network, Parame
 from regal_jax.policies.distributions import action_parameters, action_table
 from regal_jax.policies.features import GraphFeatures, make_features
 from regal_jax.policies.networks import Logits, Policy, Value
+from regal_jax.policies.shipped import default_policy
 from regal_jax.policies.weights import load_policy, read_metadata, save_policy
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Value",
     "action_parameters",
     "action_table",
+    "default_policy",
     "entropy",
     "load_policy",
     "log_prob",

@@ -126,8 +126,14 @@ class PolicyConfig:
         pair is what the ICLR text says.
       share_rounds: Do all rounds use the same weights?
       initial_bias: Logit by which an untrained policy prefers the widest distributions (the largest
-        variance; alpha and beta nearest to 1). A narrow distribution around an arbitrary mean is worse than
-        the uniform one, so training would begin with unlearning.
+        variance; alpha and beta nearest to 1) for priorities. A narrow distribution around an arbitrary mean
+        is worse than the uniform one, so training would begin with unlearning.
+      initial_affinity_bias: The same for affinities, below zero. Equal devices can be exchanged, so at first
+        no affinity is better than another, and what breaks the tie is how much placements differ between
+        actions: little, if every action leaves them to chance. (A search with an arbitrary placement in its
+        proposal is hardly worse than the uniform one.)
+      initial_scale: Variance of the output weights for means (alphas), in units of one over the width. More
+        of it is more of a tie broken: ops that look alike begin with a common device.
 
     Raises:
       ConfigError: A value that cannot be.
@@ -143,7 +149,9 @@ class PolicyConfig:
     features: FeatureSet = FeatureSet.STRUCTURAL
     uniform: bool = True
     share_rounds: bool = False
-    initial_bias: float = 2.0
+    initial_bias: float = 1.0
+    initial_affinity_bias: float = -1.0
+    initial_scale: float = 4.0
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -156,8 +164,9 @@ class PolicyConfig:
         for field in ("uniform", "share_rounds"):
             if not isinstance(getattr(self, field), bool):
                 raise ConfigError(f"policy: {field} is {getattr(self, field)!r}; give true or false")
-        (bias,) = _numbers("initial_bias", [self.initial_bias])
-        set_(self, "initial_bias", bias)
+        for field in ("initial_bias", "initial_affinity_bias", "initial_scale"):
+            (bias,) = _numbers(field, [getattr(self, field)])
+            set_(self, field, bias)
         for i, field in enumerate(("first", "second")):
             given = _numbers(field, getattr(self, field))
             set_(self, field, given or _BINS[self.parametrisation][i])

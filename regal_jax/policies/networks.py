@@ -36,8 +36,8 @@ class Policy(nnx.Module):
     layer each, shared by all ops, turn them into logits. Devices have heads of their own, so that a policy
     can tell equal devices apart, and is for one ``D``.
 
-    The output layers start small: an untrained policy chooses the same everywhere, and by
-    `PolicyConfig.initial_bias` close to what plain BRKGA does.
+    The output layers start small; by `PolicyConfig.initial_bias` an untrained policy leaves most priorities
+    as plain BRKGA draws them.
 
     References:
       REGAL, workshop text, appendix A.3, equation 1; ICLR 2020, section 4.
@@ -55,8 +55,8 @@ class Policy(nnx.Module):
         self.network = network(config, rngs=rngs)
         keys, width = config.num_devices + 1, config.width
         self.hidden = nnx.Linear(width, keys * 2 * width, rngs=rngs)
-        self.first = _Outputs(keys, width, _initial(config, config.first, True), rngs=rngs)
-        self.second = _Outputs(keys, width, _initial(config, config.second, False), rngs=rngs)
+        self.first = _Outputs(width, _initial(config, config.first, True), config.initial_scale, rngs=rngs)
+        self.second = _Outputs(width, _initial(config, config.second, False), _SCALE, rngs=rngs)
 
     def __call__(self, features: GraphFeatures) -> Logits:
         """The logits of ``B`` graphs.
@@ -116,13 +116,18 @@ class Value(nnx.Module):
 _SMALL = nnx.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
 
 
+_SCALE = 0.1
+"""Small, so that training begins near what plain BRKGA does; but not so small that it sees no features: then
+only the biases learn at first, and they settle on one choice for all ops before the rest has begun."""
+
+
 class _Outputs(nnx.Module):
     """One linear layer a key."""
 
-    def __init__(self, keys: int, width: int, bias: np.ndarray, *, rngs: nnx.Rngs) -> None:
-        init = nnx.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal", batch_axis=0)
-        self.kernel = nnx.Param(init(rngs.params(), (keys, width, len(bias)), jnp.float32))
-        self.bias = nnx.Param(jnp.tile(jnp.asarray(bias, jnp.float32), (keys, 1)))
+    def __init__(self, width: int, bias: np.ndarray, scale: float, *, rngs: nnx.Rngs) -> None:
+        init = nnx.initializers.variance_scaling(scale, "fan_in", "truncated_normal", batch_axis=0)
+        self.kernel = nnx.Param(init(rngs.params(), (len(bias), width, bias.shape[1]), jnp.float32))
+        self.bias = nnx.Param(jnp.asarray(bias))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """``[B, N, D + 1, K]`` from ``[B, N, D + 1, W]``."""
@@ -130,12 +135,13 @@ class _Outputs(nnx.Module):
 
 
 def _initial(config: PolicyConfig, bins: tuple[float, ...], first: bool) -> np.ndarray:
-    """Biases ``[len(bins)]`` that prefer the widest distributions."""
-    bias = np.zeros(len(bins), np.float32)
+    """Biases ``[D + 1, len(bins)]`` that tell wide distributions from narrow ones."""
+    bias = np.zeros((config.num_devices + 1, len(bins)), np.float32)
+    preference = [*[config.initial_affinity_bias] * config.num_devices, config.initial_bias]
     if config.parametrisation is Parametrisation.ALPHA_BETA:
-        bias[np.argmin(np.abs(np.log(bins)))] = config.initial_bias
+        bias[:, np.argmin(np.abs(np.log(bins)))] = preference
     elif not first:
-        bias[np.argmax(bins)] = config.initial_bias
+        bias[:, np.argmax(bins)] = preference
     return bias
 
 

@@ -40,7 +40,9 @@ def spectral_coordinates(
     degree = np.bincount(sender, weight, n) + np.bincount(receiver, weight, n)
     root = np.sqrt(np.where(degree > 0, degree, 1))
     found = np.zeros((COORDINATES, n))
-    basis, diagonal, beside = _lanczos(sender, receiver, weight / (root[sender] * root[receiver]), root, start)
+    basis, diagonal, beside = _lanczos(
+        sender, receiver, weight / (root[sender] * root[receiver]), root, start
+    )
     if len(diagonal):
         matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
         ritz = np.linalg.eigh(matrix)[1][:, ::-1][:, :COORDINATES]

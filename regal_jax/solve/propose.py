@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -23,8 +23,10 @@ from regal_jax.policies import (
 )
 from regal_jax.problem import Problem
 
-__all__ = ["action_entropy", "propose"]
+__all__ = ["action_entropy", "check_devices", "propose"]
 
+_FOLD: Final = np.uint32(2**32 - 1)
+"""The keys themselves are the search's."""
 _table = functools.lru_cache(maxsize=16)(action_table)
 
 
@@ -44,7 +46,8 @@ def propose(
       graphs: ``B`` graphs.
       clusters: One for all, or one a graph.
       problem: Of the same graphs and clusters.
-      keys: ``[B]`` typed keys, consumed: the action is a sample, as in training.
+      keys: ``[B]`` typed keys, those of the searches: the action is a sample, as in training, drawn with
+        keys that are made from them.
       likeliest: Take the most probable choices rather than a sample; ``keys`` then mean nothing.
 
     Raises:
@@ -52,15 +55,24 @@ def propose(
       GraphError: A graph whose features are not finite.
     """
     config = policy.config
-    if config.num_devices != problem.num_devices:
-        raise ConfigError(
-            f"policy: made for {config.num_devices} devices, but the cluster has {problem.num_devices}; "
-            "take a policy that was trained for as many"
-        )
+    check_devices(policy, problem.num_devices)
     features = make_features(graphs, clusters, problem.bucket, config.feature_config)
     graphdef, state = nnx.split(policy)
     action = _act(graphdef, state, features, keys, likeliest)
     return to_proposal(config, _table(config), action, problem)
+
+
+def check_devices(policy: Policy, num_devices: int) -> None:
+    """Refuses a policy for another number of devices.
+
+    Raises:
+      ConfigError: It is for another.
+    """
+    if policy.config.num_devices != num_devices:
+        raise ConfigError(
+            f"policy: made for {policy.config.num_devices} devices, but the cluster has {num_devices}; "
+            "take one that was trained for as many"
+        )
 
 
 def action_entropy(policy: Policy, features: GraphFeatures) -> np.ndarray:
@@ -72,7 +84,9 @@ def action_entropy(policy: Policy, features: GraphFeatures) -> np.ndarray:
 @functools.partial(jax.jit, static_argnames=("graphdef", "likeliest"))
 def _act(graphdef: Any, state: Any, features: GraphFeatures, keys: jax.Array, likeliest: bool) -> jax.Array:
     logits = nnx.merge(graphdef, state)(features)
-    return most_likely(logits) if likeliest else sample_action(logits, keys)
+    if likeliest:
+        return most_likely(logits)
+    return sample_action(logits, jax.vmap(lambda key: jax.random.fold_in(key, _FOLD))(keys))
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef",))

@@ -1,0 +1,42 @@
+"""The weights that come with the package."""
+
+import functools
+from importlib import resources
+
+from regal_jax.errors import ConfigError
+from regal_jax.plan import Objective
+from regal_jax.policies.networks import Policy
+from regal_jax.policies.weights import load_policy
+
+__all__ = ["default_policy"]
+
+
+def default_policy(objective: Objective | str, num_devices: int) -> Policy:
+    """The policy that is installed with the package; its model card is docs/policies.md.
+
+    Args:
+      objective: What it is for.
+      num_devices: ``D``.
+
+    Raises:
+      ConfigError: There is none for so many devices.
+    """
+    return _load(Objective(objective), num_devices)
+
+
+@functools.cache
+def _load(objective: Objective, num_devices: int) -> Policy:
+    folder = resources.files("regal_jax.policies") / "trained"
+    name = f"{objective}-{num_devices}.safetensors"
+    file = folder / name
+    if not file.is_file():
+        there = (
+            sorted(f.name.removesuffix(".safetensors") for f in folder.iterdir()) if folder.is_dir() else []
+        )
+        raise ConfigError(
+            f"policy: none is shipped for {objective} on {num_devices} devices (there are: "
+            f"{', '.join(n for n in there if n.rpartition('-')[2].isdigit()) or 'none'}); train one with "
+            "'regal-jax train', or leave policy out"
+        )
+    with resources.as_file(file) as path:
+        return load_policy(path, num_devices=num_devices)
