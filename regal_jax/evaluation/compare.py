@@ -174,14 +174,17 @@ class _Column:
     def of(cls, job: Mapping[str, Any], records: Records, hashes: Sequence[str]) -> "_Column":
         key = job["key"]
         found = [records.get(key, graph) for graph in hashes]
-        fields = ("value", "overflow", "evaluations", "seconds", "action_entropy")
         return cls(
-            job["name"],
-            job["title"],
-            job["guided"],
-            records.refusals(key, hashes),
-            *(records.column(key, hashes, field) for field in fields),
-            [None if record is None else record.get("history") for record in found],
+            name=job["name"],
+            title=job["title"],
+            guided=job["guided"],
+            refused=records.refusals(key, hashes),
+            value=records.column(key, hashes, "value"),
+            overflow=records.column(key, hashes, "overflow"),
+            evaluations=records.column(key, hashes, "evaluations"),
+            seconds=records.column(key, hashes, "seconds"),
+            entropy=records.column(key, hashes, "action_entropy"),
+            histories=[None if record is None else record.get("history") for record in found],
         )
 
     @property

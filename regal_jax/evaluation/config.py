@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 import pathlib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
@@ -23,6 +24,8 @@ _DEFAULT: Final = (
     "brkga", "tuned-brkga", "gp-dfs", "critical-path", "xla-best", "random-search", "local-search",
     "annealing", "auto", "cp-sat", "idrs", "gas", "regal",
 )  # fmt: skip
+
+_FIXED: Final = re.compile(r"brkga-[1-9]\d{0,5}k")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +49,7 @@ class EvaluationConfig:
       other_seed: Of one more BRKGA search, which shows the noise; -1 for none.
       methods: Names that `regal_jax.methods.make_method` knows, in the order of the table.
       options: Method -> options of `make_method`; ``config`` as a table of its fields.
-      policies: Name -> weights file. ``regal``, ``gas`` and ``idrs`` are the methods of these names; any
+      policies: Name -> weights file, or ``"default"`` for the weights of the package. ``regal``, ``gas`` and ``idrs`` are the methods of these names; any
         other name is one more method, BRKGA guided by that policy.
       tuned: File of tuned settings for ``tuned-brkga``.
       cp_sat_seconds: Time limit for each graph.
@@ -92,7 +95,8 @@ class EvaluationConfig:
             raise ConfigError(f"objective: unknown {self.objective!r}; use one of {', '.join(Objective)}")
         set_(self, "objective", Objective(self.objective))
         for name, low in (
-            ("limit", 0), ("max_ops", 0), ("devices", 1), ("evaluations", 1), ("chunk", 1), ("other_seed", -1),
+            ("limit", 0), ("max_ops", 0), ("devices", 1), ("evaluations", 1), ("chunk", 1),
+            ("other_seed", -1),
         ):  # fmt: skip
             _check_whole(name, getattr(self, name), low)
         for name in ("contract", "warm_up"):
@@ -106,6 +110,8 @@ class EvaluationConfig:
             raise ConfigError(
                 f"cp_sat_seconds: must be a number of more than zero, got {self.cp_sat_seconds!r}"
             )
+        if not isinstance(self.rounds, Mapping):
+            raise ConfigError(f"rounds: must be a table of T and lists of paths, got {self.rounds!r}")
         set_(self, "rounds", {str(_rounds(t)): _names(f"rounds.{t}", p) for t, p in self.rounds.items()})
         _ = self.cluster
 
@@ -122,6 +128,12 @@ class EvaluationConfig:
                 raise ConfigError(f"policies: {name} takes no policy; use another name for this one")
             if not isinstance(path, str) or not path:
                 raise ConfigError(f"policies.{name}: give a file of weights, got {path!r}")
+        for name in (*self.methods, *self.options):
+            if name not in METHODS and name not in self.policies and not _FIXED.fullmatch(name):
+                raise ConfigError(
+                    f"methods: unknown {name!r}; use names of {', '.join(METHODS)}, brkga-20k and the like, "
+                    "or of policies"
+                )
         for name, options in self.options.items():
             if not isinstance(options, Mapping):
                 raise ConfigError(f"options.{name}: must be a table, got {options!r}")

@@ -1,6 +1,9 @@
 """The graphs of an evaluation."""
 
 import pathlib
+from typing import Final
+
+import numpy as np
 
 from regal_jax.datasets import load_sample
 from regal_jax.datasets.corpus.index import INDEX
@@ -8,11 +11,11 @@ from regal_jax.errors import ConfigError
 from regal_jax.evaluation.config import EvaluationConfig
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.data import load_graphs
-from regal_jax.plan import contract
+from regal_jax.plan import Objective, contract
 
 __all__ = ["SAMPLE", "evaluation_graphs"]
 
-SAMPLE = "sample"
+SAMPLE: Final = "sample"
 """As the path of the graphs: those that come with the package."""
 
 
@@ -23,20 +26,15 @@ def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
       ConfigError: No graph is left.
       FormatError: Nothing that can be read.
     """
+    cluster = config.cluster
     if config.graphs == SAMPLE:
-        # The graphs of the sample are contracted already.
         graphs = [graph for _, graph in load_sample(config.split)]
-        if config.contract:
-            graphs = [contract(graph, config.cluster).graph for graph in graphs]
-        graphs = [graph for graph in graphs if not config.max_ops or graph.num_ops <= config.max_ops]
     else:
-        graphs = load_graphs(
-            _part(config),
-            config.split,
-            cluster=config.cluster,
-            contracted=config.contract,
-            max_ops=config.max_ops,
-        )
+        graphs = load_graphs(_part(config), config.split, cluster=cluster)
+    if config.contract:
+        counts = config.objective is Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
+        graphs = [contract(g, devices=cluster.num_devices, spare_memory=counts).graph for g in graphs]
+    graphs = [graph for graph in graphs if not config.max_ops or graph.num_ops <= config.max_ops]
     # Results are kept by content; a copy would only count a graph twice.
     unique = list({graph.content_hash: graph for graph in graphs}.values())[: config.limit or None]
     if not unique:

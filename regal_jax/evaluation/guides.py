@@ -1,14 +1,17 @@
 """Policies as `Guided` wants them, with an ear for what they say of each graph."""
 
-import os
+import hashlib
 from collections.abc import Sequence
 
 import jax
 import numpy as np
+from flax import nnx
 
+from regal_jax.errors import ConfigError
 from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.policies import Policy, load_policy
+from regal_jax.plan import Objective
+from regal_jax.policies import Policy, default_policy, load_policy
 from regal_jax.problem import Problem
 from regal_jax.solve import propose
 
@@ -27,15 +30,31 @@ class Guide:
         self.entropies: dict[str, float] = {}
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], num_devices: int) -> "Guide":
-        """Of a weights file.
+    def load(cls, path: str, objective: Objective, num_devices: int) -> "Guide":
+        """Of a weights file, or ``"default"`` for the weights that come with the package.
 
         Raises:
           FormatError: As `regal_jax.policies.load_policy`.
-          ConfigError: The policy is for another number of devices.
-          OSError: The file cannot be read.
+          ConfigError: No such file, or the policy is for another number of devices.
         """
-        return cls(load_policy(path, num_devices=num_devices))
+        if path == "default":
+            return cls(default_policy(objective, num_devices))
+        try:
+            return cls(load_policy(path, num_devices=num_devices))
+        except OSError as error:
+            raise ConfigError(
+                f"policy: no weights in {path!r} ({error.strerror}); give 'default', or train some with "
+                "'regal-jax train'"
+            ) from None
+
+    @property
+    def digest(self) -> str:
+        """Of the policy's settings and weights: what decides its actions."""
+        leaves = jax.tree.leaves(nnx.to_pure_dict(nnx.state(self._policy, nnx.Param)))
+        digest = hashlib.sha256(repr(self._policy.config).encode())
+        for leaf in leaves:
+            digest.update(np.asarray(leaf).tobytes())
+        return digest.hexdigest()[:16]
 
     def __call__(
         self,

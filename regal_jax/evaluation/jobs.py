@@ -146,11 +146,8 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
 def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config: EvaluationConfig) -> _Made:
     if name not in config.policies:
         raise ConfigError(f"needs a policy: give --policy {name}=FILE")
-    path = config.policies[name]
-    if not pathlib.Path(path).is_file():
-        raise ConfigError(f"no file of weights {path!r}; train one with 'regal-jax train'")
-    guide = Guide.load(path, config.devices)
-    identity["policy"] = _digest_of_file(path)
+    guide = Guide.load(config.policies[name], config.objective, config.devices)
+    identity["policy"] = guide.digest
     if name == "idrs":
         # The paper's: the first generation of a BRKGA, however large.
         options.setdefault("config", _RANDOM)

@@ -1,4 +1,4 @@
-"""Pictures of plans, of sets of graphs and of evaluations. matplotlib is imported when a picture is drawn, not before."""
+"""Pictures of plans, graphs and evaluations. matplotlib is imported when a picture is drawn, not before."""
 
 from regal_jax.viz.axes import picture_formats
 from regal_jax.viz.comparison import (
