@@ -49,8 +49,9 @@ class EvaluationConfig:
       other_seed: Of one more BRKGA search, which shows the noise; -1 for none.
       methods: Names that `regal_jax.methods.make_method` knows, in the order of the table.
       options: Method -> options of `make_method`; ``config`` as a table of its fields.
-      policies: Name -> weights file, or ``"default"`` for the weights of the package. ``regal``, ``gas`` and ``idrs`` are the methods of these names; any
-        other name is one more method, BRKGA guided by that policy.
+      policies: Name -> weights file, or ``"default"`` for the weights of the package. ``regal``, ``gas`` and
+        ``idrs`` are the methods of these names; any other name is one more method, BRKGA guided by that
+        policy.
       tuned: File of tuned settings for ``tuned-brkga``.
       cp_sat_seconds: Time limit for each graph.
       limits: Budgets of the curves (Fig. 3), ascending; none for no curves.

@@ -7,13 +7,13 @@ import jax
 import numpy as np
 from flax import nnx
 
-from regal_jax.errors import ConfigError
 from regal_jax.encoding import Proposal
+from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective
 from regal_jax.policies import Policy, default_policy, load_policy
 from regal_jax.problem import Problem
-from regal_jax.solve import propose
+from regal_jax.solve.propose import propose
 
 __all__ = ["Guide", "placement_entropy"]
 

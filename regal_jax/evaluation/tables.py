@@ -39,9 +39,17 @@ def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
         "worst_graph": None if worst is None else names[worst],
         "worst_improvement": None if worst is None else float(row.saved[worst]),
         "seconds_per_graph": float(np.median(seconds)) if seconds.size else None,
+        "overhead": _overhead(row, comparison.rows[0]),
         "feasible": _number(row.feasible),
         "evaluations": _number(row.evaluations),
     }
+
+
+def _overhead(row: Row, reference: Row) -> float | None:
+    """Time beyond the reference's, as a share of it, over the graphs that both have."""
+    both = ~np.isnan(row.seconds) & ~np.isnan(reference.seconds)
+    whole = float(reference.seconds[both].sum())
+    return float(row.seconds[both].sum()) / whole - 1 if whole > 0 else None
 
 
 def _number(value: float | None) -> float | None:
