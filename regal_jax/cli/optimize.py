@@ -1,19 +1,17 @@
 """``regal-jax optimize``: one graph, or many. Heavy imports stay inside: ``--help`` must be quick."""
 
 import argparse
-import contextlib
 import os
 import pathlib
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
 from regal_jax.cli.sources import check_writable, load
+from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.errors import ConfigError
-from regal_jax.interrupts import first_interrupt_waits, interrupt
+from regal_jax.interrupts import first_interrupt_waits
 
 if TYPE_CHECKING:
     from regal_jax.graph import Cluster, ComputationGraph
@@ -22,12 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["optimize"]
 
 INFEASIBLE = 3
-TERMINATED = 128 + signal.SIGTERM
 
 
 def optimize(args: argparse.Namespace) -> int:
     """``regal-jax optimize``."""
-    with _sigterm_acts_like_ctrl_c() as terminated:
+    with sigterm_acts_like_ctrl_c() as terminated:
         try:
             code = _optimize(args)
         except KeyboardInterrupt:
@@ -37,31 +34,6 @@ def optimize(args: argparse.Namespace) -> int:
             code = TERMINATED
     # Not 0, whatever was saved: whoever ended the job may want to run it again.
     return TERMINATED if terminated() else code
-
-
-@contextlib.contextmanager
-def _sigterm_acts_like_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Batch systems send SIGTERM and kill some 30 seconds later: time to save what was found.
-
-    The yielded function tells whether it came. A handler that is there already stays.
-    """
-    terminated = threading.Event()
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    ):
-        yield terminated.is_set
-        return
-
-    def terminate(*_: object) -> None:
-        terminated.set()
-        interrupt()
-
-    signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield terminated.is_set
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _optimize(args: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from regal_jax.cli.corpus import add_corpus
 from regal_jax.cli.dataset import add_dataset
 from regal_jax.cli.evaluate import add_evaluate
 from regal_jax.cli.optimize import optimize
+from regal_jax.cli.train import add_train
 
 __all__ = ["OneLineParser", "build_parser", "count"]
 
@@ -225,4 +226,5 @@ def build_parser() -> argparse.ArgumentParser:
     add_dataset(subparsers, count=count, seed=_seed)
     add_corpus(subparsers, count, _seconds)
     add_evaluate(subparsers, count=count, seed=_seed, seconds=_seconds)
+    add_train(subparsers)
     return parser

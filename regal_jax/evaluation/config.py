@@ -34,7 +34,7 @@ class EvaluationConfig:
 
     Attributes:
       graphs: A set of graphs, a corpus, or ``"sample"`` for the graphs that come with the package; see
-        `regal_jax.learning.data.load_graphs`. Of a folder with a part named after `split` only that part.
+        `regal_jax.learning.load_graphs`. Of a folder with a part named after `split` only that part.
       suite: ``"regal"``: the evidence of the REGAL papers.
       split: Of a corpus or of the sample.
       limit: Most graphs, the first in the order of the set; 0 for all.

@@ -6,11 +6,10 @@ from typing import Final
 import numpy as np
 
 from regal_jax.datasets import load_sample
-from regal_jax.datasets.corpus.index import INDEX
 from regal_jax.errors import ConfigError
 from regal_jax.evaluation.config import EvaluationConfig
 from regal_jax.graph import ComputationGraph
-from regal_jax.learning.data import load_graphs
+from regal_jax.learning import load_graphs
 from regal_jax.plan import Objective, contract
 
 __all__ = ["SAMPLE", "evaluation_graphs"]
@@ -30,7 +29,7 @@ def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
     if config.graphs == SAMPLE:
         graphs = [graph for _, graph in load_sample(config.split)]
     else:
-        graphs = load_graphs(_part(config), config.split, cluster=cluster)
+        graphs = load_graphs(_part(config), config.split)
     if config.contract:
         counts = config.objective is Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
         graphs = [contract(g, devices=cluster.num_devices, spare_memory=counts).graph for g in graphs]
@@ -43,9 +42,7 @@ def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
 
 
 def _part(config: EvaluationConfig) -> pathlib.Path:
-    """Of a set with a folder or an archive for each split only the one that is asked for."""
+    """Of a set with an archive for each split only the one that is asked for."""
     root = pathlib.Path(config.graphs)
-    parts = [root / config.split, *(root / f"{config.split}{end}" for end in (".tar.gz", ".tgz", ".tar"))]
-    if not (root / INDEX).exists():
-        root = next((part for part in parts if part.exists()), root)
-    return root
+    parts = [root / f"{config.split}{end}" for end in (".tar.gz", ".tgz", ".tar")]
+    return next((part for part in parts if part.is_file()), root)

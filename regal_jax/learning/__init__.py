@@ -1,1 +1,20 @@
 """Training of policies by REINFORCE through the search itself."""
+
+from regal_jax.learning.config import Baseline, DataConfig, OptimizerConfig, TaskConfig, TrainConfig
+from regal_jax.learning.data import load_graphs, noisy_copies, training_graphs
+from regal_jax.learning.train import TrainResult, train
+from regal_jax.learning.validate import Validation
+
+__all__ = [
+    "Baseline",
+    "DataConfig",
+    "OptimizerConfig",
+    "TaskConfig",
+    "TrainConfig",
+    "TrainResult",
+    "Validation",
+    "load_graphs",
+    "noisy_copies",
+    "train",
+    "training_graphs",
+]

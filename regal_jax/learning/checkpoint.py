@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, Self
 
 import jax
 import orbax.checkpoint as ocp
@@ -26,6 +26,12 @@ class Checkpoints:
             enable_async_checkpointing=False,
         )
         self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._manager.close()
 
     def save(self, state: TrainState, notes: dict[str, Any]) -> None:
         """Saves the state, and ``notes`` of plain values with it."""
@@ -54,11 +60,15 @@ class Checkpoints:
         where = f"{self._manager.directory}/{step}"
         remedy = "take another --out folder, or remove this one to begin anew"
         try:
-            notes = self._manager.restore(step, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))["notes"]
+            notes = self._manager.restore(step, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))[
+                "notes"
+            ]
         except (OSError, ValueError, KeyError) as error:
             raise FormatError(f"{where}: damaged checkpoint ({_first_line(error)}); {remedy}") from None
         if notes.get("version") != VERSION:
-            raise FormatError(f"{where}: a checkpoint of version {notes.get('version')}, not {VERSION}; {remedy}")
+            raise FormatError(
+                f"{where}: a checkpoint of version {notes.get('version')}, not {VERSION}; {remedy}"
+            )
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, _fields(like))
         arguments = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
         try:
@@ -66,10 +76,6 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FormatError(f"{where}: does not fit this run ({_first_line(error)}); {remedy}") from None
         return TrainState(**fields), notes
-
-    def close(self) -> None:
-        """Waits for what is being written."""
-        self._manager.close()
 
 
 def _fields(state: TrainState) -> dict[str, Any]:

@@ -3,20 +3,25 @@
 import dataclasses
 import enum
 import math
+import operator
 import os
 import pathlib
 import tomllib
+import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from regal_jax.errors import ConfigError
+from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster
 from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
 from regal_jax.search import BrkgaConfig
 
 __all__ = ["Baseline", "DataConfig", "OptimizerConfig", "TaskConfig", "TrainConfig"]
+
+_MOST: Final = 2**31 - 1
+"""Of whole numbers: many of them are int32 in the compiled step."""
 
 
 class Baseline(enum.StrEnum):
@@ -37,6 +42,9 @@ class TaskConfig:
       memory: Capacity of each device, as `Cluster.uniform` takes it: ``"16GiB"``; ``"inf"`` for no limit.
       transfer: As `Cluster.uniform` takes it: ``"blocking"``, ``"blocking:latency=5us,bandwidth=50GB/s"``.
       evaluations: Budget of every search in training.
+
+    Raises:
+      ConfigError: A value that cannot be.
     """
 
     objective: Objective = Objective.MAKESPAN
@@ -44,13 +52,22 @@ class TaskConfig:
     transfer: str = "blocking"
     evaluations: int = 1000
 
+    def __post_init__(self) -> None:
+        _name(self, "task", "objective", Objective)
+        _whole(self, "task", evaluations=1)
+        self.cluster(1)
+
     def cluster(self, devices: int) -> Cluster:
         """The cluster that every graph is placed on.
 
         Raises:
-          ClusterError: Values that no cluster can have.
+          ConfigError: Values that no cluster can have.
         """
-        return Cluster.uniform(devices, self.memory, self.transfer)
+        try:
+            return Cluster.uniform(devices, self.memory, self.transfer)
+        except ClusterError as error:
+            message = str(error).removeprefix("cluster: ")
+            raise ConfigError(f"task.memory, task.transfer: {message}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +83,9 @@ class DataConfig:
       contract: Train on the graphs that `regal_jax.contract` makes.
       noise: Relative standard deviation of the noise on runtimes and sizes; see `noisy_copies`.
       noisy_copies: Noisy variants of each training graph, beside the graph itself.
+
+    Raises:
+      ConfigError: A value that cannot be.
     """
 
     train: str = ""
@@ -76,6 +96,10 @@ class DataConfig:
     contract: bool = False
     noise: float = 0.1
     noisy_copies: int = 0
+
+    def __post_init__(self) -> None:
+        _whole(self, "data", train_limit=0, validation_limit=0, max_ops=0, noisy_copies=0)
+        _least(self, "data", noise=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +122,9 @@ class OptimizerConfig:
       log_every: Steps between two records of metrics.
       validate_every: Steps between two validations.
       checkpoint_every: Steps between two checkpoints.
+
+    Raises:
+      ConfigError: A value that cannot be.
     """
 
     steps: int = 1000
@@ -116,6 +143,18 @@ class OptimizerConfig:
     validate_every: int = 50
     checkpoint_every: int = 25
 
+    def __post_init__(self) -> None:
+        _name(self, "optimizer", "baseline", Baseline)
+        _whole(self, "optimizer", steps=1, batch=1, samples=1, warmup=0, reference_seeds=1, pools=1)
+        _whole(self, "optimizer", log_every=1, validate_every=1, checkpoint_every=1)
+        _least(self, "optimizer", entropy=0, entropy_end=0)
+        _above(self, "optimizer", learning_rate=0, clip=0, worst=1)
+        if self.baseline is Baseline.LEAVE_ONE_OUT and self.samples < 2:
+            raise ConfigError(
+                "optimizer.samples: is 1, but the baseline leave-one-out needs 2 actions a graph at least; "
+                'raise it, or set baseline = "learned"'
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
@@ -123,6 +162,8 @@ class TrainConfig:
 
     Attributes:
       seed: Of the first weights, the order of graphs, the actions and the searches.
+      start: File of weights to begin with, of the same `policy`: a second stage with a larger budget, say.
+        Empty for new ones.
       task: See `TaskConfig`.
       data: See `DataConfig`.
       policy: What is trained.
@@ -135,43 +176,15 @@ class TrainConfig:
     """
 
     seed: int = 0
-    task: TaskConfig = TaskConfig()
-    data: DataConfig = DataConfig()
-    policy: PolicyConfig = PolicyConfig()
-    search: BrkgaConfig = BrkgaConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
+    start: str = ""
+    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    policy: PolicyConfig = dataclasses.field(default_factory=PolicyConfig)
+    search: BrkgaConfig = dataclasses.field(default_factory=BrkgaConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
-        o, t, d = self.optimizer, self.task, self.data
-        least = {
-            "seed": (self.seed, 0), "task.evaluations": (t.evaluations, 1), "optimizer.steps": (o.steps, 1),
-            "optimizer.batch": (o.batch, 1), "optimizer.samples": (o.samples, 1), "optimizer.warmup": (o.warmup, 0),
-            "optimizer.reference_seeds": (o.reference_seeds, 1), "optimizer.pools": (o.pools, 1),
-            "optimizer.log_every": (o.log_every, 1), "optimizer.validate_every": (o.validate_every, 1),
-            "optimizer.checkpoint_every": (o.checkpoint_every, 1), "data.max_ops": (d.max_ops, 0),
-            "data.noisy_copies": (d.noisy_copies, 0), "data.train_limit": (d.train_limit, 0),
-            "data.validation_limit": (d.validation_limit, 0),
-        }  # fmt: skip
-        for name, (value, low) in least.items():
-            if not low <= value < 2**31:
-                raise ConfigError(f"{name}: is {value}; give a whole number of at least {low}")
-        for name, value, low in (
-            ("optimizer.learning_rate", o.learning_rate, 0.0), ("optimizer.clip", o.clip, 0.0),
-            ("optimizer.worst", o.worst, 1.0),
-        ):  # fmt: skip
-            if not low < value < math.inf:
-                raise ConfigError(f"{name}: is {value}; give a number above {low:g}")
-        for name, value in (
-            ("optimizer.entropy", o.entropy), ("optimizer.entropy_end", o.entropy_end), ("data.noise", d.noise)
-        ):  # fmt: skip
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"{name}: is {value}; give a number of at least 0")
-        if o.baseline is Baseline.LEAVE_ONE_OUT and o.samples < 2:
-            raise ConfigError(
-                "optimizer.samples: the baseline leave-one-out needs 2 actions a graph at least; raise samples, or "
-                'set baseline = "learned"'
-            )
-        t.cluster(self.policy.num_devices)
+        _whole(self, "", seed=0)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
@@ -206,41 +219,86 @@ _T = typing.TypeVar("_T")
 def _build(kind: type[_T], table: Any, path: str) -> _T:
     """An instance of the dataclass ``kind`` from a table."""
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{path.rstrip('.')}: must be a table, got {table!r}")
+        raise ConfigError(f"{path.rstrip('.')}: is {table!r}; give a table of settings")
     hints = typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(typing.cast(Any, kind))]
     for name in table:
         if name not in names:
             raise ConfigError(f"{path}{name}: there is no such setting; use one of {', '.join(names)}")
-    return kind(**{name: _value(hints[name], value, f"{path}{name}") for name, value in table.items()})
+    values = {name: _value(hints[name], value, f"{path}{name}") for name, value in table.items()}
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        # Configs of other rooms say "policy" and "BrkgaConfig", and not under which heading of the file.
+        text = str(error)
+        raise ConfigError(text if not path or text.startswith(path) else f"[{path[:-1]}] {text}") from None
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:
     """``value`` as the annotated type, or a `ConfigError` that names ``path``."""
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast(type, hint), value, f"{path}.")
-    options = typing.get_args(hint) if typing.get_origin(hint) is not tuple else ()
-    if type(None) in options or str in options:
-        # An optional value, or a name that the config itself turns into an enumeration.
-        return value
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{path}: must be a list, got {value!r}")
+            raise ConfigError(f"{path}: is {value!r}; give a list")
         return tuple(value)
-    if isinstance(hint, type) and issubclass(hint, enum.StrEnum):
-        if value not in hint.__members__.values():
-            raise ConfigError(f"{path}: is {value!r}; use one of {', '.join(hint)}")
-        return hint(value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise ConfigError(f"{path}: must be of type {hint.__name__}, got {value!r}")
-    return value
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if any(_is(kind, value) for kind in kinds):
+        return float(value) if float in kinds and isinstance(value, int) else value
+    wanted = " or ".join(_NAMES.get(kind, "a text") for kind in kinds if kind is not types.NoneType)
+    raise ConfigError(f"{path}: is {value!r}; give {wanted}")
+
+
+_NAMES: Final = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+def _is(kind: type, value: Any) -> bool:
+    """Is ``value`` what a file has for a setting of this type? Names are checked by the config itself."""
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    return isinstance(value, str if issubclass(kind, enum.Enum) else kind)
+
+
+def _name(config: Any, path: str, field: str, kind: type[enum.StrEnum]) -> None:
+    """Makes a member of ``kind`` of the field, which may be its name."""
+    value = getattr(config, field)
+    if value not in kind.__members__.values():
+        raise ConfigError(f"{path}.{field}: is {value!r}; use one of {', '.join(kind)}")
+    object.__setattr__(config, field, kind(value))
+
+
+def _whole(config: Any, path: str, **lowest: int) -> None:
+    """Makes plain whole numbers of the fields."""
+    for field, low in lowest.items():
+        value = getattr(config, field)
+        try:
+            number = None if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = None
+        if number is None or not low <= number <= _MOST:
+            where = f"{path}.{field}" if path else field
+            raise ConfigError(f"{where}: is {value!r}; give a whole number from {low} to {_MOST}")
+        object.__setattr__(config, field, number)
+
+
+def _least(config: Any, path: str, **lowest: float) -> None:
+    for field, low in lowest.items():
+        value = getattr(config, field)
+        if not _is(float, value) or not low <= value < math.inf:
+            raise ConfigError(f"{path}.{field}: is {value!r}; give a number of at least {low}")
+
+
+def _above(config: Any, path: str, **limits: float) -> None:
+    for field, limit in limits.items():
+        value = getattr(config, field)
+        if not _is(float, value) or not limit < value < math.inf:
+            raise ConfigError(f"{path}.{field}: is {value!r}; give a number above {limit}")
 
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         table = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        # TOML has no word for nothing; all settings that may be None are None by default.
         return {name: entry for name, entry in table.items() if entry is not None}
     if isinstance(value, enum.StrEnum):
         return str(value)

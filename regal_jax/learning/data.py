@@ -4,45 +4,61 @@ import os
 import pathlib
 from collections.abc import Sequence
 
+import numpy as np
+
 from regal_jax.datasets import with_noise
 from regal_jax.datasets.corpus import load_corpus
 from regal_jax.datasets.corpus.index import INDEX
 from regal_jax.datasets.store import read_set
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph import ComputationGraph
 from regal_jax.learning.config import TrainConfig
-from regal_jax.plan import contract
+from regal_jax.plan import Objective, contract
 
 __all__ = ["load_graphs", "noisy_copies", "training_graphs"]
 
 
 def load_graphs(
-    path: str | os.PathLike[str], split: str, *, cluster: Cluster, contracted: bool = False, max_ops: int = 0
+    path: str | os.PathLike[str],
+    split: str,
+    *,
+    contracted: bool = False,
+    devices: int = 2,
+    spare_memory: bool = False,
+    max_ops: int = 0,
 ) -> list[ComputationGraph]:
     """Graphs of a set or of a corpus.
 
     Args:
-      path: A folder or archive as `regal_jax.datasets.read_set` takes it, all of which is read; or the folder
-        of a corpus, of which only ``split`` is.
-      split: ``"train"``, ``"validation"`` or ``"test"``, of a corpus.
-      cluster: That contraction is for.
+      path: A folder, archive or file as `regal_jax.datasets.read_set` takes it, or the folder of a corpus.
+      split: ``"train"``, ``"validation"`` or ``"test"``. Of a corpus, and of a folder that has one called so,
+        only that split is read; of anything else, all.
       contracted: Return the contracted graphs.
+      devices: That contraction is for.
+      spare_memory: As `regal_jax.plan.contract` takes it.
       max_ops: Leave out larger ones, after contraction; 0 for no limit.
 
     Raises:
       FormatError: Nothing that can be read.
       ConfigError: No graph is left.
     """
-    if (pathlib.Path(path) / INDEX).exists():
+    folder = pathlib.Path(path)
+    if (folder / INDEX).exists():
         graphs = [graph for _, graph in load_corpus(path, split)]
+        if not graphs:
+            raise ConfigError(f"{folder}: the corpus has no split {split!r}; finish building it")
     else:
-        graphs = list(read_set(path).graphs)
+        found = read_set(folder / split if (folder / split).is_dir() else folder)
+        graphs = list(found.graphs)
     if contracted:
-        graphs = [contract(graph, cluster).graph for graph in graphs]
-    graphs = [graph for graph in graphs if not max_ops or graph.num_ops <= max_ops]
-    if not graphs:
-        raise ConfigError(f"{os.fspath(path)}: no graph of at most {max_ops} ops in it; raise max_ops")
-    return graphs
+        graphs = [contract(graph, devices=devices, spare_memory=spare_memory).graph for graph in graphs]
+    small = [graph for graph in graphs if not max_ops or graph.num_ops <= max_ops]
+    if not small:
+        least = min(graph.num_ops for graph in graphs)
+        raise ConfigError(
+            f"data.max_ops: is {max_ops}, but the smallest graph of {folder} has {least} ops; raise it"
+        )
+    return small
 
 
 def noisy_copies(graphs: Sequence[ComputationGraph], copies: int, scale: float) -> list[ComputationGraph]:
@@ -61,8 +77,8 @@ def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[C
       ConfigError: No path, or no graph left.
       FormatError: Nothing that can be read.
     """
-    data = config.data
-    cluster = config.task.cluster(config.policy.num_devices)
+    data, cluster = config.data, config.task.cluster(config.policy.num_devices)
+    counts = config.task.objective is Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
     sets = []
     for name, path, limit in (
         ("train", data.train, data.train_limit),
@@ -70,6 +86,13 @@ def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[C
     ):
         if not path:
             raise ConfigError(f"data.{name}: give the path of a set of graphs")
-        graphs = load_graphs(path, name, cluster=cluster, contracted=data.contract, max_ops=data.max_ops)
+        graphs = load_graphs(
+            path,
+            name,
+            contracted=data.contract,
+            devices=cluster.num_devices,
+            spare_memory=counts,
+            max_ops=data.max_ops,
+        )
         sets.append(graphs[: limit or None])
     return noisy_copies(sets[0], data.noisy_copies, data.noise), sets[1]

@@ -1,6 +1,7 @@
 """`Pool`: graphs of one bucket on the device, from which training takes its batches."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,8 +90,10 @@ def _joined(groups: dict[Bucket, list[int]], most: int) -> list[tuple[Bucket, li
     """At most ``most`` groups: again and again the two neighbours that join at the least cost."""
     joined = sorted(groups.items(), key=lambda group: dataclasses.astuple(group[0]))
     while len(joined) > most:
-        pairs = [_join(*pair) for pair in zip(joined, joined[1:], strict=False)]
-        costs = [_cells(new) - _cells(a) - _cells(b) for new, a, b in zip(pairs, joined, joined[1:], strict=False)]
+        pairs = [_join(*pair) for pair in itertools.pairwise(joined)]
+        costs = [
+            _cells(new) - _cells(a) - _cells(b) for new, a, b in zip(pairs, joined, joined[1:], strict=False)
+        ]
         best = int(np.argmin(costs))
         joined[best : best + 2] = [pairs[best]]
     return joined

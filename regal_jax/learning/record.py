@@ -20,7 +20,7 @@ class Record:
 
         Args:
           folder: Of the run.
-          step: Updates made so far: later records are forgotten.
+          step: Of the last record to keep; those of later steps are forgotten. -1 keeps none.
           tensorboard: Write event files to ``folder/tensorboard``, too.
 
         Raises:
@@ -32,7 +32,7 @@ class Record:
                 from tensorboardX import SummaryWriter
             except ImportError:
                 raise MissingExtraError("tensorboardX", "train") from None
-            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         path = folder / "metrics.jsonl"
         kept = [line for line in _lines(path) if json.loads(line)["step"] <= step]
         temporary = path.with_suffix(".tmp")

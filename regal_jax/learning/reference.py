@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.learning.config import TrainConfig
 from regal_jax.learning.pool import Pool, rows
-from regal_jax.search import Stopping
+from regal_jax.search import Status, Stopping
 from regal_jax.solve import keys_of, solve
 
 __all__ = ["with_references"]
@@ -36,6 +37,9 @@ def with_references(
       pool: ``G`` graphs.
       path: JSON lines, one a graph; ``None`` keeps nothing.
       progress: Called with the number of graphs done.
+
+    Raises:
+      KeyboardInterrupt: Ctrl-C; what is in the file stays.
     """
     known = _read(path, _settings(config))
     names = [f"{a:08x}{b:08x}" for a, b in np.asarray(pool.identity).tolist()]
@@ -51,26 +55,29 @@ def with_references(
     if progress is not None:
         progress(len(names) - len(missing))
     mean = np.array([np.mean(known[name]) for name in names], np.float32)
-    return dataclasses.replace(pool, reference=jax.numpy.asarray(mean))
+    return dataclasses.replace(pool, reference=jnp.asarray(mean))
 
 
 def _search(config: TrainConfig, pool: Pool, members: list[int]) -> np.ndarray:
     """``[G, R]`` fitness of uniform searches."""
     # Always as many rows: one compiled program serves all chunks.
-    padded = np.array((members * _CHUNK)[:_CHUNK] if len(members) < _CHUNK else members)
-    chosen = rows(pool, jax.numpy.asarray(padded, dtype=jax.numpy.int32))
+    padded = np.resize(members, min(_CHUNK, pool.size))
+    chosen = rows(pool, jnp.asarray(padded, dtype=jnp.int32))
     key = jax.random.fold_in(jax.random.key(config.seed), 2**31)
-    results = [
-        solve(
+    fitness = []
+    for r in range(config.optimizer.reference_seeds):
+        found = solve(
             chosen.problem,
             keys_of(jax.random.fold_in(key, r), chosen.identity),
             Stopping(config.task.evaluations),
             objective=config.task.objective,
             config=config.search,
-        ).fitness
-        for r in range(config.optimizer.reference_seeds)
-    ]
-    return np.stack(results, axis=1)[: len(members)]
+        )
+        if Status.INTERRUPTED in found.status:
+            # What an unfinished search found is no reference.
+            raise KeyboardInterrupt
+        fitness.append(found.fitness)
+    return np.stack(fitness, axis=1)[: len(members)]
 
 
 def _settings(config: TrainConfig) -> dict[str, Any]:

@@ -1,10 +1,14 @@
 """The loss of REINFORCE and its baselines; a graph at a time, the caller vmaps."""
 
+from typing import Final
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["leave_one_out", "reinforce_loss", "reward"]
+__all__ = ["leave_one_out", "reinforce_loss", "reward", "standardised"]
+
+_NOISE: Final = 1e-5
 
 
 def reward(objective: jax.Array, reference: jax.Array, worst: float) -> jax.Array:
@@ -34,6 +38,17 @@ def leave_one_out(rewards: jax.Array) -> jax.Array:
     """
     s = rewards.shape[0]
     return (rewards - rewards.mean()) * (s / (s - 1))
+
+
+def standardised(advantages: jax.Array, spread: jax.Array) -> jax.Array:
+    """Advantages in units of their spread: the size of a step then does not depend on the kind of graphs.
+
+    Args:
+      advantages: Of any shape.
+      spread: Scalar, the root of their mean square. One of less than 1e-5 is the rounding error of rewards
+        that are equal, and is not blown up.
+    """
+    return advantages / jnp.maximum(spread, _NOISE)
 
 
 def reinforce_loss(log_probs: jax.Array, advantages: jax.Array) -> jax.Array:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +11,17 @@ from flax import nnx
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from regal_jax.errors import ConfigError
 from regal_jax.learning.config import Baseline, TrainConfig
 from regal_jax.learning.pool import Pool, rows
-from regal_jax.learning.reinforce import leave_one_out, reinforce_loss, reward
+from regal_jax.learning.reinforce import leave_one_out, reinforce_loss, reward, standardised
 from regal_jax.policies import (
     Logits,
     Policy,
     Value,
     action_table,
     entropy,
+    load_policy,
     log_prob,
     sample_action,
     to_proposal,
@@ -28,7 +30,7 @@ from regal_jax.solve import keys_of, solve_traced
 
 __all__ = ["AXIS", "Learner", "Metrics", "TrainState", "rollout", "train_step"]
 
-AXIS = "graphs"
+AXIS: Final = "graphs"
 """Name of the mesh's axis, along which the graphs of a batch are spread."""
 
 
@@ -97,12 +99,17 @@ class Learner:
         policy, value = nnx.eval_shape(self.networks)
         return nnx.graphdef(policy), nnx.graphdef(value)
 
+    @functools.cached_property
+    def table(self) -> jax.Array:
+        """Of `regal_jax.policies.action_table`."""
+        return action_table(self.config.policy)
+
     @property
     def learns_value(self) -> bool:
         """Is there a value network?"""
         return self.config.optimizer.baseline is Baseline.LEARNED
 
-    def schedule(self, step: jax.Array) -> jax.Array:
+    def schedule(self, step: jax.typing.ArrayLike) -> jax.Array:
         """Learning rate: warm-up, then a cosine down to a tenth."""
         o = self.config.optimizer
         rate = optax.warmup_cosine_decay_schedule(
@@ -112,20 +119,41 @@ class Learner:
             o.steps,
             o.learning_rate / 10,
         )
-        return jnp.asarray(rate(step), jnp.float32)
+        with jax.numpy_dtype_promotion("standard"):
+            return jnp.asarray(rate(step), jnp.float32)
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam on clipped gradients."""
-        return optax.chain(
-            optax.clip_by_global_norm(self.config.optimizer.clip), optax.adam(self.schedule)
-        )
+        return optax.chain(optax.clip_by_global_norm(self.config.optimizer.clip), optax.adam(self.schedule))
 
     def init(self) -> TrainState:
         """The state before the first step."""
         policy, value = (nnx.state(network) for network in self.networks())
+        if self.config.start:
+            policy = nnx.state(self._given())
         value = value if self.learns_value else {}
         optimizer = self.optimizer()
         return TrainState(policy, value, optimizer.init(policy), optimizer.init(value), jnp.int32(0))
+
+    def _given(self) -> Policy:
+        """The policy to begin with."""
+        c = self.config
+        policy = load_policy(c.start, num_devices=c.policy.num_devices)
+        given, asked = dataclasses.asdict(policy.config), dataclasses.asdict(c.policy)
+        other = [name for name in asked if given[name] != asked[name]]
+        if other:
+            raise ConfigError(
+                f"start: {c.start} has {other[0]} = {given[other[0]]!r}, the config {asked[other[0]]!r}; "
+                "make policy the same"
+            )
+        return policy
+
+    def update(self, gradient: Any, optimizer: Any, weights: Any) -> tuple[Any, Any]:
+        """New weights, and the new state of the optimizer."""
+        # Optax mixes types, which the program around us may have forbidden.
+        with jax.numpy_dtype_promotion("standard"):
+            changes, optimizer = self.optimizer().update(gradient, optimizer, weights)
+            return optax.apply_updates(weights, changes), optimizer
 
     def policy(self, state: TrainState) -> Policy:
         """The policy with the weights of ``state``."""
@@ -153,7 +181,9 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
     # Every action of a graph meets the same random numbers: what differs is its own doing.
     searches = jnp.tile(keys_of(search, pool.identity), samples)
     problem = rows(pool.problem, jnp.tile(jnp.arange(batch, dtype=jnp.int32), samples))
-    proposal = to_proposal(config.policy, table, actions.reshape(samples * batch, *actions.shape[2:]), problem)
+    proposal = to_proposal(
+        config.policy, table, actions.reshape(samples * batch, *actions.shape[2:]), problem
+    )
     found = solve_traced(
         problem,
         searches,
@@ -181,7 +211,7 @@ def train_step(
       pool: Graphs to choose from.
       key: Typed, of the whole run.
     """
-    return _train_step(learner, mesh, state, pool, action_table(learner.config.policy), key)
+    return _train_step(learner, mesh, state, pool, learner.table, key)
 
 
 @functools.partial(jax.jit, static_argnames=("learner", "mesh"), donate_argnames=("state",))
@@ -206,57 +236,51 @@ def _step(
     """`train_step` on one of ``shards`` devices."""
     o = learner.config.optimizer
     choose, act = jax.random.split(jax.random.fold_in(key, state.step))
-    each = o.batch // shards
-    mine = _choose(choose, pool.size, o.batch).reshape(shards, each)[lax.axis_index(AXIS)]
-    batch = rows(pool, mine)
-
-    def forward(weights: Any) -> Logits:
-        return nnx.merge(learner.graphdefs[0], weights)(batch.features)
-
-    logits, pull = jax.vjp(forward, state.policy)
+    batch = _batch(choose, pool, o.batch, shards)
+    logits, pull = jax.vjp(lambda w: nnx.merge(learner.graphdefs[0], w)(batch.features), state.policy)
     actions, fitness = rollout(learner, batch, logits, table, act)
     rewards = jax.vmap(reward, (1, 0, None), 1)(fitness, batch.reference, o.worst)
     values, pull_value = _values(learner, state, batch)
-    advantages = rewards - values if learner.learns_value else jax.vmap(leave_one_out, 1, 1)(rewards)
-    spread = jnp.sqrt(_mean((advantages**2).mean(), shards))
+    advantages = rewards - values[None] if learner.learns_value else jax.vmap(leave_one_out, 1, 1)(rewards)
+    spread = jnp.sqrt((_whole(advantages, shards) ** 2).mean())
     mask = batch.features.node_mask
-    choices = _mean((mask.sum(axis=1) * (2 * actions.shape[-1])).astype(jnp.float32).mean(), shards)
-    weight = o.entropy + (o.entropy_end - o.entropy) * state.step.astype(jnp.float32) / o.steps
-
-    def loss(logits: Logits) -> tuple[jax.Array, jax.Array]:
-        log_probs = jax.vmap(log_prob, (None, 0, None))(logits, actions, mask)
-        guided = jax.vmap(reinforce_loss, 1)(log_probs, advantages / (spread + 1e-8)).mean()
-        # Per choice, as the entropy is: then one weight serves graphs of all sizes.
-        bits = entropy(logits, mask).mean()
-        return guided / choices - weight * bits, bits
-
-    slope, bits = jax.grad(loss, has_aux=True)(logits)
+    choices = _whole(mask.sum(axis=1) * (2 * actions.shape[-1]), shards).astype(jnp.float32).mean()
+    # Per choice, as the entropy is: then one weight of that serves graphs of all sizes.
+    standard = standardised(advantages, spread) / choices
+    bonus = o.entropy + (o.entropy_end - o.entropy) * state.step.astype(jnp.float32) / o.steps
+    slope, nats = jax.grad(_loss, has_aux=True)(logits, actions, standard, mask, bonus)
     gradient = lax.pmean(pull(slope)[0], AXIS)
-    optimizer = learner.optimizer()
-    updates, policy_optimizer = optimizer.update(gradient, state.policy_optimizer, state.policy)
     error = values - rewards.mean(axis=0)
+    policy, policy_optimizer = learner.update(gradient, state.policy_optimizer, state.policy)
     value, value_optimizer = state.value, state.value_optimizer
     if learner.learns_value:
         value_gradient = lax.pmean(pull_value(2 * error / error.size)[0], AXIS)
-        changes, value_optimizer = optimizer.update(value_gradient, value_optimizer, value)
-        value = optax.apply_updates(value, changes)
-    new = TrainState(
-        policy=optax.apply_updates(state.policy, updates),
-        value=value,
-        policy_optimizer=policy_optimizer,
-        value_optimizer=value_optimizer,
-        step=state.step + 1,
-    )
+        value, value_optimizer = learner.update(value_gradient, value_optimizer, value)
+    new = TrainState(policy, value, policy_optimizer, value_optimizer, state.step + 1)
+    rewards = _whole(rewards, shards)
     metrics = Metrics(
-        improvement=_mean(1 + rewards.mean(), shards),
-        matched=_mean((rewards >= -1).astype(jnp.float32).mean(), shards),
-        entropy=_mean(bits, shards),
-        gradient=optax.global_norm(gradient),
+        improvement=1 + rewards.mean(),
+        matched=(rewards >= -1).astype(jnp.float32).mean(),
+        entropy=_whole(nats, shards).mean(),
+        gradient=optax.tree.norm(gradient),
         spread=spread,
-        value_error=_mean((error**2).mean(), shards) if learner.learns_value else jnp.float32(0),
+        value_error=(_whole(error, shards) ** 2).mean() if learner.learns_value else jnp.float32(0),
         learning_rate=learner.schedule(state.step),
     )
     return new, metrics
+
+
+def _batch(key: jax.Array, pool: Pool, size: int, shards: int) -> Pool:
+    """This device's part of ``size`` graphs of the pool, each of which is there once if there are enough."""
+
+    def mine(x: jax.Array) -> jax.Array:
+        return x.reshape(shards, size // shards)[lax.axis_index(AXIS)]
+
+    order = jax.random.permutation(key, pool.size)
+    batch = rows(pool, mine(jnp.resize(order, (size,)).astype(jnp.int32)))
+    # Nothing is learned from a graph that is there again with the same actions and searches.
+    again = mine(jnp.arange(size, dtype=jnp.uint32) // pool.size)
+    return dataclasses.replace(batch, identity=batch.identity.at[:, 1].add(again))
 
 
 def _values(learner: Learner, state: TrainState, batch: Pool) -> tuple[jax.Array, Any]:
@@ -266,12 +290,15 @@ def _values(learner: Learner, state: TrainState, batch: Pool) -> tuple[jax.Array
     return jax.vjp(lambda weights: nnx.merge(learner.graphdefs[1], weights)(batch.features), state.value)
 
 
-def _choose(key: jax.Array, size: int, batch: int) -> jax.Array:
-    """``[batch]`` int32 numbers below ``size``, each once if there are enough."""
-    order = jax.random.permutation(key, size)
-    return jnp.resize(order, batch).astype(jnp.int32)
+def _loss(
+    logits: Logits, actions: jax.Array, advantages: jax.Array, mask: jax.Array, bonus: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The loss, and ``[B]`` entropies."""
+    log_probs = jax.vmap(log_prob, (None, 0, None))(logits, actions, mask)
+    nats = entropy(logits, mask)
+    return jax.vmap(reinforce_loss, 1)(log_probs, advantages).mean() - bonus * nats.mean(), nats
 
 
-def _mean(x: jax.Array, shards: int) -> jax.Array:
-    """Mean over devices: gathered first, so that every device adds up the same numbers in the same order."""
-    return lax.all_gather(x, AXIS).mean() if shards > 1 else x
+def _whole(x: jax.Array, shards: int) -> jax.Array:
+    """``[..., B]`` of all graphs from those of each device: all of them then compute the same of the same."""
+    return lax.all_gather(x, AXIS, axis=x.ndim - 1, tiled=True) if shards > 1 else x

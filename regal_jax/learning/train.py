@@ -103,12 +103,15 @@ class _Run:
         self._config, self._out, self._progress = config, out, progress
         self._mesh = _mesh(config.optimizer.batch, devices)
         self._learner = Learner(config, implementation)
-        out.mkdir(parents=True, exist_ok=True)
-        _claim(out, config, graphs, validation)
         cluster = config.task.cluster(config.policy.num_devices)
         features, most = config.policy.feature_config, config.optimizer.pools
-        self._pools = self._ready([p for _, p in make_pools(graphs, cluster, features, most)], "references")
-        held_out = [p for _, p in make_pools(validation, cluster, features, most)]
+        pools, held_out = (
+            [pool for _, pool in make_pools(chosen, cluster, features, most)]
+            for chosen in (graphs, validation)
+        )
+        # Not before all is known to be well: the folder then belongs to this run.
+        _claim(out, config, graphs, validation)
+        self._pools = self._ready(pools, "references")
         self._validation = self._ready(held_out, "validation references")
         self._key, self._validation_key = self._put(jax.random.split(jax.random.key(config.seed)))
 
@@ -124,38 +127,45 @@ class _Run:
 
     def all(self, tensorboard: bool) -> TrainResult:
         """Every step that is left."""
-        o, learner = self._config.optimizer, self._learner
-        checkpoints = Checkpoints(self._out / "checkpoints")
-        state, notes = checkpoints.restore(learner.init()) or (learner.init(), {})
-        state = self._put(state)
-        begun = int(state.step)
-        bar = _bar(self._progress, "train", o.steps, begun)
-        with Record(self._out, begun, tensorboard=tensorboard) as record, bar, first_interrupt_waits() as stop:
-            if not notes:
-                notes = self._validate(state, {}, record, bar)
-            for step in range(begun, o.steps):
-                state = self._step(state, step, record, bar)
-                last = step + 1 == o.steps or stop()
-                if (step + 1) % o.validate_every == 0 or step + 1 == o.steps:
-                    notes = self._validate(state, notes, record, bar)
-                if (step + 1) % o.checkpoint_every == 0 or last:
-                    checkpoints.save(state, notes)
-                if stop():
-                    break
-        checkpoints.close()
+        with Checkpoints(self._out / "checkpoints") as checkpoints:
+            state, notes = checkpoints.restore(self._learner.init()) or (self._learner.init(), {})
+            state = self._put(state)
+            begun = int(state.step)
+            # Without a checkpoint the validation before the first step is made again, too.
+            last = begun if notes else -1
+            bar = _bar(self._progress, "train", self._config.optimizer.steps, begun)
+            with Record(self._out, last, tensorboard=tensorboard) as record, bar:
+                state, notes = self._loop(state, notes, checkpoints, record, bar)
         steps = int(state.step)
         policy = load_policy(self._out / "policy.safetensors")
         best = Validation(**notes["best"])
-        return TrainResult(policy, best, notes["best_step"], steps, steps == o.steps)
+        return TrainResult(policy, best, notes["best_step"], steps, steps == self._config.optimizer.steps)
+
+    def _loop(
+        self, state: TrainState, notes: dict[str, Any], checkpoints: Checkpoints, record: Record, bar: Any
+    ) -> tuple[TrainState, dict[str, Any]]:
+        o = self._config.optimizer
+        with first_interrupt_waits() as stop:
+            if not notes:
+                notes = self._validate(state, {}, record, bar)
+            for step in range(int(state.step), o.steps):
+                state = self._step(state, step, record, bar)
+                if (step + 1) % o.validate_every == 0 or step + 1 == o.steps:
+                    notes = self._validate(state, notes, record, bar)
+                if (step + 1) % o.checkpoint_every == 0 or step + 1 == o.steps or stop():
+                    checkpoints.save(state, notes)
+                if stop():
+                    break
+        return state, notes
 
     def _step(self, state: TrainState, step: int, record: Record, bar: Any) -> TrainState:
-        pool = self._pools[self._choose(step)]
+        number = self._choose(step)
         began = time.perf_counter()
-        state, metrics = train_step(self._learner, self._mesh, state, pool, self._key)
+        state, metrics = train_step(self._learner, self._mesh, state, self._pools[number], self._key)
         values = {name: float(value) for name, value in metrics._asdict().items()}
         seconds = time.perf_counter() - began
         if (step + 1) % self._config.optimizer.log_every == 0:
-            record.add("train", step + 1, {**values, "pool": self._pools.index(pool), "seconds": seconds})
+            record.add("train", step + 1, {**values, "pool": number, "seconds": seconds})
         bar.set_postfix(better=f"{100 * values['improvement']:.1f}%", refresh=False)
         bar.update(1)
         return state
@@ -174,7 +184,7 @@ class _Run:
         bar.set_description(f"train (validation {100 * found.improvement:+.1f}%)")
         if notes and found.improvement <= notes["best"]["improvement"]:
             return notes
-        metadata = {"step": str(step), "training": json.dumps(self._config.as_document())}
+        metadata = {"step": str(step), "training": json.dumps(_document(self._config))}
         metadata |= {f"validation_{name}": repr(value) for name, value in found._asdict().items()}
         save_policy(self._out / "policy.safetensors", self._learner.policy(state), metadata)
         return {"best": found._asdict(), "best_step": step}
@@ -184,12 +194,21 @@ def _mesh(batch: int, devices: Sequence[Any] | None) -> Mesh:
     if devices is not None:
         if not len(devices) or batch % len(devices):
             raise ConfigError(
-                f"devices: a batch of {batch} graphs does not divide among {len(devices)}; change optimizer.batch"
+                f"devices: a batch of {batch} graphs does not divide among {len(devices)}; "
+                "change optimizer.batch"
             )
         return Mesh(np.array(devices), (AXIS,))
     devices = jax.devices()
     count = max(n for n in range(1, len(devices) + 1) if batch % n == 0)
     return Mesh(np.array(devices[:count]), (AXIS,))
+
+
+def _document(config: TrainConfig) -> dict[str, Any]:
+    """The settings, of paths only the names: where a set lies changes nothing, what is in it is hashed."""
+    document = config.as_document()
+    for name in ("train", "validation"):
+        document["data"][name] = pathlib.PurePath(document["data"][name]).name
+    return document
 
 
 def _claim(
@@ -203,17 +222,23 @@ def _claim(
         hashlib.sha256("".join(g.content_hash for g in chosen).encode()).hexdigest()[:16]
         for chosen in (graphs, validation)
     ]
-    document = {"config": config.as_document(), "graphs": digests[0], "validation": digests[1]}
+    document = {"config": _document(config), "graphs": digests[0], "validation": digests[1]}
+    if config.start:
+        document["start"] = hashlib.sha256(pathlib.Path(config.start).read_bytes()).hexdigest()[:16]
     path = out / "config.json"
+    out.mkdir(parents=True, exist_ok=True)
     if path.exists():
         try:
             old = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
-            raise FormatError(f"{path}: damaged; take another folder, or remove this one") from None
+            old = None
+        if not isinstance(old, dict):
+            raise FormatError(f"{path}: damaged; take another folder, or remove this one")
         if old != document:
             changed = [name for name in document if old.get(name) != document[name]]
             raise ConfigError(
-                f"{out}: holds a run with other {' and '.join(changed)}; take another folder, or give the same ones"
+                f"{out}: holds a run with other {' and '.join(changed)}; take another folder, or give the "
+                "same ones"
             )
         return
     temporary = path.with_suffix(".tmp")

@@ -11,7 +11,7 @@ from flax import nnx
 
 from regal_jax.learning.pool import Pool, rows
 from regal_jax.learning.step import Learner
-from regal_jax.policies import action_table, entropy, sample_action, to_proposal
+from regal_jax.policies import entropy, sample_action, to_proposal
 from regal_jax.solve import keys_of, solve_traced
 
 __all__ = ["Validation", "validate"]
@@ -46,14 +46,14 @@ def validate(learner: Learner, weights: Any, pools: Sequence[Pool], key: jax.Arr
       pools: With references.
       key: Typed, consumed.
     """
-    table = action_table(learner.config.policy)
     saved, bits = [], []
     for pool in pools:
-        for first in range(0, pool.size, _CHUNK):
-            members = np.arange(first, first + _CHUNK) % pool.size
+        width = min(_CHUNK, pool.size)
+        for first in range(0, pool.size, width):
+            members = np.arange(first, first + width) % pool.size
             chunk = rows(pool, jnp.asarray(members, dtype=jnp.int32))
-            fitness, nats = _search(learner, weights, chunk, table, key)
-            count = min(_CHUNK, pool.size - first)
+            fitness, nats = _search(learner, weights, chunk, learner.table, key)
+            count = min(width, pool.size - first)
             reference = np.asarray(chunk.reference)
             ratio = np.where(reference > 0, np.asarray(fitness) / np.where(reference > 0, reference, 1), 1)
             saved.append(1 - ratio[:count])

@@ -1,0 +1,130 @@
+"""``regal-jax train``: a policy from a file of settings. Heavy imports stay inside."""
+
+import argparse
+import contextlib
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from regal_jax.cli import machine
+from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
+from regal_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regal_jax.cli.parser import OneLineParser
+    from regal_jax.learning import TrainConfig, TrainResult
+
+__all__ = ["add_train"]
+
+INTERRUPTED = 130
+_EPILOG = """\
+The settings are described in docs/training.md. Paths in the file are relative to the file's folder, those
+given with --set to the working directory.
+
+A run that was killed, or stopped with Ctrl-C, goes on when the same command is run again, and ends with the
+same weights as one that was not. The best weights so far are in DIR/policy.safetensors at any time.
+
+examples:
+  regal-jax dataset build --out synthetic
+  regal-jax train run.toml --out runs/first
+  regal-jax train run.toml --out runs/second --set optimizer.steps=50 --set policy.rounds=2
+"""
+
+
+def add_train(subparsers: "argparse._SubParsersAction[OneLineParser]") -> None:
+    """Adds the command to the parser."""
+    train = subparsers.add_parser(
+        "train",
+        help="train a policy on a set of graphs",
+        description="Train a policy that guides the search, by REINFORCE through the search itself.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    train.add_argument("config", metavar="CONFIG.toml", help="the settings")
+    train.add_argument("--out", metavar="DIR", required=True, help="a new folder, or one to go on with")
+    train.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="settings",
+        help="change a setting, e.g. optimizer.steps=50; may be given several times",
+    )
+    train.add_argument("--tensorboard", action="store_true", help="write event files, too (extra train)")
+    train.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    train.set_defaults(run=_train)
+
+
+def _train(args: argparse.Namespace) -> int:
+    with sigterm_acts_like_ctrl_c() as terminated:
+        try:
+            result = _result(args)
+        except KeyboardInterrupt:
+            if not terminated():
+                raise
+            print("regal-jax: terminated", file=sys.stderr)
+            return TERMINATED
+    if not args.quiet:
+        print("\n".join(_summary(result, args.out)))
+    if result.finished:
+        return 0
+    print(
+        f"regal-jax train: stopped after step {result.steps}; the same command goes on from there",
+        file=sys.stderr,
+    )
+    return TERMINATED if terminated() else INTERRUPTED
+
+
+def _result(args: argparse.Namespace) -> "TrainResult":
+    # Before any graph is read: a batch is spread over what JAX sees as devices when it starts.
+    machine.use_all_cores()
+    machine.use_compilation_cache()
+    from regal_jax.learning import train, training_graphs
+
+    config = _config(pathlib.Path(args.config), args.settings)
+    graphs, held_out = training_graphs(config)
+    progress = not args.quiet and sys.stderr.isatty()
+    return train(config, graphs, held_out, args.out, progress=progress, tensorboard=args.tensorboard)
+
+
+def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig":
+    from regal_jax.learning import TrainConfig
+
+    document = TrainConfig.load(path).as_document()
+    for name in ("train", "validation"):
+        given = document["data"][name]
+        if given:
+            document["data"][name] = str(path.parent / given)
+    for change in changes:
+        _set(document, change)
+    return TrainConfig.from_document(document)
+
+
+def _set(document: dict[str, Any], change: str) -> None:
+    """Puts ``NAME=VALUE`` into the document; a value that is no TOML is a text."""
+    import tomllib
+
+    name, equals, text = change.partition("=")
+    *tables, last = name.strip().split(".")
+    if not equals or not last or not all(tables):
+        raise ConfigError(f"--set {change}: write NAME=VALUE, e.g. optimizer.steps=50")
+    value: Any = text.strip()
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        value = tomllib.loads(f"value = {value}")["value"]
+    for table in tables:
+        document = document.setdefault(table, {})
+        if not isinstance(document, dict):
+            raise ConfigError(f"--set {change}: {table} is a setting of its own; write {table}=VALUE")
+    document[last] = value
+
+
+def _summary(result: "TrainResult", out: str) -> Sequence[str]:
+    best: Mapping[str, float] = result.best._asdict()
+    return [
+        f"{result.steps} steps; best after step {result.best_step}",
+        f"  on the validation graphs {100 * best['improvement']:+.2f} % over the search without a policy "
+        f"(from {100 * best['worst']:+.1f} to {100 * best['best']:+.1f} %)",
+        f"  {100 * best['matched']:.0f} % of them matched or better",
+        f"saved to {pathlib.Path(out) / 'policy.safetensors'}",
+    ]

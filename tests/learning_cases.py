@@ -1,0 +1,69 @@
+"""Tiny graphs and settings for the tests of training."""
+
+import signal
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from regal_jax.graph import ComputationGraph, GraphBuilder
+from regal_jax.learning import OptimizerConfig, TaskConfig, TrainConfig, train
+from regal_jax.learning.pool import Pool, make_pools
+from regal_jax.learning.record import Record
+from regal_jax.policies import PolicyConfig
+from regal_jax.search import BrkgaConfig
+
+__all__ = ["GRAPHS", "HELD_OUT", "fast_on_first", "one_device", "pool_of", "stopped_after", "tiny_config"]
+
+
+def fast_on_first(ops: int, seed: int) -> ComputationGraph:
+    """Ops that have nothing to do with each other, ten times as fast on device 0 as on device 1."""
+    builder = GraphBuilder(f"independent{seed}")
+    for o, runtime in enumerate(np.random.default_rng(seed).uniform(0.5, 1.5, ops)):
+        builder.add_op(f"op{o}", runtime=[float(runtime), 10 * float(runtime)])
+    return builder.build()
+
+
+GRAPHS = tuple(fast_on_first(5, seed) for seed in range(3))
+HELD_OUT = tuple(fast_on_first(5, seed) for seed in (7, 8))
+
+
+def tiny_config(**optimizer: Any) -> TrainConfig:
+    """Steps of a millisecond: plain sampling, and few weights."""
+    settings = {"steps": 12, "batch": 4, "samples": 2, "learning_rate": 0.01, "warmup": 2, "entropy": 0.02}
+    settings |= {"reference_seeds": 2, "validate_every": 5, "checkpoint_every": 4}
+    return TrainConfig(
+        task=TaskConfig(evaluations=10),
+        policy=PolicyConfig(rounds=1, width=4),
+        search=BrkgaConfig(population=5, elites=1, mutants=1),
+        optimizer=OptimizerConfig(**{**settings, **optimizer}),
+    )
+
+
+def one_device(config: TrainConfig, out: Any, **options: Any) -> Any:
+    """A run on the first device."""
+    options = {"progress": False, "devices": jax.devices()[:1], **options}
+    return train(config, GRAPHS, HELD_OUT, out, **options)
+
+
+def pool_of(config: TrainConfig, graphs: Any = GRAPHS) -> Pool:
+    """One pool of all graphs, whose references are ones."""
+    cluster = config.task.cluster(config.policy.num_devices)
+    ((_, pool),) = make_pools(graphs, cluster, config.policy.feature_config, 1)
+    return pool
+
+
+def stopped_after(step: int, config: TrainConfig, out: Any) -> None:
+    """A run on the first device that meets a Ctrl-C after ``step``."""
+    add = Record.add
+
+    def pressing(self: Record, kind: str, at: int, values: dict[str, float]) -> None:
+        add(self, kind, at, values)
+        if kind == "train" and at == step:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Record, "add", pressing)
+        result = one_device(config, out)
+    assert (result.finished, result.steps) == (False, step)

@@ -1,0 +1,76 @@
+"""A training run in a process of its own, which kills itself where it is told to.
+
+``python learning_run.py FOLDER [WHERE]``: ``WHERE`` is ``references:N`` (when so many lines of references are
+to be written, of which the last is cut), ``KIND:STEP`` (in the middle of that record of metrics), or
+``save:STEP`` (while that checkpoint is being written). Not a test itself.
+"""
+
+import os
+import signal
+import sys
+import threading
+
+from learning_cases import one_device, tiny_config
+
+from regal_jax.learning import reference
+from regal_jax.learning.checkpoint import Checkpoints
+from regal_jax.learning.record import Record
+
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_references(lines):
+    append, written = reference._append, []
+
+    def dying(path, settings, found):
+        written.extend(found)
+        append(path, settings, found)
+        if len(written) >= lines:
+            with path.open("rb+") as file:
+                file.truncate(path.stat().st_size - 20)
+            die()
+
+    reference._append = dying
+
+
+def in_record(kind, step):
+    add = Record.add
+
+    def dying(self, what, at, values):
+        if (what, at) == (kind, step):
+            self._file.write('{"step": 3, "ki')
+            self._file.flush()
+            die()
+        add(self, what, at, values)
+
+    Record.add = dying
+
+
+def in_save(step):
+    save = Checkpoints.save
+
+    def dying(self, state, notes):
+        if int(state.step) == step:
+            threading.Timer(0.004, die).start()
+        save(self, state, notes)
+        if int(state.step) == step:
+            die()
+
+    Checkpoints.save = dying
+
+
+def main(folder, where=None):
+    what, _, number = (where or "").partition(":")
+    if what == "references":
+        in_references(int(number))
+    elif what == "save":
+        in_save(int(number))
+    elif what:
+        in_record(what, int(number))
+    assert one_device(tiny_config(), folder).finished
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,155 @@
+"""`regal-jax train` as scripts use it."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import jax
+import pytest
+from learning_cases import GRAPHS, HELD_OUT
+
+from regal_jax.cli import main
+from regal_jax.cli.train import _config
+from regal_jax.errors import ConfigError
+from regal_jax.importers import save_graph
+from regal_jax.learning.record import Record
+from regal_jax.policies import load_policy
+
+TOML = """
+[task]
+evaluations = 1
+[data]
+train = "sets/train"
+validation = "sets/validation"
+[policy]
+rounds = 0
+width = 4
+[search]
+population = 1
+elites = 0
+mutants = 1
+[optimizer]
+steps = 4
+batch = 2
+samples = 2
+reference_seeds = 1
+validate_every = 2
+checkpoint_every = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
+    monkeypatch.setattr("jax.devices", lambda: jax.local_devices()[:1])
+    monkeypatch.chdir(tmp_path)
+    for split, graphs in (("train", GRAPHS), ("validation", HELD_OUT)):
+        folder = tmp_path / "there" / "sets" / split
+        folder.mkdir(parents=True)
+        for i, graph in enumerate(graphs):
+            save_graph(graph, folder / f"{i}.json")
+    pathlib.Path("there/run.toml").write_text(TOML)
+
+
+def run(*args):
+    return main(["train", "there/run.toml", "--out", "run", *map(str, args)])
+
+
+def test_a_run_is_interrupted_goes_on_and_is_done(capsys, monkeypatch):
+    add, number = Record.add, signal.SIGINT
+
+    def pressing(self, kind, step, values):
+        add(self, kind, step, values)
+        if (kind, step) == ("train", 3):
+            signal.raise_signal(number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Record, "add", pressing)
+        for folder, kind, code in (("run", signal.SIGINT, 130), ("other", signal.SIGTERM, 143)):
+            number = kind
+            assert run("--out", folder, "--quiet") == code
+            out, err = capsys.readouterr()
+            assert out == ""
+            assert err == "regal-jax train: stopped after step 3; the same command goes on from there\n"
+    run_from_elsewhere(monkeypatch)
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert lines[0].startswith("4 steps; best after step ")
+    assert "% over the search without a policy (from " in lines[1]
+    assert lines[-1] == "saved to ../../run/policy.safetensors"
+
+
+def run_from_elsewhere(monkeypatch):
+    """The same run, from a folder from which its files have other names."""
+    monkeypatch.chdir("there/sets")
+    assert main(["train", "../run.toml", "--out", "../../run"]) == 0
+    assert load_policy("../../run/policy.safetensors").config.width == 4
+    records = [json.loads(line) for line in pathlib.Path("../../run/metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records if r["kind"] == "train"] == [1, 2, 3, 4]
+
+
+def test_settings_are_changed_by_name():
+    path = pathlib.Path("there/run.toml")
+    changes = ["seed=3", "optimizer.learning_rate = 0.5", "task.memory=16GiB", "policy.first=[0.1, 0.9]"]
+    config = _config(path, [*changes, "data.train='x'", "search.restart_after=7", "data.contract=true"])
+    assert (config.seed, config.optimizer.learning_rate, config.task.memory) == (3, 0.5, "16GiB")
+    assert (config.policy.first, config.search.restart_after) == ((0.1, 0.9), 7)
+    assert config.data.contract is True
+    # What the file names lies beside the file, what the command line names lies here.
+    assert (config.data.train, config.data.validation) == ("x", "there/sets/validation")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("optimizer.steps", "write NAME=VALUE"),
+        ("=3", "write NAME=VALUE"),
+        ("optimizer..steps=3", "write NAME=VALUE"),
+        ("seed.steps=3", "seed is a setting of its own"),
+        ("optimizer.stepz=3", "optimizer.stepz: there is no such setting"),
+        ("optimizer=3", "optimizer: is 3; give a table"),
+        ("optimizer.steps=many", "optimizer.steps: is 'many'; give a whole number"),
+    ],
+)
+def test_a_change_that_is_none(change, said):
+    with pytest.raises(ConfigError, match=said):
+        _config(pathlib.Path("there/run.toml"), [change])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--set", "optimizer.steps=0"], "optimizer.steps: is 0"),
+        (["--set", "data.train=absent"], "no such file or folder"),
+        (["--set", "data.validation="], "data.validation: give the path"),
+        (["--set", "data.max_ops=1"], "data.max_ops: is 1, but the smallest graph"),
+        (["--out", "there/run.toml"], "there/run.toml"),
+    ],
+)
+def test_bad_input_exits_2_with_one_line(arguments, said, capsys):
+    assert run(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert said in err
+
+
+def test_no_file_and_no_folder(capsys):
+    assert main(["train", "absent.toml", "--out", "run"]) == 2
+    assert "cannot be read as TOML" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["train", "there/run.toml"])
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_help_is_quick_to_load():
+    code = "import sys, regal_jax.cli; print({'jax', 'flax', 'orbax', 'tqdm'} & sys.modules.keys())"
+    root = str(pathlib.Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}
+    )
+    assert done.stdout == "set()\n"

@@ -1,0 +1,143 @@
+"""Settings of a training run: read, written, and refused in one line that names the setting."""
+
+import dataclasses
+import tomllib
+
+import numpy as np
+import pytest
+
+from regal_jax.errors import ConfigError
+from regal_jax.learning import Baseline, DataConfig, OptimizerConfig, TaskConfig, TrainConfig
+from regal_jax.plan import Objective
+from regal_jax.policies import Network, PolicyConfig
+from regal_jax.search import BrkgaConfig
+
+TOML = """
+seed = 3
+[task]
+objective = "peak-memory"
+memory = "16GiB"
+transfer = "delay:latency=5us,bandwidth=50GB/s"
+evaluations = 200
+[data]
+train = "sets/train"
+validation = "sets/validation"
+noise = 0
+[policy]
+num_devices = 3
+network = "sequence"
+first = [0.25, 0.75]
+second = [0.08, 0.01, 0.001]
+[search]
+population = 20
+elites = 5
+mutants = 4
+bias = "linear"
+parents = 3
+restart_after = 50
+[optimizer]
+learning_rate = 1
+baseline = "learned"
+samples = 1
+"""
+
+
+def test_a_file_is_what_it_says(tmp_path):
+    (tmp_path / "run.toml").write_text(TOML)
+    config = TrainConfig.load(tmp_path / "run.toml")
+    assert config == TrainConfig(
+        seed=3,
+        task=TaskConfig(Objective.PEAK_MEMORY, "16GiB", "delay:latency=5us,bandwidth=50GB/s", 200),
+        data=DataConfig("sets/train", "sets/validation", noise=0.0),
+        policy=PolicyConfig(3, Network.SEQUENCE, first=(0.25, 0.75), second=(0.08, 0.01, 0.001)),
+        search=BrkgaConfig(20, 5, 4, bias="linear", parents=3, restart_after=50),
+        optimizer=OptimizerConfig(learning_rate=1.0, baseline=Baseline.LEARNED, samples=1),
+    )
+    assert isinstance(config.optimizer.learning_rate, float)
+    cluster = config.task.cluster(3)
+    assert (cluster.num_devices, cluster.memory[0], cluster.transfer) == (3, 2.0**34, "delay")
+
+
+def test_nothing_given_is_every_default():
+    assert TrainConfig.from_document({}) == TrainConfig()
+
+
+@pytest.mark.parametrize("config", [TrainConfig(), TrainConfig.from_document(tomllib.loads(TOML))])
+def test_a_config_survives_its_document(config):
+    document = config.as_document()
+    assert TrainConfig.from_document(document) == config
+    assert hash(TrainConfig.from_document(document)) == hash(config)
+    plain = (bool, int, float, str, list)
+    assert all(isinstance(v, plain) for s in document.values() if isinstance(s, dict) for v in s.values())
+
+
+def test_names_and_numbers_of_numpy_become_plain():
+    """A baseline's name that stayed a name would be neither of the two."""
+    config = OptimizerConfig(baseline="learned", steps=np.int64(5))
+    assert config.baseline is Baseline.LEARNED
+    assert type(config.steps) is int
+    assert TaskConfig(objective="peak-memory").objective is Objective.PEAK_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "said"),
+    [
+        ("optimizer", {"step": 1}, "optimizer.step: there is no such setting; use one of steps, batch,"),
+        ("optimizer", {"steps": 0}, "optimizer.steps: is 0; give a whole number from 1"),
+        ("optimizer", {"steps": 1.5}, "optimizer.steps: is 1.5; give a whole number"),
+        ("optimizer", {"steps": True}, "optimizer.steps: is True; give a whole number"),
+        ("optimizer", {"steps": 2**31}, "optimizer.steps: is 2147483648; give a whole number from 1 to"),
+        ("optimizer", {"learning_rate": "fast"}, "optimizer.learning_rate: is 'fast'; give a number"),
+        ("optimizer", {"learning_rate": 0}, "optimizer.learning_rate: is 0.0; give a number above 0"),
+        ("optimizer", {"clip": float("nan")}, "optimizer.clip: is nan; give a number above 0"),
+        ("optimizer", {"entropy": -1}, "optimizer.entropy: is -1.0; give a number of at least 0"),
+        ("optimizer", {"worst": 1.0}, "optimizer.worst: is 1.0; give a number above 1"),
+        ("optimizer", {"samples": 1}, "optimizer.samples: is 1, but the baseline leave-one-out needs 2"),
+        ("optimizer", {"baseline": "none"}, "optimizer.baseline: is 'none'; use one of leave-one-out,"),
+        ("optimizer", {"baseline": 3}, "optimizer.baseline: is 3; give a text"),
+        ("task", {"objective": "speed"}, "task.objective: is 'speed'; use one of makespan"),
+        ("task", {"memory": "much"}, "task.memory, task.transfer: memory[0]"),
+        ("task", {"memory": 16}, "task.memory: is 16; give a text"),
+        ("task", {"transfer": "teleport"}, "task.memory, task.transfer: transfer: unknown model 'teleport'"),
+        ("task", {"transfer": "delay:speed=3"}, "task.memory, task.transfer: cannot read 'speed=3'"),
+        ("task", {"evaluations": 0}, "task.evaluations: is 0; give a whole number from 1"),
+        ("data", {"contract": 1}, "data.contract: is 1; give true or false"),
+        ("data", {"noise": -0.1}, "data.noise: is -0.1; give a number of at least 0"),
+        ("data", {"train": ["a"]}, "data.train: is ['a']; give a text"),
+        ("policy", {"num_devices": 0}, "[policy] policy: num_devices is 0; give a whole number from 1"),
+        ("policy", {"first": 0.5}, "policy.first: is 0.5; give a list"),
+        ("policy", {"first": [0.5, 1.5]}, "[policy] policy: first has a mean 1.5; give means between"),
+        ("policy", {"network": "cnn"}, "[policy] policy: network is 'cnn'; use one of gnn, sequence"),
+        ("search", {"elites": 100}, "[search] BrkgaConfig: elites is 100, which leaves no newcomers"),
+        ("search", {"restart_after": "never"}, "search.restart_after: is 'never'; give a whole number"),
+        ("search", {"bias": "odd"}, "[search] BrkgaConfig: bias is 'odd'; use one of"),
+        ("learning", {}, "learning: there is no such setting; use one of seed, task,"),
+        ("task", 3, "task: is 3; give a table of settings"),
+        ("seed", -1, "seed: is -1; give a whole number from 0"),
+        ("seed", "lucky", "seed: is 'lucky'; give a whole number"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_by_name(section, values, said):
+    with pytest.raises(ConfigError) as error:
+        TrainConfig.from_document({section: values})
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_none(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        TrainConfig.load(tmp_path / "absent.toml")
+    for content in (b"steps = ", b"\xff\xfe"):
+        (tmp_path / "bad.toml").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"bad\.toml: cannot be read as TOML"):
+            TrainConfig.load(tmp_path / "bad.toml")
+
+
+def test_python_gets_the_same_answers():
+    for make, said in (
+        (lambda: OptimizerConfig(steps=2.5), "optimizer.steps"),
+        (lambda: OptimizerConfig(clip="1"), "optimizer.clip"),
+        (lambda: dataclasses.replace(TrainConfig(), seed=-1), "seed"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            make()

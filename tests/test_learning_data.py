@@ -1,0 +1,284 @@
+"""What a run is given and what it writes down: graphs, references, records."""
+
+import builtins
+import dataclasses
+import importlib
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+from learning_cases import GRAPHS, fast_on_first, pool_of, tiny_config
+
+from regal_jax.datasets import build_set, generate
+from regal_jax.datasets.corpus import SOURCES, Source, build_corpus
+from regal_jax.errors import ConfigError, FormatError, MissingExtraError
+from regal_jax.graph import Cluster
+from regal_jax.importers import save_graph
+from regal_jax.learning import DataConfig, TaskConfig, load_graphs, noisy_copies, reference, training_graphs
+from regal_jax.learning.record import Record
+from regal_jax.learning.reference import with_references
+from regal_jax.plan import contract
+from regal_jax.search import Stopping
+from regal_jax.solve import keys_of, solve
+
+TWO = Cluster.uniform(2)
+
+
+def hashes(graphs):
+    return sorted(graph.content_hash for graph in graphs)
+
+
+# Graphs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three graphs of 20 to 40 ops as files of TensorFlow."""
+    graphs = [generate("layered", n, seed=n) for n in (20, 30, 40)]
+    (tmp_path / "set").mkdir()
+    for i, graph in enumerate(graphs):
+        save_graph(graph, tmp_path / "set" / f"graph{i}.pbtxt")
+    return tmp_path / "set"
+
+
+def test_a_folder_of_files(folder):
+    graphs = load_graphs(folder, "train")
+    assert sorted(graph.num_ops for graph in graphs) == [20, 30, 40]
+    assert [graph.num_ops for graph in load_graphs(folder, "train", max_ops=30)] == [20, 30]
+    contracted = load_graphs(folder, "train", contracted=True)
+    assert hashes(contracted) == hashes(contract(graph).graph for graph in graphs)
+    assert sum(graph.num_ops for graph in contracted) < 90
+    # After contraction, not before.
+    most = min(graph.num_ops for graph in contracted)
+    assert len(load_graphs(folder, "train", contracted=True, max_ops=most)) == 1
+
+
+def test_what_is_no_set(folder, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"data\.max_ops: is 19, but the smallest graph of .* has 20 ops; raise"
+    ):
+        load_graphs(folder, "train", max_ops=19)
+    with pytest.raises(FormatError, match="no such file or folder"):
+        load_graphs(tmp_path / "absent", "train")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FormatError, match="no graphs in it"):
+        load_graphs(tmp_path / "empty", "train")
+
+
+def test_of_a_set_with_splits_only_one_is_read(tmp_path):
+    build_set(tmp_path / "set", sizes={"train": 3, "validation": 2, "test": 1}, seed=0, keep=None)
+    sizes = {split: len(load_graphs(tmp_path / "set", split)) for split in ("train", "validation", "test")}
+    assert sizes == {"train": 3, "validation": 2, "test": 1}
+    assert not set(hashes(load_graphs(tmp_path / "set", "train"))) & set(
+        hashes(load_graphs(tmp_path / "set", "test"))
+    )
+    # One split can be named, and is then for whatever it is wanted for.
+    assert len(load_graphs(tmp_path / "set" / "test", "train")) == 1
+
+
+def test_of_a_corpus_only_one_split_is_read(tmp_path, monkeypatch):
+    monkeypatch.setitem(SOURCES, "fake", Source("fake", "corpus_fake_source", ("numpy",)))
+    document = build_corpus(tmp_path / "corpus", sources=["fake"], jobs=2, only="fake/[!rdehgt]*")
+    counts = {}
+    for split in ("train", "validation", "test"):
+        wanted = [g for g in document["graphs"].values() if g["split"] == split and g["distinct"]]
+        if wanted:
+            counts[split] = len(load_graphs(tmp_path / "corpus", split))
+            assert counts[split] == len(wanted)
+        else:
+            with pytest.raises(ConfigError, match=f"has no split '{split}'"):
+                load_graphs(tmp_path / "corpus", split)
+    assert counts
+
+
+def test_noisy_copies_come_after_the_graphs():
+    graphs = list(GRAPHS[:2])
+    assert noisy_copies(graphs, 0, 0.1) == graphs
+    assert noisy_copies([], 2, 0.1) == []
+    found = noisy_copies(graphs, 2, 0.1)
+    assert found[:2] == graphs
+    assert [graph.num_ops for graph in found] == [5] * 6
+    assert len(set(hashes(found))) == 6
+    assert hashes(noisy_copies(graphs, 2, 0.1)) == hashes(found)
+
+
+def test_both_sets_as_the_settings_say(folder):
+    config = tiny_config()
+    data = DataConfig(
+        train=str(folder), validation=str(folder), train_limit=2, validation_limit=1, noisy_copies=1
+    )
+    graphs, held_out = training_graphs(dataclasses.replace(config, data=data))
+    assert (len(graphs), len(held_out)) == (4, 1)
+    data = dataclasses.replace(data, train_limit=0, validation_limit=0, noisy_copies=0, max_ops=30)
+    graphs, held_out = training_graphs(dataclasses.replace(config, data=data))
+    assert (len(graphs), len(held_out)) == (2, 2)
+    for name in ("train", "validation"):
+        with pytest.raises(ConfigError, match=rf"data\.{name}: give the path of a set of graphs"):
+            training_graphs(dataclasses.replace(config, data=dataclasses.replace(data, **{name: ""})))
+
+
+def test_contraction_spares_memory_where_it_counts(folder):
+    config = dataclasses.replace(
+        tiny_config(), data=DataConfig(str(folder), str(folder), contract=True, noisy_copies=0)
+    )
+    plain = load_graphs(folder, "train")
+    for task, spare in (
+        (TaskConfig(), False),
+        (TaskConfig("peak-memory"), True),
+        (TaskConfig(memory="1GiB"), True),
+    ):
+        graphs, _ = training_graphs(dataclasses.replace(config, task=task))
+        assert hashes(graphs) == hashes(contract(graph, spare_memory=spare).graph for graph in plain)
+
+
+# References ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """How many graphs each search of a reference was for."""
+    seen = []
+
+    def counting(problem, *args, **options):
+        seen.append(problem.num_graphs)
+        return solve(problem, *args, **options)
+
+    monkeypatch.setattr(reference, "solve", counting)
+    return seen
+
+
+def test_a_reference_is_the_mean_of_uniform_searches(tmp_path, searched):
+    config = tiny_config()
+    pool = pool_of(config)
+    done = []
+    found = with_references(config, pool, tmp_path / "r.jsonl", progress=done.append)
+    assert sum(done) == 3
+    assert searched == [3, 3]
+    key = jax.random.fold_in(jax.random.key(config.seed), 2**31)
+    runs = [
+        solve(
+            pool.problem,
+            keys_of(jax.random.fold_in(key, r), pool.identity),
+            Stopping(config.task.evaluations),
+            config=config.search,
+        ).fitness
+        for r in range(2)
+    ]
+    np.testing.assert_allclose(found.reference, np.mean(runs, axis=0), rtol=1e-6)
+    assert len(np.unique(runs)) > 3
+    np.testing.assert_array_equal(found.identity, pool.identity)
+    np.testing.assert_array_equal(with_references(config, pool, None).reference, found.reference)
+
+
+def test_references_are_computed_once(tmp_path, searched):
+    config, path = tiny_config(), tmp_path / "r.jsonl"
+    pool = pool_of(config)
+    first = with_references(config, pool_of(config, GRAPHS[:1]), path).reference
+    both = with_references(config, pool, path).reference
+    assert both[0] == first[0]
+    assert len([line for line in path.read_text().splitlines() if line]) == 3
+    count, text = len(searched), path.read_text()
+    again = with_references(config, pool, path)
+    assert (len(searched), path.read_text()) == (count, text)
+    np.testing.assert_array_equal(again.reference, both)
+    # A kill has left half a line.
+    path.write_text(text[:-30])
+    np.testing.assert_array_equal(with_references(config, pool, path).reference, both)
+    assert len(searched) == count + 2
+    np.testing.assert_array_equal(with_references(config, pool, path).reference, both)
+    assert len(searched) == count + 2
+
+
+def test_other_settings_are_other_references(tmp_path, searched):
+    config, path = tiny_config(), tmp_path / "r.jsonl"
+    pool = pool_of(config)
+    with_references(config, pool, path)
+    count = len(searched)
+    for other in (
+        dataclasses.replace(config, seed=1),
+        dataclasses.replace(config, task=dataclasses.replace(config.task, evaluations=14)),
+        tiny_config(reference_seeds=1),
+    ):
+        with_references(other, pool, path)
+        assert len(searched) > count
+        count = len(searched)
+    # How the weights change has nothing to do with them.
+    with_references(tiny_config(learning_rate=0.5, steps=3), pool, path)
+    assert len(searched) == count
+
+
+def test_more_graphs_than_a_chunk_holds(tmp_path, monkeypatch):
+    config = tiny_config(reference_seeds=1)
+    pool = pool_of(config, [fast_on_first(5, seed) for seed in range(7)])
+    whole = with_references(config, pool, None).reference
+    monkeypatch.setattr(reference, "_CHUNK", 3)
+    np.testing.assert_array_equal(with_references(config, pool, tmp_path / "r.jsonl").reference, whole)
+
+
+# Records ---------------------------------------------------------------------------------------------------
+
+
+def steps(folder):
+    return [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def write(folder, after, numbers, **options):
+    with Record(folder, after, tensorboard=options.get("tensorboard", False)) as record:
+        for step in numbers:
+            record.add("train", step, {"improvement": step / 10})
+            # Nothing waits in a buffer for a kill.
+            assert steps(folder)[-1] == step
+
+
+def test_no_step_is_there_twice_after_a_restart(tmp_path):
+    write(tmp_path, -1, [0, 1, 2, 3])
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "ki')
+    write(tmp_path, 2, [3, 4])
+    assert steps(tmp_path) == [0, 1, 2, 3, 4]
+    write(tmp_path, -1, [0])
+    assert steps(tmp_path) == [0]
+
+
+def test_events_for_tensorboard(tmp_path):
+    messages = importlib.import_module("tensorboardX.proto.event_pb2")
+    write(tmp_path, -1, [0, 1, 2], tensorboard=True)
+    # The names of these files have no more than seconds in them.
+    (first,) = (path.rename(tmp_path / "first") for path in (tmp_path / "tensorboard").iterdir())
+    write(tmp_path, 1, [2, 3], tensorboard=True)
+    (second,) = (tmp_path / "tensorboard").iterdir()
+    assert scalars(first, messages)[0] == [("train/improvement", s) for s in (0, 1, 2)]
+    found, void = scalars(second, messages)
+    assert found == [("train/improvement", s) for s in (2, 3)]
+    # What the first file says of steps that were made again is void, and no more than that.
+    assert void == [2]
+
+
+def scalars(path, messages):
+    """Tags and steps in a file of events, and the steps from which on older ones are void."""
+    data, found, void = path.read_bytes(), [], []
+    while data:
+        length = int.from_bytes(data[:8], "little")
+        event = messages.Event.FromString(data[12 : 12 + length])
+        data = data[16 + length :]
+        found += [(value.tag, event.step) for value in event.summary.value]
+        if event.session_log.status == messages.SessionLog.START:
+            void.append(event.step)
+    return found, void
+
+
+def test_without_tensorboardx(tmp_path, monkeypatch):
+    own = builtins.__import__
+
+    def without(name, *args, **options):
+        if name.startswith("tensorboardX"):
+            raise ImportError(name)
+        return own(name, *args, **options)
+
+    monkeypatch.delitem(sys.modules, "tensorboardX", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtraError, match=r"regal-jax\[train\]"):
+        Record(tmp_path, -1, tensorboard=True)
+    write(tmp_path, -1, [1])

@@ -1,0 +1,193 @@
+"""A run that is killed or interrupted ends as if nothing had been; one that is damaged says so."""
+
+import dataclasses
+import gc
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from learning_cases import GRAPHS, HELD_OUT, one_device, stopped_after, tiny_config
+
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.learning import checkpoint as checkpoint_module
+from regal_jax.learning import reference, train
+from regal_jax.learning.checkpoint import Checkpoints
+from regal_jax.learning.step import Learner
+from regal_jax.policies import PolicyConfig, read_metadata
+
+TESTS = pathlib.Path(__file__).parent
+
+
+def metrics(folder):
+    """The records, but for the time that steps took."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in record.items() if name != "seconds"} for record in records]
+
+
+def final_weights(folder, config):
+    with Checkpoints(folder / "checkpoints") as checkpoints:
+        state, notes = checkpoints.restore(Learner(config).init())
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)], notes
+
+
+def same_outcome(one, other, config):
+    assert (one / "policy.safetensors").read_bytes() == (other / "policy.safetensors").read_bytes()
+    assert metrics(one) == metrics(other)
+    (weights, notes), (other_weights, other_notes) = final_weights(one, config), final_weights(other, config)
+    assert notes == other_notes
+    for a, b in zip(weights, other_weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert one_device(tiny_config(), folder).finished
+    return folder
+
+
+def test_what_a_run_leaves_behind(whole):
+    records = metrics(whole)
+    assert [r["step"] for r in records if r["kind"] == "train"] == list(range(1, 13))
+    assert [r["step"] for r in records if r["kind"] == "validation"] == [0, 5, 10, 12]
+    assert {p.name for p in whole.iterdir()} == {
+        "checkpoints", "config.json", "metrics.jsonl", "policy.safetensors", "references.jsonl",
+    }  # fmt: skip
+    assert sorted(p.name for p in (whole / "checkpoints").iterdir()) == ["12", "8"]
+    best = max((r for r in records if r["kind"] == "validation"), key=lambda r: r["improvement"])
+    metadata = read_metadata(whole / "policy.safetensors")
+    assert metadata["step"] == str(best["step"])
+    assert float(metadata["validation_improvement"]) == best["improvement"]
+    assert json.loads(metadata["training"]) == tiny_config().as_document()
+
+
+def test_killed_at_any_moment_it_ends_the_same(whole, tmp_path):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]),
+        # Every start would compile the same programs.
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    folder = tmp_path / "run"
+
+    def run(*where):
+        command = [sys.executable, str(TESTS / "learning_run.py"), str(folder), *where]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    moments = ["references:1", "train:3", "save:4", "train:10"]
+    for moment in moments:
+        done = run(moment)
+        assert done.returncode == -signal.SIGKILL, (moment, done.stderr)
+    done = run()
+    assert done.returncode == 0, done.stderr
+    same_outcome(whole, folder, tiny_config())
+
+
+def test_ctrl_c_saves_and_the_run_goes_on(whole, tmp_path):
+    stopped_after(7, tiny_config(), tmp_path)
+    assert len([r for r in metrics(tmp_path) if r["kind"] == "train"]) == 7
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["4", "7"]
+    assert one_device(tiny_config(), tmp_path).finished
+    same_outcome(whole, tmp_path, tiny_config())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_while_references_are_computed_leaves_none_that_is_half_done(whole, tmp_path, monkeypatch):
+    solve = reference.solve
+
+    def pressing(*args, **options):
+        monkeypatch.setattr(reference, "solve", solve)
+        return solve(*args, **options, callback=lambda _: signal.raise_signal(signal.SIGINT))
+
+    monkeypatch.setattr(reference, "solve", pressing)
+    with pytest.raises(KeyboardInterrupt):
+        one_device(tiny_config(), tmp_path)
+    assert not (tmp_path / "references.jsonl").exists()
+    assert one_device(tiny_config(), tmp_path).finished
+    same_outcome(whole, tmp_path, tiny_config())
+
+
+def test_a_folder_of_another_run_is_refused(whole, tmp_path):
+    before = {p: p.read_bytes() for p in whole.glob("*.*")}
+    with pytest.raises(ConfigError, match="holds a run with other config; take another folder"):
+        one_device(tiny_config(steps=13), whole)
+    for graphs, held_out, what in ((GRAPHS[:2], HELD_OUT, "graphs"), (GRAPHS, GRAPHS, "validation")):
+        with pytest.raises(ConfigError, match=f"with other {what}; take"):
+            train(tiny_config(), graphs, held_out, whole, progress=False, devices=jax.devices()[:1])
+    assert {p: p.read_bytes() for p in whole.glob("*.*")} == before
+    for damage in ("{", "[]"):
+        (tmp_path / "config.json").write_text(damage)
+        with pytest.raises(FormatError, match=r"config\.json: damaged; take another folder"):
+            one_device(tiny_config(), tmp_path)
+
+
+# Checkpoints -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path):
+    state = Learner(tiny_config()).init()
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        checkpoints.save(state, {"best_step": 3})
+        checkpoints.save(state, {"best_step": 4})  # There is one of this step.
+    return tmp_path / "checkpoints"
+
+
+def restored(folder, config=None):
+    with Checkpoints(folder) as checkpoints:
+        return checkpoints.restore(Learner(config or tiny_config()).init())
+
+
+def test_a_checkpoint_gives_back_what_it_got(saved, tmp_path):
+    state, notes = restored(saved)
+    assert notes == {"version": checkpoint_module.VERSION, "best_step": 3}
+    wanted = Learner(tiny_config()).init()
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.dtype == b.dtype
+    assert jax.tree.structure(state) == jax.tree.structure(wanted)
+    assert restored(tmp_path / "nothing") is None
+
+
+def test_a_checkpoint_of_another_version(saved, monkeypatch):
+    monkeypatch.setattr(checkpoint_module, "VERSION", 2)
+    with pytest.raises(FormatError, match=r"checkpoints/0: a checkpoint of version 1, not 2; take another"):
+        restored(saved)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [PolicyConfig(rounds=1, width=5), PolicyConfig(rounds=2, width=4), PolicyConfig(num_devices=3, width=4)],
+)
+def test_a_checkpoint_of_another_network(saved, policy):
+    with pytest.raises(FormatError, match="does not fit this run") as error:
+        restored(saved, dataclasses.replace(tiny_config(), policy=policy))
+    assert "\n" not in str(error.value)
+
+
+def test_a_truncated_checkpoint(saved, monkeypatch):
+    # Orbax leaves what it was reading when a read failed to the garbage collector, which complains.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    files = sorted(p for p in saved.rglob("*") if p.is_file() and p.stat().st_size > 0)
+    assert len(files) > 3
+    said = []
+    for path in files:
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        try:
+            restored(saved)
+        except FormatError as error:
+            said.append(str(error))
+        path.write_bytes(whole)
+    assert len(said) >= 2
+    assert all("remove this one to begin anew" in text and "\n" not in text for text in said)
+    assert restored(saved) is not None
+    gc.collect()

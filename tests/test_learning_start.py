@@ -1,0 +1,43 @@
+"""Training that begins with weights of another run."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from regal_jax.errors import ConfigError
+from regal_jax.learning.config import TrainConfig
+from regal_jax.learning.step import Learner
+from regal_jax.policies import Policy, PolicyConfig, save_policy
+
+POLICY = PolicyConfig(width=4, rounds=1)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "first.safetensors"
+    save_policy(path, Policy(POLICY, rngs=nnx.Rngs(7)))
+    return path
+
+
+def test_the_first_state_has_the_given_weights(file):
+    config = TrainConfig(start=str(file), policy=POLICY)
+    given, fresh = (Learner(c).init() for c in (config, dataclasses.replace(config, start="")))
+    expected = nnx.state(Policy(POLICY, rngs=nnx.Rngs(7)))
+    jax.tree.map(np.testing.assert_array_equal, given.policy, expected)
+    same = jax.tree.map(lambda a, b: bool((a == b).all()), given.policy, fresh.policy)
+    assert not all(jax.tree.leaves(same))
+    # Nothing else is taken over.
+    jax.tree.map(np.testing.assert_array_equal, given.policy_optimizer, fresh.policy_optimizer)
+    assert int(given.step) == 0
+
+
+def test_weights_of_another_network_are_refused(file):
+    config = TrainConfig(start=str(file), policy=dataclasses.replace(POLICY, width=8))
+    with pytest.raises(ConfigError, match=r"start: .*first.safetensors has width = 4, the config 8; make"):
+        Learner(config).init()
+    config = TrainConfig(start=str(file), policy=dataclasses.replace(POLICY, num_devices=3))
+    with pytest.raises(ConfigError, match="for 2 devices, not for 3"):
+        Learner(config).init()

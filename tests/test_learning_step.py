@@ -1,0 +1,166 @@
+"""The compiled step: nothing of it leaves the device, it is compiled once, and devices share it fairly."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from learning_cases import GRAPHS, HELD_OUT, fast_on_first, one_device, pool_of, stopped_after, tiny_config
+from policy_cases import chain
+
+from regal_jax.errors import ConfigError
+from regal_jax.graph import GraphBuilder
+from regal_jax.learning import step as step_module
+from regal_jax.learning import train
+from regal_jax.learning.pool import make_pools
+from regal_jax.learning.step import AXIS, Learner, train_step
+from regal_jax.problem import Bucket
+
+LEAVES_THE_DEVICE = ("callback", "ffi", "feed", "debug", "host")
+
+
+def mesh_of(count):
+    return Mesh(np.array(jax.devices()[:count]), (AXIS,))
+
+
+def primitives(jaxpr):
+    """Names of all primitives in a jaxpr and in those within it."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for value in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from primitives(inner)
+
+
+def suspects(names):
+    return {name for name in names if any(word in name for word in LEAVES_THE_DEVICE)}
+
+
+def traced(learner, pool, count=1):
+    state = learner.init()
+    _ = learner.table
+    step = lambda state, pool, key: train_step(learner, mesh_of(count), state, pool, key)  # noqa: E731
+    return set(primitives(jax.make_jaxpr(step)(state, pool, jax.random.key(0)).jaxpr))
+
+
+@pytest.mark.parametrize("baseline", ["leave-one-out", "learned"])
+def test_nothing_in_it_leaves_the_device(baseline):
+    config = tiny_config(baseline=baseline)
+    names = traced(Learner(config, "xla"), pool_of(config), 2)
+    assert {"while", "sort", "all_gather", "random_bits"} & names
+    assert len(names) > 40
+    assert not suspects(names)
+
+
+def test_what_would_leave_it_is_found():
+    def loop(x):
+        jax.debug.callback(print, x)
+        return x
+
+    found = jax.make_jaxpr(jax.jit(lambda x: jax.lax.map(loop, x)))(jnp.zeros(2))
+    assert suspects(primitives(found.jaxpr))
+
+
+def take(learner, count, pool, steps, state=None):
+    """The state and the metrics after each of some steps."""
+    mesh = mesh_of(count)
+    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    state = learner.init() if state is None else state
+    state, pool, key = jax.device_put((state, pool, jax.random.key(3)), place)
+    history = []
+    for _ in range(steps):
+        state, metrics = train_step(learner, mesh, state, pool, key)
+        history.append({name: np.asarray(value) for name, value in metrics._asdict().items()})
+    return state, history
+
+
+@pytest.mark.parametrize("baseline", ["leave-one-out", "learned"])
+def test_devices_share_a_batch_and_change_nothing(baseline):
+    config = tiny_config(baseline=baseline)
+    learner, pool = Learner(config), pool_of(config)
+    one, two = (take(learner, count, pool, 1) for count in (1, 2))
+    for name in ("improvement", "matched", "spread", "learning_rate"):
+        if baseline == "leave-one-out" or name != "spread":
+            assert one[1][0][name] == two[1][0][name], name
+    for name, value in one[1][0].items():
+        np.testing.assert_allclose(two[1][0][name], value, rtol=1e-4, err_msg=name)
+    assert one[1][0]["gradient"] > 0
+    # Adam's first step is nearly the sign of the gradient: what is nearly nothing may turn.
+    assert len(two[0].step.sharding.device_set) == 2
+    moments = [jax.tree.leaves(state.policy_optimizer) for state in (one[0], two[0])]
+    for a, b in zip(*moments, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
+
+
+def test_it_is_compiled_once_and_not_again_after_a_restore(tmp_path):
+    config = tiny_config(steps=6)
+    before = step_module._train_step._cache_size()
+    one_device(config, tmp_path / "a")
+    assert step_module._train_step._cache_size() == before + 1
+    # The same settings in another folder, one half after the other.
+    stopped_after(3, config, tmp_path / "b")
+    assert one_device(config, tmp_path / "b").finished
+    assert step_module._train_step._cache_size() == before + 1
+
+
+def test_every_step_has_other_graphs_and_numbers():
+    config = tiny_config()
+    _, history = take(Learner(config), 1, pool_of(config), 4)
+    assert len({float(metrics["improvement"]) for metrics in history}) == 4
+    assert len({float(metrics["learning_rate"]) for metrics in history}) == 4
+
+
+def test_a_graph_that_is_there_twice_is_searched_with_other_numbers():
+    """A batch of four of one graph is not the same sample four times."""
+    config = tiny_config(batch=4)
+    pool = pool_of(config, GRAPHS[:1])
+    everywhere = jax.sharding.PartitionSpec()
+    take_batch = jax.shard_map(
+        lambda pool: step_module._batch(jax.random.key(0), pool, 4, 1).identity,
+        mesh=mesh_of(1), in_specs=everywhere, out_specs=everywhere, check_vma=False,
+    )  # fmt: skip
+    identity = np.asarray(jax.jit(take_batch)(pool))
+    assert (identity[:, 0] == identity[0, 0]).all()
+    assert len(np.unique(identity[:, 1])) == 4
+    np.testing.assert_array_equal(identity[0], pool.identity[0])
+
+
+def test_pools_hold_every_graph_once_and_are_few():
+    graphs = [chain(n) for n in (1, 2, 30, 31, 100, 150, 3)]
+    config = tiny_config()
+    cluster = config.task.cluster(2)
+    for most in (1, 2, 3, 100):
+        pools = make_pools(graphs, cluster, config.policy.feature_config, most)
+        assert len(pools) <= most
+        assert sorted(i for members, _ in pools for i in members) == list(range(7))
+        for members, pool in pools:
+            assert pool.size == len(members)
+            np.testing.assert_array_equal(
+                pool.features.node_mask.sum(1), [graphs[i].num_ops for i in members]
+            )
+    assert len(pools) == len(set(map(Bucket.of, graphs)))
+    # Neighbours in size are joined, not the largest with the smallest.
+    small, large = make_pools(graphs, cluster, config.policy.feature_config, 2)
+    assert max(graphs[i].num_ops for i in small[0]) < min(graphs[i].num_ops for i in large[0])
+
+
+def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path):
+    builder = GraphBuilder("lonely")
+    builder.add_op("op", runtime=1.0)
+    graphs = [builder.build(), fast_on_first(2, 0), chain(2)]
+    config = tiny_config(steps=2, batch=3, pools=1)
+    result = train(config, graphs, graphs[:1], tmp_path, progress=False, devices=jax.devices()[:1])
+    assert result.finished
+    assert np.isfinite(result.best.improvement)
+
+
+def test_no_graphs_and_devices_that_do_not_divide(tmp_path):
+    config = tiny_config()
+    for graphs, held_out in (((), HELD_OUT), (GRAPHS, ())):
+        with pytest.raises(ConfigError, match="no graphs"):
+            train(config, graphs, held_out, tmp_path / "a", progress=False)
+    with pytest.raises(
+        ConfigError, match=r"a batch of 4 graphs does not divide among 3; change optimizer\.batch"
+    ):
+        one_device(config, tmp_path / "b", devices=jax.devices()[:3])

@@ -1,0 +1,99 @@
+"""Keys, proposals of policies, and the traced search: the same as the search of users."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from policy_cases import chain, randomised
+from strategies import random_graph
+
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster
+from regal_jax.policies import Policy, PolicyConfig, action_table, entropy, make_features, most_likely
+from regal_jax.problem import Bucket, make_problem
+from regal_jax.search import BrkgaConfig, Stopping
+from regal_jax.solve import action_entropy, graph_keys, keys_of, propose, solve, solve_traced
+
+TWO = Cluster.uniform(2)
+CONFIG = PolicyConfig(rounds=1, width=4)
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    return [random_graph(np.random.default_rng(seed), ops) for seed, ops in ((0, 1), (1, 7), (2, 10))]
+
+
+@pytest.fixture(scope="module")
+def problem(graphs):
+    return make_problem(graphs, TWO, Bucket.common(map(Bucket.of, graphs)))
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return randomised(Policy(CONFIG, rngs=nnx.Rngs(0)))
+
+
+def test_keys_are_folded_from_what_a_graph_is(graphs):
+    key = jax.random.key(4)
+    keys = graph_keys(key, graphs)
+    for graph, found in zip(graphs, keys, strict=True):
+        wanted = key
+        for word in (graph.content_hash[:8], graph.content_hash[8:16]):
+            wanted = jax.random.fold_in(wanted, np.uint32(int(word, 16)))
+        np.testing.assert_array_equal(jax.random.key_data(found), jax.random.key_data(wanted))
+    turned = graph_keys(key, graphs[::-1])
+    np.testing.assert_array_equal(jax.random.key_data(turned[::-1]), jax.random.key_data(keys))
+    assert graph_keys(key, []).shape == (0,)
+    both = keys_of(key, jnp.asarray([[1, 2], [2, 1]], jnp.uint32))
+    assert (jax.random.key_data(both)[0] != jax.random.key_data(both)[1]).any()
+
+
+@pytest.mark.parametrize(("guided", "evaluations"), [(False, 1), (True, 60)])
+def test_the_traced_search_is_the_search(graphs, problem, policy, guided, evaluations):
+    keys, config = graph_keys(jax.random.key(0), graphs), BrkgaConfig(population=20, elites=4, mutants=3)
+    proposal = propose(policy, graphs, TWO, problem, keys) if guided else None
+    users = solve(problem, keys, Stopping(evaluations), proposal=proposal, config=config)
+    traced = jax.jit(lambda p, k, d: solve_traced(p, k, evaluations, proposal=d, config=config))(
+        problem, keys, proposal
+    )
+    np.testing.assert_array_equal(traced.fitness, users.fitness)
+    np.testing.assert_array_equal(traced.evaluations, users.evaluations)
+    for a, b in zip(jax.tree.leaves(traced.genes), jax.tree.leaves(users.genes), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_company_and_order_change_no_action(graphs, problem, policy):
+    keys = graph_keys(jax.random.key(1), graphs)
+    all_of_them = propose(policy, graphs, TWO, problem, keys)
+    alone = propose(policy, graphs[1:2], TWO, make_problem(graphs[1:2], TWO, problem.bucket), keys[1:2])
+    ops = graphs[1].num_ops
+    np.testing.assert_array_equal(alone.index[0, :ops], all_of_them.index[1, :ops])
+    other = propose(policy, graphs, TWO, problem, graph_keys(jax.random.key(2), graphs))
+    assert (np.asarray(other.index) != np.asarray(all_of_them.index)).any()
+
+
+def test_the_likeliest_action_needs_no_luck(graphs, problem, policy):
+    found = [
+        propose(policy, graphs, TWO, problem, graph_keys(jax.random.key(seed), graphs), likeliest=True)
+        for seed in (0, 1)
+    ]
+    features = make_features(graphs, TWO, problem.bucket, CONFIG.feature_config)
+    for proposal in found:
+        np.testing.assert_array_equal(proposal.index, most_likely(policy(features)))
+        np.testing.assert_array_equal(proposal.table[0], action_table(CONFIG))
+
+
+def test_entropy_is_that_of_the_logits(graphs, policy):
+    features = make_features(graphs, TWO, None, CONFIG.feature_config)
+    found = action_entropy(policy, features)
+    np.testing.assert_allclose(found, entropy(policy(features), features.node_mask), rtol=1e-5)
+    assert (found > 0).all()
+    assert (found < np.log(4)).all()
+
+
+def test_a_policy_for_other_devices(policy):
+    three = Cluster.uniform(3)
+    problem = make_problem([chain(2)], three)
+    with pytest.raises(ConfigError, match="made for 2 devices, but the cluster has 3; take a policy"):
+        propose(policy, [chain(2)], three, problem, jax.random.split(jax.random.key(0), 1))
