@@ -100,7 +100,7 @@ def test_settings_are_changed_by_name():
     assert (config.policy.first, config.search.restart_after) == ((0.1, 0.9), 7)
     assert config.data.contract is True
     # What the file names lies beside the file, what the command line names lies here.
-    assert (config.data.train, config.data.validation) == ("x", "there/sets/validation")
+    assert (config.data.train, config.data.validation) == (("x",), ("there/sets/validation",))
 
 
 @pytest.mark.parametrize(

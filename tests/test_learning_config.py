@@ -103,7 +103,7 @@ def test_names_and_numbers_of_numpy_become_plain():
         ("task", {"evaluations": 0}, "task.evaluations: is 0; give a whole number from 1"),
         ("data", {"contract": 1}, "data.contract: is 1; give true or false"),
         ("data", {"noise": -0.1}, "data.noise: is -0.1; give a number of at least 0"),
-        ("data", {"train": ["a"]}, "data.train: is ['a']; give a text"),
+        ("data", {"train": ["a", 3]}, "data.train: is ['a', 3]; give a text, or a list of texts"),
         ("policy", {"num_devices": 0}, "[policy] policy: num_devices is 0; give a whole number from 1"),
         ("policy", {"first": 0.5}, "policy.first: is 0.5; give a list"),
         ("policy", {"first": [0.5, 1.5]}, "[policy] policy: first has a mean 1.5; give means between"),

@@ -111,7 +111,7 @@ def test_noisy_copies_come_after_the_graphs():
 def test_both_sets_as_the_settings_say(folder):
     config = tiny_config()
     data = DataConfig(
-        train=str(folder), validation=str(folder), train_limit=2, validation_limit=1, noisy_copies=1
+        train=(str(folder),), validation=(str(folder),), train_limit=2, validation_limit=1, noisy_copies=1
     )
     graphs, held_out = training_graphs(dataclasses.replace(config, data=data))
     assert (len(graphs), len(held_out)) == (4, 1)

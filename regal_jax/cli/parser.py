@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from regal_jax.cli import commands
 from regal_jax.cli.corpus import add_corpus
 from regal_jax.cli.dataset import add_dataset
+from regal_jax.cli.evaluate import add_evaluate
 from regal_jax.cli.optimize import optimize
 from regal_jax.cli.train import add_train
 
@@ -224,5 +225,6 @@ def build_parser() -> argparse.ArgumentParser:
     _others(subparsers)
     add_dataset(subparsers, count=count, seed=_seed)
     add_corpus(subparsers, count, _seconds)
+    add_evaluate(subparsers, count=count, seed=_seed, seconds=_seconds)
     add_train(subparsers)
     return parser

@@ -93,9 +93,7 @@ def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig":
 
     document = TrainConfig.load(path).as_document()
     for name in ("train", "validation"):
-        given = document["data"][name]
-        if given:
-            document["data"][name] = str(path.parent / given)
+        document["data"][name] = [str(path.parent / given) for given in document["data"][name]]
     for change in changes:
         _set(document, change)
     return TrainConfig.from_document(document)

@@ -75,9 +75,9 @@ class DataConfig:
     """Which graphs, and what is done to them.
 
     Attributes:
-      train: Folder, archive or corpus of graphs to train on; see `regal_jax.learning.load_graphs`.
+      train: Folders, archives or corpora of graphs to train on; see `regal_jax.learning.load_graphs`.
       validation: Likewise, to choose the best weights by.
-      train_limit: Most graphs, the first in the order of the set; 0 for all.
+      train_limit: Most graphs of each of them, the first in its order; 0 for all.
       validation_limit: Likewise.
       max_ops: Leave out larger graphs (after contraction); 0 for no limit.
       contract: Train on the graphs that `regal_jax.contract` makes.
@@ -88,8 +88,8 @@ class DataConfig:
       ConfigError: A value that cannot be.
     """
 
-    train: str = ""
-    validation: str = ""
+    train: tuple[str, ...] = ()
+    validation: tuple[str, ...] = ()
     train_limit: int = 0
     validation_limit: int = 200
     max_ops: int = 0
@@ -239,6 +239,11 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast(type, hint), value, f"{path}.")
     if typing.get_origin(hint) is tuple:
+        texts = typing.get_args(hint)[0] is str
+        if texts and isinstance(value, str):
+            return (value,)
+        if texts and not (isinstance(value, (list, tuple)) and all(isinstance(x, str) for x in value)):
+            raise ConfigError(f"{path}: is {value!r}; give a text, or a list of texts")
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{path}: is {value!r}; give a list")
         return tuple(value)

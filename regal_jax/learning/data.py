@@ -103,20 +103,22 @@ def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[C
     """
     data, cluster = config.data, config.task.cluster(config.policy.num_devices)
     counts = config.task.objective is Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
-    sets = []
-    for name, path, limit in (
+    sets: list[list[ComputationGraph]] = []
+    for name, paths, limit in (
         ("train", data.train, data.train_limit),
         ("validation", data.validation, data.validation_limit),
     ):
-        if not path:
+        if not paths:
             raise ConfigError(f"data.{name}: give the path of a set of graphs")
-        graphs = load_graphs(
-            path,
-            name,
-            contracted=data.contract,
-            devices=cluster.num_devices,
-            spare_memory=counts,
-            max_ops=data.max_ops,
-        )
-        sets.append(graphs[: limit or None])
+        sets.append([])
+        for path in paths:
+            graphs = load_graphs(
+                path,
+                name,
+                contracted=data.contract,
+                devices=cluster.num_devices,
+                spare_memory=counts,
+                max_ops=data.max_ops,
+            )
+            sets[-1] += graphs[: limit or None]
     return noisy_copies(sets[0], data.noisy_copies, data.noise), sets[1]

@@ -216,7 +216,7 @@ def _document(config: TrainConfig) -> dict[str, Any]:
     """The settings, of paths only the names: where a set lies changes nothing, what is in it is hashed."""
     document = config.as_document()
     for name in ("train", "validation"):
-        document["data"][name] = pathlib.PurePath(document["data"][name]).name
+        document["data"][name] = [pathlib.PurePath(given).name for given in document["data"][name]]
     document["start"] = pathlib.PurePath(document["start"]).name
     return document
 

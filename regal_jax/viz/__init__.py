@@ -1,8 +1,25 @@
-"""Pictures of plans and of sets of graphs. matplotlib is imported when a picture is drawn, not before."""
+"""Pictures of plans, graphs and evaluations. matplotlib is imported when a picture is drawn, not before."""
 
 from regal_jax.viz.axes import picture_formats
+from regal_jax.viz.comparison import (
+    plot_entropies,
+    plot_improvements,
+    plot_limits,
+    plot_rounds,
+    plot_seconds,
+)
 from regal_jax.viz.history import plot_history
 from regal_jax.viz.sizes import plot_sizes
 from regal_jax.viz.timeline import plot_plan
 
-__all__ = ["picture_formats", "plot_history", "plot_plan", "plot_sizes"]
+__all__ = [
+    "picture_formats",
+    "plot_entropies",
+    "plot_history",
+    "plot_improvements",
+    "plot_limits",
+    "plot_plan",
+    "plot_rounds",
+    "plot_seconds",
+    "plot_sizes",
+]

@@ -1,0 +1,274 @@
+"""``regal-jax evaluate`` and ``regal-jax tune``. Heavy imports stay inside."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from regal_jax.cli import machine
+
+if TYPE_CHECKING:
+    from regal_jax.cli.parser import OneLineParser
+    from regal_jax.evaluation import EvaluationConfig
+
+__all__ = ["add_evaluate"]
+
+INTERRUPTED = 130
+
+_EVALUATE_EPILOG = """\
+methods: brkga (always), tuned-brkga, gp-dfs, critical-path, xla-list, xla-dfs, xla-post-order, xla-best,
+random-search, local-search, annealing, auto, cp-sat, idrs, gas, regal; brkga-20k and the like. What cannot
+run (no policy, no tuned settings, no OR-Tools) is left out, with the reason.
+
+DIR gets results.jsonl, table.md, table.csv, graphs.csv, summary.json and pictures. A run that was stopped or
+killed goes on when the same command runs again; other settings add what is missing.
+docs/evaluation.md says what each figure means.
+
+examples:
+  regal-jax evaluate --graphs synthetic/test --policy regal=policy.safetensors --out results
+  regal-jax evaluate --graphs corpus --objective peak-memory --memory 16GiB --seeds 0,1,2 --out results
+  regal-jax evaluate --graphs sample --limit 5 --methods brkga,auto --limits none --out quick
+  regal-jax evaluate --config evaluation.toml --graphs corpus --out results
+  regal-jax evaluate --out results --report-only
+"""
+
+_TUNE_EPILOG = """\
+The grid is that of Goncalves and Resende: population, elites, mutants and elite_bias. A run that was stopped
+goes on: what is finished stands in FILE.points.jsonl.
+
+examples:
+  regal-jax tune --graphs synthetic/train --limit 100 --out tuned.json
+  regal-jax tune --graphs corpus --grid population=50,100 --grid elite_bias=0.6,0.7 --out tuned.json
+"""
+
+
+def add_evaluate(
+    subparsers: "argparse._SubParsersAction[OneLineParser]",
+    *,
+    count: Callable[[str], int],
+    seed: Callable[[str], int],
+    seconds: Callable[[str], float],
+) -> None:
+    """Adds both commands to the parser; ``count``, ``seed`` and ``seconds`` are its types of numbers."""
+    evaluate = subparsers.add_parser(
+        "evaluate",
+        help="compare methods on a set of graphs, as the REGAL papers do",
+        description="Run methods side by side on a set of graphs; write tables and pictures of the results.",
+        epilog=_EVALUATE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    evaluate.add_argument("--out", metavar="DIR", required=True, help="a new folder, or one to go on with")
+    evaluate.add_argument("--config", metavar="FILE", help="settings as TOML; arguments here go before it")
+    evaluate.add_argument("--suite", choices=("regal",), help="what is computed (default regal)")
+    _problem(evaluate, count, "test")
+    evaluate.add_argument("--methods", type=_names, metavar="A,B,...", help="(default: all)")
+    evaluate.add_argument(
+        "--policy",
+        action="append",
+        type=_pair,
+        metavar="NAME=FILE",
+        help="weights of regal, gas or idrs; any other NAME is one more method; may be given again",
+    )
+    evaluate.add_argument("--tuned", metavar="FILE", help="settings that 'regal-jax tune' found")
+    evaluate.add_argument("--evaluations", type=count, metavar="N", help="budget of a search (default 5000)")
+    evaluate.add_argument("--seeds", type=_numbers(seed), metavar="S,...", help="(default 0)")
+    evaluate.add_argument(
+        "--limits",
+        type=_numbers(count, none=True),
+        metavar="N,...",
+        help="budgets of the curves (default 1000,2000,5000,10000,20000,50000), or none",
+    )
+    evaluate.add_argument(
+        "--cp-sat-seconds", type=seconds, metavar="S", help="time of CP-SAT for each graph (default 60)"
+    )
+    evaluate.add_argument(
+        "--rounds",
+        action="append",
+        type=_pair,
+        metavar="T=PATH",
+        help="training folder or weights file with T rounds of messages; may be given again",
+    )
+    evaluate.add_argument("--chunk", type=count, metavar="N", help="graphs between two writes (default 32)")
+    evaluate.add_argument(
+        "--no-warm-up", action="store_true", help="do not run anything twice; times then hold compilation"
+    )
+    evaluate.add_argument("--report-only", action="store_true", help="run nothing, report what is there")
+    evaluate.add_argument("--quiet", action="store_true", help="no progress bar, no table")
+    evaluate.set_defaults(run=_evaluate)
+    _add_tune(subparsers, count, seed)
+
+
+def _problem(parser: argparse.ArgumentParser, count: Callable[[str], int], split: str) -> None:
+    parser.add_argument(
+        "--graphs", metavar="PATH", help="folder, archive, corpus, or 'sample', which the package brings"
+    )
+    parser.add_argument("--split", help=f"of a corpus or of the sample (default {split})")
+    parser.add_argument("--limit", type=count, metavar="N", help="only the first N graphs")
+    parser.add_argument("--max-ops", type=count, metavar="N", help="leave out larger graphs")
+    parser.add_argument(
+        "--contract", action="store_true", help="take the graphs with light ops merged instead"
+    )
+    parser.add_argument("--objective", choices=("makespan", "peak-memory"), help="(default makespan)")
+    parser.add_argument("--devices", type=count, help="(default 2)")
+    parser.add_argument("--memory", help="capacity of each device (default inf)")
+    parser.add_argument("--transfer", metavar="MODEL", help="as in 'optimize' (default blocking)")
+
+
+def _add_tune(
+    subparsers: "argparse._SubParsersAction[OneLineParser]",
+    count: Callable[[str], int],
+    seed: Callable[[str], int],
+) -> None:
+    tune = subparsers.add_parser(
+        "tune",
+        help="find the settings of BRKGA that suit a set of graphs",
+        description="Try every point of a grid of BRKGA's settings on a training set and save the best.",
+        epilog=_TUNE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    tune.add_argument("--out", metavar="FILE", required=True, help="the settings, as JSON")
+    _problem(tune, count, "train")
+    tune.add_argument("--evaluations", type=count, default=5000, metavar="N", help="(default 5000)")
+    tune.add_argument("--seed", type=seed, default=0, help="(default 0)")
+    tune.add_argument(
+        "--grid",
+        action="append",
+        type=_grid,
+        metavar="NAME=V,...",
+        help="values of one setting instead of the default ones; may be given again",
+    )
+    tune.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    tune.set_defaults(run=_tune)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, mark, path = text.partition("=")
+    if not (name and mark and path):
+        raise argparse.ArgumentTypeError(f"must be NAME=PATH, got {text!r}")
+    return name, path
+
+
+def _numbers(kind: Callable[[str], int], *, none: bool = False) -> Callable[[str], list[int]]:
+    def read(text: str) -> list[int]:
+        return [] if none and text == "none" else [kind(part) for part in text.split(",")]
+
+    read.__name__ = "list of whole numbers"
+    return read
+
+
+def _grid(text: str) -> tuple[str, list[float]]:
+    name, values = _pair(text)
+    try:
+        return name, [float(v) if "." in v else int(v) for v in values.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be NAME=NUMBER,NUMBER,..., got {text!r}") from None
+
+
+_names.__name__ = "list of names"
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from regal_jax.evaluation import report, run_evaluation
+
+    finished = True
+    if not args.report_only:
+        config = _config(args)
+        machine.use_all_cores()
+        machine.use_compilation_cache()
+        outcome = run_evaluation(config, args.out, progress=_progress(args))
+        finished = outcome.finished
+        if not args.quiet:
+            print(f"{outcome.made:,} results added to {args.out}, {outcome.found:,} were there")
+        for name, reason in outcome.left_out.items():
+            print(f"regal-jax evaluate: left out {name}: {reason}", file=sys.stderr)
+        if not finished:
+            print("regal-jax evaluate: interrupted; run the same command to go on", file=sys.stderr)
+            return INTERRUPTED
+    made = report(args.out)
+    for problem in made.problems:
+        print(f"regal-jax evaluate: {problem}", file=sys.stderr)
+    if not args.quiet:
+        print(made.table)
+        print(f"saved to {args.out}: {', '.join(made.files)}")
+    return 0
+
+
+_PLAIN = (
+    "suite", "graphs", "split", "limit", "max_ops", "objective", "devices", "memory", "transfer", "methods",
+    "tuned", "evaluations", "seeds", "limits", "cp_sat_seconds", "chunk",
+)  # fmt: skip
+
+
+def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
+    """The settings: those of the file, and before them those of the command line."""
+    from regal_jax.errors import ConfigError
+    from regal_jax.evaluation import EvaluationConfig
+
+    file = getattr(args, "config", None)
+    document: dict[str, Any] = {**({} if file is None else EvaluationConfig.read(file)), **fixed}
+    for name in _PLAIN:
+        if getattr(args, name, None) is not None:
+            document[name] = getattr(args, name)
+    if args.contract:
+        document["contract"] = True
+    if getattr(args, "no_warm_up", False):
+        document["warm_up"] = False
+    if getattr(args, "policy", None):
+        document["policies"] = {**document.get("policies", {}), **dict(args.policy)}
+    if getattr(args, "rounds", None):
+        document["rounds"] = _by_name(args.rounds)
+    if "graphs" not in document:
+        raise ConfigError("--graphs: give the path of a set of graphs, of a corpus, or 'sample'")
+    return EvaluationConfig.from_document(document)
+
+
+def _by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name, path in pairs:
+        groups.setdefault(name, []).append(path)
+    return groups
+
+
+def _progress(args: argparse.Namespace) -> Callable[..., Any] | None:
+    if args.quiet or not sys.stderr.isatty():
+        return None
+    import functools
+
+    from tqdm import tqdm
+
+    return functools.partial(tqdm, dynamic_ncols=True)
+
+
+def _tune(args: argparse.Namespace) -> int:
+    from regal_jax.cli.sources import check_writable
+    from regal_jax.evaluation.graphs import evaluation_graphs
+    from regal_jax.methods import DEFAULT_GRID, tune
+
+    check_writable(args.out)
+    config = _config(args, split=args.split or "train")
+    graphs = evaluation_graphs(config)
+    machine.use_all_cores()
+    machine.use_compilation_cache()
+    best = tune(
+        graphs,
+        config.cluster,
+        objective=config.objective,
+        evaluations=args.evaluations,
+        grid={**DEFAULT_GRID, **dict(args.grid or ())},
+        key=args.seed,
+        results=f"{args.out}.points.jsonl",
+        progress=_progress(args),
+    )
+    best.save(args.out)
+    if not args.quiet:
+        c = best.config
+        print(
+            f"best of {best.points} on {best.graphs} graphs: population {c.population}, elites {c.elites}, "
+            f"mutants {c.mutants}, elite_bias {c.elite_bias:g}; {1 - best.ratio:+.2%} over the defaults"
+        )
+        print(f"saved to {args.out}")
+    return 0

@@ -1,0 +1,48 @@
+"""The graphs of an evaluation."""
+
+import pathlib
+from typing import Final
+
+import numpy as np
+
+from regal_jax.datasets import load_sample
+from regal_jax.errors import ConfigError
+from regal_jax.evaluation.config import EvaluationConfig
+from regal_jax.graph import ComputationGraph
+from regal_jax.learning import load_graphs
+from regal_jax.plan import Objective, contract
+
+__all__ = ["SAMPLE", "evaluation_graphs"]
+
+SAMPLE: Final = "sample"
+"""As the path of the graphs: those that come with the package."""
+
+
+def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
+    """The graphs that a config names, each content once.
+
+    Raises:
+      ConfigError: No graph is left.
+      FormatError: Nothing that can be read.
+    """
+    cluster = config.cluster
+    if config.graphs == SAMPLE:
+        graphs = [graph for _, graph in load_sample(config.split)]
+    else:
+        graphs = load_graphs(_part(config), config.split)
+    if config.contract:
+        counts = config.objective is Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
+        graphs = [contract(g, devices=cluster.num_devices, spare_memory=counts).graph for g in graphs]
+    graphs = [graph for graph in graphs if not config.max_ops or graph.num_ops <= config.max_ops]
+    # Results are kept by content; a copy would only count a graph twice.
+    unique = list({graph.content_hash: graph for graph in graphs}.values())[: config.limit or None]
+    if not unique:
+        raise ConfigError(f"{config.graphs}: no graph of at most {config.max_ops} ops in it; raise max_ops")
+    return unique
+
+
+def _part(config: EvaluationConfig) -> pathlib.Path:
+    """Of a set with an archive for each split only the one that is asked for."""
+    root = pathlib.Path(config.graphs)
+    parts = [root / f"{config.split}{end}" for end in (".tar.gz", ".tgz", ".tar")]
+    return next((part for part in parts if part.is_file()), root)

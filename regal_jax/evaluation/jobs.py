@@ -1,0 +1,198 @@
+"""What there is to run: which method with which seed and budget; and what cannot be run, with the reason."""
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from regal_jax.errors import ClusterError, ConfigError, FormatError, MissingExtraError
+from regal_jax.evaluation.config import GUIDED, EvaluationConfig
+from regal_jax.evaluation.guides import Guide
+from regal_jax.methods import CpSat, Guided, HeuristicMethod, Method, make_method
+from regal_jax.search import AnnealingConfig, BrkgaConfig
+
+__all__ = ["REFERENCE", "Job", "Jobs", "make_jobs", "thousands"]
+
+_REFUSALS: Final = (ConfigError, FormatError, ClusterError, MissingExtraError, OSError)
+"""What keeps a method from running and not the evaluation."""
+
+REFERENCE: Final = "brkga"
+"""What all methods are compared with."""
+_RANDOM: Final = BrkgaConfig(elites=0, mutants=BrkgaConfig().population)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+    """A method, a seed and a budget, for all graphs.
+
+    Attributes:
+      name: Of the method, as in `EvaluationConfig.methods` or `EvaluationConfig.policies`.
+      title: As in tables.
+      role: ``"table"``; ``"other-seed"``, the noise of the reference; or ``"curve"``.
+      seed: Of the search.
+      evaluations: Its budget; 0 for methods that have none.
+      key: Digest of all that decides the result of a graph.
+      method: What runs.
+      guide: Of a method with a policy.
+    """
+
+    name: str
+    title: str
+    role: str
+    seed: int
+    evaluations: int
+    key: str
+    method: Method
+    guide: Guide | None
+
+    @property
+    def hosted(self) -> bool:
+        """Does it work on one graph after the other, with nothing to compile?"""
+        return isinstance(self.method, (HeuristicMethod, CpSat))
+
+    def as_document(self) -> dict[str, Any]:
+        """What the report needs to know."""
+        return {
+            name: getattr(self, name) for name in ("key", "name", "title", "role", "seed", "evaluations")
+        } | {"guided": self.guide is not None}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Jobs:
+    """What there is to run.
+
+    Attributes:
+      jobs: The reference first.
+      left_out: Name of a method -> why it cannot run.
+    """
+
+    jobs: list[Job]
+    left_out: dict[str, str]
+
+
+def make_jobs(config: EvaluationConfig) -> Jobs:
+    """The jobs of a config.
+
+    Methods that cannot run are left out; BRKGA itself, which all others are compared with, is always there.
+
+    Raises:
+      ConfigError: BRKGA with options that it does not have.
+    """
+    extra = [name for name in config.policies if name not in config.methods]
+    # Whatever stands in the list, BRKGA is what all others are compared with, and its history has the curve.
+    names = [REFERENCE, *(name for name in (*config.methods, *extra) if name != REFERENCE)]
+    made: dict[str, _Made] = {}
+    left_out: dict[str, str] = {}
+    for name in names:
+        try:
+            made[name] = _make(name, config)
+        except _REFUSALS as error:
+            if name == REFERENCE:
+                raise
+            left_out[name] = " ".join(str(error).split())
+    jobs = [_job(m, config, "table", seed) for m in made.values() for seed in _seeds(m, config)]
+    if config.other_seed >= 0:
+        jobs.append(_job(made[REFERENCE], config, "other-seed", config.other_seed))
+    if config.limits:
+        jobs += [
+            _job(m, config, "curve", config.seeds[0])
+            for name, m in made.items()
+            if name == REFERENCE or m.guide is not None
+        ]
+    return Jobs(jobs, left_out)
+
+
+def thousands(evaluations: int) -> str:
+    """``5K`` for 5000."""
+    return f"{evaluations // 1000}K" if evaluations and evaluations % 1000 == 0 else str(evaluations)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Made:
+    name: str
+    method: Method
+    guide: Guide | None
+    identity: dict[str, Any]
+    """All that decides its results, beside the problem, the seed and the budget."""
+
+
+def _make(name: str, config: EvaluationConfig) -> _Made:
+    options = dict(config.options.get(name, {}))
+    identity: dict[str, Any] = {"options": _plain(options)}
+    if isinstance(options.get("config"), Mapping):
+        options["config"] = _search_config(name, options["config"])
+    if name in config.policies or name in GUIDED:
+        return _guided(name, options, identity, config)
+    if name == "tuned-brkga":
+        file = options.setdefault("file", config.tuned)
+        if not file:
+            raise ConfigError("needs tuned settings: make them with 'regal-jax tune' and give --tuned FILE")
+        method = make_method(name, **options)
+        identity["file"] = _digest_of_file(file)
+    elif name == "cp-sat":
+        options.setdefault("time_limit", config.cp_sat_seconds)
+        identity["options"] = _plain(options)
+        method = make_method(name, **options)
+        if importlib.util.find_spec("ortools") is None:
+            raise MissingExtraError("ortools", "exact")
+    else:
+        method = make_method(name, **options)
+    return _Made(name, method, None, identity)
+
+
+def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config: EvaluationConfig) -> _Made:
+    if name not in config.policies:
+        raise ConfigError(f"needs a policy: give --policy {name}=FILE")
+    guide = Guide.load(config.policies[name], config.objective, config.devices)
+    identity["policy"] = guide.digest
+    if name == "idrs":
+        # The paper's: the first generation of a BRKGA, however large.
+        options.setdefault("config", _RANDOM)
+    options["proposal"] = guide
+    method = make_method(name, **options) if name in GUIDED else Guided(name=name, **options)
+    return _Made(name, method, guide, identity)
+
+
+def _search_config(name: str, table: Mapping[str, Any]) -> BrkgaConfig | AnnealingConfig:
+    kind = AnnealingConfig if name in ("annealing", "local-search") else BrkgaConfig
+    try:
+        return kind(**table)
+    except TypeError as error:
+        raise ConfigError(f"options.{name}.config: {error}") from None
+
+
+def _seeds(made: _Made, config: EvaluationConfig) -> tuple[int, ...]:
+    # One answer of the heuristics and of the solver is enough.
+    return config.seeds[:1] if isinstance(made.method, (HeuristicMethod, CpSat)) else config.seeds
+
+
+def _job(made: _Made, config: EvaluationConfig, role: str, seed: int) -> Job:
+    own = getattr(made.method, "evaluations", None)
+    budget = own or (config.limits[-1] if role == "curve" else config.evaluations)
+    budget = 0 if isinstance(made.method, (HeuristicMethod, CpSat)) else budget
+    title = made.method.name
+    if made.name == REFERENCE and role != "curve":
+        title = f"BRKGA {thousands(config.evaluations)}"
+    problem = {
+        "objective": str(config.objective),
+        "cluster": [config.devices, config.memory, config.transfer],
+        "method": made.name if made.guide is None or made.name in GUIDED else "guided",
+        "seed": seed,
+        "evaluations": budget,
+        # Its records hold more.
+        "history": role == "curve",
+    }
+    text = json.dumps({**problem, **made.identity}, sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Job(made.name, title, role, seed, budget, key, made.method, made.guide)
+
+
+def _plain(options: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(options, default=str))
+
+
+def _digest_of_file(path: str) -> str:
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16]

@@ -1,0 +1,188 @@
+"""`run_evaluation`: every method on every graph, in chunks, resumable."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from regal_jax.datasets.corpus.index import locked
+from regal_jax.errors import ClusterError, ConfigError, GraphError, MissingExtraError
+from regal_jax.evaluation.config import EvaluationConfig
+from regal_jax.evaluation.graphs import evaluation_graphs
+from regal_jax.evaluation.jobs import Job, make_jobs
+from regal_jax.evaluation.records import Records, write_evaluation
+from regal_jax.graph import ComputationGraph
+from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.methods import Results
+from regal_jax.problem import Bucket
+
+__all__ = ["Outcome", "run_evaluation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a run did.
+
+    Attributes:
+      made: Results that it added.
+      found: Results that were there already.
+      left_out: Method -> why it did not run.
+      finished: Was nothing interrupted?
+    """
+
+    made: int
+    found: int
+    left_out: dict[str, str]
+    finished: bool
+
+
+def run_evaluation(
+    config: EvaluationConfig, out: str | os.PathLike[str], *, progress: Callable[..., Any] | None = None
+) -> Outcome:
+    """Runs every method of ``config`` on its graphs and keeps the results in a folder.
+
+    Results are appended chunk by chunk. A run that was killed goes on when it is called again, and repeats
+    nothing but the chunk it was in; with other settings it adds what is missing. A method that cannot run
+    is left out, with the reason. Ctrl-C gives up the chunk that is running and returns.
+
+    Args:
+      config: What to run.
+      out: Folder of the results; made if need be. `report` makes tables and pictures of it.
+      progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
+
+    Raises:
+      ConfigError: Settings that cannot be, no graph, or another run in the same folder.
+      FormatError: Graphs or results that cannot be read.
+      ClusterError: A cluster that cannot be.
+    """
+    folder = pathlib.Path(out)
+    graphs = evaluation_graphs(config)
+    jobs = make_jobs(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        records = Records(folder)
+        records.mend()
+        document = {
+            "config": config.as_document(),
+            "graphs": [{"hash": g.content_hash, "name": g.name, "ops": g.num_ops} for g in graphs],
+            "jobs": [job.as_document() for job in jobs.jobs],
+        }
+        write_evaluation(folder, {**document, "left_out": jobs.left_out})
+        run = _Run(config, graphs, records, dict(jobs.left_out))
+        finished = run.all(jobs.jobs, progress)
+        write_evaluation(folder, {**document, "left_out": run.left_out})
+    return Outcome(run.made, run.found, run.left_out, finished)
+
+
+class _Run:
+    """What is at hand while a run lasts."""
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        graphs: Sequence[ComputationGraph],
+        records: Records,
+        left_out: dict[str, str],
+    ) -> None:
+        self._config, self._graphs, self._records = config, graphs, records
+        self._chunks = _chunks(graphs, config.chunk)
+        self._warm: set[tuple[str, Bucket, int]] = set()
+        self.left_out = left_out
+        self.made = self.found = 0
+
+    def all(self, jobs: Sequence[Job], progress: Callable[..., Any] | None) -> bool:
+        """Every job; ``False`` if it was interrupted."""
+        bar = None if progress is None else progress(total=len(jobs) * len(self._graphs), unit="result")
+        try:
+            with first_interrupt_waits() as interrupted:
+                for job in jobs:
+                    if bar is not None:
+                        bar.set_description(job.title)
+                    if not self._job(job, bar, interrupted):
+                        return False
+        except KeyboardInterrupt:
+            # A search had nothing yet, or it was the second one. All that was finished is on disk.
+            return False
+        finally:
+            if bar is not None:
+                bar.close()
+        return True
+
+    def _job(self, job: Job, bar: Any, interrupted: Callable[[], bool]) -> bool:
+        for chunk in self._chunks if not job.hosted else [[graph] for graph in self._graphs]:
+            missing = [g for g in chunk if (job.key, g.content_hash) not in self._records]
+            self.found += len(chunk) - len(missing)
+            if missing and job.name not in self.left_out:
+                try:
+                    made = self._chunk(job, missing)
+                except (MissingExtraError, OSError) as error:
+                    # Not kept with the results: the reason may be gone the next time.
+                    self.left_out[job.name] = _one_line(error)
+                    made = []
+                # The chunk in which Ctrl-C came holds searches that ended early.
+                if interrupted():
+                    return False
+                for graph, fields in zip(missing, made, strict=False):
+                    self._keep(job, graph, fields)
+            if bar is not None:
+                bar.update(len(chunk))
+        return True
+
+    def _chunk(self, job: Job, graphs: Sequence[ComputationGraph]) -> list[dict[str, Any]]:
+        """A record's fields for each graph."""
+        try:
+            return _fields(job, graphs, self._timed(job, graphs))
+        except (ConfigError, ClusterError, GraphError) as error:
+            if len(graphs) == 1:
+                return [{"error": _one_line(error)}]
+        # It may be one graph alone that the method does not cover.
+        return [self._chunk(job, [graph])[0] for graph in graphs]
+
+    def _timed(self, job: Job, graphs: Sequence[ComputationGraph]) -> Results:
+        budget = job.evaluations or self._config.evaluations
+        options = {"objective": self._config.objective, "key": job.seed}
+        size = (job.name, Bucket.of(graphs[0]), len(graphs))
+        if self._config.warm_up and not job.hosted and size not in self._warm:
+            # Programs do not depend on the budget, but for one smaller than a population.
+            first = min(budget, self._config.evaluations)
+            job.method(graphs, self._config.cluster, evaluations=first, **options)
+            self._warm.add(size)
+        return job.method(graphs, self._config.cluster, evaluations=budget, **options)
+
+    def _keep(self, job: Job, graph: ComputationGraph, fields: dict[str, Any]) -> None:
+        record = {"key": job.key, "graph": graph.content_hash, "name": graph.name, "ops": graph.num_ops}
+        record |= {"method": job.name, "seed": job.seed, "limit": job.evaluations, **fields}
+        self._records.add(record)
+        self.made += 1
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _chunks(graphs: Sequence[ComputationGraph], size: int) -> list[list[ComputationGraph]]:
+    """Chunks of one compiled size each."""
+    groups: dict[Bucket, list[ComputationGraph]] = {}
+    for graph in graphs:
+        groups.setdefault(Bucket.of(graph), []).append(graph)
+    return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
+
+
+def _fields(job: Job, graphs: Sequence[ComputationGraph], results: Results) -> list[dict[str, Any]]:
+    made = []
+    for row, graph in enumerate(graphs):
+        fields: dict[str, Any] = {
+            "value": float(results.value[row]),
+            "overflow": float(results.overflow[row]),
+            "evaluations": int(results.evaluations[row]),
+            "seconds": float(np.round(results.seconds[row], 6)),
+        }
+        if job.guide is not None:
+            fields["action_entropy"] = round(job.guide.entropies[graph.content_hash], 6)
+        if job.role == "curve":
+            fields["history"] = results.plans[row].provenance["history"]
+        made.append(fields)
+    return made

@@ -1,0 +1,248 @@
+"""Pictures of an evaluation: improvements, budgets, entropies, rounds of messages, seconds."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from regal_jax.errors import ConfigError
+from regal_jax.viz.axes import save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_entropies", "plot_improvements", "plot_limits", "plot_rounds", "plot_seconds"]
+
+_BETTER: Final = "#59a14f"
+_WORSE: Final = "#d62728"
+_COLOURS: Final = ("#4e79a7", "#f1a340", "#59a14f", "#b07aa1", "#76b7b2", "#9c755f", "#edc948", "#bab0ac")
+_TIE: Final = 1e-9
+_ACROSS: Final = 3
+
+
+def plot_improvements(
+    saved: Mapping[str, np.ndarray],
+    reference: str,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    width: float = 11.0,
+) -> "Figure":
+    """Histograms of the improvement over a reference; ties are left out and stated, as in the paper's Fig. 2.
+
+    Args:
+      saved: Method -> ``[B]`` shares, positive where the method is better; NaN where there is no result.
+      reference: What it is better than.
+      path: Where to save it, if anywhere; the suffix names the format.
+      width: Of the figure, in inches.
+
+    Returns:
+      The figure; no global state of matplotlib is touched.
+
+    Raises:
+      ConfigError: No method, or one without any result.
+    """
+
+    def draw(ax: "Axes", values: np.ndarray) -> str:
+        better, worse = values > _TIE, values < -_TIE
+        percent = 100 * values[better | worse]
+        reach = max(float(np.abs(percent).max(initial=0.0)), 1.0)
+        # Zero is an edge: no bar is partly better and partly worse.
+        half = int(min(20, 3 + np.sqrt(values.size)))
+        bins = np.linspace(-reach, reach, 2 * half + 1).tolist()
+        ax.hist(percent[percent > 0], bins=bins, color=_BETTER)
+        ax.hist(percent[percent < 0], bins=bins, color=_WORSE)
+        ties = 1 - better.mean() - worse.mean()
+        return f"better {better.mean():.1%}, worse {worse.mean():.1%}, ties {ties:.1%}"
+
+    return _histograms(saved, draw, f"improvement over {reference} (%)", path, width)
+
+
+def plot_entropies(
+    entropies: Mapping[str, np.ndarray], path: str | os.PathLike[str] | None = None, *, width: float = 11.0
+) -> "Figure":
+    """Histograms of the entropy of the placement actions that a policy took in each graph (Fig. 4a).
+
+    Args:
+      entropies: Method -> ``[B]`` nats; NaN where there is none.
+      path: As in `plot_improvements`.
+      width: Likewise.
+
+    Returns:
+      The figure.
+
+    Raises:
+      ConfigError: No method, or one without any result.
+    """
+
+    def draw(ax: "Axes", values: np.ndarray) -> str:
+        ax.hist(values, bins=int(min(30, 4 + np.sqrt(values.size))), color=_COLOURS[0])
+        ax.axvline(float(values.mean()), color="#333333", lw=1.0, ls="--")
+        return f"mean {values.mean():.2f} nats"
+
+    return _histograms(entropies, draw, "entropy of placement actions (nats)", path, width)
+
+
+def _histograms(
+    values: Mapping[str, np.ndarray],
+    draw: Callable[["Axes", np.ndarray], str],
+    label: str,
+    path: str | os.PathLike[str] | None,
+    width: float,
+) -> "Figure":
+    """One panel a method; ``draw`` returns what is said beside its name."""
+    from regal_jax.viz.figure import PlanFigure
+
+    known = {name: v[~np.isnan(v)] for name, v in values.items()}
+    empty = next((name for name, v in known.items() if not v.size), None)
+    if not known or empty is not None:
+        raise ConfigError(f"plot: no result of {empty or 'any method'} to draw; leave it out")
+    across = min(_ACROSS, len(known))
+    down = -(-len(known) // across)
+    figure = PlanFigure(figsize=(max(width * across / _ACROSS, 5.0), 0.4 + 2.7 * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False)
+    for ax, (name, v) in zip(axes.flat, known.items(), strict=False):
+        note = draw(ax, v)
+        ax.set_title(f"{name}: {note}", loc="left", fontsize=8, parse_math=False)
+        ax.set_xlabel(label)
+        ax.set_ylabel("graphs")
+        _clean(ax)
+    for ax in list(axes.flat)[len(known) :]:
+        ax.set_visible(False)
+    save(figure, path)
+    return figure
+
+
+def plot_limits(
+    curves: Mapping[str, Mapping[int, tuple[float, float, float]]],
+    reference: str,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    width: float = 8.0,
+) -> "Figure":
+    """Mean improvement over a reference against the budget, with bands of confidence (Fig. 3).
+
+    Args:
+      curves: Method -> evaluations -> mean and both ends of its interval, shares.
+      reference: What is improved upon.
+      path: As in `plot_improvements`.
+      width: Likewise.
+
+    Returns:
+      The figure.
+
+    Raises:
+      ConfigError: No curve.
+    """
+    from regal_jax.viz.figure import PlanFigure
+
+    if not curves or not all(curves.values()):
+        raise ConfigError("curves: give one at least, with a point at least")
+    figure = PlanFigure(figsize=(width, 0.6 * width), layout="constrained")
+    ax = figure.subplots()
+    for i, (name, curve) in enumerate(curves.items()):
+        limits = np.array(list(curve))
+        mean, low, high = 100 * np.array(list(curve.values()), np.float64).reshape(-1, 3).T
+        colour = _COLOURS[i % len(_COLOURS)]
+        ax.plot(limits, mean, marker="o", ms=4, lw=1.6, color=colour, label=name)
+        ax.fill_between(limits, low, high, color=colour, alpha=0.18, lw=0)
+    ax.axhline(0, color="#333333", lw=0.8, ls="--")
+    ax.set_xscale("log")
+    marks = sorted({limit for curve in curves.values() for limit in curve})
+    ax.set_xticks(marks, [f"{mark:,}" for mark in marks])
+    ax.minorticks_off()
+    ax.set_xlabel("evaluations")
+    ax.set_ylabel(f"mean improvement over {reference} (%)")
+    ax.legend(frameon=False, fontsize=9)
+    _clean(ax, counts=False)
+    save(figure, path)
+    return figure
+
+
+def plot_rounds(
+    validation: Mapping[int, Sequence[float]],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    width: float = 6.0,
+) -> "Figure":
+    """The best validation improvement over rounds of messages (Fig. 4b), and every run's beside it.
+
+    Args:
+      validation: Rounds ``T`` -> the best improvement that each training run reached, shares.
+      path: As in `plot_improvements`.
+      width: Likewise.
+
+    Returns:
+      The figure.
+
+    Raises:
+      ConfigError: No run.
+    """
+    from regal_jax.viz.figure import PlanFigure
+
+    if not validation or not all(validation.values()):
+        raise ConfigError("validation: give one run at least for each T")
+    figure = PlanFigure(figsize=(width, 0.65 * width), layout="constrained")
+    ax = figure.subplots()
+    for t, runs in validation.items():
+        ax.plot([t] * len(runs), 100 * np.array(runs), ".", color="#bab0ac", ms=7)
+    rounds = sorted(validation)
+    best = [100 * max(validation[t]) for t in rounds]
+    ax.plot(rounds, best, marker="o", lw=1.6, color=_COLOURS[0])
+    ax.set_xticks(rounds, [str(t) for t in rounds])
+    ax.set_xlabel("rounds of message passing T")
+    ax.set_ylabel("best validation improvement (%)")
+    _clean(ax, counts=False)
+    save(figure, path)
+    return figure
+
+
+def plot_seconds(
+    seconds: Mapping[str, np.ndarray], path: str | os.PathLike[str] | None = None, *, width: float = 8.0
+) -> "Figure":
+    """Median seconds a graph of each method, with the middle four fifths of the graphs.
+
+    Args:
+      seconds: Method -> ``[B]``; NaN where there is no result.
+      path: As in `plot_improvements`.
+      width: Likewise.
+
+    Returns:
+      The figure.
+
+    Raises:
+      ConfigError: No method, or one without any result.
+    """
+    from regal_jax.viz.figure import PlanFigure
+
+    known = {name: np.maximum(v[~np.isnan(v)], 1e-6) for name, v in seconds.items()}
+    if not known or not all(v.size for v in known.values()):
+        raise ConfigError("seconds: give a method at least, with a result at least")
+    figure = PlanFigure(figsize=(width, 0.9 + 0.32 * len(known)), layout="constrained")
+    ax = figure.subplots()
+    low, middle, high = np.array([np.quantile(v, (0.1, 0.5, 0.9)) for v in known.values()]).T
+    at = np.arange(len(known))
+    bars: dict[str, Any] = {"xerr": [middle - low, high - middle], "ecolor": "#333333"}
+    ax.barh(at, middle, color=_COLOURS[0], height=0.65, error_kw={"lw": 1.0}, **bars)
+    ax.set_yticks(at, list(known))
+    ax.invert_yaxis()
+    ax.set_xscale("log")
+    ax.set_xlabel("seconds a graph (median, 10 % to 90 %)")
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.grid(axis="x", color="#dddddd", lw=0.5)
+    ax.set_axisbelow(True)
+    save(figure, path)
+    return figure
+
+
+def _clean(ax: "Axes", *, counts: bool = True) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    if counts:
+        ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.grid(axis="y", color="#dddddd", lw=0.5)
+    ax.set_axisbelow(True)

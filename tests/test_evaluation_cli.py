@@ -1,0 +1,122 @@
+"""`regal-jax evaluate` and `regal-jax tune` as scripts use them."""
+
+import json
+import pathlib
+
+import pytest
+
+from regal_jax.cli import main
+from regal_jax.datasets import generate
+from regal_jax.importers import save_graph
+from regal_jax.methods import TunedConfig
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "set").mkdir()
+    for i in range(2):
+        save_graph(generate("erdos-renyi", 10, seed=i), tmp_path / "set" / f"graph{i}.json")
+
+
+def run(*args):
+    return main([str(a) for a in args])
+
+
+QUICK = ("--graphs", "set", "--methods", "brkga,critical-path", "--limits", "none", "--no-warm-up")
+
+
+def test_evaluate_reports_and_goes_on(capsys):
+    assert run("evaluate", *QUICK, "--evaluations", 60, "--out", "out", "--policy", "regal=none") == 0
+    out, err = capsys.readouterr()
+    assert "6 results added to out, 0 were there" in out
+    assert "| Critical path |" in out
+    assert "saved to out: table.csv, table.md, graphs.csv, summary.json" in out
+    assert err.startswith("regal-jax evaluate: left out regal: policy: no weights in 'none'")
+    assert err.count("\n") == 1
+    table = pathlib.Path("out/table.md").read_text()
+    assert run("evaluate", *QUICK, "--evaluations", 60, "--out", "out") == 0
+    assert "0 results added to out, 6 were there" in capsys.readouterr().out
+    pathlib.Path("out/table.md").unlink()
+    assert run("evaluate", "--out", "out", "--report-only", "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+    again = pathlib.Path("out/table.md").read_text()
+    assert again.splitlines()[:5] == table.splitlines()[:5]
+
+
+def test_arguments_go_before_the_file(capsys):
+    pathlib.Path("e.toml").write_text(
+        'graphs = "nowhere"\nevaluations = 50\nother_seed = -1\nmemory = "1GiB"\n'
+    )
+    assert run("evaluate", *QUICK, "--config", "e.toml", "--out", "out", "--quiet", "--seeds", 3) == 0
+    settings = json.loads(pathlib.Path("out/evaluation.json").read_text())["config"]
+    assert (settings["graphs"], settings["evaluations"], settings["memory"]) == ("set", 50, "1GiB")
+    assert (settings["seeds"], settings["limits"], settings["warm_up"]) == ([3], [], False)
+    lines = pathlib.Path("out/results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["seed"] for line in lines] == [3] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--graphs: give the path"),
+        (("--graphs", "nowhere"), "nowhere"),
+        ((*QUICK, "--methods", "magic"), "unknown 'magic'"),
+        ((*QUICK, "--config", "none.toml"), "none.toml: cannot be read as TOML"),
+        ((*QUICK, "--memory", "much"), "much"),
+        (("--report-only",), "no evaluation there"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, message, capsys):
+    assert run("evaluate", "--out", "out", *arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("regal-jax evaluate: error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--policy=regal", "--limits=a", "--rounds=3", "--suite=other"])
+def test_bad_arguments(option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run("evaluate", "--out", "out", option)
+    assert ended.value.code == 2
+    assert option.partition("=")[0] in capsys.readouterr().err
+
+
+def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
+    from regal_jax.evaluation import run as run_module
+
+    def interrupted(self, job, graphs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module._Run, "_timed", interrupted)
+    assert run("evaluate", *QUICK, "--out", "out") == 130
+    assert "interrupted; run the same command to go on" in capsys.readouterr().err
+
+
+def test_tune_and_evaluate_what_was_tuned(capsys):
+    grid = (
+        "--grid",
+        "population=20",
+        "--grid",
+        "elites=0.2",
+        "--grid",
+        "mutants=0.1",
+        "--grid",
+        "elite_bias=0.6",
+    )
+    assert run("tune", "--graphs", "set", "--evaluations", 60, *grid, "--out", "tuned.json") == 0
+    out = capsys.readouterr().out
+    assert "best of 1 on 2 graphs: population 20, elites 4, mutants 2, elite_bias 0.6" in out
+    assert TunedConfig.load("tuned.json").config.population == 20
+    points = pathlib.Path("tuned.json.points.jsonl").read_text()
+    assert run("tune", "--graphs", "set", "--evaluations", 60, *grid, "--out", "tuned.json", "--quiet") == 0
+    assert pathlib.Path("tuned.json.points.jsonl").read_text() == points
+    assert capsys.readouterr() == ("", "")
+    arguments = ("--methods", "tuned-brkga", "--limits", "none", "--tuned", "tuned.json", "--evaluations", 60)
+    assert run("evaluate", "--graphs", "set", *arguments, "--no-warm-up", "--out", "out") == 0
+    assert "| Tuned BRKGA |" in capsys.readouterr().out
+    assert run("tune", "--graphs", "set", "--grid", "colour=1", "--out", "tuned.json") == 2
+    assert "no colour" in capsys.readouterr().err

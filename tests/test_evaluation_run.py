@@ -1,0 +1,301 @@
+"""Evaluations on small graphs: what is run, what is kept, what a kill or other settings change."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from regal_jax.cli import main
+from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.evaluation import EvaluationConfig, report, run_evaluation
+from regal_jax.evaluation import run as run_module
+from regal_jax.evaluation.graphs import evaluation_graphs
+from regal_jax.evaluation.jobs import make_jobs, thousands
+from regal_jax.importers import save_graph
+from regal_jax.methods import make_method
+from regal_jax.policies import Policy, PolicyConfig, save_policy
+
+SEARCH = {"population": 20, "elites": 4, "mutants": 3}
+OPTIONS = {name: {"config": SEARCH} for name in ("brkga", "regal")}
+TWO = {"graphs": "set", "evaluations": 80, "limits": (), "other_seed": -1, "warm_up": False}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three graphs of one bucket, and weights for 2 and for 3 devices."""
+    root = tmp_path_factory.mktemp("evaluation")
+    (root / "set").mkdir()
+    for i in range(3):
+        save_graph(generate("erdos-renyi", 10 + i, seed=i), root / "set" / f"graph{i}.json")
+    for devices in (2, 3):
+        policy = Policy(PolicyConfig(num_devices=devices, rounds=1, width=4), rngs=nnx.Rngs(0))
+        save_policy(root / f"policy{devices}.safetensors", policy, {"validation_improvement": "0.03"})
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _here(folder, monkeypatch):
+    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
+    monkeypatch.chdir(folder)
+
+
+def lines(out):
+    return [json.loads(line) for line in (pathlib.Path(out) / "results.jsonl").read_text().splitlines()]
+
+
+def values(out):
+    return {(line["key"], line["graph"]): line["value"] for line in lines(out)}
+
+
+def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
+    config = EvaluationConfig(
+        **{**TWO, "limits": (40, 80, 160), "other_seed": 9}, methods=("brkga", "critical-path"),
+        policies={"regal": "policy2.safetensors", "mine": "policy2.safetensors", "gas": "policy3.safetensors",
+                  "idrs": "none.safetensors"},
+        options={**OPTIONS, "mine": {"config": SEARCH}}, seeds=(0, 1), chunk=2,
+    )  # fmt: skip
+    outcome = run_evaluation(config, tmp_path / "out")
+    assert outcome.finished
+    # Tables: 2 of BRKGA, regal and mine each, 1 heuristic; another seed; 3 curves; each of 3 graphs.
+    assert (outcome.made, outcome.found) == (3 * (2 + 2 + 2 + 1 + 1 + 3), 0)
+    assert set(outcome.left_out) == {"gas", "idrs"}
+    assert "for 3 devices, not for 2" in outcome.left_out["gas"]
+    assert "no weights in 'none.safetensors'" in outcome.left_out["idrs"]
+    records = lines(tmp_path / "out")
+    assert len(values(tmp_path / "out")) == len(records) == outcome.made
+    graphs = {graph.content_hash: graph for graph in evaluation_graphs(config)}
+    method = make_method("brkga", config=make_jobs(config).jobs[0].method.config)
+    exact = {seed: method(list(graphs.values()), config.cluster, evaluations=80, key=seed) for seed in (0, 9)}
+    for seed, results in exact.items():
+        found = {
+            r["graph"]: r for r in records if (r["method"], r["seed"], r["limit"]) == ("brkga", seed, 80)
+        }
+        assert [found[h]["value"] for h in graphs] == results.value.tolist()
+        assert [found[h]["evaluations"] for h in graphs] == results.evaluations.tolist()
+    check_curve(records, exact[0], list(graphs))
+    for record in records:
+        assert ("action_entropy" in record) == (record["method"] in ("regal", "mine"))
+        assert 0 <= record.get("action_entropy", 0) <= np.log(16) + 1e-6
+        assert record["seconds"] > 0
+    # The same policy under two names is the same method.
+    pairs = [
+        {(r["seed"], r["limit"], r["graph"]): r["value"] for r in records if r["method"] == m}
+        for m in ("regal", "mine")
+    ]
+    assert pairs[0] == pairs[1]
+    found = report(tmp_path / "out")
+    assert [row.title for row in found.comparison.rows] == [
+        "BRKGA 80", "Critical path", "REGAL", "mine", "BRKGA 80, other seed",
+    ]  # fmt: skip
+    assert list(found.comparison.curves) == ["BRKGA", "REGAL", "mine"]
+    assert {"limits.png", "entropy.png", "improvements.png", "seconds.png"} <= set(found.files)
+
+
+def check_curve(records, exact, hashes):
+    """A search with a smaller budget is the beginning of one with a larger budget."""
+    curve = {r["graph"]: r for r in records if (r["method"], r["limit"]) == ("brkga", 160)}
+    for i, graph in enumerate(hashes):
+        history = curve[graph]["history"]
+        at = np.searchsorted(history["evaluations"], 80, side="right") - 1
+        np.testing.assert_allclose(history["best"][at], exact.value[i], rtol=1e-6)
+        np.testing.assert_allclose(history["best"][-1], curve[graph]["value"], rtol=1e-6)
+
+
+def test_nothing_is_run_twice_and_settings_add_what_is_missing(tmp_path, monkeypatch):
+    calls = []
+    chunk = run_module._Run._timed
+
+    def counted(self, job, graphs):
+        calls.append((job.name, job.seed, len(graphs)))
+        return chunk(self, job, graphs)
+
+    monkeypatch.setattr(run_module._Run, "_timed", counted)
+    config = {**TWO, "methods": ("brkga",), "options": OPTIONS}
+    first = run_evaluation(EvaluationConfig(**config, limit=2), tmp_path / "out")
+    assert (first.made, first.found, calls) == (2, 0, [("brkga", 0, 2)])
+    assert run_evaluation(EvaluationConfig(**config, limit=2), tmp_path / "out").made == 0
+    assert len(calls) == 1
+    more = EvaluationConfig(**{**config, "methods": ("critical-path", "brkga"), "seeds": (0, 1)})
+    outcome = run_evaluation(more, tmp_path / "out")
+    assert (outcome.made, outcome.found) == (1 + 3 + 3, 2)
+    assert calls[1:] == [("brkga", 0, 1), ("brkga", 1, 3), *[("critical-path", 0, 1)] * 3]
+    # Another budget shares nothing; the old results stay.
+    other = run_evaluation(EvaluationConfig(**{**config, "evaluations": 60}), tmp_path / "out")
+    assert (other.made, other.found) == (3, 0)
+    assert len(lines(tmp_path / "out")) == 9 + 3
+    assert [row.title for row in report(tmp_path / "out").comparison.rows] == ["BRKGA 60"]
+
+
+def test_a_killed_run_goes_on(folder, tmp_path):
+    arguments = ["evaluate", "--graphs", "set", "--evaluations", "200", "--limits", "none", "--seeds"]
+    arguments += [
+        "0,1,2",
+        "--methods",
+        "brkga,critical-path",
+        "--chunk",
+        "1",
+        "--quiet",
+        "--no-warm-up",
+        "--out",
+    ]
+    out = tmp_path / "killed"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(pathlib.Path(__file__).parents[1]),
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    child = subprocess.Popen([sys.executable, "-m", "regal_jax.cli", *arguments, str(out)], env=environment)
+    try:
+        results = out / "results.jsonl"
+        deadline = time.monotonic() + 120
+        while not (results.exists() and results.read_bytes().count(b"\n") >= 2):
+            assert child.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    done = results.read_bytes().count(b"\n")
+    with results.open("ab") as file:  # What a kill in the middle of a write leaves.
+        file.write(b'{"key": "12ab", "gra')
+    assert main([*arguments, str(out)]) == 0
+    records = lines(out)
+    assert 2 <= done < len(records) == len(values(out)) == 3 * 3 + 3 + 3
+    assert main([*arguments, str(tmp_path / "whole")]) == 0
+    assert values(out) == values(tmp_path / "whole")
+    tables = [(path / "table.csv").read_text().splitlines()[0] for path in (out, tmp_path / "whole")]
+    assert tables[0] == tables[1]
+
+
+def test_ctrl_c_gives_up_the_chunk(tmp_path, monkeypatch):
+    config = EvaluationConfig(**TWO, methods=("critical-path",), options=OPTIONS)
+    timed = run_module._Run._timed
+
+    def interrupted(self, job, graphs):
+        results = timed(self, job, graphs)
+        if job.name == "critical-path" and self.made == 4:
+            signal.raise_signal(signal.SIGINT)
+        return results
+
+    monkeypatch.setattr(run_module._Run, "_timed", interrupted)
+    outcome = run_evaluation(config, tmp_path / "out")
+    assert (outcome.finished, outcome.made) == (False, 4)
+    monkeypatch.setattr(run_module._Run, "_timed", timed)
+    outcome = run_evaluation(config, tmp_path / "out")
+    assert (outcome.finished, outcome.made, outcome.found) == (True, 2, 4)
+
+
+def test_a_graph_that_a_method_refuses(tmp_path, monkeypatch):
+    """Of a chunk only that graph is left out, and the reason is kept."""
+    timed = run_module._Run._timed
+    config = EvaluationConfig(**TWO, methods=("brkga",), options=OPTIONS)
+    victim = evaluation_graphs(config)[1]
+
+    def refuse(self, job, graphs):
+        if victim.content_hash in [graph.content_hash for graph in graphs]:
+            raise ConfigError("too large\nby far")
+        return timed(self, job, graphs)
+
+    monkeypatch.setattr(run_module._Run, "_timed", refuse)
+    assert run_evaluation(config, tmp_path / "out").made == 3
+    assert [line.get("error") for line in lines(tmp_path / "out")].count("too large by far") == 1
+    assert run_evaluation(config, tmp_path / "out").made == 0
+    (row,) = report(tmp_path / "out").comparison.rows
+    assert (row.graphs, row.refused) == (2, {victim.content_hash: "too large by far"})
+
+
+def test_an_absent_extra_leaves_the_solver_out(tmp_path, monkeypatch):
+    config = EvaluationConfig(**TWO, methods=("cp-sat", "tuned-brkga"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    jobs = make_jobs(config)
+    assert {job.name for job in jobs.jobs} == {"brkga"}
+    assert "pip install 'regal-jax[exact]'" in jobs.left_out["cp-sat"]
+    assert "regal-jax tune" in jobs.left_out["tuned-brkga"]
+
+
+def test_keys_hold_all_that_decides(tmp_path):
+    def keys(**settings):
+        return [job.key for job in make_jobs(EvaluationConfig(**{**TWO, "methods": (), **settings})).jobs]
+
+    base = keys()
+    for change in (
+        {"objective": "peak-memory"}, {"devices": 3}, {"memory": "1GiB"}, {"transfer": "free"},
+        {"seeds": (5,)}, {"evaluations": 81}, {"options": OPTIONS},
+    ):  # fmt: skip
+        assert keys(**change) != base, change
+    assert keys(chunk=7, warm_up=True, limit=1, cp_sat_seconds=3.0, split="train") == base
+    assert keys(policies={"regal": "policy2.safetensors"})[0] == base[0]
+    assert thousands(5000) == "5K"
+    assert thousands(300) == "300"
+
+
+def test_graphs_come_from_sets_their_parts_and_the_sample(tmp_path):
+    (tmp_path / "test").mkdir()
+    for i, name in enumerate(("one", "two")):
+        save_graph(generate("chain", 3 + i, seed=i), tmp_path / "test" / f"{name}.json")
+    (tmp_path / "train").mkdir()
+    save_graph(generate("chain", 9, seed=0), tmp_path / "train" / "three.json")
+    (tmp_path / "test" / "copy.json").write_bytes((tmp_path / "test" / "one.json").read_bytes())
+
+    def sizes(**settings):
+        return [
+            g.num_ops for g in evaluation_graphs(EvaluationConfig(**{"graphs": str(tmp_path), **settings}))
+        ]
+
+    assert sorted(sizes()) == sorted({g.num_ops for g in evaluation_graphs(EvaluationConfig(str(tmp_path)))})
+    assert len(sizes()) == 2
+    assert len(sizes(split="train")) == 1
+    assert len(sizes(limit=1)) == 1
+    assert len(sizes(contract=True)) == 2
+    with pytest.raises(ConfigError, match="no graph of at most 1 ops"):
+        sizes(max_ops=1)
+    with pytest.raises(FormatError, match="nowhere"):
+        sizes(graphs="nowhere")
+    assert len(sizes(graphs="sample", limit=3, max_ops=500)) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"graphs": ""}, "graphs: give the path"),
+        ({"suite": "other"}, "suite: there is no 'other'"),
+        ({"objective": "speed"}, "objective: unknown 'speed'"),
+        ({"evaluations": 0}, "evaluations: must be a whole number of at least 1"),
+        ({"seeds": (1, 1)}, "seeds: one stands there twice"),
+        ({"seeds": ()}, "seeds: give one at least"),
+        ({"limits": (200, 100)}, "limits: must ascend"),
+        ({"methods": ("magic",)}, "methods: unknown 'magic'"),
+        ({"policies": {"brkga": "x"}}, "policies: brkga takes no policy"),
+        ({"policies": {"regal": ""}}, "policies.regal: give a file"),
+        ({"options": {"brkga": 3}}, "options.brkga: must be a table"),
+        ({"cp_sat_seconds": 0}, "cp_sat_seconds: must be"),
+        ({"rounds": {"x": ["a"]}}, "rounds: T must be a whole number"),
+        ({"rounds": {"1": "a"}}, "rounds.1: must be a list"),
+        ({"contract": 1}, "contract: must be true or false"),
+        ({"colour": 1}, "colour: there is no such setting"),
+    ],
+)
+def test_settings_that_cannot_be(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        EvaluationConfig.from_document({"graphs": "set", **settings})
+
+
+def test_settings_survive_a_file(tmp_path):
+    text = 'graphs = "set"\nseeds = [3, 4]\n[options.brkga.config]\npopulation = 40\n[policies]\nmine = "p"\n'
+    (tmp_path / "evaluation.toml").write_text(text)
+    config = EvaluationConfig.from_document(EvaluationConfig.read(tmp_path / "evaluation.toml"))
+    assert (config.seeds, config.policies, config.evaluations) == ((3, 4), {"mine": "p"}, 5000)
+    assert EvaluationConfig.from_document(json.loads(json.dumps(config.as_document()))) == config
+    assert make_jobs(config).jobs[0].method.config.population == 40
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        EvaluationConfig.read(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match=r"options.brkga.config: .*colour"):
+        make_jobs(EvaluationConfig("set", options={"brkga": {"config": {"colour": 1}}}))

@@ -1,0 +1,308 @@
+"""The figures of an evaluation: intervals against SciPy, tables against what is computed by hand."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regal_jax.errors import FormatError
+from regal_jax.evaluation import bootstrap, geometric_gap, improvement, report
+from regal_jax.evaluation.guides import placement_entropy
+from regal_jax.evaluation.paper import DATASETS, PAPER
+from regal_jax.evaluation.rounds import best_validation
+
+MANY = st.lists(st.floats(-5, 5, width=32), min_size=2, max_size=30)
+
+
+@pytest.mark.parametrize("size", [8, 60, 500])
+@pytest.mark.parametrize("shape", ["normal", "exponential"])
+def test_intervals_are_those_of_scipy(size, shape):
+    values = getattr(np.random.default_rng(size), shape)(size=size)
+    ours = bootstrap(values)
+    assert ours.mean == values.mean()
+    theirs = scipy.stats.bootstrap((values,), np.mean, n_resamples=10_000, method="BCa", rng=7)
+    # Both draw resamples: their ends differ by the noise of a quantile.
+    np.testing.assert_allclose(ours[1:], theirs.confidence_interval, atol=0.25 * theirs.standard_error)
+    assert bootstrap(values) == ours
+    assert bootstrap(values, seed=1) != ours
+
+
+def test_intervals_of_nothing_of_one_and_of_equals():
+    assert all(math.isnan(x) for x in bootstrap(np.array([])))
+    assert all(math.isnan(x) for x in bootstrap(np.array([np.nan])))
+    assert bootstrap(np.array([0.25])) == (0.25, 0.25, 0.25)
+    assert bootstrap(np.full(9, -1.5)) == (-1.5, -1.5, -1.5)
+    assert bootstrap(np.array([np.nan, 3.0, np.nan])) == (3.0, 3.0, 3.0)
+
+
+@given(MANY)
+def test_intervals_lie_among_the_values(values):
+    found = bootstrap(np.array(values), resamples=200)
+    assert min(values) - 1e-9 <= found.low <= found.high <= max(values) + 1e-9
+    mirrored = bootstrap(-np.array(values), resamples=200)
+    np.testing.assert_allclose([mirrored.mean, -mirrored.high], [-found.mean, found.low], atol=1e-6)
+
+
+def test_geometric_gap():
+    ratios = np.array([1.0, 2.0, 4.0, np.nan])
+    assert geometric_gap(ratios).mean == pytest.approx(scipy.stats.gmean(ratios[:3]) - 1)
+    assert geometric_gap(np.ones(4)) == (0, 0, 0)
+    low, high = bootstrap(np.log(ratios))[1:]
+    np.testing.assert_allclose(geometric_gap(ratios)[1:], np.exp([low, high]) - 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "overflow", "reference", "reference_overflow", "expected"),
+    [
+        (90, 0, 100, 0, 0.1),
+        (130, 0, 100, 0, -0.3),
+        (0, 0, 0, 0, 0),
+        (5, 0, 0, 0, -1),
+        (90, 1, 100, 0, -1),  # Fast, but it does not fit.
+        (900, 0, 100, 7, 1),  # Slow, but it alone fits.
+        (900, 3, 100, 4, 0.25),  # Neither fits: bytes count.
+        (900, 400, 100, 4, -1),
+        (np.nan, np.nan, 100, 0, np.nan),
+        (90, 0, np.nan, np.nan, np.nan),
+    ],
+)
+def test_improvement(value, overflow, reference, reference_overflow, expected):
+    arrays = (np.array([float(x)]) for x in (value, overflow, reference, reference_overflow))
+    np.testing.assert_allclose(improvement(*arrays), [expected])
+
+
+def test_the_entropy_of_actions():
+    assert placement_entropy(np.zeros((5, 2), np.uint8)) == 0
+    assert placement_entropy(np.zeros((0, 2), np.uint8)) == 0
+    assert placement_entropy(np.arange(16).reshape(8, 2)) == pytest.approx(np.log(16))
+    actions = np.random.default_rng(0).integers(4, size=(30, 2)) ** 2
+    counts = np.bincount(actions.ravel())
+    assert placement_entropy(actions) == pytest.approx(scipy.stats.entropy(counts[counts > 0]))
+
+
+def test_the_papers_figures():
+    """Improvements as the ICLR text prints or implies them."""
+    assert PAPER["regal"]["TF runtime"].improvement == pytest.approx(0.076, abs=5e-4)
+    assert PAPER["regal"]["synthetic runtime"].improvement == pytest.approx(0.049, abs=5e-4)
+    assert PAPER["gp-dfs"]["synthetic runtime"].improvement == pytest.approx(-0.554, abs=5e-4)
+    assert PAPER["idrs"]["TF peak memory"].improvement == pytest.approx(-0.041, abs=5e-4)
+    assert all(PAPER["brkga"][name].improvement == 0 for names in DATASETS.values() for name in names)
+
+
+# A report of results that were made by hand ------------------------------------------------------------
+
+GRAPHS = ("a", "b", "c", "d")
+
+
+def job(name, role, seed, title=None, evaluations=100, guided=False):
+    return {
+        "key": f"{name}/{role}/{seed}", "name": name, "title": title or name.upper(), "role": role,
+        "seed": seed, "evaluations": evaluations, "guided": guided,
+    }  # fmt: skip
+
+
+def document(jobs, **settings):
+    config = {
+        "objective": "makespan", "memory": "inf", "devices": 2, "transfer": "blocking", "evaluations": 100,
+        "limits": [10, 100, 200], "rounds": {}, **settings,
+    }  # fmt: skip
+    return {
+        "format": "regal_jax.evaluation", "version": 1, "config": config, "jobs": jobs,
+        "graphs": [{"hash": h, "name": f"graph-{h}", "ops": 5} for h in GRAPHS],
+        "left_out": {"gas": "needs a policy"},
+    }  # fmt: skip
+
+
+def write(folder, jobs, results, **settings):
+    folder.mkdir(exist_ok=True)
+    (folder / "evaluation.json").write_text(json.dumps(document(jobs, **settings)))
+    lines = []
+    for (key, graph), fields in results.items():
+        if not isinstance(fields, dict):
+            fields = {"value": fields}
+        if "error" not in fields:
+            fields = {"overflow": 0.0, "evaluations": 100, "seconds": 0.5, **fields}
+        lines.append(json.dumps({"key": key, "graph": graph, **fields}) + "\n")
+    (folder / "results.jsonl").write_text("".join(lines))
+
+
+def column(key, values):
+    return {(key, graph): value for graph, value in zip(GRAPHS, values, strict=True)}
+
+
+@pytest.fixture
+def made(tmp_path):
+    history = {"evaluations": [20, 90, 150], "best": [None, 60.0, 40.0]}
+    jobs = [
+        job("brkga", "table", 0, "BRKGA 100"),
+        job("brkga", "table", 1, "BRKGA 100"),
+        job("regal", "table", 0, "REGAL", guided=True),
+        job("cp-sat", "table", 0, "CP-SAT", evaluations=0),
+        job("brkga", "other-seed", 7, "BRKGA 100"),
+        job("brkga", "curve", 0, "BRKGA", 200),
+    ]
+    results = {
+        **column("brkga/table/0", [90.0, 100.0, 200.0, {"value": 9.0, "overflow": 5.0}]),
+        **column("brkga/table/1", [110.0, 100.0, 200.0, {"value": 8.0, "overflow": 3.0}]),
+        **column("regal/table/0", [80.0, 100.0, {"value": 1.0, "overflow": 2.0}, 50.0]),
+        **column("cp-sat/table/0", [50.0, 80.0, 100.0, {"error": "too large"}]),
+        **column("brkga/other-seed/7", [100.0, 100.0, 220.0, {"value": 9.0, "overflow": 4.0}]),
+        **column(
+            "brkga/curve/0", [{"value": 40.0, "history": history, "evaluations": 195, "seconds": 2.0}] * 4
+        ),
+    }
+    for fields, seconds, entropy in zip(range(4), (1, 2, 4, 8), (0.5, 1.0, 1.5, 2.0), strict=True):
+        key = ("regal/table/0", GRAPHS[fields])
+        value = results[key] if isinstance(results[key], dict) else {"value": results[key]}
+        results[key] = {**value, "seconds": seconds, "action_entropy": entropy}
+    write(tmp_path / "out", jobs, results)
+    return tmp_path / "out"
+
+
+def rows_of(folder):
+    with (folder / "table.csv").open() as file:
+        return {row["method"]: row for row in csv.DictReader(file)}
+
+
+def test_the_table_is_what_one_computes_by_hand(made):
+    found = report(made)
+    rows = rows_of(made)
+    assert list(rows) == ["BRKGA 100", "REGAL", "CP-SAT", "BRKGA 100, other seed"]
+    # References: 100, 100, 200, and an overflow of 4; the best known: 40, where the curve ends.
+    np.testing.assert_array_equal(found.comparison.reference, [100, 100, 200, np.nan])
+    np.testing.assert_array_equal(found.comparison.best, [40, 40, 40, 40])
+    assert found.comparison.best_by == ["BRKGA"] * 4
+    regal = rows["REGAL"]
+    assert float(regal["improvement"]) == pytest.approx((0.2 + 0 - 1 + 1) / 4)
+    # What does not fit counts as twice the best.
+    assert float(regal["gap"]) == pytest.approx((80 / 40 * 100 / 40 * 2 * 50 / 40) ** 0.25 - 1)
+    assert float(regal["matched"]) == 0.75
+    # Of the single searches, 90 and 110 are beaten by 80; all else as before.
+    assert float(regal["matched_pairs"]) == 0.75
+    assert float(regal["feasible"]) == 0.75
+    assert float(regal["seconds_per_graph"]) == 3
+    # 15 seconds instead of 4 x 0.5.
+    assert float(regal["overhead"]) == pytest.approx(15 / 2 - 1)
+    assert (regal["best_graph"], float(regal["best_improvement"])) == ("graph-d", 1)
+    assert (regal["worst_graph"], float(regal["worst_improvement"])) == ("graph-c", -1)
+    exact = rows["CP-SAT"]
+    assert (exact["graphs"], exact["refused"]) == ("3", "1")
+    assert float(exact["improvement"]) == pytest.approx((0.5 + 0.2 + 0.5) / 3)
+    other = rows["BRKGA 100, other seed"]
+    assert float(other["improvement"]) == pytest.approx(-0.1 / 4)
+    assert float(other["matched"]) == 0.75
+    plain = rows["BRKGA 100"]
+    # Against the mean of its own seeds: +-10 % and overflows of 5 and 3 against 4.
+    assert float(plain["improvement"]) == pytest.approx(0)
+    assert float(plain["matched"]) == pytest.approx((0.5 + 1 + 1 + 0.5) / 4)
+    assert (plain["matched_pairs"], float(plain["overhead"])) == ("", 0)
+    assert found.comparison.left_out == {"gas": "needs a policy"}
+
+
+def test_the_curve_is_read_from_the_history(made):
+    curves = report(made).comparison.curves
+    assert list(curves) == ["BRKGA"]
+    # At 10 there was no population yet; at 100 it is 60, at 200 it is 40 (references 100, 100, 200, none).
+    assert list(curves["BRKGA"]) == [100, 200]
+    assert curves["BRKGA"][100].mean == pytest.approx((0.4 + 0.4 + 0.7 + 1) / 4)
+    assert curves["BRKGA"][200].mean == pytest.approx((0.6 + 0.6 + 0.8 + 1) / 4)
+
+
+def test_all_files_are_there_and_agree(made):
+    found = report(made)
+    assert set(found.files) == {path.name for path in made.iterdir()} - {"evaluation.json", "results.jsonl"}
+    summary = json.loads((made / "summary.json").read_text())
+    regal = next(row for row in summary["rows"] if row["name"] == "regal")
+    assert regal["histogram"] == {"better": 0.5, "worse": 0.25, "ties": 0.25}
+    assert regal["action_entropy"]["mean"] == pytest.approx(1.25)
+    assert summary["curves"]["BRKGA"][0]["evaluations"] == 100
+    assert summary["left_out"] == {"gas": "needs a policy"}
+    text = (made / "table.md").read_text()
+    assert text == found.table
+    assert "the mean of its 2 seeds" in text
+    assert "| REGAL | +5.00 %" in text
+    assert "+4.9 % | 18.6 %" in text  # The paper's, on its synthetic graphs.
+    assert "- gas: needs a policy" in text
+    with (made / "graphs.csv").open() as file:
+        graphs = list(csv.DictReader(file))
+    assert [g["hash"] for g in graphs] == list(GRAPHS)
+    assert graphs[3]["reference"] == ""
+    assert float(graphs[0]["REGAL: improvement"]) == pytest.approx(0.2)
+    before = {path.name: path.read_bytes() for path in made.iterdir() if path.suffix != ".png"}
+    report(made)
+    assert before == {path.name: path.read_bytes() for path in made.iterdir() if path.suffix != ".png"}
+
+
+def test_a_difference_below_the_tolerance_is_a_tie(tmp_path):
+    jobs = [job("brkga", "table", 0), job("x", "table", 0), job("y", "table", 0)]
+    results = {
+        **column("brkga/table/0", [100.0] * 4),
+        **column("x/table/0", [100 * (1 + 5e-10)] * 4),
+        **column("y/table/0", [100 * (1 + 2e-9)] * 4),
+    }
+    write(tmp_path / "out", jobs, results)
+    rows = {row.name: row for row in report(tmp_path / "out").comparison.rows}
+    assert (rows["x"].matched, rows["y"].matched) == (1, 0)
+    assert rows["x"].matched_pairs is None
+
+
+def test_an_unfinished_run_is_reported_as_far_as_it_got(tmp_path):
+    jobs = [job("brkga", "table", 0), job("x", "table", 0), job("cp-sat", "table", 0)]
+    results = {
+        **column("brkga/table/0", [10.0] * 4),
+        ("x/table/0", "b"): 9.0,
+        **column("cp-sat/table/0", [{"error": "sizes add up to too much"}] * 4),
+    }
+    write(tmp_path / "out", jobs, results)
+    with (tmp_path / "out" / "results.jsonl").open("a") as file:
+        file.write('{"key": "x/table/0", "gra')
+    comparison = report(tmp_path / "out").comparison
+    assert [(row.name, row.graphs) for row in comparison.rows] == [("brkga", 4), ("x", 1)]
+    assert comparison.rows[1].improvement.mean == pytest.approx(0.1)
+    assert comparison.left_out["cp-sat"] == "sizes add up to too much"
+
+
+def test_what_is_no_evaluation(tmp_path, made):
+    with pytest.raises(FormatError, match="no evaluation there"):
+        report(tmp_path)
+    write(tmp_path / "empty", [job("brkga", "table", 0)], {})
+    with pytest.raises(FormatError, match="no result in it yet"):
+        report(tmp_path / "empty")
+    (made / "results.jsonl").write_text('{"key": "x", "graph": "a"}\n')
+    with pytest.raises(FormatError, match="line 1 is no result"):
+        report(made)
+    (made / "results.jsonl").write_text("")
+    (made / "evaluation.json").write_text('{"format": "regal_jax.evaluation", "version": 2}')
+    with pytest.raises(FormatError, match="version 2 is not known"):
+        report(made)
+    (made / "evaluation.json").write_text('{"format": "regal_jax.evaluation", "version": 1}')
+    with pytest.raises(FormatError, match="damaged evaluation"):
+        report(made)
+
+
+def test_validation_over_rounds(tmp_path, made):
+    run = tmp_path / "run"
+    run.mkdir()
+    lines = [("train", 9.0), ("validation", 0.01), ("validation", 0.04), ("validation", 0.02)]
+    text = "".join(json.dumps({"step": 1, "kind": kind, "improvement": x}) + "\n" for kind, x in lines)
+    (run / "metrics.jsonl").write_text(text + '{"step": 9, "ki')
+    assert best_validation(str(run)) == 0.04
+    with pytest.raises(FormatError, match="cannot be read"):
+        best_validation(str(tmp_path / "none.safetensors"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FormatError, match="tells of no validation"):
+        best_validation(str(tmp_path / "empty"))
+    settings = json.loads((made / "evaluation.json").read_text())
+    settings["config"]["rounds"] = {"0": [str(run)], "4": [str(run), str(run)]}
+    (made / "evaluation.json").write_text(json.dumps(settings))
+    assert "rounds.png" in report(made).files
+    settings["config"]["rounds"] = {"0": ["nowhere"]}
+    (made / "evaluation.json").write_text(json.dumps(settings))
+    found = report(made)
+    assert "rounds.png" not in found.files
+    assert "rounds.png is not drawn: nowhere" in found.problems[0]
