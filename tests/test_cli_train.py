@@ -100,6 +100,8 @@ def test_settings_are_changed_by_name():
     assert (config.policy.first, config.search.restart_after) == ((0.1, 0.9), 7)
     assert config.data.contract is True
     # What the file names lies beside the file, what the command line names lies here.
+    changes = ["data.train=['x', 'y']"]
+    assert _config(path, changes).data.train == ("x", "y")
     assert (config.data.train, config.data.validation) == (("x",), ("there/sets/validation",))
 
 

@@ -94,6 +94,8 @@ def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig":
     document = TrainConfig.load(path).as_document()
     for name in ("train", "validation"):
         document["data"][name] = [str(path.parent / given) for given in document["data"][name]]
+    if document["start"]:
+        document["start"] = str(path.parent / document["start"])
     for change in changes:
         _set(document, change)
     return TrainConfig.from_document(document)
