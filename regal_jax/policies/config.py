@@ -128,12 +128,13 @@ class PolicyConfig:
       initial_bias: Logit by which an untrained policy prefers the widest distributions (the largest
         variance; alpha and beta nearest to 1) for priorities. A narrow distribution around an arbitrary mean
         is worse than the uniform one, so training would begin with unlearning.
-      initial_affinity_bias: The same for affinities, below zero. Equal devices can be exchanged, so at first
-        no affinity is better than another, and what breaks the tie is how much placements differ between
-        actions: little, if every action leaves them to chance. (A search with an arbitrary placement in its
-        proposal is hardly worse than the uniform one.)
-      initial_scale: Variance of the output weights for means (alphas), in units of one over the width. More
-        of it is more of a tie broken: ops that look alike begin with a common device.
+      initial_affinity_bias: The same for affinities, below zero: equal devices can be exchanged, so that at
+        first no affinity is better than another, and placements matter little if every action leaves them to
+        chance. (A search with an arbitrary placement in its proposal is hardly worse than the uniform one.)
+      spectral_gain: How strongly an untrained policy spreads the ops over the devices along their first
+        spectral coordinate, in nats; needs `FeatureSet.STRUCTURAL`. Our addition: a placement that keeps
+        together what belongs together breaks the tie between devices at once, while from nothing it takes
+        training hundreds of steps or for ever. The gain is a weight like any other; 0 leaves it out.
 
     Raises:
       ConfigError: A value that cannot be.
@@ -151,7 +152,7 @@ class PolicyConfig:
     share_rounds: bool = False
     initial_bias: float = 1.0
     initial_affinity_bias: float = -1.0
-    initial_scale: float = 4.0
+    spectral_gain: float = 2.0
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -164,7 +165,7 @@ class PolicyConfig:
         for field in ("uniform", "share_rounds"):
             if not isinstance(getattr(self, field), bool):
                 raise ConfigError(f"policy: {field} is {getattr(self, field)!r}; give true or false")
-        for field in ("initial_bias", "initial_affinity_bias", "initial_scale"):
+        for field in ("initial_bias", "initial_affinity_bias", "spectral_gain"):
             (bias,) = _numbers(field, [getattr(self, field)])
             set_(self, field, bias)
         for i, field in enumerate(("first", "second")):
@@ -192,6 +193,11 @@ class PolicyConfig:
     def num_actions(self) -> int:
         """``K = K1 * K2``."""
         return len(self.first) * len(self.second)
+
+    @property
+    def spreads(self) -> bool:
+        """Does the policy know the first spectral coordinate as a placement?"""
+        return self.spectral_gain != 0 and self.features is FeatureSet.STRUCTURAL and self.num_devices > 1
 
     @functools.cached_property
     def feature_config(self) -> FeatureConfig:

@@ -55,8 +55,9 @@ class Policy(nnx.Module):
         self.network = network(config, rngs=rngs)
         keys, width = config.num_devices + 1, config.width
         self.hidden = nnx.Linear(width, keys * 2 * width, rngs=rngs)
-        self.first = _Outputs(width, _initial(config, config.first, True), config.initial_scale, rngs=rngs)
-        self.second = _Outputs(width, _initial(config, config.second, False), _SCALE, rngs=rngs)
+        self.first = _Outputs(width, _initial(config, config.first, True), rngs=rngs)
+        self.spectral = _Spectral(config) if config.spreads else None
+        self.second = _Outputs(width, _initial(config, config.second, False), rngs=rngs)
 
     def __call__(self, features: GraphFeatures) -> Logits:
         """The logits of ``B`` graphs.
@@ -68,7 +69,10 @@ class Policy(nnx.Module):
         hidden = nnx.relu(self.hidden(self.network(features)))
         batch, n, _ = hidden.shape
         hidden = hidden.reshape(batch, n, self.config.num_devices + 1, 2, self.config.width)
-        return Logits(self.first(hidden[..., 0, :]), self.second(hidden[..., 1, :]))
+        first, second = self.first(hidden[..., 0, :]), self.second(hidden[..., 1, :])
+        if self.spectral is not None:
+            first = first.at[:, :, :-1].add(self.spectral(features))
+        return Logits(first, second)
 
 
 class Value(nnx.Module):
@@ -124,14 +128,40 @@ only the biases learn at first, and they settle on one choice for all ops before
 class _Outputs(nnx.Module):
     """One linear layer a key."""
 
-    def __init__(self, width: int, bias: np.ndarray, scale: float, *, rngs: nnx.Rngs) -> None:
-        init = nnx.initializers.variance_scaling(scale, "fan_in", "truncated_normal", batch_axis=0)
+    def __init__(self, width: int, bias: np.ndarray, *, rngs: nnx.Rngs) -> None:
+        init = nnx.initializers.variance_scaling(_SCALE, "fan_in", "truncated_normal", batch_axis=0)
         self.kernel = nnx.Param(init(rngs.params(), (len(bias), width, bias.shape[1]), jnp.float32))
         self.bias = nnx.Param(jnp.asarray(bias))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """``[B, N, D + 1, K]`` from ``[B, N, D + 1, W]``."""
         return jnp.einsum("bnkw,kwc->bnkc", x, self.kernel[...]) + self.bias[...][None, None]
+
+
+class _Spectral(nnx.Module):
+    """A preference for the devices in their order along the first spectral coordinate of a graph.
+
+    The ops are cut into ``D`` bands of equal work. Device ``k`` prefers means above the middle for its own
+    band, below it for the others, and neither at the borders.
+    """
+
+    def __init__(self, config: PolicyConfig) -> None:
+        self.gain = nnx.Param(jnp.float32(config.spectral_gain))
+        self.column = config.feature_config.node_names.index("coordinate 0 work")
+        self.devices = config.num_devices
+        bins = np.array(config.first)
+        if config.parametrisation is Parametrisation.ALPHA_BETA:
+            bins = np.log(bins)
+        middle, half = (bins.max() + bins.min()) / 2, (bins.max() - bins.min()) / 2
+        self.direction = tuple(((bins - middle) / (half or 1.0)).tolist())
+
+    def __call__(self, features: GraphFeatures) -> jax.Array:
+        """``[B, N, D, K1]`` float32, to be added to the logits of the first choice."""
+        place = jnp.asarray(features.nodes)[:, :, self.column, None] * self.devices
+        centre = jnp.arange(self.devices, dtype=jnp.float32)[None, None] + 0.5
+        inside = jnp.clip(4 * (0.5 - jnp.abs(place - centre)), -1, 1)
+        direction = jnp.asarray(self.direction, jnp.float32)
+        return self.gain[...] * inside[..., None] * direction[None, None, None]
 
 
 def _initial(config: PolicyConfig, bins: tuple[float, ...], first: bool) -> np.ndarray:
