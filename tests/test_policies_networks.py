@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import chex
 import jax
@@ -232,19 +233,49 @@ def test_the_graph_network_is_the_paper_s_equation():
 @pytest.mark.parametrize("network", Network)
 def test_untrained_policy_leaves_priorities_open_and_places_ops(network):
     x = features_of(random_graph(np.random.default_rng(0), 12, 2), TWO, PolicyConfig())
-    config = PolicyConfig(network=network, initial_bias=3, initial_affinity_bias=-3)
+    config = PolicyConfig(network=network, initial_bias=3, initial_affinity_bias=-3, spectral_gain=0)
     first, second = (jax.nn.softmax(leaf) for leaf in Policy(config, rngs=nnx.Rngs(0))(x))
     np.testing.assert_allclose(first, 0.25, atol=0.2)
     assert (second[:, :12, 2, 0] > 0.7).all()
     assert (second[:, :12, :2, 0] < 0.1).all()
     config = PolicyConfig(
-        parametrisation="alpha-beta", first=(9, 1), initial_bias=4, initial_affinity_bias=-4
+        parametrisation="alpha-beta", first=(9, 1), initial_bias=4, initial_affinity_bias=-4, spectral_gain=0
     )
     first, second = (jax.nn.softmax(leaf) for leaf in Policy(config, rngs=nnx.Rngs(0))(x))
     assert (first[:, :12, 2, 1] > 0.9).all()
     assert (second[:, :12, 2, 0] > 0.8).all()
     assert (first[:, :12, :2, 1] < 0.1).all()
     np.testing.assert_allclose(Value(PolicyConfig(), rngs=nnx.Rngs(0))(x), -1, atol=0.1)
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("parametrisation", ["mean-variance", "alpha-beta"])
+def test_an_untrained_policy_cuts_a_graph_into_bands_of_equal_work(devices, parametrisation):
+    cluster = Cluster.uniform(devices)
+    config = PolicyConfig(num_devices=devices, parametrisation=parametrisation, spectral_gain=20, width=4)
+    # Along a chain the first coordinate rises from one end to the other.
+    x = make_features([chain(30)], cluster, None, config.feature_config)
+    logits = Policy(config, rngs=nnx.Rngs(0))(x).first[0, :30, :devices]
+    bins = np.array(config.first)
+    liked = bins[np.argmax(logits, axis=-1)]
+    band = liked == bins.max()
+    # One device for each op but at the borders, in the order of the chain, and equally many for each.
+    assert (band.sum(axis=1) <= 1).all()
+    assert (band.sum(axis=0) >= 30 // devices - 4).all()
+    order = [np.flatnonzero(band[:, k]) for k in range(devices)]
+    assert all((a < b.min()).all() or (a > b.max()).all() for a, b in itertools.pairwise(order))
+    assert (liked[band[:, 0], 1] < np.median(bins)).all()
+
+
+def test_a_policy_that_knows_no_coordinates_has_no_gain():
+    for config in (
+        PolicyConfig(spectral_gain=0),
+        PolicyConfig(features="plain"),
+        PolicyConfig(num_devices=1),
+    ):
+        policy = Policy(config, rngs=nnx.Rngs(0))
+        assert policy.spectral is None
+    assert Policy(PolicyConfig(), rngs=nnx.Rngs(0)).spectral.gain[...] == 2
 
 
 @pytest.mark.parametrize("network", Network)
@@ -291,6 +322,7 @@ def test_one_trace_a_bucket(config):
         ({"second": (float("nan"),)}, "give finite numbers"),
         ({"uniform": 1}, "uniform is 1; give true or false"),
         ({"initial_bias": None}, "initial_bias is .*; give numbers"),
+        ({"spectral_gain": "2"}, "spectral_gain is .*; give numbers"),
         (
             {"parametrisation": "alpha-beta", "first": tuple(range(1, 18)), "second": tuple(range(1, 18))},
             "17 x 17 bins are more than 256",
