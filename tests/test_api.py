@@ -213,7 +213,10 @@ def test_bad_arguments(graph):
         ({"evaluations": 0}, "evaluations"),
         ({"evaluations": 2.5}, "evaluations"),
         ({"method": "magic"}, "method"),
-        ({"policy": "default"}, "policy"),
+        ({"policy": "nowhere.safetensors"}, "policy: no file 'nowhere.safetensors'"),
+        ({"policy": "default", "objective": "peak-memory"}, "policy: none is shipped for peak-memory on 2"),
+        ({"policy": "default", "method": "annealing"}, "policy: guides brkga and auto, not annealing"),
+        ({"policy": 3}, "policy: give None, 'default', a file"),
         ({"time_limit": -1.0}, "time_limit"),
         ({"key": "abc"}, "key"),
         ({"key": -1}, "key"),
@@ -261,3 +264,20 @@ def test_each_plan_is_told_when_it_is_made(graph):
     graphs = [graph, generate("chain", 5, seed=0), graph]
     plans = optimize_many(graphs, TWO, evaluations=100, progress=False, on_plan=told.__setitem__)
     assert told == dict(enumerate(plans))
+
+
+def test_the_policy_that_ships_guides_a_search():
+    graph = generate("regal-barabasi-albert", 40, 7)
+    plain, guided = (
+        optimize(graph, TWO, evaluations=300, policy=policy, warm_start=False) for policy in (None, "default")
+    )
+    guided.verify(graph)
+    assert guided.provenance["policy"] == "default"
+    assert "policy" not in plain.provenance
+    assert guided.makespan < plain.makespan
+    again = optimize_many(
+        [graph] * 2, TWO, evaluations=300, policy="default", warm_start=False, progress=False
+    )
+    assert [plan.makespan for plan in again] == [guided.makespan] * 2
+    with pytest.raises(ConfigError, match="policy: none is shipped for makespan on 3 devices"):
+        optimize(graph, Cluster.uniform(3), policy="default")

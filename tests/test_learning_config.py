@@ -111,7 +111,7 @@ def test_names_and_numbers_of_numpy_become_plain():
         ("search", {"elites": 100}, "[search] BrkgaConfig: elites is 100, which leaves no newcomers"),
         ("search", {"restart_after": "never"}, "search.restart_after: is 'never'; give a whole number"),
         ("search", {"bias": "odd"}, "[search] BrkgaConfig: bias is 'odd'; use one of"),
-        ("learning", {}, "learning: there is no such setting; use one of seed, task,"),
+        ("learning", {}, "learning: there is no such setting; use one of seed, start, task,"),
         ("task", 3, "task: is 3; give a table of settings"),
         ("seed", -1, "seed: is -1; give a whole number from 0"),
         ("seed", "lucky", "seed: is 'lucky'; give a whole number"),

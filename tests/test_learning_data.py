@@ -92,7 +92,7 @@ def test_of_a_corpus_only_one_split_is_read(tmp_path, monkeypatch):
             counts[split] = len(load_graphs(tmp_path / "corpus", split))
             assert counts[split] == len(wanted)
         else:
-            with pytest.raises(ConfigError, match=f"has no split '{split}'"):
+            with pytest.raises(ConfigError, match=f"no graph in its split '{split}'"):
                 load_graphs(tmp_path / "corpus", split)
     assert counts
 

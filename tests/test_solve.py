@@ -13,7 +13,8 @@ from regal_jax.graph import Cluster
 from regal_jax.policies import Policy, PolicyConfig, action_table, entropy, make_features, most_likely
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.search import BrkgaConfig, Stopping
-from regal_jax.solve import action_entropy, graph_keys, keys_of, propose, solve, solve_traced
+from regal_jax.solve import graph_keys, keys_of, solve, solve_traced
+from regal_jax.solve.propose import action_entropy, propose
 
 TWO = Cluster.uniform(2)
 CONFIG = PolicyConfig(rounds=1, width=4)
@@ -95,5 +96,5 @@ def test_entropy_is_that_of_the_logits(graphs, policy):
 def test_a_policy_for_other_devices(policy):
     three = Cluster.uniform(3)
     problem = make_problem([chain(2)], three)
-    with pytest.raises(ConfigError, match="made for 2 devices, but the cluster has 3; take a policy"):
+    with pytest.raises(ConfigError, match="made for 2 devices, but the cluster has 3; take one"):
         propose(policy, [chain(2)], three, problem, jax.random.split(jax.random.key(0), 1))

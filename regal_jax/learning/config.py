@@ -75,7 +75,7 @@ class DataConfig:
     """Which graphs, and what is done to them.
 
     Attributes:
-      train: Folders, archives or corpora of graphs to train on; see `regal_jax.learning.load_graphs`.
+      train: One or several folders, archives or corpora to train on; see `regal_jax.learning.load_graphs`.
       validation: Likewise, to choose the best weights by.
       train_limit: Most graphs of each of them, the first in its order; 0 for all.
       validation_limit: Likewise.
@@ -88,8 +88,8 @@ class DataConfig:
       ConfigError: A value that cannot be.
     """
 
-    train: tuple[str, ...] = ()
-    validation: tuple[str, ...] = ()
+    train: tuple[str, ...] | str = ()
+    validation: tuple[str, ...] | str = ()
     train_limit: int = 0
     validation_limit: int = 200
     max_ops: int = 0
@@ -98,6 +98,10 @@ class DataConfig:
     noisy_copies: int = 0
 
     def __post_init__(self) -> None:
+        for field in ("train", "validation"):
+            given = getattr(self, field)
+            paths = ((given,) if given else ()) if isinstance(given, str) else tuple(given)
+            object.__setattr__(self, field, paths)
         _whole(self, "data", train_limit=0, validation_limit=0, max_ops=0, noisy_copies=0)
         _least(self, "data", noise=0)
 
@@ -238,12 +242,13 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     """``value`` as the annotated type, or a `ConfigError` that names ``path``."""
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast(type, hint), value, f"{path}.")
-    if typing.get_origin(hint) is tuple:
-        texts = typing.get_args(hint)[0] is str
-        if texts and isinstance(value, str):
-            return (value,)
-        if texts and not (isinstance(value, (list, tuple)) and all(isinstance(x, str) for x in value)):
+    if hint == (tuple[str, ...] | str):
+        if not isinstance(value, str) and not (
+            isinstance(value, (list, tuple)) and all(isinstance(text, str) for text in value)
+        ):
             raise ConfigError(f"{path}: is {value!r}; give a text, or a list of texts")
+        return value
+    if typing.get_origin(hint) is tuple:
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{path}: is {value!r}; give a list")
         return tuple(value)

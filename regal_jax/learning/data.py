@@ -53,9 +53,10 @@ def load_graphs(
         most = max_ops * _MOST_MERGED if contracted else max_ops
         graphs = [graph for _, graph in load_corpus(path, split, max_ops=most)]
         if not graphs:
+            what = f"graph of at most {most} ops in its" if most else "graph in its"
             raise ConfigError(
-                f"{folder}: the corpus has no graph of at most {most} ops in its split {split!r}; raise "
-                "data.max_ops, or finish building it"
+                f"{folder}: the corpus has no {what} split {split!r}; finish building it, or "
+                "change data.max_ops"
             )
     else:
         graphs = list(read_set(_part(folder, split)).graphs)
