@@ -150,6 +150,7 @@ def test_pools_hold_every_graph_once_and_are_few():
     assert max(graphs[i].num_ops for i in small[0]) < min(graphs[i].num_ops for i in large[0])
 
 
+@pytest.mark.slow
 def test_validation_goes_through_the_graphs_in_parts(monkeypatch):
     config = tiny_config()
     learner, pool = Learner(config), pool_of(config)

@@ -96,7 +96,10 @@ def test_equals_the_reference(devices, transfers, controls):
     cases()
 
 
-@pytest.mark.parametrize(("num_ops", "devices", "transfers"), [(110, 3, BLOCKING), (4200, 2, OTHERS)])
+@pytest.mark.parametrize(
+    ("num_ops", "devices", "transfers"),
+    [(110, 3, BLOCKING), pytest.param(4200, 2, OTHERS, marks=pytest.mark.slow)],
+)
 def test_a_queue_of_two_levels(num_ops, devices, transfers):
     # The bucket has more than 4096 possible events, the graph more than one row of them.
     sizes, bucket = (min(num_ops, 130),), Bucket(num_ops, 4200, 4200, num_ops)

@@ -277,6 +277,7 @@ def test_action_of_the_largest_variance_is_plain_brkga():
         np.testing.assert_array_equal(leaf, quantiles(plain, uniform)[name])
 
 
+@pytest.mark.slow
 def test_a_search_takes_the_proposals_of_a_policy():
     """From graphs to makespans; an op whose keys are all but fixed goes where its action says."""
     config = PolicyConfig(width=4, rounds=1)
