@@ -1,6 +1,5 @@
 """The graphs of an evaluation."""
 
-import pathlib
 from typing import Final
 
 import numpy as np
@@ -29,7 +28,7 @@ def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
     if config.graphs == SAMPLE:
         graphs = [graph for _, graph in load_sample(config.split)]
     else:
-        graphs = load_graphs(_part(config), config.split)
+        graphs = load_graphs(config.graphs, config.split)
     if config.contract:
         counts = config.objective is Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
         graphs = [contract(g, devices=cluster.num_devices, spare_memory=counts).graph for g in graphs]
@@ -39,10 +38,3 @@ def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
     if not unique:
         raise ConfigError(f"{config.graphs}: no graph of at most {config.max_ops} ops in it; raise max_ops")
     return unique
-
-
-def _part(config: EvaluationConfig) -> pathlib.Path:
-    """Of a set with an archive for each split only the one that is asked for."""
-    root = pathlib.Path(config.graphs)
-    parts = [root / f"{config.split}{end}" for end in (".tar.gz", ".tgz", ".tar")]
-    return next((part for part in parts if part.is_file()), root)
