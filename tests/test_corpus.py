@@ -9,10 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 
-import hypothesis
-import hypothesis.strategies as st
 import pytest
 
 from regal_jax import Cluster, optimize, optimize_many
@@ -21,7 +18,7 @@ from regal_jax.datasets.corpus import SOURCES, Source, build_corpus, finish, loa
 from regal_jax.datasets.corpus import engine as engine_module
 from regal_jax.datasets.corpus.families import family_of
 from regal_jax.datasets.corpus.index import JsonLines
-from regal_jax.datasets.corpus.splits import SHARES, partition, representatives
+from regal_jax.datasets.corpus.splits import SHARES
 from regal_jax.datasets.corpus.statistics import depth_and_width
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import GraphBuilder
@@ -280,43 +277,7 @@ def test_depth_and_width_of_a_diamond():
     assert depth_and_width(builder.build()) == (3, 3)
 
 
-# Splits and families -----------------------------------------------------------------------------
-
-_RECORDS = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 120)), max_size=150).map(
-    lambda pairs: [
-        {"path": f"p{i}", "family": f"f{family}", "topology_hash": f"{topology:032x}"}
-        for i, (family, topology) in enumerate(pairs)
-    ]
-)
-
-
-@hypothesis.given(_RECORDS, st.randoms(use_true_random=False))
-def test_no_family_and_no_topology_is_in_two_splits(records, random):
-    split_of = partition(records)
-    assert set(split_of) == {r["family"] for r in records}
-    splits: dict[str, set[str]] = {}
-    for r in records:
-        splits.setdefault(r["topology_hash"], set()).add(split_of[r["family"]])
-    assert all(len(s) == 1 for s in splits.values())
-    first = representatives(records)
-    assert {first[r["path"]] for r in records} == {first[p] for p in first.values()}
-    assert len(set(first.values())) == len(splits)
-    random.shuffle(records)
-    assert partition(records) == split_of
-    assert representatives(records) == first
-
-
-@hypothesis.given(st.lists(st.integers(1, 30), min_size=1, max_size=60))
-def test_shares_are_as_near_as_families_allow(sizes):
-    records = [
-        {"path": f"{f}.{i}", "family": f"f{f}", "topology_hash": f"{f}.{i}"}
-        for f, size in enumerate(sizes)
-        for i in range(size)
-    ]
-    split_of = partition(records)
-    counts = Counter(split_of[r["family"]] for r in records)
-    for split, share in SHARES.items():
-        assert abs(counts[split] - share * len(records)) <= 2 * max(sizes)
+# Families -----------------------------------------------------------------------------
 
 
 def test_families_mean_the_same_everywhere():

@@ -9,7 +9,7 @@ import pytest
 from regal_jax.api import check_corpus
 from regal_jax.cli import main
 from regal_jax.datasets import generate
-from regal_jax.datasets.corpus import SOURCES, Source, build_corpus
+from regal_jax.datasets.corpus import SOURCES, Source, build_corpus, corpus_records, finish
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.importers import save_graph
 
@@ -51,6 +51,19 @@ def test_what_is_wrong_is_named(corpus, tmp_path, capsys):
     assert failures["layered2.forward.json.gz"].startswith("ops 61, recorded 60")
     assert main(["corpus", "check", str(broken), "--quiet"]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_splits_of_another_table_are_named(corpus, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(corpus, other)
+    was = {record["path"]: record["split"] for record in corpus_records(corpus)}
+    (split,) = set(was.values())
+    recorded = "train" if split == "test" else "test"
+    finish(other, {"layered": recorded})
+    line = f"split {split}, recorded {recorded}; run 'regal-jax corpus show {other}'"
+    assert check_corpus(other) == dict.fromkeys(was, line)
+    finish(other)
+    assert corpus_records(other) == corpus_records(corpus)
 
 
 def test_bad_input(corpus, tmp_path):

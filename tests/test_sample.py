@@ -9,7 +9,15 @@ import pytest
 from regal_jax import Cluster, contract, optimize_many
 from regal_jax.cli import main
 from regal_jax.datasets import SAMPLE, generate, graph_record, load_sample, sample_records
-from regal_jax.datasets.corpus import FORMS, SOURCES, Source, build_corpus, load_corpus, write_sample
+from regal_jax.datasets.corpus import (
+    FORMS,
+    SOURCES,
+    Source,
+    build_corpus,
+    load_corpus,
+    read_family_splits,
+    write_sample,
+)
 from regal_jax.errors import ConfigError, FormatError
 
 CLUSTER = Cluster.uniform(2, transfer="blocking:latency=5us,bandwidth=300GB/s")
@@ -55,7 +63,9 @@ def test_it_is_small_varied_and_without_repeats(sample):
     assert {record["split"] for record in records} == {"train", "validation", "test"}
     assert len({record["family"] for record in records}) > len(records) / 4
     assert max(r["ops"] for r in records) > 10 * min(r["ops"] for r in records)
-    # No family is in two splits.
+    # Families are in the splits of the table, and none is in two.
+    table = read_family_splits()
+    assert all(table.get(r["family"], r["split"]) == r["split"] for r in records)
     pairs = {(record["family"], record["split"]) for record in records}
     assert len(pairs) == len({family for family, _ in pairs})
 

@@ -1,4 +1,4 @@
-"""`check_corpus`: is every graph of a corpus what its record says, and can it be searched?"""
+"""`check_corpus`: is every graph of a corpus what its record says, in its split, and can it be searched?"""
 
 import os
 import pathlib
@@ -24,7 +24,8 @@ def check_corpus(
 ) -> dict[str, str]:
     """Reads every graph of a corpus, compares it with its record, searches it and replays the plan.
 
-    Each graph is validated as it is read. Its sizes and hashes must be those in the index; a plain BRKGA
+    Each graph is validated as it is read. Its sizes and hashes must be those in the index and its split that
+    of the table of families, which an older ``regal-jax`` may not have had; a plain BRKGA
     (no heuristics, two devices, blocking transfers without cost) must find a plan for it, and the plan must
     hold when it is replayed again (`Plan.verify`).
 
@@ -41,17 +42,19 @@ def check_corpus(
       FormatError: There is no corpus, or its index is damaged.
     """
     # Loaded with what builds corpora, which `import regal_jax.api` need not wait for.
-    from regal_jax.datasets.corpus import corpus_records
+    from regal_jax.datasets.corpus import corpus_records, read_family_splits
+    from regal_jax.datasets.corpus.splits import partition
 
     if evaluations < 1:
         raise ConfigError(f"evaluations: {evaluations} must be at least 1")
     root = pathlib.Path(folder)
     records = sorted(corpus_records(root), key=lambda record: (record["ops"], record["path"]))
+    splits = partition(records, read_family_splits()).topologies
     failures: dict[str, str] = {}
     bar = None if progress is None else progress(total=len(records), unit="graph", desc="check")
     for first in range(0, len(records), _TOGETHER):
         together = records[first : first + _TOGETHER]
-        failures |= _check(root, together, evaluations)
+        failures |= _check(root, together, splits, evaluations)
         if bar is not None:
             bar.update(len(together))
     if bar is not None:
@@ -59,7 +62,9 @@ def check_corpus(
     return failures
 
 
-def _check(root: pathlib.Path, records: Sequence[Mapping[str, Any]], evaluations: int) -> dict[str, str]:
+def _check(
+    root: pathlib.Path, records: Sequence[Mapping[str, Any]], splits: Mapping[str, str], evaluations: int
+) -> dict[str, str]:
     failures: dict[str, str] = {}
     graphs: dict[str, ComputationGraph] = {}
     for record in records:
@@ -69,8 +74,13 @@ def _check(root: pathlib.Path, records: Sequence[Mapping[str, Any]], evaluations
             failures[record["path"]] = str(error)
             continue
         wrong = _differences(graph, record)
+        split = splits[record["topology_hash"]]
         if wrong:
             failures[record["path"]] = wrong
+        elif split != record["split"]:
+            failures[record["path"]] = (
+                f"split {split}, recorded {record['split']}; run 'regal-jax corpus show {root}'"
+            )
         else:
             graphs[record["path"]] = graph
     plans = optimize_many(

@@ -117,6 +117,23 @@ def _sample(args: argparse.Namespace) -> int:
     return 0
 
 
+def _splits(args: argparse.Namespace) -> int:
+    from collections import Counter
+
+    from regal_jax.cli.sources import check_writable
+    from regal_jax.datasets.corpus import write_family_splits
+
+    check_writable(args.out)
+    document = write_family_splits(args.folder, args.out)
+    if not args.quiet:
+        families = Counter(document["families"].values())
+        listed = ", ".join(f"{split} {number}" for split, number in sorted(families.items()))
+        print(
+            f"{args.out}: {families.total()} families of {document['distinct']:,} distinct graphs: {listed}"
+        )
+    return 0
+
+
 def _progress(args: argparse.Namespace) -> Callable[..., Any] | None:
     if args.quiet or not sys.stderr.isatty():
         return None
@@ -152,6 +169,7 @@ def add_corpus(subparsers: Any, count: Callable[[str], int], seconds: Callable[[
     show.add_argument("folder", metavar="DIR", help="folder of the corpus")
     show.set_defaults(run=_show)
     _add_check(actions, count)
+    _add_splits(actions)
     _add_card(actions)
     _add_sample(actions, count)
 
@@ -200,6 +218,23 @@ def _add_check(actions: Any, count: Callable[[str], int]) -> None:
     check.add_argument("--evaluations", type=count, default=200, metavar="N", help="(default 200)")
     check.add_argument("--quiet", action="store_true", help="no progress bar")
     check.set_defaults(run=_check)
+
+
+def _add_splits(actions: Any) -> None:
+    splits = actions.add_parser(
+        "splits",
+        help="make the table of families and their splits",
+        description=(
+            "Balance the splits of a whole corpus, family by family, and write them as a table: the one in "
+            "regal_jax/datasets/corpus/family_splits.json fixes them for every corpus. A table in FILE is "
+            "replaced."
+        ),
+        epilog="With another table, weights that were trained before may have seen what is tested now.",
+    )
+    splits.add_argument("folder", metavar="DIR", help="folder of the corpus")
+    splits.add_argument("--out", metavar="FILE", required=True, help="the JSON file")
+    splits.add_argument("--quiet", action="store_true", help="no summary")
+    splits.set_defaults(run=_splits)
 
 
 def _add_card(actions: Any) -> None:

@@ -5,6 +5,7 @@
 
 from regal_jax.datasets.corpus.build import build_corpus
 from regal_jax.datasets.corpus.card import card_facts, format_card, write_card
+from regal_jax.datasets.corpus.family_splits import FAMILY_SPLITS, read_family_splits, write_family_splits
 from regal_jax.datasets.corpus.finish import describe, finish
 from regal_jax.datasets.corpus.reader import corpus_records, load_corpus
 from regal_jax.datasets.corpus.recipe import FORMS, Recipe
@@ -12,6 +13,7 @@ from regal_jax.datasets.corpus.sample import write_sample
 from regal_jax.datasets.corpus.sources import SOURCES, Source
 
 __all__ = [
+    "FAMILY_SPLITS",
     "FORMS",
     "SOURCES",
     "Recipe",
@@ -23,6 +25,8 @@ __all__ = [
     "finish",
     "format_card",
     "load_corpus",
+    "read_family_splits",
     "write_card",
+    "write_family_splits",
     "write_sample",
 ]

@@ -57,6 +57,7 @@ class CardFacts:
     Attributes:
       settings: Of the build.
       packages: Source -> package -> version.
+      families: Family -> split.
       records: `corpus_records`, duplicates included.
       failures: Recipes that gave no graph.
       kinds: Op kind -> ops in distinct graphs.
@@ -66,6 +67,7 @@ class CardFacts:
 
     settings: Mapping[str, Any]
     packages: Mapping[str, Mapping[str, str]]
+    families: Mapping[str, str]
     records: Sequence[Mapping[str, Any]]
     failures: Sequence[Mapping[str, Any]]
     kinds: Mapping[str, int]
@@ -108,6 +110,7 @@ def card_facts(folder: str | os.PathLike[str], *, progress: Callable[..., Any] |
     return CardFacts(
         document["settings"],
         document["packages"],
+        document["families"],
         records,
         JsonLines(root / FAILURES).read(),
         kinds,
@@ -150,7 +153,7 @@ def format_card(facts: CardFacts, figure: str | None = None) -> str:
         f"{settings['max_ops']:,} ops a graph; runtimes estimated for `{settings['profile']}`. *Distinct* "
         "counts each topology once, where the first of its graphs by path is.",
         _sources(facts),
-        _splits(distinct),
+        _splits(facts),
         "**Sizes** of distinct graphs. Depth: ops on the longest path. Width: the most ops equally far from "
         "the beginning. Work: the sum of all runtimes.\n\n" + _sizes(distinct),
     ]
@@ -159,7 +162,7 @@ def format_card(facts: CardFacts, figure: str | None = None) -> str:
             f"![Histograms of the distinct graphs: ops, depth, width, edges an op, degrees]({figure})\n\n"
             "*Distinct graphs by source, and the degrees of all their ops (data edges alone).*"
         )
-    parts += [_families(distinct), _kinds(facts), _licences(facts), _CITE]
+    parts += [_families(facts), _kinds(facts), _licences(facts), _CITE]
     return "\n\n".join(parts) + "\n"
 
 
@@ -196,12 +199,17 @@ def _place(names: Sequence[str], name: str) -> tuple[int, str]:
     return (names.index(name) if name in names else len(names), name)
 
 
-def _splits(distinct: Sequence[Mapping[str, Any]]) -> str:
+def _splits(facts: CardFacts) -> str:
+    families = Counter(facts.families[name] for name in {r["family"] for r in facts.distinct})
     rows = []
     for split in SPLITS:
-        here = [r for r in distinct if r["split"] == split]
-        rows.append([split, len({r["family"] for r in here}), len(here), sum(r["ops"] for r in here)])
-    return _table(["split", "families", "distinct", "ops in distinct"], rows)
+        here = [r for r in facts.distinct if r["split"] == split]
+        rows.append([split, families[split], len(here), sum(r["ops"] for r in here)])
+    table = _table(["split", "families", "distinct", "ops in distinct"], rows)
+    moved = sum(r["split"] != facts.families[r["family"]] for r in facts.records)
+    if moved:
+        table += f"\n\n{moved:,} graphs are not in the split of their family, but in that of their topology."
+    return table
 
 
 def _sizes(distinct: Sequence[Mapping[str, Any]]) -> str:
@@ -222,13 +230,13 @@ def _sizes(distinct: Sequence[Mapping[str, Any]]) -> str:
     return _table(["", *_QUANTILES], rows)
 
 
-def _families(distinct: Sequence[Mapping[str, Any]], most: int = 20) -> str:
-    sizes = Counter(r["family"] for r in distinct)
+def _families(facts: CardFacts, most: int = 20) -> str:
+    sizes = Counter(r["family"] for r in facts.distinct)
     ranked = sorted(sizes, key=lambda family: (-sizes[family], family))
     rows = []
     for family in ranked[:most]:
-        here = [r for r in distinct if r["family"] == family]
-        rows.append([family, here[0]["split"], ", ".join(sorted({r["source"] for r in here})), len(here)])
+        sources = sorted({r["source"] for r in facts.distinct if r["family"] == family})
+        rows.append([family, facts.families[family], ", ".join(sources), sizes[family]])
     rest = sum(sizes[family] for family in ranked[most:])
     said = f"**Families**: {len(sizes):,}."
     if rest:

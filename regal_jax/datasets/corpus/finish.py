@@ -5,18 +5,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from regal_jax.datasets.corpus.family_splits import read_family_splits
 from regal_jax.datasets.corpus.index import FAILURES, INDEX, JsonLines, read_corpus, write_corpus
-from regal_jax.datasets.corpus.splits import SPLITS, partition, representatives
+from regal_jax.datasets.corpus.splits import SPLITS, partition, roles
 from regal_jax.errors import FormatError
 
 __all__ = ["describe", "finish"]
 
 
-def finish(root: pathlib.Path) -> dict[str, Any]:
+def finish(root: pathlib.Path, table: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Brings ``corpus.json`` up to date with the index; the order of the index changes nothing.
 
     Args:
       root: Folder of the corpus.
+      table: Family -> split; by default the one that comes with the package (`read_family_splits`).
 
     Returns:
       The document.
@@ -30,18 +32,15 @@ def finish(root: pathlib.Path) -> dict[str, Any]:
         raise FormatError(f"{root}: no corpus there; make one with 'regal-jax corpus build --out {root}'")
     records = sorted(JsonLines(root / INDEX).read(), key=lambda record: record["path"])
     failures = JsonLines(root / FAILURES).read()
-    split_of = partition(records)
-    stands_for = representatives(records)
-    graphs: dict[str, dict[str, Any]] = {}
-    for record in records:
-        first = stands_for[record["path"]]
-        role: dict[str, Any] = {"split": split_of[record["family"]], "distinct": first == record["path"]}
-        if first != record["path"]:
-            role["represented_by"] = first
-        graphs[record["path"]] = role
+    table = read_family_splits() if table is None else table
+    families, topologies = partition(records, table)
+    graphs = roles(records, topologies)
     counts = _counts(records, failures, graphs)
+    # Neither is there in a build that the table was made from, nor in a part of one.
+    counts["families_not_in_table"] = len(families.keys() - table.keys())
+    counts["moved"] = sum(graphs[record["path"]]["split"] != families[record["family"]] for record in records)
     kept = {name: document[name] for name in ("settings", "packages")}
-    document = {**kept, "counts": counts, "families": split_of, "graphs": graphs}
+    document = {**kept, "counts": counts, "families": families, "graphs": graphs}
     write_corpus(root, document)
     return document
 
@@ -76,6 +75,7 @@ def describe(document: Mapping[str, Any]) -> str:
         return ", ".join(f"{name} {number}" for name, number in numbers.items()) or "none"
 
     families = Counter(document["families"].values())
+    unknown, moved = counts["families_not_in_table"], counts["moved"]
     return "\n".join(
         [
             f"corpus: {counts['distinct']} distinct topologies, {counts['graphs']} graphs, "
@@ -84,7 +84,9 @@ def describe(document: Mapping[str, Any]) -> str:
             f"  forms           {listed(counts['forms'])}",
             f"  splits          {listed(counts['splits'])}",
             f"  families        {len(document['families'])}: "
-            f"{listed({split: families[split] for split in SPLITS})}",
+            f"{listed({split: families[split] for split in SPLITS})}"
+            + (f"; {unknown} not in the table of splits" if unknown else ""),
+            *([f"  moved           {moved} graphs to the split of their topology"] if moved else []),
             f"  gave no graph   {listed(counts['failures'])}",
         ]
     )
