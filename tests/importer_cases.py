@@ -1,6 +1,7 @@
 """Graphs and small files of every format, for the tests of importers."""
 
 import dataclasses
+from typing import Any
 
 import hypothesis.strategies as st
 
@@ -131,6 +132,25 @@ def links(graph: ComputationGraph) -> list[tuple[int, int]]:
 def controls(graph: ComputationGraph) -> list[tuple[int, int]]:
     """(before, after) of every control edge."""
     return list(zip(graph.control_source.tolist(), graph.control_target.tolist(), strict=True))
+
+
+def op(graph: ComputationGraph, name: str) -> dict[str, Any]:
+    """Everything about an op: kind, input names, output sizes, ..."""
+    o = graph.op_index[name]
+    offset, tensors = graph.inputs
+    controls_at, controls = graph.control_predecessors
+    outputs = slice(graph.output_offset[o], graph.output_offset[o + 1])
+    return {
+        "kind": graph.op_kinds[o],
+        "inputs": [graph.tensor_name(t) for t in tensors[offset[o] : offset[o + 1]]],
+        "after": [graph.op_names[u] for u in controls[controls_at[o] : controls_at[o + 1]]],
+        "sizes": graph.tensor_bytes[outputs].tolist(),
+        "keep": graph.tensor_keep[outputs].tolist(),
+        "temp": int(graph.temp_bytes[o]),
+        "runtime": graph.runtime[o].tolist(),
+        "group": graph.colocation_group[o],
+        "devices": graph.allowed_devices[o],
+    }
 
 
 def chain(n: int) -> ComputationGraph:

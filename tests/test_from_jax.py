@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from importer_cases import op
 from jax.experimental import io_callback
 
 from regal_jax.errors import ConfigError, FormatError, GraphError
@@ -28,25 +29,6 @@ SLOW = DeviceProfile("slow", 1.0, 1.0, 1e30)
 
 def f32(*shape):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
-def op(graph, name):
-    """Everything about an op: kind, input names, output sizes, ..."""
-    o = graph.op_index[name]
-    offset, tensors = graph.inputs
-    controls_at, controls = graph.control_predecessors
-    outputs = slice(graph.output_offset[o], graph.output_offset[o + 1])
-    return {
-        "kind": graph.op_kinds[o],
-        "inputs": [graph.tensor_name(t) for t in tensors[offset[o] : offset[o + 1]]],
-        "after": [graph.op_names[u] for u in controls[controls_at[o] : controls_at[o + 1]]],
-        "sizes": graph.tensor_bytes[outputs].tolist(),
-        "keep": graph.tensor_keep[outputs].tolist(),
-        "temp": int(graph.temp_bytes[o]),
-        "runtime": graph.runtime[o].tolist(),
-        "group": graph.colocation_group[o],
-        "devices": graph.allowed_devices[o],
-    }
 
 
 def one_device(graph, devices=1):

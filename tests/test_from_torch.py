@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from importer_cases import Count
+from importer_cases import Count, op
 from torch import nn
 
 import regal_jax
@@ -16,24 +16,6 @@ from regal_jax.graph import Cluster
 from regal_jax.importers import from_torch
 
 FLOPS, BYTES = Count("flops"), Count("bytes")
-
-
-def op(graph, name):
-    """Everything about an op: kind, input names, output sizes, ..."""
-    o = graph.op_index[name]
-    offset, tensors = graph.inputs
-    controls_at, controls = graph.control_predecessors
-    outputs = slice(graph.output_offset[o], graph.output_offset[o + 1])
-    return {
-        "kind": graph.op_kinds[o],
-        "inputs": [graph.tensor_name(t) for t in tensors[offset[o] : offset[o + 1]]],
-        "after": [graph.op_names[u] for u in controls[controls_at[o] : controls_at[o + 1]]],
-        "sizes": graph.tensor_bytes[outputs].tolist(),
-        "keep": graph.tensor_keep[outputs].tolist(),
-        "runtime": graph.runtime[o].tolist(),
-        "group": graph.colocation_group[o],
-        "devices": graph.allowed_devices[o],
-    }
 
 
 def kept_ops(graph):
@@ -76,7 +58,7 @@ def test_a_small_perceptron_by_hand():
     assert graph.time_unit == "s"
     names = ("0.weight", "0.bias", "2.weight", "input", "start", "0/linear", "1/relu", "2/linear")
     assert graph.op_names == names
-    nothing = {"inputs": [], "after": [], "runtime": [0, 0]}
+    nothing = {"inputs": [], "after": [], "temp": 0, "runtime": [0, 0]}
     for name, size, group in (
         ("0.weight", 60, "0/linear"),
         ("0.bias", 20, "0/linear"),
@@ -92,15 +74,17 @@ def test_a_small_perceptron_by_hand():
     # 4 rows, 5 columns, 3 multiply-adds each; reads 48 + 60 + 20 bytes and writes 80.
     assert op(graph, "0/linear") == {
         "kind": "aten.linear", "inputs": ["0.weight:0", "0.bias:0", "input:0"], "after": ["start"],
-        "sizes": [80], "keep": [False], "runtime": [2 * 4 * 5 * 3, 208], "group": "0/linear", "devices": None,
+        "sizes": [80], "keep": [False], "temp": 0, "runtime": [2 * 4 * 5 * 3, 208], "group": "0/linear",
+        "devices": None,
     }  # fmt: skip
     assert op(graph, "1/relu") == {
         "kind": "aten.relu", "inputs": ["0/linear:0"], "after": [], "sizes": [80], "keep": [False],
-        "runtime": [20, 160], "group": None, "devices": None,
+        "temp": 0, "runtime": [20, 160], "group": None, "devices": None,
     }  # fmt: skip
     assert op(graph, "2/linear") == {
         "kind": "aten.linear", "inputs": ["2.weight:0", "1/relu:0"], "after": [], "sizes": [32],
-        "keep": [True], "runtime": [2 * 4 * 2 * 5, 80 + 40 + 32], "group": "2/linear", "devices": None,
+        "keep": [True], "temp": 0, "runtime": [2 * 4 * 2 * 5, 80 + 40 + 32], "group": "2/linear",
+        "devices": None,
     }  # fmt: skip
 
 
@@ -177,7 +161,7 @@ def test_an_op_with_several_results_is_one_op():
     assert op(graph, split)["sizes"] == [4, 8, 12]
     assert op(graph, "sort") == {
         "kind": "aten.sort", "inputs": [f"{split}:2"], "after": [], "sizes": [12, 24], "keep": [True, True],
-        "runtime": pytest.approx(3 * np.log2(3)), "group": None, "devices": None,
+        "temp": 0, "runtime": pytest.approx(3 * np.log2(3)), "group": None, "devices": None,
     }  # fmt: skip
 
 
