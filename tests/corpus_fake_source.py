@@ -6,7 +6,7 @@ import time
 import warnings
 
 from regal_jax.datasets import generate
-from regal_jax.datasets.corpus.recipe import Recipe
+from regal_jax.datasets.corpus.trace_spec import TraceSpec
 
 _MODELS = {
     # Name: family, graph.
@@ -21,29 +21,29 @@ _MODELS = {
 _FAILURES = ("raises", "exits", "dies", "hangs", "greedy")
 
 
-def recipes():
+def specs():
     models = [
-        Recipe("fake", name, family, "forward", f"make({name!r})") for name, (family, _) in _MODELS.items()
+        TraceSpec("fake", name, family, "forward", f"make({name!r})") for name, (family, _) in _MODELS.items()
     ]
-    models += [Recipe("fake", "chain60", "chain", "gradient", "make('chain60')")]
-    return models + [Recipe("fake", name, "broken", "forward", f"{name}()") for name in _FAILURES]
+    models += [TraceSpec("fake", "chain60", "chain", "gradient", "make('chain60')")]
+    return models + [TraceSpec("fake", name, "broken", "forward", f"{name}()") for name in _FAILURES]
 
 
-def trace(recipe, profile):
+def trace(spec, profile):
     sys.stdout.write("noise on standard output\n")
     warnings.warn("noise", stacklevel=1)
     time.sleep(float(os.environ.get("FAKE_SOURCE_SECONDS", "0")))
-    if recipe.model == "raises":
+    if spec.model == "raises":
         raise RuntimeError("two\nlines")
-    if recipe.model == "exits":
+    if spec.model == "exits":
         raise SystemExit(3)
-    if recipe.model == "dies":
+    if spec.model == "dies":
         os._exit(7)
-    if recipe.model == "hangs":
+    if spec.model == "hangs":
         time.sleep(1000)
-    if recipe.model == "greedy":
+    if spec.model == "greedy":
         hoard = []
         while True:
             hoard.append(bytearray(os.urandom(1) * 2**24))
             time.sleep(0.01)
-    return generate(_MODELS[recipe.model][1][0], *_MODELS[recipe.model][1][1:])
+    return generate(_MODELS[spec.model][1][0], *_MODELS[spec.model][1][1:])

@@ -189,8 +189,8 @@ def _add_build(actions: Any, count: Callable[[str], int], seconds: Callable[[str
     build.add_argument(
         "--forms", metavar="NAMES", default="forward,gradient,training-step", help="(default: all three)"
     )
-    build.add_argument("--only", metavar="GLOB", help="only recipes whose SOURCE/MODEL.FORM matches")
-    build.add_argument("--limit", type=count, metavar="N", help="at most N recipes of each source and form")
+    build.add_argument("--only", metavar="GLOB", help="only graphs whose SOURCE/MODEL.FORM matches")
+    build.add_argument("--limit", type=count, metavar="N", help="at most N graphs of each source and form")
     build.add_argument("--jobs", type=count, metavar="N", help="worker processes (default: one a core)")
     build.add_argument(
         "--timeout", type=seconds, default=300.0, metavar="S", help="seconds for one graph (default 300)"

@@ -1,4 +1,4 @@
-"""`build_corpus`: traces every recipe in worker processes, and can be killed and run again at any moment."""
+"""`build_corpus`: traces models in worker processes, and can be killed and run again at any moment."""
 
 import contextlib
 import fnmatch
@@ -21,8 +21,8 @@ from regal_jax.datasets.corpus.index import (
     read_corpus,
     write_corpus,
 )
-from regal_jax.datasets.corpus.recipe import FORMS, Recipe
 from regal_jax.datasets.corpus.sources import SOURCES, Source
+from regal_jax.datasets.corpus.trace_spec import FORMS, TraceSpec
 from regal_jax.errors import ConfigError, MissingExtraError
 from regal_jax.importers.roofline import find_profile
 from regal_jax.interrupts import first_interrupt_waits
@@ -30,7 +30,7 @@ from regal_jax.interrupts import first_interrupt_waits
 __all__ = ["Settings", "build_corpus"]
 
 Settings = dict[str, Any]
-"""What the content of a graph depends on, beside its recipe: the same for all of a corpus."""
+"""What the content of a graph depends on, beside its spec: the same for all of a corpus."""
 
 
 def build_corpus(
@@ -50,11 +50,11 @@ def build_corpus(
 ) -> Mapping[str, Any]:
     """Traces real models into ``folder``, or goes on where an earlier build there ended.
 
-    Graphs are of shapes only: no weights are made or fetched. Every recipe is traced in a worker process; one
+    Graphs are of shapes only: no weights are made or fetched. Each is traced in a worker process; one
     that raises, hangs, dies or takes too much memory is a line in ``failures.jsonl`` and costs nothing else.
     What is finished is on disk at once, so that a killed build loses only what was being traced.
 
-    Which recipes are built may differ from run to run, and the corpus grows; what a graph depends on may
+    Which graphs are built may differ from run to run, and the corpus grows; what a graph depends on may
     not.
 
     Args:
@@ -62,7 +62,7 @@ def build_corpus(
       sources: Names from `SOURCES`; by default all whose packages are installed, with a warning for others.
       forms: Some of `FORMS`.
       only: A pattern such as ``"timm/resnet*"`` that ``SOURCE/MODEL.FORM`` must match.
-      limit: At most so many recipes of each source and form, evenly spread over its models.
+      limit: At most so many graphs of each source and form, evenly spread over its models.
       jobs: Worker processes; the number of cores by default.
       timeout: Seconds that one graph may take.
       profile: Device that runtimes are estimated for (`regal_jax.importers.PROFILES`).
@@ -89,15 +89,15 @@ def build_corpus(
             settings = {"profile": profile, "min_ops": min_ops, "max_ops": max_ops}
             packages = _settle(root, settings, present)
             engine = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress)
-            listed = {source.name: engine.recipes(source) for source in present}
-            recipes = {
+            listed = {source.name: engine.specs(source) for source in present}
+            specs = {
                 name: choose(found, forms, only, limit) for name, found in listed.items() if found is not None
             }
-            pending = _pending(root, recipes, retry_failures=retry_failures)
+            pending = _pending(root, specs, retry_failures=retry_failures)
             # Form by form: whenever a build is stopped, what it has is spread over all sources.
             engine.run(
                 [
-                    (SOURCES[name], [recipe for recipe in tasks if recipe.form == form])
+                    (SOURCES[name], [spec for spec in tasks if spec.form == form])
                     for form in FORMS
                     for name, tasks in pending.items()
                 ],
@@ -108,13 +108,13 @@ def build_corpus(
 
 
 def choose(
-    recipes: Sequence[Recipe], forms: Sequence[str], only: str | None, limit: int | None
-) -> list[Recipe]:
-    """The recipes of one source that a build is to make."""
-    chosen: list[Recipe] = []
+    specs: Sequence[TraceSpec], forms: Sequence[str], only: str | None, limit: int | None
+) -> list[TraceSpec]:
+    """The specs of one source that a build is to make."""
+    chosen: list[TraceSpec] = []
     for form in FORMS:
-        found = [r for r in recipes if r.form == form and form in forms]
-        found = [r for r in found if only is None or fnmatch.fnmatchcase(r.key, only)]
+        found = [spec for spec in specs if spec.form == form and form in forms]
+        found = [spec for spec in found if only is None or fnmatch.fnmatchcase(spec.key, only)]
         if limit is not None and limit < len(found):
             found = [found[i * len(found) // limit] for i in range(limit)]
         chosen += found
@@ -197,8 +197,8 @@ def _settle(root: pathlib.Path, settings: Settings, present: Sequence[Source]) -
 
 
 def _pending(
-    root: pathlib.Path, recipes: Mapping[str, Sequence[Recipe]], *, retry_failures: bool
-) -> dict[str, list[Recipe]]:
+    root: pathlib.Path, specs: Mapping[str, Sequence[TraceSpec]], *, retry_failures: bool
+) -> dict[str, list[TraceSpec]]:
     """What is still to be done, after mending what a kill has left behind."""
     index, failures = JsonLines(root / INDEX), JsonLines(root / FAILURES)
     for lines in (index, failures):
@@ -210,17 +210,17 @@ def _pending(
     if len(there) < len(records):
         index.replace(there)
     done = {_key(record) for record in there}
-    wanted = {recipe.key for tasks in recipes.values() for recipe in tasks}
+    wanted = {spec.key for tasks in specs.values() for spec in tasks}
     failed = failures.read()
     kept = [f for f in failed if _key(f) not in done and not (retry_failures and _key(f) in wanted)]
     if len(kept) < len(failed):
         failures.replace(kept)
     done |= {_key(failure) for failure in kept}
-    return {name: [r for r in tasks if r.key not in done] for name, tasks in recipes.items()}
+    return {name: [spec for spec in tasks if spec.key not in done] for name, tasks in specs.items()}
 
 
 def _key(record: Mapping[str, Any]) -> str:
-    return Recipe.from_json(record).key
+    return TraceSpec.from_json(record).key
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ import numpy as np
 
 from regal_jax.datasets.corpus.index import FAILURES, JsonLines, read_corpus
 from regal_jax.datasets.corpus.reader import corpus_records, load_corpus
-from regal_jax.datasets.corpus.recipe import FORMS
 from regal_jax.datasets.corpus.splits import SPLITS
+from regal_jax.datasets.corpus.trace_spec import FORMS
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.units import format_bytes, format_time
@@ -59,7 +59,7 @@ class CardFacts:
       packages: Source -> package -> version.
       families: Family -> split.
       records: `corpus_records`, duplicates included.
-      failures: Recipes that gave no graph.
+      failures: What gave no graph.
       kinds: Op kind -> ops in distinct graphs.
       kind_graphs: Op kind -> distinct graphs that have it.
       degrees: ``"tensors read"`` and ``"reads of its outputs"`` -> ops of distinct graphs with 0, 1, 2, ...

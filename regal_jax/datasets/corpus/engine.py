@@ -1,4 +1,4 @@
-"""Hands recipes to worker processes and writes down what becomes of each."""
+"""Hands specs to worker processes and writes down what becomes of each."""
 
 import collections
 import contextlib
@@ -12,8 +12,8 @@ from typing import Any, Final, Self
 
 from regal_jax.datasets.corpus.index import FAILURES, GRAPHS, INDEX, JsonLines
 from regal_jax.datasets.corpus.pool import Event, Worker, available_memory
-from regal_jax.datasets.corpus.recipe import Recipe
 from regal_jax.datasets.corpus.sources import Source
+from regal_jax.datasets.corpus.trace_spec import TraceSpec
 from regal_jax.errors import ConfigError
 
 __all__ = ["Engine"]
@@ -26,13 +26,13 @@ _STARTS: Final = 3
 
 
 class Engine:
-    """Runs the recipes of a build.
+    """Runs the specs of a build.
 
     Args:
       root: Folder of the corpus.
       settings: What graphs depend on: ``profile``, ``min_ops``, ``max_ops``.
       jobs: Worker processes.
-      timeout: Seconds that one recipe may take.
+      timeout: Seconds that one graph may take.
       interrupted: Tells whether to stop.
       progress: Makes a progress bar, or ``None``.
     """
@@ -52,7 +52,7 @@ class Engine:
         # What the machine can spare for each, with some for the build and the rest of the system.
         self.memory = 0.8 * available_memory() / jobs
 
-    def recipes(self, source: Source) -> list[Recipe] | None:
+    def specs(self, source: Source) -> list[TraceSpec] | None:
         """What ``source`` offers; ``None``, with a warning, if its library does not even start."""
         waiting: collections.deque[dict[str, Any]] = collections.deque([{"list": True}])
         with _Workers(self, source) as workers:
@@ -61,8 +61,8 @@ class Engine:
                 if event is None:
                     continue
                 message = event.message or {}
-                if "recipes" in message:
-                    found = [Recipe.from_json(recipe) for recipe in message["recipes"]]
+                if "specs" in message:
+                    found = [TraceSpec.from_json(spec) for spec in message["specs"]]
                     return _without_repeats(source, found)
                 if event.message is None or "failure" in message:
                     why = message.get("reason") or event.worker.last_words()[1]
@@ -76,28 +76,28 @@ class Engine:
         return []
 
     def run(
-        self, tasks: Sequence[tuple[Source, Sequence[Recipe]]], packages: Mapping[str, Mapping[str, Any]]
+        self, tasks: Sequence[tuple[Source, Sequence[TraceSpec]]], packages: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        """Traces all recipes, source by source.
+        """Traces all specs, source by source.
 
         Raises:
           ConfigError: The disk is full.
           OSError: The same, of the lists.
         """
-        total = sum(len(recipes) for _, recipes in tasks)
+        total = sum(len(specs) for _, specs in tasks)
         bar = self.progress(total=total, unit="graph", dynamic_ncols=True) if self.progress else None
         tally = _Tally(bar, {record["topology_hash"] for record in self.index.read()})
         with contextlib.closing(bar) if bar is not None else contextlib.nullcontext():
-            for source, recipes in tasks:
-                if recipes and not self.interrupted():
-                    self._run_source(source, recipes, packages.get(source.name, {}), tally)
+            for source, specs in tasks:
+                if specs and not self.interrupted():
+                    self._run_source(source, specs, packages.get(source.name, {}), tally)
 
     def _run_source(
-        self, source: Source, recipes: Sequence[Recipe], packages: Mapping[str, Any], tally: "_Tally"
+        self, source: Source, specs: Sequence[TraceSpec], packages: Mapping[str, Any], tally: "_Tally"
     ) -> None:
         package = source.packages[0]
-        waiting: collections.deque[dict[str, Any]] = collections.deque({"recipe": r} for r in recipes)
-        left = len(recipes)
+        waiting: collections.deque[dict[str, Any]] = collections.deque({"spec": spec} for spec in specs)
+        left = len(specs)
         with _Workers(self, source) as workers:
             while left and not self.interrupted():
                 event = workers.next_event(waiting)
@@ -119,26 +119,26 @@ class Engine:
                     message = {"failure": failure, "reason": reason}
                 left -= 1
                 provenance = {"package": package, "version": packages.get(package)}
-                self._write_down(task["recipe"], provenance, message, tally)
+                self._write_down(task["spec"], provenance, message, tally)
 
     def _write_down(
-        self, recipe: Recipe, provenance: Mapping[str, Any], message: Mapping[str, Any], tally: "_Tally"
+        self, spec: TraceSpec, provenance: Mapping[str, Any], message: Mapping[str, Any], tally: "_Tally"
     ) -> None:
         if "record" not in message:
-            self.failures.append({**recipe.to_json(), **message})
+            self.failures.append({**spec.to_json(), **message})
             tally.failure()
             return
-        record = {"path": f"{GRAPHS}/{recipe.key}.json.gz", **recipe.to_json(), **provenance}
+        record = {"path": f"{GRAPHS}/{spec.key}.json.gz", **spec.to_json(), **provenance}
         self.index.append({**record, **message["record"]})
         tally.success(message["record"]["topology_hash"])
 
     def request(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """What a worker is sent for ``task``."""
-        if "recipe" not in task:
+        if "spec" not in task:
             return dict(task)
-        recipe: Recipe = task["recipe"]
-        file = self.root / GRAPHS / f"{recipe.key}.json.gz"
-        return {"recipe": recipe.to_json(), "file": str(file), **self.settings}
+        spec: TraceSpec = task["spec"]
+        file = self.root / GRAPHS / f"{spec.key}.json.gz"
+        return {"spec": spec.to_json(), "file": str(file), **self.settings}
 
 
 class _Workers:
@@ -207,11 +207,11 @@ class _Workers:
         )
 
 
-def _without_repeats(source: Source, recipes: Sequence[Recipe]) -> list[Recipe]:
-    twice = [key for key, n in collections.Counter(recipe.key for recipe in recipes).items() if n > 1]
+def _without_repeats(source: Source, specs: Sequence[TraceSpec]) -> list[TraceSpec]:
+    twice = [key for key, n in collections.Counter(spec.key for spec in specs).items() if n > 1]
     if twice:
-        raise ConfigError(f"source {source.name!r}: lists {twice[0]!r} twice; give each recipe a name")
-    return list(recipes)
+        raise ConfigError(f"source {source.name!r}: lists {twice[0]!r} twice; give each spec a name")
+    return list(specs)
 
 
 class _Tally:

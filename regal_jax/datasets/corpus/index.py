@@ -4,7 +4,7 @@ A corpus is a folder::
 
     corpus.json       settings, versions, counts, families, and what each graph is for
     index.jsonl       one finished graph a line, in the order in which they were finished
-    failures.jsonl    one recipe that gave no graph a line, with the reason
+    failures.jsonl    one spec that gave no graph a line, with the reason
     graphs/SOURCE/MODEL.FORM.json.gz
 """
 

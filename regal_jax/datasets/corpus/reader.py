@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from regal_jax.datasets.corpus.index import INDEX, JsonLines, read_corpus
-from regal_jax.datasets.corpus.recipe import FORMS
 from regal_jax.datasets.corpus.splits import SPLITS
+from regal_jax.datasets.corpus.trace_spec import FORMS
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import load_graph

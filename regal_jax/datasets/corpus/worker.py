@@ -14,8 +14,8 @@ import threading
 import warnings
 from typing import Any, TextIO
 
-from regal_jax.datasets.corpus.recipe import Recipe
 from regal_jax.datasets.corpus.statistics import graph_record
+from regal_jax.datasets.corpus.trace_spec import TraceSpec
 from regal_jax.importers.native import format_native
 
 __all__ = ["answer", "main"]
@@ -36,12 +36,12 @@ def main() -> None:
 
 
 def answer(module: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """What a request gives: a list of recipes, a record, a failure, or (a full disk) what ends the build."""
+    """What a request gives: a list of specs, a record, a failure, or (a full disk) what ends the build."""
     try:
         if request.get("list"):
-            return {"recipes": [recipe.to_json() for recipe in module.recipes()]}
-        recipe = Recipe.from_json(request["recipe"])
-        graph = module.trace(recipe, request["profile"])
+            return {"specs": [spec.to_json() for spec in module.specs()]}
+        spec = TraceSpec.from_json(request["spec"])
+        graph = module.trace(spec, request["profile"])
     except MemoryError:
         return {"failure": "memory", "reason": "ran out of memory"}
     except BaseException as error:  # Models are other people's programs.

@@ -1,6 +1,6 @@
 """Where real graphs come from: one module a library, imported in worker processes only.
 
-A module has ``recipes() -> list[Recipe]`` and ``trace(recipe, profile) -> ComputationGraph``. It imports its
+A module has ``specs() -> list[TraceSpec]`` and ``trace(spec, profile) -> ComputationGraph``. It imports its
 library at the top: the worker that imports it pays once.
 """
 

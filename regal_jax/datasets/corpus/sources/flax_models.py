@@ -9,11 +9,11 @@ import optax
 from flax import linen as nn
 
 from regal_jax.datasets.corpus.families import family_of
-from regal_jax.datasets.corpus.recipe import FORMS, Recipe
+from regal_jax.datasets.corpus.trace_spec import FORMS, TraceSpec
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.jax_program import from_jax
 
-__all__ = ["recipes", "trace"]
+__all__ = ["specs", "trace"]
 
 
 class MixerBlock(nn.Module):
@@ -127,10 +127,10 @@ _MODELS: Final[dict[str, tuple[Callable[[], nn.Module], tuple[jax.ShapeDtypeStru
 """Name: model and inputs."""
 
 
-def recipes() -> list[Recipe]:
+def specs() -> list[TraceSpec]:
     """Every model in every form."""
     return [
-        Recipe("flax", name, family_of(name), form, _constructor(build()))
+        TraceSpec("flax", name, family_of(name), form, _constructor(build()))
         for name, (build, _) in sorted(_MODELS.items())
         for form in FORMS
     ]
@@ -140,9 +140,9 @@ def _constructor(model: nn.Module) -> str:
     return f"{__name__}: {' '.join(repr(model).replace('# attributes', '').split())}"
 
 
-def trace(recipe: Recipe, profile: str) -> ComputationGraph:
-    """The graph of a recipe; the mean square of the outputs stands for the loss."""
-    build, inputs = _MODELS[recipe.model]
+def trace(spec: TraceSpec, profile: str) -> ComputationGraph:
+    """The graph of a spec; the mean square of the outputs stands for the loss."""
+    build, inputs = _MODELS[spec.model]
     model = build()
     params = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)), *inputs)
     optimiser = optax.adam(1e-3)
@@ -155,12 +155,12 @@ def trace(recipe: Recipe, profile: str) -> ComputationGraph:
         updates, state = optimiser.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, value
 
-    options: dict[str, Any] = {"profile": profile, "name": f"{recipe.model}.{recipe.form}"}
-    if recipe.form == "training-step":
+    options: dict[str, Any] = {"profile": profile, "name": f"{spec.model}.{spec.form}"}
+    if spec.form == "training-step":
         state = jax.eval_shape(optimiser.init, params)
         resident = (0, 1)
         return from_jax(
             train_step, params, state, *inputs, resident_argnums=resident, donate_argnums=resident, **options
         )
-    fn = model.apply if recipe.form == "forward" else jax.value_and_grad(loss)
+    fn = model.apply if spec.form == "forward" else jax.value_and_grad(loss)
     return from_jax(fn, params, *inputs, resident_argnums=0, **options)

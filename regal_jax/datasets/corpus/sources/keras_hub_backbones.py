@@ -12,10 +12,10 @@ from regal_jax.datasets.corpus.sources.keras_forms import abstract_inputs, trace
 
 
 from regal_jax.datasets.corpus.families import family_of
-from regal_jax.datasets.corpus.recipe import FORMS, Recipe
+from regal_jax.datasets.corpus.trace_spec import FORMS, TraceSpec
 from regal_jax.graph import ComputationGraph
 
-__all__ = ["recipes", "trace"]
+__all__ = ["specs", "trace"]
 
 _BATCH, _LENGTH, _IMAGE = 4, 128, 224
 
@@ -207,10 +207,10 @@ def _models() -> dict[str, tuple[str, dict[str, Any]]]:
     return models
 
 
-def recipes() -> list[Recipe]:
+def specs() -> list[TraceSpec]:
     """Every model of the tables in every form."""
     return [
-        Recipe("keras-hub", name, family_of(cls), form, _constructor(cls, arguments))
+        TraceSpec("keras-hub", name, family_of(cls), form, _constructor(cls, arguments))
         for name, (cls, arguments) in sorted(_models().items())
         for form in FORMS
     ]
@@ -220,13 +220,13 @@ def _constructor(cls: str, arguments: dict[str, Any]) -> str:
     return f"keras_hub.models.{cls}Backbone({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
 
 
-def trace(recipe: Recipe, profile: str) -> ComputationGraph:
-    """The graph of a recipe."""
-    cls, arguments = _models()[recipe.model]
+def trace(spec: TraceSpec, profile: str) -> ComputationGraph:
+    """The graph of a spec."""
+    cls, arguments = _models()[spec.model]
     return trace_model(
         lambda: getattr(keras_hub.models, f"{cls}Backbone")(**arguments),
         lambda model: abstract_inputs(model, batch_size=_BATCH, length=_LENGTH, image_size=_IMAGE),
-        recipe.form,
+        spec.form,
         profile=profile,
-        name=f"{recipe.model}.{recipe.form}",
+        name=f"{spec.model}.{spec.form}",
     )

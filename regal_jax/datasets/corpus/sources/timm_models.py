@@ -15,20 +15,20 @@ with quiet():
     _registry: Any = importlib.import_module("timm.models._registry")
 
 from regal_jax.datasets.corpus.families import family_of
-from regal_jax.datasets.corpus.recipe import Recipe
+from regal_jax.datasets.corpus.trace_spec import TraceSpec
 from regal_jax.graph import ComputationGraph
 
-__all__ = ["recipes", "trace"]
+__all__ = ["specs", "trace"]
 
 _BATCH: Final = 8
 _MIXED: Final = ("byobnet", "byoanet", "efficientnet")
 """Modules that hold architectures of several families, told by the names of the models."""
 
 
-def recipes() -> list[Recipe]:
+def specs() -> list[TraceSpec]:
     """Every model of ``timm.list_models()`` in the forms of PyTorch models."""
     return [
-        Recipe("timm", name, _family(name), form, f"timm.create_model({name!r})")
+        TraceSpec("timm", name, _family(name), form, f"timm.create_model({name!r})")
         for name in timm.list_models()
         for form in FORMS
     ]
@@ -39,11 +39,11 @@ def _family(name: str) -> str:
     return family_of(name if module in _MIXED else module)
 
 
-def trace(recipe: Recipe, profile: str) -> ComputationGraph:
-    """The graph of a recipe."""
+def trace(spec: TraceSpec, profile: str) -> ComputationGraph:
+    """The graph of a spec."""
     with quiet(), torch.device("meta"):
-        model: Any = timm.create_model(recipe.model)
+        model: Any = timm.create_model(spec.model)
     channels, height, width = model.pretrained_cfg.get("input_size") or (3, 224, 224)
     images = meta_tensor(_BATCH, channels, height, width)
-    name = f"{recipe.model}.{recipe.form}"
-    return trace_module(model, (images,), recipe.form, profile=profile, name=name)
+    name = f"{spec.model}.{spec.form}"
+    return trace_module(model, (images,), spec.form, profile=profile, name=name)

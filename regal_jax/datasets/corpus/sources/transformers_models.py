@@ -18,19 +18,21 @@ with quiet():
     MODEL_MAPPING_NAMES: Any = importlib.import_module(f"{_auto}.modeling_auto").MODEL_MAPPING_NAMES
 
 from regal_jax.datasets.corpus.families import family_of
-from regal_jax.datasets.corpus.recipe import Recipe
+from regal_jax.datasets.corpus.trace_spec import TraceSpec
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 
-__all__ = ["recipes", "trace"]
+__all__ = ["specs", "trace"]
 
 _BATCH, _LENGTH, _FRAMES = 2, 64, 400
 
 
-def recipes() -> list[Recipe]:
+def specs() -> list[TraceSpec]:
     """The base model of every model type in the forms of PyTorch models."""
     return [
-        Recipe("transformers", kind, family_of(kind), form, f"transformers.{_class(kind)}({kind!r} config)")
+        TraceSpec(
+            "transformers", kind, family_of(kind), form, f"transformers.{_class(kind)}({kind!r} config)"
+        )
         for kind in sorted(MODEL_MAPPING_NAMES)
         for form in FORMS
     ]
@@ -41,17 +43,17 @@ def _class(kind: str) -> str:
     return names if isinstance(names, str) else names[0]
 
 
-def trace(recipe: Recipe, profile: str) -> ComputationGraph:
-    """The graph of a recipe."""
+def trace(spec: TraceSpec, profile: str) -> ComputationGraph:
+    """The graph of a spec."""
     with quiet():
-        config = CONFIG_MAPPING[recipe.model]()
+        config = CONFIG_MAPPING[spec.model]()
         # Attention written out in ops; experts batched, for a loop over those in use depends on data.
         config._attn_implementation = "eager"
         config._experts_implementation = "batched_mm"
         with torch.device("meta"):
-            model = getattr(transformers, _class(recipe.model))(config)
+            model = getattr(transformers, _class(spec.model))(config)
     inputs = _inputs(model, config)
-    return trace_module(model, inputs, recipe.form, profile=profile, name=f"{recipe.model}.{recipe.form}")
+    return trace_module(model, inputs, spec.form, profile=profile, name=f"{spec.model}.{spec.form}")
 
 
 def _inputs(model: Any, config: Any) -> dict[str, Any]:

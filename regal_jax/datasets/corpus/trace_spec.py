@@ -1,4 +1,4 @@
-"""`Recipe`: one graph that a corpus can hold, by how it is made."""
+"""`TraceSpec`: one graph that a corpus can hold, by how it is made."""
 
 import dataclasses
 import re
@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from regal_jax.errors import FormatError
 
-__all__ = ["FORMS", "Recipe"]
+__all__ = ["FORMS", "TraceSpec"]
 
 FORMS: Final = ("forward", "gradient", "training-step")
 """What is traced of a model: its inference; the gradient of a loss; that and an Adam update."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class TraceSpec:
     """One graph of one model.
 
     Attributes:
@@ -37,12 +37,12 @@ class Recipe:
         return f"{self.source}/{re.sub(r'[^A-Za-z0-9_.-]', '_', self.model)}.{self.form}"
 
     def to_json(self) -> dict[str, str]:
-        """The recipe as JSON values."""
+        """The spec as JSON values."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Recipe":
-        """The recipe of which ``document`` has the fields (and perhaps others).
+    def from_json(cls, document: Mapping[str, Any]) -> "TraceSpec":
+        """The spec of which ``document`` has the fields (and perhaps others).
 
         Raises:
           FormatError: A field is missing or is no text.
@@ -50,5 +50,5 @@ class Recipe:
         values = {field.name: document.get(field.name) for field in dataclasses.fields(cls)}
         for name, value in values.items():
             if not isinstance(value, str):
-                raise FormatError(f"recipe: {name} is {value!r}, not a text; build the corpus again")
+                raise FormatError(f"spec: {name} is {value!r}, not a text; build the corpus again")
         return cls(**values)  # pyright: ignore[reportArgumentType]
