@@ -6,6 +6,7 @@ import pathlib
 import pytest
 
 from regal_jax.cli import main
+from regal_jax.cli.progress import progress_bars
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +44,18 @@ def test_build_and_show(capsys):
     assert "set: 4 graphs, 1 broken files" in out
     assert err.count("\n") == 1
     assert path.name in err
+
+
+def test_bars_are_for_those_who_watch(capsys, monkeypatch):
+    assert progress_bars() is None
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert progress_bars(quiet=True) is None
+    assert build("--no-filter") == 0
+    err = capsys.readouterr().err
+    assert "choosing" in err
+    assert "writing" in err
+    assert build("--no-filter", "--quiet") == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_the_filter_is_used_and_its_limits_are_recorded(capsys):

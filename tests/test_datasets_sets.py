@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -12,6 +13,7 @@ import textwrap
 import time
 
 import pytest
+from tqdm import tqdm
 
 from regal_jax.datasets import Recipe, build_set, choose, draw_candidate, read_set
 from regal_jax.datasets.choices import Choice, settle
@@ -185,6 +187,31 @@ def test_a_finished_set_is_mended_without_the_filter(tmp_path):
     (tmp_path / "set" / "train" / f".{victim.name}.77.tmp").write_text("half")
     build_set(tmp_path / "set", keep=lambda _: pytest.fail("filtered again"), **settings)
     assert tree(tmp_path / "set") == before
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_bars_reach_their_ends_and_are_closed(tmp_path, archive):
+    bars = []
+
+    def progress(*args, **options):
+        bars.append(tqdm(*args, **options, file=io.StringIO()))
+        return bars[-1]
+
+    def shown():
+        found = [(bar.desc.rstrip(": "), bar.initial, bar.n, bar.total, bar.disable) for bar in bars]
+        bars.clear()
+        return found
+
+    settings = {"sizes": {"train": 2, "test": 1}, "recipe": SMALL, "archive": archive, "progress": progress}
+    build_set(tmp_path / "set", **settings)
+    assert shown() == [("choosing", 0, 3, 3, True), ("writing", 0, 3, 3, True)]
+    build_set(tmp_path / "set", **settings)  # All of it is there.
+    assert shown() == [("writing", 0, 3, 3, True)]
+    read_set(tmp_path / "set", progress=progress)
+    assert shown() == [("reading", 0, 3, None, True)]
+    with pytest.raises(ZeroDivisionError):
+        build_set(tmp_path / "broken", **settings, keep=lambda _: [1 // 0])
+    assert shown() == [("choosing", 0, 0, 3, True)]
 
 
 ORPHANS = """

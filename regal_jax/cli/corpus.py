@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from regal_jax.cli.progress import progress_bars
+
 __all__ = ["add_corpus"]
 
 INTERRUPTED = 130
@@ -40,7 +42,7 @@ def _build(args: argparse.Namespace) -> int:
         min_ops=args.min_ops,
         max_ops=args.max_ops,
         retry_failures=args.retry_failures,
-        progress=_progress(args),
+        progress=progress_bars(quiet=args.quiet),
     )
     if not args.quiet:
         print(describe(document))
@@ -65,7 +67,9 @@ def _check(args: argparse.Namespace) -> int:
     from regal_jax.api import check_corpus
     from regal_jax.datasets.corpus import corpus_records
 
-    failures = check_corpus(args.folder, evaluations=args.evaluations, progress=_progress(args))
+    failures = check_corpus(
+        args.folder, evaluations=args.evaluations, progress=progress_bars(quiet=args.quiet)
+    )
     for path, line in sorted(failures.items()):
         print(f"regal-jax corpus: {path}: {line}", file=sys.stderr)
     print(f"{len(corpus_records(args.folder)) - len(failures):,} graphs hold, {len(failures):,} do not")
@@ -81,7 +85,7 @@ def _card(args: argparse.Namespace) -> int:
     check_writable(args.out, args.figure)
     if args.figure is not None and pathlib.Path(args.figure).suffix[1:].lower() not in picture_formats():
         raise ConfigError(f"cannot draw {args.figure!r}: use a name that ends in .png, .pdf or .svg")
-    facts = card_facts(args.folder, progress=_progress(args))
+    facts = card_facts(args.folder, progress=progress_bars(quiet=args.quiet))
     address = None
     if args.figure is not None:
         groups: dict[str, list[Any]] = {}
@@ -108,7 +112,7 @@ def _sample(args: argparse.Namespace) -> int:
         graphs=args.graphs,
         max_bytes=int(min(most, 2**62)),
         max_ops=args.max_ops,
-        progress=_progress(args),
+        progress=progress_bars(quiet=args.quiet),
     )
     if not args.quiet:
         size = sum(path.stat().st_size for path in pathlib.Path(args.out).rglob("*") if path.is_file())
@@ -132,14 +136,6 @@ def _splits(args: argparse.Namespace) -> int:
             f"{args.out}: {families.total()} families of {document['distinct']:,} distinct graphs: {listed}"
         )
     return 0
-
-
-def _progress(args: argparse.Namespace) -> Callable[..., Any] | None:
-    if args.quiet or not sys.stderr.isatty():
-        return None
-    from tqdm import tqdm
-
-    return tqdm
 
 
 def _names(text: str) -> list[str]:

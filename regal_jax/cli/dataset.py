@@ -2,11 +2,11 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
+from regal_jax.cli.progress import progress_bars
 from regal_jax.cores import available_cores
 
 if TYPE_CHECKING:
@@ -90,17 +90,16 @@ def _build(args: argparse.Namespace) -> int:
     from regal_jax.datasets import build_set
 
     keep = _filter(args)
-    with _Bars(not args.quiet and sys.stderr.isatty()) as bars:
-        manifest = build_set(
-            args.out,
-            sizes={"train": args.train, "validation": args.validation, "test": args.test},
-            seed=args.seed,
-            keep=keep,
-            filter_settings=None if keep is None else keep.as_document(),
-            jobs=args.jobs,
-            archive=args.archive,
-            progress=bars.follow,
-        )
+    manifest = build_set(
+        args.out,
+        sizes={"train": args.train, "validation": args.validation, "test": args.test},
+        seed=args.seed,
+        keep=keep,
+        filter_settings=None if keep is None else keep.as_document(),
+        jobs=args.jobs,
+        archive=args.archive,
+        progress=progress_bars(quiet=args.quiet),
+    )
     if not args.quiet:
         print("\n".join(_summary(manifest)))
         print(f"saved to {args.out}")
@@ -127,33 +126,6 @@ def _filter(args: argparse.Namespace) -> Any:
     return RoomForImprovement(**limits)
 
 
-class _Bars:
-    """A progress bar for each stage of a build."""
-
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
-        self._stage = ""
-        self._bar: Any = None
-
-    def __enter__(self) -> "_Bars":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def follow(self, stage: str, done: int, total: int) -> None:
-        if not self._enabled:
-            return
-        if stage != self._stage:
-            from tqdm import tqdm
-
-            self.__exit__()
-            self._stage = stage
-            self._bar = tqdm(total=total, initial=done, unit="graph", desc=stage, dynamic_ncols=True)
-        self._bar.update(done - self._bar.n)
-
-
 def _summary(manifest: dict[str, Any]) -> list[str]:
     lines = [", ".join(f"{size} {split}" for split, size in manifest["splits"].items() if size)]
     width = max(map(len, manifest["candidates"]))
@@ -167,9 +139,7 @@ def _summary(manifest: dict[str, Any]) -> list[str]:
 def _show(args: argparse.Namespace) -> int:
     from regal_jax.datasets import read_set
 
-    bars = _Bars(sys.stderr.isatty())
-    with bars:
-        found = read_set(args.path, progress=lambda done: bars.follow("reading", done, 0))
+    found = read_set(args.path, progress=progress_bars())
     splits: dict[str, list[ComputationGraph]] = {}
     for split, graph in zip(found.splits, found.graphs, strict=True):
         splits.setdefault(split, []).append(graph)

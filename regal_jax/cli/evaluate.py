@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
+from regal_jax.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from regal_jax.cli.parser import OneLineParser
@@ -179,7 +180,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         config = _config(args)
         machine.use_all_cores()
         machine.use_compilation_cache()
-        outcome = run_evaluation(config, args.out, progress=_progress(args))
+        outcome = run_evaluation(config, args.out, progress=progress_bars(quiet=args.quiet))
         finished = outcome.finished
         if not args.quiet:
             print(f"{outcome.made:,} results added to {args.out}, {outcome.found:,} were there")
@@ -233,16 +234,6 @@ def _by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     return groups
 
 
-def _progress(args: argparse.Namespace) -> Callable[..., Any] | None:
-    if args.quiet or not sys.stderr.isatty():
-        return None
-    import functools
-
-    from tqdm import tqdm
-
-    return functools.partial(tqdm, dynamic_ncols=True)
-
-
 def _tune(args: argparse.Namespace) -> int:
     from regal_jax.cli.sources import check_writable
     from regal_jax.evaluation.graphs import evaluation_graphs
@@ -261,7 +252,7 @@ def _tune(args: argparse.Namespace) -> int:
         grid={**DEFAULT_GRID, **dict(args.grid or ())},
         key=args.seed,
         results=f"{args.out}.points.jsonl",
-        progress=_progress(args),
+        progress=progress_bars(quiet=args.quiet),
     )
     best.save(args.out)
     if not args.quiet:

@@ -65,7 +65,7 @@ def build_set(
     batch: int | None = None,
     jobs: int = 1,
     archive: bool = False,
-    progress: Callable[[str, int, int], object] | None = None,
+    progress: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
     """Builds the set in ``root``, or goes on with one that was begun there with the same settings.
 
@@ -84,7 +84,8 @@ def build_set(
       batch: Candidates that ``keep`` sees at once; 64, fewer for a small set, by default.
       jobs: Processes.
       archive: Write ``SPLIT.tar.gz`` rather than a folder of files.
-      progress: Called with a stage, graphs done, and all graphs.
+      progress: Makes a progress bar, with the arguments of `tqdm.tqdm`, for each of two stages; none by
+        default.
 
     Returns:
       The manifest: settings, how many candidates of each kind were drawn and kept, and the members.
@@ -104,13 +105,14 @@ def build_set(
         "filter": None if keep is None else dict(filter_settings or {}),
         "archive": archive,
     }
-    say = progress or (lambda *_: None)
     with _one_line_errors(root):
         found = open_manifest(root, settings)
         choices = (
-            found if found is not None else _choose_all(root, sizes, seed, recipe, keep, batch, jobs, say)
+            found
+            if found is not None
+            else _choose_all(root, sizes, seed, recipe, keep, batch, jobs, progress)
         )
-        _write_all(root, choices, seed, recipe, jobs, archive, say)
+        _write_all(root, choices, seed, recipe, jobs, archive, progress)
         document = finish_manifest(root, settings, choices)
         _clean(root)
     return document
@@ -148,7 +150,7 @@ def _choose_all(
     keep: Keep | None,
     batch: int,
     jobs: int,
-    say: Callable[[str, int, int], object],
+    progress: Callable[..., Any] | None,
 ) -> list[Choice]:
     folder = root / _WORK
     folder.mkdir(exist_ok=True)
@@ -164,11 +166,10 @@ def _choose_all(
                 tasks.append(task)
             else:
                 choices += done
-    total = sum(sizes.values())
-    say("choosing", len(choices), total)
-    for _, chosen in run_tasks(_choose_block, tasks, jobs):
-        choices += chosen
-        say("choosing", len(choices), total)
+    with _bar(progress, "choosing", sum(sizes.values()), len(choices)) as advance:
+        for _, chosen in run_tasks(_choose_block, tasks, jobs):
+            choices += chosen
+            advance(len(chosen))
 
     def again(choice: Choice, taken: Collection[str]) -> Choice:
         settings = {"keep": keep, "batch": batch, "taken": taken, "first": choice}
@@ -195,30 +196,40 @@ def _write_all(
     recipe: Recipe,
     jobs: int,
     archive: bool,
-    say: Callable[[str, int, int], object],
+    progress: Callable[..., Any] | None,
 ) -> None:
-    done = 0
-    for split in SPLITS:
-        members = [c for c in choices if c.split == split]
-        target = root / f"{split}.tar.gz"
-        if not members or (archive and target.exists()):
-            done += len(members)
-            continue
-        folder = root / _WORK / split if archive else root / split
-        folder.mkdir(parents=True, exist_ok=True)
-        there = {entry.name for entry in os.scandir(folder)}
-        missing = [c for c in members if _file_name(c) not in there]
-        done += len(members) - len(missing)
-        tasks = [
-            _Task(str(folder), split, i, i + _BLOCK, recipe, seed, choices=tuple(missing[i : i + _BLOCK]))
-            for i in range(0, len(missing), _BLOCK)
-        ]
-        say("writing", done, len(choices))
-        for task, _ in run_tasks(_write_block, tasks, jobs):
-            done += len(task.choices)
-            say("writing", done, len(choices))
-        if archive:
-            pack(folder, sorted(_file_name(c) for c in members), target, prefix=split)
+    with _bar(progress, "writing", len(choices), 0) as advance:
+        for split in SPLITS:
+            members = [c for c in choices if c.split == split]
+            target = root / f"{split}.tar.gz"
+            if not members or (archive and target.exists()):
+                advance(len(members))
+                continue
+            folder = root / _WORK / split if archive else root / split
+            folder.mkdir(parents=True, exist_ok=True)
+            there = {entry.name for entry in os.scandir(folder)}
+            missing = [c for c in members if _file_name(c) not in there]
+            advance(len(members) - len(missing))
+            tasks = [
+                _Task(str(folder), split, i, i + _BLOCK, recipe, seed, choices=tuple(missing[i : i + _BLOCK]))
+                for i in range(0, len(missing), _BLOCK)
+            ]
+            for task, _ in run_tasks(_write_block, tasks, jobs):
+                advance(len(task.choices))
+            if archive:
+                pack(folder, sorted(_file_name(c) for c in members), target, prefix=split)
+
+
+@contextlib.contextmanager
+def _bar(
+    progress: Callable[..., Any] | None, stage: str, total: int, done: int
+) -> Iterator[Callable[[int], object]]:
+    """What is called with the number of graphs that are done in addition."""
+    if progress is None:
+        yield lambda _: None
+        return
+    with contextlib.closing(progress(total=total, initial=done, unit="graph", desc=stage)) as bar:
+        yield bar.update
 
 
 def _file_name(choice: Choice) -> str:

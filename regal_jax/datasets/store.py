@@ -8,7 +8,7 @@ import tarfile
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from regal_jax.datasets.manifest import MANIFEST
 from regal_jax.errors import FormatError, GraphError
@@ -65,7 +65,7 @@ class GraphSet:
         return [pathlib.PurePosixPath(name).parent.name for name in self.names]
 
 
-def read_set(path: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> GraphSet:
+def read_set(path: str | os.PathLike[str], *, progress: Callable[..., Any] | None = None) -> GraphSet:
     """All graphs of a folder (and the folders and archives in it), an archive, or a single file.
 
     Files that cannot be read are skipped, with a warning for each of the first 20 and one for the rest.
@@ -73,13 +73,14 @@ def read_set(path: str | os.PathLike[str], *, progress: Callable[[int], object] 
     Args:
       path: A folder, a ``.tar``, ``.tar.gz`` or ``.tgz``, or a graph's file. In archives ``.pbtxt``, ``.stg``
         and our own ``.json`` are read.
-      progress: Called with the number of files read.
+      progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
 
     Raises:
       FormatError: Nothing there, no graph in it, or not one that can be read.
     """
     names, graphs, broken = [], [], []
-    for count, entry in enumerate(iterate_set(path), 1):
+    entries = iterate_set(path)
+    for entry in entries if progress is None else progress(entries, unit="file", desc="reading"):
         if entry.graph is None:
             broken.append(entry.error or entry.name)
             if len(broken) <= _WARNINGS:
@@ -87,8 +88,6 @@ def read_set(path: str | os.PathLike[str], *, progress: Callable[[int], object] 
         else:
             names.append(entry.name)
             graphs.append(entry.graph)
-        if progress is not None:
-            progress(count)
     if len(broken) > _WARNINGS:
         warnings.warn(
             f"{os.fspath(path)}: {len(broken)} broken files skipped in all", UserWarning, stacklevel=2

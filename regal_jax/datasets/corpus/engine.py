@@ -85,7 +85,7 @@ class Engine:
           OSError: The same, of the lists.
         """
         total = sum(len(specs) for _, specs in tasks)
-        bar = self.progress(total=total, unit="graph", dynamic_ncols=True) if self.progress else None
+        bar = self.progress(total=total, unit="graph") if self.progress else None
         tally = _Tally(bar, {record["topology_hash"] for record in self.index.read()})
         with contextlib.closing(bar) if bar is not None else contextlib.nullcontext():
             for source, specs in tasks:
