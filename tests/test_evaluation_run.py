@@ -134,6 +134,32 @@ def test_nothing_is_run_twice_and_settings_add_what_is_missing(tmp_path, monkeyp
     assert [row.title for row in report(tmp_path / "out").comparison.rows] == ["BRKGA 60"]
 
 
+def test_methods_take_turns_and_the_curves_come_last(folder, tmp_path, monkeypatch):
+    """Else the first one would meet a machine that is not what it will be later."""
+    calls = []
+
+    def timed(self, job, graphs):
+        calls.append((job.role, job.name, job.seed, tuple(graph.name for graph in graphs)))
+        return method(graphs, self._config.cluster)
+
+    method = make_method("critical-path")
+    monkeypatch.setattr(run_module._Run, "_timed", timed)
+    monkeypatch.setattr(run_module, "_fields", lambda job, graphs, results: [{"value": 1.0}] * len(graphs))
+    config = EvaluationConfig(
+        **{**TWO, "limits": (80,), "other_seed": 9}, methods=("brkga", "critical-path"), seeds=(0, 1), chunk=2
+    )
+    assert run_evaluation(config, tmp_path / "out").finished
+    names = tuple(graph.name for graph in evaluation_graphs(config))
+    first, second = names[:2], names[2:]
+    alone = [("table", "critical-path", 0, (name,)) for name in first]
+    assert calls == [
+        ("table", "brkga", 0, first), ("table", "brkga", 1, first), *alone, ("other-seed", "brkga", 9, first),
+        ("table", "brkga", 1, second), ("table", "critical-path", 0, second),
+        ("other-seed", "brkga", 9, second), ("table", "brkga", 0, second),
+        ("curve", "brkga", 0, first), ("curve", "brkga", 0, second),
+    ]  # fmt: skip
+
+
 def test_a_killed_run_goes_on(folder, tmp_path):
     arguments = ["evaluate", "--graphs", "set", "--evaluations", "200", "--limits", "none", "--seeds"]
     arguments += [
