@@ -144,7 +144,7 @@ def test_methods_take_turns_and_the_curves_come_last(folder, tmp_path, monkeypat
 
     method = make_method("critical-path")
     monkeypatch.setattr(run_module._Run, "_timed", timed)
-    monkeypatch.setattr(run_module, "_fields", lambda job, graphs, results: [{"value": 1.0}] * len(graphs))
+    monkeypatch.setattr(run_module, "_fields", lambda job, results: [{"value": 1.0}] * len(results.plans))
     config = EvaluationConfig(
         **{**TWO, "limits": (80,), "other_seed": 9}, methods=("brkga", "critical-path"), seeds=(0, 1), chunk=2
     )

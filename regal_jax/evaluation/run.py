@@ -148,7 +148,7 @@ class _Run:
     def _chunk(self, job: Job, graphs: Sequence[ComputationGraph]) -> list[dict[str, Any]]:
         """A record's fields for each graph."""
         try:
-            return _fields(job, graphs, self._timed(job, graphs))
+            return _fields(job, self._timed(job, graphs))
         except (ConfigError, ClusterError, GraphError) as error:
             if len(graphs) == 1:
                 return [{"error": _one_line(error)}]
@@ -185,18 +185,18 @@ def _chunks(graphs: Sequence[ComputationGraph], size: int) -> list[list[Computat
     return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
 
 
-def _fields(job: Job, graphs: Sequence[ComputationGraph], results: Results) -> list[dict[str, Any]]:
+def _fields(job: Job, results: Results) -> list[dict[str, Any]]:
     made = []
-    for row, graph in enumerate(graphs):
+    for row, plan in enumerate(results.plans):
         fields: dict[str, Any] = {
             "value": float(results.value[row]),
             "overflow": float(results.overflow[row]),
             "evaluations": int(results.evaluations[row]),
             "seconds": float(np.round(results.seconds[row], 6)),
         }
-        if job.guide is not None:
-            fields["action_entropy"] = round(job.guide.entropies[graph.content_hash], 6)
-        if job.role == "curve":
-            fields["history"] = results.plans[row].provenance["history"]
+        for name, wanted in (("action_entropy", job.guided), ("history", job.role == "curve")):
+            # A plan of a search that was interrupted may have neither, and is not kept.
+            if wanted and name in plan.provenance:
+                fields[name] = plan.provenance[name]
         made.append(fields)
     return made
