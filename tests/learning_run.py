@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 
+import jax
 from learning_cases import one_device, tiny_config
 
 from regal_jax.learning import reference
@@ -62,6 +63,10 @@ def in_save(step):
 
 
 def main(folder, where=None):
+    # As in conftest.py: under other settings, the programs that the tests have compiled would be others.
+    jax.config.update("jax_num_cpu_devices", 4)
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
     what, _, number = (where or "").partition(":")
     if what == "references":
         in_references(int(number))

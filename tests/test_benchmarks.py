@@ -412,5 +412,5 @@ def test_smoke(tmp_path):
     assert memory["process peak"]["values"][0] > memory["process before"]["values"][0] > 2**20
     assert list(traces.rglob("*.xplane.pb"))
     assert load(out).records[0].name == "throughput/er-12"
-    command("plot", out, "--out", figure)
+    assert main(["plot", str(out), "--out", str(figure)]) == 0
     assert figure.read_bytes().startswith(b"\x89PNG")

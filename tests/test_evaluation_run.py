@@ -60,7 +60,7 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
         **{**TWO, "limits": (40, 80, 160), "other_seed": 9}, methods=("brkga", "critical-path"),
         policies={"regal": "policy2.safetensors", "mine": "policy2.safetensors", "gas": "policy3.safetensors",
                   "idrs": "none.safetensors"},
-        options={**OPTIONS, "mine": {"config": SEARCH}}, seeds=(0, 1), chunk=2,
+        options={**OPTIONS, "mine": {"config": SEARCH}}, seeds=(0, 1),
     )  # fmt: skip
     outcome = run_evaluation(config, tmp_path / "out")
     assert outcome.finished
@@ -109,29 +109,54 @@ def check_curve(records, exact, hashes):
         np.testing.assert_allclose(history["best"][-1], curve[graph]["value"], rtol=1e-6)
 
 
-def test_nothing_is_run_twice_and_settings_add_what_is_missing(tmp_path, monkeypatch):
-    calls = []
-    chunk = run_module._Run._timed
+@pytest.fixture
+def ran(monkeypatch):
+    """What would have been run: a heuristic stands in for every method."""
+    calls, heuristic = [], make_method("critical-path")
 
-    def counted(self, job, graphs):
-        calls.append((job.name, job.seed, len(graphs)))
-        return chunk(self, job, graphs)
+    def timed(self, job, graphs):
+        calls.append((job, graphs))
+        return heuristic(graphs, self._config.cluster)
 
-    monkeypatch.setattr(run_module._Run, "_timed", counted)
+    monkeypatch.setattr(run_module._Run, "_timed", timed)
+    return calls
+
+
+def test_nothing_is_run_twice_and_settings_add_what_is_missing(tmp_path, ran):
+    def calls():
+        return [(job.name, job.seed, len(graphs)) for job, graphs in ran]
+
     config = {**TWO, "methods": ("brkga",), "options": OPTIONS}
     first = run_evaluation(EvaluationConfig(**config, limit=2), tmp_path / "out")
-    assert (first.made, first.found, calls) == (2, 0, [("brkga", 0, 2)])
+    assert (first.made, first.found, calls()) == (2, 0, [("brkga", 0, 2)])
     assert run_evaluation(EvaluationConfig(**config, limit=2), tmp_path / "out").made == 0
-    assert len(calls) == 1
+    assert len(ran) == 1
     more = EvaluationConfig(**{**config, "methods": ("critical-path", "brkga"), "seeds": (0, 1)})
     outcome = run_evaluation(more, tmp_path / "out")
     assert (outcome.made, outcome.found) == (1 + 3 + 3, 2)
-    assert calls[1:] == [("brkga", 0, 1), ("brkga", 1, 3), *[("critical-path", 0, 1)] * 3]
+    assert calls()[1:] == [("brkga", 0, 1), ("brkga", 1, 3), *[("critical-path", 0, 1)] * 3]
     # Another budget shares nothing; the old results stay.
     other = run_evaluation(EvaluationConfig(**{**config, "evaluations": 60}), tmp_path / "out")
     assert (other.made, other.found) == (3, 0)
     assert len(lines(tmp_path / "out")) == 9 + 3
     assert [row.title for row in report(tmp_path / "out").comparison.rows] == ["BRKGA 60"]
+
+
+def test_methods_take_turns_and_the_curves_come_last(tmp_path, ran):
+    """Else the first one would meet a machine that is not what it will be later."""
+    config = EvaluationConfig(
+        **{**TWO, "limits": (80,), "other_seed": 9}, methods=("brkga", "critical-path"), seeds=(0, 1), chunk=2
+    )
+    assert run_evaluation(config, tmp_path / "out").finished
+    names = [graph.name for graph in evaluation_graphs(config)]
+    first, second = names[:2], names[2:]
+    alone = [("table", "critical-path", 0, [name]) for name in first]
+    assert [(job.role, job.name, job.seed, [graph.name for graph in graphs]) for job, graphs in ran] == [
+        ("table", "brkga", 0, first), ("table", "brkga", 1, first), *alone, ("other-seed", "brkga", 9, first),
+        ("table", "brkga", 1, second), ("table", "critical-path", 0, second),
+        ("other-seed", "brkga", 9, second), ("table", "brkga", 0, second),
+        ("curve", "brkga", 0, first), ("curve", "brkga", 0, second),
+    ]  # fmt: skip
 
 
 def test_a_killed_run_goes_on(folder, tmp_path):

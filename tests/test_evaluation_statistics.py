@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from regal_jax.errors import FormatError
 from regal_jax.evaluation import bootstrap, geometric_gap, improvement, report
-from regal_jax.evaluation.guides import placement_entropy
 from regal_jax.evaluation.paper import DATASETS, PAPER
 from regal_jax.evaluation.rounds import best_validation
+from regal_jax.policies import placement_entropy
 
 MANY = st.lists(st.floats(-5, 5, width=32), min_size=2, max_size=30)
 
@@ -186,8 +186,9 @@ def test_the_table_is_what_one_computes_by_hand(made):
     assert float(regal["matched_pairs"]) == 0.75
     assert float(regal["feasible"]) == 0.75
     assert float(regal["seconds_per_graph"]) == 3
-    # 15 seconds instead of 4 x 0.5.
-    assert float(regal["overhead"]) == pytest.approx(15 / 2 - 1)
+    # 1, 2, 4 and 8 seconds instead of 0.5 each.
+    assert float(regal["overhead"]) == pytest.approx((2 * 4 * 8 * 16) ** 0.25 - 1)
+    assert 1 <= float(regal["overhead_low"]) < float(regal["overhead"]) < float(regal["overhead_high"]) <= 15
     assert (regal["best_graph"], float(regal["best_improvement"])) == ("graph-d", 1)
     assert (regal["worst_graph"], float(regal["worst_improvement"])) == ("graph-c", -1)
     exact = rows["CP-SAT"]
@@ -249,6 +250,26 @@ def test_a_difference_below_the_tolerance_is_a_tie(tmp_path):
     rows = {row.name: row for row in report(tmp_path / "out").comparison.rows}
     assert (rows["x"].matched, rows["y"].matched) == (1, 0)
     assert rows["x"].matched_pairs is None
+
+
+def test_graphs_that_shared_their_time_are_one_measurement_of_the_overhead(tmp_path):
+    jobs = [job("brkga", "table", 0), job("x", "table", 0), job("y", "table", 0)]
+    times = {"brkga": (1.0, 1.0, 1.0, 2.0), "x": (2.0, 2.0, 2.0, 1.0)}
+    results = {
+        key: cell
+        for name, seconds in times.items()
+        for key, cell in column(f"{name}/table/0", [{"value": 9.0, "seconds": s} for s in seconds]).items()
+    }
+    # Without any time, as a clock may say of a very small graph.
+    results |= column("y/table/0", [{"value": 9.0, "seconds": 0.0}] * 4)
+    write(tmp_path / "out", jobs, results)
+    report(tmp_path / "out")
+    rows = rows_of(tmp_path / "out")
+    # Twice as long for the chunk of three, half as long for the other: none, whatever their sizes.
+    assert float(rows["X"]["overhead"]) == pytest.approx(0, abs=1e-12)
+    assert -0.5 <= float(rows["X"]["overhead_low"]) < 0 < float(rows["X"]["overhead_high"]) <= 1
+    assert rows["Y"]["overhead"] == rows["Y"]["overhead_low"] == ""
+    assert [float(rows["BRKGA"][f"overhead{end}"]) for end in ("", "_low", "_high")] == [0, 0, 0]
 
 
 def test_an_unfinished_run_is_reported_as_far_as_it_got(tmp_path):

@@ -19,7 +19,7 @@ from regal_jax.importers import save_graph
 from regal_jax.learning import DataConfig, TaskConfig, load_graphs, noisy_copies, reference, training_graphs
 from regal_jax.learning.record import Record
 from regal_jax.learning.reference import with_references
-from regal_jax.plan import contract
+from regal_jax.plan import Objective, contract
 from regal_jax.search import Stopping
 from regal_jax.solve import keys_of, solve
 
@@ -47,12 +47,13 @@ def test_a_folder_of_files(folder):
     graphs = load_graphs(folder, "train")
     assert sorted(graph.num_ops for graph in graphs) == [20, 30, 40]
     assert [graph.num_ops for graph in load_graphs(folder, "train", max_ops=30)] == [20, 30]
-    contracted = load_graphs(folder, "train", contracted=True)
+    where = (TWO, Objective.MAKESPAN)
+    contracted = load_graphs(folder, "train", contracted_for=where)
     assert hashes(contracted) == hashes(contract(graph).graph for graph in graphs)
     assert sum(graph.num_ops for graph in contracted) < 90
     # After contraction, not before.
     most = min(graph.num_ops for graph in contracted)
-    assert len(load_graphs(folder, "train", contracted=True, max_ops=most)) == 1
+    assert len(load_graphs(folder, "train", contracted_for=where, max_ops=most)) == 1
 
 
 def test_what_is_no_set(folder, tmp_path):

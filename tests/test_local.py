@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from regal_jax.errors import ConfigError
 from regal_jax.search import (
@@ -65,6 +66,19 @@ def accepted(config, evaluations):
     run(searcher, Inputs(problem(1), params, jax.random.split(jax.random.key(0), 1)), Stopping(evaluations))
     jax.effects_barrier()
     return np.array(seen)
+
+
+@pytest.mark.parametrize("config", [AnnealingConfig(chains=3), AnnealingConfig(restart_after=5)])
+def test_device_count_changes_nothing(config):
+    one, two = (
+        search(batch=4, config=config, mesh=Mesh(np.array(jax.devices()[:count]), ("graphs",)))
+        for count in (1, 2)
+    )
+    np.testing.assert_array_equal(one.genes, two.genes)
+    np.testing.assert_array_equal(one.history_fitness, two.history_fitness)
+    np.testing.assert_array_equal(one.evaluations, two.evaluations)
+    np.testing.assert_array_equal(search(batch=4, config=config).genes, two.genes)
+    assert len(np.unique(two.fitness)) > 1
 
 
 def test_local_search_never_goes_up_and_annealing_does_while_it_is_hot():

@@ -5,23 +5,25 @@ import json
 
 import numpy as np
 import pytest
+from flax import nnx
 
-from regal_jax import BrkgaConfig, Cluster, GraphBuilder
+from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize_many
 from regal_jax.datasets import generate
-from regal_jax.encoding import uniform_proposal
+from regal_jax.encoding import quantile_table, uniform_proposal
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.heuristics import heuristic_plans, run_heuristic
-from regal_jax.methods import METHODS, Guided, Results, Searched, TunedConfig, make_method, tune
+from regal_jax.methods import METHODS, Results, Searched, TunedConfig, make_method, tune
 from regal_jax.methods import tuning as tuning_module
+from regal_jax.policies import Policy, PolicyConfig
 
 TWO = Cluster.uniform(2)
 POLICIES = ("regal", "gas", "idrs")
 SETTINGS = BrkgaConfig(population=20, elites=4, mutants=3)
 
 
-def uniform(problem, graphs, clusters, keys):
-    assert problem.num_graphs == len(graphs) == len(clusters) == len(keys)
-    return uniform_proposal(problem)
+@pytest.fixture(scope="module")
+def policy():
+    return Policy(PolicyConfig(rounds=0, width=4), rngs=nnx.Rngs(0))
 
 
 def one_op():
@@ -32,7 +34,8 @@ def one_op():
 
 @pytest.fixture(scope="module")
 def graphs():
-    return [one_op(), generate("chain", 3, seed=0), generate("erdos-renyi", 12, seed=1)]
+    """Two of them share a bucket: each bucket is compiled for every search."""
+    return [one_op(), generate("erdos-renyi", 10, seed=1), generate("erdos-renyi", 12, seed=1)]
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +45,17 @@ def tuned(tmp_path_factory):
     return path
 
 
-def options_of(name, tuned):
+def options_of(name, tuned, policy):
     if name == "tuned-brkga":
         return {"file": tuned}
     if name in POLICIES:
-        return {"proposal": uniform}
+        return {"policy": policy}
     return {"time_limit": 2.0, "workers": 1} if name == "cp-sat" else {}
 
 
 @pytest.mark.parametrize("name", list(METHODS))
-def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned):
-    method = make_method(name, **options_of(name, tuned))
+def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned, policy):
+    method = make_method(name, **options_of(name, tuned, policy))
     results = method(graphs, TWO, evaluations=130, key=3)
     assert method.name
     assert len(results.plans) == len(graphs)
@@ -70,8 +73,8 @@ def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "cp-sat"])
-def test_no_graphs(name, tuned):
-    results = make_method(name, **options_of(name, tuned))([], TWO)
+def test_no_graphs(name, tuned, policy):
+    results = make_method(name, **options_of(name, tuned, policy))([], TWO)
     assert results.value.shape == results.seconds.shape == results.feasible.shape == (0,)
 
 
@@ -83,20 +86,44 @@ def test_only_auto_begins_from_heuristics(graphs):
     assert plan.sort_key <= min(p.sort_key for p in heuristic_plans(graphs[2], TWO))
 
 
-def test_a_policy_that_knows_nothing_is_plain_brkga(graphs):
-    guided = make_method("regal", proposal=uniform, config=SETTINGS)(graphs, TWO, evaluations=200, key=4)
-    plain = make_method("brkga", config=SETTINGS)(graphs, TWO, evaluations=200, key=4)
-    np.testing.assert_array_equal(guided.value, plain.value)
-    np.testing.assert_array_equal(guided.evaluations, plain.evaluations)
-    for a, b in zip(guided.plans, plain.plans, strict=True):
+def same_plans(results, plans):
+    for a, b in zip(results.plans, plans, strict=True):
+        np.testing.assert_array_equal(a.placement, b.placement)
         np.testing.assert_array_equal(a.timeline.op, b.timeline.op)
-    assert guided.plans[0].provenance["method"] == "REGAL"
+        assert a.provenance["evaluations"] == b.provenance["evaluations"]
+        assert a.provenance["history"] == b.provenance["history"]
 
 
-def test_a_policy_is_asked_and_followed(graphs):
-    def one_device(problem, graphs, clusters, keys):
-        from regal_jax.encoding import quantile_table
+def test_a_guided_method_is_the_search_that_users_have(graphs, policy):
+    graphs, options = graphs[1:], {"policy": policy, "config": SETTINGS}
+    guided = make_method("regal", **options)(graphs, TWO, evaluations=200, key=4)
+    plans = optimize_many(graphs, TWO, **options, evaluations=200, key=4, warm_start=False, progress=False)
+    same_plans(guided, plans)
+    assert [p.provenance["action_entropy"] for p in guided.plans] == [
+        p.provenance["action_entropy"] for p in plans
+    ]
 
+
+def test_a_policy_that_knows_nothing_is_plain_brkga(graphs, policy, monkeypatch):
+    def uniform(policy, graphs, clusters, problem, keys):
+        assert problem.num_graphs == len(graphs) == len(clusters) == len(keys)
+        return uniform_proposal(problem)
+
+    monkeypatch.setattr("regal_jax.solve.propose.propose", uniform)
+    graphs = graphs[1:]
+    guided = make_method("regal", policy=policy, config=SETTINGS)(graphs, TWO, evaluations=200, key=4)
+    same_plans(guided, make_method("brkga", config=SETTINGS)(graphs, TWO, evaluations=200, key=4).plans)
+    assert [plan.provenance["action_entropy"] for plan in guided.plans] == [0] * 2
+
+
+def test_idrs_draws_every_candidate_as_random_search_does(policy):
+    idrs, random = make_method("idrs", policy=policy), make_method("random-search")
+    assert idrs.config == random.config
+    assert (idrs.config.elites, idrs.config.mutants) == (0, idrs.config.population)
+
+
+def test_a_policy_is_asked_and_followed(graphs, policy, monkeypatch):
+    def one_device(policy, graphs, clusters, problem, keys):
         proposal = uniform_proposal(problem)
         table = quantile_table([1.0, 1000.0, 1.0], [1.0, 1.0, 1000.0])
         index = proposal.index.at[..., 0].set(1).at[..., 1].set(2)
@@ -104,9 +131,17 @@ def test_a_policy_is_asked_and_followed(graphs):
             proposal, table=np.broadcast_to(table, (problem.num_graphs, *table.shape)), index=index
         )
 
-    results = make_method("gas", proposal=one_device)(graphs, TWO, evaluations=10)
+    monkeypatch.setattr("regal_jax.solve.propose.propose", one_device)
+    results = make_method("gas", policy=policy)(graphs, TWO, evaluations=10)
     for plan in results.plans:
         assert (plan.placement == 0).all()
+        # Half of the affinities have one distribution and half the other.
+        assert plan.provenance["action_entropy"] == pytest.approx(np.log(2), abs=1e-6)
+
+
+def test_a_policy_guides_no_walk(graphs, policy):
+    with pytest.raises(ConfigError, match="policy: guides brkga and auto, not annealing"):
+        make_method("regal", policy=policy, method="annealing")(graphs, TWO, evaluations=10)
 
 
 def test_a_budget_of_its_own(graphs):
@@ -119,8 +154,6 @@ def test_a_budget_of_its_own(graphs):
 def test_twice_changes_no_result(graphs):
     once, twice = (Searched("x", "annealing", twice=t)(graphs, TWO, evaluations=50) for t in (False, True))
     np.testing.assert_array_equal(once.value, twice.value)
-    guided = (Guided("x", uniform, SETTINGS, twice=t)(graphs, TWO, evaluations=50) for t in (False, True))
-    np.testing.assert_array_equal(*(results.value for results in guided))
 
 
 def test_infeasible_graphs_come_last(graphs):
@@ -138,17 +171,18 @@ def test_unknown_names_and_options():
     for name in ("magic", "brkga-0k", "brkga-k", "BRKGA"):
         with pytest.raises(ConfigError, match=f"method: unknown '{name}'; use one of gp-dfs"):
             make_method(name)
-    with pytest.raises(ConfigError, match=r"method regal: .*proposal"):
-        make_method("regal")
+    for name in POLICIES:
+        with pytest.raises(ConfigError, match=rf"method {name}: .*policy"):
+            make_method(name)
     with pytest.raises(ConfigError, match=r"method tuned-brkga: .*file"):
         make_method("tuned-brkga")
     with pytest.raises(ConfigError, match=r"method gp-dfs: .*time_limit"):
         make_method("gp-dfs", time_limit=3)
 
 
-def test_bad_problems_are_refused(graphs):
+def test_bad_problems_are_refused(graphs, policy):
     for name in ("gp-dfs", "brkga", "regal"):
-        method = make_method(name, **options_of(name, None))
+        method = make_method(name, **options_of(name, None, policy))
         with pytest.raises(ConfigError, match="clusters: 1 for 3 graphs"):
             method(graphs, [TWO])
         with pytest.raises(ConfigError, match="give a ComputationGraph"):

@@ -127,6 +127,7 @@ class Call:
         """Finds the plans of one batch; tells whether Ctrl-C ended that."""
         settings = self._settings
         keys = graph_keys(settings.key, batch.graphs)
+        proposal = self._proposal(batch, keys)
         target = None if settings.target is None else batch.relative(settings.target, settings.objective)
         # Search and replays together: genes that nobody has replayed yet are no plans.
         with first_interrupt_waits() as interrupted:
@@ -136,13 +137,13 @@ class Call:
                 Stopping(settings.evaluations, stall=settings.stall, target=target, seconds=left),
                 settings.parts,
                 objective=settings.objective,
-                proposal=self._proposal(batch, keys),
+                proposal=proposal,
                 warm=batch.warm,
                 callback=bar.follow(len(batch.members), settings.evaluations),
                 mesh=batch.mesh,
             )
             for row, member in enumerate(batch.members):
-                self._done(member, searched_plan(batch, row, result, settings))
+                self._done(member, searched_plan(batch, row, result, settings, proposal))
         return interrupted() or Status.INTERRUPTED in result.status
 
     def _proposal(self, batch: Batch, keys: jax.Array) -> Proposal | None:

@@ -12,7 +12,7 @@ from regal_jax.api.call import Call
 from regal_jax.api.settings import Settings, check_pairs, each
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.plan import Objective, Plan
+from regal_jax.plan import Objective, Plan, contract_for
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def optimize(
       target: Stop when the objective is this small.
       stall: Stop after so many evaluations without improvement.
       time_limit: Stop after so many seconds, compilation included. Results then depend on the machine.
+        Annealing cools with the budget of evaluations: one that the time does not suffice for leaves it hot.
       progress: Show a progress bar.
 
     Returns:
@@ -186,7 +187,7 @@ def _optimize(
     check_pairs(graphs, clusters)
     began = time.monotonic()
     pairs = list(zip(graphs, clusters, strict=True))
-    made = [settings.contraction(*pair) for pair in pairs] if settings.contract else None
+    made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
     if made is not None:
         pairs = list(zip((one.graph for one in made), clusters, strict=True))
     call = Call(pairs, settings, on_plan, contractions=made, began=began)

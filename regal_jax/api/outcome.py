@@ -9,7 +9,7 @@ import numpy as np
 
 from regal_jax.api.batches import Batch
 from regal_jax.api.settings import Settings
-from regal_jax.encoding import genes_to_keys
+from regal_jax.encoding import Proposal, genes_to_keys
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Plan, decode_order, decode_placement
@@ -48,8 +48,18 @@ def fallback(
     return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **stopped})
 
 
-def searched_plan(batch: Batch, row: int, result: SearchResult, settings: Settings) -> Plan:
-    """The exactly replayed plan of one row of a batch, or a heuristic's if that is better."""
+def searched_plan(
+    batch: Batch, row: int, result: SearchResult, settings: Settings, proposal: Proposal | None = None
+) -> Plan:
+    """The exactly replayed plan of one row of a batch, or a heuristic's if that is better.
+
+    Args:
+      batch: What was searched.
+      row: Of the batch.
+      result: Of the search.
+      settings: Of the call.
+      proposal: What the policy said of the batch, if there was one.
+    """
     graph, cluster = batch.graphs[row], batch.clusters[row]
     n, t = graph.num_ops, graph.num_tensors
     keys = genes_to_keys(jax.tree.map(lambda leaf: np.asarray(leaf[row]), result.genes))
@@ -60,7 +70,7 @@ def searched_plan(batch: Batch, row: int, result: SearchResult, settings: Settin
         "method": settings.method,
         "evaluations": int(result.evaluations[row]),
         **_common(settings),
-        **({} if settings.policy_name is None else {"policy": settings.policy_name}),
+        **({} if proposal is None else _guidance(proposal, row, n, settings)),
         "stopped": result.status[row].name.lower(),
         "seconds": round(result.seconds, 3),
         "graphs_in_call": len(batch.members),
@@ -74,6 +84,14 @@ def searched_plan(batch: Batch, row: int, result: SearchResult, settings: Settin
         if known[0].sort_key <= plan.sort_key:
             plan, provenance["best_from"] = known[0], known[0].provenance["method"]
     return dataclasses.replace(plan, provenance=provenance)
+
+
+def _guidance(proposal: Proposal, row: int, num_ops: int, settings: Settings) -> dict[str, Any]:
+    """Which policy it was, and how mixed its actions."""
+    from regal_jax.policies import placement_entropy
+
+    taken = np.asarray(proposal.index)[row, :num_ops, :-1]
+    return {"policy": settings.policy_name, "action_entropy": round(placement_entropy(taken), 6)}
 
 
 def _parts(settings: Settings) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS
-from regal_jax.plan import Contraction, Objective, contract
+from regal_jax.plan import Objective
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part, joined_parts
 
@@ -172,11 +172,6 @@ class Settings:
             return default_policy(self.objective, num_devices)
         check_devices(self.policy, num_devices)
         return self.policy
-
-    def contraction(self, graph: ComputationGraph, cluster: Cluster) -> Contraction:
-        """Of ``graph``; with care for its memory where that counts."""
-        counts = self.objective is Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
-        return contract(graph, devices=cluster.num_devices, spare_memory=counts)
 
 
 def each(clusters: Cluster | Sequence[Cluster], count: int) -> Sequence[Cluster]:

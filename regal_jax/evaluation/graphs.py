@@ -2,14 +2,12 @@
 
 from typing import Final
 
-import numpy as np
-
 from regal_jax.datasets import load_sample
 from regal_jax.errors import ConfigError
 from regal_jax.evaluation.config import EvaluationConfig
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning import load_graphs
-from regal_jax.plan import Objective, contract
+from regal_jax.plan import contract_for
 
 __all__ = ["SAMPLE", "evaluation_graphs"]
 
@@ -24,14 +22,12 @@ def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
       ConfigError: No graph is left.
       FormatError: Nothing that can be read.
     """
-    cluster = config.cluster
     if config.graphs == SAMPLE:
         graphs = [graph for _, graph in load_sample(config.split)]
     else:
         graphs = load_graphs(config.graphs, config.split)
     if config.contract:
-        counts = config.objective is Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
-        graphs = [contract(g, devices=cluster.num_devices, spare_memory=counts).graph for g in graphs]
+        graphs = [contract_for(graph, config.cluster, config.objective).graph for graph in graphs]
     graphs = [graph for graph in graphs if not config.max_ops or graph.num_ops <= config.max_ops]
     # Results are kept by content; a copy would only count a graph twice.
     unique = list({graph.content_hash: graph for graph in graphs}.values())[: config.limit or None]

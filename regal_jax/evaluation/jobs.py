@@ -8,10 +8,14 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+import jax
+import numpy as np
+from flax import nnx
+
 from regal_jax.errors import ClusterError, ConfigError, FormatError, MissingExtraError
 from regal_jax.evaluation.config import GUIDED, EvaluationConfig
-from regal_jax.evaluation.guides import Guide
-from regal_jax.methods import CpSat, Guided, HeuristicMethod, Method, make_method
+from regal_jax.methods import CpSat, HeuristicMethod, Method, make_method
+from regal_jax.policies import Policy, default_policy, load_policy
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 
 __all__ = ["REFERENCE", "Job", "Jobs", "make_jobs", "thousands"]
@@ -21,7 +25,6 @@ _REFUSALS: Final = (ConfigError, FormatError, ClusterError, MissingExtraError, O
 
 REFERENCE: Final = "brkga"
 """What all methods are compared with."""
-_RANDOM: Final = BrkgaConfig(elites=0, mutants=BrkgaConfig().population)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,7 +39,7 @@ class Job:
       evaluations: Its budget; 0 for methods that have none.
       key: Digest of all that decides the result of a graph.
       method: What runs.
-      guide: Of a method with a policy.
+      guided: Does the method have a policy?
     """
 
     name: str
@@ -46,7 +49,7 @@ class Job:
     evaluations: int
     key: str
     method: Method
-    guide: Guide | None
+    guided: bool
 
     @property
     def hosted(self) -> bool:
@@ -55,9 +58,8 @@ class Job:
 
     def as_document(self) -> dict[str, Any]:
         """What the report needs to know."""
-        return {
-            name: getattr(self, name) for name in ("key", "name", "title", "role", "seed", "evaluations")
-        } | {"guided": self.guide is not None}
+        names = ("key", "name", "title", "role", "seed", "evaluations", "guided")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,7 +102,7 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
         jobs += [
             _job(m, config, "curve", config.seeds[0])
             for name, m in made.items()
-            if name == REFERENCE or m.guide is not None
+            if name == REFERENCE or m.guided
         ]
     return Jobs(jobs, left_out)
 
@@ -114,7 +116,7 @@ def thousands(evaluations: int) -> str:
 class _Made:
     name: str
     method: Method
-    guide: Guide | None
+    guided: bool
     identity: dict[str, Any]
     """All that decides its results, beside the problem, the seed and the budget."""
 
@@ -140,20 +142,39 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
             raise MissingExtraError("ortools", "exact")
     else:
         method = make_method(name, **options)
-    return _Made(name, method, None, identity)
+    return _Made(name, method, False, identity)
 
 
 def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config: EvaluationConfig) -> _Made:
     if name not in config.policies:
         raise ConfigError(f"needs a policy: give --policy {name}=FILE")
-    guide = Guide.load(config.policies[name], config.objective, config.devices)
-    identity["policy"] = guide.digest
-    if name == "idrs":
-        # The paper's: the first generation of a BRKGA, however large.
-        options.setdefault("config", _RANDOM)
-    options["proposal"] = guide
-    method = make_method(name, **options) if name in GUIDED else Guided(name=name, **options)
-    return _Made(name, method, guide, identity)
+    policy = _policy(config.policies[name], config)
+    identity["policy"] = _digest_of_policy(policy)
+    options["policy"] = policy
+    if name not in GUIDED:
+        options["name"] = name
+    return _Made(name, make_method(name if name in GUIDED else "regal", **options), True, identity)
+
+
+def _policy(path: str, config: EvaluationConfig) -> Policy:
+    """Of a weights file, or ``"default"`` for the weights that come with the package."""
+    if path == "default":
+        return default_policy(config.objective, config.devices)
+    try:
+        return load_policy(path, num_devices=config.devices)
+    except OSError as error:
+        raise ConfigError(
+            f"policy: no weights in {path!r} ({error.strerror}); give 'default', or train some with "
+            "'regal-jax train'"
+        ) from None
+
+
+def _digest_of_policy(policy: Policy) -> str:
+    """Of its settings and weights: what decides its actions."""
+    digest = hashlib.sha256(repr(policy.config).encode())
+    for leaf in jax.tree.leaves(nnx.to_pure_dict(nnx.state(policy, nnx.Param))):
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _search_config(name: str, table: Mapping[str, Any]) -> BrkgaConfig | AnnealingConfig:
@@ -179,7 +200,7 @@ def _job(made: _Made, config: EvaluationConfig, role: str, seed: int) -> Job:
     problem = {
         "objective": str(config.objective),
         "cluster": [config.devices, config.memory, config.transfer],
-        "method": made.name if made.guide is None or made.name in GUIDED else "guided",
+        "method": made.name if not made.guided or made.name in GUIDED else "guided",
         "seed": seed,
         "evaluations": budget,
         # Its records hold more.
@@ -187,7 +208,7 @@ def _job(made: _Made, config: EvaluationConfig, role: str, seed: int) -> Job:
     }
     text = json.dumps({**problem, **made.identity}, sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Job(made.name, title, role, seed, budget, key, made.method, made.guide)
+    return Job(made.name, title, role, seed, budget, key, made.method, made.guided)
 
 
 def _plain(options: Mapping[str, Any]) -> Any:

@@ -1,9 +1,9 @@
-"""`run_evaluation`: every method on every graph, in chunks, resumable."""
+"""`run_evaluation`: every method on every graph, chunk by chunk, resumable."""
 
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ def run_evaluation(
 ) -> Outcome:
     """Runs every method of ``config`` on its graphs and keeps the results in a folder.
 
+    Every method runs a chunk of graphs before any runs the next one, so that all meet the same machine.
     Results are appended chunk by chunk. A run that was killed goes on when it is called again, and repeats
     nothing but the chunk it was in; with other settings it adds what is missing. A method that cannot run
     is left out, with the reason. Ctrl-C gives up the chunk that is running and returns.
@@ -98,11 +99,13 @@ class _Run:
         bar = None if progress is None else progress(total=len(jobs) * len(self._graphs), unit="result")
         try:
             with first_interrupt_waits() as interrupted:
-                for job in jobs:
+                for job, chunk in self._in_turns(jobs):
                     if bar is not None:
                         bar.set_description(job.title)
-                    if not self._job(job, bar, interrupted):
+                    if not self._part(job, chunk, interrupted):
                         return False
+                    if bar is not None:
+                        bar.update(len(chunk))
         except KeyboardInterrupt:
             # A search had nothing yet, or it was the second one. All that was finished is on disk.
             return False
@@ -111,30 +114,41 @@ class _Run:
                 bar.close()
         return True
 
-    def _job(self, job: Job, bar: Any, interrupted: Callable[[], bool]) -> bool:
-        for chunk in self._chunks if not job.hosted else [[graph] for graph in self._graphs]:
-            missing = [g for g in chunk if (job.key, g.content_hash) not in self._records]
-            self.found += len(chunk) - len(missing)
-            if missing and job.name not in self.left_out:
-                try:
-                    made = self._chunk(job, missing)
-                except (MissingExtraError, OSError) as error:
-                    # Not kept with the results: the reason may be gone the next time.
-                    self.left_out[job.name] = _one_line(error)
-                    made = []
-                # The chunk in which Ctrl-C came holds searches that ended early.
-                if interrupted():
-                    return False
-                for graph, fields in zip(missing, made, strict=False):
-                    self._keep(job, graph, fields)
-            if bar is not None:
-                bar.update(len(chunk))
+    def _in_turns(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Sequence[ComputationGraph]]]:
+        """Chunk by chunk every job, each time another one first: a machine does not stay as fast as it was.
+
+        The curves, which take long and whose time nobody compares, come after everything else.
+        """
+        for some in ([j for j in jobs if j.role != "curve"], [j for j in jobs if j.role == "curve"]):
+            for number, chunk in enumerate(self._chunks if some else ()):
+                first = number % len(some)
+                for job in (*some[first:], *some[:first]):
+                    for part in [[graph] for graph in chunk] if job.hosted else [chunk]:
+                        yield job, part
+
+    def _part(self, job: Job, graphs: Sequence[ComputationGraph], interrupted: Callable[[], bool]) -> bool:
+        """What is missing of a job for these graphs; ``False`` if it was interrupted."""
+        missing = [g for g in graphs if (job.key, g.content_hash) not in self._records]
+        self.found += len(graphs) - len(missing)
+        if not missing or job.name in self.left_out:
+            return True
+        try:
+            made = self._chunk(job, missing)
+        except (MissingExtraError, OSError) as error:
+            # Not kept with the results: the reason may be gone the next time.
+            self.left_out[job.name] = _one_line(error)
+            made = []
+        # The chunk in which Ctrl-C came holds searches that ended early.
+        if interrupted():
+            return False
+        for graph, fields in zip(missing, made, strict=False):
+            self._keep(job, graph, fields)
         return True
 
     def _chunk(self, job: Job, graphs: Sequence[ComputationGraph]) -> list[dict[str, Any]]:
         """A record's fields for each graph."""
         try:
-            return _fields(job, graphs, self._timed(job, graphs))
+            return _fields(job, self._timed(job, graphs))
         except (ConfigError, ClusterError, GraphError) as error:
             if len(graphs) == 1:
                 return [{"error": _one_line(error)}]
@@ -171,18 +185,18 @@ def _chunks(graphs: Sequence[ComputationGraph], size: int) -> list[list[Computat
     return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
 
 
-def _fields(job: Job, graphs: Sequence[ComputationGraph], results: Results) -> list[dict[str, Any]]:
+def _fields(job: Job, results: Results) -> list[dict[str, Any]]:
     made = []
-    for row, graph in enumerate(graphs):
+    for row, plan in enumerate(results.plans):
         fields: dict[str, Any] = {
             "value": float(results.value[row]),
             "overflow": float(results.overflow[row]),
             "evaluations": int(results.evaluations[row]),
             "seconds": float(np.round(results.seconds[row], 6)),
         }
-        if job.guide is not None:
-            fields["action_entropy"] = round(job.guide.entropies[graph.content_hash], 6)
-        if job.role == "curve":
-            fields["history"] = results.plans[row].provenance["history"]
+        for name, wanted in (("action_entropy", job.guided), ("history", job.role == "curve")):
+            # A plan of a search that was interrupted may have neither, and is not kept.
+            if wanted and name in plan.provenance:
+                fields[name] = plan.provenance[name]
         made.append(fields)
     return made

@@ -10,6 +10,7 @@ import numpy as np
 
 from regal_jax.evaluation.compare import Comparison, Row
 from regal_jax.evaluation.paper import DATASETS, reported
+from regal_jax.evaluation.statistics import Interval, geometric_gap
 from regal_jax.plan import Objective
 
 __all__ = ["graphs_csv", "row_fields", "table_csv", "table_markdown"]
@@ -22,6 +23,7 @@ def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
     best = int(known[np.argmax(row.saved[known])]) if known.size else None
     worst = int(known[np.argmin(row.saved[known])]) if known.size else None
     seconds = row.seconds[~np.isnan(row.seconds)]
+    overhead = _overhead(row, comparison.rows[0])
     return {
         "method": row.title,
         "graphs": row.graphs,
@@ -39,17 +41,20 @@ def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
         "worst_graph": None if worst is None else names[worst],
         "worst_improvement": None if worst is None else float(row.saved[worst]),
         "seconds_per_graph": float(np.median(seconds)) if seconds.size else None,
-        "overhead": _overhead(row, comparison.rows[0]),
+        "overhead": _number(overhead.mean),
+        "overhead_low": _number(overhead.low),
+        "overhead_high": _number(overhead.high),
         "feasible": _number(row.feasible),
         "evaluations": _number(row.evaluations),
     }
 
 
-def _overhead(row: Row, reference: Row) -> float | None:
-    """Time beyond the reference's, as a share of it, over the graphs that both have."""
-    both = ~np.isnan(row.seconds) & ~np.isnan(reference.seconds)
-    whole = float(reference.seconds[both].sum())
-    return float(row.seconds[both].sum()) / whole - 1 if whole > 0 else None
+def _overhead(row: Row, reference: Row) -> Interval:
+    """Time beyond the reference's, as a share of it."""
+    both = np.stack([row.seconds, reference.seconds])
+    # Graphs that were searched together share their time: equal pairs are one measurement.
+    method, plain = np.unique(both[:, (both > 0).all(axis=0)], axis=1)
+    return geometric_gap(method / plain)
 
 
 def _number(value: float | None) -> float | None:

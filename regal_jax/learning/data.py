@@ -5,16 +5,14 @@ import pathlib
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from regal_jax.datasets import with_noise
 from regal_jax.datasets.corpus import load_corpus
 from regal_jax.datasets.corpus.index import INDEX
 from regal_jax.datasets.store import read_set
 from regal_jax.errors import ConfigError
-from regal_jax.graph import ComputationGraph
+from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.learning.config import TrainConfig
-from regal_jax.plan import Objective, contract
+from regal_jax.plan import Objective, contract_for
 
 _MOST_MERGED: Final = 8
 """Contraction merges two to five ops into one; of a corpus, what is larger than this is not even read."""
@@ -28,9 +26,7 @@ def load_graphs(
     path: str | os.PathLike[str],
     split: str,
     *,
-    contracted: bool = False,
-    devices: int = 2,
-    spare_memory: bool = False,
+    contracted_for: tuple[Cluster, Objective] | None = None,
     max_ops: int = 0,
 ) -> list[ComputationGraph]:
     """Graphs of a set or of a corpus.
@@ -39,9 +35,7 @@ def load_graphs(
       path: A folder, archive or file as `regal_jax.datasets.read_set` takes it, or the folder of a corpus.
       split: ``"train"``, ``"validation"`` or ``"test"``. Of a corpus, and of a folder that has folders or
         archives called so, only that split is read; of anything else, all.
-      contracted: Return the contracted graphs.
-      devices: That contraction is for.
-      spare_memory: As `regal_jax.plan.contract` takes it.
+      contracted_for: Return the graphs that `regal_jax.plan.contract_for` makes for this.
       max_ops: Leave out larger ones, after contraction; 0 for no limit.
 
     Raises:
@@ -50,7 +44,7 @@ def load_graphs(
     """
     folder = pathlib.Path(path)
     if (folder / INDEX).exists():
-        most = max_ops * _MOST_MERGED if contracted else max_ops
+        most = max_ops * _MOST_MERGED if contracted_for else max_ops
         graphs = [graph for _, graph in load_corpus(path, split, max_ops=most)]
         if not graphs:
             what = f"graph of at most {most} ops in its" if most else "graph in its"
@@ -60,8 +54,8 @@ def load_graphs(
             )
     else:
         graphs = list(read_set(_part(folder, split)).graphs)
-    if contracted:
-        graphs = [contract(graph, devices=devices, spare_memory=spare_memory).graph for graph in graphs]
+    if contracted_for:
+        graphs = [contract_for(graph, *contracted_for).graph for graph in graphs]
     small = [graph for graph in graphs if not max_ops or graph.num_ops <= max_ops]
     if not small:
         least = min(graph.num_ops for graph in graphs)
@@ -102,8 +96,8 @@ def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[C
       ConfigError: No path, or no graph left.
       FormatError: Nothing that can be read.
     """
-    data, cluster = config.data, config.task.cluster(config.policy.num_devices)
-    counts = config.task.objective is Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
+    data, task = config.data, config.task
+    judged_by = (task.cluster(config.policy.num_devices), task.objective)
     sets: list[list[ComputationGraph]] = []
     for name, paths, limit in (
         ("train", data.train, data.train_limit),
@@ -113,13 +107,7 @@ def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[C
             raise ConfigError(f"data.{name}: give the path of a set of graphs")
         sets.append([])
         for path in paths:
-            graphs = load_graphs(
-                path,
-                name,
-                contracted=data.contract,
-                devices=cluster.num_devices,
-                spare_memory=counts,
-                max_ops=data.max_ops,
-            )
+            contracted_for = judged_by if data.contract else None
+            graphs = load_graphs(path, name, contracted_for=contracted_for, max_ops=data.max_ops)
             sets[-1] += graphs[: limit or None]
     return noisy_copies(sets[0], data.noisy_copies, data.noise), sets[1]

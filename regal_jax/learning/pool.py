@@ -41,6 +41,7 @@ class Pool:
         return self.identity.shape[0]
 
 
+@jax.jit
 def rows(tree: Any, index: jax.Array) -> Any:
     """Rows ``index`` of every array of a pytree whose leaves lead with the same axis."""
     return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), tree)

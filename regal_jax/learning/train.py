@@ -18,7 +18,7 @@ from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.interrupts import first_interrupt_waits
 from regal_jax.learning.checkpoint import Checkpoints
-from regal_jax.learning.config import TrainConfig
+from regal_jax.learning.config import DataConfig, TrainConfig
 from regal_jax.learning.pool import Pool, make_pools
 from regal_jax.learning.record import Record, event_writer
 from regal_jax.learning.reference import with_references
@@ -106,7 +106,8 @@ class _Run:
     ) -> None:
         self._config, self._out, self._progress = config, out, progress
         self._mesh = _mesh(config.optimizer.batch, devices)
-        self._learner = Learner(config, implementation)
+        # Where graphs lie is no part of a program: runs that differ in that alone share theirs.
+        self._learner = Learner(dataclasses.replace(config, data=DataConfig()), implementation)
         cluster = config.task.cluster(config.policy.num_devices)
         features, most = config.policy.feature_config, config.optimizer.pools
         pools, held_out = (

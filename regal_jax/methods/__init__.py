@@ -1,6 +1,5 @@
 """What REGAL's Table 1 compares, behind one interface with a budget of evaluations; tuning of BRKGA."""
 
-from regal_jax.methods.guided import Guided, ProposalFn
 from regal_jax.methods.hosted import CpSat, HeuristicMethod
 from regal_jax.methods.method import Method, Results
 from regal_jax.methods.registry import METHODS, make_method
@@ -11,10 +10,8 @@ __all__ = [
     "DEFAULT_GRID",
     "METHODS",
     "CpSat",
-    "Guided",
     "HeuristicMethod",
     "Method",
-    "ProposalFn",
     "Results",
     "Searched",
     "TunedConfig",

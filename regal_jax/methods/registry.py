@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from regal_jax.errors import ConfigError
-from regal_jax.methods.guided import Guided
 from regal_jax.methods.hosted import CpSat, HeuristicMethod
 from regal_jax.methods.method import Method
 from regal_jax.methods.searched import Searched
@@ -31,8 +30,9 @@ def _tuned(*, file: str | os.PathLike[str], twice: bool = False) -> Method:
     return Searched("Tuned BRKGA", config=TunedConfig.load(file).config, twice=twice)
 
 
-def _guided(title: str) -> Callable[..., Method]:
-    return lambda **options: Guided(**{"name": title, **options})
+def _guided(title: str, **fixed: Any) -> Callable[..., Method]:
+    # Without a policy it would be plain BRKGA under another name.
+    return lambda *, policy, **options: Searched(**{"name": title, "policy": policy, **fixed, **options})
 
 
 METHODS: Final[Mapping[str, Callable[..., Method]]] = MappingProxyType(
@@ -52,19 +52,20 @@ METHODS: Final[Mapping[str, Callable[..., Method]]] = MappingProxyType(
         "cp-sat": CpSat,
         "regal": _guided("REGAL"),
         "gas": _guided("GAS"),
-        "idrs": _guided("IDRS"),
+        # The paper's: the first generation of a BRKGA, however large.
+        "idrs": _guided("IDRS", config=_RANDOM),
     }
 )
 """Name to what makes the method of `make_method`'s options."""
 
 
-def make_method(name: str, **options: Any) -> Method:
+def make_method(name: str, /, **options: Any) -> Method:
     """The method of that name.
 
     ``brkga-20k`` and the like are plain BRKGA with a budget of its own. Searches take ``config``,
     ``warm_start`` (only ``auto`` has it unless told), ``evaluations`` and ``twice``, see `Searched`;
     ``tuned-brkga`` needs the ``file`` that `TunedConfig.save` wrote; ``cp-sat`` takes ``time_limit`` and
-    ``workers``; ``regal``, ``gas`` and ``idrs`` need a ``proposal`` and take what `Guided` takes.
+    ``workers``; ``regal``, ``gas`` and ``idrs`` need a ``policy``, as `optimize` takes it.
 
     Raises:
       ConfigError: An unknown name, an option that the method does not have, or one that is missing.

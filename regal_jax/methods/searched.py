@@ -1,8 +1,10 @@
-"""Methods that `optimize_many` runs: the searches without a policy."""
+"""Methods that `optimize_many` runs: the searches, with and without a policy."""
 
 import dataclasses
+import os
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -12,6 +14,9 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.methods.method import Results
 from regal_jax.plan import Objective
 from regal_jax.search import AnnealingConfig, BrkgaConfig
+
+if TYPE_CHECKING:
+    from regal_jax.policies import Policy
 
 __all__ = ["Searched"]
 
@@ -23,6 +28,7 @@ class Searched:
     Attributes:
       name: As in tables.
       method: ``"brkga"``, ``"annealing"``, ``"local-search"`` or ``"auto"``.
+      policy: As in `optimize`; its time counts.
       config: As in `optimize`.
       warm_start: Begin from the heuristics' plans; the paper's methods do not.
       evaluations: A budget of its own, instead of the caller's: "BRKGA 50K".
@@ -31,6 +37,7 @@ class Searched:
 
     name: str
     method: str = "brkga"
+    policy: "Policy | str | os.PathLike[str] | None" = None
     config: BrkgaConfig | AnnealingConfig | None = None
     warm_start: bool = False
     evaluations: int | None = None
@@ -56,6 +63,7 @@ class Searched:
                 evaluations=self.evaluations or evaluations,
                 key=key,
                 method=self.method,
+                policy=self.policy,
                 config=self.config,
                 warm_start=self.warm_start,
                 progress=False,

@@ -1,7 +1,7 @@
 """Plans on the host: decoding, exact replay, verification, files. Never imports jax or the simulator."""
 
 from regal_jax.plan.bounds import Objective, critical_path, lower_bound, makespan_upper_bound
-from regal_jax.plan.contraction import Contraction, contract
+from regal_jax.plan.contraction import Contraction, contract, contract_for
 from regal_jax.plan.decode import decode_order, decode_placement
 from regal_jax.plan.plan import Plan
 from regal_jax.plan.replay import Timeline, replay, transfer_event
@@ -14,6 +14,7 @@ __all__ = [
     "Plan",
     "Timeline",
     "contract",
+    "contract_for",
     "critical_path",
     "decode_order",
     "decode_placement",

@@ -8,12 +8,13 @@ from typing import Final
 import numpy as np
 
 from regal_jax.errors import ConfigError, PlanError
-from regal_jax.graph import ComputationGraph
+from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.merging import ANCHOR_KINDS, merge_labels
 from regal_jax.graph.quotient import quotient
+from regal_jax.plan.bounds import Objective
 from regal_jax.plan.plan import Plan
 
-__all__ = ["MAX_SHARE", "Contraction", "contract"]
+__all__ = ["MAX_SHARE", "Contraction", "contract", "contract_for"]
 
 MAX_SHARE: Final = 0.03
 """Share of all work in the light ops of a set; chosen on four examples, from 0.003 to 0.1."""
@@ -174,3 +175,9 @@ def contract(
     made = quotient(graph, leader)
     small = graph if made.graph.num_ops == graph.num_ops else made.graph
     return Contraction(graph, small, made.op, made.members, made.tensor)
+
+
+def contract_for(graph: ComputationGraph, cluster: Cluster, objective: Objective | str) -> Contraction:
+    """`contract` for a search of plans on ``cluster``: memory is spared where plans are judged by it."""
+    counts = objective == Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
+    return contract(graph, devices=cluster.num_devices, spare_memory=counts)

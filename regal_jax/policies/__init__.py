@@ -1,6 +1,14 @@
 """The policy of REGAL: a graph to the distributions that a search draws its genes from."""
 
-from regal_jax.policies.actions import Action, entropy, log_prob, most_likely, sample_action, to_proposal
+from regal_jax.policies.actions import (
+    Action,
+    entropy,
+    log_prob,
+    most_likely,
+    placement_entropy,
+    sample_action,
+    to_proposal,
+)
 from regal_jax.policies.config import FeatureConfig, FeatureSet, Network, Parametrisation, PolicyConfig
 from regal_jax.policies.distributions import action_parameters, action_table
 from regal_jax.policies.features import GraphFeatures, make_features
@@ -27,6 +35,7 @@ __all__ = [
     "log_prob",
     "make_features",
     "most_likely",
+    "placement_entropy",
     "read_metadata",
     "sample_action",
     "save_policy",

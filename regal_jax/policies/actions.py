@@ -5,6 +5,7 @@ Everything is for ``B`` graphs and one action each; vmap over keys or actions fo
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from regal_jax.encoding import Proposal, gene_shapes
@@ -14,7 +15,15 @@ from regal_jax.policies.networks import Logits
 from regal_jax.problem import Problem
 from regal_jax.search.draws import seeds_of, words
 
-__all__ = ["Action", "entropy", "log_prob", "most_likely", "sample_action", "to_proposal"]
+__all__ = [
+    "Action",
+    "entropy",
+    "log_prob",
+    "most_likely",
+    "placement_entropy",
+    "sample_action",
+    "to_proposal",
+]
 
 Action = jax.Array
 """``[B, N, D + 1]`` uint8: ``i * K2 + j`` for the first choice ``i`` and the second ``j``."""
@@ -77,6 +86,28 @@ def entropy(logits: Logits, node_mask: jax.Array) -> jax.Array:
     each = [-(jax.nn.softmax(x) * jax.nn.log_softmax(x)).sum(axis=-1) for x in logits]
     choices = node_mask.sum(axis=1).astype(jnp.float32) * (2 * each[0].shape[-1])
     return _sum_real(each[0] + each[1], node_mask) / choices
+
+
+def placement_entropy(action: np.ndarray) -> float:
+    """Entropy of the distribution of the actions that were taken for the affinities of one graph.
+
+    0 if the same action was taken everywhere, at most ``log(K)`` for ``K`` actions. (`entropy` is of the
+    policy, this is of one sample.)
+
+    Args:
+      action: ``[N, D]``, the action taken for each affinity of each real op.
+
+    Returns:
+      In nats.
+
+    References:
+      REGAL, ICLR 2020, "Graph-dependent policy", Fig. 4a.
+    """
+    counts = np.unique(action, return_counts=True)[1]
+    if not counts.size:
+        return 0.0
+    share = counts / counts.sum()
+    return float(-(share * np.log(share)).sum()) + 0.0
 
 
 def to_proposal(config: PolicyConfig, table: jax.Array, action: Action, problem: Problem) -> Proposal:

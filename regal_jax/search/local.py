@@ -45,7 +45,8 @@ class MoveFn(Protocol):
 class AnnealingConfig:
     """How chains walk. When they stop is another matter: see `Stopping`.
 
-    The temperature falls geometrically, in 256 steps, while the budget is spent. It is in units of the
+    The temperature falls geometrically, in 256 steps, while the budget of evaluations is spent. A search that
+    ends before, by a time limit, has not cooled down: give a budget that it can spend. It is in units of the
     fitness of the first incumbent: at 0.01, a neighbour worse by 1 % of that is accepted with probability
     ``1 / e``. With both temperatures 0 only what is not worse is accepted: local search.
 

@@ -1,7 +1,7 @@
 """Units and looks that every picture shares."""
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from regal_jax.graph.units import TIME_UNITS
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["bare", "byte_scale", "picture_formats", "save", "short", "time_scale"]
+__all__ = ["bare", "byte_scale", "picture_formats", "save", "scaled", "short", "time_scale"]
 
 
 def time_scale(longest: float, time_unit: str) -> tuple[float, str]:
@@ -39,6 +39,14 @@ def bare(ax: "Axes") -> None:
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     ax.tick_params(left=False)
+
+
+def scaled(ax: "Axes", axis: Literal["x", "y"]) -> None:
+    """Takes the frame away where there is no scale, and draws lines to read values of ``axis`` by."""
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.grid(axis=axis, color="#dddddd", lw=0.5)
+    ax.set_axisbelow(True)
 
 
 def picture_formats() -> frozenset[str]:

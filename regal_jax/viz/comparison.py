@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import save
+from regal_jax.viz.axes import save, scaled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -229,10 +229,7 @@ def plot_seconds(
     ax.invert_yaxis()
     ax.set_xscale("log")
     ax.set_xlabel("seconds a graph (median, 10 % to 90 %)")
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    ax.grid(axis="x", color="#dddddd", lw=0.5)
-    ax.set_axisbelow(True)
+    scaled(ax, "x")
     save(figure, path)
     return figure
 
@@ -242,7 +239,4 @@ def _clean(ax: "Axes", *, counts: bool = True) -> None:
 
     if counts:
         ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    ax.grid(axis="y", color="#dddddd", lw=0.5)
-    ax.set_axisbelow(True)
+    scaled(ax, "y")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import save
+from regal_jax.viz.axes import save, scaled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,10 +125,7 @@ def _clean(ax: "Axes") -> None:
         ax.xaxis.set_major_locator(LogLocator(subs=marks))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    ax.grid(axis="y", color="#dddddd", lw=0.5)
-    ax.set_axisbelow(True)
+    scaled(ax, "y")
 
 
 def _patch(index: int, label: str) -> Any:
