@@ -220,6 +220,19 @@ def test_the_command_makes_a_table_that_keeps_the_splits(corpus, tmp_path, capsy
     assert capsys.readouterr().out == ""
 
 
+def test_a_table_that_is_there_grows_and_keeps_what_it_has(corpus, tmp_path):
+    out = tmp_path / "table.json"
+    known = {"fork": "test", "long gone": "validation"}
+    document = {"format": "regal_jax.family_splits", "version": 1, "packages": {}, "distinct": 0}
+    out.write_text(json.dumps({**document, "families": known}))
+    assert main(["corpus", "splits", str(corpus), "--out", str(out), "--quiet"]) == 0
+    found = read_family_splits(out)
+    assert list(found) == ["chain", "fork", "layered", "long gone", "twin"]
+    assert known.items() <= found.items()
+    # The others are balanced about what was given.
+    assert found.items() >= finish(corpus, known)["families"].items()
+
+
 def test_graphs_move_with_their_topology_and_are_counted(corpus):
     document = finish(corpus, {"chain": "train", "twin": "test", "fork": "validation"})
     assert document["families"]["chain"] == "train"

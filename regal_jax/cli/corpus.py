@@ -222,10 +222,10 @@ def _add_splits(actions: Any) -> None:
         help="make the table of families and their splits",
         description=(
             "Balance the splits of a whole corpus, family by family, and write them as a table: the one in "
-            "regal_jax/datasets/corpus/family_splits.json fixes them for every corpus. A table in FILE is "
-            "replaced."
+            "regal_jax/datasets/corpus/family_splits.json fixes them for every corpus. Families of a table "
+            "that FILE holds already keep their splits."
         ),
-        epilog="With another table, weights that were trained before may have seen what is tested now.",
+        epilog="Delete FILE to begin anew; weights trained before may then have seen what is tested now.",
     )
     splits.add_argument("folder", metavar="DIR", help="folder of the corpus")
     splits.add_argument("--out", metavar="FILE", required=True, help="the JSON file")

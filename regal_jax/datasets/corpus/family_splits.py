@@ -5,7 +5,7 @@ one build would have seen test graphs of another. So the split of a family is ma
 (``regal-jax corpus splits``), and kept in ``family_splits.json``::
 
     format, version   "regal_jax.family_splits", 1
-    packages          source -> package -> version, of the build that it is made from
+    packages          source -> package -> version, of the build that it was last made from
     distinct          how many distinct graphs that build had
     families          family -> "train", "validation" or "test", sorted
 """
@@ -62,13 +62,14 @@ def read_family_splits(path: str | os.PathLike[str] = FAMILY_SPLITS) -> dict[str
 
 
 def write_family_splits(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> dict[str, Any]:
-    """Makes a table from a corpus, whose splits it balances as if there were no table yet.
+    """Makes a table from a corpus, or adds the families of a corpus to a table.
 
-    The same corpus gives the same bytes.
+    What stands in the table stays: weights may have been trained by it. The same corpus and table give the
+    same bytes.
 
     Args:
       folder: Of a corpus that `build_corpus` made, a whole one: it decides for all others.
-      out: The file; a table is replaced, anything else is not.
+      out: The file: none yet, or a table.
 
     Returns:
       The document.
@@ -81,20 +82,21 @@ def write_family_splits(folder: str | os.PathLike[str], out: str | os.PathLike[s
     records = corpus_records(root)
     if not records:
         raise FormatError(f"{root}: the corpus has no graphs yet; run 'regal-jax corpus build --out {root}'")
+    known: dict[str, str] = {}
     if file.is_file():
         try:
-            read_family_splits(file)
+            known = read_family_splits(file)
         except FormatError:
             raise ConfigError(
                 f"{file}: holds something other than a table of splits; choose another name"
             ) from None
-    found = partition(records, {})
+    found = partition(records, known)
     document = {
         "format": _FORMAT,
         "version": _VERSION,
         "packages": (read_corpus(root) or {})["packages"],
         "distinct": len(found.topologies),
-        "families": found.families,
+        "families": dict(sorted((known | found.families).items())),
     }
     try:
         write_atomically(file, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
