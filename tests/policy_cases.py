@@ -24,6 +24,16 @@ def chain(length: int, runtimes: list[float] | None = None) -> ComputationGraph:
     return builder.build()
 
 
+def two_chains(length: int) -> ComputationGraph:
+    """Ops "a0", ... and "b0", ...: two rows side by side that no edge joins, the second a little slower."""
+    builder = GraphBuilder("two chains")
+    for side, runtime in (("a", 10), ("b", 11)):
+        for o in range(length):
+            inputs = [f"{side}{o - 1}"] if o else []
+            builder.add_op(f"{side}{o}", runtime=runtime, outputs=[1], inputs=inputs)
+    return builder.build()
+
+
 def renumbered(graph: ComputationGraph, place: np.ndarray) -> ComputationGraph:
     """The same graph, its op ``o`` now op ``place[o]``."""
     builder = GraphBuilder(graph.name, graph.time_unit)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from policy_cases import BUCKET, chain, renumbered, scaled, without_edges
+from policy_cases import BUCKET, chain, renumbered, scaled, two_chains, without_edges
 from strategies import instances, random_graph
 
 from regal_jax.errors import ClusterError, ConfigError, GraphError
@@ -87,14 +87,25 @@ def test_a_chain_by_hand():
 def test_coordinates_of_a_chain_run_along_it():
     """What they are in general: tests/test_policies_spectral.py."""
     graph = chain(9)
-    found = column(graph, "coordinate 0")
+    found = column(graph, "along 0")
     assert (np.diff(found) > 0).all()
     np.testing.assert_allclose(found, -found[::-1], atol=1e-6)
-    np.testing.assert_allclose(column(graph, "coordinate 0 rank"), (np.arange(9) + 0.5) / 9, rtol=1e-6)
-    np.testing.assert_allclose(column(graph, "coordinate 0 work"), (np.arange(9) + 0.5) / 9, rtol=1e-6)
-    for name in ("coordinate 0", "coordinate 1", "coordinate 1 rank"):
+    np.testing.assert_allclose(column(graph, "along 0 rank"), (np.arange(9) + 0.5) / 9, rtol=1e-6)
+    np.testing.assert_allclose(column(graph, "along 0 work"), (np.arange(9) + 0.5) / 9, rtol=1e-6)
+    for name in ("along 0", "along 1", "along 1 rank"):
         assert np.isfinite(column(chain(1), name)).all()
         assert np.isfinite(column(without_edges(graph), name)).all()
+
+
+def test_coordinates_across_tell_apart_what_runs_side_by_side():
+    graph = two_chains(12)
+    sides = np.array([name[0] == "a" for name in graph.op_names])
+    sign = np.sign(column(graph, "across 0"))
+    assert (sign[sides] == sign[sides][0]).all()
+    assert (sign[~sides] == -sign[sides][0]).all()
+    # A chain has nothing side by side: whatever work is there at a time is one side's or the other's.
+    for size in (1, 2, 9):
+        assert np.isfinite(column(chain(size), "across 0")).all()
 
 
 def test_flags_and_devices():

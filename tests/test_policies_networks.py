@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
-from policy_cases import BUCKET, chain, distinct_runtimes, randomised, renumbered, without_edges
+from policy_cases import BUCKET, chain, distinct_runtimes, randomised, renumbered, two_chains, without_edges
 from strategies import instances, random_graph
 
 from regal_jax.errors import ConfigError
@@ -105,7 +105,7 @@ def test_logits_differ_between_ops_and_graphs(config):
     x = make_features([random_graph(rng, 12, 2) for _ in range(4)], TWO, BUCKET, config.feature_config)
     first = np.asarray(compiled(config)(x).first)
     assert first.std(axis=1).min() > 0.02
-    assert np.std(compiled(config, Value)(x)) > 0.005
+    assert np.std(compiled(config, Value)(x)) > 1e-3  # Rounding is below 1e-6.
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -233,13 +233,13 @@ def test_the_graph_network_is_the_paper_s_equation():
 @pytest.mark.parametrize("network", Network)
 def test_untrained_policy_leaves_priorities_open_and_places_ops(network):
     x = features_of(random_graph(np.random.default_rng(0), 12, 2), TWO, PolicyConfig())
-    config = PolicyConfig(network=network, initial_bias=3, initial_affinity_bias=-3, spectral_gain=0)
+    config = PolicyConfig(network=network, initial_bias=3, initial_affinity_bias=-3, across_gain=0)
     first, second = (jax.nn.softmax(leaf) for leaf in Policy(config, rngs=nnx.Rngs(0))(x))
     np.testing.assert_allclose(first, 0.25, atol=0.2)
     assert (second[:, :12, 2, 0] > 0.7).all()
     assert (second[:, :12, :2, 0] < 0.1).all()
     config = PolicyConfig(
-        parametrisation="alpha-beta", first=(9, 1), initial_bias=4, initial_affinity_bias=-4, spectral_gain=0
+        parametrisation="alpha-beta", first=(9, 1), initial_bias=4, initial_affinity_bias=-4, across_gain=0
     )
     first, second = (jax.nn.softmax(leaf) for leaf in Policy(config, rngs=nnx.Rngs(0))(x))
     assert (first[:, :12, 2, 1] > 0.9).all()
@@ -248,16 +248,21 @@ def test_untrained_policy_leaves_priorities_open_and_places_ops(network):
     np.testing.assert_allclose(Value(PolicyConfig(), rngs=nnx.Rngs(0))(x), -1, atol=0.1)
 
 
+def placed(graph, **fields):
+    """The bins, and ``[N, D]`` those that an untrained policy likes best."""
+    config = PolicyConfig(width=4, **{"across_gain": 0, **fields})
+    devices = config.num_devices
+    policy = Policy(config, rngs=nnx.Rngs(0))
+    x = make_features([graph], Cluster.uniform(devices), None, config.feature_config)
+    logits = policy(x).first[0, : graph.num_ops, :devices]
+    return np.array(config.first), np.array(config.first)[np.argmax(logits, axis=-1)]
+
+
 @pytest.mark.parametrize("devices", [2, 3])
 @pytest.mark.parametrize("parametrisation", ["mean-variance", "alpha-beta"])
-def test_an_untrained_policy_cuts_a_graph_into_bands_of_equal_work(devices, parametrisation):
-    cluster = Cluster.uniform(devices)
-    config = PolicyConfig(num_devices=devices, parametrisation=parametrisation, spectral_gain=20, width=4)
-    # Along a chain the first coordinate rises from one end to the other.
-    x = make_features([chain(30)], cluster, None, config.feature_config)
-    logits = Policy(config, rngs=nnx.Rngs(0))(x).first[0, :30, :devices]
-    bins = np.array(config.first)
-    liked = bins[np.argmax(logits, axis=-1)]
+def test_the_cut_along_a_graph_makes_bands_of_equal_work(devices, parametrisation):
+    # Along a chain the coordinate rises from one end to the other.
+    bins, liked = placed(chain(30), num_devices=devices, parametrisation=parametrisation, along_gain=20)
     band = liked == bins.max()
     # One device for each op but at the borders, in the order of the chain, and equally many for each.
     assert (band.sum(axis=1) <= 1).all()
@@ -267,15 +272,27 @@ def test_an_untrained_policy_cuts_a_graph_into_bands_of_equal_work(devices, para
     assert (liked[band[:, 0], 1] < np.median(bins)).all()
 
 
+def test_the_cut_across_a_graph_separates_what_runs_side_by_side():
+    graph = two_chains(20)
+    bins, liked = placed(graph, across_gain=20)
+    first, second = (liked[:, k] == bins.max() for k in range(2))
+    sides = np.array([name[0] == "a" for name in graph.op_names])
+    if first[sides].sum() < second[sides].sum():
+        first, second = second, first
+    # At the end only the slower chain is left, and either device will do.
+    assert np.where(sides, second, first).sum() <= 1
+    assert np.where(sides, first, second).mean() > 0.6
+
+
 def test_a_policy_that_knows_no_coordinates_has_no_gain():
     for config in (
-        PolicyConfig(spectral_gain=0),
+        PolicyConfig(across_gain=0),
         PolicyConfig(features="plain"),
         PolicyConfig(num_devices=1),
     ):
         policy = Policy(config, rngs=nnx.Rngs(0))
         assert policy.spectral is None
-    assert Policy(PolicyConfig(), rngs=nnx.Rngs(0)).spectral.gain[...] == 2
+    assert Policy(PolicyConfig(), rngs=nnx.Rngs(0)).spectral.bias[...].tolist() == [3, 0]
 
 
 @pytest.mark.parametrize("network", Network)
@@ -322,7 +339,7 @@ def test_one_trace_a_bucket(config):
         ({"second": (float("nan"),)}, "give finite numbers"),
         ({"uniform": 1}, "uniform is 1; give true or false"),
         ({"initial_bias": None}, "initial_bias is .*; give numbers"),
-        ({"spectral_gain": "2"}, "spectral_gain is .*; give numbers"),
+        ({"across_gain": "2"}, "across_gain is .*; give numbers"),
         (
             {"parametrisation": "alpha-beta", "first": tuple(range(1, 18)), "second": tuple(range(1, 18))},
             "17 x 17 bins are more than 256",

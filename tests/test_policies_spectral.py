@@ -62,6 +62,32 @@ def test_each_has_mean_square_one_and_none_is_constant(seed, n):
     np.testing.assert_allclose(found @ degree / degree.sum(), 0, atol=1e-6)
 
 
+@given(seeds, st.integers(3, 16), st.integers(1, 4))
+def test_in_every_slice_the_masses_balance(seed, n, count):
+    """Against the eigenvectors of the matrix between two projections."""
+    sender, receiver, weight, start = connected(seed, n)
+    rng = np.random.default_rng(seed)
+    mass, slices = rng.uniform(0.1, 1, n), rng.integers(count, size=n)
+    found = spectral_coordinates(sender, receiver, weight, start, mass, slices)
+    for k in range(count):
+        np.testing.assert_allclose((mass * found)[:, slices == k].sum(axis=1), 0, atol=1e-6)
+    matrix = np.zeros((n, n))
+    np.add.at(matrix, (sender, receiver), weight)
+    matrix += matrix.T
+    root = np.sqrt(matrix.sum(axis=1))
+    sums = np.stack([np.where(slices == k, mass / root, 0) for k in np.unique(slices)], axis=1)
+    free = np.linalg.svd(sums)[0][:, sums.shape[1] :]  # What sums to nothing in every slice.
+    if not free.shape[1]:
+        assert not found.any()
+        return
+    values, vectors = np.linalg.eigh(free.T @ (matrix / np.outer(root, root)) @ free)
+    if free.shape[1] > 1 and values[-1] - values[-2] < 1e-3:
+        return  # Of a multiple eigenvalue any vector will do.
+    wanted = free @ vectors[:, -1] / root
+    wanted /= np.sqrt((wanted**2).mean())
+    np.testing.assert_allclose(np.abs(found[0] @ wanted) / n, 1, atol=1e-4)
+
+
 def test_two_cliques_with_an_edge_between_them_are_told_apart():
     sender, receiver = np.concatenate([cliques(10), [[0], [10]]], axis=1)
     start = np.random.default_rng(1).normal(size=20)

@@ -91,8 +91,9 @@ class FeatureConfig:
         if self.features is FeatureSet.STRUCTURAL:
             names += ["top level", "bottom level", "slack", "depth", "height"]
             names += ["top rank", "bottom rank", "top work", "bottom work", "parallelism"]
-            for c in range(COORDINATES):
-                names += [f"coordinate {c}", f"coordinate {c} rank", f"coordinate {c} work"]
+            for way in ("along", "across"):
+                for c in range(COORDINATES):
+                    names += [f"{way} {c}", f"{way} {c} rank", f"{way} {c} work"]
         return tuple(names)
 
     @functools.cached_property
@@ -131,10 +132,13 @@ class PolicyConfig:
       initial_affinity_bias: The same for affinities, below zero: equal devices can be exchanged, so that at
         first no affinity is better than another, and placements matter little if every action leaves them to
         chance. (A search with an arbitrary placement in its proposal is hardly worse than the uniform one.)
-      spectral_gain: How strongly an untrained policy spreads the ops over the devices along their first
-        spectral coordinate, in nats; needs `FeatureSet.STRUCTURAL`. Our addition: a placement that keeps
-        together what belongs together breaks the tie between devices at once, while from nothing it takes
-        training hundreds of steps or for ever. The gain is a weight like any other; 0 leaves it out.
+      across_gain: How strongly an untrained policy spreads the ops over the devices by their spectral
+        coordinate across the graph, in nats; needs `FeatureSet.STRUCTURAL`. Our addition: a placement that
+        keeps together what belongs together and gives every device the same work at all times breaks the
+        tie between devices at once, while from nothing it takes training hundreds of steps or for ever. The
+        gain is a weight like any other.
+      along_gain: The same for the coordinate along the graph, whose halves come one after the other: better
+        where memory counts. With both gains 0 a policy has neither.
 
     Raises:
       ConfigError: A value that cannot be.
@@ -152,7 +156,8 @@ class PolicyConfig:
     share_rounds: bool = False
     initial_bias: float = 1.0
     initial_affinity_bias: float = -1.0
-    spectral_gain: float = 2.0
+    across_gain: float = 3.0
+    along_gain: float = 0.0
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -165,7 +170,7 @@ class PolicyConfig:
         for field in ("uniform", "share_rounds"):
             if not isinstance(getattr(self, field), bool):
                 raise ConfigError(f"policy: {field} is {getattr(self, field)!r}; give true or false")
-        for field in ("initial_bias", "initial_affinity_bias", "spectral_gain"):
+        for field in ("initial_bias", "initial_affinity_bias", "across_gain", "along_gain"):
             (bias,) = _numbers(field, [getattr(self, field)])
             set_(self, field, bias)
         for i, field in enumerate(("first", "second")):
@@ -196,8 +201,9 @@ class PolicyConfig:
 
     @property
     def spreads(self) -> bool:
-        """Does the policy know the first spectral coordinate as a placement?"""
-        return self.spectral_gain != 0 and self.features is FeatureSet.STRUCTURAL and self.num_devices > 1
+        """Does the policy know spectral coordinates as placements?"""
+        known = self.features is FeatureSet.STRUCTURAL and self.num_devices > 1
+        return known and (self.across_gain, self.along_gain) != (0, 0)
 
     @functools.cached_property
     def feature_config(self) -> FeatureConfig:

@@ -23,6 +23,10 @@ __all__ = ["GraphFeatures", "make_features"]
 _CLIP: Final = 4.0
 """Standard scores and pressures beyond it say no more."""
 _CONTROL_WEIGHT: Final = 0.1
+_LEAST_MASS: Final = 1e-3
+"""Of the mean runtime: ops that take no time are spread as well."""
+_SLICES: Final = 32
+_OPS_IN_SLICE: Final = 4
 _SPREAD: Final = 0.01
 """Deviations are told in units of at least this part of the mean: less is noise."""
 
@@ -285,17 +289,37 @@ def _places(measured: _Measured) -> np.ndarray:
 
 
 def _coordinates(graph: ComputationGraph, measured: _Measured) -> np.ndarray:
-    """``[3 C, N]``: of each spectral coordinate its value, its rank and its rank by work."""
+    """``[6 C, N]``: of each spectral coordinate its value, its rank and its rank by work.
+
+    First those along the graph, whose halves are one after the other, then those across, whose halves have
+    the same work at all times.
+    """
     # A tensor moves once to a device, however many read it there; a control edge moves nothing.
     data = 1 / np.diff(graph.consumer_offset)[graph.edge_tensor]
     weight = np.concatenate([data, np.full(len(graph.control_source), _CONTROL_WEIGHT)])
-    start = (measured.levels.top + measured.levels.top + measured.amounts[0]) / measured.critical
+    edges = measured.sender, measured.receiver, weight
+    path, runtime = measured.levels, measured.amounts[0]
+    middle = (path.top + path.top + runtime) / measured.critical
+    bottom = path.bottom / measured.critical
+    mass = runtime + _LEAST_MASS * (runtime.mean() or 1.0)
+    found = (
+        spectral_coordinates(*edges, middle - middle.mean()),
+        spectral_coordinates(*edges, bottom, mass, _slices(middle / 2, mass)),
+    )
     rows = []
-    for row in spectral_coordinates(measured.sender, measured.receiver, weight, start - start.mean()):
+    for row in np.concatenate(found):
         span = float(np.ptp(row))
         level = quantised((row - row.min()) / span) if span > 0 else np.zeros(len(row))
-        rows += [np.clip(row, -_CLIP, _CLIP), *standing(level, measured.amounts[0])]
+        rows += [np.clip(row, -_CLIP, _CLIP), *standing(level, runtime)]
     return np.stack(rows)
+
+
+def _slices(time: np.ndarray, work: np.ndarray) -> np.ndarray:
+    """``[N]`` slices of equal work by the time of every op, from 0 to 1."""
+    count = min(_SLICES, max(len(time) // _OPS_IN_SLICE, 1))
+    return np.minimum(
+        quantised(standing(quantised(time), work)[1]) * count // quantised(1.0), count - 1
+    ).astype(np.int64)
 
 
 def _edge_features(graph: ComputationGraph, config: FeatureConfig, measured: _Measured) -> np.ndarray:

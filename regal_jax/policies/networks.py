@@ -56,7 +56,7 @@ class Policy(nnx.Module):
         keys, width = config.num_devices + 1, config.width
         self.hidden = nnx.Linear(width, keys * 2 * width, rngs=rngs)
         self.first = _Outputs(width, _initial(config, config.first, True), rngs=rngs)
-        self.spectral = _Spectral(config) if config.spreads else None
+        self.spectral = _Spectral(config, rngs=rngs) if config.spreads else None
         self.second = _Outputs(width, _initial(config, config.second, False), rngs=rngs)
 
     def __call__(self, features: GraphFeatures) -> Logits:
@@ -66,12 +66,13 @@ class Policy(nnx.Module):
           ConfigError: Features of another `FeatureConfig`.
         """
         _check(features, self.config)
-        hidden = nnx.relu(self.hidden(self.network(features)))
+        embedding = self.network(features)
+        hidden = nnx.relu(self.hidden(embedding))
         batch, n, _ = hidden.shape
         hidden = hidden.reshape(batch, n, self.config.num_devices + 1, 2, self.config.width)
         first, second = self.first(hidden[..., 0, :]), self.second(hidden[..., 1, :])
         if self.spectral is not None:
-            first = first.at[:, :, :-1].add(self.spectral(features))
+            first = first.at[:, :, :-1].add(self.spectral(features, embedding))
         return Logits(first, second)
 
 
@@ -139,15 +140,24 @@ class _Outputs(nnx.Module):
 
 
 class _Spectral(nnx.Module):
-    """A preference for the devices in their order along the first spectral coordinate of a graph.
+    """A preference for the devices in their order across or along the graph.
 
-    The ops are cut into ``D`` bands of equal work. Device ``k`` prefers means above the middle for its own
-    band, below it for the others, and neither at the borders.
+    By either of two spectral coordinates the ops are cut into ``D`` bands of equal work. Device ``k`` prefers
+    means above the middle for its own band, below it for the others, and neither at the borders. How much
+    each cut counts is a linear function of an op's embedding, at first the same for all.
     """
 
-    def __init__(self, config: PolicyConfig) -> None:
-        self.gain = nnx.Param(jnp.float32(config.spectral_gain))
-        self.column = config.feature_config.node_names.index("coordinate 0 work")
+    def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
+        names = config.feature_config.node_names
+        self.columns = tuple(names.index(f"{way} 0 work") for way in ("across", "along"))
+        self.gain = nnx.Linear(
+            config.width,
+            len(self.columns),
+            kernel_init=nnx.initializers.zeros,
+            use_bias=False,
+            rngs=rngs,
+        )
+        self.bias = nnx.Param(jnp.array([config.across_gain, config.along_gain], jnp.float32))
         self.devices = config.num_devices
         bins = np.array(config.first)
         if config.parametrisation is Parametrisation.ALPHA_BETA:
@@ -155,13 +165,15 @@ class _Spectral(nnx.Module):
         middle, half = (bins.max() + bins.min()) / 2, (bins.max() - bins.min()) / 2
         self.direction = tuple(((bins - middle) / (half or 1.0)).tolist())
 
-    def __call__(self, features: GraphFeatures) -> jax.Array:
+    def __call__(self, features: GraphFeatures, embedding: jax.Array) -> jax.Array:
         """``[B, N, D, K1]`` float32, to be added to the logits of the first choice."""
-        place = jnp.asarray(features.nodes)[:, :, self.column, None] * self.devices
-        centre = jnp.arange(self.devices, dtype=jnp.float32)[None, None] + 0.5
-        inside = jnp.clip(4 * (0.5 - jnp.abs(place - centre)), -1, 1)
+        place = jnp.asarray(features.nodes)[:, :, self.columns, None] * self.devices
+        centre = jnp.arange(self.devices, dtype=jnp.float32) + 0.5
+        inside = jnp.clip(4 * (0.5 - jnp.abs(place - centre[None, None, None])), -1, 1)
+        gain = self.gain(embedding) + self.bias[...][None, None]
+        preference = (gain[..., None] * inside).sum(axis=2)
         direction = jnp.asarray(self.direction, jnp.float32)
-        return self.gain[...] * inside[..., None] * direction[None, None, None]
+        return preference[..., None] * direction[None, None, None]
 
 
 def _initial(config: PolicyConfig, bins: tuple[float, ...], first: bool) -> np.ndarray:

@@ -14,7 +14,12 @@ _NOTHING: Final = 1e-9
 
 
 def spectral_coordinates(
-    sender: np.ndarray, receiver: np.ndarray, weight: np.ndarray, start: np.ndarray
+    sender: np.ndarray,
+    receiver: np.ndarray,
+    weight: np.ndarray,
+    start: np.ndarray,
+    mass: np.ndarray | None = None,
+    slices: np.ndarray | None = None,
 ) -> np.ndarray:
     """Approximate eigenvectors of the smallest eigenvalues but one of the normalised Laplacian.
 
@@ -23,11 +28,17 @@ def spectral_coordinates(
     vectors of Lanczos's method with full orthogonalisation, begun with ``start``, along which they also
     point: no op is told apart by its number.
 
+    In every slice the coordinates, weighted by ``mass``, sum to nothing. With one slice and the degrees as
+    masses, which is the default, that only excludes the constant vector. With slices of time and work as the
+    mass, either side of a cut has half of the work at all times: the graph is cut along its length.
+
     Args:
       sender: ``[E]``.
       receiver: ``[E]``.
       weight: ``[E]`` positive.
       start: ``[N]``, by which the ops already differ: their levels.
+      mass: ``[N]`` not negative.
+      slices: ``[N]`` int from 0, the slice of each op.
 
     Returns:
       ``[COORDINATES, N]`` float64, the smoothest first, each of mean square 1 or all zeros.
@@ -39,9 +50,14 @@ def spectral_coordinates(
     n = len(start)
     degree = np.bincount(sender, weight, n) + np.bincount(receiver, weight, n)
     root = np.sqrt(np.where(degree > 0, degree, 1))
+    across = root if mass is None else mass / root
     found = np.zeros((COORDINATES, n))
     basis, diagonal, beside = _lanczos(
-        sender, receiver, weight / (root[sender] * root[receiver]), root, start
+        sender,
+        receiver,
+        weight / (root[sender] * root[receiver]),
+        _Slices(across, np.zeros(n, np.int64) if slices is None else slices),
+        start * root,
     )
     if len(diagonal):
         matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
@@ -53,33 +69,45 @@ def spectral_coordinates(
     return found
 
 
+class _Slices:
+    """Takes from a vector, in every slice, what it has in common with another one."""
+
+    def __init__(self, other: np.ndarray, slices: np.ndarray) -> None:
+        self._other, self._slices, self._count = other, slices, int(slices.max(initial=0)) + 1
+        square = np.bincount(slices, other**2, self._count)
+        self._square = np.where(square > 0, square, 1)
+
+    def __call__(self, vector: np.ndarray) -> np.ndarray:
+        share = np.bincount(self._slices, self._other * vector, self._count) / self._square
+        return vector - self._other * share[self._slices]
+
+
 def _lanczos(
-    sender: np.ndarray, receiver: np.ndarray, weight: np.ndarray, root: np.ndarray, start: np.ndarray
+    sender: np.ndarray, receiver: np.ndarray, weight: np.ndarray, project: _Slices, vector: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Basis ``[M, N]`` of a Krylov space of the normalised adjacency, orthogonal to its first eigenvector.
+    """Basis ``[M, N]`` of a Krylov space of the normalised adjacency between two projections.
 
     Returns:
       The basis, and the diagonal ``[M]`` and the one beside it ``[M - 1]`` of the matrix in that basis; ``M``
-      is 0 if ``start`` is nothing but the first eigenvector.
+      is 0 if nothing is left of ``vector``.
     """
-    n = len(start)
-    basis = np.zeros((_STEPS + 2, n))
-    basis[0] = root / np.linalg.norm(root)
-    vector = start * root
-    size = np.linalg.norm(vector)
+    n = len(vector)
+    basis = np.zeros((_STEPS, n))
+    size = float(np.linalg.norm(vector))
     diagonal, beside = [], []
-    for j in range(_STEPS + 1):
-        known = basis[: j + 1]
+    for j in range(_STEPS):
+        known = basis[:j]
         for _ in range(2):  # Twice is enough (Kahan): once leaves rounding errors that grow.
+            vector = project(vector)
             vector = vector - known.T @ (known @ vector)
         length = float(np.linalg.norm(vector))
-        if length <= _NOTHING * size or j == _STEPS:
+        if length <= _NOTHING * size:
             break
         if j:
             beside.append(length)
-        basis[j + 1] = vector / length
-        vector = np.bincount(receiver, weight * basis[j + 1][sender], n)
-        vector += np.bincount(sender, weight * basis[j + 1][receiver], n)
+        basis[j] = vector / length
+        vector = np.bincount(receiver, weight * basis[j][sender], n)
+        vector += np.bincount(sender, weight * basis[j][receiver], n)
         size = 1.0
-        diagonal.append(float(basis[j + 1] @ vector))
-    return basis[1 : len(diagonal) + 1], np.array(diagonal), np.array(beside)
+        diagonal.append(float(basis[j] @ vector))
+    return basis[: len(diagonal)], np.array(diagonal), np.array(beside)
