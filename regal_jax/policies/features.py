@@ -317,9 +317,8 @@ def _coordinates(graph: ComputationGraph, measured: _Measured) -> np.ndarray:
 def _slices(time: np.ndarray, work: np.ndarray) -> np.ndarray:
     """``[N]`` slices of equal work by the time of every op, from 0 to 1."""
     count = min(_SLICES, max(len(time) // _OPS_IN_SLICE, 1))
-    return np.minimum(
-        quantised(standing(quantised(time), work)[1]) * count // quantised(1.0), count - 1
-    ).astype(np.int64)
+    rank = quantised(standing(quantised(time), work)[1])
+    return np.minimum(rank * count // quantised(np.ones(())), count - 1).astype(np.int64)
 
 
 def _edge_features(graph: ComputationGraph, config: FeatureConfig, measured: _Measured) -> np.ndarray:
