@@ -21,6 +21,7 @@ from regal_jax.policies import (
     read_metadata,
     save_policy,
 )
+from regal_jax.policies.weights import VERSION
 
 SMALL = PolicyConfig(width=4, rounds=1)
 
@@ -161,7 +162,7 @@ def wider(_, metadata):
         (reshaped, r"weights 'first.bias' are float32 \(3, 5\), expected float32 \(3, 4\)"),
         (retyped, r"weights 'first.bias' are float64 \(3, 4\), expected float32"),
         (infinite, "weights 'first.bias' are not finite"),
-        (newer, "format version '99', this release reads '1'"),
+        (newer, f"format version '99', this release reads '{VERSION}'"),
         (unreadable, "metadata 'config'"),
         (listed, "metadata 'config'"),
         (unknown_field, "metadata 'config': .*colour"),
