@@ -12,7 +12,7 @@ from strategies import instances, random_graph
 
 from regal_jax.errors import ClusterError, ConfigError, GraphError
 from regal_jax.graph import Cluster, GraphBuilder
-from regal_jax.policies import FeatureConfig, FeatureSet, make_features
+from regal_jax.policies import Balance, FeatureConfig, FeatureSet, PolicyConfig, make_features
 from regal_jax.policies.levels import levels
 from regal_jax.problem import Bucket
 
@@ -20,14 +20,14 @@ seeds = st.integers(0, 2**32 - 1)
 TWO = Cluster.uniform(2)
 
 
-def features_of(graph, cluster, features="structural", bucket=None):
+def features_of(graph, cluster, features="structural", bucket=None, balance="work"):
     bucket = Bucket.exact(graph) if bucket is None else bucket
-    return make_features([graph], cluster, bucket, FeatureConfig(cluster.num_devices, features))
+    return make_features([graph], cluster, bucket, FeatureConfig(cluster.num_devices, features, balance))
 
 
-def column(graph, name, cluster=TWO, features="structural"):
-    config = FeatureConfig(cluster.num_devices, features)
-    return features_of(graph, cluster, features).nodes[0, :, config.node_names.index(name)]
+def column(graph, name, cluster=TWO, features="structural", balance="work"):
+    names = FeatureConfig(cluster.num_devices, features).node_names
+    return features_of(graph, cluster, features, balance=balance).nodes[0, :, names.index(name)]
 
 
 def by_field(features):
@@ -73,7 +73,7 @@ def test_a_chain_by_hand():
     np.testing.assert_allclose(column(graph, "height"), [1, 0.5, 0])
     np.testing.assert_allclose(column(graph, "top rank"), np.array([1, 3, 5]) / 6, rtol=1e-6)
     np.testing.assert_allclose(column(graph, "bottom rank"), np.array([5, 3, 1]) / 6, rtol=1e-6)
-    np.testing.assert_allclose(column(graph, "top work"), np.array([0.5, 2, 4.5]) / 6, rtol=1e-6)
+    np.testing.assert_allclose(column(graph, "top share"), np.array([0.5, 2, 4.5]) / 6, rtol=1e-6)
     np.testing.assert_allclose(column(graph, "parallelism"), [0, 0, 0], atol=1e-7)
     np.testing.assert_allclose(column(graph, "inputs"), np.log1p([0, 1, 1]), rtol=1e-6)
     np.testing.assert_allclose(column(graph, "readers"), np.log1p([1, 1, 0]), rtol=1e-6)
@@ -91,10 +91,35 @@ def test_coordinates_of_a_chain_run_along_it():
     assert (np.diff(found) > 0).all()
     np.testing.assert_allclose(found, -found[::-1], atol=1e-6)
     np.testing.assert_allclose(column(graph, "along 0 rank"), (np.arange(9) + 0.5) / 9, rtol=1e-6)
-    np.testing.assert_allclose(column(graph, "along 0 work"), (np.arange(9) + 0.5) / 9, rtol=1e-6)
+    np.testing.assert_allclose(column(graph, "along 0 share"), (np.arange(9) + 0.5) / 9, rtol=1e-6)
     for name in ("along 0", "along 1", "along 1 rank"):
         assert np.isfinite(column(chain(1), name)).all()
         assert np.isfinite(column(without_edges(graph), name)).all()
+
+
+def test_shares_of_bytes_count_outputs_and_scratch_memory():
+    builder = GraphBuilder("bytes")
+    builder.add_op("a", runtime=1.0, outputs=[10, 20])
+    builder.add_op("b", runtime=5.0, inputs=[(0, 0)], outputs=[30], temp_bytes=30)
+    builder.add_op("c", runtime=9.0, inputs=[(1, 0)], outputs=[10])
+    graph = builder.build()
+    shares = np.array([15, 60, 95]) / 100
+    np.testing.assert_allclose(column(graph, "top share", balance="bytes"), shares, rtol=1e-6)
+    np.testing.assert_allclose(column(graph, "along 0 share", balance="bytes"), shares, rtol=1e-6)
+    np.testing.assert_allclose(column(graph, "top share"), np.array([0.5, 3.5, 10.5]) / 15, rtol=1e-6)
+    # Nothing has bytes: every op counts the same.
+    empty = dataclasses.replace(graph, tensor_bytes=graph.tensor_bytes * 0, temp_bytes=graph.temp_bytes * 0)
+    np.testing.assert_allclose(
+        column(empty, "top share", balance="bytes"), np.array([1, 3, 5]) / 6, rtol=1e-6
+    )
+
+
+def test_balance_changes_shares_and_cuts_across_only():
+    graph = random_graph(np.random.default_rng(5), 30, 40)
+    names = np.array(FeatureConfig(2).node_names)
+    work, size = (features_of(graph, TWO, balance=balance).nodes[0] for balance in ("work", "bytes"))
+    changed = set(names[(work != size).any(axis=0)])
+    assert changed == {name for name in names if name.endswith("share") or name.startswith("across")}
 
 
 def test_coordinates_across_tell_apart_what_runs_side_by_side():
@@ -162,20 +187,22 @@ def test_order_is_topological_and_padding_comes_last(instance):
 # What they do not depend on -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("balance", Balance)
 @given(instances(), st.sampled_from([1e-6, 0.3, 7.0, 1e9]), st.sampled_from([3, 1000]))
-def test_units_change_nothing(instance, time, size):
+def test_units_change_nothing(balance, instance, time, size):
     graph, cluster = instance
-    before = by_field(features_of(graph, cluster))
-    after = by_field(features_of(*scaled(graph, cluster, time, size)))
+    before = by_field(features_of(graph, cluster, balance=balance))
+    after = by_field(features_of(*scaled(graph, cluster, time, size), balance=balance))
     for name, array in before.items():
         np.testing.assert_allclose(after[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("balance", Balance)
 @given(instances(), seeds)
-def test_numbers_change_nothing(instance, seed):
+def test_numbers_change_nothing(balance, instance, seed):
     graph, cluster = instance
     place = np.random.default_rng(seed).permutation(graph.num_ops)
-    before, after = features_of(graph, cluster), features_of(renumbered(graph, place), cluster)
+    before, after = (features_of(g, cluster, balance=balance) for g in (graph, renumbered(graph, place)))
     np.testing.assert_allclose(after.nodes[0, place], before.nodes[0], rtol=1e-5, atol=1e-5)
 
     def rows(x, numbers):
@@ -225,17 +252,18 @@ def test_the_sets_grow():
 # Extremes and refusals ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("balance", Balance)
 @pytest.mark.parametrize("features", FeatureSet)
 @pytest.mark.parametrize("runtime", [0.0, 5e-324, 1e300])
 @pytest.mark.parametrize("size", [0, 2**55])
-def test_extreme_graphs_are_finite(features, runtime, size):
+def test_extreme_graphs_are_finite(balance, features, runtime, size):
     builder = GraphBuilder("extreme")
     builder.add_op("lonely", runtime=runtime)
     one = builder.build()
     builder.add_op("a", runtime=runtime, outputs=[size], temp_bytes=size)
     builder.add_op("b", runtime=0.0, inputs=[(1, 0)], control_inputs=[0])
     for graph in (one, builder.build()):
-        x = features_of(graph, TWO, features)
+        x = features_of(graph, TWO, features, balance=balance)
         assert np.isfinite(x.nodes).all()
         assert np.isfinite(x.edges).all()
 
@@ -263,6 +291,8 @@ def test_bad_input():
         make_features([chain(4)], TWO, Bucket.exact(chain(3)), config)
     with pytest.raises(ConfigError, match="'some'; use one of own, plain, structural"):
         FeatureConfig(2, "some")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="'ops'; use one of work, bytes"):
+        PolicyConfig(balance="ops")  # pyright: ignore[reportArgumentType]
     pinned = random_graph(np.random.default_rng(3), 30, 4)
     with pytest.raises(ClusterError, match="devices"):
         make_features([pinned], Cluster.uniform(1), None, FeatureConfig(1))

@@ -9,7 +9,14 @@ from regal_jax.policies.actions import (
     sample_action,
     to_proposal,
 )
-from regal_jax.policies.config import FeatureConfig, FeatureSet, Network, Parametrisation, PolicyConfig
+from regal_jax.policies.config import (
+    Balance,
+    FeatureConfig,
+    FeatureSet,
+    Network,
+    Parametrisation,
+    PolicyConfig,
+)
 from regal_jax.policies.distributions import action_parameters, action_table
 from regal_jax.policies.features import GraphFeatures, make_features
 from regal_jax.policies.networks import Logits, Policy, Value
@@ -18,6 +25,7 @@ from regal_jax.policies.weights import load_policy, read_metadata, save_policy
 
 __all__ = [
     "Action",
+    "Balance",
     "FeatureConfig",
     "FeatureSet",
     "GraphFeatures",

@@ -12,7 +12,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph.cluster import MAX_DEVICES
 from regal_jax.policies.spectral import COORDINATES
 
-__all__ = ["FeatureConfig", "FeatureSet", "Network", "Parametrisation", "PolicyConfig"]
+__all__ = ["Balance", "FeatureConfig", "FeatureSet", "Network", "Parametrisation", "PolicyConfig"]
 
 MAX_ACTIONS: Final = 256
 """Most pairs of choices a key: an action is stored in a byte."""
@@ -29,6 +29,15 @@ class FeatureSet(enum.StrEnum):
     STRUCTURAL = "structural"
     """Also where it stands: levels, depths, ranks by level, spectral coordinates, and how parallel the graph
     is."""
+
+
+class Balance(enum.StrEnum):
+    """What a cut through a graph leaves every device the same amount of."""
+
+    WORK = "work"
+    """Runtime: for the makespan."""
+    BYTES = "bytes"
+    """What ops put out, and their scratch memory: for peak memory."""
 
 
 class Network(enum.StrEnum):
@@ -66,6 +75,7 @@ class FeatureConfig:
     Attributes:
       num_devices: ``D``.
       features: A `FeatureSet` or its name.
+      balance: A `Balance` or its name: the amount that shares are of.
 
     Raises:
       ConfigError: A value that cannot be.
@@ -73,11 +83,13 @@ class FeatureConfig:
 
     num_devices: int = 2
     features: FeatureSet = FeatureSet.STRUCTURAL
+    balance: Balance = Balance.WORK
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         set_(self, "num_devices", _whole("features", "num_devices", self.num_devices, 1, MAX_DEVICES))
         set_(self, "features", _one_of("features", "features", self.features, FeatureSet))
+        set_(self, "balance", _one_of("features", "balance", self.balance, Balance))
 
     @functools.cached_property
     def node_names(self) -> tuple[str, ...]:
@@ -90,10 +102,10 @@ class FeatureConfig:
             names += ["inputs", "readers", "control inputs", "control outputs", "edges per op"]
         if self.features is FeatureSet.STRUCTURAL:
             names += ["top level", "bottom level", "slack", "depth", "height"]
-            names += ["top rank", "bottom rank", "top work", "bottom work", "parallelism"]
+            names += ["top rank", "bottom rank", "top share", "bottom share", "parallelism"]
             for way in ("along", "across"):
                 for c in range(COORDINATES):
-                    names += [f"{way} {c}", f"{way} {c} rank", f"{way} {c} work"]
+                    names += [f"{way} {c}", f"{way} {c} rank", f"{way} {c} share"]
         return tuple(names)
 
     @functools.cached_property
@@ -122,6 +134,7 @@ class PolicyConfig:
       rounds: Rounds of messages; 0 uses no edge. Only the `Network.GNN` has rounds.
       width: ``W``, of every embedding and hidden layer.
       features: A `FeatureSet` or its name.
+      balance: A `Balance` or its name: what ranks and cuts share out evenly, ``"bytes"`` for peak memory.
       uniform: Of means and variances only: the largest variance stands for beta(1, 1) whatever the mean,
         so that a policy can leave a key exactly as plain BRKGA draws it. Our addition; without it every
         pair is what the ICLR text says.
@@ -138,7 +151,7 @@ class PolicyConfig:
         tie between devices at once, while from nothing it takes training hundreds of steps or for ever. The
         gain is a weight like any other.
       along_gain: The same for the coordinate along the graph, whose halves come one after the other: better
-        where memory counts. With both gains 0 a policy has neither.
+        where memory counts, with ``balance="bytes"``. With both gains 0 a policy has neither.
 
     Raises:
       ConfigError: A value that cannot be.
@@ -152,6 +165,7 @@ class PolicyConfig:
     rounds: int = 4
     width: int = 32
     features: FeatureSet = FeatureSet.STRUCTURAL
+    balance: Balance = Balance.WORK
     uniform: bool = True
     share_rounds: bool = False
     initial_bias: float = 1.0
@@ -165,6 +179,7 @@ class PolicyConfig:
             set_(self, field, _whole("policy", field, getattr(self, field), low, high))
         for field, kind in (
             ("network", Network), ("parametrisation", Parametrisation), ("features", FeatureSet),
+            ("balance", Balance),
         ):  # fmt: skip
             set_(self, field, _one_of("policy", field, getattr(self, field), kind))
         for field in ("uniform", "share_rounds"):
@@ -208,7 +223,7 @@ class PolicyConfig:
     @functools.cached_property
     def feature_config(self) -> FeatureConfig:
         """What `make_features` must compute for this policy."""
-        return FeatureConfig(self.num_devices, self.features)
+        return FeatureConfig(self.num_devices, self.features, self.balance)
 
 
 def _whole(owner: str, field: str, value: Any, low: int, high: int) -> int:

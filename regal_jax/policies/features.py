@@ -13,7 +13,7 @@ import numpy as np
 
 from regal_jax.errors import ConfigError, GraphError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
-from regal_jax.policies.config import FeatureConfig, FeatureSet
+from regal_jax.policies.config import Balance, FeatureConfig, FeatureSet
 from regal_jax.policies.levels import Levels, levels, quantised, standing
 from regal_jax.policies.spectral import spectral_coordinates
 from regal_jax.problem import Bucket
@@ -24,7 +24,7 @@ _CLIP: Final = 4.0
 """Standard scores and pressures beyond it say no more."""
 _CONTROL_WEIGHT: Final = 0.1
 _LEAST_MASS: Final = 1e-3
-"""Of the mean runtime: ops that take no time are spread as well."""
+"""Of the mean mass: ops that have none are spread as well."""
 _SLICES: Final = 32
 _OPS_IN_SLICE: Final = 4
 _SPREAD: Final = 0.01
@@ -223,7 +223,8 @@ def _node_features(
     if config.features is not FeatureSet.OWN:
         columns.append(_degrees(graph, measured))
     if config.features is FeatureSet.STRUCTURAL:
-        columns += [_places(measured), _coordinates(graph, measured)]
+        mass = _mass(measured, config.balance)
+        columns += [_places(measured, mass), _coordinates(graph, measured, mass)]
     # float32 holds what is finite here: amounts are logs, all else is bounded.
     nodes = np.empty((len(names), n), np.float32)
     np.concatenate(columns, out=nodes, casting="unsafe")
@@ -267,12 +268,18 @@ def _degrees(graph: ComputationGraph, measured: _Measured) -> np.ndarray:
     return np.log1p([*counts, np.full(n, len(measured.sender) / n)])
 
 
-def _places(measured: _Measured) -> np.ndarray:
-    """``[10, N]``: levels, slack, depths, ranks by level, parallelism."""
+def _mass(measured: _Measured, balance: Balance) -> np.ndarray:
+    """``[N]`` what shares are of."""
+    runtime, temp, outputs, _ = measured.amounts
+    return runtime if balance is Balance.WORK else temp + outputs
+
+
+def _places(measured: _Measured, mass: np.ndarray) -> np.ndarray:
+    """``[10, N]``: levels, slack, depths, ranks and shares by level, parallelism."""
     top, bottom = measured.levels.top / measured.critical, measured.levels.bottom / measured.critical
     runtime = measured.amounts[0]
     longest = max(float(measured.levels.depth.max()), 1.0)
-    ranks = [standing(quantised(level), runtime) for level in (top, bottom)]
+    ranks = [standing(quantised(level), mass) for level in (top, bottom)]
     work = float(runtime.sum()) / measured.critical
     return np.stack([
         top,
@@ -288,36 +295,36 @@ def _places(measured: _Measured) -> np.ndarray:
     ])  # fmt: skip
 
 
-def _coordinates(graph: ComputationGraph, measured: _Measured) -> np.ndarray:
-    """``[6 C, N]``: of each spectral coordinate its value, its rank and its rank by work.
+def _coordinates(graph: ComputationGraph, measured: _Measured, mass: np.ndarray) -> np.ndarray:
+    """``[6 C, N]``: of each spectral coordinate its value, its rank and its share.
 
     First those along the graph, whose halves are one after the other, then those across, whose halves have
-    the same work at all times.
+    the same mass at all times.
     """
     # A tensor moves once to a device, however many read it there; a control edge moves nothing.
     data = 1 / np.diff(graph.consumer_offset)[graph.edge_tensor]
     weight = np.concatenate([data, np.full(len(graph.control_source), _CONTROL_WEIGHT)])
     edges = measured.sender, measured.receiver, weight
-    path, runtime = measured.levels, measured.amounts[0]
-    middle = (path.top + path.top + runtime) / measured.critical
+    path = measured.levels
+    middle = (path.top + path.top + measured.amounts[0]) / measured.critical
     bottom = path.bottom / measured.critical
-    mass = runtime + _LEAST_MASS * (runtime.mean() or 1.0)
+    some = mass + _LEAST_MASS * (mass.mean() or 1.0)
     found = (
         spectral_coordinates(*edges, middle - middle.mean()),
-        spectral_coordinates(*edges, bottom, mass, _slices(middle / 2, mass)),
+        spectral_coordinates(*edges, bottom, some, _slices(middle / 2, some)),
     )
     rows = []
     for row in np.concatenate(found):
         span = float(np.ptp(row))
         level = quantised((row - row.min()) / span) if span > 0 else np.zeros(len(row))
-        rows += [np.clip(row, -_CLIP, _CLIP), *standing(level, runtime)]
+        rows += [np.clip(row, -_CLIP, _CLIP), *standing(level, mass)]
     return np.stack(rows)
 
 
-def _slices(time: np.ndarray, work: np.ndarray) -> np.ndarray:
-    """``[N]`` slices of equal work by the time of every op, from 0 to 1."""
+def _slices(time: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """``[N]`` slices of equal mass by the time of every op, from 0 to 1."""
     count = min(_SLICES, max(len(time) // _OPS_IN_SLICE, 1))
-    rank = quantised(standing(quantised(time), work)[1])
+    rank = quantised(standing(quantised(time), mass)[1])
     return np.minimum(rank * count // quantised(np.ones(())), count - 1).astype(np.int64)
 
 

@@ -69,19 +69,19 @@ def quantised(level: np.ndarray) -> np.ndarray:
     return np.floor(level * _STEPS + 0.3)
 
 
-def standing(level: np.ndarray, runtime: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rank of every op by level as a share of the ops, and as a share of the work.
+def standing(level: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rank of every op by level as a share of the ops, and as a share of the mass: work, or bytes.
 
     Equal levels share the middle of their ranks, so that no op is told apart by its number.
 
     Args:
       level: ``[N]``, from `quantised`.
-      runtime: ``[N]`` float64.
+      mass: ``[N]`` float64, not negative.
     """
     order = np.argsort(level, kind="stable")
     by_level = level[order]
     low = np.searchsorted(by_level, level, side="left")
     high = np.searchsorted(by_level, level, side="right")
-    work = np.concatenate([[0.0], np.cumsum(runtime[order])])
+    work = np.concatenate([[0.0], np.cumsum(mass[order])])
     rank = (low + high) / (2 * len(level))
     return rank, (work[low] + work[high]) / (2 * work[-1]) if work[-1] > 0 else rank

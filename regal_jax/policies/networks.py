@@ -142,14 +142,14 @@ class _Outputs(nnx.Module):
 class _Spectral(nnx.Module):
     """A preference for the devices in their order across or along the graph.
 
-    By either of two spectral coordinates the ops are cut into ``D`` bands of equal work. Device ``k`` prefers
-    means above the middle for its own band, below it for the others, and neither at the borders. How much
-    each cut counts is a linear function of an op's embedding, at first the same for all.
+    By either of two spectral coordinates the ops are cut into ``D`` bands of equal work, or equal bytes.
+    Device ``k`` prefers means above the middle for its own band, below it for the others, and neither at the
+    borders. How much each cut counts is a linear function of an op's embedding, at first the same for all.
     """
 
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
         names = config.feature_config.node_names
-        self.columns = tuple(names.index(f"{way} 0 work") for way in ("across", "along"))
+        self.columns = tuple(names.index(f"{way} 0 share") for way in ("across", "along"))
         self.gain = nnx.Linear(
             config.width,
             len(self.columns),
