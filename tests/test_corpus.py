@@ -1,5 +1,6 @@
 """The corpus: an engine that survives its models and its own death, splits without leaks, a real model."""
 
+import collections
 import errno
 import importlib.util
 import json
@@ -15,11 +16,14 @@ import pytest
 from regal_jax import Cluster, optimize, optimize_many
 from regal_jax.cli import main
 from regal_jax.datasets.corpus import SOURCES, Source, build_corpus, finish, load_corpus
+from regal_jax.datasets.corpus import build as build_module
 from regal_jax.datasets.corpus import engine as engine_module
+from regal_jax.datasets.corpus.build import choose
 from regal_jax.datasets.corpus.families import family_of
 from regal_jax.datasets.corpus.index import JsonLines
 from regal_jax.datasets.corpus.splits import SHARES
 from regal_jax.datasets.corpus.statistics import depth_and_width
+from regal_jax.datasets.corpus.trace_spec import TraceSpec
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import GraphBuilder
 
@@ -101,11 +105,52 @@ def test_a_corpus_grows(build, tmp_path):
     assert content(tmp_path / "corpus") == content(tmp_path / "whole")
 
 
-def test_limit_counts_for_each_form_and_spreads(build):
+def test_limit_counts_for_each_form_and_families_take_turns(build):
     document = build(only="fake/chain*", limit=2, forms=["forward", "gradient"])
-    assert [p.split("/")[-1] for p in document["graphs"]] == [
-        "chain60.forward.json.gz", "chain60.gradient.json.gz", "chain80.forward.json.gz",
+    forms = [p.split(".")[1] for p in document["graphs"]]
+    assert sorted(forms) == ["forward", "forward", "gradient"]
+    sizes = {"a": 7, "b": 1, "c": 3}
+    specs = [
+        TraceSpec("fake", f"{family}{i}", family, form, "")
+        for family, size in sizes.items() for i in range(size) for form in ("forward", "gradient")
     ]  # fmt: skip
+    chosen = choose(specs, ["forward"], None, None)
+    assert sorted(spec.key for spec in chosen) == sorted(s.key for s in specs if s.form == "forward")
+    assert choose(specs[::-1], ["forward"], None, None) == chosen
+    for limit in range(len(chosen) + 2):
+        first = choose(specs, ["forward"], None, limit)
+        assert first == chosen[:limit]
+        counts = collections.Counter(spec.family for spec in first)
+        most = max(counts.values(), default=0)
+        assert all(counts[family] >= min(size, most - 1) for family, size in sizes.items())
+
+
+def test_sources_take_turns(monkeypatch):
+    monkeypatch.setattr(build_module, "_ROUND", 2)
+    monkeypatch.setattr(build_module, "SOURCES", {"a": "A", "b": "B", "c": "C"})
+    spec = {
+        (s, f, i): TraceSpec(s, str(i), s, f, "")
+        for s in "ab"
+        for f in ("forward", "gradient")
+        for i in range(5)
+    }
+    pending = {"a": [v for k, v in spec.items() if k[0] == "a"], "b": [spec["b", "forward", 0]], "c": []}
+    rounds = build_module._rounds(pending)
+    assert [(s, [f"{x.form[0]}{x.model}" for x in specs]) for s, specs in rounds] == [
+        ("A", ["f0", "f1"]), ("B", ["f0"]), ("A", ["f2", "f3"]), ("A", ["f4"]),
+        ("A", ["g0", "g1"]), ("A", ["g2", "g3"]), ("A", ["g4"]),
+    ]  # fmt: skip
+
+
+def test_a_source_that_does_not_start_is_given_up_once(tmp_path):
+    source = Source("broken", "no_such_module", ("numpy",))
+    rounds = [(source, [TraceSpec("broken", model, "family", "forward", "")]) for model in "abc"]
+    settings = {"profile": "h200", "min_ops": 1, "max_ops": 100}
+    engine = engine_module.Engine(tmp_path, settings, 1, 60.0, lambda: False, None)
+    with pytest.warns(UserWarning, match="'broken' is given up: ModuleNotFoundError") as caught:
+        engine.run(rounds, {})
+    assert len(caught) == 1
+    assert engine.failures.read() == engine.index.read() == []
 
 
 _SCRIPT = """

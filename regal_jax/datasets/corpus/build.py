@@ -1,12 +1,14 @@
 """`build_corpus`: traces models in worker processes, and can be killed and run again at any moment."""
 
+import collections
 import contextlib
 import fnmatch
+import hashlib
 import os
 import pathlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from regal_jax.cores import available_cores
 from regal_jax.datasets.corpus.engine import Engine
@@ -28,6 +30,9 @@ from regal_jax.importers.roofline import find_profile
 from regal_jax.interrupts import first_interrupt_waits
 
 __all__ = ["Settings", "build_corpus"]
+
+_ROUND: Final = 100
+"""Graphs of one source before the next has its turn: its workers start anew then, for some seconds."""
 
 Settings = dict[str, Any]
 """What the content of a graph depends on, beside its spec: the same for all of a corpus."""
@@ -62,7 +67,7 @@ def build_corpus(
       sources: Names from `SOURCES`; by default all whose packages are installed, with a warning for others.
       forms: Some of `FORMS`.
       only: A pattern such as ``"timm/resnet*"`` that ``SOURCE/MODEL.FORM`` must match.
-      limit: At most so many graphs of each source and form, evenly spread over its models.
+      limit: At most so many graphs of each source and form, its families in turn.
       jobs: Worker processes; the number of cores by default.
       timeout: Seconds that one graph may take.
       profile: Device that runtimes are estimated for (`regal_jax.importers.PROFILES`).
@@ -94,15 +99,7 @@ def build_corpus(
                 name: choose(found, forms, only, limit) for name, found in listed.items() if found is not None
             }
             pending = _pending(root, specs, retry_failures=retry_failures)
-            # Form by form: whenever a build is stopped, what it has is spread over all sources.
-            engine.run(
-                [
-                    (SOURCES[name], [spec for spec in tasks if spec.form == form])
-                    for form in FORMS
-                    for name, tasks in pending.items()
-                ],
-                packages,
-            )
+            engine.run(_rounds(pending), packages)
             document = finish(root)
             return {**document, "complete": not interrupted()}
 
@@ -110,15 +107,36 @@ def build_corpus(
 def choose(
     specs: Sequence[TraceSpec], forms: Sequence[str], only: str | None, limit: int | None
 ) -> list[TraceSpec]:
-    """The specs of one source that a build is to make."""
+    """The specs of one source that a build is to make, form by form, in each the families in turn.
+
+    Within a family the order is a fixed shuffle: neighbours by name are often one topology.
+    """
     chosen: list[TraceSpec] = []
     for form in FORMS:
         found = [spec for spec in specs if spec.form == form and form in forms]
         found = [spec for spec in found if only is None or fnmatch.fnmatchcase(spec.key, only)]
-        if limit is not None and limit < len(found):
-            found = [found[i * len(found) // limit] for i in range(limit)]
-        chosen += found
+        found.sort(key=lambda spec: hashlib.sha256(spec.key.encode()).digest())
+        turns: collections.Counter[str] = collections.Counter()
+        places: list[int] = []
+        for spec in found:
+            places.append(turns[spec.family])
+            turns[spec.family] += 1
+        chosen += [found[i] for i in sorted(range(len(found)), key=places.__getitem__)][:limit]
     return chosen
+
+
+def _rounds(pending: Mapping[str, Sequence[TraceSpec]]) -> list[tuple[Source, Sequence[TraceSpec]]]:
+    """Form by form, the sources in turn: whenever a build is stopped, what it has is spread over all."""
+    rounds: list[tuple[Source, Sequence[TraceSpec]]] = []
+    for form in FORMS:
+        left = {name: [spec for spec in specs if spec.form == form] for name, specs in pending.items()}
+        for start in range(0, max(map(len, left.values()), default=0), _ROUND):
+            rounds += [
+                (SOURCES[name], specs[start : start + _ROUND])
+                for name, specs in left.items()
+                if start < len(specs)
+            ]
+    return rounds
 
 
 def _check(

@@ -78,7 +78,7 @@ class Engine:
     def run(
         self, tasks: Sequence[tuple[Source, Sequence[TraceSpec]]], packages: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        """Traces all specs, source by source.
+        """Traces all specs, one entry of ``tasks`` after another; a source may have several.
 
         Raises:
           ConfigError: The disk is full.
@@ -88,13 +88,20 @@ class Engine:
         bar = self.progress(total=total, unit="graph") if self.progress else None
         tally = _Tally(bar, {record["topology_hash"] for record in self.index.read()})
         with contextlib.closing(bar) if bar is not None else contextlib.nullcontext():
+            given_up: set[str] = set()
             for source, specs in tasks:
-                if specs and not self.interrupted():
-                    self._run_source(source, specs, packages.get(source.name, {}), tally)
+                if (
+                    specs
+                    and source.name not in given_up
+                    and not self.interrupted()
+                    and not self._run_source(source, specs, packages.get(source.name, {}), tally)
+                ):
+                    given_up.add(source.name)
 
     def _run_source(
         self, source: Source, specs: Sequence[TraceSpec], packages: Mapping[str, Any], tally: "_Tally"
-    ) -> None:
+    ) -> bool:
+        """Whether the source's workers start at all."""
         package = source.packages[0]
         waiting: collections.deque[dict[str, Any]] = collections.deque({"spec": spec} for spec in specs)
         left = len(specs)
@@ -110,7 +117,7 @@ class Engine:
                     warnings.warn(
                         f"source {source.name!r} is given up: {message['unavailable']}", stacklevel=3
                     )
-                    return
+                    return False
                 task = worker.answered()
                 if task is None:  # Its death comes after its last answer.
                     continue
@@ -120,6 +127,7 @@ class Engine:
                 left -= 1
                 provenance = {"package": package, "version": packages.get(package)}
                 self._write_down(task["spec"], provenance, message, tally)
+        return True
 
     def _write_down(
         self, spec: TraceSpec, provenance: Mapping[str, Any], message: Mapping[str, Any], tally: "_Tally"
