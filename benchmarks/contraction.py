@@ -22,7 +22,7 @@ from regal_jax.examples import EXAMPLES, load_example
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import best_heuristic
 from regal_jax.importers import FORMATS, load_graph
-from regal_jax.plan import Contraction, Objective, Plan, contract
+from regal_jax.plan import Contraction, Plan, contract_for
 from regal_jax.plan.contraction import MAX_SHARE
 from regal_jax.search import Stopping
 from regal_jax.solve import graph_keys, solve
@@ -182,8 +182,7 @@ def compare_with_original(
     """
     cluster, settings = CASES[objective], _settings(objective, evaluations, seed)
     began = time.perf_counter()
-    spare = settings.objective is Objective.PEAK_MEMORY
-    made = contract(graph, devices=cluster.num_devices, spare_memory=spare, max_share=max_share)
+    made = contract_for(graph, cluster, settings.objective, max_share=max_share)
     contract_seconds = time.perf_counter() - began
     original, plan = _side(graph, cluster, settings, None)
     plan.verify(graph)

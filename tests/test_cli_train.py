@@ -128,7 +128,7 @@ def test_a_change_that_is_none(change, said):
         (["--set", "optimizer.steps=0"], "optimizer.steps: is 0"),
         (["--set", "data.train=absent"], "no such file or folder"),
         (["--set", "data.validation="], "data.validation: give the path"),
-        (["--set", "data.max_ops=1"], "data.max_ops: is 1, but the smallest graph"),
+        (["--set", "data.max_ops=1"], "max_ops is 1, but the smallest graph"),
         (["--out", "there/run.toml"], "there/run.toml"),
     ],
 )

@@ -280,7 +280,7 @@ def test_graphs_come_from_sets_their_parts_and_the_sample(tmp_path):
     assert len(sizes(split="train")) == 1
     assert len(sizes(limit=1)) == 1
     assert len(sizes(contract=True)) == 2
-    with pytest.raises(ConfigError, match="no graph of at most 1 ops"):
+    with pytest.raises(ConfigError, match="max_ops is 1, but the smallest graph has"):
         sizes(max_ops=1)
     with pytest.raises(FormatError, match="nowhere"):
         sizes(graphs="nowhere")

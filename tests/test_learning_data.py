@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from learning_cases import GRAPHS, fast_on_first, one_device, pool_of, tiny_config
 
-from regal_jax.datasets import build_set, generate
+from regal_jax.datasets import build_set, generate, load_sample
 from regal_jax.datasets.corpus import SOURCES, Source, build_corpus
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import Cluster
@@ -56,10 +56,18 @@ def test_a_folder_of_files(folder):
     assert len(load_graphs(folder, "train", contracted_for=where, max_ops=most)) == 1
 
 
+def test_the_sample_is_a_set():
+    for split in ("train", "validation", "test"):
+        expected = hashes(graph for _, graph in load_sample(split))
+        assert expected
+        assert hashes(load_graphs("sample", split)) == expected
+    few = load_graphs("sample", "train", max_ops=100)
+    assert 0 < len(few) < len(load_graphs("sample", "train"))
+    assert max(graph.num_ops for graph in few) <= 100
+
+
 def test_what_is_no_set(folder, tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"data\.max_ops: is 19, but the smallest graph of .* has 20 ops; raise"
-    ):
+    with pytest.raises(ConfigError, match="set: max_ops is 19, but the smallest graph has 20 ops; raise it"):
         load_graphs(folder, "train", max_ops=19)
     with pytest.raises(FormatError, match="no such file or folder"):
         load_graphs(tmp_path / "absent", "train")

@@ -1,5 +1,6 @@
 """`check_corpus`: is every graph of a corpus what its record says, in its split, and can it be searched?"""
 
+import contextlib
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -52,13 +53,12 @@ def check_corpus(
     splits = partition(records, read_family_splits()).topologies
     failures: dict[str, str] = {}
     bar = None if progress is None else progress(total=len(records), unit="graph", desc="check")
-    for first in range(0, len(records), _TOGETHER):
-        together = records[first : first + _TOGETHER]
-        failures |= _check(root, together, splits, evaluations)
-        if bar is not None:
-            bar.update(len(together))
-    if bar is not None:
-        bar.close()
+    with contextlib.closing(bar) if bar is not None else contextlib.nullcontext():
+        for first in range(0, len(records), _TOGETHER):
+            together = records[first : first + _TOGETHER]
+            failures |= _check(root, together, splits, evaluations)
+            if bar is not None:
+                bar.update(len(together))
     return failures
 
 

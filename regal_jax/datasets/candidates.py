@@ -16,6 +16,7 @@ from regal_jax.graph import ComputationGraph
 __all__ = ["SPLITS", "Candidate", "Recipe", "draw_candidate"]
 
 SPLITS: Final = ("train", "validation", "test")
+"""Of every set and corpus; the later one is the further from training."""
 
 
 @dataclasses.dataclass(frozen=True)

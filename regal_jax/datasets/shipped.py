@@ -10,8 +10,8 @@ import os
 import pathlib
 from typing import Any, Final
 
+from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.corpus.index import INDEX, JsonLines
-from regal_jax.datasets.corpus.splits import SPLITS
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import load_graph

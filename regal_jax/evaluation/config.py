@@ -33,7 +33,7 @@ class EvaluationConfig:
     """Which methods, on which graphs, with which budgets.
 
     Attributes:
-      graphs: A set of graphs, a corpus, or ``"sample"`` for the graphs that come with the package; see
+      graphs: A set of graphs, a corpus, or ``"sample"``; see
         `regal_jax.learning.load_graphs`. Of a folder with a part named after `split` only that part.
       suite: ``"regal"``: the evidence of the REGAL papers.
       split: Of a corpus or of the sample.

@@ -2,10 +2,10 @@
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from regal_jax.datasets import with_noise
+from regal_jax.datasets import SPLITS, load_sample, with_noise
 from regal_jax.datasets.corpus import load_corpus
 from regal_jax.datasets.corpus.index import INDEX
 from regal_jax.datasets.store import read_set
@@ -14,12 +14,11 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.learning.config import TrainConfig
 from regal_jax.plan import Objective, contract_for
 
-_MOST_MERGED: Final = 8
-"""Contraction merges two to five ops into one; of a corpus, what is larger than this is not even read."""
-
 __all__ = ["load_graphs", "noisy_copies", "training_graphs"]
 
-_SPLITS: Final = ("train", "validation", "test")
+_MOST_MERGED: Final = 8
+"""Contraction merges two to five ops into one; of a corpus, what is larger than this is not even read."""
+_SAMPLE: Final = "sample"
 
 
 def load_graphs(
@@ -32,44 +31,50 @@ def load_graphs(
     """Graphs of a set or of a corpus.
 
     Args:
-      path: A folder, archive or file as `regal_jax.datasets.read_set` takes it, or the folder of a corpus.
-      split: ``"train"``, ``"validation"`` or ``"test"``. Of a corpus, and of a folder that has folders or
-        archives called so, only that split is read; of anything else, all.
+      path: A folder, archive or file as `regal_jax.datasets.read_set` takes it, the folder of a corpus, or
+        ``"sample"`` for the graphs that come with the package.
+      split: ``"train"``, ``"validation"`` or ``"test"``. Of a corpus, of the sample, and of a folder that has
+        folders or archives called so, only that split is read; of anything else, all.
       contracted_for: Return the graphs that `regal_jax.plan.contract_for` makes for this.
-      max_ops: Leave out larger ones, after contraction; 0 for no limit.
+      max_ops: Leave out larger ones, after contraction; 0 for no limit. Of a corpus, what is eight times as
+        large is left out uncontracted.
 
     Raises:
       FormatError: Nothing that can be read.
       ConfigError: There is no such split, or no graph is left.
     """
-    folder = pathlib.Path(path)
-    if (folder / INDEX).exists():
-        most = max_ops * _MOST_MERGED if contracted_for else max_ops
-        graphs = [graph for _, graph in load_corpus(path, split, max_ops=most)]
-        if not graphs:
-            what = f"graph of at most {most} ops in its" if most else "graph in its"
-            raise ConfigError(
-                f"{folder}: the corpus has no {what} split {split!r}; finish building it, or "
-                "change data.max_ops"
-            )
-    else:
-        graphs = list(read_set(_part(folder, split)).graphs)
-    if contracted_for:
-        graphs = [contract_for(graph, *contracted_for).graph for graph in graphs]
-    small = [graph for graph in graphs if not max_ops or graph.num_ops <= max_ops]
+    small: list[ComputationGraph] = []
+    least = 0
+    most = max_ops * _MOST_MERGED if contracted_for else max_ops
+    for graph in _read(path, split, most):
+        if contracted_for:
+            graph = contract_for(graph, *contracted_for).graph
+        least = min(least, graph.num_ops) if least else graph.num_ops
+        if not max_ops or graph.num_ops <= max_ops:
+            small.append(graph)
+    if not small and least:
+        raise ConfigError(f"{path}: max_ops is {max_ops}, but the smallest graph has {least} ops; raise it")
     if not small:
-        least = min(graph.num_ops for graph in graphs)
-        raise ConfigError(
-            f"data.max_ops: is {max_ops}, but the smallest graph of {folder} has {least} ops; raise it"
-        )
+        what = f"graph of at most {most} ops" if most else "graph"
+        raise ConfigError(f"{path}: no {what} in its split {split!r}; finish building it, or change max_ops")
     return small
+
+
+def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[ComputationGraph]:
+    """One after another; of a corpus, only those of at most ``max_ops`` ops, or all if it has none."""
+    folder = pathlib.Path(path)
+    if str(path) == _SAMPLE:
+        return (graph for _, graph in load_sample(split))
+    if not (folder / INDEX).exists():
+        return read_set(_part(folder, split)).graphs
+    return (graph for _, graph in load_corpus(path, split, max_ops=max_ops))
 
 
 def _part(folder: pathlib.Path, split: str) -> pathlib.Path:
     """The part of a set for ``split``; all of what has no splits. Test graphs must not slip in."""
     parts = {
         name: folder / f"{name}{ending}"
-        for name in _SPLITS
+        for name in SPLITS
         for ending in ("", ".tar.gz", ".tgz", ".tar")
         if (folder / f"{name}{ending}").exists()
     }

@@ -177,7 +177,9 @@ def contract(
     return Contraction(graph, small, made.op, made.members, made.tensor)
 
 
-def contract_for(graph: ComputationGraph, cluster: Cluster, objective: Objective | str) -> Contraction:
+def contract_for(
+    graph: ComputationGraph, cluster: Cluster, objective: Objective | str, *, max_share: float = MAX_SHARE
+) -> Contraction:
     """`contract` for a search of plans on ``cluster``: memory is spared where plans are judged by it."""
     counts = objective == Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
-    return contract(graph, devices=cluster.num_devices, spare_memory=counts)
+    return contract(graph, devices=cluster.num_devices, spare_memory=counts, max_share=max_share)

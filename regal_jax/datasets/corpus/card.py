@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.corpus.index import FAILURES, JsonLines, read_corpus
 from regal_jax.datasets.corpus.reader import corpus_records, load_corpus
-from regal_jax.datasets.corpus.splits import SPLITS
 from regal_jax.datasets.corpus.trace_spec import FORMS
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph

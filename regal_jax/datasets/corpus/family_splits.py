@@ -15,9 +15,10 @@ import os
 import pathlib
 from typing import Any, Final
 
+from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.corpus.index import read_corpus
 from regal_jax.datasets.corpus.reader import corpus_records
-from regal_jax.datasets.corpus.splits import SPLITS, partition
+from regal_jax.datasets.corpus.splits import partition
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.plan.files import write_atomically
 

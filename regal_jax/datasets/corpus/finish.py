@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.corpus.family_splits import read_family_splits
 from regal_jax.datasets.corpus.index import FAILURES, INDEX, JsonLines, read_corpus, write_corpus
-from regal_jax.datasets.corpus.splits import SPLITS, partition, roles
+from regal_jax.datasets.corpus.splits import partition, roles
 from regal_jax.errors import FormatError
 
 __all__ = ["describe", "finish"]

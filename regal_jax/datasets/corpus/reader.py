@@ -5,8 +5,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.corpus.index import INDEX, JsonLines, read_corpus
-from regal_jax.datasets.corpus.splits import SPLITS
 from regal_jax.datasets.corpus.trace_spec import FORMS
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph

@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-__all__ = ["SHARES", "SPLITS", "Partition", "partition", "representatives", "roles"]
+from regal_jax.datasets.candidates import SPLITS
 
-SHARES: Final[Mapping[str, float]] = {"train": 0.6, "validation": 0.2, "test": 0.2}
+__all__ = ["SHARES", "Partition", "partition", "representatives", "roles"]
+
+SHARES: Final[Mapping[str, float]] = dict(zip(SPLITS, (0.6, 0.2, 0.2), strict=True))
 """Part of the distinct graphs that each split should have."""
-
-SPLITS: Final = tuple(SHARES)
-"""The later one is the further from training."""
 
 
 class Partition(NamedTuple):
