@@ -90,10 +90,13 @@ def _result(args: argparse.Namespace) -> "TrainResult":
 
 def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig":
     from regal_jax.learning import TrainConfig
+    from regal_jax.learning.data import SAMPLE_PATH
 
     document = TrainConfig.load(path).as_document()
     for name in ("train", "validation"):
-        document["data"][name] = [str(path.parent / given) for given in document["data"][name]]
+        document["data"][name] = [
+            given if given == SAMPLE_PATH else str(path.parent / given) for given in document["data"][name]
+        ]
     if document["start"]:
         document["start"] = str(path.parent / document["start"])
     for change in changes:

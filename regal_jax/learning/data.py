@@ -14,11 +14,12 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.learning.config import TrainConfig
 from regal_jax.plan import Objective, contract_for
 
-__all__ = ["load_graphs", "noisy_copies", "training_graphs"]
+__all__ = ["SAMPLE_PATH", "load_graphs", "noisy_copies", "training_graphs"]
 
 _MOST_MERGED: Final = 8
 """Contraction merges two to five ops into one; of a corpus, what is larger than this is not even read."""
-_SAMPLE: Final = "sample"
+SAMPLE_PATH: Final = "sample"
+"""Instead of a path: the graphs that come with the package."""
 
 
 def load_graphs(
@@ -63,7 +64,7 @@ def load_graphs(
 def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[ComputationGraph]:
     """One after another; of a corpus, only those of at most ``max_ops`` ops, or all if it has none."""
     folder = pathlib.Path(path)
-    if str(path) == _SAMPLE:
+    if str(path) == SAMPLE_PATH:
         return (graph for _, graph in load_sample(split))
     if not (folder / INDEX).exists():
         return read_set(_part(folder, split)).graphs
