@@ -26,10 +26,14 @@ from regal_jax.policies.weights import VERSION
 SMALL = PolicyConfig(width=4, rounds=1)
 
 
+def weighted(config):
+    return randomised(nnx.eval_shape(lambda: Policy(config, rngs=nnx.Rngs(0))))
+
+
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "policy.safetensors"
-    save_policy(path, Policy(SMALL, rngs=nnx.Rngs(0)), {"data": "synthetic"})
+    save_policy(path, weighted(SMALL), {"data": "synthetic"})
     return path
 
 
@@ -53,7 +57,7 @@ def rewrite(path, change):
 )
 def test_what_was_saved_comes_back(tmp_path, config):
     path = tmp_path / "a policy"
-    policy = randomised(nnx.eval_shape(lambda: Policy(config, rngs=nnx.Rngs(0))))
+    policy = weighted(config)
     save_policy(path, policy, {"data": "synthetic", "seed": "7"})
     loaded = load_policy(path, num_devices=config.num_devices)
     assert loaded.config == config
@@ -180,7 +184,7 @@ def test_damage_is_named_in_one_line(saved, change, message):
 
 
 def test_what_cannot_be_saved(tmp_path):
-    policy = Policy(SMALL, rngs=nnx.Rngs(0))
+    policy = weighted(SMALL)
     path = tmp_path / "policy"
     for metadata in ({"config": "mine"}, {"seed": 7}):
         with pytest.raises(ConfigError, match="give texts, under names other than format, version, config"):
