@@ -1,9 +1,21 @@
-"""Settings that every test runs under: strict promotion, several CPU devices, quiet hypothesis."""
+"""Settings that every test runs under: strict promotion, several CPU devices, quiet hypothesis, one cache."""
 
+import os
 import signal
+import tempfile
 
 import hypothesis
 import jax
+
+# One folder for the programs that this session compiles. Its workers, and the processes that tests start,
+# inherit the names and need many of the same programs.
+CACHE = None
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    CACHE = tempfile.TemporaryDirectory(prefix="regal-jax-tests-", ignore_cleanup_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    jax.config.update("jax_compilation_cache_dir", CACHE.name)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 # Whoever runs the tests in the background of a shell hands them an ignored SIGINT, and all they start, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -16,3 +28,40 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("default")
+
+# The files that take longest begin, or one worker would end alone with one of them.
+LONGEST = (
+    "test_learning_resume",
+    "test_search",
+    "test_auto",
+    "test_notebooks",
+    "test_policies_networks",
+    "test_benchmarks",
+    "test_pallas",
+    "test_learning_step",
+    "test_host",
+    "test_cli_batch",
+    "test_policies_actions",
+    "test_examples",
+    "test_cli_train",
+    "test_from_jax",
+    "test_corpus",
+    "test_api",
+    "test_solve",
+    "test_search_conformance",
+)
+RANK = {name: rank for rank, name in enumerate(LONGEST)}
+
+
+def pytest_configure(config):
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # xdist would begin with the files of most tests.
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: RANK.get(item.path.stem, len(RANK)))
+
+
+def pytest_unconfigure():
+    if CACHE is not None:
+        CACHE.cleanup()

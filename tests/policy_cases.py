@@ -86,11 +86,11 @@ def distinct_runtimes(graph: ComputationGraph, rng: np.random.Generator) -> Comp
 
 
 def randomised(module: nnx.Module, seed: int = 0) -> nnx.Module:
-    """``module`` with all weights drawn anew, so that every part of it matters."""
+    """``module``, of which shapes will do, with all weights drawn anew, so that every part of it matters."""
     rng = np.random.default_rng(seed)
     graphdef, state = nnx.split(module)
 
-    def draw(leaf: jax.Array) -> np.ndarray:
+    def draw(leaf: jax.Array | jax.ShapeDtypeStruct) -> np.ndarray:
         width = leaf.shape[-2] if leaf.ndim > 1 else 4
         return (rng.normal(size=leaf.shape) / np.sqrt(width)).astype(np.float32)
 

@@ -1,6 +1,7 @@
 """Methods that are neither plain BRKGA nor a heuristic: annealing, local search, and what joins them."""
 
 import dataclasses
+import functools
 import importlib
 import signal
 
@@ -60,19 +61,28 @@ def test_company_changes_nothing_and_the_same_key_gives_the_same_plan(graphs, me
     assert other.timeline.op.tolist() != mine.timeline.op.tolist()
 
 
+COUNTED = []
+
+
+@functools.cache
+def counting(objective):
+    """The fitness, one function for all budgets, which then share their programs; counts what it is asked."""
+
+    def function(problem, genes):
+        jax.debug.callback(lambda x: COUNTED.append(x.shape[1]), genes["priority"])
+        return fitness(problem, genes, objective)
+
+    return function
+
+
 @pytest.mark.parametrize("objective", list(Objective))
 @pytest.mark.parametrize("evaluations", [1, 2, 9, 10, 99, 101, 130, 1234])
 def test_all_parts_together_keep_the_budget(graphs, evaluations, objective, monkeypatch):
-    counted = []
-
-    def counting(problem, genes):
-        jax.debug.callback(lambda x: counted.append(x.shape[1]), genes["priority"])
-        return fitness(problem, genes, objective)
-
-    monkeypatch.setattr(solve, "_fitness", lambda *_: counting)
+    COUNTED.clear()
+    monkeypatch.setattr(solve, "_fitness", lambda *_: counting(objective))
     plan = optimize(graphs[0], TWO, method="auto", objective=objective, evaluations=evaluations)
     jax.effects_barrier()
-    assert sum(counted) == plan.provenance["evaluations"] <= evaluations
+    assert sum(COUNTED) == plan.provenance["evaluations"] <= evaluations
     # One chain: nothing is left over.
     assert plan.provenance["evaluations"] == evaluations
     history = plan.provenance["history"]

@@ -1,6 +1,5 @@
 """A run that is killed or interrupted ends as if nothing had been; one that is damaged says so."""
 
-import contextlib
 import dataclasses
 import gc
 import importlib
@@ -15,7 +14,6 @@ import time
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from learning_cases import GRAPHS, HELD_OUT, one_device, stopped_after, tiny_config
 
 from regal_jax.errors import ConfigError, FormatError
@@ -49,34 +47,11 @@ def same_outcome(one, other, config):
         np.testing.assert_array_equal(a, b)
 
 
-@contextlib.contextmanager
-def compiling_into(folder):
-    """Compiled programs are kept in a folder, too, as `JAX_COMPILATION_CACHE_DIR` has it."""
-    settings = {"jax_compilation_cache_dir": folder, "jax_persistent_cache_min_compile_time_secs": 0.0}
-    before = {name: getattr(jax.config, name) for name in settings}
-    try:
-        for name, value in settings.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-        yield
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-
-
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """For the compiled programs of this file's runs: every process would compile the same ones."""
-    return str(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, cache):
+def whole(tmp_path_factory):
     """A run that nothing happened to."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    with compiling_into(cache):
-        assert one_device(tiny_config(), folder).finished
+    assert one_device(tiny_config(), folder).finished
     return folder
 
 
@@ -95,12 +70,10 @@ def test_what_a_run_leaves_behind(whole):
     assert json.loads(metadata["training"]) == tiny_config().as_document()
 
 
-def test_killed_at_any_moment_it_ends_the_same(whole, cache, tmp_path):
+def test_killed_at_any_moment_it_ends_the_same(whole, tmp_path):
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]),
-        "JAX_COMPILATION_CACHE_DIR": cache,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     folder = tmp_path / "run"
 

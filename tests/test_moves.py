@@ -1,14 +1,14 @@
 """Neighbours of a plan: one decision changes, and nothing that may not."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import instances, random_graph, random_keys
 
-from regal_jax.encoding import PlanMoves, decode, gene_shapes
+from regal_jax import encoding
+from regal_jax.encoding import PlanMoves, gene_shapes
 from regal_jax.graph import Cluster, GraphBuilder, TransferModel
 from regal_jax.problem import Bucket, make_problem
 
@@ -16,18 +16,19 @@ BUCKET = Bucket(12, 36, 80, 66)
 LARGER = Bucket(16, 48, 128, 96)
 COUNT = 64
 move = jax.jit(PlanMoves().__call__)
+decode = jax.jit(encoding.decode)
 seeds = st.integers(0, 2**32 - 1)
 
 
 def draw(problem, seed, coarse=False):
     rng = np.random.default_rng(seed)
     shapes = gene_shapes(problem)
-    genes = {k: jnp.asarray(random_keys(rng, (1, COUNT, *s.shape), coarse)) for k, s in shapes.items()}
-    return genes, jnp.asarray(rng.integers(0, 2**32, (1, COUNT, PlanMoves().words), dtype=np.uint32))
+    genes = {k: random_keys(rng, (1, COUNT, *s.shape), coarse) for k, s in shapes.items()}
+    return genes, rng.integers(0, 2**32, (1, COUNT, PlanMoves().words), dtype=np.uint32)
 
 
 def changed(before, after):
-    return {k: np.argwhere(np.asarray(before[k] != after[k])[0]) for k in before}
+    return {k: np.argwhere((np.asarray(before[k]) != np.asarray(after[k]))[0]) for k in before}
 
 
 @given(instances(), seeds, st.booleans())
@@ -65,7 +66,9 @@ def test_padding_changes_nothing(instance, seed):
     small, large = (make_problem([graph], cluster, bucket) for bucket in (BUCKET, LARGER))
     genes, bits = draw(large, seed)
     cut = {k: leaf[:, :, : gene_shapes(small)[k].shape[0]] for k, leaf in genes.items()}
-    new, new_cut = move(large, genes, bits), move(small, cut, bits)
+    new, new_cut = (
+        jax.tree.map(np.asarray, move(*case)) for case in ((large, genes, bits), (small, cut, bits))
+    )
     for k, leaf in new_cut.items():
         np.testing.assert_array_equal(leaf, new[k][:, :, : leaf.shape[2]])
         np.testing.assert_array_equal(genes[k][:, :, leaf.shape[2] :], new[k][:, :, leaf.shape[2] :])
@@ -75,8 +78,8 @@ def neighbours(cluster, count=4096, seed=0):
     problem = make_problem([random_graph(np.random.default_rng(3), 12, cluster.num_devices)], cluster, BUCKET)
     rng = np.random.default_rng(seed)
     one = {k: random_keys(rng, (1, 1, *s.shape)) for k, s in gene_shapes(problem).items()}
-    genes = {k: jnp.asarray(np.broadcast_to(g, (1, count, *g.shape[2:]))) for k, g in one.items()}
-    bits = jnp.asarray(rng.integers(0, 2**32, (1, count, 4), dtype=np.uint32))
+    genes = {k: np.broadcast_to(g, (1, count, *g.shape[2:])) for k, g in one.items()}
+    bits = rng.integers(0, 2**32, (1, count, 4), dtype=np.uint32)
     return problem, genes, move(problem, genes, bits)
 
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from strategies import random_cluster, random_graph, random_keys
 
-from regal_jax.encoding import decode, gene_shapes
+from regal_jax import encoding
+from regal_jax.encoding import gene_shapes
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.problem import Bucket, make_problem
@@ -34,6 +35,7 @@ else:  # JAX 0.10 has it, but does not show it.
     INTERPRET = InterpretGPUParams()
 
 BLOCKING, OTHERS = ("blocking",), ("delay", "free")
+decode = jax.jit(encoding.decode)
 
 
 @jax.jit

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from policy_cases import BUCKET
 from strategies import random_graph
 
-from regal_jax.encoding import gene_shapes, quantiles, uniform_proposal
+from regal_jax import encoding, policies
+from regal_jax.encoding import gene_shapes, uniform_proposal
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster
 from regal_jax.policies import (
@@ -23,11 +24,7 @@ from regal_jax.policies import (
     PolicyConfig,
     action_parameters,
     action_table,
-    entropy,
-    log_prob,
     make_features,
-    most_likely,
-    sample_action,
     to_proposal,
 )
 from regal_jax.problem import make_problem
@@ -36,10 +33,18 @@ from regal_jax.solve import solve
 
 seeds = st.integers(0, 2**32 - 1)
 
+# As training calls them. Op by op, every shape would cost some dozens of compilations.
+entropy = jax.jit(policies.entropy)
+log_prob = jax.jit(policies.log_prob)
+most_likely = jax.jit(policies.most_likely)
+quantiles = jax.jit(encoding.quantiles)
+sample_action = jax.jit(policies.sample_action)
+
 
 def random_logits(seed, batch, n, keys, bins, scale=1.5):
     rng = np.random.default_rng(seed)
-    return Logits(*(jnp.asarray(rng.normal(size=(batch, n, keys, k)) * scale, jnp.float32) for k in bins))
+    draws = (rng.normal(size=(batch, n, keys, k)) * scale for k in bins)
+    return Logits(*(draw.astype(np.float32) for draw in draws))
 
 
 def slow_log_prob(logits, action, graph, ops):
@@ -63,11 +68,11 @@ def slow_log_prob(logits, action, graph, ops):
 def test_all_actions_of_a_tiny_graph(ops, devices, bins):
     keys, padded = devices + 1, ops + 1
     logits = random_logits(ops, 1, padded, keys, bins)
-    mask = jnp.arange(padded)[None] < ops
+    mask = np.arange(padded)[None] < ops
     every = list(itertools.product(range(bins[0] * bins[1]), repeat=ops * keys))
     actions = np.zeros((len(every), 1, padded, keys), np.uint8)
     actions[:, 0, :ops] = np.reshape(every, (-1, ops, keys))
-    logs = jax.vmap(lambda action: log_prob(logits, action, mask))(jnp.asarray(actions))[:, 0]
+    logs = np.asarray(jax.vmap(lambda action: log_prob(logits, action, mask))(actions))[:, 0]
     np.testing.assert_allclose(np.exp(np.asarray(logs, np.float64)).sum(), 1, rtol=1e-5)
     for action, value in list(zip(actions, logs, strict=True))[:: max(1, len(every) // 40)]:
         assert value == pytest.approx(slow_log_prob(logits, action[0], 0, ops), abs=1e-4)
@@ -78,16 +83,16 @@ def test_all_actions_of_a_tiny_graph(ops, devices, bins):
 def test_score_has_mean_zero():
     """What REINFORCE stands on: the expected gradient of the log-probability is nought."""
     logits = random_logits(0, 1, 1, 2, (2, 3))
-    mask = jnp.ones((1, 1), bool)
-    actions = jnp.asarray(list(itertools.product(range(6), repeat=2)), jnp.uint8).reshape(-1, 1, 1, 2)
+    mask = np.ones((1, 1), bool)
+    actions = np.array(list(itertools.product(range(6), repeat=2)), np.uint8).reshape(-1, 1, 1, 2)
 
     def expected(x):
         each = jax.vmap(lambda action: log_prob(x, action, mask)[0])(actions)
         return (jax.lax.stop_gradient(jnp.exp(each)) * each).sum()
 
-    for gradient in jax.grad(expected)(logits):
+    for gradient in jax.jit(jax.grad(expected))(logits):
         np.testing.assert_allclose(gradient, 0, atol=1e-6)
-    single = jax.grad(lambda x: log_prob(x, actions[0], mask)[0])(logits)
+    single = jax.jit(jax.grad(lambda x: log_prob(x, actions[0], mask)[0]))(logits)
     assert np.abs(single.first).max() > 0.1
 
 
@@ -95,9 +100,9 @@ def test_score_has_mean_zero():
 @given(seeds, st.integers(1, 4), st.sampled_from([1, 3]))
 def test_log_prob_and_entropy_by_the_definition(seed, n, keys):
     logits = random_logits(seed, 2, 4, keys, (3, 4))
-    mask = jnp.arange(4)[None] < jnp.array([[n], [4]])
+    mask = np.arange(4)[None] < np.array([[n], [4]])
     action = np.random.default_rng(seed).integers(0, 12, (2, 4, keys)).astype(np.uint8)
-    got, spread = log_prob(logits, jnp.asarray(action), mask), entropy(logits, mask)
+    got, spread = np.asarray(log_prob(logits, action, mask)), np.asarray(entropy(logits, mask))
     for b, ops in enumerate((n, 4)):
         assert got[b] == pytest.approx(slow_log_prob(logits, action[b], b, ops), rel=1e-4)
         rows = [np.asarray(x[b, :ops], np.float64).reshape(-1, x.shape[-1]) for x in logits]
@@ -107,11 +112,11 @@ def test_log_prob_and_entropy_by_the_definition(seed, n, keys):
 
 def test_extreme_logits_stay_finite():
     logits = Logits(jnp.array([[[[1e4, 0.0, -1e4]]]]), jnp.array([[[[0.0, 0.0]]]]))
-    mask = jnp.ones((1, 1), bool)
-    action = jnp.array([[[4]]], jnp.uint8)
+    mask = np.ones((1, 1), bool)
+    action = np.array([[[4]]], np.uint8)
     assert float(log_prob(logits, action, mask)[0]) == pytest.approx(-2e4 - np.log(2))
     assert float(entropy(logits, mask)[0]) == pytest.approx(np.log(2) / 2)
-    gradients = jax.grad(lambda x: entropy(x, mask)[0] + log_prob(x, action, mask)[0])(logits)
+    gradients = jax.jit(jax.grad(lambda x: entropy(x, mask)[0] + log_prob(x, action, mask)[0]))(logits)
     assert all(np.isfinite(g).all() for g in gradients)
 
 
@@ -122,10 +127,10 @@ def test_extreme_logits_stay_finite():
 def test_frequencies_are_the_probabilities(seed):
     n, keys = 30000, 2
     rows = random_logits(seed, 1, 1, keys, (3, 4))
-    logits = Logits(*(jnp.broadcast_to(x, (1, n, *x.shape[2:])) for x in rows))
+    logits = Logits(*(np.broadcast_to(x, (1, n, *x.shape[2:])) for x in rows))
     action = np.asarray(sample_action(logits, jax.random.split(jax.random.key(seed), 1)))[0]
     assert action.dtype == np.uint8
-    p = [np.asarray(jax.nn.softmax(x))[0, 0] for x in rows]
+    p = [scipy.special.softmax(x, axis=-1)[0, 0] for x in rows]
     joint = p[0][:, :, None] * p[1][:, None, :]
     for k in range(keys):
         counts = np.bincount(action[:, k], minlength=12)
@@ -141,9 +146,9 @@ def test_frequencies_are_the_probabilities(seed):
 @given(seed=seeds)
 def test_padding_and_company_change_no_draw(n, seed):
     logits = random_logits(seed, 3, n, 3, (4, 4))
-    wide = Logits(*(jnp.pad(x, ((0, 0), (0, 5), (0, 0), (0, 0))) for x in logits))
+    wide = Logits(*(np.pad(x, ((0, 0), (0, 5), (0, 0), (0, 0))) for x in logits))
     keys = jax.random.split(jax.random.key(seed), 3)
-    together = sample_action(wide, keys)[:, :n]
+    together = np.asarray(sample_action(wide, keys))[:, :n]
     np.testing.assert_array_equal(together, sample_action(logits, keys))
     alone = sample_action(jax.tree.map(lambda x: x[1:2], logits), keys[1:2])
     np.testing.assert_array_equal(together[1:2], alone)
@@ -152,15 +157,15 @@ def test_padding_and_company_change_no_draw(n, seed):
 def test_samples_by_vmap_are_those_drawn_one_by_one():
     logits = random_logits(0, 2, 5, 3, (4, 4))
     keys = jax.random.split(jax.random.key(1), (6, 2))
-    many = jax.vmap(sample_action, in_axes=(None, 0))(logits, keys)
+    many = np.asarray(jax.vmap(sample_action, in_axes=(None, 0))(logits, keys))
     for s in range(6):
         np.testing.assert_array_equal(many[s], sample_action(logits, keys[s]))
-    assert len({row.tobytes() for row in np.asarray(many).reshape(12, -1)}) == 12
+    assert len({row.tobytes() for row in many.reshape(12, -1)}) == 12
 
 
 def test_any_kind_of_key_will_do():
     logits = random_logits(0, 2, 50, 3, (4, 4), scale=0)
-    action = sample_action(logits, jax.random.split(jax.random.key(1, impl="rbg"), 2))
+    action = np.asarray(sample_action(logits, jax.random.split(jax.random.key(1, impl="rbg"), 2)))
     assert len(np.unique(action)) == 16
     assert (action[0] != action[1]).any()
 
@@ -195,20 +200,17 @@ def test_draws_are_of_the_betas_of_all_bins(config):
     n, d = 8, 1
     graph = random_graph(np.random.default_rng(0), n, d, constraints=False)
     problem = make_problem([graph], Cluster.uniform(d, transfer="free"))
-    action = (
-        jnp.zeros((1, problem.bucket.ops, d + 1), jnp.uint8)
-        .at[0, :8]
-        .set(jnp.arange(16, dtype=jnp.uint8).reshape(8, 2))
-    )
+    action = np.zeros((1, problem.bucket.ops, d + 1), np.uint8)
+    action[0, :8] = np.arange(16).reshape(8, 2)
     proposal = to_proposal(config, action_table(config), action, problem)
     one = jax.tree.map(lambda x: x[0], proposal)
-    bits = jnp.arange(65536, dtype=jnp.uint16)
+    bits = np.arange(65536, dtype=np.uint16)
     uniform = {
-        "affinity": jnp.broadcast_to(bits[:, None, None], (65536, problem.bucket.ops, d)),
-        "priority": jnp.broadcast_to(bits[:, None], (65536, problem.bucket.ops)),
-        "transfer_priority": jnp.zeros((65536, 0, d), jnp.uint16),
+        "affinity": np.broadcast_to(bits[:, None, None], (65536, problem.bucket.ops, d)),
+        "priority": np.broadcast_to(bits[:, None], (65536, problem.bucket.ops)),
+        "transfer_priority": np.zeros((65536, 0, d), np.uint16),
     }
-    genes = jax.vmap(lambda u: quantiles(one, u))(uniform)
+    genes = jax.tree.map(np.asarray, jax.vmap(lambda u: quantiles(one, u))(uniform))
     for row in range(16):
         leaf = genes["affinity"][:, row // 2, 0] if row % 2 == 0 else genes["priority"][:, row // 2]
         share = np.bincount(leaf, minlength=65536).cumsum() / 65536
@@ -264,12 +266,12 @@ def test_row_of_the_table_is_first_times_the_seconds_plus_second():
 def test_action_of_the_largest_variance_is_plain_brkga():
     config, cluster = PolicyConfig(num_devices=3), Cluster.uniform(3)
     problem = make_problem([random_graph(np.random.default_rng(0), 9, 3)], cluster, BUCKET)
-    action = jnp.full((1, 12, 4), 8, jnp.uint8)  # The third mean, the first variance.
+    action = np.full((1, 12, 4), 8, np.uint8)  # The third mean, the first variance.
     proposal = jax.tree.map(lambda x: x[0], to_proposal(config, action_table(config), action, problem))
     plain = jax.tree.map(lambda x: x[0], uniform_proposal(problem))
     rng = np.random.default_rng(1)
     uniform = {
-        name: jnp.asarray(rng.integers(0, 65536, leaf.shape, dtype=np.uint16))
+        name: rng.integers(0, 65536, leaf.shape, dtype=np.uint16)
         for name, leaf in gene_shapes(problem).items()
     }
     assert proposal.shapes == plain.shapes

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,8 +30,19 @@ CLOSE = {"rtol": 2e-4, "atol": 2e-4}
 @functools.cache
 def compiled(config, kind=Policy):
     """A function of features for a network whose every weight matters."""
-    graphdef, state = nnx.split(randomised(kind(config, rngs=nnx.Rngs(0))))
+    graphdef, state = nnx.split(randomised(shapes_of(config, kind)))
     return jax.jit(lambda features: nnx.merge(graphdef, state)(features))
+
+
+def shapes_of(config, kind=Policy):
+    """The network with the shapes of its weights in their places, which costs no compilation."""
+    return nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0)))
+
+
+def untrained(config, features, kind=Policy):
+    """What a new network says."""
+    graphdef, state = nnx.split(kind(config, rngs=nnx.Rngs(0)))
+    return jax.jit(lambda state, x: nnx.merge(graphdef, state)(x))(state, features)
 
 
 def features_of(graph, cluster, config, bucket=BUCKET):
@@ -68,7 +80,7 @@ def test_features_of_another_policy_are_refused():
     x = features_of(chain(3), TWO, PolicyConfig(features="plain"))
     for kind in (Policy, Value):
         with pytest.raises(ConfigError, match="make them with the policy's feature_config"):
-            kind(PolicyConfig(), rngs=nnx.Rngs(0))(x)
+            shapes_of(PolicyConfig(), kind)(x)
 
 
 # What they do not depend on -------------------------------------------------------------------------
@@ -81,6 +93,7 @@ def test_policy_is_equivariant_and_value_invariant(instance, seed):
     one = features_of(graph, cluster, CONFIGS[0])
     other = features_of(renumbered(graph, place), cluster, CONFIGS[0])
     for before, after in zip(compiled(CONFIGS[0])(one), compiled(CONFIGS[0])(other), strict=True):
+        before, after = np.asarray(before), np.asarray(after)
         np.testing.assert_allclose(after[0][place], before[0][: graph.num_ops], **CLOSE)
     before, after = (compiled(CONFIGS[0], Value)(x) for x in (one, other))
     np.testing.assert_allclose(after, before, **CLOSE)
@@ -92,7 +105,7 @@ def test_sequence_is_equivariant_when_no_two_ops_are_alike(instance, seed):
     graph, cluster = distinct_runtimes(instance[0], rng), instance[1]
     place = rng.permutation(graph.num_ops)
     logits = [
-        compiled(CONFIGS[1])(features_of(g, cluster, CONFIGS[1])).first[0]
+        np.asarray(compiled(CONFIGS[1])(features_of(g, cluster, CONFIGS[1])).first)[0]
         for g in (graph, renumbered(graph, place))
     ]
     np.testing.assert_allclose(logits[1][place], logits[0][: graph.num_ops], **CLOSE)
@@ -117,7 +130,7 @@ def test_padding_and_company_change_nothing(config, one, other):
     both = make_features([second, graph], [second_cluster, cluster], wide, config.feature_config)
     n = graph.num_ops
     for kind in (Policy, Value):
-        a, b = (jax.tree.leaves(compiled(config, kind)(x)) for x in (alone, both))
+        a, b = (map(np.asarray, jax.tree.leaves(compiled(config, kind)(x))) for x in (alone, both))
         for x, y in zip(a, b, strict=True):
             np.testing.assert_allclose(
                 y[1][:n] if y.ndim > 1 else y[1], x[0][:n] if x.ndim > 1 else x[0], **CLOSE
@@ -132,7 +145,8 @@ def test_company_in_one_program_changes_no_bit(config, one, other):
     outputs = []
     for company, place in ((second, second_cluster), (graph, cluster)):
         x = make_features([graph, company], [cluster, place], BUCKET, config.feature_config)
-        outputs.append([compiled(config)(x).first[0, :n], compiled(config, Value)(x)[0]])
+        first, value = (np.asarray(a) for a in (compiled(config)(x).first, compiled(config, Value)(x)))
+        outputs.append([first[0, :n], value[0]])
     chex.assert_trees_all_equal(*outputs)
 
 
@@ -149,7 +163,7 @@ def test_what_padding_holds_does_not_matter(config):
     garbage = {k: v.astype(getattr(x, k).dtype) for k, v in garbage.items()}
     other = dataclasses.replace(x, **garbage)
     for kind in (Policy, Value):
-        a, b = (jax.tree.leaves(compiled(config, kind)(y)) for y in (x, other))
+        a, b = (map(np.asarray, jax.tree.leaves(compiled(config, kind)(y))) for y in (x, other))
         for one, two in zip(a, b, strict=True):
             np.testing.assert_allclose(
                 one[:, :5] if one.ndim > 1 else one, two[:, :5] if two.ndim > 1 else two
@@ -178,22 +192,24 @@ def test_messages_go_both_ways_and_a_step_a_round(shared):
         def middle(nodes, x=x, function=function):
             return function(dataclasses.replace(x, nodes=nodes)).first[0, 3].sum()
 
-        reached = np.abs(jax.grad(middle)(jnp.asarray(x.nodes))[0]).sum(axis=1) > 0
+        reached = np.abs(jax.jit(jax.grad(middle))(x.nodes)[0]).sum(axis=1) > 0
         np.testing.assert_array_equal(reached, np.abs(np.arange(length) - 3) <= rounds)
 
 
 def test_sequence_reads_both_ways():
     x = features_of(chain(6), TWO, CONFIGS[1])
-    gradient = jax.grad(
-        lambda nodes: compiled(CONFIGS[1])(dataclasses.replace(x, nodes=nodes)).first[0, 3].sum()
-    )(jnp.asarray(x.nodes))
+
+    def middle(nodes):
+        return compiled(CONFIGS[1])(dataclasses.replace(x, nodes=nodes)).first[0, 3].sum()
+
+    gradient = np.asarray(jax.jit(jax.grad(middle))(x.nodes))
     np.testing.assert_array_equal(np.abs(gradient[0]).sum(axis=1) > 0, np.arange(12) < 6)
 
 
 def test_the_graph_network_is_the_paper_s_equation():
     """Edge by edge in NumPy, with the messages' output layer on each message."""
     config = PolicyConfig(width=8, rounds=2)
-    policy = randomised(Policy(config, rngs=nnx.Rngs(0)))
+    policy = randomised(shapes_of(config))
     graph = random_graph(np.random.default_rng(5), 9, 2)
     x = features_of(graph, TWO, config)
     weights = jax.tree.map(lambda a: np.asarray(a, np.float64), nnx.to_pure_dict(nnx.state(policy.network)))
@@ -224,7 +240,9 @@ def test_the_graph_network_is_the_paper_s_equation():
         h = h + mlp(p["update"], np.concatenate([h, sums], axis=1))
         h = (h - h.mean(axis=1, keepdims=True)) / np.sqrt(h.var(axis=1, keepdims=True) + 1e-6)
         h = h * p["norm"]["scale"] + p["norm"]["bias"]
-    np.testing.assert_allclose(policy.network(x)[0, :9], h[:9], rtol=1e-3, atol=1e-4)
+    graphdef, state = nnx.split(policy.network)
+    found = np.asarray(jax.jit(lambda state, x: nnx.merge(graphdef, state)(x))(state, x))
+    np.testing.assert_allclose(found[0, :9], h[:9], rtol=1e-3, atol=1e-4)
 
 
 # Beginning and training -----------------------------------------------------------------------------
@@ -234,27 +252,26 @@ def test_the_graph_network_is_the_paper_s_equation():
 def test_untrained_policy_leaves_priorities_open_and_places_ops(network):
     x = features_of(random_graph(np.random.default_rng(0), 12, 2), TWO, PolicyConfig())
     config = PolicyConfig(network=network, initial_bias=3, initial_affinity_bias=-3, across_gain=0)
-    first, second = (jax.nn.softmax(leaf) for leaf in Policy(config, rngs=nnx.Rngs(0))(x))
+    first, second = (scipy.special.softmax(leaf, axis=-1) for leaf in untrained(config, x))
     np.testing.assert_allclose(first, 0.25, atol=0.2)
     assert (second[:, :12, 2, 0] > 0.7).all()
     assert (second[:, :12, :2, 0] < 0.1).all()
     config = PolicyConfig(
         parametrisation="alpha-beta", first=(9, 1), initial_bias=4, initial_affinity_bias=-4, across_gain=0
     )
-    first, second = (jax.nn.softmax(leaf) for leaf in Policy(config, rngs=nnx.Rngs(0))(x))
+    first, second = (scipy.special.softmax(leaf, axis=-1) for leaf in untrained(config, x))
     assert (first[:, :12, 2, 1] > 0.9).all()
     assert (second[:, :12, 2, 0] > 0.8).all()
     assert (first[:, :12, :2, 1] < 0.1).all()
-    np.testing.assert_allclose(Value(PolicyConfig(), rngs=nnx.Rngs(0))(x), -1, atol=0.1)
+    np.testing.assert_allclose(untrained(PolicyConfig(), x, Value), -1, atol=0.1)
 
 
 def placed(graph, **fields):
     """The bins, and ``[N, D]`` those that an untrained policy likes best."""
     config = PolicyConfig(width=4, **{"across_gain": 0, **fields})
     devices = config.num_devices
-    policy = Policy(config, rngs=nnx.Rngs(0))
     x = make_features([graph], Cluster.uniform(devices), None, config.feature_config)
-    logits = policy(x).first[0, : graph.num_ops, :devices]
+    logits = np.asarray(untrained(config, x).first)[0, : graph.num_ops, :devices]
     return np.array(config.first), np.array(config.first)[np.argmax(logits, axis=-1)]
 
 
@@ -290,9 +307,9 @@ def test_a_policy_that_knows_no_coordinates_has_no_gain():
         PolicyConfig(features="plain"),
         PolicyConfig(num_devices=1),
     ):
-        policy = Policy(config, rngs=nnx.Rngs(0))
-        assert policy.spectral is None
-    assert Policy(PolicyConfig(), rngs=nnx.Rngs(0)).spectral.bias[...].tolist() == [3, 0]
+        assert shapes_of(config).spectral is None
+    bias = jax.jit(lambda: Policy(PolicyConfig(), rngs=nnx.Rngs(0)).spectral.bias[...])()  # This alone.
+    assert bias.tolist() == [3, 0]
 
 
 @pytest.mark.parametrize("network", Network)
@@ -300,12 +317,12 @@ def test_a_policy_that_knows_no_coordinates_has_no_gain():
 def test_every_weight_has_a_finite_gradient(network, kind):
     config = PolicyConfig(width=8, rounds=2, network=network)
     x = features_of(random_graph(np.random.default_rng(1), 12, 2), TWO, config)
-    graphdef, state = nnx.split(randomised(kind(config, rngs=nnx.Rngs(0))))
+    graphdef, state = nnx.split(randomised(shapes_of(config, kind)))
 
     def loss(state):
         return sum((a**2).mean() for a in jax.tree.leaves(nnx.merge(graphdef, state)(x)))
 
-    for path, leaf in jax.tree.leaves_with_path(jax.grad(loss)(state)):
+    for path, leaf in jax.tree.leaves_with_path(jax.jit(jax.grad(loss))(state)):
         assert np.isfinite(leaf).all(), path
         assert np.abs(leaf).max() > 0, path
 
@@ -313,7 +330,7 @@ def test_every_weight_has_a_finite_gradient(network, kind):
 @pytest.mark.parametrize("config", CONFIGS)
 def test_one_trace_a_bucket(config):
     chex.clear_trace_counter()
-    graphdef, state = nnx.split(Policy(config, rngs=nnx.Rngs(0)))
+    graphdef, state = nnx.split(randomised(shapes_of(config)))
     traced = jax.jit(chex.assert_max_traces(lambda state, x: nnx.merge(graphdef, state)(x), n=1))
     rng = np.random.default_rng(0)
     for n in (1, 5, 12):

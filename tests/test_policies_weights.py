@@ -26,10 +26,14 @@ from regal_jax.policies.weights import VERSION
 SMALL = PolicyConfig(width=4, rounds=1)
 
 
+def weighted(config):
+    return randomised(nnx.eval_shape(lambda: Policy(config, rngs=nnx.Rngs(0))))
+
+
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "policy.safetensors"
-    save_policy(path, Policy(SMALL, rngs=nnx.Rngs(0)), {"data": "synthetic"})
+    save_policy(path, weighted(SMALL), {"data": "synthetic"})
     return path
 
 
@@ -53,12 +57,13 @@ def rewrite(path, change):
 )
 def test_what_was_saved_comes_back(tmp_path, config):
     path = tmp_path / "a policy"
-    policy = randomised(Policy(config, rngs=nnx.Rngs(0)))
+    policy = weighted(config)
     save_policy(path, policy, {"data": "synthetic", "seed": "7"})
     loaded = load_policy(path, num_devices=config.num_devices)
     assert loaded.config == config
     x = make_features([chain(5)], Cluster.uniform(config.num_devices), None, config.feature_config)
-    chex.assert_trees_all_equal(loaded(x), policy(x))
+    call = nnx.jit(lambda policy, x: policy(x))
+    chex.assert_trees_all_equal(call(loaded, x), call(policy, x))
     chex.assert_trees_all_equal(nnx.state(loaded), nnx.state(policy))
     assert read_metadata(path) == {"data": "synthetic", "seed": "7"}
     assert [p.name for p in tmp_path.iterdir()] == ["a policy"]
@@ -67,7 +72,7 @@ def test_what_was_saved_comes_back(tmp_path, config):
 def test_loaded_policy_can_be_trained_and_saved_again(saved, tmp_path):
     policy = load_policy(saved)
     x = make_features([chain(5)], Cluster.uniform(2), None, SMALL.feature_config)
-    gradient = nnx.grad(lambda policy: (policy(x).first ** 2).mean())(policy)
+    gradient = nnx.jit(nnx.grad(lambda policy: (policy(x).first ** 2).mean()))(policy)
     assert any(np.abs(leaf).max() > 0 for leaf in nnx.to_flat_state(gradient).leaves)
     save_policy(tmp_path / "again", policy)
     assert load_policy(tmp_path / "again").config == SMALL
@@ -179,7 +184,7 @@ def test_damage_is_named_in_one_line(saved, change, message):
 
 
 def test_what_cannot_be_saved(tmp_path):
-    policy = Policy(SMALL, rngs=nnx.Rngs(0))
+    policy = weighted(SMALL)
     path = tmp_path / "policy"
     for metadata in ({"config": "mine"}, {"seed": 7}):
         with pytest.raises(ConfigError, match="give texts, under names other than format, version, config"):

@@ -25,9 +25,14 @@ def use_all_cores() -> None:
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs between runs of the command, under the user's cache folder."""
+    """Keeps compiled programs between runs of the command, under the user's cache folder.
+
+    Only if nobody has chosen another, as with `JAX_COMPILATION_CACHE_DIR`.
+    """
     import jax
 
+    if jax.config.jax_compilation_cache_dir is not None:  # pyright: ignore[reportAttributeAccessIssue]
+        return
     root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(root) / "regal_jax" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

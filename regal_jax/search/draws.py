@@ -24,11 +24,13 @@ __all__ = [
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
+@jax.jit
 def _threefry(k0: jax.Array, k1: jax.Array, stream: jax.Array, counter: jax.Array) -> jax.Array:
     """The words that `jax.random.bits` gives for a threefry key ``(k0, k1)``; operands of one shape.
 
     Written out because JAX lowers its own to a loop over arrays on CPU, which costs ten times more than
-    this, which fuses with whatever uses the draw.
+    this, which fuses with whatever uses the draw. Jitted so that a search, which draws in many places, traces
+    its hundred operations once; XLA inlines the calls.
     """
     schedule = (k0, k1, k0 ^ k1 ^ jnp.uint32(0x1BD11BDA))
     x, y = k0 + stream, k1 + counter
