@@ -197,6 +197,28 @@ def test_keys_of_a_row_take_their_own_distribution():
     assert (np.asarray(genes["priority"]) > 32768).tolist() == [True, False]
 
 
+def test_a_share_of_the_individuals_is_uniform_in_all_keys():
+    table, index = quantile_table([1000], [1]), jnp.zeros((3, 3), jnp.uint8)
+    whole = Proposal(table, index, 2)
+    for share in (0.25, 0.5, 1 - 2**-16):
+        proposal = Proposal(table, index, 2, share)
+        bits = {
+            name: jax.random.bits(jax.random.key(i), (65536, *shape.shape), jnp.uint16)
+            for i, (name, shape) in enumerate(proposal.shapes.items())
+        }
+        # Every coin once: the share is exact.
+        bits[next(name for name in bits if name not in whole.shapes)] = jnp.arange(65536, dtype=jnp.uint16)[
+            :, None
+        ]
+        genes = jax.tree.map(np.asarray, jax.vmap(lambda u, p=proposal: quantiles(p, u))(bits))
+        assert genes.keys() == whole.shapes.keys()
+        guided = round(share * 65536)
+        drawn = jax.vmap(lambda u: quantiles(whole, u))({name: bits[name][:guided] for name in genes})
+        for name, leaf in genes.items():
+            np.testing.assert_array_equal(leaf[:guided], drawn[name])
+            np.testing.assert_array_equal(leaf[guided:], bits[name][guided:])
+
+
 @pytest.mark.parametrize(
     ("alphas", "betas"), [([1], [0]), ([-1], [1]), ([np.inf], [1]), ([np.nan], [1]), ([1, 2], [1]), ([], [])]
 )

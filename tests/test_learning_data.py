@@ -14,7 +14,7 @@ from learning_cases import GRAPHS, fast_on_first, one_device, pool_of, tiny_conf
 from regal_jax.datasets import build_set, generate, load_sample
 from regal_jax.datasets.corpus import SOURCES, Source, build_corpus
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
-from regal_jax.graph import Cluster
+from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.importers import save_graph
 from regal_jax.learning import DataConfig, TaskConfig, load_graphs, noisy_copies, reference, training_graphs
 from regal_jax.learning.record import Record
@@ -134,7 +134,7 @@ def test_both_sets_as_the_settings_say(folder):
 
 def test_contraction_spares_memory_where_it_counts(folder):
     config = dataclasses.replace(
-        tiny_config(), data=DataConfig(str(folder), str(folder), contract=True, noisy_copies=0)
+        tiny_config(), data=DataConfig(str(folder), str(folder), contract="only", noisy_copies=0)
     )
     plain = load_graphs(folder, "train")
     for task, spare in (
@@ -143,7 +143,32 @@ def test_contraction_spares_memory_where_it_counts(folder):
         (TaskConfig(memory="1GiB"), True),
     ):
         graphs, _ = training_graphs(dataclasses.replace(config, task=task))
-        assert hashes(graphs) == hashes(contract(graph, spare_memory=spare).graph for graph in plain)
+        small = hashes(contract(graph, spare_memory=spare).graph for graph in plain)
+        assert hashes(graphs) == small
+        both = dataclasses.replace(config, task=task, data=dataclasses.replace(config.data, contract="both"))
+        assert hashes(training_graphs(both)[0]) == sorted(hashes(plain) + small)
+
+
+def test_graphs_that_one_device_serves_best_may_be_left_out(tmp_path):
+    for number, shared in enumerate((False, True)):
+        builder, before = GraphBuilder(), "a"
+        builder.add_op("a", runtime=1.0, outputs=[4])
+        for name in "bcd":
+            builder.add_op(name, runtime=3.0, inputs=[before], outputs=[4])
+            before = "a" if shared else name
+        save_graph(builder.build(), tmp_path / f"{number}.pbtxt")
+    chain, fork = load_graphs(tmp_path, "train")
+    config = tiny_config()
+    data = DataConfig(str(tmp_path), str(tmp_path), noisy_copies=0)
+    # 10 seconds of work: 10 along the longest path, or 4.
+    for least, left in ((0, [chain, fork]), (1, [chain, fork]), (1.01, [fork]), (2.5, [fork])):
+        settings = dataclasses.replace(config, data=dataclasses.replace(data, min_parallelism=least))
+        graphs, held_out = training_graphs(settings)
+        assert hashes(graphs) == hashes(left)
+        assert hashes(held_out) == hashes([chain, fork])
+    settings = dataclasses.replace(config, data=dataclasses.replace(data, min_parallelism=2.51))
+    with pytest.raises(ConfigError, match=r"data\.min_parallelism: is 2\.51, and no graph has so much"):
+        training_graphs(settings)
 
 
 # References ------------------------------------------------------------------------------------------------

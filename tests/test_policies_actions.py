@@ -279,6 +279,14 @@ def test_action_of_the_largest_variance_is_plain_brkga():
         np.testing.assert_array_equal(leaf, quantiles(plain, uniform)[name])
 
 
+def test_the_share_of_guided_individuals_is_the_policy_s():
+    problem = make_problem([random_graph(np.random.default_rng(0), 9, 2)], Cluster.uniform(2), BUCKET)
+    action = np.zeros((1, 12, 3), np.uint8)
+    for share in (0.3, 1.0):
+        config = PolicyConfig(guided_share=share)
+        assert to_proposal(config, action_table(config), action, problem).share == share
+
+
 @pytest.mark.slow
 def test_a_search_takes_the_proposals_of_a_policy():
     """From graphs to makespans; an op whose keys are all but fixed goes where its action says."""

@@ -1,5 +1,7 @@
 """Keys, proposals of policies, and the traced search: the same as the search of users."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,10 +52,12 @@ def test_keys_are_folded_from_what_a_graph_is(graphs):
     assert (jax.random.key_data(both)[0] != jax.random.key_data(both)[1]).any()
 
 
-@pytest.mark.parametrize(("guided", "evaluations"), [(False, 1), (True, 60)])
-def test_the_traced_search_is_the_search(graphs, problem, policy, guided, evaluations):
+@pytest.mark.parametrize(("guided", "share", "evaluations"), [(False, 1, 1), (True, 1, 60), (True, 0.5, 60)])
+def test_the_traced_search_is_the_search(graphs, problem, policy, guided, share, evaluations):
     keys, config = graph_keys(jax.random.key(0), graphs), BrkgaConfig(population=20, elites=4, mutants=3)
     proposal = propose(policy, graphs, TWO, problem, keys) if guided else None
+    if share < 1:
+        proposal = dataclasses.replace(proposal, share=share)
     users = solve(problem, keys, Stopping(evaluations), proposal=proposal, config=config)
     traced = jax.jit(lambda p, k, d: solve_traced(p, k, evaluations, proposal=d, config=config))(
         problem, keys, proposal

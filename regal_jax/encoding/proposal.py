@@ -2,7 +2,8 @@
 
 Every affinity and priority has a beta distribution of its own, taken from a short list; transfer priorities
 are uniform. A draw is 16 random bits sent through a table of quantiles, so a learned proposal costs no
-more than a uniform one, which is beta(1, 1) and gives the very same bits.
+more than a uniform one, which is beta(1, 1) and gives the very same bits. A share of the individuals may be
+drawn so, and the others uniformly.
 """
 
 import dataclasses
@@ -23,6 +24,8 @@ _INTERVALS: Final = 256
 """So that the table of 16 distributions fits in the first cache of a core: lookups are the cost of a draw."""
 _FINE: Final = 65536 // _INTERVALS
 """16 bits say the interval and one of so many places in it."""
+_COIN: Final = "uniform_or_not"
+"""Last by name, so that the streams of the genes are the same with and without it."""
 
 
 @jax.tree_util.register_dataclass
@@ -34,17 +37,22 @@ class Proposal:
       table: ``[B, K, Q]`` uint32, from `quantile_table`.
       index: ``[B, N, D + 1]`` uint8 or uint16, which row of the table: ``D`` affinities, then the priority.
       transfers: ``T`` if transfers are events, else 0 (static).
+      share: Of the individuals that are drawn by these distributions, in (0, 1]; all keys of the others are
+        uniform (static). Our addition: selection then finds out whether a proposal is any good for a graph.
     """
 
     table: jax.Array
     index: jax.Array
     transfers: int = dataclasses.field(metadata={"static": True})
+    share: float = dataclasses.field(default=1.0, metadata={"static": True})
 
     @property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of the genes of one individual."""
+        """Shapes of the uniform draws behind one individual: its genes', and one more if there is a share."""
         n, d = self.index.shape[-2], self.index.shape[-1] - 1
         shapes = {"affinity": (n, d), "priority": (n,), "transfer_priority": (self.transfers, d)}
+        if self.share < 1:
+            shapes[_COIN] = (1,)
         return {name: jax.ShapeDtypeStruct(shape, jnp.uint16) for name, shape in shapes.items()}
 
 
@@ -113,16 +121,19 @@ def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
       uniform: Uniform 16-bit draws in the shapes of `Proposal.shapes`.
 
     Returns:
-      Genes of the same shapes; those of beta(1, 1), and all transfer priorities, are as they were.
+      Genes; those of beta(1, 1), and all transfer priorities, are as they were.
     """
     d = proposal.index.shape[1] - 1
+    # Nothing to decide if all are drawn so: a comparison that is always true is not folded away.
+    kept = uniform[_COIN][0] >= round(proposal.share * 65536) if proposal.share < 1 else None
 
     def draw(bits: jax.Array, index: jax.Array) -> jax.Array:
         wide = bits.astype(jnp.uint32)
         entry = proposal.table[index, wide // _FINE]
         # Rounding down keeps the sum under 2**16, and exact for beta(1, 1).
         step = (entry & 0xFFFF) * (wide % _FINE) // _FINE
-        return ((entry >> 16) + step).astype(jnp.uint16)
+        drawn = ((entry >> 16) + step).astype(jnp.uint16)
+        return drawn if kept is None else jnp.where(kept, bits, drawn)
 
     return {
         "affinity": draw(uniform["affinity"], proposal.index[:, :d]),

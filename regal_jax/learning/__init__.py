@@ -1,12 +1,13 @@
 """Training of policies by REINFORCE through the search itself."""
 
-from regal_jax.learning.config import Baseline, DataConfig, OptimizerConfig, TaskConfig, TrainConfig
+from regal_jax.learning.config import Baseline, Contract, DataConfig, OptimizerConfig, TaskConfig, TrainConfig
 from regal_jax.learning.data import load_graphs, noisy_copies, training_graphs
 from regal_jax.learning.train import TrainResult, train
 from regal_jax.learning.validate import Validation
 
 __all__ = [
     "Baseline",
+    "Contract",
     "DataConfig",
     "OptimizerConfig",
     "TaskConfig",

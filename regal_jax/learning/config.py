@@ -18,7 +18,7 @@ from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
 from regal_jax.search import BrkgaConfig
 
-__all__ = ["Baseline", "DataConfig", "OptimizerConfig", "TaskConfig", "TrainConfig"]
+__all__ = ["Baseline", "Contract", "DataConfig", "OptimizerConfig", "TaskConfig", "TrainConfig"]
 
 _MOST: Final = 2**31 - 1
 """Of whole numbers: many of them are int32 in the compiled step."""
@@ -31,6 +31,15 @@ class Baseline(enum.StrEnum):
     """The mean reward of the other actions for the same graph. The learned value would cancel in it."""
     LEARNED = "learned"
     """The value network's ``b(G)``, as in the paper."""
+
+
+class Contract(enum.StrEnum):
+    """Whether graphs are contracted first, by `regal_jax.contract`."""
+
+    NO = "no"
+    ONLY = "only"
+    BOTH = "both"
+    """Each graph as it is, and contracted: what is too large for the one may do for the other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +86,13 @@ class DataConfig:
     Attributes:
       train: One or several folders, archives or corpora to train on; see `regal_jax.learning.load_graphs`.
       validation: Likewise, to choose the best weights by.
-      train_limit: Most graphs of each of them, the first in its order; 0 for all.
+      train_limit: Most graphs of each of them, the first in its order; 0 for all. If graphs are there as they
+        are and contracted, as many of either.
       validation_limit: Likewise.
       max_ops: Leave out larger graphs (after contraction); 0 for no limit.
-      contract: Train on the graphs that `regal_jax.contract` makes.
+      contract: A `Contract` or its name.
+      min_parallelism: Leave out training graphs whose work is less than this many times their longest path:
+        where it is 1, no makespan is better than one device's, and there is nothing to learn.
       noise: Relative standard deviation of the noise on runtimes and sizes; see `noisy_copies`.
       noisy_copies: Noisy variants of each training graph, beside the graph itself.
 
@@ -93,7 +105,8 @@ class DataConfig:
     train_limit: int = 0
     validation_limit: int = 200
     max_ops: int = 0
-    contract: bool = False
+    contract: Contract = Contract.NO
+    min_parallelism: float = 0.0
     noise: float = 0.1
     noisy_copies: int = 0
 
@@ -103,7 +116,8 @@ class DataConfig:
             paths = ((given,) if given else ()) if isinstance(given, str) else tuple(given)
             object.__setattr__(self, field, paths)
         _whole(self, "data", train_limit=0, validation_limit=0, max_ops=0, noisy_copies=0)
-        _least(self, "data", noise=0)
+        _least(self, "data", noise=0, min_parallelism=0)
+        _name(self, "data", "contract", Contract)
 
 
 @dataclasses.dataclass(frozen=True)

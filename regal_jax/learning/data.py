@@ -1,8 +1,9 @@
 """The graphs that a training run is given: read, contracted, filtered, varied."""
 
+import itertools
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from regal_jax.datasets import SPLITS, load_sample, with_noise
@@ -11,8 +12,8 @@ from regal_jax.datasets.corpus.index import INDEX
 from regal_jax.datasets.store import read_set
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.learning.config import TrainConfig
-from regal_jax.plan import Objective, contract_for
+from regal_jax.learning.config import Contract, TrainConfig
+from regal_jax.plan import Objective, contract_for, critical_path
 
 __all__ = ["SAMPLE_PATH", "load_graphs", "noisy_copies", "training_graphs"]
 
@@ -44,21 +45,30 @@ def load_graphs(
       FormatError: Nothing that can be read.
       ConfigError: There is no such split, or no graph is left.
     """
-    small: list[ComputationGraph] = []
-    least = 0
+    return list(_chosen(path, split, contracted_for, max_ops))
+
+
+def _chosen(
+    path: str | os.PathLike[str],
+    split: str,
+    contracted_for: tuple[Cluster, Objective] | None,
+    max_ops: int,
+) -> Iterator[ComputationGraph]:
+    """`load_graphs`, one after another."""
+    least, found = 0, False
     most = max_ops * _MOST_MERGED if contracted_for else max_ops
     for graph in _read(path, split, most):
         if contracted_for:
             graph = contract_for(graph, *contracted_for).graph
         least = min(least, graph.num_ops) if least else graph.num_ops
         if not max_ops or graph.num_ops <= max_ops:
-            small.append(graph)
-    if not small and least:
+            found = True
+            yield graph
+    if not found and least:
         raise ConfigError(f"{path}: max_ops is {max_ops}, but the smallest graph has {least} ops; raise it")
-    if not small:
+    if not found:
         what = f"graph of at most {most} ops" if most else "graph"
         raise ConfigError(f"{path}: no {what} in its split {split!r}; finish building it, or change max_ops")
-    return small
 
 
 def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[ComputationGraph]:
@@ -104,16 +114,27 @@ def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[C
     """
     data, task = config.data, config.task
     judged_by = (task.cluster(config.policy.num_devices), task.objective)
+    ways = [None] * (data.contract is not Contract.ONLY) + [judged_by] * (data.contract is not Contract.NO)
     sets: list[list[ComputationGraph]] = []
-    for name, paths, limit in (
-        ("train", data.train, data.train_limit),
-        ("validation", data.validation, data.validation_limit),
+    for name, paths, limit, least in (
+        ("train", data.train, data.train_limit, data.min_parallelism),
+        ("validation", data.validation, data.validation_limit, 0.0),
     ):
         if not paths:
             raise ConfigError(f"data.{name}: give the path of a set of graphs")
         sets.append([])
-        for path in paths:
-            contracted_for = judged_by if data.contract else None
-            graphs = load_graphs(path, name, contracted_for=contracted_for, max_ops=data.max_ops)
-            sets[-1] += graphs[: limit or None]
+        for path, contracted_for in itertools.product(paths, ways):
+            # What is beyond the limit is not even read.
+            graphs = _chosen(path, name, contracted_for, data.max_ops)
+            enough = (graph for graph in graphs if _parallelism(graph) >= least)
+            sets[-1] += itertools.islice(enough, limit or None)
+        if not sets[-1]:
+            raise ConfigError(f"data.min_parallelism: is {least}, and no graph has so much; lower it")
     return noisy_copies(sets[0], data.noisy_copies, data.noise), sets[1]
+
+
+def _parallelism(graph: ComputationGraph) -> float:
+    """All work over the longest path, of mean runtimes; 1 if there is no work."""
+    runtime = graph.runtime if graph.runtime.ndim == 1 else graph.runtime.mean(axis=1)
+    longest = critical_path(graph, runtime)
+    return float(runtime.sum() / longest) if longest > 0 else 1.0

@@ -135,7 +135,7 @@ def to_proposal(config: PolicyConfig, table: jax.Array, action: Action, problem:
             "make it with action_table(config)"
         )
     table = jnp.broadcast_to(table[None], (need[0], *table.shape))
-    return Proposal(table, action, shapes["transfer_priority"].shape[0])
+    return Proposal(table, action, shapes["transfer_priority"].shape[0], config.guided_share)
 
 
 def _combine(logits: Logits, choices: list[jax.Array]) -> Action:

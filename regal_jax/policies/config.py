@@ -138,6 +138,9 @@ class PolicyConfig:
       uniform: Of means and variances only: the largest variance stands for beta(1, 1) whatever the mean,
         so that a policy can leave a key exactly as plain BRKGA draws it. Our addition; without it every
         pair is what the ICLR text says.
+      guided_share: Of the individuals that a search draws, the share that is drawn from the policy's
+        distributions, in (0, 1]; the others are uniform. Our addition, 1 is the paper's: with less, a policy
+        that is wrong about a graph costs little, since selection prefers whoever is fit.
       share_rounds: Do all rounds use the same weights?
       initial_bias: Logit by which an untrained policy prefers the widest distributions (the largest
         variance; alpha and beta nearest to 1) for priorities. A narrow distribution around an arbitrary mean
@@ -167,6 +170,7 @@ class PolicyConfig:
     features: FeatureSet = FeatureSet.STRUCTURAL
     balance: Balance = Balance.WORK
     uniform: bool = True
+    guided_share: float = 1.0
     share_rounds: bool = False
     initial_bias: float = 1.0
     initial_affinity_bias: float = -1.0
@@ -188,6 +192,10 @@ class PolicyConfig:
         for field in ("initial_bias", "initial_affinity_bias", "across_gain", "along_gain"):
             (bias,) = _numbers(field, [getattr(self, field)])
             set_(self, field, bias)
+        (share,) = _numbers("guided_share", [self.guided_share])
+        if not 1 / 65536 <= share <= 1:
+            raise ConfigError(f"policy: guided_share is {share!r}; give a number above 0 and at most 1")
+        set_(self, "guided_share", share)
         for i, field in enumerate(("first", "second")):
             given = _numbers(field, getattr(self, field))
             set_(self, field, given or _BINS[self.parametrisation][i])

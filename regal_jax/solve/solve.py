@@ -41,13 +41,13 @@ def _fitness(objective: Objective, implementation: str | None) -> FitnessFn:
 
 def sampler(problem: Problem, proposal: Proposal | None) -> SampleFn:
     """What draws an individual of ``problem`` from ``proposal``; from the uniform one if that is ``None``."""
-    shapes = gene_shapes(problem)
-    uniform = UniformProposal.of(shapes)
     if proposal is None:
         # beta(1, 1) is what the uniform draws are already: no table to look anything up in.
-        return uniform
+        return UniformProposal.of(gene_shapes(problem))
+    shapes = proposal.shapes
+    late = sorted(shapes).index("transfer_priority")
     # Transfer priorities are uniform in every proposal.
-    return TransformedProposal(uniform, quantiles, late=(sorted(shapes).index("transfer_priority"),))
+    return TransformedProposal(UniformProposal.of(shapes), quantiles, late=(late,))
 
 
 def solve(
