@@ -1,5 +1,6 @@
 """Tests of actions: draws, probabilities, entropies, and the distributions that they stand for."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -195,6 +196,7 @@ CONFIGS = [
 @pytest.mark.parametrize("config", CONFIGS)
 def test_draws_are_of_the_betas_of_all_bins(config):
     """Kolmogorov-Smirnov over all 65536 draws there are, so without chance."""
+    config = dataclasses.replace(config, guided_share=1)
     alphas, betas = action_parameters(config)
     assert alphas.shape == (16,)
     n, d = 8, 1
@@ -264,7 +266,7 @@ def test_row_of_the_table_is_first_times_the_seconds_plus_second():
 
 
 def test_action_of_the_largest_variance_is_plain_brkga():
-    config, cluster = PolicyConfig(num_devices=3), Cluster.uniform(3)
+    config, cluster = PolicyConfig(num_devices=3, guided_share=1), Cluster.uniform(3)
     problem = make_problem([random_graph(np.random.default_rng(0), 9, 3)], cluster, BUCKET)
     action = np.full((1, 12, 4), 8, np.uint8)  # The third mean, the first variance.
     proposal = jax.tree.map(lambda x: x[0], to_proposal(config, action_table(config), action, problem))
@@ -290,7 +292,7 @@ def test_the_share_of_guided_individuals_is_the_policy_s():
 @pytest.mark.slow
 def test_a_search_takes_the_proposals_of_a_policy():
     """From graphs to makespans; an op whose keys are all but fixed goes where its action says."""
-    config = PolicyConfig(width=4, rounds=1)
+    config = PolicyConfig(width=4, rounds=1, guided_share=1)
     graphs = [random_graph(np.random.default_rng(s), 9, 2, constraints=False) for s in range(2)]
     cluster = Cluster.uniform(2, transfer="free")
     problem = make_problem(graphs, cluster, BUCKET)

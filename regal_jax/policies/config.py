@@ -170,7 +170,7 @@ class PolicyConfig:
     features: FeatureSet = FeatureSet.STRUCTURAL
     balance: Balance = Balance.WORK
     uniform: bool = True
-    guided_share: float = 1.0
+    guided_share: float = 0.5
     share_rounds: bool = False
     initial_bias: float = 1.0
     initial_affinity_bias: float = -1.0
