@@ -7,6 +7,11 @@ import tempfile
 import hypothesis
 import jax
 
+# Compiling small programs that run once is half of the tests' work, and LLVM's passes are a third of that. JAX
+# reads the flags when it is first used, in this process and in those that it starts.
+if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+
 # One folder for the programs that this session compiles. Its workers, and the processes that tests start,
 # inherit the names and need many of the same programs.
 CACHE = None

@@ -100,7 +100,7 @@ def test_rewards_by_hand():
 def test_a_bandit_is_learned(baseline, tmp_path):
     config = TrainConfig(
         task=TaskConfig(evaluations=1),
-        policy=PolicyConfig(rounds=0, width=8),
+        policy=PolicyConfig(rounds=0, width=8, guided_share=1),  # The one individual is the arm.
         search=BrkgaConfig(population=1, elites=0, mutants=1),
         optimizer=OptimizerConfig(
             steps=100, batch=8, samples=8, learning_rate=0.02, warmup=5, entropy=0.0, reference_seeds=8,
