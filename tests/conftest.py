@@ -7,7 +7,7 @@ import tempfile
 import hypothesis
 import jax
 
-# Compiling small programs that run once is half of the tests' work, and LLVM's passes are a third of that. JAX
+# Compiling small programs that run once is half of the tests' work, and LLVM's passes a third of that. JAX
 # reads the flags when it is first used, in this process and in those that it starts.
 if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
