@@ -339,6 +339,10 @@ def test_lpmf_takes_what_stays_under_the_peak() -> None:
     # Both stay under: then what leaves less behind.
     roomy = dataclasses.replace(graph, temp_bytes=np.array([200, 100, 0]))
     assert _names(roomy, lpmf_order(roomy)) == "base heavy light"
+    # Where both need the same, the lowest number decides, or what is given instead.
+    twins = dataclasses.replace(graph, temp_bytes=np.zeros(3, int), tensor_bytes=np.array([10, 5, 5]))
+    assert _names(twins, lpmf_order(twins)) == "base heavy light"
+    assert _names(twins, lpmf_order(twins, np.array([7, 2, 1]))) == "base light heavy"
 
 
 def test_breadth_and_depth_first() -> None:

@@ -1,6 +1,7 @@
 """Tests of what a policy sees of a graph."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -112,6 +113,32 @@ def test_shares_of_bytes_count_outputs_and_scratch_memory():
     np.testing.assert_allclose(
         column(empty, "top share", balance="bytes"), np.array([1, 3, 5]) / 6, rtol=1e-6
     )
+
+
+def test_the_memory_order_adds_least_to_what_is_held():
+    builder = GraphBuilder("memory")
+    builder.add_op("base", outputs=[10], temp_bytes=90)
+    builder.add_op("big", inputs=["base"], outputs=[40], keep=[0])
+    builder.add_op("small", inputs=["base"], outputs=[20], keep=[0])
+    builder.add_op("end", inputs=["big", "small"])
+    graph = builder.build()
+    for place in ([0, 1, 2, 3], [2, 3, 0, 1]):
+        order = column(renumbered(graph, np.array(place)), "memory order", features="ordered")
+        np.testing.assert_allclose(order[place], [7 / 8, 3 / 8, 5 / 8, 1 / 8])
+    assert column(chain(1), "memory order", features="ordered").tolist() == [0.5]
+
+
+@given(instances(), seeds)
+def test_numbers_decide_the_memory_order_of_twins_only(instance, seed):
+    graph, cluster = instance
+    # Every size is there once, so that there are no twins but ops without any, before and after all others.
+    sizes = np.random.default_rng(seed).permutation(len(graph.tensor_bytes)) + 1
+    graph = dataclasses.replace(graph, tensor_bytes=sizes, temp_bytes=2**20 * (1 + np.arange(graph.num_ops)))
+    place = np.random.default_rng(seed).permutation(graph.num_ops)
+    before, after = (
+        features_of(g, cluster, "ordered").nodes[0, :, -1] for g in (graph, renumbered(graph, place))
+    )
+    np.testing.assert_array_equal(after[place], before)
 
 
 def test_balance_changes_shares_and_cuts_across_only():
@@ -245,8 +272,8 @@ def test_own_features_know_no_edge(instance):
 
 
 def test_the_sets_grow():
-    names = [set(FeatureConfig(3, features).node_names) for features in ("own", "plain", "structural")]
-    assert names[0] < names[1] < names[2]
+    names = [set(FeatureConfig(3, features).node_names) for features in FeatureSet]
+    assert all(less < more for less, more in itertools.pairwise(names))
 
 
 # Extremes and refusals ------------------------------------------------------------------------------

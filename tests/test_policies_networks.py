@@ -301,6 +301,20 @@ def test_the_cut_across_a_graph_separates_what_runs_side_by_side():
     assert np.where(sides, first, second).mean() > 0.6
 
 
+@pytest.mark.parametrize("bins", [(0.2, 0.4, 0.6, 0.8), (0.9, 0.5, 0.1), (0.3,)])
+def test_priorities_may_begin_in_the_order_of_least_memory(bins):
+    config = PolicyConfig(width=4, features="ordered", order_gain=50, first=bins, across_gain=0)
+    graph = random_graph(np.random.default_rng(3), 12, 2)
+    x = features_of(graph, TWO, config)
+    logits = np.asarray(untrained(config, x).first)[0, : graph.num_ops]
+    place = x.nodes[0, : graph.num_ops, config.feature_config.node_names.index("memory order")]
+    target = min(bins) + (max(bins) - min(bins)) * np.asarray(place)
+    nearest = np.abs(np.array(bins) - target[:, None]).argmin(axis=1)
+    np.testing.assert_array_equal(logits[:, 2].argmax(axis=1), nearest)
+    assert np.abs(logits[:, :2]).max() < 5
+    assert shapes_of(PolicyConfig(features="ordered")).ordered is None
+
+
 def test_a_policy_that_knows_no_coordinates_has_no_gain():
     for config in (
         PolicyConfig(across_gain=0),
@@ -348,7 +362,7 @@ def test_one_trace_a_bucket(config):
         ({"width": True}, "width is True; give a whole number"),
         ({"network": "cnn"}, "network is 'cnn'; use one of gnn, sequence"),
         ({"parametrisation": "mode"}, "use one of mean-variance, alpha-beta"),
-        ({"features": "all"}, "use one of own, plain, structural"),
+        ({"features": "all"}, "use one of own, plain, structural, ordered"),
         ({"first": (0.5, 1.0)}, "first has a mean 1.0; give means between 0 and 1"),
         ({"second": (0.1, 0)}, "second has a bin 0.0; give positive numbers"),
         ({"first": (0.5, 0.5)}, "first has a bin twice"),
@@ -357,6 +371,11 @@ def test_one_trace_a_bucket(config):
         ({"uniform": 1}, "uniform is 1; give true or false"),
         ({"initial_bias": None}, "initial_bias is .*; give numbers"),
         ({"across_gain": "2"}, "across_gain is .*; give numbers"),
+        ({"order_gain": 1}, "order_gain is 1.0, which needs features 'ordered' and means"),
+        (
+            {"order_gain": 1, "features": "ordered", "parametrisation": "alpha-beta"},
+            "order_gain is 1.0, which needs features 'ordered' and means",
+        ),
         (
             {"parametrisation": "alpha-beta", "first": tuple(range(1, 18)), "second": tuple(range(1, 18))},
             "17 x 17 bins are more than 256",

@@ -14,6 +14,8 @@ from regal_jax.heuristics.links import Freeing, Links
 
 __all__ = ["bfs_order", "dfs_order", "given_order", "lpmf_order", "random_order"]
 
+_Entry = tuple[int, Any, int]
+"""Of a heap: bytes, what decides between equals, the op."""
 _LOOK_AHEAD: Final = 64
 """LPMF looks at this many ready ops, best first, for one that stays under the peak."""
 
@@ -60,14 +62,19 @@ def random_order(graph: ComputationGraph, seed: int = 0) -> np.ndarray:
     return _kahn(graph, lambda _, o: keys[o])
 
 
-def lpmf_order(graph: ComputationGraph) -> np.ndarray:
+def lpmf_order(graph: ComputationGraph, ties: np.ndarray | None = None) -> np.ndarray:
     """Least peak memory first, as in PyTorch Inductor (torch/_inductor/memory.py).
 
     Among the ready ops that stay under the peak so far, the one after which least is held; if there is
-    none, the one that needs least while it runs; lowest index on ties. Unlike Inductor, it looks for the
-    former among the first 64 only, which keeps it near linear.
+    none, the one that needs least while it runs. Unlike Inductor, it looks for the former among the first 64
+    only, which keeps it near linear.
+
+    Args:
+      graph: What to order.
+      ties: ``[N]`` numbers, of which the lowest decides between equals; the ops' own by default.
     """
     links = Links.of(graph)
+    tie: list[Any] = list(range(graph.num_ops)) if ties is None else np.asarray(ties).tolist()
     freeing = Freeing(links)
     kept = [sum(links.size[t] for t in row if links.readers[t] or links.keep[t]) for row in links.outputs]
     need = [
@@ -75,14 +82,14 @@ def lpmf_order(graph: ComputationGraph) -> np.ndarray:
     ]
     waiting = [len(row) for row in links.before]
     done = [False] * graph.num_ops
-    by_need: list[tuple[int, int]] = []
-    by_growth: list[tuple[int, int]] = []
+    by_need: list[_Entry] = []
+    by_growth: list[_Entry] = []
 
     def offer(o: int) -> None:
-        heapq.heappush(by_growth, (kept[o] - freeing.freed[o], o))
+        heapq.heappush(by_growth, (kept[o] - freeing.freed[o], tie[o], o))
 
     def ready(o: int) -> None:
-        heapq.heappush(by_need, (need[o], o))
+        heapq.heappush(by_need, (need[o], tie[o], o))
         offer(o)
 
     for o, count in enumerate(waiting):
@@ -93,7 +100,7 @@ def lpmf_order(graph: ComputationGraph) -> np.ndarray:
     while len(order) < graph.num_ops:
         o = _under(by_growth, need, done, freeing.freed, kept, peak - held)
         while o is None:
-            candidate = heapq.heappop(by_need)[1]
+            candidate = heapq.heappop(by_need)[2]
             o = None if done[candidate] else candidate
         done[o] = True
         order.append(o)
@@ -110,7 +117,7 @@ def lpmf_order(graph: ComputationGraph) -> np.ndarray:
 
 
 def _under(
-    heap: list[tuple[int, int]],
+    heap: list[_Entry],
     need: list[int],
     done: list[bool],
     freed: list[int],
@@ -118,16 +125,17 @@ def _under(
     room: int,
 ) -> int | None:
     """Pops the op of least growth that needs at most ``room``, if it is among the first few."""
-    aside: list[tuple[int, int]] = []
+    aside: list[_Entry] = []
     found = None
     while heap and found is None and len(aside) < _LOOK_AHEAD:
-        growth, o = heapq.heappop(heap)
+        entry = heapq.heappop(heap)
+        growth, _, o = entry
         if done[o] or growth != kept[o] - freed[o]:
             continue  # An entry from before the op, or its growth, was settled.
         if need[o] <= room:
             found = o
         else:
-            aside.append((growth, o))
+            aside.append(entry)
     for entry in aside:
         heapq.heappush(heap, entry)
     return found

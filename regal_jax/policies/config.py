@@ -29,6 +29,14 @@ class FeatureSet(enum.StrEnum):
     STRUCTURAL = "structural"
     """Also where it stands: levels, depths, ranks by level, spectral coordinates, and how parallel the graph
     is."""
+    ORDERED = "ordered"
+    """Also its place in an order of least peak memory. Numbers decide between ops that are alike in depth,
+    levels, runtime and sizes, and in nothing else."""
+
+    @property
+    def structural(self) -> bool:
+        """Is it `STRUCTURAL` or more?"""
+        return self in (FeatureSet.STRUCTURAL, FeatureSet.ORDERED)
 
 
 class Balance(enum.StrEnum):
@@ -100,19 +108,21 @@ class FeatureConfig:
         names += [f"{what} {k}" for what in ("relative runtime", "allowed", "pressure") for k in devices]
         if self.features is not FeatureSet.OWN:
             names += ["inputs", "readers", "control inputs", "control outputs", "edges per op"]
-        if self.features is FeatureSet.STRUCTURAL:
+        if self.features.structural:
             names += ["top level", "bottom level", "slack", "depth", "height"]
             names += ["top rank", "bottom rank", "top share", "bottom share", "parallelism"]
             for way in ("along", "across"):
                 for c in range(COORDINATES):
                     names += [f"{way} {c}", f"{way} {c} rank", f"{way} {c} share"]
+        if self.features is FeatureSet.ORDERED:
+            names.append("memory order")
         return tuple(names)
 
     @functools.cached_property
     def edge_names(self) -> tuple[str, ...]:
         """Names of the ``G`` features of an edge, in their order."""
         names = ("log bytes", "standard bytes", "readers", "keep", "control", "transfer")
-        return (*names, "slack") if self.features is FeatureSet.STRUCTURAL else names
+        return (*names, "slack") if self.features.structural else names
 
     @property
     def amounts(self) -> tuple[str, ...]:
@@ -155,6 +165,9 @@ class PolicyConfig:
         gain is a weight like any other.
       along_gain: The same for the coordinate along the graph, whose halves come one after the other: better
         where memory counts, with ``balance="bytes"``. With both gains 0 a policy has neither.
+      order_gain: How strongly an untrained policy gives every op the priority of its place in the order of
+        least peak memory, in nats for a distance of one bin of means; needs `FeatureSet.ORDERED`. Our
+        addition, for peak memory; 0 leaves it out.
 
     Raises:
       ConfigError: A value that cannot be.
@@ -176,6 +189,7 @@ class PolicyConfig:
     initial_affinity_bias: float = -1.0
     across_gain: float = 3.0
     along_gain: float = 0.0
+    order_gain: float = 0.0
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -189,7 +203,7 @@ class PolicyConfig:
         for field in ("uniform", "share_rounds"):
             if not isinstance(getattr(self, field), bool):
                 raise ConfigError(f"policy: {field} is {getattr(self, field)!r}; give true or false")
-        for field in ("initial_bias", "initial_affinity_bias", "across_gain", "along_gain"):
+        for field in ("initial_bias", "initial_affinity_bias", "across_gain", "along_gain", "order_gain"):
             (bias,) = _numbers(field, [getattr(self, field)])
             set_(self, field, bias)
         (share,) = _numbers("guided_share", [self.guided_share])
@@ -200,6 +214,14 @@ class PolicyConfig:
             given = _numbers(field, getattr(self, field))
             set_(self, field, given or _BINS[self.parametrisation][i])
         self._check_bins()
+        if self.order_gain and (
+            self.features is not FeatureSet.ORDERED
+            or self.parametrisation is not Parametrisation.MEAN_VARIANCE
+        ):
+            raise ConfigError(
+                f"policy: order_gain is {self.order_gain!r}, which needs features 'ordered' and means and "
+                "variances; set those, or 0"
+            )
 
     def _check_bins(self) -> None:
         means = self.parametrisation is Parametrisation.MEAN_VARIANCE
@@ -225,7 +247,7 @@ class PolicyConfig:
     @property
     def spreads(self) -> bool:
         """Does the policy know spectral coordinates as placements?"""
-        known = self.features is FeatureSet.STRUCTURAL and self.num_devices > 1
+        known = self.features.structural and self.num_devices > 1
         return known and (self.across_gain, self.along_gain) != (0, 0)
 
     @functools.cached_property

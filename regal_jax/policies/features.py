@@ -13,6 +13,7 @@ import numpy as np
 
 from regal_jax.errors import ConfigError, GraphError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
+from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.policies.config import Balance, FeatureConfig, FeatureSet
 from regal_jax.policies.levels import Levels, levels, quantised, standing
 from regal_jax.policies.spectral import spectral_coordinates
@@ -222,9 +223,11 @@ def _node_features(
     columns.append(_per_device(graph, cluster, measured))
     if config.features is not FeatureSet.OWN:
         columns.append(_degrees(graph, measured))
-    if config.features is FeatureSet.STRUCTURAL:
+    if config.features.structural:
         mass = _mass(measured, config.balance)
         columns += [_places(measured, mass), _coordinates(graph, measured, mass)]
+    if config.features is FeatureSet.ORDERED:
+        columns.append(_memory_order(graph, measured)[None])
     # float32 holds what is finite here: amounts are logs, all else is bounded.
     nodes = np.empty((len(names), n), np.float32)
     np.concatenate(columns, out=nodes, casting="unsafe")
@@ -339,7 +342,7 @@ def _edge_features(graph: ComputationGraph, config: FeatureConfig, measured: _Me
     rows[3, :data] = graph.tensor_keep[tensor]
     rows[4, data:] = 1
     rows[5, :data] = np.log1p(measured.transfer)[tensor]
-    if config.features is FeatureSet.STRUCTURAL:
+    if config.features.structural:
         path = measured.levels
         end = (path.top + measured.amounts[0])[measured.sender]
         rows[6] = np.maximum(path.top[measured.receiver] - end, 0) / measured.critical
@@ -350,4 +353,13 @@ def _order(measured: _Measured) -> np.ndarray:
     """``[N]`` a topological order: every edge leads to a greater depth."""
     path, amounts = measured.levels, measured.amounts
     top, bottom = quantised(path.top / measured.critical), quantised(path.bottom / measured.critical)
-    return np.lexsort((quantised(amounts[3]), quantised(amounts[2]), -bottom, top, path.depth))
+    return np.lexsort((*quantised(amounts[[0, 1, 3, 2]]), -bottom, top, path.depth))
+
+
+def _memory_order(graph: ComputationGraph, measured: _Measured) -> np.ndarray:
+    """``[N]`` from 1 to 0, the place of every op in the order that adds least to what is held."""
+    n = graph.num_ops
+    place = np.empty((2, n))
+    place[0, _order(measured)] = np.arange(n)
+    place[1, lpmf_order(graph, place[0])] = np.arange(n)
+    return 1 - (place[1] + 0.5) / n

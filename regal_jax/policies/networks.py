@@ -57,6 +57,7 @@ class Policy(nnx.Module):
         self.hidden = nnx.Linear(width, keys * 2 * width, rngs=rngs)
         self.first = _Outputs(width, _initial(config, config.first, True), rngs=rngs)
         self.spectral = _Spectral(config, rngs=rngs) if config.spreads else None
+        self.ordered = _Ordered(config, rngs=rngs) if config.order_gain else None
         self.second = _Outputs(width, _initial(config, config.second, False), rngs=rngs)
 
     def __call__(self, features: GraphFeatures) -> Logits:
@@ -73,6 +74,8 @@ class Policy(nnx.Module):
         first, second = self.first(hidden[..., 0, :]), self.second(hidden[..., 1, :])
         if self.spectral is not None:
             first = first.at[:, :, :-1].add(self.spectral(features, embedding))
+        if self.ordered is not None:
+            first = first.at[:, :, -1].add(self.ordered(features, embedding))
         return Logits(first, second)
 
 
@@ -174,6 +177,31 @@ class _Spectral(nnx.Module):
         preference = (gain[..., None] * inside).sum(axis=2)
         direction = jnp.asarray(self.direction, jnp.float32)
         return preference[..., None] * direction[None, None, None]
+
+
+class _Ordered(nnx.Module):
+    """A preference for priorities in the order of least peak memory, the first op's the highest.
+
+    An op prefers the mean that is nearest to its place, by the square of the distance. How much that counts
+    is a linear function of its embedding, at first the same for all.
+    """
+
+    def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
+        self.column = config.feature_config.node_names.index("memory order")
+        self.gain = nnx.Linear(config.width, 1, kernel_init=nnx.initializers.zeros, use_bias=False, rngs=rngs)
+        self.bias = nnx.Param(jnp.array([config.order_gain], jnp.float32))
+        bins = np.array(config.first)
+        self.low, self.range = float(bins.min()), float(np.ptp(bins))
+        self.step = self.range / max(len(bins) - 1, 1) or 1.0
+        self.bins = tuple(bins.tolist())
+
+    def __call__(self, features: GraphFeatures, embedding: jax.Array) -> jax.Array:
+        """``[B, N, K1]`` float32, to be added to the logits of the first choice for priorities."""
+        target = self.low + self.range * jnp.asarray(features.nodes)[:, :, self.column, None]
+        bins = jnp.asarray(self.bins, jnp.float32)
+        distance = (bins[None, None] - target) / self.step
+        gain = self.gain(embedding) + self.bias[...][None, None]
+        return -gain * distance**2
 
 
 def _initial(config: PolicyConfig, bins: tuple[float, ...], first: bool) -> np.ndarray:
