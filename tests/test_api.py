@@ -214,7 +214,6 @@ def test_bad_arguments(graph):
         ({"evaluations": 2.5}, "evaluations"),
         ({"method": "magic"}, "method"),
         ({"policy": "nowhere.safetensors"}, "policy: no file 'nowhere.safetensors'"),
-        ({"policy": "default", "objective": "peak-memory"}, "policy: none is shipped for peak-memory on 2"),
         ({"policy": "default", "method": "annealing"}, "policy: guides brkga and auto, not annealing"),
         ({"policy": 3}, "policy: give None, 'default', a file"),
         ({"time_limit": -1.0}, "time_limit"),
@@ -279,5 +278,10 @@ def test_the_policy_that_ships_guides_a_search():
         [graph] * 2, TWO, evaluations=300, policy="default", warm_start=False, progress=False
     )
     assert [plan.makespan for plan in again] == [guided.makespan] * 2
+    of_bytes = {"objective": "peak-memory", "evaluations": 300, "warm_start": False}
+    small = optimize(graph, TWO, policy="default", **of_bytes)
+    small.verify(graph)
+    assert small.provenance["policy"] == "default"
+    assert small.provenance["action_entropy"] != guided.provenance["action_entropy"]
     with pytest.raises(ConfigError, match="policy: none is shipped for makespan on 3 devices"):
         optimize(graph, Cluster.uniform(3), policy="default")
