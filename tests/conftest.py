@@ -7,8 +7,8 @@ import tempfile
 import hypothesis
 import jax
 
-# Compiling small programs that run once is half of the tests' work, and LLVM's passes a third of that. JAX
-# reads the flags when it is first used, in this process and in those that it starts.
+# Much of the tests' work is compiling programs that run once; LLVM's passes are a third of what the files
+# that compile most take. JAX reads the flags when it is first used, here and in processes that are started.
 if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
 

@@ -126,7 +126,7 @@ def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[C
         for path, contracted_for in itertools.product(paths, ways):
             # What is beyond the limit is not even read.
             graphs = _chosen(path, name, contracted_for, data.max_ops)
-            enough = (graph for graph in graphs if _parallelism(graph) >= least)
+            enough = (graph for graph in graphs if not least or _parallelism(graph) >= least)
             sets[-1] += itertools.islice(enough, limit or None)
         if not sets[-1]:
             raise ConfigError(f"data.min_parallelism: is {least}, and no graph has so much; lower it")

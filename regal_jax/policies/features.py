@@ -5,6 +5,7 @@ constant, nor when ops are numbered otherwise; equal ops have equal features.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -137,6 +138,13 @@ class _Measured:
     levels: Levels
     critical: float
 
+    @functools.cached_property
+    def order(self) -> np.ndarray:
+        """``[N]`` a topological order: every edge leads to a greater depth."""
+        path = self.levels
+        top, bottom = quantised(path.top / self.critical), quantised(path.bottom / self.critical)
+        return np.lexsort((*quantised(self.amounts[[0, 1, 3, 2]]), -bottom, top, path.depth))
+
 
 def _measure(graph: ComputationGraph, cluster: Cluster) -> _Measured:
     n = graph.num_ops
@@ -199,7 +207,7 @@ def _one(graph: ComputationGraph, cluster: Cluster, config: FeatureConfig) -> di
         "receivers": measured.receiver,
         "node_mask": np.ones(graph.num_ops, dtype=bool),
         "edge_mask": np.ones(len(measured.sender), dtype=bool),
-        "order": _order(measured),
+        "order": measured.order,
     }
 
 
@@ -349,17 +357,10 @@ def _edge_features(graph: ComputationGraph, config: FeatureConfig, measured: _Me
     return rows.T
 
 
-def _order(measured: _Measured) -> np.ndarray:
-    """``[N]`` a topological order: every edge leads to a greater depth."""
-    path, amounts = measured.levels, measured.amounts
-    top, bottom = quantised(path.top / measured.critical), quantised(path.bottom / measured.critical)
-    return np.lexsort((*quantised(amounts[[0, 1, 3, 2]]), -bottom, top, path.depth))
-
-
 def _memory_order(graph: ComputationGraph, measured: _Measured) -> np.ndarray:
     """``[N]`` from 1 to 0, the place of every op in the order that adds least to what is held."""
     n = graph.num_ops
     place = np.empty((2, n))
-    place[0, _order(measured)] = np.arange(n)
+    place[0, measured.order] = np.arange(n)
     place[1, lpmf_order(graph, place[0])] = np.arange(n)
     return 1 - (place[1] + 0.5) / n
