@@ -1,5 +1,6 @@
 """Settings that every test runs under: strict promotion, several CPU devices, quiet hypothesis, one cache."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -7,10 +8,18 @@ import tempfile
 import hypothesis
 import jax
 
-# Much of the tests' work is compiling programs that run once; LLVM's passes are a third of what the files
-# that compile most take. JAX reads the flags when it is first used, here and in processes that are started.
-if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+# Much of the tests' work is compiling programs that run once. LLVM's passes are a third of what that takes,
+# XLA's emitters of fusions through MLIR half of the rest; JAX 0.11 has no others. JAX reads the flags when it
+# is first used, here and in processes that are started. Whoever sets one keeps it.
+FLAGS = {"xla_backend_optimization_level": "0", "xla_cpu_parallel_codegen_split_count": "1"}
+if jax.__version_info__ < (0, 11):
+    FLAGS["xla_cpu_use_fusion_emitters"] = "false"
+for flag, value in FLAGS.items():
+    if flag not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{flag}={value}".strip()
+
+# Tracing makes millions of small objects, of which few are garbage: looking for it was a tenth of the work.
+gc.set_threshold(50_000, 20, 100)
 
 # One folder for the programs that this session compiles. Its workers, and the processes that tests start,
 # inherit the names and need many of the same programs.

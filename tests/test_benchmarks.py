@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -380,7 +379,6 @@ def test_smoke(tmp_path):
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks", *map(str, args)],
             cwd=ROOT,
-            env=os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"},  # Compiles faster.
             capture_output=True,
             text=True,
             check=False,
