@@ -117,7 +117,9 @@ def test_what_makes_no_sense_is_refused_before_the_search(arguments, said, capsy
 def process(arguments, script=None, **environment):
     """The command line of a fresh process, and its environment, with nothing said about devices."""
     start = ["-m", "regal_jax.cli"] if script is None else ["-c", script]
-    inherited = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    inherited = {k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"}
+    flags = [flag for flag in inherited.pop("XLA_FLAGS", "").split() if "device_count" not in flag]
+    environment["XLA_FLAGS"] = " ".join([*flags, environment.get("XLA_FLAGS", "")])
     fixed = {"PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": os.getcwd(), "JAX_PLATFORMS": "cpu"}
     return [sys.executable, *start, *map(str, arguments)], {**inherited, **fixed, **environment}
 

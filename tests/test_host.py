@@ -1,5 +1,6 @@
 """The compiled host kernel: what only it can get wrong. That it equals the replay is in test_simulate.py."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -223,7 +224,8 @@ def test_calls_from_several_devices_at_once(tmp_path):
 
 def environment(folder: pathlib.Path) -> dict[str, str]:
     root = pathlib.Path(__file__).parents[1]
-    return {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(root)}
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(root), "XLA_FLAGS": flags}
 
 
 def test_a_new_process_finds_the_compiled_program_in_the_cache(tmp_path):
