@@ -197,11 +197,12 @@ def test_keys_of_a_row_take_their_own_distribution():
     assert (np.asarray(genes["priority"]) > 32768).tolist() == [True, False]
 
 
-def test_a_share_of_the_individuals_is_uniform_in_all_keys():
+@pytest.mark.parametrize("sent", [None, jnp.zeros(2, jnp.uint8)])
+def test_a_share_of_the_individuals_is_uniform_in_all_keys(sent):
     table, index = quantile_table([1000], [1]), jnp.zeros((3, 3), jnp.uint8)
-    whole = Proposal(table, index, 2)
+    whole = Proposal(table, index, 2, transfer_index=sent)
     for share in (0.25, 0.5, 1 - 2**-16):
-        proposal = Proposal(table, index, 2, share)
+        proposal = Proposal(table, index, 2, share, sent)
         bits = {
             name: jax.random.bits(jax.random.key(i), (65536, *shape.shape), jnp.uint16)
             for i, (name, shape) in enumerate(proposal.shapes.items())
@@ -217,6 +218,45 @@ def test_a_share_of_the_individuals_is_uniform_in_all_keys():
         for name, leaf in genes.items():
             np.testing.assert_array_equal(leaf[:guided], drawn[name])
             np.testing.assert_array_equal(leaf[guided:], bits[name][guided:])
+
+
+def test_transfers_take_the_distributions_of_their_tensors():
+    table, index = quantile_table([1000, 1, 1], [1, 1000, 1]), jnp.full((4, 3), 2, jnp.uint8)
+    proposal = Proposal(table, index, 3, transfer_index=jnp.array([0, 1, 2], jnp.uint8))
+    bits = uniform_genes(proposal)
+    genes = quantiles(proposal, bits)
+    sent = np.asarray(genes["transfer_priority"])
+    assert (sent[0] > 64000).all()
+    assert (sent[1] < 1500).all()
+    np.testing.assert_array_equal(sent[2], bits["transfer_priority"][2])
+    for name in ("affinity", "priority"):
+        np.testing.assert_array_equal(genes[name], bits[name])
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_an_individual_takes_one_of_several_placements(share):
+    table, places = quantile_table([1000, 1, 1], [1, 1000, 1]), 3
+    # Both devices high, the first high and the second low, both low; priorities are open.
+    index = jnp.tile(jnp.array([0, 0, 0, 1, 1, 1, 2], jnp.uint8), (4, 1))
+    proposal = Proposal(table, index, 2, share, placements=places)
+    bits = {
+        name: jax.random.bits(jax.random.key(i), (65536, *shape.shape), jnp.uint16)
+        for i, (name, shape) in enumerate(proposal.shapes.items())
+    }
+    coin = next(name for name in bits if bits[name].shape == (65536, 1))
+    bits[coin] = jnp.arange(65536, dtype=jnp.uint16)[:, None]
+    genes = jax.tree.map(np.asarray, jax.vmap(lambda u: quantiles(proposal, u))(bits))
+    guided = round(share * 65536)
+    high = genes["affinity"][:guided] > 32768
+    assert (high == high[:, :1]).all()  # All ops of an individual alike.
+    kinds = high[:, 0].tolist()
+    expected = [[True, True], [True, False], [False, False]]
+    assert kinds == sorted(kinds, reverse=True)
+    counts = [kinds.count(kind) for kind in expected]
+    assert sum(counts) == guided
+    assert max(counts) - min(counts) <= 1
+    np.testing.assert_array_equal(genes["affinity"][guided:], bits["affinity"][guided:])
+    np.testing.assert_array_equal(genes["priority"], bits["priority"])
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_names_and_numbers_of_numpy_become_plain():
         ("data", {"contract": True}, "data.contract: is True; give a text"),
         ("data", {"contract": "yes"}, "data.contract: is 'yes'; use one of no, only, both"),
         ("data", {"min_parallelism": -1}, "data.min_parallelism: is -1.0; give a number of at least 0"),
-        ("policy", {"guided_share": 0}, "[policy] policy: guided_share is 0.0; give a number above 0 and"),
+        ("policy", {"guided_share": 0}, "[policy] policy: guided_share is 0.0; give a number from"),
         ("policy", {"uniform": 1}, "policy.uniform: is 1; give true or false"),
         ("data", {"noise": -0.1}, "data.noise: is -0.1; give a number of at least 0"),
         ("data", {"train": ["a", 3]}, "data.train: is ['a', 3]; give a text, or a list of texts"),

@@ -149,6 +149,23 @@ def test_contraction_spares_memory_where_it_counts(folder):
         assert hashes(training_graphs(both)[0]) == sorted(hashes(plain) + small)
 
 
+def test_contracted_graphs_do_where_all_are_too_large_as_they_are(tmp_path):
+    builder = GraphBuilder()
+    for o in range(9):
+        builder.add_op(
+            f"op{o}", runtime=9.0 if o in (1, 4, 7) else 0.01, inputs=[f"op{o - 1}"] if o else [], outputs=[4]
+        )
+    save_graph(builder.build(), tmp_path / "graph.pbtxt")
+    (small,) = load_graphs(tmp_path, "train", contracted_for=(TWO, Objective.MAKESPAN))
+    assert 1 < small.num_ops < 9
+    data = DataConfig(str(tmp_path), str(tmp_path), contract="both", noisy_copies=0, max_ops=small.num_ops)
+    config = dataclasses.replace(tiny_config(), data=data)
+    assert [hashes(graphs) for graphs in training_graphs(config)] == [[small.content_hash]] * 2
+    too_few = dataclasses.replace(config, data=dataclasses.replace(data, max_ops=small.num_ops - 1))
+    with pytest.raises(ConfigError, match="but the smallest graph has 9 ops; raise it"):
+        training_graphs(too_few)
+
+
 def test_graphs_that_one_device_serves_best_may_be_left_out(tmp_path):
     for number, shared in enumerate((False, True)):
         builder, before = GraphBuilder(), "a"

@@ -289,6 +289,33 @@ def test_the_share_of_guided_individuals_is_the_policy_s():
         assert to_proposal(config, action_table(config), action, problem).share == share
 
 
+@pytest.mark.parametrize(
+    "fields", [{}, {"first": (0.9, 0.3, 0.7, 0.5)}, {"parametrisation": "alpha-beta", "first": (5, 1, 20, 2)}]
+)
+def test_transfers_are_as_urgent_as_the_most_urgent_reader(fields):
+    config = PolicyConfig(**fields)
+    alphas, betas = action_parameters(config)
+    mean = alphas / (alphas + betas)
+    graphs = [random_graph(np.random.default_rng(s), n, 2) for s, n in ((0, 9), (1, 5))]
+    action = np.random.default_rng(2).integers(0, 16, (2, 12, 3)).astype(np.uint8)
+    problem = make_problem(graphs, Cluster.uniform(2), BUCKET)
+    found = to_proposal(config, action_table(config), action, problem).transfer_index
+    assert found is not None
+    for row, taken, graph in zip(np.asarray(found), action, graphs, strict=True):
+        for t in set(graph.edge_tensor.tolist()):
+            readers = taken[graph.edge_op[graph.edge_tensor == t], 2]
+            assert row[t] in readers
+            assert mean[row[t]] == mean[readers].max()
+
+
+def test_transfers_are_left_uniform_where_nothing_is_to_be_drawn_or_said():
+    graph, action = random_graph(np.random.default_rng(0), 9, 2), np.zeros((1, 12, 3), np.uint8)
+    for transfer, transfers in (("blocking", "uniform"), ("free", "reader")):
+        config = PolicyConfig(transfers=transfers)
+        problem = make_problem([graph], Cluster.uniform(2, transfer=transfer), BUCKET)
+        assert to_proposal(config, action_table(config), action, problem).transfer_index is None
+
+
 @pytest.mark.slow
 def test_a_search_takes_the_proposals_of_a_policy():
     """From graphs to makespans; an op whose keys are all but fixed goes where its action says."""

@@ -160,6 +160,18 @@ def test_coordinates_across_tell_apart_what_runs_side_by_side():
         assert np.isfinite(column(chain(size), "across 0")).all()
 
 
+def test_fine_coordinates_know_more_slices_of_long_graphs():
+    for length, same in ((12, True), (200, False)):
+        graph = two_chains(length)
+        config = FeatureConfig(2, fine=True)
+        nodes = make_features([graph], TWO, None, config).nodes[0, : graph.num_ops]
+        across, fine = (nodes[:, config.node_names.index(f"{way} 0")] for way in ("across", "fine"))
+        assert np.array_equal(across, fine) == same
+        sides = np.array([name[0] == "a" for name in graph.op_names])
+        assert (np.sign(fine[sides]) == np.sign(fine[sides][0])).mean() > 0.9
+        assert (np.sign(fine[~sides]) == -np.sign(fine[sides][0])).mean() > 0.9
+
+
 def test_flags_and_devices():
     builder = GraphBuilder("flags")
     builder.add_op("a", runtime=[1, 3], outputs=[1, 2], keep=[1], colocation_group="g", allowed_devices=[1])
@@ -320,6 +332,8 @@ def test_bad_input():
         FeatureConfig(2, "some")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="'ops'; use one of work, bytes"):
         PolicyConfig(balance="ops")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="fine is 1; give true or false"):
+        FeatureConfig(2, fine=1)  # pyright: ignore[reportArgumentType]
     pinned = random_graph(np.random.default_rng(3), 30, 4)
     with pytest.raises(ClusterError, match="devices"):
         make_features([pinned], Cluster.uniform(1), None, FeatureConfig(1))

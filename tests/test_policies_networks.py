@@ -49,7 +49,10 @@ def features_of(graph, cluster, config, bucket=BUCKET):
     return make_features([graph], cluster, bucket, config.feature_config)
 
 
-CONFIGS = [PolicyConfig(width=16, rounds=2), PolicyConfig(width=16, network=Network.SEQUENCE)]
+CONFIGS = [
+    PolicyConfig(width=16, rounds=2, cuts=("across", "fine", "along"), order_gain=1),
+    PolicyConfig(width=16, network=Network.SEQUENCE),
+]
 
 
 # Shapes ---------------------------------------------------------------------------------------------
@@ -251,13 +254,13 @@ def test_the_graph_network_is_the_paper_s_equation():
 @pytest.mark.parametrize("network", Network)
 def test_untrained_policy_leaves_priorities_open_and_places_ops(network):
     x = features_of(random_graph(np.random.default_rng(0), 12, 2), TWO, PolicyConfig())
-    config = PolicyConfig(network=network, initial_bias=3, initial_affinity_bias=-3, across_gain=0)
+    config = PolicyConfig(network=network, initial_bias=3, initial_affinity_bias=-3, cut_gain=0)
     first, second = (scipy.special.softmax(leaf, axis=-1) for leaf in untrained(config, x))
     np.testing.assert_allclose(first, 0.25, atol=0.2)
     assert (second[:, :12, 2, 0] > 0.7).all()
     assert (second[:, :12, :2, 0] < 0.1).all()
     config = PolicyConfig(
-        parametrisation="alpha-beta", first=(9, 1), initial_bias=4, initial_affinity_bias=-4, across_gain=0
+        parametrisation="alpha-beta", first=(9, 1), initial_bias=4, initial_affinity_bias=-4, cut_gain=0
     )
     first, second = (scipy.special.softmax(leaf, axis=-1) for leaf in untrained(config, x))
     assert (first[:, :12, 2, 1] > 0.9).all()
@@ -266,12 +269,12 @@ def test_untrained_policy_leaves_priorities_open_and_places_ops(network):
     np.testing.assert_allclose(untrained(PolicyConfig(), x, Value), -1, atol=0.1)
 
 
-def placed(graph, **fields):
-    """The bins, and ``[N, D]`` those that an untrained policy likes best."""
-    config = PolicyConfig(width=4, **{"across_gain": 0, **fields})
+def placed(graph, heads=None, **fields):
+    """The bins, and ``[N, D]``, or as many heads, those that an untrained policy likes best."""
+    config = PolicyConfig(width=4, cut_gain=20, **fields)
     devices = config.num_devices
     x = make_features([graph], Cluster.uniform(devices), None, config.feature_config)
-    logits = np.asarray(untrained(config, x).first)[0, : graph.num_ops, :devices]
+    logits = np.asarray(untrained(config, x).first)[0, : graph.num_ops, : heads or devices]
     return np.array(config.first), np.array(config.first)[np.argmax(logits, axis=-1)]
 
 
@@ -279,7 +282,7 @@ def placed(graph, **fields):
 @pytest.mark.parametrize("parametrisation", ["mean-variance", "alpha-beta"])
 def test_the_cut_along_a_graph_makes_bands_of_equal_work(devices, parametrisation):
     # Along a chain the coordinate rises from one end to the other.
-    bins, liked = placed(chain(30), num_devices=devices, parametrisation=parametrisation, along_gain=20)
+    bins, liked = placed(chain(30), num_devices=devices, parametrisation=parametrisation, cuts=["along"])
     band = liked == bins.max()
     # One device for each op but at the borders, in the order of the chain, and equally many for each.
     assert (band.sum(axis=1) <= 1).all()
@@ -291,7 +294,7 @@ def test_the_cut_along_a_graph_makes_bands_of_equal_work(devices, parametrisatio
 
 def test_the_cut_across_a_graph_separates_what_runs_side_by_side():
     graph = two_chains(20)
-    bins, liked = placed(graph, across_gain=20)
+    bins, liked = placed(graph)
     first, second = (liked[:, k] == bins.max() for k in range(2))
     sides = np.array([name[0] == "a" for name in graph.op_names])
     if first[sides].sum() < second[sides].sum():
@@ -301,13 +304,26 @@ def test_the_cut_across_a_graph_separates_what_runs_side_by_side():
     assert np.where(sides, first, second).mean() > 0.6
 
 
+def test_every_placement_has_its_own_cut():
+    graph = two_chains(20)
+    _, both = placed(graph, cuts=["along", "across"], heads=4)
+    for k, cut in enumerate(("along", "across")):
+        bins, alone = placed(graph, cuts=[cut])
+        np.testing.assert_array_equal(both[:, 2 * k : 2 * k + 2] > np.median(bins), alone > np.median(bins))
+    assert (both[:, :2] != both[:, 2:]).any()
+
+
 @pytest.mark.parametrize("bins", [(0.2, 0.4, 0.6, 0.8), (0.9, 0.5, 0.1), (0.3,)])
-def test_priorities_may_begin_in_the_order_of_least_memory(bins):
-    config = PolicyConfig(width=4, features="ordered", order_gain=50, first=bins, across_gain=0)
+@pytest.mark.parametrize(
+    ("order", "features", "name"),
+    [("memory", "ordered", "memory order"), ("critical-path", "structural", "bottom share")],
+)
+def test_priorities_may_begin_in_an_order(bins, order, features, name):
+    config = PolicyConfig(width=4, features=features, order=order, order_gain=50, first=bins, cut_gain=0)
     graph = random_graph(np.random.default_rng(3), 12, 2)
     x = features_of(graph, TWO, config)
     logits = np.asarray(untrained(config, x).first)[0, : graph.num_ops]
-    place = x.nodes[0, : graph.num_ops, config.feature_config.node_names.index("memory order")]
+    place = x.nodes[0, : graph.num_ops, config.feature_config.node_names.index(name)]
     target = min(bins) + (max(bins) - min(bins)) * np.asarray(place)
     nearest = np.abs(np.array(bins) - target[:, None]).argmin(axis=1)
     np.testing.assert_array_equal(logits[:, 2].argmax(axis=1), nearest)
@@ -317,13 +333,14 @@ def test_priorities_may_begin_in_the_order_of_least_memory(bins):
 
 def test_a_policy_that_knows_no_coordinates_has_no_gain():
     for config in (
-        PolicyConfig(across_gain=0),
+        PolicyConfig(cut_gain=0),
+        PolicyConfig(cuts=()),
         PolicyConfig(features="plain"),
         PolicyConfig(num_devices=1),
     ):
         assert shapes_of(config).spectral is None
     bias = jax.jit(lambda: Policy(PolicyConfig(), rngs=nnx.Rngs(0)).spectral.bias[...])()  # This alone.
-    assert bias.tolist() == [3, 0]
+    assert bias.tolist() == [3]
 
 
 @pytest.mark.parametrize("network", Network)
@@ -370,11 +387,20 @@ def test_one_trace_a_bucket(config):
         ({"second": (float("nan"),)}, "give finite numbers"),
         ({"uniform": 1}, "uniform is 1; give true or false"),
         ({"initial_bias": None}, "initial_bias is .*; give numbers"),
-        ({"across_gain": "2"}, "across_gain is .*; give numbers"),
-        ({"order_gain": 1}, "order_gain is 1.0, which needs features 'ordered' and means"),
+        ({"cut_gain": "2"}, "cut_gain is .*; give numbers"),
+        ({"cuts": "across"}, "cuts is 'across'; give a list that names each once"),
+        ({"cuts": ["along", "along"]}, "cuts is .*; give a list that names each once"),
+        ({"cuts": ["up"]}, "cuts is 'up'; use one of along, across, fine"),
+        ({"order": "random"}, "order is 'random'; use one of critical-path, memory"),
+        ({"transfers": "late"}, "transfers is 'late'; use one of uniform, reader"),
+        ({"order_gain": 1, "order": "memory"}, "order_gain is 1.0, which needs features 'ordered' and means"),
         (
-            {"order_gain": 1, "features": "ordered", "parametrisation": "alpha-beta"},
-            "order_gain is 1.0, which needs features 'ordered' and means",
+            {"order_gain": 1, "features": "plain"},
+            "order_gain is 1.0, which needs features 'structural' and means .* order 'critical-path'",
+        ),
+        (
+            {"order_gain": 1, "parametrisation": "alpha-beta"},
+            "order_gain is 1.0, which needs features 'structural' and means",
         ),
         (
             {"parametrisation": "alpha-beta", "first": tuple(range(1, 18)), "second": tuple(range(1, 18))},

@@ -1,9 +1,9 @@
 """`Proposal`: the distribution that a search draws its genes from (docs/design.md, part 2).
 
 Every affinity and priority has a beta distribution of its own, taken from a short list; transfer priorities
-are uniform. A draw is 16 random bits sent through a table of quantiles, so a learned proposal costs no
-more than a uniform one, which is beta(1, 1) and gives the very same bits. A share of the individuals may be
-drawn so, and the others uniformly.
+are uniform, or have one a tensor. A draw is 16 random bits sent through a table of quantiles, so a learned
+proposal costs no more than a uniform one, which is beta(1, 1) and gives the very same bits. A share of the
+individuals may be drawn so, and the others uniformly.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ _INTERVALS: Final = 256
 """So that the table of 16 distributions fits in the first cache of a core: lookups are the cost of a draw."""
 _FINE: Final = 65536 // _INTERVALS
 """16 bits say the interval and one of so many places in it."""
-_COIN: Final = "uniform_or_not"
+_COIN: Final = "which"
 """Last by name, so that the streams of the genes are the same with and without it."""
 
 
@@ -35,23 +35,30 @@ class Proposal:
 
     Attributes:
       table: ``[B, K, Q]`` uint32, from `quantile_table`.
-      index: ``[B, N, D + 1]`` uint8 or uint16, which row of the table: ``D`` affinities, then the priority.
+      index: ``[B, N, P D + 1]`` uint8 or uint16, which row of the table: ``D`` affinities for each of ``P``
+        placements, then the priority.
       transfers: ``T`` if transfers are events, else 0 (static).
       share: Of the individuals that are drawn by these distributions, in (0, 1]; all keys of the others are
         uniform (static). Our addition: selection then finds out whether a proposal is any good for a graph.
+      transfer_index: ``[B, T]`` like ``index``, which row of the table for the transfers of each tensor, to
+        whatever device; ``None``, as in the papers, leaves them uniform. Our addition.
+      placements: ``P``, alternatives for the affinities: an individual draws all of its own from one of them,
+        each as often as the others (static). Our addition, 1 is the papers'.
     """
 
     table: jax.Array
     index: jax.Array
     transfers: int = dataclasses.field(metadata={"static": True})
     share: float = dataclasses.field(default=1.0, metadata={"static": True})
+    transfer_index: jax.Array | None = None
+    placements: int = dataclasses.field(default=1, metadata={"static": True})
 
     @property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of the uniform draws behind one individual: its genes', and one more if there is a share."""
-        n, d = self.index.shape[-2], self.index.shape[-1] - 1
+        """Shapes of the uniform draws behind one individual: its genes', and one more to choose by."""
+        n, d = self.index.shape[-2], (self.index.shape[-1] - 1) // self.placements
         shapes = {"affinity": (n, d), "priority": (n,), "transfer_priority": (self.transfers, d)}
-        if self.share < 1:
+        if self.share < 1 or self.placements > 1:
             shapes[_COIN] = (1,)
         return {name: jax.ShapeDtypeStruct(shape, jnp.uint16) for name, shape in shapes.items()}
 
@@ -117,15 +124,22 @@ def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
     """Turns uniform genes of one individual into draws from the proposal, key by key.
 
     Args:
-      proposal: Of one graph: ``table [K, Q]``, ``index [N, D + 1]``.
+      proposal: Of one graph: ``table [K, Q]``, ``index [N, P D + 1]``.
       uniform: Uniform 16-bit draws in the shapes of `Proposal.shapes`.
 
     Returns:
-      Genes; those of beta(1, 1), and all transfer priorities, are as they were.
+      Genes; those of beta(1, 1), and transfer priorities without an index, are as they were.
     """
-    d = proposal.index.shape[1] - 1
+    n, width = proposal.index.shape
+    guided = round(proposal.share * 65536)
     # Nothing to decide if all are drawn so: a comparison that is always true is not folded away.
-    kept = uniform[_COIN][0] >= round(proposal.share * 65536) if proposal.share < 1 else None
+    kept = uniform[_COIN][0] >= guided if proposal.share < 1 else None
+    placement = proposal.index[:, :-1]
+    if proposal.placements > 1:
+        # Of the uniform individuals any number will do; a gather clips it.
+        which = uniform[_COIN][0].astype(jnp.uint32) * proposal.placements // guided
+        each = placement.reshape(n, proposal.placements, width // proposal.placements)
+        placement = jnp.take(each, which, axis=1, mode="clip")
 
     def draw(bits: jax.Array, index: jax.Array) -> jax.Array:
         wide = bits.astype(jnp.uint32)
@@ -135,8 +149,11 @@ def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
         drawn = ((entry >> 16) + step).astype(jnp.uint16)
         return drawn if kept is None else jnp.where(kept, bits, drawn)
 
+    sent = uniform["transfer_priority"]
+    if proposal.transfer_index is not None:
+        sent = draw(sent, jnp.broadcast_to(proposal.transfer_index[:, None], sent.shape))
     return {
-        "affinity": draw(uniform["affinity"], proposal.index[:, :d]),
-        "priority": draw(uniform["priority"], proposal.index[:, d]),
-        "transfer_priority": uniform["transfer_priority"],
+        "affinity": draw(uniform["affinity"], placement),
+        "priority": draw(uniform["priority"], proposal.index[:, -1]),
+        "transfer_priority": sent,
     }

@@ -123,11 +123,18 @@ def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[C
         if not paths:
             raise ConfigError(f"data.{name}: give the path of a set of graphs")
         sets.append([])
-        for path, contracted_for in itertools.product(paths, ways):
-            # What is beyond the limit is not even read.
-            graphs = _chosen(path, name, contracted_for, data.max_ops)
-            enough = (graph for graph in graphs if not least or _parallelism(graph) >= least)
-            sets[-1] += itertools.islice(enough, limit or None)
+        for path in paths:
+            refused: list[ConfigError] = []
+            for contracted_for in ways:
+                # What is beyond the limit is not even read.
+                graphs = _chosen(path, name, contracted_for, data.max_ops)
+                enough = (graph for graph in graphs if not least or _parallelism(graph) >= least)
+                try:
+                    sets[-1] += itertools.islice(enough, limit or None)
+                except ConfigError as error:  # All may be too large as they are, and not when contracted.
+                    refused.append(error)
+            if len(refused) == len(ways):
+                raise refused[0]
         if not sets[-1]:
             raise ConfigError(f"data.min_parallelism: is {least}, and no graph has so much; lower it")
     return noisy_copies(sets[0], data.noisy_copies, data.noise), sets[1]

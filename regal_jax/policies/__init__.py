@@ -11,11 +11,14 @@ from regal_jax.policies.actions import (
 )
 from regal_jax.policies.config import (
     Balance,
+    Cut,
     FeatureConfig,
     FeatureSet,
     Network,
+    Order,
     Parametrisation,
     PolicyConfig,
+    Transfers,
 )
 from regal_jax.policies.distributions import action_parameters, action_table
 from regal_jax.policies.features import GraphFeatures, make_features
@@ -26,14 +29,17 @@ from regal_jax.policies.weights import load_policy, read_metadata, save_policy
 __all__ = [
     "Action",
     "Balance",
+    "Cut",
     "FeatureConfig",
     "FeatureSet",
     "GraphFeatures",
     "Logits",
     "Network",
+    "Order",
     "Parametrisation",
     "Policy",
     "PolicyConfig",
+    "Transfers",
     "Value",
     "action_parameters",
     "action_table",

@@ -10,7 +10,8 @@ from jax import lax
 
 from regal_jax.encoding import Proposal, gene_shapes
 from regal_jax.errors import ConfigError
-from regal_jax.policies.config import PolicyConfig
+from regal_jax.policies.config import PolicyConfig, Transfers
+from regal_jax.policies.distributions import action_parameters
 from regal_jax.policies.networks import Logits
 from regal_jax.problem import Problem
 from regal_jax.search.draws import seeds_of, words
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 Action = jax.Array
-"""``[B, N, D + 1]`` uint8: ``i * K2 + j`` for the first choice ``i`` and the second ``j``."""
+"""``[B, N, P D + 1]`` uint8: ``i * K2 + j`` for the first choice ``i`` and the second ``j``."""
 
 
 def sample_action(logits: Logits, keys: jax.Array) -> Action:
@@ -74,7 +75,7 @@ def log_prob(logits: Logits, action: Action, node_mask: jax.Array) -> jax.Array:
 def entropy(logits: Logits, node_mask: jax.Array) -> jax.Array:
     """Entropy of the policy per choice: the mean over real ops, their keys and both choices.
 
-    The entropy of the whole action is this times ``2 (D + 1)`` times the number of ops.
+    The entropy of the whole action is this times ``2 (P D + 1)`` times the number of ops.
 
     Args:
       logits: From a `Policy`.
@@ -95,7 +96,7 @@ def placement_entropy(action: np.ndarray) -> float:
     policy, this is of one sample.)
 
     Args:
-      action: ``[N, D]``, the action taken for each affinity of each real op.
+      action: ``[N, P D]``, the action taken for each affinity of each real op.
 
     Returns:
       In nats.
@@ -116,14 +117,18 @@ def to_proposal(config: PolicyConfig, table: jax.Array, action: Action, problem:
     Args:
       config: Of the policy.
       table: ``[K, Q]``, from `action_table`.
-      action: ``[B, N, D + 1]``.
+      action: ``[B, N, P D + 1]``.
       problem: The graphs, padded as the features were.
 
     Raises:
       ConfigError: Action, table and problem do not go together.
     """
     shapes = gene_shapes(problem)
-    need = (problem.num_graphs, shapes["affinity"].shape[0], problem.num_devices + 1)
+    need = (
+        problem.num_graphs,
+        shapes["affinity"].shape[0],
+        config.placements * problem.num_devices + 1,
+    )
     if action.shape != need:
         raise ConfigError(
             f"to_proposal: the action has shape {action.shape}, the problem needs {need}; make features and "
@@ -135,7 +140,24 @@ def to_proposal(config: PolicyConfig, table: jax.Array, action: Action, problem:
             "make it with action_table(config)"
         )
     table = jnp.broadcast_to(table[None], (need[0], *table.shape))
-    return Proposal(table, action, shapes["transfer_priority"].shape[0], config.guided_share)
+    transfers = shapes["transfer_priority"].shape[0]
+    urgent = None
+    if transfers and config.transfers is Transfers.READER:
+        urgent = _most_urgent(config, action[:, :, -1], problem)
+    return Proposal(table, action, transfers, config.guided_share, urgent, config.placements)
+
+
+def _most_urgent(config: PolicyConfig, action: jax.Array, problem: Problem) -> jax.Array:
+    """``[B, T]`` of the actions ``[B, N]`` of the readers of each tensor the one of the greatest mean."""
+    alphas, betas = action_parameters(config)
+    order = np.argsort(alphas / (alphas + betas), kind="stable")
+    rank = np.argsort(order).astype(np.int32)
+    own = jnp.take_along_axis(action, problem.tensor_op, axis=1, mode="clip")
+    reader = jnp.take_along_axis(jnp.asarray(rank)[action], problem.successor, axis=1, mode="clip")
+    none = jnp.full(own.shape, -1, jnp.int32)
+    most = jax.vmap(lambda start, via, row: start.at[via].max(row, mode="drop"))(none, problem.via, reader)
+    # What no op reads is never sent, and padding has no reader: whatever its producer has will do.
+    return jnp.where(most < 0, own, jnp.asarray(order.astype(np.uint8))[most])
 
 
 def _combine(logits: Logits, choices: list[jax.Array]) -> Action:
@@ -156,5 +178,5 @@ def _pick(values: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _sum_real(values: jax.Array, node_mask: jax.Array) -> jax.Array:
-    """``[B]`` sums of ``[B, N, D + 1]`` over real ops."""
+    """``[B]`` sums of ``[B, N, P D + 1]`` over real ops."""
     return jnp.where(jnp.asarray(node_mask)[:, :, None], values, 0).sum(axis=(1, 2))

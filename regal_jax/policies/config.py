@@ -12,7 +12,17 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph.cluster import MAX_DEVICES
 from regal_jax.policies.spectral import COORDINATES
 
-__all__ = ["Balance", "FeatureConfig", "FeatureSet", "Network", "Parametrisation", "PolicyConfig"]
+__all__ = [
+    "Balance",
+    "Cut",
+    "FeatureConfig",
+    "FeatureSet",
+    "Network",
+    "Order",
+    "Parametrisation",
+    "PolicyConfig",
+    "Transfers",
+]
 
 MAX_ACTIONS: Final = 256
 """Most pairs of choices a key: an action is stored in a byte."""
@@ -46,6 +56,37 @@ class Balance(enum.StrEnum):
     """Runtime: for the makespan."""
     BYTES = "bytes"
     """What ops put out, and their scratch memory: for peak memory."""
+
+
+class Cut(enum.StrEnum):
+    """Ways to cut a graph into as many parts as there are devices, by a spectral coordinate."""
+
+    ALONG = "along"
+    """Parts come one after the other and few edges lead from one to the next: for peak memory."""
+    ACROSS = "across"
+    """Every part has the same share at all times, in up to 32 slices of time: parts run side by side."""
+    FINE = "fine"
+    """The same in up to 128 slices: better for large graphs of many equal steps, worse for others."""
+
+
+class Order(enum.StrEnum):
+    """An order that priorities may begin in."""
+
+    CRITICAL_PATH = "critical-path"
+    """First whoever has the longest path below it, by its share of the work: for the makespan."""
+    MEMORY = "memory"
+    """As in the order of least peak memory; needs `FeatureSet.ORDERED`."""
+
+
+class Transfers(enum.StrEnum):
+    """What the priorities of transfers are drawn from."""
+
+    UNIFORM = "uniform"
+    """Of the papers."""
+    READER = "reader"
+    """As urgent as the most urgent op that reads the tensor, by the means: ours. A transfer of random
+    priority comes long before or long after the ops that an order is about, and devices wait for each other,
+    or hold what nobody needs yet. Where priorities are uniform, so are transfers."""
 
 
 class Network(enum.StrEnum):
@@ -84,6 +125,7 @@ class FeatureConfig:
       num_devices: ``D``.
       features: A `FeatureSet` or its name.
       balance: A `Balance` or its name: the amount that shares are of.
+      fine: Also the coordinates of `Cut.FINE`, among structural features.
 
     Raises:
       ConfigError: A value that cannot be.
@@ -92,12 +134,22 @@ class FeatureConfig:
     num_devices: int = 2
     features: FeatureSet = FeatureSet.STRUCTURAL
     balance: Balance = Balance.WORK
+    fine: bool = False
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         set_(self, "num_devices", _whole("features", "num_devices", self.num_devices, 1, MAX_DEVICES))
         set_(self, "features", _one_of("features", "features", self.features, FeatureSet))
         set_(self, "balance", _one_of("features", "balance", self.balance, Balance))
+        if not isinstance(self.fine, bool):
+            raise ConfigError(f"features: fine is {self.fine!r}; give true or false")
+
+    @property
+    def ways(self) -> tuple[Cut, ...]:
+        """The cuts whose coordinates are features."""
+        if not self.features.structural:
+            return ()
+        return (Cut.ALONG, Cut.ACROSS, Cut.FINE) if self.fine else (Cut.ALONG, Cut.ACROSS)
 
     @functools.cached_property
     def node_names(self) -> tuple[str, ...]:
@@ -111,9 +163,9 @@ class FeatureConfig:
         if self.features.structural:
             names += ["top level", "bottom level", "slack", "depth", "height"]
             names += ["top rank", "bottom rank", "top share", "bottom share", "parallelism"]
-            for way in ("along", "across"):
-                for c in range(COORDINATES):
-                    names += [f"{way} {c}", f"{way} {c} rank", f"{way} {c} share"]
+        for way in self.ways:
+            for c in range(COORDINATES):
+                names += [f"{way} {c}", f"{way} {c} rank", f"{way} {c} share"]
         if self.features is FeatureSet.ORDERED:
             names.append("memory order")
         return tuple(names)
@@ -158,16 +210,19 @@ class PolicyConfig:
       initial_affinity_bias: The same for affinities, below zero: equal devices can be exchanged, so that at
         first no affinity is better than another, and placements matter little if every action leaves them to
         chance. (A search with an arbitrary placement in its proposal is hardly worse than the uniform one.)
-      across_gain: How strongly an untrained policy spreads the ops over the devices by their spectral
-        coordinate across the graph, in nats; needs `FeatureSet.STRUCTURAL`. Our addition: a placement that
-        keeps together what belongs together and gives every device the same work at all times breaks the
-        tie between devices at once, while from nothing it takes training hundreds of steps or for ever. The
-        gain is a weight like any other.
-      along_gain: The same for the coordinate along the graph, whose halves come one after the other: better
-        where memory counts, with ``balance="bytes"``. With both gains 0 a policy has neither.
-      order_gain: How strongly an untrained policy gives every op the priority of its place in the order of
-        least peak memory, in nats for a distance of one bin of means; needs `FeatureSet.ORDERED`. Our
-        addition, for peak memory; 0 leaves it out.
+      cuts: `Cut` or their names, each once: as many alternative placements, of which every guided individual
+        takes one. Our addition: a placement that keeps together what belongs together and gives every device
+        the same work breaks the tie between devices at once, while from nothing it takes training hundreds
+        of steps or for ever; and which cut serves a graph best, a search finds out by itself. Needs
+        structural features and more than one device; with none of them there is one placement, of which an
+        untrained policy knows nothing.
+      cut_gain: How strongly an untrained policy spreads the ops over the devices by a cut, in nats; 0 does
+        without cuts. The gain is a weight like any other.
+      order: An `Order` or its name, for ``order_gain``.
+      order_gain: How strongly an untrained policy gives every op the priority of its place in ``order``, in
+        nats for a distance of one bin of means: many bins, 16 say, tell more of an order. Needs structural
+        features, means and variances. Our addition; 0 leaves it out.
+      transfers: A `Transfers` or its name: what the priorities of transfers are drawn from.
 
     Raises:
       ConfigError: A value that cannot be.
@@ -187,9 +242,11 @@ class PolicyConfig:
     share_rounds: bool = False
     initial_bias: float = 1.0
     initial_affinity_bias: float = -1.0
-    across_gain: float = 3.0
-    along_gain: float = 0.0
+    cuts: tuple[Cut, ...] = (Cut.ACROSS,)
+    cut_gain: float = 3.0
+    order: Order = Order.CRITICAL_PATH
     order_gain: float = 0.0
+    transfers: Transfers = Transfers.READER
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -197,30 +254,34 @@ class PolicyConfig:
             set_(self, field, _whole("policy", field, getattr(self, field), low, high))
         for field, kind in (
             ("network", Network), ("parametrisation", Parametrisation), ("features", FeatureSet),
-            ("balance", Balance),
+            ("balance", Balance), ("order", Order), ("transfers", Transfers),
         ):  # fmt: skip
             set_(self, field, _one_of("policy", field, getattr(self, field), kind))
         for field in ("uniform", "share_rounds"):
             if not isinstance(getattr(self, field), bool):
                 raise ConfigError(f"policy: {field} is {getattr(self, field)!r}; give true or false")
-        for field in ("initial_bias", "initial_affinity_bias", "across_gain", "along_gain", "order_gain"):
+        if isinstance(self.cuts, str) or len(set(self.cuts)) < len(self.cuts):
+            raise ConfigError(f"policy: cuts is {self.cuts!r}; give a list that names each once")
+        set_(self, "cuts", tuple(_one_of("policy", "cuts", cut, Cut) for cut in self.cuts))
+        for field in ("initial_bias", "initial_affinity_bias", "cut_gain", "order_gain"):
             (bias,) = _numbers(field, [getattr(self, field)])
             set_(self, field, bias)
         (share,) = _numbers("guided_share", [self.guided_share])
         if not 1 / 65536 <= share <= 1:
-            raise ConfigError(f"policy: guided_share is {share!r}; give a number above 0 and at most 1")
+            raise ConfigError(f"policy: guided_share is {share!r}; give a number from 2**-16 to 1")
         set_(self, "guided_share", share)
         for i, field in enumerate(("first", "second")):
             given = _numbers(field, getattr(self, field))
             set_(self, field, given or _BINS[self.parametrisation][i])
         self._check_bins()
+        need = FeatureSet.ORDERED if self.order is Order.MEMORY else FeatureSet.STRUCTURAL
         if self.order_gain and (
-            self.features is not FeatureSet.ORDERED
+            not (self.features is need or self.features is FeatureSet.ORDERED)
             or self.parametrisation is not Parametrisation.MEAN_VARIANCE
         ):
             raise ConfigError(
-                f"policy: order_gain is {self.order_gain!r}, which needs features 'ordered' and means and "
-                "variances; set those, or 0"
+                f"policy: order_gain is {self.order_gain!r}, which needs features '{need}' and means and "
+                f"variances for the order '{self.order}'; set those, or 0"
             )
 
     def _check_bins(self) -> None:
@@ -246,14 +307,24 @@ class PolicyConfig:
 
     @property
     def spreads(self) -> bool:
-        """Does the policy know spectral coordinates as placements?"""
-        known = self.features.structural and self.num_devices > 1
-        return known and (self.across_gain, self.along_gain) != (0, 0)
+        """Does the policy know cuts as placements?"""
+        return bool(self.features.structural and self.num_devices > 1 and self.cuts and self.cut_gain)
+
+    @property
+    def placements(self) -> int:
+        """``P``, alternative placements."""
+        return len(self.cuts) if self.spreads else 1
+
+    @property
+    def num_keys(self) -> int:
+        """``P D + 1`` keys of an op that an action chooses distributions for."""
+        return self.placements * self.num_devices + 1
 
     @functools.cached_property
     def feature_config(self) -> FeatureConfig:
         """What `make_features` must compute for this policy."""
-        return FeatureConfig(self.num_devices, self.features, self.balance)
+        fine = self.spreads and Cut.FINE in self.cuts
+        return FeatureConfig(self.num_devices, self.features, self.balance, fine)
 
 
 def _whole(owner: str, field: str, value: Any, low: int, high: int) -> int:

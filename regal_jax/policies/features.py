@@ -15,7 +15,7 @@ import numpy as np
 from regal_jax.errors import ConfigError, GraphError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
 from regal_jax.heuristics.orders import lpmf_order
-from regal_jax.policies.config import Balance, FeatureConfig, FeatureSet
+from regal_jax.policies.config import Balance, Cut, FeatureConfig, FeatureSet
 from regal_jax.policies.levels import Levels, levels, quantised, standing
 from regal_jax.policies.spectral import spectral_coordinates
 from regal_jax.problem import Bucket
@@ -27,7 +27,7 @@ _CLIP: Final = 4.0
 _CONTROL_WEIGHT: Final = 0.1
 _LEAST_MASS: Final = 1e-3
 """Of the mean mass: ops that have none are spread as well."""
-_SLICES: Final = 32
+_SLICES: Final = {Cut.ACROSS: 32, Cut.FINE: 128}
 _OPS_IN_SLICE: Final = 4
 _SPREAD: Final = 0.01
 """Deviations are told in units of at least this part of the mean: less is noise."""
@@ -233,7 +233,7 @@ def _node_features(
         columns.append(_degrees(graph, measured))
     if config.features.structural:
         mass = _mass(measured, config.balance)
-        columns += [_places(measured, mass), _coordinates(graph, measured, mass)]
+        columns += [_places(measured, mass), _coordinates(graph, measured, mass, config.ways)]
     if config.features is FeatureSet.ORDERED:
         columns.append(_memory_order(graph, measured)[None])
     # float32 holds what is finite here: amounts are logs, all else is bounded.
@@ -306,12 +306,10 @@ def _places(measured: _Measured, mass: np.ndarray) -> np.ndarray:
     ])  # fmt: skip
 
 
-def _coordinates(graph: ComputationGraph, measured: _Measured, mass: np.ndarray) -> np.ndarray:
-    """``[6 C, N]``: of each spectral coordinate its value, its rank and its share.
-
-    First those along the graph, whose halves are one after the other, then those across, whose halves have
-    the same mass at all times.
-    """
+def _coordinates(
+    graph: ComputationGraph, measured: _Measured, mass: np.ndarray, ways: Sequence[Cut]
+) -> np.ndarray:
+    """``[6 len(ways), N]``: of each spectral coordinate its value, its rank and its share."""
     # A tensor moves once to a device, however many read it there; a control edge moves nothing.
     data = 1 / np.diff(graph.consumer_offset)[graph.edge_tensor]
     weight = np.concatenate([data, np.full(len(graph.control_source), _CONTROL_WEIGHT)])
@@ -320,10 +318,12 @@ def _coordinates(graph: ComputationGraph, measured: _Measured, mass: np.ndarray)
     middle = (path.top + path.top + measured.amounts[0]) / measured.critical
     bottom = path.bottom / measured.critical
     some = mass + _LEAST_MASS * (mass.mean() or 1.0)
-    found = (
-        spectral_coordinates(*edges, middle - middle.mean()),
-        spectral_coordinates(*edges, bottom, some, _slices(middle / 2, some)),
-    )
+    found = [
+        spectral_coordinates(*edges, middle - middle.mean())
+        if way is Cut.ALONG
+        else spectral_coordinates(*edges, bottom, some, _slices(middle / 2, some, _SLICES[way]))
+        for way in ways
+    ]
     rows = []
     for row in np.concatenate(found):
         span = float(np.ptp(row))
@@ -332,9 +332,9 @@ def _coordinates(graph: ComputationGraph, measured: _Measured, mass: np.ndarray)
     return np.stack(rows)
 
 
-def _slices(time: np.ndarray, mass: np.ndarray) -> np.ndarray:
+def _slices(time: np.ndarray, mass: np.ndarray, most: int) -> np.ndarray:
     """``[N]`` slices of equal mass by the time of every op, from 0 to 1."""
-    count = min(_SLICES, max(len(time) // _OPS_IN_SLICE, 1))
+    count = min(most, max(len(time) // _OPS_IN_SLICE, 1))
     rank = quantised(standing(quantised(time), mass)[1])
     return np.minimum(rank * count // quantised(np.ones(())), count - 1).astype(np.int64)
 

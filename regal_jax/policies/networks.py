@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from regal_jax.errors import ConfigError
-from regal_jax.policies.config import Network, Parametrisation, PolicyConfig
+from regal_jax.policies.config import Network, Order, Parametrisation, PolicyConfig
 from regal_jax.policies.features import GraphFeatures
 from regal_jax.policies.gnn import GraphNetwork
 from regal_jax.policies.layers import Mlp
@@ -21,8 +21,9 @@ class Logits(NamedTuple):
     """Unnormalised log-probabilities of the two choices for every key; of padding they mean nothing.
 
     Attributes:
-      first: ``[B, N, D + 1, K1]`` float32: ``D`` affinities, then the priority.
-      second: ``[B, N, D + 1, K2]`` float32.
+      first: ``[B, N, P D + 1, K1]`` float32: ``D`` affinities for each of ``P`` placements, then the
+        priority.
+      second: ``[B, N, P D + 1, K2]`` float32.
     """
 
     first: jax.Array
@@ -32,7 +33,7 @@ class Logits(NamedTuple):
 class Policy(nnx.Module):
     """A graph to the distribution of actions.
 
-    Embeddings of ops come from a `GraphNetwork` or a `SequenceNetwork`; ``2 (D + 1)`` MLPs of one hidden
+    Embeddings of ops come from a `GraphNetwork` or a `SequenceNetwork`; ``2 (P D + 1)`` MLPs of one hidden
     layer each, shared by all ops, turn them into logits. Devices have heads of their own, so that a policy
     can tell equal devices apart, and is for one ``D``.
 
@@ -53,7 +54,7 @@ class Policy(nnx.Module):
         self.config = config
         network = GraphNetwork if config.network is Network.GNN else SequenceNetwork
         self.network = network(config, rngs=rngs)
-        keys, width = config.num_devices + 1, config.width
+        keys, width = config.num_keys, config.width
         self.hidden = nnx.Linear(width, keys * 2 * width, rngs=rngs)
         self.first = _Outputs(width, _initial(config, config.first, True), rngs=rngs)
         self.spectral = _Spectral(config, rngs=rngs) if config.spreads else None
@@ -70,7 +71,7 @@ class Policy(nnx.Module):
         embedding = self.network(features)
         hidden = nnx.relu(self.hidden(embedding))
         batch, n, _ = hidden.shape
-        hidden = hidden.reshape(batch, n, self.config.num_devices + 1, 2, self.config.width)
+        hidden = hidden.reshape(batch, n, self.config.num_keys, 2, self.config.width)
         first, second = self.first(hidden[..., 0, :]), self.second(hidden[..., 1, :])
         if self.spectral is not None:
             first = first.at[:, :, :-1].add(self.spectral(features, embedding))
@@ -138,21 +139,21 @@ class _Outputs(nnx.Module):
         self.bias = nnx.Param(jnp.asarray(bias))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """``[B, N, D + 1, K]`` from ``[B, N, D + 1, W]``."""
+        """``[B, N, P D + 1, K]`` from ``[B, N, P D + 1, W]``."""
         return jnp.einsum("bnkw,kwc->bnkc", x, self.kernel[...]) + self.bias[...][None, None]
 
 
 class _Spectral(nnx.Module):
-    """A preference for the devices in their order across or along the graph.
+    """For each placement a preference for the devices in their order along one `Cut`.
 
-    By either of two spectral coordinates the ops are cut into ``D`` bands of equal work, or equal bytes.
-    Device ``k`` prefers means above the middle for its own band, below it for the others, and neither at the
+    By the first spectral coordinate the ops are cut into ``D`` bands of equal work, or equal bytes. Device
+    ``k`` prefers means above the middle for its own band, below it for the others, and neither at the
     borders. How much each cut counts is a linear function of an op's embedding, at first the same for all.
     """
 
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
         names = config.feature_config.node_names
-        self.columns = tuple(names.index(f"{way} 0 share") for way in ("across", "along"))
+        self.columns = tuple(names.index(f"{cut} 0 share") for cut in config.cuts)
         self.gain = nnx.Linear(
             config.width,
             len(self.columns),
@@ -160,7 +161,7 @@ class _Spectral(nnx.Module):
             use_bias=False,
             rngs=rngs,
         )
-        self.bias = nnx.Param(jnp.array([config.across_gain, config.along_gain], jnp.float32))
+        self.bias = nnx.Param(jnp.full(len(self.columns), config.cut_gain, jnp.float32))
         self.devices = config.num_devices
         bins = np.array(config.first)
         if config.parametrisation is Parametrisation.ALPHA_BETA:
@@ -169,25 +170,26 @@ class _Spectral(nnx.Module):
         self.direction = tuple(((bins - middle) / (half or 1.0)).tolist())
 
     def __call__(self, features: GraphFeatures, embedding: jax.Array) -> jax.Array:
-        """``[B, N, D, K1]`` float32, to be added to the logits of the first choice."""
+        """``[B, N, P D, K1]`` float32, to be added to the logits of the first choice."""
         place = jnp.asarray(features.nodes)[:, :, self.columns, None] * self.devices
         centre = jnp.arange(self.devices, dtype=jnp.float32) + 0.5
         inside = jnp.clip(4 * (0.5 - jnp.abs(place - centre[None, None, None])), -1, 1)
         gain = self.gain(embedding) + self.bias[...][None, None]
-        preference = (gain[..., None] * inside).sum(axis=2)
+        preference = gain[..., None] * inside
         direction = jnp.asarray(self.direction, jnp.float32)
-        return preference[..., None] * direction[None, None, None]
+        return preference.reshape(*place.shape[:2], -1, 1) * direction[None, None, None]
 
 
 class _Ordered(nnx.Module):
-    """A preference for priorities in the order of least peak memory, the first op's the highest.
+    """A preference for priorities in some `Order`, the first op's the highest.
 
     An op prefers the mean that is nearest to its place, by the square of the distance. How much that counts
     is a linear function of its embedding, at first the same for all.
     """
 
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
-        self.column = config.feature_config.node_names.index("memory order")
+        name = "memory order" if config.order is Order.MEMORY else "bottom share"
+        self.column = config.feature_config.node_names.index(name)
         self.gain = nnx.Linear(config.width, 1, kernel_init=nnx.initializers.zeros, use_bias=False, rngs=rngs)
         self.bias = nnx.Param(jnp.array([config.order_gain], jnp.float32))
         bins = np.array(config.first)
@@ -205,9 +207,9 @@ class _Ordered(nnx.Module):
 
 
 def _initial(config: PolicyConfig, bins: tuple[float, ...], first: bool) -> np.ndarray:
-    """Biases ``[D + 1, len(bins)]`` that tell wide distributions from narrow ones."""
-    bias = np.zeros((config.num_devices + 1, len(bins)), np.float32)
-    preference = [*[config.initial_affinity_bias] * config.num_devices, config.initial_bias]
+    """Biases ``[P D + 1, len(bins)]`` that tell wide distributions from narrow ones."""
+    bias = np.zeros((config.num_keys, len(bins)), np.float32)
+    preference = [*[config.initial_affinity_bias] * (config.num_keys - 1), config.initial_bias]
     if config.parametrisation is Parametrisation.ALPHA_BETA:
         bias[:, np.argmin(np.abs(np.log(bins)))] = preference
     elif not first:

@@ -45,9 +45,9 @@ def sampler(problem: Problem, proposal: Proposal | None) -> SampleFn:
         # beta(1, 1) is what the uniform draws are already: no table to look anything up in.
         return UniformProposal.of(gene_shapes(problem))
     shapes = proposal.shapes
-    late = sorted(shapes).index("transfer_priority")
-    # Transfer priorities are uniform in every proposal.
-    return TransformedProposal(UniformProposal.of(shapes), quantiles, late=(late,))
+    as_they_are = ["transfer_priority"] if proposal.transfer_index is None else []
+    late = tuple(sorted(shapes).index(name) for name in as_they_are)
+    return TransformedProposal(UniformProposal.of(shapes), quantiles, late)
 
 
 def solve(
