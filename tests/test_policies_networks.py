@@ -314,17 +314,19 @@ def test_every_placement_has_its_own_cut():
 
 
 @pytest.mark.parametrize("bins", [(0.2, 0.4, 0.6, 0.8), (0.9, 0.5, 0.1), (0.3,)])
-@pytest.mark.parametrize(
-    ("order", "features", "name"),
-    [("memory", "ordered", "memory order"), ("critical-path", "structural", "bottom share")],
-)
-def test_priorities_may_begin_in_an_order(bins, order, features, name):
+@pytest.mark.parametrize(("order", "features"), [("memory", "ordered"), ("levels", "structural")])
+def test_priorities_may_begin_in_an_order(bins, order, features):
     config = PolicyConfig(width=4, features=features, order=order, order_gain=50, first=bins, cut_gain=0)
     graph = random_graph(np.random.default_rng(3), 12, 2)
     x = features_of(graph, TWO, config)
     logits = np.asarray(untrained(config, x).first)[0, : graph.num_ops]
-    place = x.nodes[0, : graph.num_ops, config.feature_config.node_names.index(name)]
-    target = min(bins) + (max(bins) - min(bins)) * np.asarray(place)
+    names, nodes = config.feature_config.node_names, np.asarray(x.nodes)[0, : graph.num_ops]
+    place = (
+        nodes[:, names.index("memory order")]
+        if order == "memory"
+        else (1 - nodes[:, names.index("top share")] + nodes[:, names.index("bottom share")]) / 2
+    )
+    target = min(bins) + (max(bins) - min(bins)) * place
     nearest = np.abs(np.array(bins) - target[:, None]).argmin(axis=1)
     np.testing.assert_array_equal(logits[:, 2].argmax(axis=1), nearest)
     assert np.abs(logits[:, :2]).max() < 5
@@ -391,12 +393,12 @@ def test_one_trace_a_bucket(config):
         ({"cuts": "across"}, "cuts is 'across'; give a list that names each once"),
         ({"cuts": ["along", "along"]}, "cuts is .*; give a list that names each once"),
         ({"cuts": ["up"]}, "cuts is 'up'; use one of along, across, fine"),
-        ({"order": "random"}, "order is 'random'; use one of critical-path, memory"),
+        ({"order": "random"}, "order is 'random'; use one of levels, memory"),
         ({"transfers": "late"}, "transfers is 'late'; use one of uniform, reader"),
         ({"order_gain": 1, "order": "memory"}, "order_gain is 1.0, which needs features 'ordered' and means"),
         (
             {"order_gain": 1, "features": "plain"},
-            "order_gain is 1.0, which needs features 'structural' and means .* order 'critical-path'",
+            "order_gain is 1.0, which needs features 'structural' and means .* order 'levels'",
         ),
         (
             {"order_gain": 1, "parametrisation": "alpha-beta"},

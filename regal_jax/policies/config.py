@@ -72,8 +72,10 @@ class Cut(enum.StrEnum):
 class Order(enum.StrEnum):
     """An order that priorities may begin in."""
 
-    CRITICAL_PATH = "critical-path"
-    """First whoever has the longest path below it, by its share of the work: for the makespan."""
+    LEVELS = "levels"
+    """First whoever has much work below it by bottom levels, and little before it by top levels, both alike:
+    for the makespan. By bottom levels alone a critical path would be far ahead before anything that reads its
+    tensors on another device is sent one."""
     MEMORY = "memory"
     """As in the order of least peak memory; needs `FeatureSet.ORDERED`."""
 
@@ -244,7 +246,7 @@ class PolicyConfig:
     initial_affinity_bias: float = -1.0
     cuts: tuple[Cut, ...] = (Cut.ACROSS,)
     cut_gain: float = 3.0
-    order: Order = Order.CRITICAL_PATH
+    order: Order = Order.LEVELS
     order_gain: float = 0.0
     transfers: Transfers = Transfers.READER
 

@@ -188,8 +188,9 @@ class _Ordered(nnx.Module):
     """
 
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
-        name = "memory order" if config.order is Order.MEMORY else "bottom share"
-        self.column = config.feature_config.node_names.index(name)
+        names, memory = config.feature_config.node_names, config.order is Order.MEMORY
+        self.falling = names.index("memory order" if memory else "bottom share")
+        self.rising = None if memory else names.index("top share")
         self.gain = nnx.Linear(config.width, 1, kernel_init=nnx.initializers.zeros, use_bias=False, rngs=rngs)
         self.bias = nnx.Param(jnp.array([config.order_gain], jnp.float32))
         bins = np.array(config.first)
@@ -199,7 +200,11 @@ class _Ordered(nnx.Module):
 
     def __call__(self, features: GraphFeatures, embedding: jax.Array) -> jax.Array:
         """``[B, N, K1]`` float32, to be added to the logits of the first choice for priorities."""
-        target = self.low + self.range * jnp.asarray(features.nodes)[:, :, self.column, None]
+        nodes = jnp.asarray(features.nodes)
+        place = nodes[:, :, self.falling, None]
+        if self.rising is not None:
+            place = (place + (1 - nodes[:, :, self.rising, None])) / 2
+        target = self.low + self.range * place
         bins = jnp.asarray(self.bins, jnp.float32)
         distance = (bins[None, None] - target) / self.step
         gain = self.gain(embedding) + self.bias[...][None, None]
