@@ -318,12 +318,15 @@ def _coordinates(
     middle = (path.top + path.top + measured.amounts[0]) / measured.critical
     bottom = path.bottom / measured.critical
     some = mass + _LEAST_MASS * (mass.mean() or 1.0)
-    found = [
-        spectral_coordinates(*edges, middle - middle.mean())
-        if way is Cut.ALONG
-        else spectral_coordinates(*edges, bottom, some, _slices(middle / 2, some, _SLICES[way]))
-        for way in ways
-    ]
+    slices = {way: _slices(middle / 2, some, most) for way, most in _SLICES.items() if way in ways}
+    found: list[np.ndarray] = []
+    for way in ways:
+        if way is Cut.ALONG:
+            found.append(spectral_coordinates(*edges, middle - middle.mean()))
+        elif found[1:] and np.array_equal(slices[way], slices[Cut.ACROSS]):
+            found.append(found[-1])  # Small graphs have no more slices, and need not be cut twice.
+        else:
+            found.append(spectral_coordinates(*edges, bottom, some, slices[way]))
     rows = []
     for row in np.concatenate(found):
         span = float(np.ptp(row))

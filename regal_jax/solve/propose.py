@@ -58,8 +58,7 @@ def propose(
     check_devices(policy, problem.num_devices)
     features = make_features(graphs, clusters, problem.bucket, config.feature_config)
     graphdef, state = nnx.split(policy)
-    action = _act(graphdef, state, features, keys, likeliest)
-    return to_proposal(config, _table(config), action, problem)
+    return _propose(graphdef, state, features, keys, _table(config), problem, likeliest)
 
 
 def check_devices(policy: Policy, num_devices: int) -> None:
@@ -82,11 +81,22 @@ def action_entropy(policy: Policy, features: GraphFeatures) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "likeliest"))
-def _act(graphdef: Any, state: Any, features: GraphFeatures, keys: jax.Array, likeliest: bool) -> jax.Array:
-    logits = nnx.merge(graphdef, state)(features)
+def _propose(
+    graphdef: Any,
+    state: Any,
+    features: GraphFeatures,
+    keys: jax.Array,
+    table: jax.Array,
+    problem: Problem,
+    likeliest: bool,
+) -> Proposal:
+    policy = nnx.merge(graphdef, state)
+    logits = policy(features)
     if likeliest:
-        return most_likely(logits)
-    return sample_action(logits, jax.vmap(lambda key: jax.random.fold_in(key, _FOLD))(keys))
+        action = most_likely(logits)
+    else:
+        action = sample_action(logits, jax.vmap(lambda key: jax.random.fold_in(key, _FOLD))(keys))
+    return to_proposal(policy.config, table, action, problem)
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef",))
