@@ -391,6 +391,8 @@ def test_one_trace_a_bucket(config):
         ({"initial_bias": None}, "initial_bias is .*; give numbers"),
         ({"cut_gain": "2"}, "cut_gain is .*; give numbers"),
         ({"cuts": "across"}, "cuts is 'across'; give a list that names each once"),
+        ({"cuts": 3}, "cuts is 3; give a list that names each once"),
+        ({"cuts": [["along"]]}, r"cuts is \['along'\]; use one of along, across, fine"),
         ({"cuts": ["along", "along"]}, "cuts is .*; give a list that names each once"),
         ({"cuts": ["up"]}, "cuts is 'up'; use one of along, across, fine"),
         ({"order": "random"}, "order is 'random'; use one of levels, memory"),

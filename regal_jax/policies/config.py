@@ -143,8 +143,7 @@ class FeatureConfig:
         set_(self, "num_devices", _whole("features", "num_devices", self.num_devices, 1, MAX_DEVICES))
         set_(self, "features", _one_of("features", "features", self.features, FeatureSet))
         set_(self, "balance", _one_of("features", "balance", self.balance, Balance))
-        if not isinstance(self.fine, bool):
-            raise ConfigError(f"features: fine is {self.fine!r}; give true or false")
+        _check_flag("features", "fine", self.fine)
 
     @property
     def ways(self) -> tuple[Cut, ...]:
@@ -260,11 +259,12 @@ class PolicyConfig:
         ):  # fmt: skip
             set_(self, field, _one_of("policy", field, getattr(self, field), kind))
         for field in ("uniform", "share_rounds"):
-            if not isinstance(getattr(self, field), bool):
-                raise ConfigError(f"policy: {field} is {getattr(self, field)!r}; give true or false")
-        if isinstance(self.cuts, str) or len(set(self.cuts)) < len(self.cuts):
+            _check_flag("policy", field, getattr(self, field))
+        if not isinstance(self.cuts, (tuple, list)):
             raise ConfigError(f"policy: cuts is {self.cuts!r}; give a list that names each once")
         set_(self, "cuts", tuple(_one_of("policy", "cuts", cut, Cut) for cut in self.cuts))
+        if len(set(self.cuts)) < len(self.cuts):
+            raise ConfigError(f"policy: cuts is {self.cuts!r}; give a list that names each once")
         for field in ("initial_bias", "initial_affinity_bias", "cut_gain", "order_gain"):
             (bias,) = _numbers(field, [getattr(self, field)])
             set_(self, field, bias)
@@ -278,7 +278,7 @@ class PolicyConfig:
         self._check_bins()
         need = FeatureSet.ORDERED if self.order is Order.MEMORY else FeatureSet.STRUCTURAL
         if self.order_gain and (
-            not (self.features is need or self.features is FeatureSet.ORDERED)
+            self.features not in (need, FeatureSet.ORDERED)
             or self.parametrisation is not Parametrisation.MEAN_VARIANCE
         ):
             raise ConfigError(
@@ -337,6 +337,11 @@ def _whole(owner: str, field: str, value: Any, low: int, high: int) -> int:
     if number is None or not low <= number <= high:
         raise ConfigError(f"{owner}: {field} is {value!r}; give a whole number from {low} to {high}")
     return number
+
+
+def _check_flag(owner: str, field: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{owner}: {field} is {value!r}; give true or false")
 
 
 def _one_of(owner: str, field: str, value: Any, kind: type[_Choice]) -> _Choice:

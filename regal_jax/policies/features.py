@@ -323,7 +323,7 @@ def _coordinates(
     for way in ways:
         if way is Cut.ALONG:
             found.append(spectral_coordinates(*edges, middle - middle.mean()))
-        elif found[1:] and np.array_equal(slices[way], slices[Cut.ACROSS]):
+        elif way is Cut.FINE and np.array_equal(slices[way], slices[Cut.ACROSS]):
             found.append(found[-1])  # Small graphs have no more slices, and need not be cut twice.
         else:
             found.append(spectral_coordinates(*edges, bottom, some, slices[way]))

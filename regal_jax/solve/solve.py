@@ -45,8 +45,8 @@ def sampler(problem: Problem, proposal: Proposal | None) -> SampleFn:
         # beta(1, 1) is what the uniform draws are already: no table to look anything up in.
         return UniformProposal.of(gene_shapes(problem))
     shapes = proposal.shapes
-    as_they_are = ["transfer_priority"] if proposal.transfer_index is None else []
-    late = tuple(sorted(shapes).index(name) for name in as_they_are)
+    # Without an index, transfer priorities stay the uniform draws that they are.
+    late = () if proposal.transfer_index is not None else (sorted(shapes).index("transfer_priority"),)
     return TransformedProposal(UniformProposal.of(shapes), quantiles, late)
 
 
