@@ -197,7 +197,7 @@ def test_keys_of_a_row_take_their_own_distribution():
     assert (np.asarray(genes["priority"]) > 32768).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("sent", [None, jnp.zeros(2, jnp.uint8)])
+@pytest.mark.parametrize("sent", [None, jnp.zeros((2, 2), jnp.uint8)])
 def test_a_share_of_the_individuals_is_uniform_in_all_keys(sent):
     table, index = quantile_table([1000], [1]), jnp.zeros((3, 3), jnp.uint8)
     whole = Proposal(table, index, 2, transfer_index=sent)
@@ -220,14 +220,16 @@ def test_a_share_of_the_individuals_is_uniform_in_all_keys(sent):
             np.testing.assert_array_equal(leaf[guided:], bits[name][guided:])
 
 
-def test_transfers_take_the_distributions_of_their_tensors():
+@pytest.mark.parametrize("rows", [[[0], [1], [2]], [[0, 1], [1, 0], [2, 2]]])
+def test_transfers_take_the_distributions_of_their_tensors_and_devices(rows):
     table, index = quantile_table([1000, 1, 1], [1, 1000, 1]), jnp.full((4, 3), 2, jnp.uint8)
-    proposal = Proposal(table, index, 3, transfer_index=jnp.array([0, 1, 2], jnp.uint8))
+    proposal = Proposal(table, index, 3, transfer_index=jnp.array(rows, jnp.uint8))
     bits = uniform_genes(proposal)
     genes = quantiles(proposal, bits)
     sent = np.asarray(genes["transfer_priority"])
-    assert (sent[0] > 64000).all()
-    assert (sent[1] < 1500).all()
+    high = np.broadcast_to(rows, (3, 2))[:2] == 0
+    np.testing.assert_array_equal(sent[:2] > 64000, high)
+    np.testing.assert_array_equal(sent[:2] < 1500, ~high)
     np.testing.assert_array_equal(sent[2], bits["transfer_priority"][2])
     for name in ("affinity", "priority"):
         np.testing.assert_array_equal(genes[name], bits[name])
@@ -238,13 +240,14 @@ def test_an_individual_takes_one_of_several_placements(share):
     table, places = quantile_table([1000, 1, 1], [1, 1000, 1]), 3
     # Both devices high, the first high and the second low, both low; priorities are open.
     index = jnp.tile(jnp.array([0, 0, 0, 1, 1, 1, 2], jnp.uint8), (4, 1))
-    proposal = Proposal(table, index, 2, share, placements=places)
+    proposal = Proposal(table, index, 2, share, index[:2, :-1], places)
     bits = {
         name: jax.random.bits(jax.random.key(i), (65536, *shape.shape), jnp.uint16)
         for i, (name, shape) in enumerate(proposal.shapes.items())
     }
     # Without the ends, which the table of quantiles takes to be linear from 0 and up to 1.
-    bits["affinity"] = jnp.clip(bits["affinity"], 256, 65279)
+    for name in ("affinity", "transfer_priority"):
+        bits[name] = jnp.clip(bits[name], 256, 65279)
     coin = next(name for name in bits if bits[name].shape == (65536, 1))
     bits[coin] = jnp.arange(65536, dtype=jnp.uint16)[:, None]
     genes = jax.tree.map(np.asarray, jax.vmap(lambda u: quantiles(proposal, u))(bits))
@@ -257,7 +260,10 @@ def test_an_individual_takes_one_of_several_placements(share):
     counts = [kinds.count(kind) for kind in expected]
     assert sum(counts) == guided
     assert max(counts) - min(counts) <= 1
-    np.testing.assert_array_equal(genes["affinity"][guided:], bits["affinity"][guided:])
+    # Transfers follow the placement that the individual takes.
+    assert ((genes["transfer_priority"][:guided] > 32768) == high[:, :1]).all()
+    for name in ("affinity", "transfer_priority"):
+        np.testing.assert_array_equal(genes[name][guided:], bits[name][guided:])
     np.testing.assert_array_equal(genes["priority"], bits["priority"])
 
 

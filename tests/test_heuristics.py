@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy_cases import renumbered
 from strategies import instances, random_graph
 
 from regal_jax.errors import ClusterError, ConfigError
@@ -14,9 +15,9 @@ from regal_jax.heuristics import HEURISTICS, best_heuristic, run_heuristic
 from regal_jax.heuristics.heft import graham_schedule, heft_schedule
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.list_scheduling import Rule, list_schedule, upward_rank
-from regal_jax.heuristics.orders import bfs_order, dfs_order, lpmf_order, random_order
+from regal_jax.heuristics.orders import bfs_order, dfs, dfs_order, lpmf, lpmf_order, random_order
 from regal_jax.heuristics.placements import partition_placement, single_device_placement
-from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
+from regal_jax.heuristics.xla import post_order, xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import Objective, Plan, critical_path, replay
 
 ORDERS = {
@@ -339,10 +340,26 @@ def test_lpmf_takes_what_stays_under_the_peak() -> None:
     # Both stay under: then what leaves less behind.
     roomy = dataclasses.replace(graph, temp_bytes=np.array([200, 100, 0]))
     assert _names(roomy, lpmf_order(roomy)) == "base heavy light"
-    # Where both need the same, the lowest number decides, or what is given instead.
+    # Where both need the same, the lowest number decides, its own or what it is called.
     twins = dataclasses.replace(graph, temp_bytes=np.zeros(3, int), tensor_bytes=np.array([10, 5, 5]))
     assert _names(twins, lpmf_order(twins)) == "base heavy light"
-    assert _names(twins, lpmf_order(twins, np.array([7, 2, 1]))) == "base light heavy"
+    ops = np.array([1, 2, 0])
+    assert _names(twins, ops[lpmf(Links.of(twins, np.argsort(ops)))]) == "base heavy light"
+    ops = np.array([2, 1, 0])
+    assert _names(twins, ops[lpmf(Links.of(twins, np.argsort(ops)))]) == "base light heavy"
+
+
+@given(instance=instances(max_ops=20), seed=st.integers(0, 2**32 - 1))
+def test_links_by_other_numbers_are_those_of_the_renumbered_graph(
+    instance: tuple[ComputationGraph, Cluster], seed: int
+) -> None:
+    graph, _ = instance
+    numbers = np.random.default_rng(seed).permutation(graph.num_ops)
+    other = renumbered(graph, numbers)
+    ours, theirs = Links.of(graph, numbers), Links.of(other)
+    assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
+    for make, order in ((lpmf, lpmf_order), (dfs, dfs_order), (post_order, xla_post_order)):
+        assert make(ours).tolist() == order(other).tolist()
 
 
 def test_breadth_and_depth_first() -> None:

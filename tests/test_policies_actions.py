@@ -289,23 +289,39 @@ def test_the_share_of_guided_individuals_is_the_policy_s():
         assert to_proposal(config, action_table(config), action, problem).share == share
 
 
+@pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize(
-    "fields", [{}, {"first": (0.9, 0.3, 0.7, 0.5)}, {"parametrisation": "alpha-beta", "first": (5, 1, 20, 2)}]
+    "fields",
+    [
+        {},
+        {"first": (0.9, 0.3, 0.7, 0.5)},
+        {"parametrisation": "alpha-beta", "first": (5, 1, 20, 2)},
+        {"cuts": ("along", "across")},
+    ],
 )
-def test_transfers_are_as_urgent_as_the_most_urgent_reader(fields):
-    config = PolicyConfig(**fields)
+def test_transfers_are_as_urgent_as_the_most_urgent_reader(fields, there):
+    config = PolicyConfig(transfers="reader-there" if there else "reader", **fields)
     alphas, betas = action_parameters(config)
-    mean = alphas / (alphas + betas)
-    graphs = [random_graph(np.random.default_rng(s), n, 2) for s, n in ((0, 9), (1, 5))]
-    action = np.random.default_rng(2).integers(0, 16, (2, 12, 3)).astype(np.uint8)
+    mean = np.round(alphas / (alphas + betas), 9)
+    graphs = [random_graph(np.random.default_rng(seed), 12 - seed, 2) for seed in range(8)]
+    action = np.random.default_rng(2).integers(0, 16, (8, 12, config.num_keys)).astype(np.uint8)
     problem = make_problem(graphs, Cluster.uniform(2), BUCKET)
     found = to_proposal(config, action_table(config), action, problem).transfer_index
     assert found is not None
+    assert found.shape == (8, problem.bucket.tensors, 2 * config.placements if there else 1)
+    seen = []
     for row, taken, graph in zip(np.asarray(found), action, graphs, strict=True):
         for t in set(graph.edge_tensor.tolist()):
-            readers = taken[graph.edge_op[graph.edge_tensor == t], 2]
-            assert row[t] in readers
-            assert mean[row[t]] == mean[readers].max()
+            readers = graph.edge_op[graph.edge_tensor == t].tolist()
+            for column, index in enumerate(row[t]):
+                p, k = divmod(column, 2)
+                affinity = mean[taken[readers, 2 * p : 2 * p + 2]]
+                local = [o for o, means in zip(readers, affinity, strict=True) if means[k] == means.max()]
+                seen.append(bool(local))
+                urgent = taken[local if local and there else readers, -1]
+                assert index in urgent
+                assert mean[index] == mean[urgent].max()
+    assert min(seen.count(True), seen.count(False)) > 2
 
 
 def test_transfers_are_left_uniform_where_nothing_is_to_be_drawn_or_said():

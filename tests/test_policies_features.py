@@ -13,7 +13,9 @@ from strategies import instances, random_graph
 
 from regal_jax.errors import ClusterError, ConfigError, GraphError
 from regal_jax.graph import Cluster, GraphBuilder
-from regal_jax.policies import Balance, FeatureConfig, FeatureSet, PolicyConfig, make_features
+from regal_jax.heuristics.peaks import PeakBalance
+from regal_jax.heuristics.placements import single_device_placement
+from regal_jax.policies import Balance, Cut, FeatureConfig, FeatureSet, PolicyConfig, make_features
 from regal_jax.policies.levels import levels
 from regal_jax.problem import Bucket
 
@@ -141,6 +143,36 @@ def test_numbers_decide_the_memory_order_of_twins_only(instance, seed):
     np.testing.assert_array_equal(after[place], before)
 
 
+PEAKS = tuple(cut for cut in Cut if not cut.spectral)
+
+
+@given(instances(), seeds)
+def test_places_by_peaks_are_of_the_balanced_order(instance, seed):
+    graph, cluster = instance
+    config = FeatureConfig(cluster.num_devices, "ordered", cuts=PEAKS)
+    nodes = make_features([graph], cluster, Bucket.exact(graph), config).nodes[0]
+    names, d = config.node_names, cluster.num_devices
+    assert names[-3:] == tuple(cut.place for cut in PEAKS)
+    order = np.argsort(-nodes[:, names.index("memory order")], kind="stable")
+    balance = PeakBalance(graph, cluster, order)
+    one = balance.refine(single_device_placement(graph, cluster))
+    np.testing.assert_allclose(nodes[:, names.index("peaks-one place")], (one + 0.5) / d)
+    for cut, along in (
+        (Cut.PEAKS_ORDER, np.argsort(order)),
+        (Cut.PEAKS_ALONG, nodes[:, names.index("along 0 share")]),
+    ):
+        placement = nodes[:, names.index(cut.place)] * d - 0.5
+        np.testing.assert_allclose(placement, np.round(placement), atol=1e-4)
+        most = balance.peaks(balance.cut(along)).max()
+        assert balance.peaks(np.round(placement).astype(int)).max() <= most
+    # Nothing else has changed, and sizes in other units change nothing at all.
+    plain = features_of(graph, cluster, "ordered").nodes[0]
+    np.testing.assert_array_equal(nodes[:, :-3], plain)
+    other, same = scaled(graph, cluster, 1.0, 3)
+    again = make_features([other], same, Bucket.exact(other), config).nodes[0]
+    np.testing.assert_array_equal(again[:, -3:], nodes[:, -3:])
+
+
 def test_balance_changes_shares_and_cuts_across_only():
     graph = random_graph(np.random.default_rng(5), 30, 40)
     names = np.array(FeatureConfig(2).node_names)
@@ -163,7 +195,7 @@ def test_coordinates_across_tell_apart_what_runs_side_by_side():
 def test_fine_coordinates_know_more_slices_of_long_graphs():
     for length, same in ((12, True), (200, False)):
         graph = two_chains(length)
-        config = FeatureConfig(2, fine=True)
+        config = FeatureConfig(2, cuts=(Cut.FINE,))
         nodes = make_features([graph], TWO, None, config).nodes[0, : graph.num_ops]
         across, fine = (nodes[:, config.node_names.index(f"{way} 0")] for way in ("across", "fine"))
         assert np.array_equal(across, fine) == same
@@ -332,8 +364,12 @@ def test_bad_input():
         FeatureConfig(2, "some")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="'ops'; use one of work, bytes"):
         PolicyConfig(balance="ops")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match="fine is 1; give true or false"):
-        FeatureConfig(2, fine=1)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="'up'; use one of along, across, fine, peaks-order"):
+        FeatureConfig(2, cuts=("up",))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        ConfigError, match="'peaks-one', which needs features 'ordered'; they are 'structural'"
+    ):
+        FeatureConfig(2, cuts=(Cut.ALONG, Cut.PEAKS_ONE))
     pinned = random_graph(np.random.default_rng(3), 30, 4)
     with pytest.raises(ClusterError, match="devices"):
         make_features([pinned], Cluster.uniform(1), None, FeatureConfig(1))

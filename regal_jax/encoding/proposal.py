@@ -40,8 +40,9 @@ class Proposal:
       transfers: ``T`` if transfers are events, else 0 (static).
       share: Of the individuals that are drawn by these distributions, in (0, 1]; all keys of the others are
         uniform (static). Our addition: selection then finds out whether a proposal is any good for a graph.
-      transfer_index: ``[B, T]`` like ``index``, which row of the table for the transfers of each tensor, to
-        whatever device; ``None``, as in the papers, leaves them uniform. Our addition.
+      transfer_index: ``[B, T, P D]`` like ``index``, which row of the table for the transfer of each tensor
+        to each device under each placement, or ``[B, T, 1]`` for all alike; ``None``, as in the papers,
+        leaves transfers uniform. Our addition.
       placements: ``P``, alternatives for the affinities: an individual draws all of its own from one of them,
         each as often as the others (static). Our addition, 1 is the papers'.
     """
@@ -130,16 +131,21 @@ def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
     Returns:
       Genes; those of beta(1, 1), and transfer priorities without an index, are as they were.
     """
-    n, width = proposal.index.shape
     guided = round(proposal.share * 65536)
     # Nothing to decide if all are drawn so: a comparison that is always true is not folded away.
     kept = uniform[_COIN][0] >= guided if proposal.share < 1 else None
-    placement = proposal.index[:, :-1]
+    placement, sending = proposal.index[:, :-1], proposal.transfer_index
     if proposal.placements > 1:
         # Of the uniform individuals any number will do; a gather clips it.
         which = uniform[_COIN][0].astype(jnp.uint32) * proposal.placements // guided
-        each = placement.reshape(n, proposal.placements, width // proposal.placements)
-        placement = jnp.take(each, which, axis=1, mode="clip")
+
+        def chosen(index: jax.Array) -> jax.Array:
+            each = index.reshape(index.shape[0], proposal.placements, -1)
+            return jnp.take(each, which, axis=1, mode="clip")
+
+        placement = chosen(placement)
+        if sending is not None and sending.shape[-1] > 1:
+            sending = chosen(sending)
 
     def draw(bits: jax.Array, index: jax.Array) -> jax.Array:
         wide = bits.astype(jnp.uint32)
@@ -150,8 +156,8 @@ def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
         return drawn if kept is None else jnp.where(kept, bits, drawn)
 
     sent = uniform["transfer_priority"]
-    if proposal.transfer_index is not None:
-        sent = draw(sent, jnp.broadcast_to(proposal.transfer_index[:, None], sent.shape))
+    if sending is not None:
+        sent = draw(sent, jnp.broadcast_to(sending, sent.shape))
     return {
         "affinity": draw(uniform["affinity"], placement),
         "priority": draw(uniform["priority"], proposal.index[:, -1]),

@@ -11,8 +11,10 @@ from regal_jax.graph import ComputationGraph
 __all__ = ["Freeing", "Links"]
 
 
-def _rows(offset: np.ndarray, items: np.ndarray) -> list[list[int]]:
-    bounds, flat = offset.tolist(), items.tolist()
+def _rows(count: int, row: np.ndarray, item: np.ndarray) -> list[list[int]]:
+    """The items of each row from 0 to ``count``, ascending."""
+    order = np.lexsort((item, row))
+    bounds, flat = np.searchsorted(row[order], np.arange(count + 1)).tolist(), item[order].tolist()
     return [flat[a:b] for a, b in itertools.pairwise(bounds)]
 
 
@@ -43,30 +45,43 @@ class Links:
     keep: list[bool]
 
     @classmethod
-    def of(cls, graph: ComputationGraph) -> Self:
-        """The links of ``graph``."""
-        inputs = _rows(*graph.inputs)
-        controls = _rows(*graph.control_predecessors)
-        producer = graph.tensor_op.tolist()
+    def of(cls, graph: ComputationGraph, numbers: np.ndarray | None = None) -> Self:
+        """The links of ``graph``.
+
+        Args:
+          graph: The graph.
+          numbers: ``[N]``, each from 0 to ``N - 1`` once: the links are of the graph whose op ``o`` is
+            called ``numbers[o]``, and its tensors accordingly. By default its own numbers.
+        """
+        if numbers is None:
+            numbers = np.arange(graph.num_ops)
+        ops = np.argsort(numbers)
+        tensors = np.lexsort((graph.tensor_port, numbers[graph.tensor_op]))
+        called = np.empty(graph.num_tensors, np.int64)
+        called[tensors] = np.arange(graph.num_tensors)
+        reader, tensor = numbers[graph.edge_op], called[graph.edge_tensor]
+        target, source = numbers[graph.control_target], numbers[graph.control_source]
+        inputs = _rows(graph.num_ops, reader, tensor)
+        producer = numbers[graph.tensor_op[tensors]].tolist()
         before = [
             list(dict.fromkeys([producer[t] for t in row] + control))
-            for row, control in zip(inputs, controls, strict=True)
+            for row, control in zip(inputs, _rows(graph.num_ops, target, source), strict=True)
         ]
         after: list[list[int]] = [[] for _ in before]
         for o, row in enumerate(before):
             for u in row:
                 after[u].append(o)
-        bounds = graph.output_offset.tolist()
+        bounds = np.cumsum([0, *np.diff(graph.output_offset)[ops]]).tolist()
         return cls(
             inputs=inputs,
             outputs=[range(a, b) for a, b in itertools.pairwise(bounds)],
-            readers=_rows(graph.consumer_offset, graph.edge_op),
+            readers=_rows(graph.num_tensors, tensor, reader),
             before=before,
             after=after,
             producer=producer,
-            size=graph.tensor_bytes.tolist(),
-            temp=graph.temp_bytes.tolist(),
-            keep=graph.tensor_keep.tolist(),
+            size=graph.tensor_bytes[tensors].tolist(),
+            temp=graph.temp_bytes[ops].tolist(),
+            keep=graph.tensor_keep[tensors].tolist(),
         )
 
 

@@ -1,6 +1,6 @@
 """Orders of ops that look at the graph alone: as given, breadth first, depth first, random, least memory.
 
-Each function takes a graph and returns ``[N]`` op indices in an order that respects every edge.
+Each function takes a graph, or its links, and returns ``[N]`` op indices in an order that keeps every edge.
 """
 
 import heapq
@@ -12,17 +12,16 @@ import numpy as np
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Freeing, Links
 
-__all__ = ["bfs_order", "dfs_order", "given_order", "lpmf_order", "random_order"]
+__all__ = ["bfs_order", "dfs", "dfs_order", "given_order", "lpmf", "lpmf_order", "random_order"]
 
-_Entry = tuple[int, Any, int]
-"""Of a heap: bytes, what decides between equals, the op."""
+_Entry = tuple[int, int]
+"""Of a heap: bytes, the op."""
 _LOOK_AHEAD: Final = 64
 """LPMF looks at this many ready ops, best first, for one that stays under the peak."""
 
 
-def _kahn(graph: ComputationGraph, key: Callable[[int, int], Any]) -> np.ndarray:
+def _kahn(links: Links, key: Callable[[int, int], Any]) -> np.ndarray:
     """Kahn's order; smallest ``key(ops taken when it became ready, op)`` first, lowest index on ties."""
-    links = Links.of(graph)
     waiting = [len(row) for row in links.before]
     ready = [(key(0, o), o) for o, count in enumerate(waiting) if count == 0]
     heapq.heapify(ready)
@@ -39,12 +38,17 @@ def _kahn(graph: ComputationGraph, key: Callable[[int, int], Any]) -> np.ndarray
 
 def bfs_order(graph: ComputationGraph) -> np.ndarray:
     """Among the ready ops the one that has been ready for longest."""
-    return _kahn(graph, lambda step, _: step)
+    return _kahn(Links.of(graph), lambda step, _: step)
 
 
 def dfs_order(graph: ComputationGraph) -> np.ndarray:
     """Among the ready ops the one that became ready last."""
-    return _kahn(graph, lambda step, _: -step)
+    return dfs(Links.of(graph))
+
+
+def dfs(links: Links) -> np.ndarray:
+    """`dfs_order` of links."""
+    return _kahn(links, lambda step, _: -step)
 
 
 def given_order(graph: ComputationGraph) -> np.ndarray:
@@ -59,48 +63,48 @@ def given_order(graph: ComputationGraph) -> np.ndarray:
 def random_order(graph: ComputationGraph, seed: int = 0) -> np.ndarray:
     """Among the ready ops the one with the smallest of ``N`` random keys."""
     keys = np.random.default_rng(seed).random(graph.num_ops).tolist()
-    return _kahn(graph, lambda _, o: keys[o])
+    return _kahn(Links.of(graph), lambda _, o: keys[o])
 
 
-def lpmf_order(graph: ComputationGraph, ties: np.ndarray | None = None) -> np.ndarray:
+def lpmf_order(graph: ComputationGraph) -> np.ndarray:
     """Least peak memory first, as in PyTorch Inductor (torch/_inductor/memory.py).
 
     Among the ready ops that stay under the peak so far, the one after which least is held; if there is
     none, the one that needs least while it runs. Unlike Inductor, it looks for the former among the first 64
-    only, which keeps it near linear.
-
-    Args:
-      graph: What to order.
-      ties: ``[N]`` numbers, of which the lowest decides between equals; the ops' own by default.
+    only, which keeps it near linear. The lowest index decides between equals.
     """
-    links = Links.of(graph)
-    tie: list[Any] = list(range(graph.num_ops)) if ties is None else np.asarray(ties).tolist()
+    return lpmf(Links.of(graph))
+
+
+def lpmf(links: Links) -> np.ndarray:
+    """`lpmf_order` of links."""
+    count = len(links.inputs)
     freeing = Freeing(links)
     kept = [sum(links.size[t] for t in row if links.readers[t] or links.keep[t]) for row in links.outputs]
     need = [
         sum(links.size[t] for t in row) + temp for row, temp in zip(links.outputs, links.temp, strict=True)
     ]
     waiting = [len(row) for row in links.before]
-    done = [False] * graph.num_ops
+    done = [False] * count
     by_need: list[_Entry] = []
     by_growth: list[_Entry] = []
 
     def offer(o: int) -> None:
-        heapq.heappush(by_growth, (kept[o] - freeing.freed[o], tie[o], o))
+        heapq.heappush(by_growth, (kept[o] - freeing.freed[o], o))
 
     def ready(o: int) -> None:
-        heapq.heappush(by_need, (need[o], tie[o], o))
+        heapq.heappush(by_need, (need[o], o))
         offer(o)
 
-    for o, count in enumerate(waiting):
-        if count == 0:
+    for o, left in enumerate(waiting):
+        if left == 0:
             ready(o)
     held = peak = 0
     order: list[int] = []
-    while len(order) < graph.num_ops:
+    while len(order) < count:
         o = _under(by_growth, need, done, freeing.freed, kept, peak - held)
         while o is None:
-            candidate = heapq.heappop(by_need)[2]
+            candidate = heapq.heappop(by_need)[1]
             o = None if done[candidate] else candidate
         done[o] = True
         order.append(o)
@@ -129,7 +133,7 @@ def _under(
     found = None
     while heap and found is None and len(aside) < _LOOK_AHEAD:
         entry = heapq.heappop(heap)
-        growth, _, o = entry
+        growth, o = entry
         if done[o] or growth != kept[o] - freed[o]:
             continue  # An entry from before the op, or its growth, was settled.
         if need[o] <= room:

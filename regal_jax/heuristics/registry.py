@@ -11,6 +11,7 @@ from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.heuristics.heft import graham_schedule, heft_schedule
 from regal_jax.heuristics.list_scheduling import Rule, list_schedule
 from regal_jax.heuristics.orders import bfs_order, dfs_order, given_order, lpmf_order, random_order
+from regal_jax.heuristics.peaks import PeakBalance, balanced_order
 from regal_jax.heuristics.placements import partition_placement, single_device_placement
 from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import Objective, Plan, insert_transfers
@@ -72,15 +73,17 @@ def _with_transfers(
         yield placement, early, {"placement": where, "transfers": "early"}
 
 
+def _memory_matters(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> bool:
+    return objective is Objective.PEAK_MEMORY or bool(min(cluster.memory) < graph.tensor_bytes.sum())
+
+
 def _placements(
     graph: ComputationGraph, cluster: Cluster, objective: Objective, seed: int
 ) -> Iterable[tuple[str, np.ndarray]]:
     """Partitions that may serve ``objective``: of equal runtime, of equal bytes, or both."""
     if objective is Objective.MAKESPAN:
         yield "partition", partition_placement(graph, cluster, seed=seed)
-    if cluster.num_devices > 1 and (
-        objective is Objective.PEAK_MEMORY or min(cluster.memory) < graph.tensor_bytes.sum()
-    ):
+    if cluster.num_devices > 1 and _memory_matters(graph, cluster, objective):
         yield "partition by bytes", partition_placement(graph, cluster, by_bytes=True, seed=seed)
 
 
@@ -116,6 +119,38 @@ def partition_dfs(
             graph, cluster, single_device_placement(graph, cluster), order, "single device"
         )
     return _best("partition-dfs", graph, cluster, objective, seed, drafts)
+
+
+def peak_balance(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    objective: Objective | str = Objective.MAKESPAN,
+    *,
+    seed: int = 0,
+) -> Plan:
+    """An order of little memory, placed so that all devices have alike peaks in it (`PeakBalance`).
+
+    The best of a few orders and, where memory matters, the graph's own: a cut of the order, and then also a
+    graph partition and a single device, each improved by single moves.
+    """
+    matters = cluster.num_devices > 1 and _memory_matters(graph, cluster, Objective(objective))
+
+    def drafts() -> Iterable[_Draft]:
+        orders = {"least memory": balanced_order(graph, cluster, np.arange(graph.num_ops))}
+        if matters:
+            orders["given"] = given_order(graph)
+        for name, order in orders.items():
+            balance = PeakBalance(graph, cluster, order)
+            starts = {"cut of the order": balance.cut(np.argsort(order))}
+            if matters:
+                starts["partition"] = partition_placement(graph, cluster, by_bytes=True, seed=seed)
+                starts["single device"] = single_device_placement(graph, cluster)
+            for where, start in starts.items():
+                placement = balance.refine(start) if matters else start
+                late = insert_transfers(graph, cluster, placement, order)
+                yield placement, late, {"placement": where, "order": name, "transfers": "late"}
+
+    return _best("peak-balance", graph, cluster, objective, seed, drafts())
 
 
 def _ordered(name: str, order_of: Callable[[ComputationGraph, int], np.ndarray]) -> Heuristic:
@@ -235,6 +270,7 @@ HEURISTICS: Final[dict[str, Heuristic]] = {
     "partition-dfs": partition_dfs,
     **_XLA,
     "xla-best": xla_best,
+    "peak-balance": peak_balance,
     "lpmf": _ordered("lpmf", lambda graph, _: lpmf_order(graph)),
     "bfs": _ordered("bfs", lambda graph, _: bfs_order(graph)),
     "random-topological": _ordered("random-topological", random_order),

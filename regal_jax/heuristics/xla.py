@@ -11,7 +11,7 @@ import numpy as np
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Freeing, Links
 
-__all__ = ["xla_dfs_order", "xla_list_order", "xla_post_order"]
+__all__ = ["post_order", "xla_dfs_order", "xla_list_order", "xla_post_order"]
 
 
 def xla_list_order(graph: ComputationGraph) -> np.ndarray:
@@ -59,7 +59,11 @@ def xla_list_order(graph: ComputationGraph) -> np.ndarray:
 
 def xla_post_order(graph: ComputationGraph) -> np.ndarray:
     """Depth-first post-order from the ops that nobody waits for, operands in their own order."""
-    links = Links.of(graph)
+    return post_order(Links.of(graph))
+
+
+def post_order(links: Links) -> np.ndarray:
+    """`xla_post_order` of links."""
     return _post_order(links, links.before)
 
 

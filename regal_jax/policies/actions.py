@@ -142,22 +142,43 @@ def to_proposal(config: PolicyConfig, table: jax.Array, action: Action, problem:
     table = jnp.broadcast_to(table[None], (need[0], *table.shape))
     transfers = shapes["transfer_priority"].shape[0]
     urgent = None
-    if transfers and config.transfers is Transfers.READER:
-        urgent = _most_urgent(config, action[:, :, -1], problem)
+    if transfers and config.transfers is not Transfers.UNIFORM:
+        urgent = _most_urgent(config, action, problem)
     return Proposal(table, action, transfers, config.guided_share, urgent, config.placements)
 
 
 def _most_urgent(config: PolicyConfig, action: jax.Array, problem: Problem) -> jax.Array:
-    """``[B, T]`` of the actions ``[B, N]`` of the readers of each tensor the one of the greatest mean."""
+    """``[B, T, P D]`` or ``[B, T, 1]``: of the readers of each tensor the priority's action of greatest mean.
+
+    Of all of them, or of those that a placement is likeliest to have on a device.
+    """
     alphas, betas = action_parameters(config)
-    order = np.argsort(alphas / (alphas + betas), kind="stable")
+    means = alphas / (alphas + betas)
+    order = np.argsort(means, kind="stable")
     rank = np.argsort(order).astype(np.int32)
-    own = jnp.take_along_axis(action, problem.tensor_op, axis=1, mode="clip")
-    reader = jnp.take_along_axis(jnp.asarray(rank)[action], problem.successor, axis=1, mode="clip")
-    none = jnp.full(own.shape, -1, jnp.int32)
-    most = jax.vmap(lambda start, via, row: start.at[via].max(row, mode="drop"))(none, problem.via, reader)
+    priority = action[:, :, -1]
+    own = jnp.take_along_axis(priority, problem.tensor_op, axis=1, mode="clip")[..., None]
+    urgency = jnp.asarray(rank)[priority][..., None]
+    if config.transfers is Transfers.READER_THERE:
+        urgency = jnp.where(_likeliest(config, action, means), urgency, -1)
+    read = jnp.take_along_axis(urgency, problem.successor[..., None], axis=1, mode="clip")
+    none = jnp.full((*own.shape[:2], read.shape[-1]), -1, jnp.int32)
+    most = jax.vmap(lambda start, via, row: start.at[via].max(row, mode="drop"))(none, problem.via, read)
+    if config.transfers is Transfers.READER_THERE:
+        # Where no reader is likely to be, whoever is most urgent.
+        each = most.reshape(*own.shape[:2], config.placements, -1)
+        most = jnp.where(each < 0, each.max(axis=-1, keepdims=True), each).reshape(most.shape)
     # What no op reads is never sent, and padding has no reader: whatever its producer has will do.
     return jnp.where(most < 0, own, jnp.asarray(order.astype(np.uint8))[most])
+
+
+def _likeliest(config: PolicyConfig, action: jax.Array, means: np.ndarray) -> jax.Array:
+    """``[B, N, P D]`` bool: has no other device a greater mean affinity for the op, under that placement?"""
+    # By number: equal means are one, and none is told from another by rounding.
+    level = np.unique(np.round(means, 9), return_inverse=True)[1].astype(np.int32)
+    affinity = jnp.asarray(level)[action[:, :, :-1]]
+    each = affinity.reshape(*action.shape[:2], config.placements, -1)
+    return (each == each.max(axis=-1, keepdims=True)).reshape(affinity.shape)
 
 
 def _combine(logits: Logits, choices: list[jax.Array]) -> Action:

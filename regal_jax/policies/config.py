@@ -40,8 +40,8 @@ class FeatureSet(enum.StrEnum):
     """Also where it stands: levels, depths, ranks by level, spectral coordinates, and how parallel the graph
     is."""
     ORDERED = "ordered"
-    """Also its place in an order of least peak memory. Numbers decide between ops that are alike in depth,
-    levels, runtime and sizes, and in nothing else."""
+    """Also its place in an order of little memory (`regal_jax.heuristics.peaks.balanced_order`). Numbers
+    decide between ops that are alike in depth, levels, runtime and sizes, and in nothing else."""
 
     @property
     def structural(self) -> bool:
@@ -59,7 +59,7 @@ class Balance(enum.StrEnum):
 
 
 class Cut(enum.StrEnum):
-    """Ways to cut a graph into as many parts as there are devices, by a spectral coordinate."""
+    """Ways to cut a graph into as many parts as there are devices."""
 
     ALONG = "along"
     """Parts come one after the other and few edges lead from one to the next: for peak memory."""
@@ -67,6 +67,23 @@ class Cut(enum.StrEnum):
     """Every part has the same share at all times, in up to 32 slices of time: parts run side by side."""
     FINE = "fine"
     """The same in up to 128 slices: better for large graphs of many equal steps, worse for others."""
+    PEAKS_ORDER = "peaks-order"
+    """Parts come one after the other in the order of little memory, each with as high a peak as the others;
+    then single ops move while that makes the peaks lower: `regal_jax.heuristics.peaks`."""
+    PEAKS_ALONG = "peaks-along"
+    """The same, begun with a cut of the first coordinate of `ALONG` instead of the order."""
+    PEAKS_ONE = "peaks-one"
+    """The same, begun with everything on a single device."""
+
+    @property
+    def spectral(self) -> bool:
+        """Is it of a spectral coordinate? The others are placements that need `FeatureSet.ORDERED`."""
+        return self in (Cut.ALONG, Cut.ACROSS, Cut.FINE)
+
+    @property
+    def place(self) -> str:
+        """The feature that says where from 0 to 1 an op is; device ``k`` is around ``(k + 0.5) / D``."""
+        return f"{self} 0 share" if self.spectral else f"{self} place"
 
 
 class Order(enum.StrEnum):
@@ -77,7 +94,7 @@ class Order(enum.StrEnum):
     for the makespan. By bottom levels alone a critical path would be far ahead before anything that reads its
     tensors on another device is sent one."""
     MEMORY = "memory"
-    """As in the order of least peak memory; needs `FeatureSet.ORDERED`."""
+    """As in the order of little memory; needs `FeatureSet.ORDERED`."""
 
 
 class Transfers(enum.StrEnum):
@@ -89,6 +106,10 @@ class Transfers(enum.StrEnum):
     """As urgent as the most urgent op that reads the tensor, by the means: ours. A transfer of random
     priority comes long before or long after the ops that an order is about, and devices wait for each other,
     or hold what nobody needs yet. Where priorities are uniform, so are transfers."""
+    READER_THERE = "reader-there"
+    """As urgent as the most urgent op that reads the tensor where it is sent, by where affinities have ops
+    most likely. For memory: a copy that is there before its first reader takes room for nothing, which
+    happens with a tensor that is read at home first. A little worse for the makespan."""
 
 
 class Network(enum.StrEnum):
@@ -127,7 +148,8 @@ class FeatureConfig:
       num_devices: ``D``.
       features: A `FeatureSet` or its name.
       balance: A `Balance` or its name: the amount that shares are of.
-      fine: Also the coordinates of `Cut.FINE`, among structural features.
+      cuts: `Cut` or their names: what else is told of cuts, beyond ``along`` and ``across``, which are among
+        all structural features.
 
     Raises:
       ConfigError: A value that cannot be.
@@ -136,21 +158,24 @@ class FeatureConfig:
     num_devices: int = 2
     features: FeatureSet = FeatureSet.STRUCTURAL
     balance: Balance = Balance.WORK
-    fine: bool = False
+    cuts: tuple[Cut, ...] = ()
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         set_(self, "num_devices", _whole("features", "num_devices", self.num_devices, 1, MAX_DEVICES))
         set_(self, "features", _one_of("features", "features", self.features, FeatureSet))
         set_(self, "balance", _one_of("features", "balance", self.balance, Balance))
-        _check_flag("features", "fine", self.fine)
+        cuts = _cuts("features", self.cuts)
+        _check_cuts("features", cuts, self.features)
+        # As all structural features have them, in one order: what tells the same is equal.
+        set_(self, "cuts", tuple(cut for cut in Cut if cut in cuts and cut not in (Cut.ALONG, Cut.ACROSS)))
 
     @property
     def ways(self) -> tuple[Cut, ...]:
-        """The cuts whose coordinates are features."""
+        """The cuts that features tell of."""
         if not self.features.structural:
             return ()
-        return (Cut.ALONG, Cut.ACROSS, Cut.FINE) if self.fine else (Cut.ALONG, Cut.ACROSS)
+        return tuple(cut for cut in Cut if cut in (Cut.ALONG, Cut.ACROSS, *self.cuts))
 
     @functools.cached_property
     def node_names(self) -> tuple[str, ...]:
@@ -165,10 +190,12 @@ class FeatureConfig:
             names += ["top level", "bottom level", "slack", "depth", "height"]
             names += ["top rank", "bottom rank", "top share", "bottom share", "parallelism"]
         for way in self.ways:
-            for c in range(COORDINATES):
-                names += [f"{way} {c}", f"{way} {c} rank", f"{way} {c} share"]
+            if way.spectral:
+                for c in range(COORDINATES):
+                    names += [f"{way} {c}", f"{way} {c} rank", f"{way} {c} share"]
         if self.features is FeatureSet.ORDERED:
             names.append("memory order")
+        names += [way.place for way in self.ways if not way.spectral]
         return tuple(names)
 
     @functools.cached_property
@@ -260,11 +287,7 @@ class PolicyConfig:
             set_(self, field, _one_of("policy", field, getattr(self, field), kind))
         for field in ("uniform", "share_rounds"):
             _check_flag("policy", field, getattr(self, field))
-        if not isinstance(self.cuts, (tuple, list)):
-            raise ConfigError(f"policy: cuts is {self.cuts!r}; give a list that names each once")
-        set_(self, "cuts", tuple(_one_of("policy", "cuts", cut, Cut) for cut in self.cuts))
-        if len(set(self.cuts)) < len(self.cuts):
-            raise ConfigError(f"policy: cuts is {self.cuts!r}; give a list that names each once")
+        set_(self, "cuts", _cuts("policy", self.cuts))
         for field in ("initial_bias", "initial_affinity_bias", "cut_gain", "order_gain"):
             (bias,) = _numbers(field, [getattr(self, field)])
             set_(self, field, bias)
@@ -276,6 +299,8 @@ class PolicyConfig:
             given = _numbers(field, getattr(self, field))
             set_(self, field, given or _BINS[self.parametrisation][i])
         self._check_bins()
+        if self.spreads:
+            _check_cuts("policy", self.cuts, self.features)
         need = FeatureSet.ORDERED if self.order is Order.MEMORY else FeatureSet.STRUCTURAL
         if self.order_gain and (
             self.features not in (need, FeatureSet.ORDERED)
@@ -325,8 +350,25 @@ class PolicyConfig:
     @functools.cached_property
     def feature_config(self) -> FeatureConfig:
         """What `make_features` must compute for this policy."""
-        fine = self.spreads and Cut.FINE in self.cuts
-        return FeatureConfig(self.num_devices, self.features, self.balance, fine)
+        return FeatureConfig(self.num_devices, self.features, self.balance, self.cuts if self.spreads else ())
+
+
+def _cuts(owner: str, cuts: Any) -> tuple[Cut, ...]:
+    if not isinstance(cuts, (tuple, list)):
+        raise ConfigError(f"{owner}: cuts is {cuts!r}; give a list that names each once")
+    found = tuple(_one_of(owner, "cuts", cut, Cut) for cut in cuts)
+    if len(set(found)) < len(found):
+        raise ConfigError(f"{owner}: cuts is {cuts!r}; give a list that names each once")
+    return found
+
+
+def _check_cuts(owner: str, cuts: Sequence[Cut], features: FeatureSet) -> None:
+    placed = [cut for cut in cuts if not cut.spectral]
+    if placed and features is not FeatureSet.ORDERED:
+        raise ConfigError(
+            f"{owner}: cuts names '{placed[0]}', which needs features '{FeatureSet.ORDERED}'; they are "
+            f"'{features}'"
+        )
 
 
 def _whole(owner: str, field: str, value: Any, low: int, high: int) -> int:

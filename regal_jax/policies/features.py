@@ -14,7 +14,8 @@ import numpy as np
 
 from regal_jax.errors import ConfigError, GraphError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
-from regal_jax.heuristics.orders import lpmf_order
+from regal_jax.heuristics.peaks import PeakBalance, balanced_order
+from regal_jax.heuristics.placements import single_device_placement
 from regal_jax.policies.config import Balance, Cut, FeatureConfig, FeatureSet
 from regal_jax.policies.levels import Levels, levels, quantised, standing
 from regal_jax.policies.spectral import spectral_coordinates
@@ -235,7 +236,11 @@ def _node_features(
         mass = _mass(measured, config.balance)
         columns += [_places(measured, mass), _coordinates(graph, measured, mass, config.ways)]
     if config.features is FeatureSet.ORDERED:
-        columns.append(_memory_order(graph, measured)[None])
+        order = balanced_order(graph, cluster, np.argsort(measured.order))
+        columns.append(_falling(order)[None])
+        if any(not way.spectral for way in config.ways):
+            along = columns[-2][2]  # The share of the first coordinate: `Cut.ALONG` is the first way.
+            columns.append(_peak_places(graph, cluster, order, along, config.ways))
     # float32 holds what is finite here: amounts are logs, all else is bounded.
     nodes = np.empty((len(names), n), np.float32)
     np.concatenate(columns, out=nodes, casting="unsafe")
@@ -309,7 +314,7 @@ def _places(measured: _Measured, mass: np.ndarray) -> np.ndarray:
 def _coordinates(
     graph: ComputationGraph, measured: _Measured, mass: np.ndarray, ways: Sequence[Cut]
 ) -> np.ndarray:
-    """``[6 len(ways), N]``: of each spectral coordinate its value, its rank and its share."""
+    """``[6 K, N]``: of each coordinate of the ``K`` ways that have them its value, its rank and its share."""
     # A tensor moves once to a device, however many read it there; a control edge moves nothing.
     data = 1 / np.diff(graph.consumer_offset)[graph.edge_tensor]
     weight = np.concatenate([data, np.full(len(graph.control_source), _CONTROL_WEIGHT)])
@@ -321,6 +326,8 @@ def _coordinates(
     slices = {way: _slices(middle / 2, some, most) for way, most in _SLICES.items() if way in ways}
     found: list[np.ndarray] = []
     for way in ways:
+        if not way.spectral:
+            continue
         if way is Cut.ALONG:
             found.append(spectral_coordinates(*edges, middle - middle.mean()))
         elif way is Cut.FINE and np.array_equal(slices[way], slices[Cut.ACROSS]):
@@ -360,10 +367,23 @@ def _edge_features(graph: ComputationGraph, config: FeatureConfig, measured: _Me
     return rows.T
 
 
-def _memory_order(graph: ComputationGraph, measured: _Measured) -> np.ndarray:
-    """``[N]`` from 1 to 0, the place of every op in the order that adds least to what is held."""
-    n = graph.num_ops
-    place = np.empty((2, n))
-    place[0, measured.order] = np.arange(n)
-    place[1, lpmf_order(graph, place[0])] = np.arange(n)
-    return 1 - (place[1] + 0.5) / n
+def _falling(order: np.ndarray) -> np.ndarray:
+    """``[N]`` from 1 to 0 in the order of ops."""
+    n = len(order)
+    place = np.empty(n)
+    place[order] = 1 - (np.arange(n) + 0.5) / n
+    return place
+
+
+def _peak_places(
+    graph: ComputationGraph, cluster: Cluster, order: np.ndarray, along: np.ndarray, ways: Sequence[Cut]
+) -> np.ndarray:
+    """``[ways, N]`` the middle of the band of each op's device, for the ways that are no coordinates."""
+    balance = PeakBalance(graph, cluster, order)
+    begin = {
+        Cut.PEAKS_ORDER: lambda: balance.cut(-_falling(order)),
+        Cut.PEAKS_ALONG: lambda: balance.cut(along),
+        Cut.PEAKS_ONE: lambda: single_device_placement(graph, cluster),
+    }
+    placed = [balance.refine(begin[way]()) for way in ways if not way.spectral]
+    return (np.stack(placed) + 0.5) / cluster.num_devices

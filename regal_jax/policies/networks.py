@@ -146,14 +146,14 @@ class _Outputs(nnx.Module):
 class _Spectral(nnx.Module):
     """For each placement a preference for the devices in their order along one `Cut`.
 
-    By the first spectral coordinate the ops are cut into ``D`` bands of equal work, or equal bytes. Device
-    ``k`` prefers means above the middle for its own band, below it for the others, and neither at the
-    borders. How much each cut counts is a linear function of an op's embedding, at first the same for all.
+    A cut has a place from 0 to 1 for every op, of which each device has a band. Device ``k`` prefers means
+    above the middle for its own band, below it for the others, and neither at the borders. How much each cut
+    counts is a linear function of an op's embedding, at first the same for all.
     """
 
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
         names = config.feature_config.node_names
-        self.columns = tuple(names.index(f"{cut} 0 share") for cut in config.cuts)
+        self.columns = tuple(names.index(cut.place) for cut in config.cuts)
         self.gain = nnx.Linear(
             config.width,
             len(self.columns),
