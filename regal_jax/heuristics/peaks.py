@@ -12,9 +12,9 @@ from regal_jax.heuristics.xla import post_order
 
 __all__ = ["PeakBalance", "balanced_order"]
 
-_POWER: Final = 48
-"""Of the norm that `PeakBalance.refine` lowers: high enough to be about peaks, low enough to see that one of
-several equal ones is gone."""
+_SQUARINGS: Final = 4
+"""The norm that `PeakBalance.refine` lowers has the power 3 * 2**4: high enough to be about peaks, low enough
+to see that one of several equal ones is gone."""
 _WIDTHS: Final = (4, 12, 48)
 """Moves to try in a step: further ones only if none of those before is any good."""
 _LEAST_GAIN: Final = 1e-9
@@ -27,14 +27,34 @@ class _Held:
     """What is in memory under a placement.
 
     Attributes:
+      change: ``[D (N + 1)]`` bytes, what each device holds more at a position than at the one before it, or
+        after all of them.
       bytes: ``[D, N]``, on each device while the op at each position runs, wherever it does.
       home: ``[T]`` device of the producer.
       end: ``[T]``, the last position at which the producer's device holds the tensor.
     """
 
+    change: np.ndarray
     bytes: np.ndarray
     home: np.ndarray
     end: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Part:
+    """Ops and all tensors that they make or read, or all there are.
+
+    Attributes:
+      ops: ``[L]`` positions.
+      tensors: ``[K]``.
+      edges: ``[J]``, all those of the tensors.
+      owner: ``[J]``, the place of each edge's tensor among the tensors.
+    """
+
+    ops: np.ndarray
+    tensors: np.ndarray
+    edges: np.ndarray
+    owner: np.ndarray
 
 
 class PeakBalance:
@@ -77,6 +97,11 @@ class PeakBalance:
         self._group = first[leader]
         self._by_group = np.argsort(self._group, kind="stable")
         self._bounds = np.searchsorted(self._group[self._by_group], np.arange(n + 1))
+        self._graph = graph
+        self._all = _Part(
+            np.arange(n), np.arange(graph.num_tensors), np.arange(len(self._tensor)), self._tensor
+        )
+        self._parts: dict[int, _Part] = {}
 
     def peaks(self, placement: np.ndarray) -> np.ndarray:
         """``[D]`` float64 bytes: what the exact replay of ``placement`` (``[N]``) in this order has."""
@@ -118,55 +143,85 @@ class PeakBalance:
         place = placement[self._order].astype(np.int64)
         held = self._held(place)
         scale = float(held.bytes.max(initial=0)) or 1.0
-        best, found, now = scale, place.copy(), _norm(held, scale)
+        best, found, now = scale, place.copy(), _norm(held.bytes, scale)
         while tries > 0:
             moves, first = self._moves(place, held), 0
             for width in _WIDTHS:
-                tried = [(*self._try(place, scale, *move), *move) for move in moves[first : first + width]]
+                tried = [
+                    (self._try(place, held, scale, *move), *move) for move in moves[first : first + width]
+                ]
                 tries -= len(tried)
                 first += width
                 if tried and min(tried, key=lambda move: move[0])[0] < now * (1 - _LEAST_GAIN):
                     break
             else:
                 break
-            now, held, group, device = min(tried, key=lambda move: move[0])
+            now, group, device = min(tried, key=lambda move: move[0])
             place[self._members(group)] = device
+            held = self._held(place)
             peak = float(held.bytes.max())
             if peak < best:
                 best, found = peak, place.copy()
         return found[self._position]
 
-    def _try(self, place: np.ndarray, scale: float, group: int, device: int) -> tuple[float, _Held]:
-        members = self._members(group)
-        before = place[members]
-        place[members] = device
-        held = self._held(place)
-        place[members] = before
-        return _norm(held, scale), held
+    def _try(self, place: np.ndarray, held: _Held, scale: float, group: int, device: int) -> float:
+        """The norm after a move. Only tensors that the group makes or reads are looked at again."""
+        part = self._part(group)
+        line, size, _, _ = self._lines(place, part)
+        before = place[part.ops]
+        place[part.ops] = device
+        moved, same, _, _ = self._lines(place, part)
+        place[part.ops] = before
+        change = held.change.copy()
+        np.subtract.at(change, line, size)
+        np.add.at(change, moved, same)
+        return _norm(self._summed(change), scale)
 
     def _held(self, place: np.ndarray) -> _Held:
-        n, d, tensors = len(place), self._devices, len(self._size)
-        home = place[self._begin]
-        there = self._tensor * d + place[self._reader]
-        first, last = np.full(tensors * d, n), np.full(tensors * d, -1)
-        np.minimum.at(first, there, self._reader)
-        np.maximum.at(last, there, self._reader)
-        own = np.arange(tensors) * d + home
+        line, size, home, end = self._lines(place, self._all)
+        # Sums of whole numbers are exact: in which order they are taken does not matter.
+        change = _sums(line, size, self._devices * (len(place) + 1))
+        return _Held(change, self._summed(change), home, end)
+
+    def _summed(self, change: np.ndarray) -> np.ndarray:
+        return change.reshape(self._devices, -1).cumsum(axis=1)[:, :-1]
+
+    def _lines(self, place: np.ndarray, part: _Part) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Where a part changes `_Held.change` and by how much; ``home`` and ``end`` of its tensors."""
+        n, d, count = len(place), self._devices, len(part.tensors)
+        made, reader = self._begin[part.tensors], self._reader[part.edges]
+        home = place[made]
+        there = part.owner * d + place[reader]
+        first, last = np.full(count * d, n), np.full(count * d, -1)
+        np.minimum.at(first, there, reader)
+        np.maximum.at(last, there, reader)
+        own = np.arange(count) * d + home
         # A transfer reads the tensor at home when its first reader there is due.
         sent = np.where(first < n, first, -1)
         sent[own] = last[own]
-        end = np.maximum(sent.reshape(tensors, d).max(axis=1, initial=-1), self._begin)
-        end[self._keep] = n - 1
+        end = np.maximum(sent.reshape(count, d).max(axis=1, initial=-1), made)
+        end[self._keep[part.tensors]] = n - 1
         last[own] = -1
         away = np.flatnonzero(last >= 0)
         lane = n + 1  # One more than there are positions: what is held to the end is freed there.
-        begin = np.concatenate([home * lane + self._begin, away % d * lane + first[away]])
-        after = np.concatenate([home * lane + end, away % d * lane + last[away]]) + 1
-        size = np.concatenate([self._size, self._size[away // d]])
-        change = _sums(begin, size, d * lane) - _sums(after, size, d * lane)
-        held = change.reshape(d, lane).cumsum(axis=1)[:, :n]
-        held[place, np.arange(n)] += self._temp
-        return _Held(held, home, end)
+        runs = place[part.ops] * lane + part.ops
+        begin = np.concatenate([home * lane + made, away % d * lane + first[away], runs])
+        after = np.concatenate([home * lane + end, away % d * lane + last[away], runs]) + 1
+        bytes_of = self._size[part.tensors]
+        size = np.concatenate([bytes_of, bytes_of[away // d], self._temp[part.ops]])
+        return np.concatenate([begin, after]), np.concatenate([size, -size]), home, end
+
+    def _part(self, group: int) -> _Part:
+        if group not in self._parts:
+            graph, ops = self._graph, self._members(group)
+            numbers = self._order[ops]
+            made = _ranges(graph.output_offset, numbers)
+            read = graph.inputs[1][_ranges(graph.inputs[0], numbers)]
+            tensors = np.unique(np.concatenate([made, read]))
+            count = np.diff(graph.consumer_offset)[tensors]
+            edges = _ranges(graph.consumer_offset, tensors)
+            self._parts[group] = _Part(ops, tensors, edges, np.repeat(np.arange(len(tensors)), count))
+        return self._parts[group]
 
     def _members(self, group: int) -> np.ndarray:
         return self._by_group[self._bounds[group] : self._bounds[group + 1]]
@@ -249,10 +304,22 @@ def balanced_order(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
     return min(orders, key=peak)
 
 
-def _norm(held: _Held, scale: float) -> float:
-    return float(((held.bytes / scale) ** _POWER).sum())
+def _norm(held: np.ndarray, scale: float) -> float:
+    # Squaring takes a tenth of the time of NumPy's powers, which would be most of the time of a try.
+    share = held / scale
+    share *= share * share
+    for _ in range(_SQUARINGS):
+        share *= share
+    return float(share.sum())
 
 
 def _sums(index: np.ndarray, size: np.ndarray, length: int) -> np.ndarray:
     """`np.bincount`, in floats also if there is nothing to count."""
     return np.bincount(index, size, length).astype(np.float64, copy=False)
+
+
+def _ranges(offset: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The items of some rows, those of row ``i`` being ``offset[i]`` to ``offset[i + 1]``."""
+    first, count = offset[rows], np.diff(offset)[rows]
+    start = np.repeat(first - np.cumsum(count) + count, count)
+    return start + np.arange(count.sum())

@@ -130,15 +130,17 @@ def peak_balance(
 ) -> Plan:
     """An order of little memory, placed so that all devices have alike peaks in it (`PeakBalance`).
 
-    The best of a few orders and, where memory matters, the graph's own: a cut of the order, and then also a
-    graph partition and a single device, each improved by single moves.
+    Where memory matters in the best of a few orders and in the graph's own, from a cut of the order, a graph
+    partition and a single device, each improved by single moves. Elsewhere LPMF's order, cut.
     """
     matters = cluster.num_devices > 1 and _memory_matters(graph, cluster, Objective(objective))
 
     def drafts() -> Iterable[_Draft]:
-        orders = {"least memory": balanced_order(graph, cluster, np.arange(graph.num_ops))}
         if matters:
-            orders["given"] = given_order(graph)
+            least = balanced_order(graph, cluster, np.arange(graph.num_ops))
+            orders = {"least memory": least, "given": given_order(graph)}
+        else:
+            orders = {"lpmf": lpmf_order(graph)}
         for name, order in orders.items():
             balance = PeakBalance(graph, cluster, order)
             starts = {"cut of the order": balance.cut(np.argsort(order))}

@@ -43,6 +43,7 @@ METHODS: Final[Mapping[str, Callable[..., Method]]] = MappingProxyType(
         "xla-dfs": _heuristic("XLA DFS", "xla-dfs"),
         "xla-post-order": _heuristic("XLA post-order", "xla-post-order"),
         "xla-best": _heuristic("XLA best of 3", "xla-best"),
+        "peak-balance": _heuristic("Peak balance", "peak-balance"),
         "random-search": _searched("Random search", "brkga", config=_RANDOM),
         "local-search": _searched("Local search", "local-search"),
         "annealing": _searched("Annealing", "annealing"),
