@@ -218,8 +218,8 @@ class PeakBalance:
             made = _ranges(graph.output_offset, numbers)
             read = graph.inputs[1][_ranges(graph.inputs[0], numbers)]
             tensors = np.unique(np.concatenate([made, read]))
-            count = np.diff(graph.consumer_offset)[tensors]
             edges = _ranges(graph.consumer_offset, tensors)
+            count = graph.consumer_offset[tensors + 1] - graph.consumer_offset[tensors]
             self._parts[group] = _Part(ops, tensors, edges, np.repeat(np.arange(len(tensors)), count))
         return self._parts[group]
 
@@ -320,6 +320,7 @@ def _sums(index: np.ndarray, size: np.ndarray, length: int) -> np.ndarray:
 
 def _ranges(offset: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The items of some rows, those of row ``i`` being ``offset[i]`` to ``offset[i + 1]``."""
-    first, count = offset[rows], np.diff(offset)[rows]
+    first = offset[rows]
+    count = offset[rows + 1] - first
     start = np.repeat(first - np.cumsum(count) + count, count)
     return start + np.arange(count.sum())
