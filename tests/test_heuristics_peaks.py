@@ -12,7 +12,7 @@ from strategies import instances, random_graph
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, allowed_matrix
 from regal_jax.heuristics import run_heuristic
 from regal_jax.heuristics.orders import dfs_order, lpmf_order, random_order
-from regal_jax.heuristics.peaks import PeakBalance, balanced_order
+from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.xla import xla_post_order
 from regal_jax.plan import decode_placement, insert_transfers, replay
 
@@ -85,6 +85,7 @@ def test_cut_makes_peaks_alike_where_sums_of_bytes_would_not() -> None:
     assert [names[f"a{i}"] for i in range(8)] == [0, 0, 0, 0, 0, 1, 1, 1]
     assert [names[f"w{i}"] for i in range(8)] == [0, 0, 0, 0, 0, 1, 1, 1]
     assert balance.peaks(placement).tolist() == [116, 126]
+    assert (balance.cut() == placement).all()
     bytes_of = np.bincount(graph.tensor_op, graph.tensor_bytes, graph.num_ops)
     equal = np.cumsum(bytes_of[order])[np.argsort(order)] * 2 > bytes_of.sum()
     equal = equal[graph.colocation_leader].astype(np.int64)
@@ -132,11 +133,11 @@ def test_balanced_order_is_the_least_of_several(
 ) -> None:
     graph, cluster = instance
     numbers = np.random.default_rng(seed).permutation(graph.num_ops)
-    order = balanced_order(graph, cluster, numbers)
+    order = least_peak_balance(graph, cluster, numbers).order
     # The same graph under the other numbers has the same order.
-    same = balanced_order(renumbered(graph, numbers), cluster, np.arange(graph.num_ops))
+    same = least_peak_balance(renumbered(graph, numbers), cluster, np.arange(graph.num_ops)).order
     assert numbers[order].tolist() == same.tolist()
-    best = _least(graph, cluster, balanced_order(graph, cluster, np.arange(graph.num_ops)))
+    best = _least(graph, cluster, least_peak_balance(graph, cluster, np.arange(graph.num_ops)).order)
     for other in (lpmf_order, xla_post_order, dfs_order):
         assert best <= _least(graph, cluster, other(graph))
 

@@ -165,7 +165,9 @@ def test_places_by_peaks_are_of_the_balanced_order(instance, seed):
         np.testing.assert_allclose(placement, np.round(placement), atol=1e-4)
         most = balance.peaks(balance.cut(along)).max()
         assert balance.peaks(np.round(placement).astype(int)).max() <= most
-    # Nothing else has changed, and sizes in other units change nothing at all.
+    # Nothing else has changed, and neither padding nor sizes in other units change anything.
+    padded = make_features([graph], cluster, BUCKET, config).nodes[0]
+    np.testing.assert_array_equal(padded[: graph.num_ops], nodes)
     plain = features_of(graph, cluster, "ordered").nodes[0]
     np.testing.assert_array_equal(nodes[:, :-3], plain)
     other, same = scaled(graph, cluster, 1.0, 3)

@@ -10,7 +10,7 @@ from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
 from regal_jax.heuristics.xla import post_order
 
-__all__ = ["PeakBalance", "balanced_order"]
+__all__ = ["PeakBalance", "least_peak_balance"]
 
 _SQUARINGS: Final = 4
 """The norm that `PeakBalance.refine` lowers has the power 3 * 2**4: high enough to be about peaks, low enough
@@ -65,6 +65,9 @@ class PeakBalance:
     sums of bytes, which graph partitions make, are not equal peaks.
 
     Within, ops are known by their places in the order, and numbers decide nothing.
+
+    Attributes:
+      order: ``[N]`` op indices.
     """
 
     def __init__(self, graph: ComputationGraph, cluster: Cluster, order: np.ndarray) -> None:
@@ -80,7 +83,7 @@ class PeakBalance:
         """
         n = graph.num_ops
         self._devices = cluster.num_devices
-        self._order = order
+        self.order = order
         self._position = np.empty(n, np.int64)
         self._position[order] = np.arange(n)
         self._tensor = graph.edge_tensor
@@ -105,17 +108,20 @@ class PeakBalance:
 
     def peaks(self, placement: np.ndarray) -> np.ndarray:
         """``[D]`` float64 bytes: what the exact replay of ``placement`` (``[N]``) in this order has."""
-        return self._held(placement[self._order]).bytes.max(axis=1, initial=0)
+        return self._held(placement[self.order]).bytes.max(axis=1, initial=0)
 
-    def cut(self, coordinate: np.ndarray) -> np.ndarray:
-        """Cuts the ops along a coordinate (``[N]``) into one part a device, with peaks as equal as can be.
+    def cut(self, coordinate: np.ndarray | None = None) -> np.ndarray:
+        """Cuts the ops along a coordinate into one part a device, with peaks as equal as can be.
 
         Ops that read nothing go where they are first read.
+
+        Args:
+          coordinate: ``[N]``; by default the place in the order.
 
         Returns:
           ``[N]`` int64 placement; who may not go to the device of its part goes to the first it may.
         """
-        along = coordinate[self._order].astype(np.float64)
+        along = (self._position if coordinate is None else coordinate)[self.order].astype(np.float64)
         readers = np.full(len(along), np.inf)
         np.minimum.at(readers, self._begin[self._tensor], along[self._reader])
         reads = np.zeros(len(along), bool)
@@ -140,7 +146,7 @@ class PeakBalance:
         Returns:
           ``[N]`` int64, the one with the lowest peak.
         """
-        place = placement[self._order].astype(np.int64)
+        place = placement[self.order].astype(np.int64)
         held = self._held(place)
         scale = float(held.bytes.max(initial=0)) or 1.0
         best, found, now = scale, place.copy(), _norm(held.bytes, scale)
@@ -214,7 +220,7 @@ class PeakBalance:
     def _part(self, group: int) -> _Part:
         if group not in self._parts:
             graph, ops = self._graph, self._members(group)
-            numbers = self._order[ops]
+            numbers = self.order[ops]
             made = _ranges(graph.output_offset, numbers)
             read = graph.inputs[1][_ranges(graph.inputs[0], numbers)]
             tensors = np.unique(np.concatenate([made, read]))
@@ -279,11 +285,10 @@ class PeakBalance:
         return np.where(may, part, self._allowed.argmax(axis=1))
 
 
-def balanced_order(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray) -> np.ndarray:
-    """Which of a few orders needs least memory on several devices, when placed by `PeakBalance`.
+def least_peak_balance(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray) -> PeakBalance:
+    """The `PeakBalance` of that one of a few orders which needs least memory on several devices.
 
-    LPMF, depth-first post-order, and depth first: none of them is the best for most graphs, and they differ
-    by a tenth on average.
+    LPMF, depth-first post-order, and depth first: each is the best for many graphs.
 
     Args:
       graph: The graph.
@@ -292,16 +297,11 @@ def balanced_order(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
         it goes through the inputs of an op.
 
     Returns:
-      ``[N]`` op indices, respecting every edge; the first of equals.
+      The first of equals.
     """
     links, ops = Links.of(graph, numbers), np.argsort(numbers)
-    orders = [ops[make(links)] for make in _ORDERS]
-
-    def peak(order: np.ndarray) -> float:
-        balance = PeakBalance(graph, cluster, order)
-        return float(balance.peaks(balance.refine(balance.cut(np.argsort(order)), _TRIES_AN_ORDER)).max())
-
-    return min(orders, key=peak)
+    balances = [PeakBalance(graph, cluster, ops[make(links)]) for make in _ORDERS]
+    return min(balances, key=lambda b: float(b.peaks(b.refine(b.cut(), _TRIES_AN_ORDER)).max()))
 
 
 def _norm(held: np.ndarray, scale: float) -> float:

@@ -11,7 +11,7 @@ from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.heuristics.heft import graham_schedule, heft_schedule
 from regal_jax.heuristics.list_scheduling import Rule, list_schedule
 from regal_jax.heuristics.orders import bfs_order, dfs_order, given_order, lpmf_order, random_order
-from regal_jax.heuristics.peaks import PeakBalance, balanced_order
+from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.placements import partition_placement, single_device_placement
 from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import Objective, Plan, insert_transfers
@@ -136,20 +136,18 @@ def peak_balance(
     matters = cluster.num_devices > 1 and _memory_matters(graph, cluster, Objective(objective))
 
     def drafts() -> Iterable[_Draft]:
+        starts: dict[str, np.ndarray] = {}
         if matters:
-            least = balanced_order(graph, cluster, np.arange(graph.num_ops))
-            orders = {"least memory": least, "given": given_order(graph)}
+            least = least_peak_balance(graph, cluster, np.arange(graph.num_ops))
+            balances = {"least memory": least, "given": PeakBalance(graph, cluster, given_order(graph))}
+            starts["partition"] = partition_placement(graph, cluster, by_bytes=True, seed=seed)
+            starts["single device"] = single_device_placement(graph, cluster)
         else:
-            orders = {"lpmf": lpmf_order(graph)}
-        for name, order in orders.items():
-            balance = PeakBalance(graph, cluster, order)
-            starts = {"cut of the order": balance.cut(np.argsort(order))}
-            if matters:
-                starts["partition"] = partition_placement(graph, cluster, by_bytes=True, seed=seed)
-                starts["single device"] = single_device_placement(graph, cluster)
-            for where, start in starts.items():
+            balances = {"lpmf": PeakBalance(graph, cluster, lpmf_order(graph))}
+        for name, balance in balances.items():
+            for where, start in {"cut of the order": balance.cut(), **starts}.items():
                 placement = balance.refine(start) if matters else start
-                late = insert_transfers(graph, cluster, placement, order)
+                late = insert_transfers(graph, cluster, placement, balance.order)
                 yield placement, late, {"placement": where, "order": name, "transfers": "late"}
 
     return _best("peak-balance", graph, cluster, objective, seed, drafts())

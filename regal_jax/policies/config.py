@@ -40,7 +40,7 @@ class FeatureSet(enum.StrEnum):
     """Also where it stands: levels, depths, ranks by level, spectral coordinates, and how parallel the graph
     is."""
     ORDERED = "ordered"
-    """Also its place in an order of little memory (`regal_jax.heuristics.peaks.balanced_order`). Numbers
+    """Also its place in an order of little memory (`regal_jax.heuristics.peaks.least_peak_balance`). Numbers
     decide between ops that are alike in depth, levels, runtime and sizes, and in nothing else."""
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 
 from regal_jax.errors import ConfigError, GraphError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
-from regal_jax.heuristics.peaks import PeakBalance, balanced_order
+from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.placements import single_device_placement
 from regal_jax.policies.config import Balance, Cut, FeatureConfig, FeatureSet
 from regal_jax.policies.levels import Levels, levels, quantised, standing
@@ -234,13 +234,13 @@ def _node_features(
         columns.append(_degrees(graph, measured))
     if config.features.structural:
         mass = _mass(measured, config.balance)
-        columns += [_places(measured, mass), _coordinates(graph, measured, mass, config.ways)]
-    if config.features is FeatureSet.ORDERED:
-        order = balanced_order(graph, cluster, np.argsort(measured.order))
-        columns.append(_falling(order)[None])
-        if any(not way.spectral for way in config.ways):
-            along = columns[-2][2]  # The share of the first coordinate: `Cut.ALONG` is the first way.
-            columns.append(_peak_places(graph, cluster, order, along, config.ways))
+        coordinates = _coordinates(graph, measured, mass, config.ways)
+        columns += [_places(measured, mass), coordinates]
+        if config.features is FeatureSet.ORDERED:
+            balance = least_peak_balance(graph, cluster, np.argsort(measured.order))
+            columns.append(_falling(balance.order)[None])
+            # `Cut.ALONG` is the first way: its first coordinate's share.
+            columns += _peak_places(graph, cluster, balance, coordinates[2], config.ways)
     # float32 holds what is finite here: amounts are logs, all else is bounded.
     nodes = np.empty((len(names), n), np.float32)
     np.concatenate(columns, out=nodes, casting="unsafe")
@@ -376,14 +376,13 @@ def _falling(order: np.ndarray) -> np.ndarray:
 
 
 def _peak_places(
-    graph: ComputationGraph, cluster: Cluster, order: np.ndarray, along: np.ndarray, ways: Sequence[Cut]
-) -> np.ndarray:
-    """``[ways, N]`` the middle of the band of each op's device, for the ways that are no coordinates."""
-    balance = PeakBalance(graph, cluster, order)
+    graph: ComputationGraph, cluster: Cluster, balance: PeakBalance, along: np.ndarray, ways: Sequence[Cut]
+) -> list[np.ndarray]:
+    """``[1, N]`` each: the middle of the band of every op's device, for the ways that are no coordinates."""
     begin = {
-        Cut.PEAKS_ORDER: lambda: balance.cut(-_falling(order)),
+        Cut.PEAKS_ORDER: balance.cut,
         Cut.PEAKS_ALONG: lambda: balance.cut(along),
         Cut.PEAKS_ONE: lambda: single_device_placement(graph, cluster),
     }
     placed = [balance.refine(begin[way]()) for way in ways if not way.spectral]
-    return (np.stack(placed) + 0.5) / cluster.num_devices
+    return [(placement[None] + 0.5) / cluster.num_devices for placement in placed]
