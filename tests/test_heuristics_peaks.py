@@ -10,7 +10,7 @@ from policy_cases import renumbered
 from strategies import instances, random_graph
 
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, allowed_matrix
-from regal_jax.heuristics import run_heuristic
+from regal_jax.heuristics import peaks, run_heuristic
 from regal_jax.heuristics.orders import dfs_order, lpmf_order, random_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.xla import xla_post_order
@@ -145,6 +145,22 @@ def test_balanced_order_is_the_least_of_several(
 def _least(graph: ComputationGraph, cluster: Cluster, order: np.ndarray) -> float:
     balance = PeakBalance(graph, cluster, order)
     return float(balance.peaks(balance.refine(balance.cut(np.argsort(order)), tries=80)).max())
+
+
+@given(instance=instances(max_ops=30), seed=seeds)
+def test_compiled_loops_do_what_numpy_does(instance: tuple[ComputationGraph, Cluster], seed: int) -> None:
+    pytest.importorskip("numba")
+    graph, cluster = instance
+    start = np.random.default_rng(seed).integers(cluster.num_devices, size=graph.num_ops)
+    order = lpmf_order(graph)
+    loops = PeakBalance(graph, cluster, order)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peaks, "_kernel", lambda: None)
+        plain = PeakBalance(graph, cluster, order)
+    assert loops.peaks(start).tolist() == plain.peaks(start).tolist()
+    assert loops.cut().tolist() == plain.cut().tolist()
+    for tries in (0, 1, 240):
+        assert loops.refine(start, tries).tolist() == plain.refine(start, tries).tolist()
 
 
 @given(instance=instances(max_ops=12), seed=seeds)

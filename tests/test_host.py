@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from regal_jax import compiling
 from regal_jax.datasets import generate
 from regal_jax.encoding import decode, gene_shapes
 from regal_jax.errors import ConfigError
@@ -141,7 +142,7 @@ def test_under_vmap():
 @pytest.fixture
 def nothing_known():
     """Whether the kernel can be used is found out anew, and forgotten."""
-    caches = (host._installed, host.available)
+    caches = (compiling.installed, host.available)
     for cache in caches:
         cache.cache_clear()
     yield
@@ -153,8 +154,8 @@ def test_it_is_chosen_where_numba_is_installed(monkeypatch, nothing_known):
     problem = make_problem([generate("layered", 40, 0)], Cluster.uniform(2))
     genes = draw(problem, 4)
     assert "custom_call" in jax.jit(run).lower(problem, genes).as_text()
-    monkeypatch.setattr(host.importlib.util, "find_spec", lambda name: None)
-    host._installed.cache_clear()
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
+    compiling.installed.cache_clear()
     host.available.cache_clear()
     assert "custom_call" not in jax.jit(lambda *a: run(*a)).lower(problem, genes).as_text()
     with pytest.raises(ConfigError, match=r"'host' needs Numba; pip install 'regal-jax\[cpu\]'"):

@@ -3,21 +3,19 @@
 Each function takes a graph, or its links, and returns ``[N]`` op indices in an order that keeps every edge.
 """
 
+import functools
 import heapq
+import itertools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
+from regal_jax.compiling import compiled, usable
 from regal_jax.graph import ComputationGraph
-from regal_jax.heuristics.links import Freeing, Links
+from regal_jax.heuristics.links import Links
 
 __all__ = ["bfs_order", "dfs", "dfs_order", "given_order", "lpmf", "lpmf_order", "random_order"]
-
-_Entry = tuple[int, int]
-"""Of a heap: bytes, the op."""
-_LOOK_AHEAD: Final = 64
-"""LPMF looks at this many ready ops, best first, for one that stays under the peak."""
 
 
 def _kahn(links: Links, key: Callable[[int, int], Any]) -> np.ndarray:
@@ -70,76 +68,128 @@ def lpmf_order(graph: ComputationGraph) -> np.ndarray:
     """Least peak memory first, as in PyTorch Inductor (torch/_inductor/memory.py).
 
     Among the ready ops that stay under the peak so far, the one after which least is held; if there is
-    none, the one that needs least while it runs. Unlike Inductor, it looks for the former among the first 64
-    only, which keeps it near linear. The lowest index decides between equals.
+    none, the one that needs least while it runs. The lowest index decides between equals.
     """
     return lpmf(Links.of(graph))
 
 
 def lpmf(links: Links) -> np.ndarray:
     """`lpmf_order` of links."""
-    count = len(links.inputs)
-    freeing = Freeing(links)
-    kept = [sum(links.size[t] for t in row if links.readers[t] or links.keep[t]) for row in links.outputs]
     need = [
         sum(links.size[t] for t in row) + temp for row, temp in zip(links.outputs, links.temp, strict=True)
     ]
-    waiting = [len(row) for row in links.before]
-    done = [False] * count
-    by_need: list[_Entry] = []
-    by_growth: list[_Entry] = []
-
-    def offer(o: int) -> None:
-        heapq.heappush(by_growth, (kept[o] - freeing.freed[o], o))
-
-    def ready(o: int) -> None:
-        heapq.heappush(by_need, (need[o], o))
-        offer(o)
-
-    for o, left in enumerate(waiting):
-        if left == 0:
-            ready(o)
-    held = peak = 0
-    order: list[int] = []
-    while len(order) < count:
-        o = _under(by_growth, need, done, freeing.freed, kept, peak - held)
-        while o is None:
-            candidate = heapq.heappop(by_need)[1]
-            o = None if done[candidate] else candidate
-        done[o] = True
-        order.append(o)
-        peak = max(peak, held + need[o])
-        held += kept[o] - freeing.freed[o]
-        for v in freeing.take(o):
-            if waiting[v] == 0 and not done[v]:
-                offer(v)
-        for v in links.after[o]:
-            waiting[v] -= 1
-            if waiting[v] == 0:
-                ready(v)
-    return np.array(order, dtype=np.int64)
+    kept = [sum(links.size[t] for t in row if links.readers[t] or links.keep[t]) for row in links.outputs]
+    by_need = sorted(range(len(need)), key=lambda o: (need[o], o))
+    spared = [not keep and len(row) > 0 for keep, row in zip(links.keep, links.readers, strict=True)]
+    lists = (
+        need,
+        kept,
+        by_need,
+        links.size,
+        spared,
+        [len(row) for row in links.readers],
+        [sum(row) for row in links.readers],
+        *_flat(links.inputs),
+        [len(row) for row in links.before],
+        *_flat(links.after),
+    )
+    kernel = _lpmf_kernel()
+    if kernel is None:
+        return np.array(_lpmf(*lists), dtype=np.int64)
+    return np.array(kernel(*(np.array(each, dtype=np.int64) for each in lists)), dtype=np.int64)
 
 
-def _under(
-    heap: list[_Entry],
-    need: list[int],
-    done: list[bool],
-    freed: list[int],
-    kept: list[int],
-    room: int,
-) -> int | None:
-    """Pops the op of least growth that needs at most ``room``, if it is among the first few."""
-    aside: list[_Entry] = []
-    found = None
-    while heap and found is None and len(aside) < _LOOK_AHEAD:
-        entry = heapq.heappop(heap)
-        growth, o = entry
-        if done[o] or growth != kept[o] - freed[o]:
-            continue  # An entry from before the op, or its growth, was settled.
-        if need[o] <= room:
-            found = o
-        else:
-            aside.append(entry)
-    for entry in aside:
-        heapq.heappush(heap, entry)
-    return found
+@functools.cache
+def _lpmf_kernel() -> Any:
+    return compiled(_lpmf) if usable() else None
+
+
+def _flat(rows: list[list[int]]) -> tuple[list[int], list[int]]:
+    """Where each row begins in all of them, one after the other; these."""
+    return list(itertools.accumulate(map(len, rows), initial=0)), list(itertools.chain.from_iterable(rows))
+
+
+def _lpmf(
+    need: Any, kept: Any, by_need: Any, size: Any, spared: Any, left: Any, readers: Any,
+    input_rows: Any, inputs: Any, waiting: Any, after_rows: Any, after: Any,
+) -> list[int]:  # fmt: skip
+    """`lpmf` in loops over lists, or over arrays once compiled.
+
+    The ready ops are the leaves of a binary tree in the order of what they need, and every node knows the
+    best of those below it: an op that stays under some limit and grows least is found in a few steps.
+    """
+    count = len(need)
+    leaves = 1
+    while leaves < count:
+        leaves *= 2
+    tree, rank, freed = [-1] * (2 * leaves), [0] * count, [0] * count
+    for r in range(count):
+        rank[by_need[r]] = r
+    for o in range(count):
+        for j in range(input_rows[o], input_rows[o + 1]):
+            if left[inputs[j]] == 1 and spared[inputs[j]]:
+                freed[o] += size[inputs[j]]
+    changed = [o for o in range(count) if waiting[o] == 0]
+    order = [0] * 0
+    ready = [False] * count
+    for o in changed:
+        ready[o] = True
+    held = 0
+    peak = 0
+    while True:
+        for o in changed:
+            node = leaves + rank[o]
+            tree[node] = o if ready[o] else -1
+            while node > 1:
+                node //= 2
+                a, b = tree[2 * node], tree[2 * node + 1]
+                if a < 0 or b < 0:
+                    tree[node] = max(a, b)
+                else:
+                    first, second = kept[a] - freed[a], kept[b] - freed[b]
+                    tree[node] = a if first < second or (first == second and a < b) else b
+        if len(order) == count:
+            return order
+        # How many ops, by what they need, stay under the peak.
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            if need[by_need[middle]] <= peak - held:
+                low = middle + 1
+            else:
+                high = middle
+        best = -1
+        left_end, right_end = leaves, leaves + low
+        while left_end < right_end:
+            for node in (left_end * (left_end & 1), (right_end - 1) * (right_end & 1)):
+                o = tree[node] if node else -1
+                if o >= 0 and (
+                    best < 0
+                    or kept[o] - freed[o] < kept[best] - freed[best]
+                    or (kept[o] - freed[o] == kept[best] - freed[best] and o < best)
+                ):
+                    best = o
+            left_end, right_end = (left_end + 1) // 2, right_end // 2
+        if best < 0:
+            node = 1
+            while node < leaves:
+                node = 2 * node if tree[2 * node] >= 0 else 2 * node + 1
+            best = tree[node]
+        order.append(best)
+        ready[best] = False
+        changed = [best]
+        peak = max(peak, held + need[best])
+        held += kept[best] - freed[best]
+        for j in range(input_rows[best], input_rows[best + 1]):
+            t = inputs[j]
+            left[t] -= 1
+            readers[t] -= best
+            if left[t] == 1 and spared[t]:
+                freed[readers[t]] += size[t]
+                if ready[readers[t]]:
+                    changed.append(readers[t])
+        for j in range(after_rows[best], after_rows[best + 1]):
+            waiting[after[j]] -= 1
+            if waiting[after[j]] == 0:
+                ready[after[j]] = True
+                changed.append(after[j])

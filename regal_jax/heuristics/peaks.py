@@ -1,10 +1,13 @@
 """Placements under which every device's peak of memory is small, for ops in an order that is given."""
 
 import dataclasses
-from typing import Final
+import functools
+from types import ModuleType
+from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.compiling import usable
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
@@ -20,6 +23,16 @@ _WIDTHS: Final = (4, 12, 48)
 _LEAST_GAIN: Final = 1e-9
 _ORDERS: Final = (lpmf, post_order, dfs)
 _TRIES_AN_ORDER: Final = 80
+
+
+@functools.cache
+def _kernel() -> ModuleType | None:
+    """The compiled loops, where Numba is; without them NumPy does the same, bit for bit."""
+    if not usable():
+        return None
+    from regal_jax.heuristics import peaks_kernel
+
+    return peaks_kernel
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,6 +114,8 @@ class PeakBalance:
         self._by_group = np.argsort(self._group, kind="stable")
         self._bounds = np.searchsorted(self._group[self._by_group], np.arange(n + 1))
         self._graph = graph
+        self._kernel = _kernel()
+        self._layout = None if self._kernel is None else self._lay_out(self._kernel)
         self._all = _Part(
             np.arange(n), np.arange(graph.num_tensors), np.arange(len(self._tensor)), self._tensor
         )
@@ -108,7 +123,7 @@ class PeakBalance:
 
     def peaks(self, placement: np.ndarray) -> np.ndarray:
         """``[D]`` float64 bytes: what the exact replay of ``placement`` (``[N]``) in this order has."""
-        return self._held(placement[self.order]).bytes.max(axis=1, initial=0)
+        return self._highest(placement[self.order])
 
     def cut(self, coordinate: np.ndarray | None = None) -> np.ndarray:
         """Cuts the ops along a coordinate into one part a device, with peaks as equal as can be.
@@ -147,9 +162,16 @@ class PeakBalance:
           ``[N]`` int64, the one with the lowest peak.
         """
         place = placement[self.order].astype(np.int64)
+        if self._kernel is not None:
+            return self._kernel.refine(self._layout, place, tries, _WIDTHS, _LEAST_GAIN)[self._position]
+        return self._refine(place, tries)[self._position]
+
+    def _refine(self, place: np.ndarray, tries: int) -> np.ndarray:
+        """`refine` for those who have no Numba, by places in the order."""
         held = self._held(place)
-        scale = float(held.bytes.max(initial=0)) or 1.0
-        best, found, now = scale, place.copy(), _norm(held.bytes, scale)
+        best = float(held.bytes.max(initial=0))
+        scale = 1 / (best or 1.0)
+        found, now = place.copy(), _norm(held.bytes, scale)
         while tries > 0:
             moves, first = self._moves(place, held), 0
             for width in _WIDTHS:
@@ -168,7 +190,38 @@ class PeakBalance:
             peak = float(held.bytes.max())
             if peak < best:
                 best, found = peak, place.copy()
-        return found[self._position]
+        return found
+
+    def _lay_out(self, kernel: ModuleType) -> Any:
+        """What the kernel works on: arrays that may be written to, as it is compiled for these."""
+        graph = self._graph
+        made, read = np.diff(graph.output_offset)[self.order], np.diff(graph.inputs[0])[self.order]
+        each = np.arange(len(self.order))
+        op = np.concatenate([np.repeat(each, made), np.repeat(each, read)])
+        tensor = np.concatenate([
+            _ranges(graph.output_offset, self.order),
+            graph.inputs[1][_ranges(graph.inputs[0], self.order)],
+        ])  # fmt: skip
+        return kernel.Layout(
+            begin=self._begin,
+            size=self._size,
+            keep=self._keep.copy(),
+            rows=graph.consumer_offset.copy(),
+            readers=self._reader,
+            temp=self._temp,
+            allowed=np.ascontiguousarray(self._allowed),
+            group=self._group,
+            bounds=self._bounds,
+            members=self._by_group,
+            touched_rows=np.concatenate([[0], np.cumsum(made + read)]),
+            touched=tensor[np.argsort(op, kind="stable")],
+        )
+
+    def _highest(self, place: np.ndarray) -> np.ndarray:
+        """`peaks`, by places in the order."""
+        if self._kernel is not None:
+            return self._kernel.peaks(self._layout, place.astype(np.int64, copy=False))
+        return self._held(place).bytes.max(axis=1, initial=0)
 
     def _try(self, place: np.ndarray, held: _Held, scale: float, group: int, device: int) -> float:
         """The norm after a move. Only tensors that the group makes or reads are looked at again."""
@@ -270,7 +323,7 @@ class PeakBalance:
         while left < right:
             at = (left + right) // 2
             part[mine] = np.where(along[mine] < values[at], low, middle)
-            peaks = self._held(self._allow(part)).bytes.max(axis=1)
+            peaks = self._highest(self._allow(part))
             each = peaks[low] / (middle - low), peaks[middle] / (high - middle)
             if best is None or max(each) < best[0]:
                 best = max(each), at
@@ -306,11 +359,12 @@ def least_peak_balance(graph: ComputationGraph, cluster: Cluster, numbers: np.nd
 
 def _norm(held: np.ndarray, scale: float) -> float:
     # Squaring takes a tenth of the time of NumPy's powers, which would be most of the time of a try.
-    share = held / scale
+    share = held * scale
     share *= share * share
     for _ in range(_SQUARINGS):
         share *= share
-    return float(share.sum())
+    # One after the other, as loops sum.
+    return float(share.ravel().cumsum()[-1]) if share.size else 0.0
 
 
 def _sums(index: np.ndarray, size: np.ndarray, length: int) -> np.ndarray:

@@ -6,22 +6,16 @@ compilation cache, and the kernel itself is kept in Numba's.
 
 import ctypes
 import functools
-import importlib.util
-import os
 import warnings
 
 import jax
 import jax.numpy as jnp
 
+from regal_jax.compiling import installed
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Decisions, Problem
 
 __all__ = ["available", "simulate_on_host"]
-
-
-@functools.cache
-def _installed() -> bool:
-    return importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
 
 @functools.cache
@@ -32,7 +26,7 @@ def available(transfers: bool, memory: bool) -> bool:
       transfers: Are transfers events? Otherwise they are delays.
       memory: Compute peaks?
     """
-    if not _installed():
+    if not installed():
         return False
     try:
         _register(transfers, memory)
@@ -64,7 +58,7 @@ def simulate_on_host(
     Raises:
       ConfigError: Numba is not installed.
     """
-    if not _installed():
+    if not installed():
         raise ConfigError("implementation: 'host' needs Numba; pip install 'regal-jax[cpu]', or use 'xla'")
     from regal_jax.simulate.host_layout import OPERANDS
 

@@ -1,0 +1,72 @@
+"""Loops for the host: compiled where Numba is, the same without it."""
+
+import importlib
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from regal_jax import compiling
+from regal_jax.datasets import generate
+from regal_jax.graph import Cluster
+from regal_jax.heuristics import orders, peaks
+from regal_jax.heuristics.orders import lpmf_order
+from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
+
+_CACHES = (compiling.installed, compiling.usable, orders._lpmf_kernel, peaks._kernel)
+
+
+@pytest.fixture
+def nothing_known():
+    """What is installed is found out anew, and forgotten."""
+    for cache in _CACHES:
+        cache.cache_clear()
+    yield
+    for cache in _CACHES:
+        cache.cache_clear()
+
+
+def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
+    pytest.importorskip("numba")
+    graph, cluster, numbers = generate("layered", 60, 1), Cluster.uniform(3), np.arange(60)
+    assert compiling.usable()
+    compiled = least_peak_balance(graph, cluster, numbers), lpmf_order(graph)
+    for cache in _CACHES:
+        cache.cache_clear()
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
+    plain = least_peak_balance(graph, cluster, numbers), lpmf_order(graph)
+    assert (compiled[0]._kernel is None, plain[0]._kernel is None) == (False, True)
+    assert compiled[0].order.tolist() == plain[0].order.tolist()
+    assert compiled[1].tolist() == plain[1].tolist()
+
+
+def test_a_numba_that_refuses_is_told_of_once(monkeypatch, nothing_known):
+    monkeypatch.setattr(compiling, "installed", lambda: True)
+
+    def refuse(name):
+        raise ImportError("Numba needs NumPy 2.4 or less. Got NumPy 3.0.")
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    with pytest.warns(UserWarning, match=r"no compiled loops, .* needs NumPy 2.4 or less"):
+        assert not compiling.usable()
+    assert not compiling.usable()
+    assert PeakBalance(generate("layered", 9, 0), Cluster.uniform(2), np.arange(9))._kernel is None
+
+
+def test_no_folder_for_the_cache(monkeypatch):
+    asked = []
+
+    def njit(cache=False, **_):
+        asked.append(cache)
+
+        def decorate(function):
+            if cache:
+                raise RuntimeError("cannot cache function: no locator available")
+            return function
+
+        return decorate
+
+    monkeypatch.setitem(sys.modules, "numba", types.SimpleNamespace(njit=njit))
+    assert compiling.compiled(len) is len
+    assert asked == [True, False]
