@@ -7,7 +7,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["compiled", "installed", "usable"]
+import numpy as np
+
+__all__ = ["compiled", "installed", "run_loops", "usable"]
 
 
 @functools.cache
@@ -38,3 +40,19 @@ def compiled(function: Callable[..., Any]) -> Any:
         return njit(cache=True, error_model="numpy")(function)
     except RuntimeError:  # No folder to keep it in.
         return njit(error_model="numpy")(function)
+
+
+_kept = functools.cache(compiled)
+
+
+def run_loops(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``function`` returns: in compiled loops over arrays, or in Python's over lists, fastest there.
+
+    Args:
+      function: Indexes its arguments, and may write to them.
+      *arguments: Numbers, and arrays that stay as they are.
+    """
+    if usable():
+        # Copies are all of one kind, whoever made the arrays: the function is compiled once.
+        return _kept(function)(*(x.copy() if isinstance(x, np.ndarray) else x for x in arguments))
+    return function(*(x.tolist() if isinstance(x, np.ndarray) else x for x in arguments))

@@ -10,11 +10,12 @@ import pytest
 from regal_jax import compiling
 from regal_jax.datasets import generate
 from regal_jax.graph import Cluster
-from regal_jax.heuristics import orders, peaks
+from regal_jax.heuristics import peaks
+from regal_jax.heuristics.earliest_finish import earliest_finish
 from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 
-_CACHES = (compiling.installed, compiling.usable, orders._lpmf_kernel, peaks._kernel)
+_CACHES = (compiling.installed, compiling.usable, peaks._kernel)
 
 
 @pytest.fixture
@@ -29,16 +30,21 @@ def nothing_known():
 
 def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     pytest.importorskip("numba")
-    graph, cluster, numbers = generate("layered", 60, 1), Cluster.uniform(3), np.arange(60)
+    graph, cluster = generate("layered", 60, 1), Cluster.uniform(3)
     assert compiling.usable()
+    numbers = np.argsort(graph.topological_order)
     compiled = least_peak_balance(graph, cluster, numbers), lpmf_order(graph)
+    schedule = earliest_finish(graph, cluster, numbers)
     for cache in _CACHES:
         cache.cache_clear()
     monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
     plain = least_peak_balance(graph, cluster, numbers), lpmf_order(graph)
-    assert (compiled[0]._kernel is None, plain[0]._kernel is None) == (False, True)
-    assert compiled[0].order.tolist() == plain[0].order.tolist()
+    (ours, placement), (theirs, same) = compiled[0], plain[0]
+    assert (ours._kernel is None, theirs._kernel is None) == (False, True)
+    assert (ours.order.tolist(), placement.tolist()) == (theirs.order.tolist(), same.tolist())
     assert compiled[1].tolist() == plain[1].tolist()
+    for one, same in zip(schedule, earliest_finish(graph, cluster, numbers), strict=True):
+        assert one.tolist() == same.tolist()
 
 
 def test_a_numba_that_refuses_is_told_of_once(monkeypatch, nothing_known):

@@ -148,6 +148,14 @@ def test_quantiles_are_scipy_s():
         np.testing.assert_allclose(right, np.append(exact[1:], 1.0), atol=3e-5)
 
 
+def test_what_is_narrower_than_a_key_is_a_point():
+    table = np.asarray(quantile_table([0.3e12, 5e11, 1], [0.7e12, 5e11, 1]))
+    assert (table[:2] & 0xFFFF).any() == 0
+    assert np.unique(table[0] >> 16).tolist() == [int(0.3 * 65536)]
+    assert np.unique(table[1] >> 16).tolist() == [32768]
+    np.testing.assert_array_equal(table[2] >> 16, np.arange(256) * 256)
+
+
 def uniform_genes(proposal: Proposal, seed: int = 7):
     keys = jax.random.split(jax.random.key(seed), 3)
     shapes = proposal.shapes
@@ -233,6 +241,33 @@ def test_transfers_take_the_distributions_of_their_tensors_and_devices(rows):
     np.testing.assert_array_equal(sent[2], bits["transfer_priority"][2])
     for name in ("affinity", "priority"):
         np.testing.assert_array_equal(genes[name], bits[name])
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize("scale", [None, 1.0, 0.125])
+def test_draws_are_scaled_and_moved(share, scale):
+    """Priorities and transfers, and only those that are drawn."""
+    table, index = quantile_table([1, 5], [1, 5]), jnp.array([[0, 1, 0], [1, 0, 1], [0, 0, 1]], jnp.uint8)
+    sent = jnp.array([[0], [1]], jnp.uint8)
+    offset, late = jnp.array([0, 70_000, -70_000]), jnp.array([[-100], [200]])
+    plain = Proposal(table, index, 2, share, sent)
+    moved = Proposal(
+        table, index, 2, share, sent, 1, None if scale is None else jnp.float32(scale), offset, late
+    )
+    assert moved.shapes == plain.shapes
+    bits = {
+        name: jax.random.bits(jax.random.key(i), (4096, *shape.shape), jnp.uint16)
+        for i, (name, shape) in enumerate(moved.shapes.items())
+    }
+    before, after = (
+        jax.tree.map(np.asarray, jax.vmap(lambda u, p=p: quantiles(p, u))(bits)) for p in (plain, moved)
+    )
+    guided = np.full(4096, True) if share == 1 else np.asarray(bits["which"])[:, 0] < 32768
+    np.testing.assert_array_equal(after["affinity"], before["affinity"])
+    for name, by in (("priority", offset), ("transfer_priority", late)):
+        np.testing.assert_array_equal(after[name][~guided], before[name][~guided])
+        scaled = np.floor(before[name][guided] * (scale or 1.0)).astype(int) + np.asarray(by)
+        np.testing.assert_array_equal(after[name][guided], np.clip(scaled, 0, 65535))
 
 
 @pytest.mark.parametrize("share", [0.3, 1.0])

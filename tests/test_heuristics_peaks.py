@@ -133,11 +133,13 @@ def test_balanced_order_is_the_least_of_several(
 ) -> None:
     graph, cluster = instance
     numbers = np.random.default_rng(seed).permutation(graph.num_ops)
-    order = least_peak_balance(graph, cluster, numbers).order
+    order = least_peak_balance(graph, cluster, numbers)[0].order
     # The same graph under the other numbers has the same order.
-    same = least_peak_balance(renumbered(graph, numbers), cluster, np.arange(graph.num_ops)).order
+    same = least_peak_balance(renumbered(graph, numbers), cluster, np.arange(graph.num_ops))[0].order
     assert numbers[order].tolist() == same.tolist()
-    best = _least(graph, cluster, least_peak_balance(graph, cluster, np.arange(graph.num_ops)).order)
+    least, placement = least_peak_balance(graph, cluster, np.arange(graph.num_ops))
+    best = _least(graph, cluster, least.order)
+    assert float(least.peaks(placement).max()) == best
     for other in (lpmf_order, xla_post_order, dfs_order):
         assert best <= _least(graph, cluster, other(graph))
 
@@ -174,6 +176,24 @@ def test_numbers_of_ops_decide_nothing(instance: tuple[ComputationGraph, Cluster
     first, second = PeakBalance(graph, cluster, order), PeakBalance(other, cluster, place[order])
     for a, b in zip(_steps(first, along), _steps(second, moved), strict=True):
         assert a.tolist() == b[place].tolist()
+
+
+@given(instance=instances(max_ops=12))
+def test_stripes_are_the_lowest_of_many(instance: tuple[ComputationGraph, Cluster]) -> None:
+    graph, cluster = instance
+    n, d = graph.num_ops, cluster.num_devices
+    balance = PeakBalance(graph, cluster, lpmf_order(graph))
+    allowed = allowed_matrix(graph, cluster)
+    found = balance.striped(tries=20)
+    assert allowed[np.arange(n), found].all()
+    assert (found == found[graph.colocation_leader]).all()
+    most = balance.peaks(found).max()
+    for rounds in (1, 2, 4):
+        dealt = np.empty(n, int)
+        dealt[balance.order] = np.arange(n) * rounds * d // n % d
+        free = graph.colocation_leader == np.arange(n)
+        if (rounds == 1 or rounds * d <= n) and free.all() and allowed[np.arange(n), dealt].all():
+            assert most <= balance.peaks(balance.refine(dealt, 20)).max()
 
 
 def _steps(balance: PeakBalance, along: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

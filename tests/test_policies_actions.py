@@ -324,6 +324,45 @@ def test_transfers_are_as_urgent_as_the_most_urgent_reader(fields, there):
     assert min(seen.count(True), seen.count(False)) > 2
 
 
+@pytest.mark.parametrize("transfers", ["reader", "reader-there", "midway"])
+@pytest.mark.parametrize("reach", [0, 4])
+def test_ops_keep_their_places_but_for_moves_and_transfers_follow(transfers, reach):
+    """Variances of 0: what is drawn is known."""
+    n, ops = 12, 11
+    bins = tuple((np.arange(9) / 8 * 0.9 + 0.05).tolist())  # 0.5 in the middle.
+    config = PolicyConfig(
+        first=bins, second=(0.1, 0.0), uniform=False, guided_share=1, transfers=transfers, reach=reach,
+        order_gain=1.0 if reach else 0.0,
+    )  # fmt: skip
+    graph = random_graph(np.random.default_rng(3), ops, 2)
+    problem = make_problem([graph], Cluster.uniform(2), BUCKET)
+    rng = np.random.default_rng(1)
+    action = rng.integers(0, 18, (1, n, 3)).astype(np.uint8)
+    means = rng.integers(0, 9, n)
+    action[0, :, 2] = means * 2 + 1
+    features = make_features([graph], Cluster.uniform(2), BUCKET, config.feature_config)
+    place = policies.order_place(config, features) if reach else None
+    one = jax.tree.map(lambda x: x[0], to_proposal(config, action_table(config), action, problem, place))
+    uniform = {name: rng.integers(0, 65536, leaf.shape, dtype=np.uint16) for name, leaf in one.shapes.items()}
+    drawn = {name: np.asarray(leaf, float) / 65536 for name, leaf in quantiles(one, uniform).items()}
+    expected = np.array(bins)[means]
+    if reach:
+        assert place is not None
+        expected = np.asarray(place)[0] + (expected - 0.5) * 2 * reach / ops
+    expected = np.clip(expected[:ops], 0, 1)
+    np.testing.assert_allclose(drawn["priority"][:ops], expected, atol=1e-4)
+    alphas, betas = action_parameters(config)
+    affinity = np.round(alphas / (alphas + betas), 9)[action[0, :, :2]]
+    for t in set(graph.edge_tensor.tolist()):
+        readers = graph.edge_op[graph.edge_tensor == t]
+        for k in range(2):
+            there = readers[affinity[readers, k] == affinity[readers].max(axis=1)]
+            due = expected[there if transfers == "reader-there" and len(there) else readers].max()
+            if transfers == "midway":
+                due = (due + expected[graph.tensor_op[t]]) / 2
+            assert drawn["transfer_priority"][t, k] == pytest.approx(due, abs=2e-4)
+
+
 def test_transfers_are_left_uniform_where_nothing_is_to_be_drawn_or_said():
     graph, action = random_graph(np.random.default_rng(0), 9, 2), np.zeros((1, 12, 3), np.uint8)
     for transfer, transfers in (("blocking", "uniform"), ("free", "reader")):
@@ -369,3 +408,7 @@ def test_proposals_that_do_not_fit_are_refused():
         to_proposal(config, table, action[:, :, :2], problem)
     with pytest.raises(ConfigError, match="the table has 3 rows for 16 actions"):
         to_proposal(config, table[:3], action, problem)
+    moving = dataclasses.replace(config, reach=4, order_gain=1.0)
+    for other, place in ((config, jnp.zeros((1, 12))), (moving, None), (moving, jnp.zeros((1, 11)))):
+        with pytest.raises(ConfigError, match="give the place of every op, from order_place, if"):
+            to_proposal(other, table, action, problem, place)

@@ -13,6 +13,7 @@ from strategies import instances, random_graph
 
 from regal_jax.errors import ClusterError, ConfigError, GraphError
 from regal_jax.graph import Cluster, GraphBuilder
+from regal_jax.heuristics.earliest_finish import earliest_finish
 from regal_jax.heuristics.peaks import PeakBalance
 from regal_jax.heuristics.placements import single_device_placement
 from regal_jax.policies import Balance, Cut, FeatureConfig, FeatureSet, PolicyConfig, make_features
@@ -143,7 +144,7 @@ def test_numbers_decide_the_memory_order_of_twins_only(instance, seed):
     np.testing.assert_array_equal(after[place], before)
 
 
-PEAKS = tuple(cut for cut in Cut if not cut.spectral)
+PEAKS = tuple(cut for cut in Cut if cut.needs is FeatureSet.ORDERED)
 
 
 @given(instances(), seeds)
@@ -152,11 +153,13 @@ def test_places_by_peaks_are_of_the_balanced_order(instance, seed):
     config = FeatureConfig(cluster.num_devices, "ordered", cuts=PEAKS)
     nodes = make_features([graph], cluster, Bucket.exact(graph), config).nodes[0]
     names, d = config.node_names, cluster.num_devices
-    assert names[-3:] == tuple(cut.place for cut in PEAKS)
+    assert names[-4:] == tuple(cut.place for cut in PEAKS)
     order = np.argsort(-nodes[:, names.index("memory order")], kind="stable")
     balance = PeakBalance(graph, cluster, order)
-    one = balance.refine(single_device_placement(graph, cluster))
+    one = balance.refine(single_device_placement(graph, cluster), 80)
     np.testing.assert_allclose(nodes[:, names.index("peaks-one place")], (one + 0.5) / d)
+    stripes = balance.striped(48)
+    np.testing.assert_allclose(nodes[:, names.index("peaks-stripes place")], (stripes + 0.5) / d)
     for cut, along in (
         (Cut.PEAKS_ORDER, np.argsort(order)),
         (Cut.PEAKS_ALONG, nodes[:, names.index("along 0 share")]),
@@ -169,10 +172,29 @@ def test_places_by_peaks_are_of_the_balanced_order(instance, seed):
     padded = make_features([graph], cluster, BUCKET, config).nodes[0]
     np.testing.assert_array_equal(padded[: graph.num_ops], nodes)
     plain = features_of(graph, cluster, "ordered").nodes[0]
-    np.testing.assert_array_equal(nodes[:, :-3], plain)
+    np.testing.assert_array_equal(nodes[:, :-4], plain)
     other, same = scaled(graph, cluster, 1.0, 3)
     again = make_features([other], same, Bucket.exact(other), config).nodes[0]
-    np.testing.assert_array_equal(again[:, -3:], nodes[:, -3:])
+    np.testing.assert_array_equal(again[:, -4:], nodes[:, -4:])
+
+
+@given(instances(), seeds)
+def test_the_schedule_is_a_list_schedule_whatever_the_units_and_the_padding(instance, seed):
+    graph, cluster = instance
+    config = FeatureConfig(cluster.num_devices, "scheduled", cuts=(Cut.SCHEDULE,))
+    assert config.node_names[-2:] == ("schedule order", "schedule place")
+    x = make_features([graph], cluster, BUCKET, config)
+    n = graph.num_ops
+    schedule = earliest_finish(graph, cluster, np.argsort(x.order[0, :n]))
+    order, place = x.nodes[0, :n, -2:].T
+    assert np.argsort(-order).tolist() == schedule.order.tolist()
+    np.testing.assert_allclose(order[schedule.order], 1 - (np.arange(n) + 0.5) / n, rtol=1e-6)
+    np.testing.assert_allclose(place, (schedule.placement + 0.5) / cluster.num_devices)
+    plain = features_of(graph, cluster, bucket=BUCKET).nodes[0]
+    np.testing.assert_array_equal(x.nodes[0, :, :-2], plain)
+    other, same = scaled(graph, cluster, 4.0, 3)
+    again = make_features([other], same, BUCKET, config).nodes[0]
+    np.testing.assert_array_equal(again[:, -2:], x.nodes[0, :, -2:])
 
 
 def test_balance_changes_shares_and_cuts_across_only():
@@ -318,8 +340,12 @@ def test_own_features_know_no_edge(instance):
 
 
 def test_the_sets_grow():
-    names = [set(FeatureConfig(3, features).node_names) for features in FeatureSet]
-    assert all(less < more for less, more in itertools.pairwise(names))
+    names = {features: set(FeatureConfig(3, features).node_names) for features in FeatureSet}
+    *grown, ordered, scheduled = names.values()
+    for last in (ordered, scheduled):
+        assert all(less < more for less, more in itertools.pairwise([*grown, last]))
+    for features, other in itertools.product(FeatureSet, repeat=2):
+        assert not features.tells(other) or names[features] >= names[other]
 
 
 # Extremes and refusals ------------------------------------------------------------------------------

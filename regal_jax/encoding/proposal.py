@@ -22,8 +22,10 @@ __all__ = ["Proposal", "quantile_table", "quantiles", "uniform_proposal"]
 
 _INTERVALS: Final = 256
 """So that the table of 16 distributions fits in the first cache of a core: lookups are the cost of a draw."""
+_TOP: Final = 65535
 _FINE: Final = 65536 // _INTERVALS
 """16 bits say the interval and one of so many places in it."""
+_NARROW: Final = 1e10
 _COIN: Final = "which"
 """Last by name, so that the streams of the genes are the same with and without it."""
 
@@ -45,6 +47,11 @@ class Proposal:
         leaves transfers uniform. Our addition.
       placements: ``P``, alternatives for the affinities: an individual draws all of its own from one of them,
         each as often as the others (static). Our addition, 1 is the papers'.
+      scale: ``[B]`` float32 in (0, 1], what draws of priorities and of ``transfer_index`` are multiplied by;
+        ``None`` for 1. Our addition, like the rest.
+      offset: ``[B, N]`` int32, what is then added to the draw of each priority, in units of 2**-16; ``None``
+        for nothing.
+      transfer_offset: Likewise for the draws of ``transfer_index``, in its shape.
     """
 
     table: jax.Array
@@ -53,6 +60,9 @@ class Proposal:
     share: float = dataclasses.field(default=1.0, metadata={"static": True})
     transfer_index: jax.Array | None = None
     placements: int = dataclasses.field(default=1, metadata={"static": True})
+    scale: jax.Array | None = None
+    offset: jax.Array | None = None
+    transfer_offset: jax.Array | None = None
 
     @property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -86,11 +96,16 @@ def quantile_table(alphas: Sequence[float] | np.ndarray, betas: Sequence[float] 
         raise ConfigError(f"quantile_table: alphas {a.shape} and betas {b.shape} must be lists of one length")
     if not (np.isfinite(a) & np.isfinite(b) & (a > 0) & (b > 0)).all():
         raise ConfigError("quantile_table: every alpha and beta must be positive and finite")
+    # What is narrower than a key can tell is a point, of which the incomplete beta function knows nothing.
+    point = a + b > _NARROW
+    at = np.floor(a / (a + b) * 65536).astype(np.uint32)
+    a, b = np.where(point, 1, a), np.where(point, 1, b)
     u = jnp.arange(_INTERVALS + 1, dtype=jnp.float32)[None] / _INTERVALS
     ends = _inverse(jnp.asarray(a, jnp.float32)[:, None], jnp.asarray(b, jnp.float32)[:, None], u)
     ends = np.floor(np.asarray(ends, dtype=np.float64) * 65536).astype(np.uint32)
     # Bisection is not exact to the last bit, the identity is.
     ends[(a == 1) & (b == 1)] = np.arange(_INTERVALS + 1) * _FINE
+    ends[point] = at[point, None]
     left = np.minimum(ends[:, :-1], 65535)
     return jnp.asarray(left << 16 | np.minimum(ends[:, 1:] - left, 65535))
 
@@ -134,7 +149,7 @@ def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
     guided = round(proposal.share * 65536)
     # Nothing to decide if all are drawn so: a comparison that is always true is not folded away.
     kept = uniform[_COIN][0] >= guided if proposal.share < 1 else None
-    placement, sending = proposal.index[:, :-1], proposal.transfer_index
+    placement, sending, late = proposal.index[:, :-1], proposal.transfer_index, proposal.transfer_offset
     if proposal.placements > 1:
         # Of the uniform individuals any number will do; a gather clips it.
         which = uniform[_COIN][0].astype(jnp.uint32) * proposal.placements // guided
@@ -146,20 +161,27 @@ def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
         placement = chosen(placement)
         if sending is not None and sending.shape[-1] > 1:
             sending = chosen(sending)
+            late = None if late is None else chosen(late)
 
-    def draw(bits: jax.Array, index: jax.Array) -> jax.Array:
+    def draw(bits: jax.Array, index: jax.Array, offset: jax.Array | None = None) -> jax.Array:
         wide = bits.astype(jnp.uint32)
         entry = proposal.table[index, wide // _FINE]
         # Rounding down keeps the sum under 2**16, and exact for beta(1, 1).
         step = (entry & 0xFFFF) * (wide % _FINE) // _FINE
-        drawn = ((entry >> 16) + step).astype(jnp.uint16)
+        drawn = (entry >> 16) + step
+        if offset is not None:
+            if proposal.scale is not None:
+                drawn = jnp.floor(drawn.astype(jnp.float32) * proposal.scale)
+            drawn = jnp.clip(drawn.astype(jnp.int32) + offset, 0, _TOP)
+        drawn = drawn.astype(jnp.uint16)
         return drawn if kept is None else jnp.where(kept, bits, drawn)
 
     sent = uniform["transfer_priority"]
     if sending is not None:
-        sent = draw(sent, jnp.broadcast_to(sending, sent.shape))
+        late = None if late is None else jnp.broadcast_to(late, sent.shape)
+        sent = draw(sent, jnp.broadcast_to(sending, sent.shape), late)
     return {
         "affinity": draw(uniform["affinity"], placement),
-        "priority": draw(uniform["priority"], proposal.index[:, -1]),
+        "priority": draw(uniform["priority"], proposal.index[:, -1], proposal.offset),
         "transfer_priority": sent,
     }

@@ -3,7 +3,6 @@
 Each function takes a graph, or its links, and returns ``[N]`` op indices in an order that keeps every edge.
 """
 
-import functools
 import heapq
 import itertools
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from regal_jax.compiling import compiled, usable
+from regal_jax.compiling import run_loops
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Links
 
@@ -93,15 +92,7 @@ def lpmf(links: Links) -> np.ndarray:
         [len(row) for row in links.before],
         *_flat(links.after),
     )
-    kernel = _lpmf_kernel()
-    if kernel is None:
-        return np.array(_lpmf(*lists), dtype=np.int64)
-    return np.array(kernel(*(np.array(each, dtype=np.int64) for each in lists)), dtype=np.int64)
-
-
-@functools.cache
-def _lpmf_kernel() -> Any:
-    return compiled(_lpmf) if usable() else None
+    return np.array(run_loops(_lpmf, *(np.array(each, dtype=np.int64) for each in lists)), dtype=np.int64)
 
 
 def _flat(rows: list[list[int]]) -> tuple[list[int], list[int]]:

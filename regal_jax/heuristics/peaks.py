@@ -21,8 +21,8 @@ to see that one of several equal ones is gone."""
 _WIDTHS: Final = (4, 12, 48)
 """Moves to try in a step: further ones only if none of those before is any good."""
 _LEAST_GAIN: Final = 1e-9
+_ROUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 _ORDERS: Final = (lpmf, post_order, dfs)
-_TRIES_AN_ORDER: Final = 80
 
 
 @functools.cache
@@ -165,6 +165,31 @@ class PeakBalance:
         if self._kernel is not None:
             return self._kernel.refine(self._layout, place, tries, _WIDTHS, _LEAST_GAIN)[self._position]
         return self._refine(place, tries)[self._position]
+
+    def striped(self, tries: int = 80) -> np.ndarray:
+        """The lowest of many: the order in 1, 2, 4 to 128 rounds of stripes, one a device, each refined.
+
+        A start decides where `refine` ends, and nobody knows which is good for a graph.
+
+        Args:
+          tries: Every start has so many, the two best ones twice as many again.
+
+        Returns:
+          ``[N]`` int64 placement.
+        """
+        n, d = len(self.order), self._devices
+        found: list[tuple[float, np.ndarray]] = []
+        for rounds in _ROUNDS:
+            if rounds > 1 and rounds * d > n:
+                break
+            stripes = np.arange(n) * rounds * d // n % d
+            found.append(self._with_peak(self._allow(stripes[self._group])[self._position], tries))
+        found.sort(key=lambda pair: pair[0])
+        return min((self._with_peak(start, 2 * tries) for _, start in found[:2]), key=lambda pair: pair[0])[1]
+
+    def _with_peak(self, placement: np.ndarray, tries: int) -> tuple[float, np.ndarray]:
+        placement = self.refine(placement, tries)
+        return float(self.peaks(placement).max()), placement
 
     def _refine(self, place: np.ndarray, tries: int) -> np.ndarray:
         """`refine` for those who have no Numba, by places in the order."""
@@ -338,7 +363,9 @@ class PeakBalance:
         return np.where(may, part, self._allowed.argmax(axis=1))
 
 
-def least_peak_balance(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray) -> PeakBalance:
+def least_peak_balance(
+    graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray, tries: int = 80
+) -> tuple[PeakBalance, np.ndarray]:
     """The `PeakBalance` of that one of a few orders which needs least memory on several devices.
 
     LPMF, depth-first post-order, and depth first: each is the best for many graphs.
@@ -348,13 +375,15 @@ def least_peak_balance(graph: ComputationGraph, cluster: Cluster, numbers: np.nd
       cluster: The cluster.
       numbers: ``[N]``, each from 0 to ``N - 1`` once, by which an order decides between equals, and in which
         it goes through the inputs of an op.
+      tries: Of `PeakBalance.refine`, from a cut of each order.
 
     Returns:
-      The first of equals.
+      The first of equals, and the refined cut of its order, ``[N]``.
     """
     links, ops = Links.of(graph, numbers), np.argsort(numbers)
     balances = [PeakBalance(graph, cluster, ops[make(links)]) for make in _ORDERS]
-    return min(balances, key=lambda b: float(b.peaks(b.refine(b.cut(), _TRIES_AN_ORDER)).max()))
+    placements = [balance.refine(balance.cut(), tries) for balance in balances]
+    return min(zip(balances, placements, strict=True), key=lambda pair: float(pair[0].peaks(pair[1]).max()))
 
 
 def _norm(held: np.ndarray, scale: float) -> float:

@@ -130,23 +130,26 @@ def peak_balance(
 ) -> Plan:
     """An order of little memory, placed so that all devices have alike peaks in it (`PeakBalance`).
 
-    Where memory matters in the best of a few orders and in the graph's own, from a cut of the order, a graph
-    partition and a single device, each improved by single moves. Elsewhere LPMF's order, cut.
+    Where memory matters in the best of a few orders and in the graph's own, from a cut of the order, stripes
+    of it, a graph partition and a single device, each improved by single moves. Elsewhere LPMF's order, cut.
     """
     matters = cluster.num_devices > 1 and _memory_matters(graph, cluster, Objective(objective))
 
     def drafts() -> Iterable[_Draft]:
         starts: dict[str, np.ndarray] = {}
         if matters:
-            least = least_peak_balance(graph, cluster, np.arange(graph.num_ops))
+            least, _ = least_peak_balance(graph, cluster, np.arange(graph.num_ops))
             balances = {"least memory": least, "given": PeakBalance(graph, cluster, given_order(graph))}
             starts["partition"] = partition_placement(graph, cluster, by_bytes=True, seed=seed)
             starts["single device"] = single_device_placement(graph, cluster)
         else:
             balances = {"lpmf": PeakBalance(graph, cluster, lpmf_order(graph))}
         for name, balance in balances.items():
-            for where, start in {"cut of the order": balance.cut(), **starts}.items():
-                placement = balance.refine(start) if matters else start
+            placements = {"cut of the order": balance.cut(), **starts}
+            if matters:
+                placements = {where: balance.refine(start) for where, start in placements.items()}
+                placements["stripes"] = balance.striped()
+            for where, placement in placements.items():
                 late = insert_transfers(graph, cluster, placement, balance.order)
                 yield placement, late, {"placement": where, "order": name, "transfers": "late"}
 

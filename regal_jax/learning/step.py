@@ -23,6 +23,7 @@ from regal_jax.policies import (
     entropy,
     load_policy,
     log_prob,
+    order_place,
     sample_action,
     to_proposal,
 )
@@ -181,8 +182,13 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
     # Every action of a graph meets the same random numbers: what differs is its own doing.
     searches = jnp.tile(keys_of(search, pool.identity), samples)
     problem = rows(pool.problem, jnp.tile(jnp.arange(batch, dtype=jnp.int32), samples))
+    place = order_place(config.policy, pool.features) if config.policy.reach else None
     proposal = to_proposal(
-        config.policy, table, actions.reshape(samples * batch, *actions.shape[2:]), problem
+        config.policy,
+        table,
+        actions.reshape(samples * batch, *actions.shape[2:]),
+        problem,
+        None if place is None else jnp.tile(place, (samples, 1)),
     )
     found = solve_traced(
         problem,

@@ -11,7 +11,7 @@ from flax import nnx
 
 from regal_jax.learning.pool import Pool, rows
 from regal_jax.learning.step import Learner
-from regal_jax.policies import entropy, sample_action, to_proposal
+from regal_jax.policies import entropy, order_place, sample_action, to_proposal
 from regal_jax.solve import keys_of, solve_traced
 
 __all__ = ["Validation", "validate"]
@@ -77,12 +77,13 @@ def _search(
     act, search = jax.random.split(key)
     logits = nnx.merge(learner.graphdefs[0], weights)(pool.features)
     action = sample_action(logits, keys_of(act, pool.identity))
+    place = order_place(config.policy, pool.features) if config.policy.reach else None
     found = solve_traced(
         pool.problem,
         keys_of(search, pool.identity),
         config.task.evaluations,
         objective=config.task.objective,
-        proposal=to_proposal(config.policy, table, action, pool.problem),
+        proposal=to_proposal(config.policy, table, action, pool.problem, place),
         config=config.search,
         implementation=learner.implementation,
     )

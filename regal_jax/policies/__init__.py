@@ -9,20 +9,19 @@ from regal_jax.policies.actions import (
     sample_action,
     to_proposal,
 )
-from regal_jax.policies.config import (
+from regal_jax.policies.choices import (
     Balance,
     Cut,
-    FeatureConfig,
     FeatureSet,
     Network,
     Order,
     Parametrisation,
-    PolicyConfig,
     Transfers,
 )
+from regal_jax.policies.config import FeatureConfig, PolicyConfig
 from regal_jax.policies.distributions import action_parameters, action_table
 from regal_jax.policies.features import GraphFeatures, make_features
-from regal_jax.policies.networks import Logits, Policy, Value
+from regal_jax.policies.networks import Logits, Policy, Value, order_place
 from regal_jax.policies.shipped import default_policy
 from regal_jax.policies.weights import load_policy, read_metadata, save_policy
 
@@ -49,6 +48,7 @@ __all__ = [
     "log_prob",
     "make_features",
     "most_likely",
+    "order_place",
     "placement_entropy",
     "read_metadata",
     "sample_action",

@@ -10,8 +10,9 @@ from jax import lax
 
 from regal_jax.encoding import Proposal, gene_shapes
 from regal_jax.errors import ConfigError
-from regal_jax.policies.config import PolicyConfig, Transfers
-from regal_jax.policies.distributions import action_parameters
+from regal_jax.policies.choices import Transfers
+from regal_jax.policies.config import MAX_ACTIONS, PolicyConfig
+from regal_jax.policies.distributions import action_means
 from regal_jax.policies.networks import Logits
 from regal_jax.problem import Problem
 from regal_jax.search.draws import seeds_of, words
@@ -111,7 +112,13 @@ def placement_entropy(action: np.ndarray) -> float:
     return float(-(share * np.log(share)).sum()) + 0.0
 
 
-def to_proposal(config: PolicyConfig, table: jax.Array, action: Action, problem: Problem) -> Proposal:
+def to_proposal(
+    config: PolicyConfig,
+    table: jax.Array,
+    action: Action,
+    problem: Problem,
+    place: jax.Array | None = None,
+) -> Proposal:
     """The proposal that an action stands for.
 
     Args:
@@ -119,9 +126,10 @@ def to_proposal(config: PolicyConfig, table: jax.Array, action: Action, problem:
       table: ``[K, Q]``, from `action_table`.
       action: ``[B, N, P D + 1]``.
       problem: The graphs, padded as the features were.
+      place: ``[B, N]``, from `order_place`, for a policy with a `PolicyConfig.reach`, and only then.
 
     Raises:
-      ConfigError: Action, table and problem do not go together.
+      ConfigError: Action, table, place and problem do not go together.
     """
     shapes = gene_shapes(problem)
     need = (
@@ -139,44 +147,71 @@ def to_proposal(config: PolicyConfig, table: jax.Array, action: Action, problem:
             f"to_proposal: the table has {table.shape[0]} rows for {config.num_actions} actions; "
             "make it with action_table(config)"
         )
+    if (None if place is None else place.shape) != (need[:2] if config.reach else None):
+        raise ConfigError(
+            "to_proposal: give the place of every op, from order_place, if the policy has a reach; else none"
+        )
     table = jnp.broadcast_to(table[None], (need[0], *table.shape))
     transfers = shapes["transfer_priority"].shape[0]
-    urgent = None
+    scale = offset = sent = late = None
+    if place is not None:
+        # From keys to places: the draws of 0 and 1 are twice the reach apart.
+        scale = jnp.minimum(2 * config.reach / problem.num_ops.astype(jnp.float32), 1)
+        offset = jnp.floor(place * 65536).astype(jnp.int32) - _scaled(jnp.int32(32768), scale[:, None])
     if transfers and config.transfers is not Transfers.UNIFORM:
-        urgent = _most_urgent(config, action, problem)
-    return Proposal(table, action, transfers, config.guided_share, urgent, config.placements)
+        sent, late = _sent(config, action, problem, scale, offset)
+    return Proposal(
+        table, action, transfers, config.guided_share, sent, config.placements, scale, offset, late
+    )
 
 
-def _most_urgent(config: PolicyConfig, action: jax.Array, problem: Problem) -> jax.Array:
-    """``[B, T, P D]`` or ``[B, T, 1]``: of the readers of each tensor the priority's action of greatest mean.
+def _scaled(units: jax.Array, scale: jax.Array | None) -> jax.Array:
+    return units if scale is None else jnp.floor(units.astype(jnp.float32) * scale).astype(jnp.int32)
 
-    Of all of them, or of those that a placement is likeliest to have on a device.
+
+def _sent(
+    config: PolicyConfig,
+    action: jax.Array,
+    problem: Problem,
+    scale: jax.Array | None,
+    offset: jax.Array | None,
+) -> tuple[jax.Array, jax.Array | None]:
+    """``[B, T, P D]`` or ``[B, T, 1]``: what transfers are drawn from, and offsets, by `Transfers`.
+
+    A distribution is known by its mean, in units of 2**-16, with the number of its action below it: who is
+    most urgent is the greatest of these numbers.
     """
-    alphas, betas = action_parameters(config)
-    means = alphas / (alphas + betas)
-    order = np.argsort(means, kind="stable")
-    rank = np.argsort(order).astype(np.int32)
-    priority = action[:, :, -1]
-    own = jnp.take_along_axis(priority, problem.tensor_op, axis=1, mode="clip")[..., None]
-    urgency = jnp.asarray(rank)[priority][..., None]
+    wide = None if scale is None else scale[:, None]
+    choice = action[:, :, -1].astype(jnp.int32)
+    mean = _scaled(action_means(config)[choice], wide)
+    if offset is not None:
+        mean = jnp.clip(mean + offset, 0, 65535)
+    urgency = mean * MAX_ACTIONS + choice
+    own = jnp.take_along_axis(urgency, problem.tensor_op, axis=1, mode="clip")[..., None]
+    each = urgency[..., None]
     if config.transfers is Transfers.READER_THERE:
-        urgency = jnp.where(_likeliest(config, action, means), urgency, -1)
-    read = jnp.take_along_axis(urgency, problem.successor[..., None], axis=1, mode="clip")
+        each = jnp.where(_likeliest(config, action), each, -1)
+    read = jnp.take_along_axis(each, problem.successor[..., None], axis=1, mode="clip")
     none = jnp.full((*own.shape[:2], read.shape[-1]), -1, jnp.int32)
     most = jax.vmap(lambda start, via, row: start.at[via].max(row, mode="drop"))(none, problem.via, read)
     if config.transfers is Transfers.READER_THERE:
         # Where no reader is likely to be, whoever is most urgent.
-        each = most.reshape(*own.shape[:2], config.placements, -1)
-        most = jnp.where(each < 0, each.max(axis=-1, keepdims=True), each).reshape(most.shape)
+        there = most.reshape(*own.shape[:2], config.placements, -1)
+        most = jnp.where(there < 0, there.max(axis=-1, keepdims=True), there).reshape(most.shape)
     # What no op reads is never sent, and padding has no reader: whatever its producer has will do.
-    return jnp.where(most < 0, own, jnp.asarray(order.astype(np.uint8))[most])
+    most = jnp.where(most < 0, own, most)
+    index, mean = most % MAX_ACTIONS, most // MAX_ACTIONS
+    if config.transfers is Transfers.MIDWAY:
+        mean = (mean + own // MAX_ACTIONS) // 2
+    elif offset is None:
+        return index.astype(jnp.uint8), None
+    around = _scaled(action_means(config)[index], None if wide is None else wide[..., None])
+    return index.astype(jnp.uint8), mean - around
 
 
-def _likeliest(config: PolicyConfig, action: jax.Array, means: np.ndarray) -> jax.Array:
+def _likeliest(config: PolicyConfig, action: jax.Array) -> jax.Array:
     """``[B, N, P D]`` bool: has no other device a greater mean affinity for the op, under that placement?"""
-    # By number: equal means are one, and none is told from another by rounding.
-    level = np.unique(np.round(means, 9), return_inverse=True)[1].astype(np.int32)
-    affinity = jnp.asarray(level)[action[:, :, :-1]]
+    affinity = action_means(config)[action[:, :, :-1]]
     each = affinity.reshape(*action.shape[:2], config.placements, -1)
     return (each == each.max(axis=-1, keepdims=True)).reshape(affinity.shape)
 

@@ -10,124 +10,21 @@ from typing import Any, Final, TypeVar
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph.cluster import MAX_DEVICES
+from regal_jax.policies.choices import (
+    Balance,
+    Cut,
+    FeatureSet,
+    Network,
+    Order,
+    Parametrisation,
+    Transfers,
+)
 from regal_jax.policies.spectral import COORDINATES
 
-__all__ = [
-    "Balance",
-    "Cut",
-    "FeatureConfig",
-    "FeatureSet",
-    "Network",
-    "Order",
-    "Parametrisation",
-    "PolicyConfig",
-    "Transfers",
-]
+__all__ = ["FeatureConfig", "PolicyConfig"]
 
 MAX_ACTIONS: Final = 256
 """Most pairs of choices a key: an action is stored in a byte."""
-
-
-class FeatureSet(enum.StrEnum):
-    """How much of a graph the features tell, each set more than the one before."""
-
-    OWN = "own"
-    """What an op says of itself. With no rounds of messages a policy then sees no edge at all: the
-    structure-blind ablation."""
-    PLAIN = "plain"
-    """Also its degrees, the bytes that it reads, and how many edges the graph has for each op."""
-    STRUCTURAL = "structural"
-    """Also where it stands: levels, depths, ranks by level, spectral coordinates, and how parallel the graph
-    is."""
-    ORDERED = "ordered"
-    """Also its place in an order of little memory (`regal_jax.heuristics.peaks.least_peak_balance`). Numbers
-    decide between ops that are alike in depth, levels, runtime and sizes, and in nothing else."""
-
-    @property
-    def structural(self) -> bool:
-        """Is it `STRUCTURAL` or more?"""
-        return self in (FeatureSet.STRUCTURAL, FeatureSet.ORDERED)
-
-
-class Balance(enum.StrEnum):
-    """What a cut through a graph leaves every device the same amount of."""
-
-    WORK = "work"
-    """Runtime: for the makespan."""
-    BYTES = "bytes"
-    """What ops put out, and their scratch memory: for peak memory."""
-
-
-class Cut(enum.StrEnum):
-    """Ways to cut a graph into as many parts as there are devices."""
-
-    ALONG = "along"
-    """Parts come one after the other and few edges lead from one to the next: for peak memory."""
-    ACROSS = "across"
-    """Every part has the same share at all times, in up to 32 slices of time: parts run side by side."""
-    FINE = "fine"
-    """The same in up to 128 slices: better for large graphs of many equal steps, worse for others."""
-    PEAKS_ORDER = "peaks-order"
-    """Parts come one after the other in the order of little memory, each with as high a peak as the others;
-    then single ops move while that makes the peaks lower: `regal_jax.heuristics.peaks`."""
-    PEAKS_ALONG = "peaks-along"
-    """The same, begun with a cut of the first coordinate of `ALONG` instead of the order."""
-    PEAKS_ONE = "peaks-one"
-    """The same, begun with everything on a single device."""
-
-    @property
-    def spectral(self) -> bool:
-        """Is it of a spectral coordinate? The others are placements that need `FeatureSet.ORDERED`."""
-        return self in (Cut.ALONG, Cut.ACROSS, Cut.FINE)
-
-    @property
-    def place(self) -> str:
-        """The feature that says where from 0 to 1 an op is; device ``k`` is around ``(k + 0.5) / D``."""
-        return f"{self} 0 share" if self.spectral else f"{self} place"
-
-
-class Order(enum.StrEnum):
-    """An order that priorities may begin in."""
-
-    LEVELS = "levels"
-    """First whoever has much work below it by bottom levels, and little before it by top levels, both alike:
-    for the makespan. By bottom levels alone a critical path would be far ahead before anything that reads its
-    tensors on another device is sent one."""
-    MEMORY = "memory"
-    """As in the order of little memory; needs `FeatureSet.ORDERED`."""
-
-
-class Transfers(enum.StrEnum):
-    """What the priorities of transfers are drawn from."""
-
-    UNIFORM = "uniform"
-    """Of the papers."""
-    READER = "reader"
-    """As urgent as the most urgent op that reads the tensor, by the means: ours. A transfer of random
-    priority comes long before or long after the ops that an order is about, and devices wait for each other,
-    or hold what nobody needs yet. Where priorities are uniform, so are transfers."""
-    READER_THERE = "reader-there"
-    """As urgent as the most urgent op that reads the tensor where it is sent, by where affinities have ops
-    most likely. For memory: a copy that is there before its first reader takes room for nothing, which
-    happens with a tensor that is read at home first. A little worse for the makespan."""
-
-
-class Network(enum.StrEnum):
-    """What turns features into embeddings of ops."""
-
-    GNN = "gnn"
-    """Messages along edges, both ways: REGAL."""
-    SEQUENCE = "sequence"
-    """A recurrent network over a topological order: graph as sequence, GAS."""
-
-
-class Parametrisation(enum.StrEnum):
-    """What the two choices for a key are."""
-
-    MEAN_VARIANCE = "mean-variance"
-    """Of the ICLR text."""
-    ALPHA_BETA = "alpha-beta"
-    """Of the workshop text."""
 
 
 _BINS: Final = {
@@ -195,6 +92,8 @@ class FeatureConfig:
                     names += [f"{way} {c}", f"{way} {c} rank", f"{way} {c} share"]
         if self.features is FeatureSet.ORDERED:
             names.append("memory order")
+        if self.features is FeatureSet.SCHEDULED:
+            names.append("schedule order")
         names += [way.place for way in self.ways if not way.spectral]
         return tuple(names)
 
@@ -220,7 +119,8 @@ class PolicyConfig:
       network: A `Network` or its name.
       parametrisation: A `Parametrisation` or its name.
       first: ``[K1]`` bins of the first choice: means in (0, 1), or alphas. Empty for the default four.
-      second: ``[K2]`` bins of the second choice: variances, or betas. Empty for the default four.
+      second: ``[K2]`` bins of the second choice: variances, of which 0 is the mean itself, or betas. Empty
+        for the default four.
       rounds: Rounds of messages; 0 uses no edge. Only the `Network.GNN` has rounds.
       width: ``W``, of every embedding and hidden layer.
       features: A `FeatureSet` or its name.
@@ -248,8 +148,13 @@ class PolicyConfig:
         without cuts. The gain is a weight like any other.
       order: An `Order` or its name, for ``order_gain``.
       order_gain: How strongly an untrained policy gives every op the priority of its place in ``order``, in
-        nats for a distance of one bin of means: many bins, 16 say, tell more of an order. Needs structural
-        features, means and variances. Our addition; 0 leaves it out.
+        nats for a distance of one bin of means: many bins, 16 say, tell more of an order. Needs means and
+        variances, and features that tell of the order. Our addition; 0 leaves it out.
+      reach: If not 0, every op has its own place in ``order``, however many there are, and the distribution
+        of its priority says how it moves from there: a mean of 0.5 not at all, 0 and 1 by ``reach`` places
+        back and forward, a variance accordingly. What an action does is then the same in graphs of all sizes,
+        while means and variances of keys move an op past more others the more there are. Needs
+        ``order_gain``, which then prefers to stay. Our addition.
       transfers: A `Transfers` or its name: what the priorities of transfers are drawn from.
 
     Raises:
@@ -274,11 +179,17 @@ class PolicyConfig:
     cut_gain: float = 3.0
     order: Order = Order.LEVELS
     order_gain: float = 0.0
+    reach: int = 0
     transfers: Transfers = Transfers.READER
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
-        for field, low, high in (("num_devices", 1, MAX_DEVICES), ("rounds", 0, 1000), ("width", 1, 4096)):
+        for field, low, high in (
+            ("num_devices", 1, MAX_DEVICES),
+            ("rounds", 0, 1000),
+            ("width", 1, 4096),
+            ("reach", 0, 2**15),
+        ):
             set_(self, field, _whole("policy", field, getattr(self, field), low, high))
         for field, kind in (
             ("network", Network), ("parametrisation", Parametrisation), ("features", FeatureSet),
@@ -301,21 +212,22 @@ class PolicyConfig:
         self._check_bins()
         if self.spreads:
             _check_cuts("policy", self.cuts, self.features)
-        need = FeatureSet.ORDERED if self.order is Order.MEMORY else FeatureSet.STRUCTURAL
-        if self.order_gain and (
-            self.features not in (need, FeatureSet.ORDERED)
-            or self.parametrisation is not Parametrisation.MEAN_VARIANCE
-        ):
+        means = self.parametrisation is Parametrisation.MEAN_VARIANCE
+        if self.order_gain and not (self.features.tells(self.order.needs) and means):
             raise ConfigError(
-                f"policy: order_gain is {self.order_gain!r}, which needs features '{need}' and means and "
-                f"variances for the order '{self.order}'; set those, or 0"
+                f"policy: order_gain is {self.order_gain!r}, which needs features '{self.order.needs}' and "
+                f"means and variances for the order '{self.order}'; set those, or 0"
             )
+        if self.reach and not self.order_gain:
+            raise ConfigError(f"policy: reach is {self.reach}, which needs an order; set order_gain above 0")
+        if self.transfers is Transfers.MIDWAY and not means:
+            raise ConfigError("policy: transfers is 'midway', which needs means and variances; use 'reader'")
 
     def _check_bins(self) -> None:
         means = self.parametrisation is Parametrisation.MEAN_VARIANCE
         for field in ("first", "second"):
             bins = getattr(self, field)
-            if min(bins) <= 0:
+            if min(bins) < 0 or (min(bins) == 0 and not (means and field == "second")):
                 raise ConfigError(f"policy: {field} has a bin {min(bins)!r}; give positive numbers")
             if len(set(bins)) < len(bins):
                 raise ConfigError(f"policy: {field} has a bin twice in {bins}; give each once")
@@ -363,12 +275,11 @@ def _cuts(owner: str, cuts: Any) -> tuple[Cut, ...]:
 
 
 def _check_cuts(owner: str, cuts: Sequence[Cut], features: FeatureSet) -> None:
-    placed = [cut for cut in cuts if not cut.spectral]
-    if placed and features is not FeatureSet.ORDERED:
-        raise ConfigError(
-            f"{owner}: cuts names '{placed[0]}', which needs features '{FeatureSet.ORDERED}'; they are "
-            f"'{features}'"
-        )
+    for cut in cuts:
+        if not features.tells(cut.needs):
+            raise ConfigError(
+                f"{owner}: cuts names '{cut}', which needs features '{cut.needs}'; they are '{features}'"
+            )
 
 
 def _whole(owner: str, field: str, value: Any, low: int, high: int) -> int:

@@ -3,24 +3,28 @@
 from typing import Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.encoding import quantile_table
-from regal_jax.policies.config import Parametrisation, PolicyConfig
+from regal_jax.policies.choices import Parametrisation
+from regal_jax.policies.config import PolicyConfig
 
-__all__ = ["action_parameters", "action_table"]
+__all__ = ["action_means", "action_parameters", "action_table"]
 
 SMALLEST: Final = 0.1
 """A mean and a variance whose alpha or beta would be less (or negative: no beta has them) get the largest
 variance at which neither is. With less, most of the table would be zeros and ones, and keys would tie."""
+MOST: Final = 1e12
+"""The sum of alpha and beta of a variance of 0: a point, as far as keys can tell."""
 
 
 def action_parameters(config: PolicyConfig) -> tuple[np.ndarray, np.ndarray]:
     """Alphas and betas of all actions.
 
     A mean ``m`` and a variance ``v`` are those of ``beta(m nu, (1 - m) nu)`` with
-    ``nu = m (1 - m) / v - 1``, clipped below such that alpha and beta are at least 0.1. With
-    `PolicyConfig.uniform` the largest variance is beta(1, 1) instead, whatever the mean.
+    ``nu = m (1 - m) / v - 1``, clipped below such that alpha and beta are at least 0.1, and above for
+    ``v = 0``. With `PolicyConfig.uniform` the largest variance is beta(1, 1) instead, whatever the mean.
 
     Returns:
       Two arrays ``[K]`` float64; row ``i * K2 + j`` is the first choice ``i`` with the second ``j``.
@@ -31,7 +35,9 @@ def action_parameters(config: PolicyConfig) -> tuple[np.ndarray, np.ndarray]:
     first, second = (x.ravel() for x in np.meshgrid(config.first, config.second, indexing="ij"))
     if config.parametrisation is Parametrisation.ALPHA_BETA:
         return first, second
-    nu = np.maximum(first * (1 - first) / second - 1, SMALLEST / np.minimum(first, 1 - first))
+    with np.errstate(divide="ignore"):
+        nu = np.minimum(first * (1 - first) / second - 1, MOST)
+    nu = np.maximum(nu, SMALLEST / np.minimum(first, 1 - first))
     alpha, beta = first * nu, (1 - first) * nu
     if config.uniform:
         widest = second == max(config.second)
@@ -42,3 +48,10 @@ def action_parameters(config: PolicyConfig) -> tuple[np.ndarray, np.ndarray]:
 def action_table(config: PolicyConfig) -> jax.Array:
     """``[K, Q]`` uint32 quantiles of all actions, see `regal_jax.encoding.quantile_table`."""
     return quantile_table(*action_parameters(config))
+
+
+def action_means(config: PolicyConfig) -> jax.Array:
+    """``[K]`` int32 means of all actions, in units of 2**-16."""
+    alphas, betas = action_parameters(config)
+    # Those that are equal but for rounding are equal.
+    return jnp.asarray(np.floor(np.round(alphas / (alphas + betas), 9) * 65536).astype(np.int32))

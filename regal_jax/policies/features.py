@@ -14,9 +14,11 @@ import numpy as np
 
 from regal_jax.errors import ConfigError, GraphError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
-from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
+from regal_jax.heuristics.earliest_finish import earliest_finish
+from regal_jax.heuristics.peaks import least_peak_balance
 from regal_jax.heuristics.placements import single_device_placement
-from regal_jax.policies.config import Balance, Cut, FeatureConfig, FeatureSet
+from regal_jax.policies.choices import Balance, Cut, FeatureSet
+from regal_jax.policies.config import FeatureConfig
 from regal_jax.policies.levels import Levels, levels, quantised, standing
 from regal_jax.policies.spectral import spectral_coordinates
 from regal_jax.problem import Bucket
@@ -30,6 +32,9 @@ _LEAST_MASS: Final = 1e-3
 """Of the mean mass: ops that have none are spread as well."""
 _SLICES: Final = {Cut.ACROSS: 32, Cut.FINE: 128}
 _OPS_IN_SLICE: Final = 4
+_TRIES: Final = 80
+"""To make peaks lower, from each start: 240 of them gain nothing more for a search."""
+_STRIPE_TRIES: Final = 48
 _SPREAD: Final = 0.01
 """Deviations are told in units of at least this part of the mean: less is noise."""
 
@@ -237,10 +242,21 @@ def _node_features(
         coordinates = _coordinates(graph, measured, mass, config.ways)
         columns += [_places(measured, mass), coordinates]
         if config.features is FeatureSet.ORDERED:
-            balance = least_peak_balance(graph, cluster, np.argsort(measured.order))
+            balance, placement = least_peak_balance(graph, cluster, np.argsort(measured.order), _TRIES)
             columns.append(_falling(balance.order)[None])
-            # `Cut.ALONG` is the first way: its first coordinate's share.
-            columns += _peak_places(graph, cluster, balance, coordinates[2], config.ways)
+            placements = {
+                Cut.PEAKS_ORDER: lambda: placement,
+                # `Cut.ALONG` is the first way: its first coordinate's share.
+                Cut.PEAKS_ALONG: lambda: balance.refine(balance.cut(coordinates[2]), _TRIES),
+                Cut.PEAKS_ONE: lambda: balance.refine(single_device_placement(graph, cluster), _TRIES),
+                Cut.PEAKS_STRIPES: lambda: balance.striped(_STRIPE_TRIES),
+            }
+            columns += [_bands(placements[way](), cluster) for way in config.ways if way in placements]
+        if config.features is FeatureSet.SCHEDULED:
+            schedule = earliest_finish(graph, cluster, np.argsort(measured.order))
+            columns.append(_falling(schedule.order)[None])
+            if Cut.SCHEDULE in config.ways:
+                columns.append(_bands(schedule.placement, cluster))
     # float32 holds what is finite here: amounts are logs, all else is bounded.
     nodes = np.empty((len(names), n), np.float32)
     np.concatenate(columns, out=nodes, casting="unsafe")
@@ -375,14 +391,6 @@ def _falling(order: np.ndarray) -> np.ndarray:
     return place
 
 
-def _peak_places(
-    graph: ComputationGraph, cluster: Cluster, balance: PeakBalance, along: np.ndarray, ways: Sequence[Cut]
-) -> list[np.ndarray]:
-    """``[1, N]`` each: the middle of the band of every op's device, for the ways that are no coordinates."""
-    begin = {
-        Cut.PEAKS_ORDER: balance.cut,
-        Cut.PEAKS_ALONG: lambda: balance.cut(along),
-        Cut.PEAKS_ONE: lambda: single_device_placement(graph, cluster),
-    }
-    placed = [balance.refine(begin[way]()) for way in ways if not way.spectral]
-    return [(placement[None] + 0.5) / cluster.num_devices for placement in placed]
+def _bands(placement: np.ndarray, cluster: Cluster) -> np.ndarray:
+    """``[1, N]`` the middle of the band of every op's device."""
+    return (placement[None] + 0.5) / cluster.num_devices

@@ -1,6 +1,6 @@
 """`Policy`, from features to the logits of all choices, and `Value`, the baseline that training learns."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +8,14 @@ import numpy as np
 from flax import nnx
 
 from regal_jax.errors import ConfigError
-from regal_jax.policies.config import Network, Order, Parametrisation, PolicyConfig
+from regal_jax.policies.choices import Network, Order, Parametrisation
+from regal_jax.policies.config import PolicyConfig
 from regal_jax.policies.features import GraphFeatures
 from regal_jax.policies.gnn import GraphNetwork
 from regal_jax.policies.layers import Mlp
 from regal_jax.policies.sequence import SequenceNetwork
 
-__all__ = ["Logits", "Policy", "Value"]
+__all__ = ["Logits", "Policy", "Value", "order_place"]
 
 
 class Logits(NamedTuple):
@@ -183,32 +184,42 @@ class _Spectral(nnx.Module):
 class _Ordered(nnx.Module):
     """A preference for priorities in some `Order`, the first op's the highest.
 
-    An op prefers the mean that is nearest to its place, by the square of the distance. How much that counts
-    is a linear function of its embedding, at first the same for all.
+    An op prefers the mean that is nearest to its place, or that leaves it there (`PolicyConfig.reach`), by
+    the square of the distance. How much that counts is a linear function of its embedding, at first the same
+    for all.
     """
 
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
-        names, memory = config.feature_config.node_names, config.order is Order.MEMORY
-        self.falling = names.index("memory order" if memory else "bottom share")
-        self.rising = None if memory else names.index("top share")
+        self.config = config
         self.gain = nnx.Linear(config.width, 1, kernel_init=nnx.initializers.zeros, use_bias=False, rngs=rngs)
         self.bias = nnx.Param(jnp.array([config.order_gain], jnp.float32))
-        bins = np.array(config.first)
-        self.low, self.range = float(bins.min()), float(np.ptp(bins))
-        self.step = self.range / max(len(bins) - 1, 1) or 1.0
-        self.bins = tuple(bins.tolist())
 
     def __call__(self, features: GraphFeatures, embedding: jax.Array) -> jax.Array:
         """``[B, N, K1]`` float32, to be added to the logits of the first choice for priorities."""
-        nodes = jnp.asarray(features.nodes)
-        place = nodes[:, :, self.falling, None]
-        if self.rising is not None:
-            place = (place + (1 - nodes[:, :, self.rising, None])) / 2
-        target = self.low + self.range * place
-        bins = jnp.asarray(self.bins, jnp.float32)
-        distance = (bins[None, None] - target) / self.step
+        bins = np.array(self.config.first, np.float32)
+        step = float(np.ptp(bins)) / max(len(bins) - 1, 1) or 1.0
+        # Who has a place of its own stays there.
+        place = jnp.full((1, 1), 0.5) if self.config.reach else order_place(self.config, features)
+        distance = (bins[None, None] - place[..., None]) / step
         gain = self.gain(embedding) + self.bias[...][None, None]
         return -gain * distance**2
+
+
+_FALLING: Final = {
+    Order.LEVELS: "bottom share",
+    Order.MEMORY: "memory order",
+    Order.SCHEDULE: "schedule order",
+}
+
+
+def order_place(config: PolicyConfig, features: GraphFeatures) -> jax.Array:
+    """``[B, N]`` float32 in (0, 1), the priority that keeps every op at its place in the `Order`."""
+    names, nodes = config.feature_config.node_names, jnp.asarray(features.nodes)
+    place = nodes[:, :, names.index(_FALLING[config.order])]
+    if config.order is Order.LEVELS:
+        place = (place + (1 - nodes[:, :, names.index("top share")])) / 2
+    low, high = min(config.first), max(config.first)
+    return low + (high - low) * place
 
 
 def _initial(config: PolicyConfig, bins: tuple[float, ...], first: bool) -> np.ndarray:

@@ -18,6 +18,7 @@ from regal_jax.policies import (
     entropy,
     make_features,
     most_likely,
+    order_place,
     sample_action,
     to_proposal,
 )
@@ -96,7 +97,8 @@ def _propose(
         action = most_likely(logits)
     else:
         action = sample_action(logits, jax.vmap(lambda key: jax.random.fold_in(key, _FOLD))(keys))
-    return to_proposal(policy.config, table, action, problem)
+    place = order_place(policy.config, features) if policy.config.reach else None
+    return to_proposal(policy.config, table, action, problem, place)
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef",))

@@ -1,0 +1,144 @@
+"""What a policy can be, by name."""
+
+import enum
+
+__all__ = ["Balance", "Cut", "FeatureSet", "Network", "Order", "Parametrisation", "Transfers"]
+
+
+class FeatureSet(enum.StrEnum):
+    """How much of a graph the features tell: each set more than the one before, but for the last two."""
+
+    OWN = "own"
+    """What an op says of itself. With no rounds of messages a policy then sees no edge at all: the
+    structure-blind ablation."""
+    PLAIN = "plain"
+    """Also its degrees, the bytes that it reads, and how many edges the graph has for each op."""
+    STRUCTURAL = "structural"
+    """Also where it stands: levels, depths, ranks by level, spectral coordinates, and how parallel the graph
+    is."""
+    ORDERED = "ordered"
+    """`STRUCTURAL`, and its place in an order of little memory
+    (`regal_jax.heuristics.peaks.least_peak_balance`). Numbers decide between ops that are alike in depth,
+    levels, runtime and sizes, and in nothing else."""
+    SCHEDULED = "scheduled"
+    """`STRUCTURAL`, and its place in a list schedule
+    (`regal_jax.heuristics.earliest_finish.earliest_finish`); numbers decide as little."""
+
+    @property
+    def structural(self) -> bool:
+        """Is it `STRUCTURAL` or more?"""
+        return self in (FeatureSet.STRUCTURAL, FeatureSet.ORDERED, FeatureSet.SCHEDULED)
+
+    def tells(self, needed: "FeatureSet") -> bool:
+        """Is it ``needed`` or more?"""
+        return self is needed or (needed is FeatureSet.STRUCTURAL and self.structural)
+
+
+class Balance(enum.StrEnum):
+    """What a cut through a graph leaves every device the same amount of."""
+
+    WORK = "work"
+    """Runtime: for the makespan."""
+    BYTES = "bytes"
+    """What ops put out, and their scratch memory: for peak memory."""
+
+
+class Cut(enum.StrEnum):
+    """Ways to cut a graph into as many parts as there are devices."""
+
+    ALONG = "along"
+    """Parts come one after the other and few edges lead from one to the next: for peak memory."""
+    ACROSS = "across"
+    """Every part has the same share at all times, in up to 32 slices of time: parts run side by side."""
+    FINE = "fine"
+    """The same in up to 128 slices: better for large graphs of many equal steps, worse for others."""
+    PEAKS_ORDER = "peaks-order"
+    """Parts come one after the other in the order of little memory, each with as high a peak as the others;
+    then single ops move while that makes the peaks lower: `regal_jax.heuristics.peaks`."""
+    PEAKS_ALONG = "peaks-along"
+    """The same, begun with a cut of the first coordinate of `ALONG` instead of the order."""
+    PEAKS_ONE = "peaks-one"
+    """The same, begun with everything on a single device."""
+    PEAKS_STRIPES = "peaks-stripes"
+    """The lowest of many that begin with stripes of the order, dealt to the devices in turn."""
+    SCHEDULE = "schedule"
+    """Each op where a list schedule has it: `regal_jax.heuristics.earliest_finish`."""
+
+    @property
+    def spectral(self) -> bool:
+        """Is it of a spectral coordinate? The others are placements."""
+        return self in (Cut.ALONG, Cut.ACROSS, Cut.FINE)
+
+    @property
+    def needs(self) -> FeatureSet:
+        """The features that tell of it, at least."""
+        if self.spectral:
+            return FeatureSet.STRUCTURAL
+        return FeatureSet.SCHEDULED if self is Cut.SCHEDULE else FeatureSet.ORDERED
+
+    @property
+    def place(self) -> str:
+        """The feature that says where from 0 to 1 an op is; device ``k`` is around ``(k + 0.5) / D``."""
+        return f"{self} 0 share" if self.spectral else f"{self} place"
+
+
+class Order(enum.StrEnum):
+    """An order that priorities may begin in."""
+
+    LEVELS = "levels"
+    """First whoever has much work below it by bottom levels, and little before it by top levels, both alike:
+    for the makespan. By bottom levels alone a critical path would be far ahead before anything that reads its
+    tensors on another device is sent one."""
+    MEMORY = "memory"
+    """As in the order of little memory."""
+    SCHEDULE = "schedule"
+    """As ops start in the list schedule."""
+
+    @property
+    def needs(self) -> FeatureSet:
+        """The features that tell of it, at least."""
+        return _NEEDS[self]
+
+
+_NEEDS = {
+    Order.LEVELS: FeatureSet.STRUCTURAL,
+    Order.MEMORY: FeatureSet.ORDERED,
+    Order.SCHEDULE: FeatureSet.SCHEDULED,
+}
+
+
+class Transfers(enum.StrEnum):
+    """What the priorities of transfers are drawn from."""
+
+    UNIFORM = "uniform"
+    """Of the papers."""
+    READER = "reader"
+    """As urgent as the most urgent op that reads the tensor, by the means: ours. A transfer of random
+    priority comes long before or long after the ops that an order is about, and devices wait for each other,
+    or hold what nobody needs yet. Where priorities are uniform, so are transfers."""
+    READER_THERE = "reader-there"
+    """As urgent as the most urgent op that reads the tensor where it is sent, by where affinities have ops
+    most likely. For memory: a copy that is there before its first reader takes room for nothing, which
+    happens with a tensor that is read at home first. A little worse for the makespan."""
+    MIDWAY = "midway"
+    """Halfway between the op that makes the tensor and the most urgent one that reads it: for the makespan.
+    A transfer that blocks both its devices is best made when neither waits for the other, which is neither
+    at its first nor at its last moment. Needs means and variances."""
+
+
+class Network(enum.StrEnum):
+    """What turns features into embeddings of ops."""
+
+    GNN = "gnn"
+    """Messages along edges, both ways: REGAL."""
+    SEQUENCE = "sequence"
+    """A recurrent network over a topological order: graph as sequence, GAS."""
+
+
+class Parametrisation(enum.StrEnum):
+    """What the two choices for a key are."""
+
+    MEAN_VARIANCE = "mean-variance"
+    """Of the ICLR text."""
+    ALPHA_BETA = "alpha-beta"
+    """Of the workshop text."""
