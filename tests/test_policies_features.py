@@ -158,8 +158,8 @@ def test_places_by_peaks_are_of_the_balanced_order(instance, seed):
     balance = PeakBalance(graph, cluster, order)
     one = balance.refine(single_device_placement(graph, cluster), 80)
     np.testing.assert_allclose(nodes[:, names.index("peaks-one place")], (one + 0.5) / d)
-    stripes = balance.striped(48)
-    np.testing.assert_allclose(nodes[:, names.index("peaks-stripes place")], (stripes + 0.5) / d)
+    blocks = balance.blocks(48)
+    np.testing.assert_allclose(nodes[:, names.index("peaks-blocks place")], (blocks + 0.5) / d)
     for cut, along in (
         (Cut.PEAKS_ORDER, np.argsort(order)),
         (Cut.PEAKS_ALONG, nodes[:, names.index("along 0 share")]),

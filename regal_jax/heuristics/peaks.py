@@ -21,7 +21,8 @@ to see that one of several equal ones is gone."""
 _WIDTHS: Final = (4, 12, 48)
 """Moves to try in a step: further ones only if none of those before is any good."""
 _LEAST_GAIN: Final = 1e-9
-_ROUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
+_BLOCKS: Final = (4, 16, 64)
+"""Which size is good depends on the graph; besides, every op is a block of its own."""
 _ORDERS: Final = (lpmf, post_order, dfs)
 
 
@@ -166,10 +167,11 @@ class PeakBalance:
             return self._kernel.refine(self._layout, place, tries, _WIDTHS, _LEAST_GAIN)[self._position]
         return self._refine(place, tries)[self._position]
 
-    def striped(self, tries: int = 80) -> np.ndarray:
-        """The lowest of many: the order in 1, 2, 4 to 128 rounds of stripes, one a device, each refined.
+    def blocks(self, tries: int = 80) -> np.ndarray:
+        """The lowest of many: blocks of the order, few or many, on devices at random, each refined.
 
-        A start decides where `refine` ends, and nobody knows which is good for a graph.
+        A start decides where `refine` ends, and nobody knows which is good for a graph. The chances are the
+        same in every call.
 
         Args:
           tries: Every start has so many, the two best ones twice as many again.
@@ -178,12 +180,14 @@ class PeakBalance:
           ``[N]`` int64 placement.
         """
         n, d = len(self.order), self._devices
+        rng = np.random.default_rng(0)
         found: list[tuple[float, np.ndarray]] = []
-        for rounds in _ROUNDS:
-            if rounds > 1 and rounds * d > n:
-                break
-            stripes = np.arange(n) * rounds * d // n % d
-            found.append(self._with_peak(self._allow(stripes[self._group])[self._position], tries))
+        for count in (*_BLOCKS, n):
+            for _ in range(2):
+                borders = np.sort(rng.random(count - 1)) * n
+                devices = (rng.random(count) * d).astype(np.int64)
+                part = devices[np.searchsorted(borders, np.arange(n) + 0.5)]
+                found.append(self._with_peak(self._allow(part[self._group])[self._position], tries))
         found.sort(key=lambda pair: pair[0])
         return min((self._with_peak(start, 2 * tries) for _, start in found[:2]), key=lambda pair: pair[0])[1]
 

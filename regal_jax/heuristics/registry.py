@@ -130,7 +130,7 @@ def peak_balance(
 ) -> Plan:
     """An order of little memory, placed so that all devices have alike peaks in it (`PeakBalance`).
 
-    Where memory matters in the best of a few orders and in the graph's own, from a cut of the order, stripes
+    Where memory matters in the best of a few orders and in the graph's own, from a cut of the order, blocks
     of it, a graph partition and a single device, each improved by single moves. Elsewhere LPMF's order, cut.
     """
     matters = cluster.num_devices > 1 and _memory_matters(graph, cluster, Objective(objective))
@@ -148,7 +148,7 @@ def peak_balance(
             placements = {"cut of the order": balance.cut(), **starts}
             if matters:
                 placements = {where: balance.refine(start) for where, start in placements.items()}
-                placements["stripes"] = balance.striped()
+                placements["blocks"] = balance.blocks()
             for where, placement in placements.items():
                 late = insert_transfers(graph, cluster, placement, balance.order)
                 yield placement, late, {"placement": where, "order": name, "transfers": "late"}

@@ -59,8 +59,8 @@ class Cut(enum.StrEnum):
     """The same, begun with a cut of the first coordinate of `ALONG` instead of the order."""
     PEAKS_ONE = "peaks-one"
     """The same, begun with everything on a single device."""
-    PEAKS_STRIPES = "peaks-stripes"
-    """The lowest of many that begin with stripes of the order, dealt to the devices in turn."""
+    PEAKS_BLOCKS = "peaks-blocks"
+    """The lowest of many that begin with blocks of the order on devices at random."""
     SCHEDULE = "schedule"
     """Each op where a list schedule has it: `regal_jax.heuristics.earliest_finish`."""
 

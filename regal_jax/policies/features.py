@@ -34,7 +34,7 @@ _SLICES: Final = {Cut.ACROSS: 32, Cut.FINE: 128}
 _OPS_IN_SLICE: Final = 4
 _TRIES: Final = 80
 """To make peaks lower, from each start: 240 of them gain nothing more for a search."""
-_STRIPE_TRIES: Final = 48
+_BLOCK_TRIES: Final = 48
 _SPREAD: Final = 0.01
 """Deviations are told in units of at least this part of the mean: less is noise."""
 
@@ -249,7 +249,7 @@ def _node_features(
                 # `Cut.ALONG` is the first way: its first coordinate's share.
                 Cut.PEAKS_ALONG: lambda: balance.refine(balance.cut(coordinates[2]), _TRIES),
                 Cut.PEAKS_ONE: lambda: balance.refine(single_device_placement(graph, cluster), _TRIES),
-                Cut.PEAKS_STRIPES: lambda: balance.striped(_STRIPE_TRIES),
+                Cut.PEAKS_BLOCKS: lambda: balance.blocks(_BLOCK_TRIES),
             }
             columns += [_bands(placements[way](), cluster) for way in config.ways if way in placements]
         if config.features is FeatureSet.SCHEDULED:
