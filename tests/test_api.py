@@ -215,7 +215,7 @@ def test_bad_arguments(graph):
         ({"method": "magic"}, "method"),
         ({"policy": "nowhere.safetensors"}, "policy: no file 'nowhere.safetensors'"),
         ({"policy": "default", "method": "annealing"}, "policy: guides brkga and auto, not annealing"),
-        ({"policy": 3}, "policy: give None, 'default', a file"),
+        ({"policy": 3}, "policy: give None, 'none', 'default', a file"),
         ({"time_limit": -1.0}, "time_limit"),
         ({"key": "abc"}, "key"),
         ({"key": -1}, "key"),
@@ -285,3 +285,10 @@ def test_the_policy_that_ships_guides_a_search():
     assert small.provenance["action_entropy"] != guided.provenance["action_entropy"]
     with pytest.raises(ConfigError, match="policy: none is shipped for makespan on 3 devices"):
         optimize(graph, Cluster.uniform(3), policy="default")
+
+
+def test_auto_takes_the_policy_that_ships_if_there_is_one():
+    graph = generate("layered", 12, 0)
+    for devices, policy, used in ((2, None, "default"), (2, "none", None), (3, None, None)):
+        plan = optimize(graph, Cluster.uniform(devices), method="auto", evaluations=200, policy=policy)
+        assert plan.provenance.get("policy") == used

@@ -56,8 +56,9 @@ def test_company_changes_nothing_and_the_same_key_gives_the_same_plan(graphs, me
     together = optimize_many(graphs, TWO, **options)
     for plan, graph in zip(together, graphs, strict=True):
         same(plan, optimize(graph, TWO, **options))
-    other = optimize(graphs[1], TWO, **{**options, "key": 6, "warm_start": False})
-    mine = optimize(graphs[1], TWO, **options, warm_start=False)
+    # What guides a search may well lead to the same plan.
+    options |= {"warm_start": False, "policy": "none"}
+    other, mine = (optimize(graphs[1], TWO, **{**options, "key": key}) for key in (6, 5))
     assert other.timeline.op.tolist() != mine.timeline.op.tolist()
 
 

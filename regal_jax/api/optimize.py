@@ -56,10 +56,12 @@ def optimize(
       evaluations: Budget of the search: how many candidates are simulated.
       key: A seed or a typed `jax.random.key`. The same key gives the same plan on the same versions.
       method: ``"brkga"``; ``"annealing"`` or ``"local-search"``, which walk from the best warm start;
-        ``"auto"``, which divides the budget between BRKGA and annealing of its best; or the name of a
-        heuristic to use alone.
+        ``"auto"``, which divides the budget between BRKGA, guided by a policy, and annealing of its best; or
+        the name of a heuristic to use alone.
       policy: What guides the search by the distributions of its first population and mutants: ``"default"``
-        for the weights that ship, a file of weights, or a `Policy`; ``None`` for uniform ones.
+        for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform ones. With
+        ``None`` ``"auto"`` takes the weights that ship, where there are any for the objective and so many
+        devices, and ``"brkga"`` none.
       warm_start: Begin from the heuristics' plans, and never do worse.
       contract: Search on the graph that `regal_jax.contract` makes of this one, and expand the plan: for
         graphs of thousands of ops, most of them light. The heuristics run on both.

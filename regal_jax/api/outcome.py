@@ -91,7 +91,7 @@ def _guidance(proposal: Proposal, row: int, num_ops: int, settings: Settings) ->
     from regal_jax.policies import placement_entropy
 
     taken = np.asarray(proposal.index)[row, :num_ops, :-1]
-    return {"policy": settings.policy_name, "action_entropy": round(placement_entropy(taken), 6)}
+    return {"policy": settings.policy_name or "default", "action_entropy": round(placement_entropy(taken), 6)}
 
 
 def _parts(settings: Settings) -> dict[str, Any]:

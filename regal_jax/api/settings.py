@@ -45,9 +45,9 @@ def _as_key(key: Any) -> tuple[jax.Array, int | None]:
 
 
 def _policy(policy: Any, method: str) -> "tuple[Policy | None, str | None]":
-    """The policy, ``None`` if it is the shipped one; and what to call it, ``None`` if there is none."""
-    if policy is None:
-        return None, None
+    """The policy, ``None`` if it is a shipped one; and what to call it, ``None`` if nobody asked for one."""
+    if policy is None or (isinstance(policy, str) and policy == "none"):
+        return None, policy
     if method not in _GUIDED:
         raise ConfigError(f"policy: guides {' and '.join(_GUIDED)}, not {method}; leave it out")
     from regal_jax.policies import Policy, load_policy
@@ -55,7 +55,9 @@ def _policy(policy: Any, method: str) -> "tuple[Policy | None, str | None]":
     if isinstance(policy, Policy):
         return policy, "given"
     if not isinstance(policy, (str, os.PathLike)):
-        raise ConfigError(f"policy: give None, 'default', a file of weights or a Policy, got {policy!r}")
+        raise ConfigError(
+            f"policy: give None, 'none', 'default', a file of weights or a Policy, got {policy!r}"
+        )
     if policy == "default":
         return None, "default"
     if not os.path.exists(policy):
@@ -157,18 +159,20 @@ class Settings:
         return (Part(1.0, self.config),)
 
     def guide(self, num_devices: int) -> "Policy | None":
-        """The policy for a cluster of so many devices, if one was asked for.
+        """The policy for a cluster of so many devices, if one was asked for, or is part of the method.
 
         Raises:
           ConfigError: There is none for so many.
         """
-        if self.policy_name is None:
+        if self.policy_name == "none" or (self.policy_name is None and self.method != "auto"):
             return None
         # Flax takes as long to load as JAX does.
-        from regal_jax.policies import default_policy
+        from regal_jax.policies import default_policy, is_shipped
         from regal_jax.solve.propose import check_devices
 
         if self.policy is None:
+            if self.policy_name is None and not is_shipped(self.objective, num_devices):
+                return None
             return default_policy(self.objective, num_devices)
         check_devices(self.policy, num_devices)
         return self.policy

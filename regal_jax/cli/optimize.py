@@ -51,7 +51,7 @@ def _optimize(args: argparse.Namespace) -> int:
         "evaluations": args.evaluations,
         "key": args.seed,
         "method": args.method,
-        "policy": None if args.policy == "none" else args.policy,
+        "policy": args.policy,
         "warm_start": not args.no_warm_start,
         "contract": args.contract,
         "time_limit": args.time_limit,

@@ -128,9 +128,9 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--policy",
-        default="none",
         metavar="FILE",
-        help="guide of the search: default for the weights that ship, or a file of weights (default none)",
+        help="guide of the search: default for the weights that ship, a file of weights, or none (default: "
+        "those that ship for --method auto, if there are any, else none)",
     )
     parser.add_argument(
         "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"

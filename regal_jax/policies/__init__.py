@@ -22,7 +22,7 @@ from regal_jax.policies.config import FeatureConfig, PolicyConfig
 from regal_jax.policies.distributions import action_parameters, action_table
 from regal_jax.policies.features import GraphFeatures, make_features
 from regal_jax.policies.networks import Logits, Policy, Value, order_place
-from regal_jax.policies.shipped import default_policy
+from regal_jax.policies.shipped import default_policy, is_shipped
 from regal_jax.policies.weights import load_policy, read_metadata, save_policy
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "action_table",
     "default_policy",
     "entropy",
+    "is_shipped",
     "load_policy",
     "log_prob",
     "make_features",

@@ -2,13 +2,16 @@
 
 import functools
 from importlib import resources
+from typing import Final
 
 from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective
 from regal_jax.policies.networks import Policy
 from regal_jax.policies.weights import load_policy
 
-__all__ = ["default_policy"]
+__all__ = ["default_policy", "is_shipped"]
+
+_FOLDER: Final = resources.files("regal_jax.policies") / "trained"
 
 
 def default_policy(objective: Objective | str, num_devices: int) -> Policy:
@@ -24,15 +27,21 @@ def default_policy(objective: Objective | str, num_devices: int) -> Policy:
     return _load(Objective(objective), num_devices)
 
 
+def is_shipped(objective: Objective | str, num_devices: int) -> bool:
+    """Is there a `default_policy` for so many devices?"""
+    return (_FOLDER / _name(Objective(objective), num_devices)).is_file()
+
+
+def _name(objective: Objective, num_devices: int) -> str:
+    return f"{objective}-{num_devices}.safetensors"
+
+
 @functools.cache
 def _load(objective: Objective, num_devices: int) -> Policy:
-    folder = resources.files("regal_jax.policies") / "trained"
-    name = f"{objective}-{num_devices}.safetensors"
-    file = folder / name
+    file = _FOLDER / _name(objective, num_devices)
     if not file.is_file():
-        there = (
-            sorted(f.name.removesuffix(".safetensors") for f in folder.iterdir()) if folder.is_dir() else []
-        )
+        files = _FOLDER.iterdir() if _FOLDER.is_dir() else ()
+        there = sorted(f.name.removesuffix(".safetensors") for f in files)
         raise ConfigError(
             f"policy: none is shipped for {objective} on {num_devices} devices (there are: "
             f"{', '.join(n for n in there if n.rpartition('-')[2].isdigit()) or 'none'}); train one with "
