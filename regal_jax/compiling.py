@@ -32,6 +32,7 @@ def usable() -> bool:
     return True
 
 
+@functools.cache
 def compiled(function: Callable[..., Any]) -> Any:
     """``function``, compiled when it is called first, then in Numba's cache. Only where it is `usable`."""
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
@@ -40,9 +41,6 @@ def compiled(function: Callable[..., Any]) -> Any:
         return njit(cache=True, error_model="numpy")(function)
     except RuntimeError:  # No folder to keep it in.
         return njit(error_model="numpy")(function)
-
-
-_kept = functools.cache(compiled)
 
 
 def run_loops(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -54,5 +52,5 @@ def run_loops(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     if usable():
         # Copies are all of one kind, whoever made the arrays: the function is compiled once.
-        return _kept(function)(*(x.copy() if isinstance(x, np.ndarray) else x for x in arguments))
+        return compiled(function)(*(x.copy() if isinstance(x, np.ndarray) else x for x in arguments))
     return function(*(x.tolist() if isinstance(x, np.ndarray) else x for x in arguments))

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regal_jax.policies.spectral import COORDINATES, spectral_coordinates
+from regal_jax.compiling import compiled
+from regal_jax.policies.spectral import COORDINATES, _lanczos, _lanczos_loops, spectral_coordinates
 
 seeds = st.integers(0, 2**32 - 1)
 NONE = np.zeros(0, int)
@@ -134,3 +135,19 @@ def test_one_edge_and_ops_that_do_not_differ():
     found = spectral_coordinates(*one, np.array([0.5, -0.5]))
     np.testing.assert_allclose(found, [[1, -1], [0, 0]], atol=1e-12)
     assert not spectral_coordinates(*one, np.zeros(2)).any()
+
+
+@given(seeds, st.integers(1, 40), st.integers(1, 5))
+def test_compiled_loops_find_what_numpy_finds(seed, n, count):
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(seed)
+    edges = int(rng.integers(0, 2 * n))
+    sender, receiver = rng.integers(n, size=(2, edges))
+    arguments = (rng.random(edges), rng.random(n) * (rng.random(n) < 0.9), rng.integers(count, size=n))
+    start = rng.normal(size=n)
+    plain = _lanczos(sender, receiver, *arguments, start.copy())
+    loops = compiled(_lanczos_loops)(sender, receiver, *arguments, start.copy())
+    # The last vectors of an exhausted space are what rounding makes of them.
+    steps = next((j for j, length in enumerate(plain[2], 1) if length < 1e-6), len(plain[1]))
+    for one, same in zip(plain, loops, strict=True):
+        np.testing.assert_allclose(same[: steps - 1], one[: steps - 1], atol=1e-6)

@@ -20,7 +20,7 @@ from regal_jax.heuristics.placements import single_device_placement
 from regal_jax.policies.choices import Balance, Cut, FeatureSet
 from regal_jax.policies.config import FeatureConfig
 from regal_jax.policies.levels import Levels, levels, quantised, standing
-from regal_jax.policies.spectral import spectral_coordinates
+from regal_jax.policies.spectral import COORDINATES, spectral_coordinates
 from regal_jax.problem import Bucket
 
 __all__ = ["GraphFeatures", "make_features"]
@@ -340,21 +340,21 @@ def _coordinates(
     bottom = path.bottom / measured.critical
     some = mass + _LEAST_MASS * (mass.mean() or 1.0)
     slices = {way: _slices(middle / 2, some, most) for way, most in _SLICES.items() if way in ways}
-    found: list[np.ndarray] = []
+    rows: list[np.ndarray] = []
     for way in ways:
         if not way.spectral:
             continue
+        if way is Cut.FINE and np.array_equal(slices[way], slices[Cut.ACROSS]):
+            rows += rows[-3 * COORDINATES :]  # Small graphs have no more slices, and need not be cut twice.
+            continue
         if way is Cut.ALONG:
-            found.append(spectral_coordinates(*edges, middle - middle.mean()))
-        elif way is Cut.FINE and np.array_equal(slices[way], slices[Cut.ACROSS]):
-            found.append(found[-1])  # Small graphs have no more slices, and need not be cut twice.
+            found = spectral_coordinates(*edges, middle - middle.mean())
         else:
-            found.append(spectral_coordinates(*edges, bottom, some, slices[way]))
-    rows = []
-    for row in np.concatenate(found):
-        span = float(np.ptp(row))
-        level = quantised((row - row.min()) / span) if span > 0 else np.zeros(len(row))
-        rows += [np.clip(row, -_CLIP, _CLIP), *standing(level, mass)]
+            found = spectral_coordinates(*edges, bottom, some, slices[way])
+        for row in found:
+            span = float(np.ptp(row))
+            level = quantised((row - row.min()) / span) if span > 0 else np.zeros(len(row))
+            rows += [np.clip(row, -_CLIP, _CLIP), *standing(level, mass)]
     return np.stack(rows)
 
 
