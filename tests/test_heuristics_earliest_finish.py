@@ -15,9 +15,8 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
-from regal_jax.heuristics.earliest_finish import earliest_finish
+from regal_jax.heuristics.earliest_finish import earliest_finish, upward_rank
 from regal_jax.heuristics.links import Links
-from regal_jax.heuristics.list_scheduling import upward_rank
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -29,7 +28,7 @@ def numbers_of(graph: ComputationGraph) -> np.ndarray:
 def by_the_rule(graph: ComputationGraph, cluster: Cluster) -> tuple[list[int], list[float]]:
     """Devices and starts by the definition, in Python's sets and dictionaries."""
     links, numbers = Links.of(graph), numbers_of(graph)
-    rank, runtime = upward_rank(graph, cluster, links), runtime_matrix(graph, cluster)
+    rank, runtime = upward_rank(graph, cluster).tolist(), runtime_matrix(graph, cluster)
     allowed, cost = allowed_matrix(graph, cluster), transfer_times(graph, cluster)
     price = 0.5 * np.mean([runtime[o, allowed[o]].mean() for o in range(graph.num_ops)])
     place: dict[int, int] = {}

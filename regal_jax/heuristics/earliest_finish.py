@@ -7,7 +7,7 @@ import numpy as np
 from regal_jax.compiling import run_loops
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
 
-__all__ = ["Schedule", "earliest_finish"]
+__all__ = ["Schedule", "earliest_finish", "upward_rank"]
 
 _MOVE_PRICE: Final = 0.5
 """Of moving a tensor, in mean runtimes, beyond its transfer: devices that exchange something meet for it. On
@@ -47,13 +47,9 @@ def earliest_finish(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarr
     """
     n, d = graph.num_ops, cluster.num_devices
     allowed, runtime = allowed_matrix(graph, cluster), runtime_matrix(graph, cluster)
-    mean = (runtime * allowed).sum(axis=1) / allowed.sum(axis=1)
-    cost = transfer_times(graph, cluster) if d > 1 else np.zeros(graph.num_tensors)
-    readers = graph.output_offset, graph.consumer_offset, graph.edge_op
-    after = graph.control_offset, graph.control_target
-    rank = np.array(run_loops(_rank, np.zeros(n), np.argsort(numbers), mean, cost, *readers, *after))
+    rank, cost = upward_rank(graph, cluster), _costs(graph, cluster)
     ops = np.lexsort((numbers, -_steps(rank)))
-    price, least = _MOVE_PRICE * float(mean.mean()), float(rank.max()) / _STEPS
+    price, least = _MOVE_PRICE * float(_means(runtime, allowed).mean()), float(rank.max()) / _STEPS
     place, start = run_loops(
         _place,
         *(np.full(n, -1), np.zeros(n), np.zeros(n), np.zeros(d), np.full(n, -1)),
@@ -67,6 +63,27 @@ def earliest_finish(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarr
     return Schedule(np.array(place), np.lexsort((position, _steps(np.array(start)))))
 
 
+def upward_rank(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    """``[N]`` longest path from each op to an end, itself included (Topcuoglu et al. 2002, eq. 2).
+
+    An op counts its mean runtime over the devices that it may use, an edge the time of its transfer, or
+    nothing if there is one device only.
+    """
+    mean = _means(runtime_matrix(graph, cluster), allowed_matrix(graph, cluster))
+    readers = graph.output_offset, graph.consumer_offset, graph.edge_op
+    after = graph.control_offset, graph.control_target
+    order, cost = graph.topological_order, _costs(graph, cluster)
+    return np.array(run_loops(_rank, np.zeros(graph.num_ops), order, mean, cost, *readers, *after))
+
+
+def _means(runtime: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    return (runtime * allowed).sum(axis=1) / allowed.sum(axis=1)
+
+
+def _costs(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    return transfer_times(graph, cluster) if cluster.num_devices > 1 else np.zeros(graph.num_tensors)
+
+
 def _steps(time: np.ndarray) -> np.ndarray:
     """Rounded: sums along two equally long paths may differ in their last bits."""
     most = float(time.max(initial=0))
@@ -77,7 +94,7 @@ def _rank(
     rank: Any, ops: Any, mean: Any, cost: Any, outputs: Any, consumers: Any, reader: Any,
     controls: Any, target: Any,
 ) -> Any:  # fmt: skip
-    """Upward ranks: the longest path from each op to an end, itself and transfers included."""
+    """`upward_rank`, into ``rank``."""
     for i in range(len(ops) - 1, -1, -1):
         o = ops[i]
         below = 0.0

@@ -12,8 +12,8 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
+from regal_jax.heuristics.earliest_finish import upward_rank
 from regal_jax.heuristics.links import Links
-from regal_jax.heuristics.list_scheduling import upward_rank
 
 __all__ = ["graham_schedule", "heft_schedule"]
 
@@ -62,7 +62,7 @@ def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray
       ``(placement [N], events [N])``, as `regal_jax.plan.replay` takes them.
     """
     links = Links.of(graph)
-    rank = upward_rank(graph, cluster, links)
+    rank = upward_rank(graph, cluster)
     runtime = runtime_matrix(graph, cluster).tolist()
     cost = transfer_times(graph, cluster).tolist()
     allowed = [np.flatnonzero(row).tolist() for row in allowed_matrix(graph, cluster)]
@@ -79,7 +79,7 @@ def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray
         return devices[k].earliest(ready, runtime[o][k])
 
     position = np.argsort(graph.topological_order)
-    for o in np.lexsort((position, -np.array(rank))).tolist():
+    for o in np.lexsort((position, -rank)).tolist():
         options = [(begin(o, k), k) for k in allowed[leader[o]]]
         start[o], k = min(options, key=lambda option: option[0] + runtime[o][option[1]])
         finish[o] = start[o] + runtime[o][k]
@@ -95,7 +95,7 @@ class _Graham:
     def __init__(self, graph: ComputationGraph, cluster: Cluster) -> None:
         n = graph.num_ops
         self.links = Links.of(graph)
-        self.rank = upward_rank(graph, cluster, self.links)
+        self.rank = upward_rank(graph, cluster).tolist()
         self.runtime = runtime_matrix(graph, cluster).tolist()
         self.allowed = [tuple(np.flatnonzero(row).tolist()) for row in allowed_matrix(graph, cluster)]
         self.leader = graph.colocation_leader.tolist()

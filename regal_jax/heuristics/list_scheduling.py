@@ -14,27 +14,11 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
+from regal_jax.heuristics.earliest_finish import upward_rank
 from regal_jax.heuristics.links import Links
 from regal_jax.plan import transfer_event
 
-__all__ = ["Rule", "list_schedule", "upward_rank"]
-
-
-def upward_rank(graph: ComputationGraph, cluster: Cluster, links: Links) -> list[float]:
-    """``[N]`` longest path from each op to an end, itself included (Topcuoglu et al. 2002, eq. 2).
-
-    An op counts its mean runtime over the devices that it may use, an edge the time of its transfer, or
-    nothing if there is one device only.
-    """
-    allowed = allowed_matrix(graph, cluster)
-    mean = (runtime_matrix(graph, cluster) * allowed).sum(axis=1) / allowed.sum(axis=1)
-    rank = mean.tolist()
-    single = cluster.num_devices == 1
-    cost = [0.0] * graph.num_tensors if single else transfer_times(graph, cluster).tolist()
-    for o in reversed(graph.topological_order.tolist()):
-        data = (cost[t] + rank[v] for t in links.outputs[o] for v in links.readers[t])
-        rank[o] += max(max(data, default=0.0), max((rank[v] for v in links.after[o]), default=0.0))
-    return rank
+__all__ = ["Rule", "list_schedule"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +53,7 @@ class _State:
         self.blocking = cluster.transfer is TransferModel.BLOCKING
         self.runtime = runtime_matrix(graph, cluster).tolist()
         self.cost = transfer_times(graph, cluster).tolist()
-        self.rank = upward_rank(graph, cluster, links)
+        self.rank = upward_rank(graph, cluster).tolist()
         self.leader = graph.colocation_leader.tolist()
         self.devices = [
             np.flatnonzero(row).tolist() for row in allowed_matrix(graph, cluster)
