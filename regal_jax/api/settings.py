@@ -155,7 +155,7 @@ class Settings:
     def parts(self) -> tuple[Part, ...]:
         """The searches that share the budget."""
         if self.method == "auto" and isinstance(self.config, BrkgaConfig):
-            return joined_parts(self.objective, self.config)
+            return joined_parts(self.config)
         return (Part(1.0, self.config),)
 
     def guide(self, num_devices: int) -> "Policy | None":

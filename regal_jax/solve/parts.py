@@ -2,20 +2,20 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.plan import Objective
 from regal_jax.problem import Problem
 from regal_jax.search import AnnealingConfig, BrkgaConfig, Progress, SearchResult, Status, Stopping, WarmStart
 from regal_jax.solve.solve import solve
 
 __all__ = ["Part", "joined_parts", "solve_in_parts"]
 
+_BRKGA_SHARE: Final = 0.8
 _FINISHED = (Status.TARGET, Status.STALL)
 
 
@@ -39,21 +39,21 @@ class Part:
             raise ConfigError(f"Part: share is {self.share!r}; give a number above 0 and at most 1")
 
 
-def joined_parts(objective: Objective, config: BrkgaConfig | None = None) -> tuple[Part, ...]:
+def joined_parts(config: BrkgaConfig | None = None) -> tuple[Part, ...]:
     """What ``method="auto"`` runs: BRKGA, then annealing of the best.
 
-    Peak memory is better served by BRKGA, makespan by annealing. The shares were measured on 13 real graphs
-    of up to 260 ops at 5000 evaluations and two devices, with warm starts from heuristics, geometric means
-    relative to plain BRKGA. Makespan (transfers of 5 us and 300 GB/s): BRKGA alone 0.888, 10 % of it then
-    annealing 0.883 to 0.884, 50 % 0.884 to 0.886. Peak memory: BRKGA alone 1.013, 10 % 1.015 to 1.033, 50 %
-    0.999 to 1.003, 80 % 0.996 to 0.999.
+    BRKGA gets most of it, since it is what a policy guides. On 24 real graphs of the training and validation
+    splits, of up to 1500 ops, at 5000 evaluations, with warm starts and the policy that ships (makespan, two
+    devices, free blocking transfers), 10, 50, 80 and 95 % for BRKGA made the makespan 8.0, 8.5, 8.6 and 8.7 %
+    lower than plain BRKGA's, and 83, 96, 96 and 100 % of the graphs no worse. Without a policy little depends
+    on it: on 13 real graphs of up to 260 ops (transfers of 5 us and 300 GB/s) BRKGA alone had 0.888 of plain
+    BRKGA's makespan, with 10 % 0.883 to 0.884, with 50 % 0.884 to 0.886; of the peak memory 1.013, with 10 %
+    1.015 to 1.033, 50 % 0.999 to 1.003, 80 % 0.996 to 0.999.
 
     Args:
-      objective: What to minimise.
       config: Of the BRKGA.
     """
-    share = 0.8 if objective is Objective.PEAK_MEMORY else 0.1
-    return Part(share, config or BrkgaConfig()), Part(1.0, AnnealingConfig())
+    return Part(_BRKGA_SHARE, config or BrkgaConfig()), Part(1.0, AnnealingConfig())
 
 
 def solve_in_parts(
