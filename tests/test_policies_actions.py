@@ -341,7 +341,7 @@ def test_ops_keep_their_places_but_for_moves_and_transfers_follow(transfers, rea
     means = rng.integers(0, 9, n)
     action[0, :, 2] = means * 2 + 1
     features = make_features([graph], Cluster.uniform(2), BUCKET, config.feature_config)
-    place = policies.order_place(config, features) if reach else None
+    place = policies.own_places(config, features)
     one = jax.tree.map(lambda x: x[0], to_proposal(config, action_table(config), action, problem, place))
     uniform = {name: rng.integers(0, 65536, leaf.shape, dtype=np.uint16) for name, leaf in one.shapes.items()}
     drawn = {name: np.asarray(leaf, float) / 65536 for name, leaf in quantiles(one, uniform).items()}
@@ -410,5 +410,5 @@ def test_proposals_that_do_not_fit_are_refused():
         to_proposal(config, table[:3], action, problem)
     moving = dataclasses.replace(config, reach=4, order_gain=1.0)
     for other, place in ((config, jnp.zeros((1, 12))), (moving, None), (moving, jnp.zeros((1, 11)))):
-        with pytest.raises(ConfigError, match="give the place of every op, from order_place, if"):
+        with pytest.raises(ConfigError, match="give the place of every op, from own_places, if"):
             to_proposal(other, table, action, problem, place)

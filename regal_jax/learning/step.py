@@ -23,7 +23,7 @@ from regal_jax.policies import (
     entropy,
     load_policy,
     log_prob,
-    order_place,
+    own_places,
     sample_action,
     to_proposal,
 )
@@ -182,7 +182,7 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
     # Every action of a graph meets the same random numbers: what differs is its own doing.
     searches = jnp.tile(keys_of(search, pool.identity), samples)
     problem = rows(pool.problem, jnp.tile(jnp.arange(batch, dtype=jnp.int32), samples))
-    place = order_place(config.policy, pool.features) if config.policy.reach else None
+    place = own_places(config.policy, pool.features)
     proposal = to_proposal(
         config.policy,
         table,

@@ -11,7 +11,7 @@ from flax import nnx
 
 from regal_jax.learning.pool import Pool, rows
 from regal_jax.learning.step import Learner
-from regal_jax.policies import entropy, order_place, sample_action, to_proposal
+from regal_jax.policies import entropy, own_places, sample_action, to_proposal
 from regal_jax.solve import keys_of, solve_traced
 
 __all__ = ["Validation", "validate"]
@@ -77,7 +77,7 @@ def _search(
     act, search = jax.random.split(key)
     logits = nnx.merge(learner.graphdefs[0], weights)(pool.features)
     action = sample_action(logits, keys_of(act, pool.identity))
-    place = order_place(config.policy, pool.features) if config.policy.reach else None
+    place = own_places(config.policy, pool.features)
     found = solve_traced(
         pool.problem,
         keys_of(search, pool.identity),

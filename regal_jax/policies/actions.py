@@ -126,7 +126,7 @@ def to_proposal(
       table: ``[K, Q]``, from `action_table`.
       action: ``[B, N, P D + 1]``.
       problem: The graphs, padded as the features were.
-      place: ``[B, N]``, from `order_place`, for a policy with a `PolicyConfig.reach`, and only then.
+      place: ``[B, N]``, from `own_places`.
 
     Raises:
       ConfigError: Action, table, place and problem do not go together.
@@ -149,7 +149,7 @@ def to_proposal(
         )
     if (None if place is None else place.shape) != (need[:2] if config.reach else None):
         raise ConfigError(
-            "to_proposal: give the place of every op, from order_place, if the policy has a reach; else none"
+            "to_proposal: give the place of every op, from own_places, if the policy has a reach; else none"
         )
     table = jnp.broadcast_to(table[None], (need[0], *table.shape))
     transfers = shapes["transfer_priority"].shape[0]

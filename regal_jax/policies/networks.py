@@ -15,7 +15,7 @@ from regal_jax.policies.gnn import GraphNetwork
 from regal_jax.policies.layers import Mlp
 from regal_jax.policies.sequence import SequenceNetwork
 
-__all__ = ["Logits", "Policy", "Value", "order_place"]
+__all__ = ["Logits", "Policy", "Value", "own_places"]
 
 
 class Logits(NamedTuple):
@@ -199,7 +199,7 @@ class _Ordered(nnx.Module):
         bins = np.array(self.config.first, np.float32)
         step = float(np.ptp(bins)) / max(len(bins) - 1, 1) or 1.0
         # Who has a place of its own stays there.
-        place = jnp.full((1, 1), 0.5) if self.config.reach else order_place(self.config, features)
+        place = jnp.full((1, 1), 0.5) if self.config.reach else _order_place(self.config, features)
         distance = (bins[None, None] - place[..., None]) / step
         gain = self.gain(embedding) + self.bias[...][None, None]
         return -gain * distance**2
@@ -212,7 +212,7 @@ _FALLING: Final = {
 }
 
 
-def order_place(config: PolicyConfig, features: GraphFeatures) -> jax.Array:
+def _order_place(config: PolicyConfig, features: GraphFeatures) -> jax.Array:
     """``[B, N]`` float32 in (0, 1), the priority that keeps every op at its place in the `Order`."""
     names, nodes = config.feature_config.node_names, jnp.asarray(features.nodes)
     place = nodes[:, :, names.index(_FALLING[config.order])]
@@ -220,6 +220,11 @@ def order_place(config: PolicyConfig, features: GraphFeatures) -> jax.Array:
         place = (place + (1 - nodes[:, :, names.index("top share")])) / 2
     low, high = min(config.first), max(config.first)
     return low + (high - low) * place
+
+
+def own_places(config: PolicyConfig, features: GraphFeatures) -> jax.Array | None:
+    """``[B, N]`` float32 in (0, 1), the place of every op; ``None`` for a policy without a reach."""
+    return _order_place(config, features) if config.reach else None
 
 
 def _initial(config: PolicyConfig, bins: tuple[float, ...], first: bool) -> np.ndarray:

@@ -18,7 +18,7 @@ from regal_jax.policies import (
     entropy,
     make_features,
     most_likely,
-    order_place,
+    own_places,
     sample_action,
     to_proposal,
 )
@@ -97,7 +97,7 @@ def _propose(
         action = most_likely(logits)
     else:
         action = sample_action(logits, jax.vmap(lambda key: jax.random.fold_in(key, _FOLD))(keys))
-    place = order_place(policy.config, features) if policy.config.reach else None
+    place = own_places(policy.config, features)
     return to_proposal(policy.config, table, action, problem, place)
 
 
