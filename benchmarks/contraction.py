@@ -140,18 +140,19 @@ def _side(
     known = best_heuristic(graph, cluster, settings.objective, seed=settings.seed or 0)
     heuristic_seconds = time.perf_counter() - began
     pairs = [(graph, cluster)]
-    share = share_out(pairs, settings.config.fit(settings.evaluations), 1, jax.devices()[:1])[0]
-    batch = make_batch(share, pairs, [known], settings.config)
+    (part,) = settings.parts
+    share = share_out(pairs, part.config.fit(settings.evaluations), 1, jax.devices()[:1])[0]
+    batch = make_batch(share, pairs, [known], part.config)
     keys = graph_keys(settings.key, [graph])
     # A few generations first, which compile all that the timed run will use.
-    for evaluations in (3 * settings.config.first_evaluations, settings.evaluations):
+    for evaluations in (3 * part.config.first_evaluations, settings.evaluations):
         began = time.perf_counter()
         result = solve(
             batch.problem,
             keys,
             Stopping(evaluations),
             objective=settings.objective,
-            config=settings.config,
+            config=part.config,
             warm=batch.warm,
         )
         search_seconds = time.perf_counter() - began

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["compiled", "installed", "run_loops", "usable"]
+__all__ = ["compiled", "for_loops", "installed", "loops", "run_loops", "usable"]
 
 
 @functools.cache
@@ -48,9 +48,20 @@ def run_loops(function: Callable[..., Any], *arguments: Any) -> Any:
 
     Args:
       function: Indexes its arguments, and may write to them.
-      *arguments: Numbers, and arrays that stay as they are.
+      *arguments: Numbers, arrays that stay as they are, and named tuples of such.
     """
-    if usable():
-        # Copies are all of one kind, whoever made the arrays: the function is compiled once.
-        return compiled(function)(*(x.copy() if isinstance(x, np.ndarray) else x for x in arguments))
-    return function(*(x.tolist() if isinstance(x, np.ndarray) else x for x in arguments))
+    return loops(function)(*map(for_loops, arguments))
+
+
+def loops(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` as `run_loops` calls it, for those who call it often; its arguments are `for_loops`."""
+    return compiled(function) if usable() else function
+
+
+def for_loops(argument: Any) -> Any:
+    """An argument of `loops`: copies, all of one kind, so that it is compiled once; or lists."""
+    if isinstance(argument, tuple):
+        return type(argument)(*map(for_loops, argument))
+    if isinstance(argument, np.ndarray):
+        return argument.copy() if usable() else argument.tolist()
+    return argument

@@ -12,7 +12,7 @@ import pytest
 from regal_jax import AnnealingConfig, BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
-from regal_jax.heuristics import heuristic_plans
+from regal_jax.heuristics import ListSearch, ListSearchConfig, heuristic_plans
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.problem import make_problem
@@ -21,7 +21,7 @@ from regal_jax.solve import Part, joined_parts, solve_in_parts
 
 solve = importlib.import_module("regal_jax.solve.solve")
 TWO = Cluster.uniform(2)
-METHODS = ["auto", "annealing", "local-search"]
+METHODS = ["auto", "annealing", "local-search", "list-search"]
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
@@ -40,6 +40,10 @@ def same(a, b):
 @pytest.mark.parametrize("objective", list(Objective))
 @every_method
 def test_no_worse_than_any_heuristic(graphs, method, objective):
+    if method == "list-search" and objective is Objective.PEAK_MEMORY:
+        with pytest.raises(ConfigError, match="list-search is for the makespan, not for peak-memory"):
+            optimize(graphs[0], TWO, method=method, objective=objective)
+        return
     for plan, graph in zip(
         optimize_many(graphs, TWO, method=method, objective=objective, evaluations=150, progress=False),
         graphs,
@@ -81,6 +85,8 @@ def counting(objective):
 def test_all_parts_together_keep_the_budget(graphs, evaluations, objective, monkeypatch):
     COUNTED.clear()
     monkeypatch.setattr(solve, "_fitness", lambda *_: counting(objective))
+    judge = ListSearch._judge
+    monkeypatch.setattr(ListSearch, "_judge", lambda *args: [COUNTED.append(1), judge(*args)])
     plan = optimize(graphs[0], TWO, method="auto", objective=objective, evaluations=evaluations)
     jax.effects_barrier()
     assert sum(COUNTED) == plan.provenance["evaluations"] <= evaluations
@@ -181,10 +187,15 @@ def test_ctrl_c_keeps_the_best_so_far(graphs, when, times, monkeypatch):
 
 def test_parts_are_told_in_the_provenance(graphs):
     plan = optimize(graphs[0], TWO, method="auto", evaluations=50)
-    assert [list(part) for part in plan.provenance["parts"]] == [
-        ["share", "BrkgaConfig"],
-        ["share", "AnnealingConfig"],
-    ]
+    searches = ["ListSearchConfig", "BrkgaConfig", "AnnealingConfig"]
+    assert [list(part) for part in plan.provenance["parts"]] == [["share", name] for name in searches]
+    assert sum(part["share"] == 1 for part in plan.provenance["parts"]) == 1
+    # Lists are for the makespan, where there is a device to choose.
+    for devices, objective in ((2, "peak-memory"), (1, "makespan")):
+        plan = optimize(
+            graphs[0], Cluster.uniform(devices), method="auto", objective=objective, evaluations=50
+        )
+        assert [list(part) for part in plan.provenance["parts"]] == [["share", name] for name in searches[1:]]
     assert "parts" not in optimize(graphs[0], TWO, evaluations=50).provenance
 
 
@@ -193,6 +204,8 @@ def test_settings_must_fit_the_method(graphs):
         ("brkga", AnnealingConfig()),
         ("auto", AnnealingConfig()),
         ("annealing", BrkgaConfig()),
+        ("list-search", BrkgaConfig()),
+        ("auto", ListSearchConfig()),
     ):
         with pytest.raises(ConfigError, match=f"config: {method} is set by a"):
             optimize(graphs[0], TWO, method=method, config=config)  # pyright: ignore[reportArgumentType]

@@ -12,6 +12,8 @@ from regal_jax.datasets import generate
 from regal_jax.graph import Cluster
 from regal_jax.heuristics import peaks
 from regal_jax.heuristics.earliest_finish import earliest_finish
+from regal_jax.heuristics.list_scheduling import MEMORY_RULES, TIME_RULES, list_schedule
+from regal_jax.heuristics.list_search import ListSearch
 from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 
@@ -35,6 +37,11 @@ def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     numbers = np.argsort(graph.topological_order)
     compiled = least_peak_balance(graph, cluster, numbers), lpmf_order(graph)
     schedule = earliest_finish(graph, cluster, numbers)
+    rules = (*TIME_RULES, *MEMORY_RULES)
+    lists = [list_schedule(graph, cluster, rule) for rule in rules]
+    search = ListSearch(graph, cluster, 0)
+    search.run(60)
+    found = search.plan()
     for cache in _CACHES:
         cache.cache_clear()
     monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
@@ -45,6 +52,13 @@ def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     assert compiled[1].tolist() == plain[1].tolist()
     for one, same in zip(schedule, earliest_finish(graph, cluster, numbers), strict=True):
         assert one.tolist() == same.tolist()
+    for rule, made in zip(rules, lists, strict=True):
+        for one, same in zip(made, list_schedule(graph, cluster, rule), strict=True):
+            assert one.tolist() == same.tolist()
+    again = ListSearch(graph, cluster, 0)
+    again.run(60)
+    assert again.history == search.history
+    assert again.plan().timeline.op.tolist() == found.timeline.op.tolist()
 
 
 def test_a_numba_that_refuses_is_told_of_once(monkeypatch, nothing_known):

@@ -9,11 +9,10 @@ import jax
 
 from regal_jax.api.batches import share_out
 from regal_jax.api.call import Call
-from regal_jax.api.settings import Settings, check_pairs, each
+from regal_jax.api.settings import Config, Settings, check_pairs, each
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan, contract_for
-from regal_jax.search import AnnealingConfig, BrkgaConfig
 
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
@@ -32,7 +31,7 @@ def optimize(
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: bool = True,
     contract: bool = False,
-    config: BrkgaConfig | AnnealingConfig | None = None,
+    config: Config | None = None,
     target: float | None = None,
     stall: int | None = None,
     time_limit: float | None = None,
@@ -56,8 +55,9 @@ def optimize(
       evaluations: Budget of the search: how many candidates are simulated.
       key: A seed or a typed `jax.random.key`. The same key gives the same plan on the same versions.
       method: ``"brkga"``; ``"annealing"`` or ``"local-search"``, which walk from the best warm start;
-        ``"auto"``, which divides the budget between BRKGA, guided by a policy, and annealing of its best; or
-        the name of a heuristic to use alone.
+        ``"list-search"``, which makes list schedules (on the host, for the makespan only);
+        ``"auto"``, which divides the budget between list schedules (makespan), BRKGA, guided by a policy, and
+        annealing of its best; or the name of a heuristic to use alone.
       policy: What guides the search by the distributions of its first population and mutants: ``"default"``
         for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform ones. With
         ``None`` ``"auto"`` takes the weights that ship, where there are any for the objective and so many
@@ -65,7 +65,8 @@ def optimize(
       warm_start: Begin from the heuristics' plans, and never do worse.
       contract: Search on the graph that `regal_jax.contract` makes of this one, and expand the plan: for
         graphs of thousands of ops, most of them light. The heuristics run on both.
-      config: Of the BRKGA, or an `AnnealingConfig` for ``"annealing"`` and ``"local-search"``.
+      config: Of the BRKGA, or an `AnnealingConfig` for ``"annealing"`` and ``"local-search"``, or a
+        `ListSearchConfig` for ``"list-search"``.
       target: Stop when the objective is this small.
       stall: Stop after so many evaluations without improvement.
       time_limit: Stop after so many seconds, compilation included. Results then depend on the machine.
@@ -111,7 +112,7 @@ def optimize_many(
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: bool = True,
     contract: bool = False,
-    config: BrkgaConfig | AnnealingConfig | None = None,
+    config: Config | None = None,
     target: float | None = None,
     stall: int | None = None,
     time_limit: float | None = None,
@@ -193,9 +194,10 @@ def _optimize(
     if made is not None:
         pairs = list(zip((one.graph for one in made), clusters, strict=True))
     call = Call(pairs, settings, on_plan, contractions=made, began=began)
-    if not settings.searches:
+    if not settings.parts:
         return call.run([])
     # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
     for devices_of_cluster in {cluster.num_devices for cluster in clusters}:
         settings.guide(devices_of_cluster)
-    return call.run(share_out(pairs, settings.config.fit(settings.evaluations), batch_size, devices))
+    fitted = settings.parts[0].config.fit(settings.evaluations)
+    return call.run(share_out(pairs, fitted, batch_size, devices))

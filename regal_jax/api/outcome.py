@@ -1,6 +1,7 @@
 """From the genes that a search found to the plan that a user gets."""
 
 import dataclasses
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 
 from regal_jax.api.batches import Batch
+from regal_jax.api.listed import Listed
 from regal_jax.api.settings import Settings
 from regal_jax.encoding import Proposal, genes_to_keys
 from regal_jax.graph import Cluster, ComputationGraph
@@ -15,7 +17,7 @@ from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Plan, decode_order, decode_placement
 from regal_jax.search import SearchResult, Status
 
-__all__ = ["fallback", "heuristic_plan", "searched_plan"]
+__all__ = ["fallback", "heuristic_plan", "listed_plan", "searched_plan"]
 
 
 def _versions() -> dict[str, str]:
@@ -40,16 +42,46 @@ def heuristic_plan(graph: ComputationGraph, cluster: Cluster, settings: Settings
 
 
 def fallback(
-    graph: ComputationGraph, cluster: Cluster, settings: Settings, known: list[Plan], ended: Status
+    graph: ComputationGraph,
+    cluster: Cluster,
+    settings: Settings,
+    known: Sequence[Plan],
+    ended: Status,
+    listed: Listed | None = None,
 ) -> Plan:
     """What a graph gets whose search did not begin."""
     plan = known[0] if known else HEURISTICS["single-device"](graph, cluster, settings.objective)
-    stopped = {"evaluations": 0, "stopped": ended.name.lower()}
+    stopped = {"evaluations": listed.schedules if listed else 0, "stopped": ended.name.lower()}
     return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **stopped})
 
 
+def listed_plan(
+    graph: ComputationGraph, cluster: Cluster, settings: Settings, known: Sequence[Plan], listed: Listed
+) -> Plan:
+    """The best known plan, where list schedules were all that was asked for."""
+    if not known:
+        return fallback(graph, cluster, settings, [], listed.status)
+    provenance = {
+        "method": settings.method,
+        "evaluations": listed.schedules,
+        **_common(settings),
+        "stopped": listed.status.name.lower(),
+        "seconds": round(listed.seconds, 3),
+        "config": dataclasses.asdict(settings.list_config),
+        "history": listed.history,
+        "warm_start": {p.provenance["method"]: p.objective_value for p in known if p is not listed.plan},
+        "best_from": known[0].provenance["method"],
+    }
+    return dataclasses.replace(known[0], provenance=provenance)
+
+
 def searched_plan(
-    batch: Batch, row: int, result: SearchResult, settings: Settings, proposal: Proposal | None = None
+    batch: Batch,
+    row: int,
+    result: SearchResult,
+    settings: Settings,
+    proposal: Proposal | None = None,
+    listed: Listed | None = None,
 ) -> Plan:
     """The exactly replayed plan of one row of a batch, or a heuristic's if that is better.
 
@@ -59,6 +91,7 @@ def searched_plan(
       result: Of the search.
       settings: Of the call.
       proposal: What the policy said of the batch, if there was one.
+      listed: What list schedules came to before, if there were any.
     """
     graph, cluster = batch.graphs[row], batch.clusters[row]
     n, t = graph.num_ops, graph.num_tensors
@@ -68,15 +101,15 @@ def searched_plan(
     plan = Plan.from_events(graph, cluster, placement, events, objective=settings.objective)
     provenance = {
         "method": settings.method,
-        "evaluations": int(result.evaluations[row]),
+        "evaluations": int(result.evaluations[row]) + (listed.schedules if listed else 0),
         **_common(settings),
         **({} if proposal is None else _guidance(proposal, row, n, settings)),
         "stopped": result.status[row].name.lower(),
-        "seconds": round(result.seconds, 3),
+        "seconds": round(result.seconds + (listed.seconds if listed else 0), 3),
         "graphs_in_call": len(batch.members),
         "config": dataclasses.asdict(settings.config),
-        **_parts(settings),
-        "history": _history(batch, row, result, settings),
+        **_parts(settings, cluster),
+        "history": _history(batch, row, result, settings, listed),
     }
     known = batch.known[row]
     if known:
@@ -94,17 +127,24 @@ def _guidance(proposal: Proposal, row: int, num_ops: int, settings: Settings) ->
     return {"policy": settings.policy_name or "default", "action_entropy": round(placement_entropy(taken), 6)}
 
 
-def _parts(settings: Settings) -> dict[str, Any]:
+def _parts(settings: Settings, cluster: Cluster) -> dict[str, Any]:
     """Which searches shared the budget, if there were several."""
-    parts = settings.parts
+    parts: list[tuple[float, Any]] = [(part.share, part.config) for part in settings.parts]
+    schedules = settings.schedules(cluster.num_devices)
+    if schedules:
+        parts.insert(0, (schedules / settings.evaluations, settings.list_config))
     if len(parts) == 1:
         return {}
     return {
-        "parts": [{"share": p.share, type(p.config).__name__: dataclasses.asdict(p.config)} for p in parts]
+        "parts": [
+            {"share": share, type(config).__name__: dataclasses.asdict(config)} for share, config in parts
+        ]
     }
 
 
-def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -> dict[str, list[Any]]:
+def _history(
+    batch: Batch, row: int, result: SearchResult, settings: Settings, listed: Listed | None
+) -> dict[str, list[Any]]:
     """The incumbent's objective whenever it improved, and at the end; ``None`` while it was infeasible."""
     fitness = np.asarray(result.history_fitness[:, row], dtype=np.float64)
     evaluations = result.history_evaluations[:, row]
@@ -112,7 +152,19 @@ def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -
     last = int(np.argmax(evaluations == evaluations[-1]))
     moments = np.union1d(np.flatnonzero(np.diff(fitness, prepend=np.inf)), [last])
     best = fitness[moments] * batch.scale(settings.objective)[row]
-    return {
+    history = {
         "evaluations": evaluations[moments].tolist(),
         "best": [None if f > 1 else float(b) for f, b in zip(fitness[moments], best, strict=True)],
+    }
+    if listed is None:
+        return history
+    # What has begun with a schedule is no worse than it, but for the rounding of its fitness.
+    before = listed.history["best"][-1]
+    later = [b if before is None or b is None else min(b, before) for b in history["best"]]
+    return {
+        "evaluations": [
+            *listed.history["evaluations"],
+            *(listed.schedules + e for e in history["evaluations"]),
+        ],
+        "best": [*listed.history["best"], *(before if b is None else b for b in later)],
     }

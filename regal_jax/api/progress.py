@@ -30,6 +30,11 @@ class Bar:
         if self._bar is not None:
             self._bar.set_description(text)
 
+    def advance(self, evaluations: int) -> None:
+        """So many more are done."""
+        if self._bar is not None:
+            self._bar.update(evaluations)
+
     def follow(self, graphs: int, evaluations: int) -> Callable[[Progress], None]:
         """A callback for the search of the first ``graphs`` rows of a batch."""
         self.say("compiling")

@@ -13,7 +13,7 @@ import numpy as np
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import HEURISTICS
+from regal_jax.heuristics import HEURISTICS, ListSearchConfig
 from regal_jax.plan import Objective
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part, joined_parts
@@ -21,16 +21,20 @@ from regal_jax.solve import Part, joined_parts
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
 
-__all__ = ["SEARCHES", "Settings", "check_pairs", "each"]
+__all__ = ["SEARCHES", "Config", "Settings", "check_pairs", "each"]
 
 SEARCHES: Final = {
     "auto": BrkgaConfig,
     "brkga": BrkgaConfig,
     "annealing": AnnealingConfig,
     "local-search": AnnealingConfig,
+    "list-search": ListSearchConfig,
 }
 """The methods that search, and what sets them; all others are heuristics."""
 _GUIDED: Final = ("brkga", "auto")
+_LIST_SHARE: Final = 0.2
+"""Of the budget of ``"auto"``, for `ListSearch`. On 32 synthetic graphs 250 schedules were 0.12 % shorter
+than what CP-SAT finds in ten seconds, 500 0.14, 1000 0.17 and 2000 0.19 %."""
 
 
 def _as_key(key: Any) -> tuple[jax.Array, int | None]:
@@ -65,10 +69,13 @@ def _policy(policy: Any, method: str) -> "tuple[Policy | None, str | None]":
     return load_policy(policy), os.fspath(policy)
 
 
-def _default_config(method: str) -> BrkgaConfig | AnnealingConfig:
+def _default_config(method: str) -> "Config":
     if method == "local-search":
         return AnnealingConfig.local_search()
     return SEARCHES.get(method, BrkgaConfig)()
+
+
+Config = BrkgaConfig | AnnealingConfig | ListSearchConfig
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,7 +91,7 @@ class Settings:
     policy_name: str | None
     warm_start: bool
     contract: bool
-    config: BrkgaConfig | AnnealingConfig
+    config: Config
     target: float | None
     stall: int | None
     time_limit: float | None
@@ -101,7 +108,7 @@ class Settings:
         policy: "Policy | str | os.PathLike[str] | None",
         warm_start: bool,
         contract: bool,
-        config: BrkgaConfig | AnnealingConfig | None,
+        config: Config | None,
         target: float | None,
         stall: int | None,
         time_limit: float | None,
@@ -119,6 +126,8 @@ class Settings:
         if method not in SEARCHES and method not in HEURISTICS:
             names = ", ".join([*SEARCHES, *HEURISTICS])
             raise ConfigError(f"method: unknown {method!r}; use one of {names}")
+        if method == "list-search" and objective != Objective.MAKESPAN:
+            raise ConfigError(f"method: list-search is for the makespan, not for {objective}; use auto")
         policy, policy_name = _policy(policy, method)
         kind = SEARCHES.get(method, BrkgaConfig)
         if config is not None and not isinstance(config, kind):
@@ -153,10 +162,25 @@ class Settings:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The searches that share the budget."""
+        """The searches on the accelerator, which share what `schedules` leaves of the budget."""
+        if isinstance(self.config, ListSearchConfig) or not self.searches:
+            return ()
         if self.method == "auto" and isinstance(self.config, BrkgaConfig):
             return joined_parts(self.config)
         return (Part(1.0, self.config),)
+
+    @property
+    def list_config(self) -> ListSearchConfig:
+        """Of the search among list schedules."""
+        return self.config if isinstance(self.config, ListSearchConfig) else ListSearchConfig()
+
+    def schedules(self, num_devices: int) -> int:
+        """How much of the budget goes to list schedules, which have nothing to choose on a single device."""
+        if self.method == "list-search":
+            return self.evaluations
+        if self.method != "auto" or self.objective is not Objective.MAKESPAN or num_devices == 1:
+            return 0
+        return int(self.evaluations * _LIST_SHARE)
 
     def guide(self, num_devices: int) -> "Policy | None":
         """The policy for a cluster of so many devices, if one was asked for, or is part of the method.

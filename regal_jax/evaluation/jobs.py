@@ -12,8 +12,10 @@ import jax
 import numpy as np
 from flax import nnx
 
+from regal_jax.api.settings import SEARCHES
 from regal_jax.errors import ClusterError, ConfigError, FormatError, MissingExtraError
 from regal_jax.evaluation.config import GUIDED, EvaluationConfig
+from regal_jax.heuristics import ListSearchConfig
 from regal_jax.methods import CpSat, HeuristicMethod, Method, make_method
 from regal_jax.policies import Policy, default_policy, load_policy
 from regal_jax.search import AnnealingConfig, BrkgaConfig
@@ -177,8 +179,8 @@ def _digest_of_policy(policy: Policy) -> str:
     return digest.hexdigest()[:16]
 
 
-def _search_config(name: str, table: Mapping[str, Any]) -> BrkgaConfig | AnnealingConfig:
-    kind = AnnealingConfig if name in ("annealing", "local-search") else BrkgaConfig
+def _search_config(name: str, table: Mapping[str, Any]) -> BrkgaConfig | AnnealingConfig | ListSearchConfig:
+    kind = SEARCHES.get(name, BrkgaConfig)
     try:
         return kind(**table)
     except TypeError as error:

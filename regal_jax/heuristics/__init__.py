@@ -1,5 +1,6 @@
 """Host baselines, each a function from graph and cluster to a `Plan`. Never imports jax."""
 
+from regal_jax.heuristics.list_search import ListSearch, ListSearchConfig
 from regal_jax.heuristics.registry import (
     HEURISTICS,
     Heuristic,
@@ -8,4 +9,12 @@ from regal_jax.heuristics.registry import (
     run_heuristic,
 )
 
-__all__ = ["HEURISTICS", "Heuristic", "best_heuristic", "heuristic_plans", "run_heuristic"]
+__all__ = [
+    "HEURISTICS",
+    "Heuristic",
+    "ListSearch",
+    "ListSearchConfig",
+    "best_heuristic",
+    "heuristic_plans",
+    "run_heuristic",
+]

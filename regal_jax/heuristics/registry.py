@@ -9,7 +9,7 @@ import numpy as np
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.heuristics.heft import graham_schedule, heft_schedule
-from regal_jax.heuristics.list_scheduling import Rule, list_schedule
+from regal_jax.heuristics.list_scheduling import MEMORY_RULES, QUICK_RULES, TIME_RULES, Rule, list_schedule
 from regal_jax.heuristics.orders import bfs_order, dfs_order, given_order, lpmf_order, random_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.placements import partition_placement, single_device_placement
@@ -204,28 +204,8 @@ def critical_path(
     if Objective(objective) is Objective.MAKESPAN:
         add(_time_drafts(graph, cluster))
     if not plans or not plans[0].feasible:
-        add(_rule_drafts(graph, cluster, _MEMORY_RULES))
+        add(_rule_drafts(graph, cluster, MEMORY_RULES))
     return min(plans, key=lambda plan: plan.sort_key)
-
-
-# Found by trying prices of 0 to 1 on random and layered graphs of 100 and 200 ops under all transfer models.
-_TIME_RULES: Final = (
-    Rule(),
-    Rule(look=32, rank=0.1, waste=0.1, behind=0.3, finish=False),
-    Rule(look=32, rank=0.1, waste=0.0, behind=0.1, finish=False),
-    Rule(look=32, rank=0.25, waste=0.1, behind=1.0, finish=False),
-    Rule(look=32, rank=1.0, waste=0.1, behind=1.0, finish=False),
-    Rule(look=32, rank=1.0, behind=0.3),
-)
-_QUICK_RULES: Final = (
-    Rule(),
-    Rule(look=8, rank=0.1, waste=0.1, behind=0.3, finish=False),
-    Rule(look=8, rank=1.0, waste=0.1, behind=1.0, finish=False),
-)
-_MEMORY_RULES: Final = (
-    Rule(look=32, finish=False, goal="fit"),
-    Rule(look=32, goal="peak"),
-)
 
 
 def _rule_drafts(graph: ComputationGraph, cluster: Cluster, rules: Iterable[Rule]) -> Iterable[_Draft]:
@@ -244,7 +224,7 @@ def _time_drafts(graph: ComputationGraph, cluster: Cluster) -> Iterable[_Draft]:
         yield *heft_schedule(graph, cluster), {"rule": "HEFT"}
     if cluster.transfer is TransferModel.FREE:
         yield *graham_schedule(graph, cluster), {"rule": "Graham"}
-    rules = _TIME_RULES if graph.num_ops <= _SMALL else _QUICK_RULES
+    rules = TIME_RULES if graph.num_ops <= _SMALL else QUICK_RULES
     # On one device every order takes the same time.
     yield from _rule_drafts(graph, cluster, rules[: 1 if cluster.num_devices == 1 else None])
 

@@ -49,6 +49,7 @@ METHODS: Final[Mapping[str, Callable[..., Method]]] = MappingProxyType(
         "annealing": _searched("Annealing", "annealing"),
         "brkga": _searched("BRKGA", "brkga"),
         "tuned-brkga": _tuned,
+        "list-search": _searched("List search", "list-search"),
         "auto": _searched("Auto", "auto", warm_start=True),
         "cp-sat": CpSat,
         "regal": _guided("REGAL"),

@@ -1,0 +1,258 @@
+"""The loops of `list_scheduling`: compiled where Numba is, plain Python over lists where it is not."""
+
+import heapq
+from collections import namedtuple
+from typing import Any
+
+__all__ = ["Layout", "State", "schedule"]
+
+Layout = namedtuple(
+    "Layout",
+    "input_rows inputs before_rows before after_rows after output_rows producer readers size temp keep "
+    "runtime cost leader allowed memory position blocking",
+)
+"""A graph on its cluster. Lists of lists are flat, with where each begins; so are matrices.
+
+Attributes:
+  input_rows, inputs: ``[N + 1]``, ``[E]``, the tensors that each op reads.
+  before_rows, before: ``[N + 1]``, ``[...]``, distinct predecessors.
+  after_rows, after: ``[N + 1]``, ``[...]``, distinct successors.
+  output_rows: ``[N + 1]``, the tensors that each op makes.
+  producer: ``[T]``.
+  readers: ``[T]``, how many ops read the tensor.
+  size, temp, keep: ``[T]``, ``[N]``, ``[T]``, bytes and results.
+  runtime: ``[N * D]``.
+  cost: ``[T]``, of a transfer.
+  leader: ``[N]``, the first op of the colocation group.
+  allowed: ``[N * D]``, where the group may run.
+  memory: ``[D]`` float.
+  position: ``[N]``, in a topological order: who goes first of equal rank.
+  blocking: Are transfers events?
+"""
+
+State = namedtuple(
+    "State",
+    "clock place finish copied made meet left held most lag moves bound waiting event slot counts",
+)
+"""What changes while ops are taken, all of it set anew by every `schedule`.
+
+Attributes:
+  clock: ``[D]``.
+  place, finish: ``[N]``.
+  copied: ``[T * D]``, is the tensor there?
+  made: ``[N]``, the slot of the op: slots are groups of events, one after another.
+  meet: ``[D * D]``, the last slot after which two devices stood at the same time.
+  left: ``[T]``, readers that have not run.
+  held, most: ``[D]`` bytes, now and at most; never too few.
+  lag: ``[D]``, clocks after the transfers that an op would need.
+  moves: ``[T]``, those transfers.
+  bound: ``[N]``, where a colocation group is, or -1.
+  waiting: ``[N]``, predecessors that have not run.
+  event, slot: ``[M]``, what happens, and in which slot.
+  counts: ``[2]``, of events and of slots.
+"""
+
+# The parts are closures, which Numba puts in place: passing named tuples to functions of their own, it counts
+# references at every access, and takes twenty times as long.
+
+
+def schedule(
+    layout: Any, state: Any, rank: Any, look: int, waste: float, behind: float, weight: float,
+    by_finish: bool, goal: int,
+) -> Any:  # fmt: skip
+    """Takes op after op, each on the device that suits it best at that moment, into ``state``.
+
+    Args:
+      layout: The graph.
+      state: What is in it does not matter.
+      rank: ``[N]``.
+      look: As in `regal_jax.heuristics.list_scheduling.Rule`, like all that follow.
+      waste: As there.
+      behind: As there.
+      weight: As there, ``rank``.
+      by_finish: As there, ``finish``.
+      goal: 0 for ``"time"``, 1 for ``"fit"``, 2 for ``"peak"``.
+
+    Returns:
+      ``state``.
+    """
+    (
+        input_rows, inputs, before_rows, before, after_rows, after, output_rows, producer, readers, size,
+        temp, keep, runtime, cost, leader, allowed, memory, position, blocking,
+    ) = layout  # fmt: skip
+    (
+        clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, event, slot,
+        counts,
+    ) = state  # fmt: skip
+    n, d = len(place), len(clock)
+
+    def rides(t, h, k):
+        """Could the transfer have happened when the two last met, at no cost to anyone?
+
+        Then it is put there after the fact; not when memory matters, as the copy is held for longer.
+        """
+        return cost[t] == 0 and goal == 0 and made[producer[t]] < meet[h * d + k]
+
+    def list_moves(o, k):
+        """Lists the tensors that the op lacks on device ``k``; how many.
+
+        Who is ahead meets last, so that the others need not wait for it.
+        """
+        count = 0
+        for j in range(input_rows[o], input_rows[o + 1]):
+            t = inputs[j]
+            h = place[producer[t]]
+            if h != k and copied[t * d + k] == 0:
+                i = count
+                while blocking and i > 0 and clock[place[producer[moves[i - 1]]]] > clock[h]:
+                    moves[i] = moves[i - 1]
+                    i -= 1
+                moves[i] = t
+                count += 1
+        return count
+
+    def begin(o, k, count):
+        """``(start, clocks of others put forward)`` if the op went to device ``k`` now."""
+        start, lost = clock[k], 0.0
+        if blocking and count > 0:
+            for h in range(d):
+                lag[h] = clock[h]
+            for i in range(count):
+                t = moves[i]
+                h = place[producer[t]]
+                if not rides(t, h, k):
+                    start = max(start, lag[h]) + cost[t]
+                    lag[h] = start
+            for h in range(d):
+                lost += lag[h] - clock[h]
+        elif not blocking:
+            for j in range(input_rows[o], input_rows[o + 1]):
+                t = inputs[j]
+                u = producer[t]
+                start = max(start, finish[u] + (0.0 if place[u] == k else cost[t]))
+        for j in range(before_rows[o], before_rows[o + 1]):
+            start = max(start, finish[before[j]])
+        return start, lost
+
+    def needs(o, k, count):
+        """``(bytes held while the op runs, bytes held more after it)``.
+
+        Never too few, and at most a little too many: where the other readers of a tensor will run is not
+        known yet, so its original is held here until all have run.
+        """
+        need, more = held[k] + temp[o], 0
+        for i in range(count):
+            need += size[moves[i]]
+            more += size[moves[i]]
+        for t in range(output_rows[o], output_rows[o + 1]):
+            need += size[t]
+            if readers[t] > 0 or keep[t]:
+                more += size[t]
+        for j in range(input_rows[o], input_rows[o + 1]):
+            t = inputs[j]
+            if left[t] == 1 and not keep[t]:
+                more -= size[t]
+        return need, more
+
+    def happens(what, where):
+        event[counts[0]], slot[counts[0]] = what, where
+        counts[0] += 1
+
+    def move(t, k):
+        h = place[producer[t]]
+        copied[t * d + k] = 1
+        held[k] += size[t]
+        if blocking and rides(t, h, k):
+            happens(n + t * d + k, meet[h * d + k])
+        elif blocking:
+            time = max(clock[h], clock[k]) + cost[t]
+            clock[h] = clock[k] = time
+            meet[h * d + k] = meet[k * d + h] = counts[1]
+            happens(n + t * d + k, counts[1])
+            counts[1] += 1
+
+    def free(t):
+        """All readers have run: every copy goes, and the original unless it is kept."""
+        home = place[producer[t]]
+        for k in range(d):
+            if copied[t * d + k] == 1 or (k == home and not keep[t]):
+                held[k] -= size[t]
+
+    def take(o, k):
+        """The transfers that the op needs on device ``k``, and then the op."""
+        count = list_moves(o, k)
+        start, _ = begin(o, k, count)
+        need, _ = needs(o, k, count)
+        most[k] = max(most[k], need)
+        for i in range(count):
+            move(moves[i], k)
+        for t in range(output_rows[o], output_rows[o + 1]):
+            if readers[t] > 0 or keep[t]:
+                held[k] += size[t]
+        place[o] = bound[leader[o]] = k
+        finish[o] = clock[k] = start + runtime[o * d + k]
+        made[o] = counts[1]
+        happens(o, counts[1])
+        counts[1] += 1
+        for j in range(input_rows[o], input_rows[o + 1]):
+            t = inputs[j]
+            left[t] -= 1
+            if left[t] == 0:
+                free(t)
+
+    for k in range(d):
+        clock[k], held[k], most[k] = 0.0, 0, 0
+    for i in range(d * d):
+        meet[i] = -1
+    for i in range(len(copied)):
+        copied[i] = 0
+    for t in range(len(left)):
+        left[t] = readers[t]
+    counts[0] = counts[1] = 0
+    # Not empty at first: a compiler has to see what is in them.
+    ready, few = [(-rank[0], position[0], 0)], [(-rank[0], position[0], 0)]
+    ready.clear()
+    for o in range(n):
+        place[o] = bound[o] = -1
+        waiting[o] = before_rows[o + 1] - before_rows[o]
+        if waiting[o] == 0:
+            heapq.heappush(ready, (-rank[o], position[o], o))
+    while len(ready) > 0:
+        few.clear()
+        while len(few) < look and len(ready) > 0:
+            few.append(heapq.heappop(ready))
+        best, device = -1, -1
+        over, more, score, least = 0.0, 0.0, 0.0, 0.0
+        for i in range(len(few)):
+            o = few[i][2]
+            for k in range(d):
+                if not allowed[o * d + k] or (bound[leader[o]] >= 0 and bound[leader[o]] != k):
+                    continue
+                count = list_moves(o, k)
+                start, lost = begin(o, k, count)
+                mine = start + waste * (lost + start - clock[k]) + behind * clock[k] - weight * rank[o]
+                if by_finish:
+                    mine += runtime[o * d + k]
+                above, added = 0.0, 0.0
+                if goal > 0:
+                    need, grown = needs(o, k, count)
+                    limit = memory[k] if goal == 1 else float(max(most))
+                    above, added = max(0.0, need - limit), 0.0 if goal == 1 else float(grown)
+                if (
+                    best < 0
+                    or above < over
+                    or (above == over and (added, mine, clock[k]) < (more, score, least))
+                ):
+                    best, device = i, k
+                    over, more, score, least = above, added, mine, clock[k]
+        for i in range(len(few)):
+            if i != best:
+                heapq.heappush(ready, few[i])
+        o = few[best][2]
+        take(o, device)
+        for j in range(after_rows[o], after_rows[o + 1]):
+            v = after[j]
+            waiting[v] -= 1
+            if waiting[v] == 0:
+                heapq.heappush(ready, (-rank[v], position[v], v))
+    return state

@@ -1,0 +1,204 @@
+"""Search among list schedules: the same rules, shown other ranks than the graph's own."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from regal_jax.compiling import for_loops, loops
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.heuristics.earliest_finish import upward_rank
+from regal_jax.heuristics.list_scheduling import (
+    MEMORY_RULES,
+    TIME_RULES,
+    Rule,
+    kernel_arguments,
+    placement_and_events,
+)
+from regal_jax.plan import Objective, Plan, insert_transfers
+
+__all__ = ["ListSearch", "ListSearchConfig"]
+
+_FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
+
+
+@dataclasses.dataclass(frozen=True)
+class ListSearchConfig:
+    """How `ListSearch` changes what a list schedule goes by.
+
+    Of 24 real graphs of up to 1500 ops (training and validation, two devices, free blocking transfers), 1000
+    schedules were 0.68 % shorter than the best of the six rules alone; with 4 ops and 0.1, 0.64 %; looking at
+    32 ready ops instead of 8 gains 0.04 points and takes three times as long.
+
+    Attributes:
+      ops: How many ops get another rank at a time.
+      noise: Standard deviation of that rank around the op's own, as a share of the longest path.
+      other_rule: Probability of drawing the rule anew.
+      look: The rules compare at most so many ready ops.
+
+    Raises:
+      ConfigError: An impossible value.
+    """
+
+    ops: int = 8
+    noise: float = 0.05
+    other_rule: float = 0.1
+    look: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("ops", "look"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                raise ConfigError(f"ListSearchConfig: {name} is {value!r}; give a whole number of at least 1")
+        for name, most in (("noise", math.inf), ("other_rule", 1.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+                raise ConfigError(f"ListSearchConfig: {name} is {value!r}; give a number from 0 to {most:g}")
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """What is begun with, and drawn from."""
+        return tuple(dataclasses.replace(rule, look=min(rule.look, self.look)) for rule in TIME_RULES)
+
+
+class ListSearch:
+    """Hill climbing for the makespan, from list schedule to list schedule.
+
+    A schedule that list scheduling has made is hard to improve by changes of its own: where transfers are
+    rendezvous, an op that moves alone makes a meeting of its own. So what changes are the numbers that the
+    schedule is made from: a few ops get another rank, and the rules make all of it anew. A schedule is kept
+    if it is no longer than the one before; one that fits the memory is shorter than any that does not.
+
+    Begins with every rule under the graph's own ranks. What is told of times is exact, of memory never too
+    little; `plan` has been replayed.
+
+    Attributes:
+      schedules: So many have been made.
+      history: ``(schedules, makespan)`` whenever that became better; ``None`` while nothing fits the memory.
+
+    References:
+      Storer, Wu and Vaccari 1992, "New search spaces for sequencing problems with application to job shop
+      scheduling", Management Science 38(10): problem space search.
+    """
+
+    def __init__(
+        self,
+        graph: ComputationGraph,
+        cluster: Cluster,
+        seed: int | Sequence[int],
+        config: ListSearchConfig | None = None,
+    ) -> None:
+        """Makes nothing yet.
+
+        Args:
+          graph: The graph.
+          cluster: The cluster.
+          seed: As `numpy.random.default_rng` takes it.
+          config: ``None`` for the defaults.
+
+        Raises:
+          ClusterError: The cluster does not fit the graph.
+        """
+        # Its import may load Numba, which takes longer than most heuristics.
+        from regal_jax.heuristics.list_kernel import schedule
+
+        self.schedules = 0
+        self.history: list[tuple[int, float | None]] = []
+        self._graph, self._cluster = graph, cluster
+        self._config = config or ListSearchConfig()
+        self._rules = list(self._config.rules)
+        self._schedule: Callable[..., Any] = loops(schedule)
+        self._layout, self._state = map(for_loops, kernel_arguments(graph, cluster))
+        self._memory = np.array(cluster.memory)
+        self._rank = upward_rank(graph, cluster)
+        self._noise = self._config.noise * float(self._rank.max())
+        self._random = np.random.default_rng(seed)
+        self._now: _Recipe | None = None
+        self._best: _Recipe | None = None
+
+    def run(self, schedules: int, ends: Callable[[], bool] | None = None) -> None:
+        """Makes so many more schedules, or fewer: ``ends`` is asked before each."""
+        for _ in range(schedules):
+            if ends is not None and ends():
+                return
+            self._step()
+
+    @property
+    def best(self) -> float:
+        """Makespan of the best schedule that fits the memory; infinite if there is none."""
+        return math.inf if self._best is None or self._best.value[0] > 0 else self._best.value[1]
+
+    def plan(self) -> Plan | None:
+        """The best so far, its transfers as scheduled or as early as can be; ``None`` before the first."""
+        if self._best is None:
+            return None
+        placement, events = placement_and_events(self._make(self._best.rank, self._best.rule))
+        drafts = [(events, "as scheduled")]
+        if len(events) > self._graph.num_ops:
+            ops = events[events < self._graph.num_ops]
+            drafts.append((insert_transfers(self._graph, self._cluster, placement, ops, eager=True), "early"))
+        plans = [
+            Plan.from_events(
+                self._graph,
+                self._cluster,
+                placement,
+                each,
+                objective=Objective.MAKESPAN,
+                provenance={
+                    "method": "list-search",
+                    "schedules": self.schedules,
+                    "rule": dataclasses.asdict(self._best.rule),
+                    "transfers": transfers,
+                },
+            )
+            for each, transfers in drafts
+        ]
+        return min(plans, key=lambda plan: plan.sort_key)
+
+    def _step(self) -> None:
+        if self.schedules < len(self._rules) or self._now is None:
+            rank, rule = self._rank, self._rules[self.schedules]
+        else:
+            rank, rule = self._changed(self._now)
+        state = self._make(rank, rule)
+        self.schedules += 1
+        self._judge(_Recipe(rank, rule, self._value(state)))
+        if self.schedules == len(TIME_RULES) and self._best is not None and self._best.value[0] > 0:
+            # Nothing fits: from now on also by a rule that looks at memory.
+            self._rules.append(dataclasses.replace(_FIT, look=self._config.look))
+
+    def _changed(self, now: "_Recipe") -> "tuple[np.ndarray, Rule]":
+        config, random = self._config, self._random
+        rank = now.rank.copy()
+        ops = random.integers(len(rank), size=config.ops)
+        rank[ops] = self._rank[ops] + self._noise * random.standard_normal(config.ops)
+        if random.random() >= config.other_rule:
+            return rank, now.rule
+        return rank, self._rules[int(random.integers(len(self._rules)))]
+
+    def _make(self, rank: np.ndarray, rule: Rule) -> Any:
+        return self._schedule(self._layout, self._state, for_loops(rank), *rule.numbers)
+
+    def _value(self, state: Any) -> tuple[float, float]:
+        """``(bytes over the memory, makespan)``."""
+        over = np.maximum(np.array(state.most) - self._memory, 0).sum()
+        return float(over), float(max(state.clock))
+
+    def _judge(self, recipe: "_Recipe") -> None:
+        if self._now is None or recipe.value <= self._now.value:
+            self._now = recipe
+        if self._best is None or recipe.value < self._best.value:
+            self._best = recipe
+            self.history.append((self.schedules, None if recipe.value[0] > 0 else recipe.value[1]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Recipe:
+    """What a schedule is made from, and its value, which is better the smaller it is."""
+
+    rank: np.ndarray
+    rule: Rule
+    value: tuple[float, float]

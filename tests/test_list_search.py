@@ -1,0 +1,205 @@
+"""Search among list schedules: what it says is what the replay says, and it stops when it is told to."""
+
+import math
+import signal
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import instances, random_graph
+
+from regal_jax import Cluster, GraphBuilder, optimize, optimize_many
+from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError
+from regal_jax.graph import ComputationGraph
+from regal_jax.heuristics import ListSearch, ListSearchConfig, heuristic_plans
+from regal_jax.heuristics.brute_force import brute_force
+from regal_jax.heuristics.list_scheduling import list_schedule
+from regal_jax.plan import Objective, Plan
+
+TWO = Cluster.uniform(2)
+
+
+@settings(max_examples=60)
+@given(instance=instances(max_ops=20), seed=st.integers(0, 2**32 - 1), schedules=st.integers(1, 40))
+def test_what_it_says_is_what_the_replay_says(
+    instance: tuple[ComputationGraph, Cluster], seed: int, schedules: int
+) -> None:
+    graph, cluster = instance
+    search = ListSearch(graph, cluster, seed)
+    search.run(schedules)
+    assert search.schedules == schedules
+    plan = search.plan()
+    assert plan is not None
+    plan.verify(graph)
+    if math.isfinite(search.best):
+        assert plan.feasible
+        # Transfers as early as can be may do better still.
+        assert plan.makespan <= search.best * (1 + 1e-12)
+        if plan.provenance["transfers"] == "as scheduled":
+            assert plan.makespan == pytest.approx(search.best, rel=1e-12)
+    numbers, values = zip(*search.history, strict=True)
+    assert list(numbers) == sorted(set(numbers))
+    told = [math.inf if value is None else value for value in values]
+    assert told == sorted(told, reverse=True)
+    assert told[-1] == search.best
+
+
+@settings(max_examples=20)
+@given(instance=instances(max_ops=15), seed=st.integers(0, 99))
+def test_it_goes_on_where_it_was(instance: tuple[ComputationGraph, Cluster], seed: int) -> None:
+    once, twice = (ListSearch(*instance, seed) for _ in range(2))
+    once.run(30)
+    twice.run(13)
+    before = twice.plan()
+    twice.run(17)
+    assert once.history == twice.history
+    one, two = once.plan(), twice.plan()
+    assert one is not None
+    assert two is not None
+    assert before is not None
+    np.testing.assert_array_equal(one.timeline.op, two.timeline.op)
+    assert two.sort_key <= before.sort_key
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_between_the_optimum_and_its_rules(seed: int) -> None:
+    graph = random_graph(np.random.default_rng(seed), 6, 2, inputs_per_op=1.0)
+    search = ListSearch(graph, TWO, seed)
+    search.run(300)
+    best = brute_force(graph, TWO).objective_value
+    rules = min(
+        Plan.from_events(graph, TWO, *list_schedule(graph, TWO, rule)).makespan
+        for rule in ListSearchConfig().rules
+    )
+    assert best * (1 - 1e-9) <= search.best <= rules
+
+
+def test_it_finds_what_no_rule_does() -> None:
+    graphs = [generate("erdos-renyi", 60, seed) for seed in range(4)]
+    gains = []
+    for graph in graphs:
+        search = ListSearch(graph, TWO, 0)
+        search.run(300)
+        gains.append(search.best / min(p.makespan for p in heuristic_plans(graph, TWO)))
+    assert max(gains) <= 1
+    assert np.mean(gains) < 0.995
+
+
+def test_memory_comes_first() -> None:
+    graph = generate("layered", 30, 1)
+    free = ListSearch(graph, TWO, 0)
+    free.run(50)
+    plan = free.plan()
+    assert plan is not None
+    tight = Cluster.uniform(2, memory=0.8 * float(plan.timeline.peak_memory.max()))
+    search = ListSearch(graph, tight, 0)
+    search.run(400)
+    plan = search.plan()
+    assert plan is not None
+    assert plan.feasible
+    assert search.history[0][1] is None
+    # A rule that watches memory has joined in.
+    assert any(rule.goal == "fit" for rule in search._rules)
+    nowhere = ListSearch(graph, Cluster.uniform(2, memory=1), 0)
+    nowhere.run(20)
+    assert math.isinf(nowhere.best)
+    assert [value for _, value in nowhere.history] == [None] * len(nowhere.history)
+
+
+@pytest.mark.parametrize("transfer", ["blocking", "delay:latency=1us,bandwidth=1GB/s", "free"])
+@pytest.mark.parametrize("devices", [1, 3])
+def test_one_op_and_none_yet(devices: int, transfer: str) -> None:
+    builder = GraphBuilder("one")
+    builder.add_op("only", runtime=0.0)
+    search = ListSearch(builder.build(), Cluster.uniform(devices, transfer=transfer), 0)
+    assert search.plan() is None
+    assert math.isinf(search.best)
+    search.run(20)
+    plan = search.plan()
+    assert plan is not None
+    assert plan.makespan == search.best == 0
+    assert search.history == [(1, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("ops", 0), ("ops", 2.0), ("look", True), ("noise", -1), ("noise", math.nan), ("other_rule", 1.5)],
+)
+def test_impossible_settings(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"ListSearchConfig: {field} is"):
+        ListSearchConfig(**{field: value})  # pyright: ignore[reportArgumentType]
+
+
+class TestTheMethod:
+    def test_provenance(self) -> None:
+        graph = generate("erdos-renyi", 40, 0)
+        plan = optimize(graph, TWO, method="list-search", evaluations=200, key=3)
+        told = plan.provenance
+        assert (told["method"], told["evaluations"], told["stopped"]) == ("list-search", 200, "budget")
+        assert told["best_from"] == "list-search"
+        history = told["history"]
+        assert (history["evaluations"][0], history["evaluations"][-1]) == (0, 200)
+        assert history["best"][0] == min(p.makespan for p in heuristic_plans(graph, TWO))
+        assert history["best"][-1] >= plan.makespan
+        assert told["config"] == {"ops": 8, "noise": 0.05, "other_rule": 0.1, "look": 8}
+        alone = optimize(graph, TWO, method="list-search", evaluations=200, key=3, warm_start=False)
+        assert alone.provenance["warm_start"] == {}
+        assert alone.makespan == plan.makespan
+
+    def test_target_and_stall(self) -> None:
+        graph = generate("erdos-renyi", 40, 0)
+        options = {"method": "list-search", "evaluations": 3000}
+        whole = optimize(graph, TWO, **options)
+        plan = optimize(graph, TWO, **options, target=whole.makespan * 1.02)
+        assert plan.provenance["stopped"] == "target"
+        assert plan.makespan <= whole.makespan * 1.02
+        assert plan.provenance["evaluations"] < 3000
+        plan = optimize(graph, TWO, **options, stall=25)
+        assert plan.provenance["stopped"] == "stall"
+        last = [e for e, _ in zip(*plan.provenance["history"].values(), strict=True)][-2]
+        assert plan.provenance["evaluations"] == last + 25
+
+    @pytest.mark.parametrize("method", ["list-search", "auto"])
+    def test_every_graph_gets_some_of_the_time(self, method: str) -> None:
+        graphs = [generate("layered", 30, seed) for seed in range(3)]
+        began = time.monotonic()
+        plans = optimize_many(
+            graphs, TWO, method=method, evaluations=10**8, time_limit=2.0, progress=False, warm_start=False
+        )
+        assert time.monotonic() - began < 60
+        assert [plan.provenance["stopped"] for plan in plans] == ["time"] * 3
+        assert all(plan.provenance["evaluations"] > 6 for plan in plans)
+
+    @pytest.mark.parametrize("method", ["list-search", "auto"])
+    def test_ctrl_c_keeps_the_best_so_far(self, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        judge = ListSearch._judge
+
+        def pressing(self: ListSearch, recipe: object) -> None:
+            judge(self, recipe)  # pyright: ignore[reportArgumentType]
+            if self.schedules == 40:
+                signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(ListSearch, "_judge", pressing)
+        graphs = [generate("layered", 30, seed) for seed in range(2)]
+        plans = optimize_many(graphs, TWO, method=method, evaluations=5000, progress=False)
+        assert [plan.provenance["stopped"] for plan in plans] == ["interrupted"] * 2
+        assert [plan.provenance["evaluations"] for plan in plans] == [40, 0]
+        for plan, graph in zip(plans, graphs, strict=True):
+            plan.verify(graph)
+        assert plans[0].sort_key <= min(p.sort_key for p in heuristic_plans(graphs[0], TWO))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def test_auto_begins_with_it(self) -> None:
+        graph = generate("erdos-renyi", 60, 1)
+        plan = optimize(graph, TWO, method="auto", evaluations=1000)
+        told = plan.provenance
+        assert told["evaluations"] == 1000
+        assert told["warm_start"]["list-search"] < min(
+            p.makespan for p in heuristic_plans(graph, TWO, Objective.MAKESPAN)
+        )
+        assert plan.makespan <= told["warm_start"]["list-search"]
+        best = told["history"]["best"]
+        assert best == sorted(best, reverse=True)
