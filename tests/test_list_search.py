@@ -1,5 +1,6 @@
 """Search among list schedules: what it says is what the replay says, and it stops when it is told to."""
 
+import dataclasses
 import math
 import signal
 import time
@@ -126,7 +127,15 @@ def test_one_op_and_none_yet(devices: int, transfer: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("ops", 0), ("ops", 2.0), ("look", True), ("noise", -1), ("noise", math.nan), ("other_rule", 1.5)],
+    [
+        ("ranks", 0),
+        ("prices", 2.0),
+        ("look", True),
+        ("rank_noise", -1),
+        ("price_noise", math.nan),
+        ("price_share", 1.5),
+        ("other_rule", "often"),
+    ],
 )
 def test_impossible_settings(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"ListSearchConfig: {field} is"):
@@ -144,7 +153,7 @@ class TestTheMethod:
         assert (history["evaluations"][0], history["evaluations"][-1]) == (0, 200)
         assert history["best"][0] == min(p.makespan for p in heuristic_plans(graph, TWO))
         assert history["best"][-1] >= plan.makespan
-        assert told["config"] == {"ops": 8, "noise": 0.05, "other_rule": 0.1, "look": 8}
+        assert told["config"] == dataclasses.asdict(ListSearchConfig())
         alone = optimize(graph, TWO, method="list-search", evaluations=200, key=3, warm_start=False)
         assert alone.provenance["warm_start"] == {}
         assert alone.makespan == plan.makespan

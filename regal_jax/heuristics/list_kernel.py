@@ -57,7 +57,7 @@ Attributes:
 
 
 def schedule(
-    layout: Any, state: Any, rank: Any, look: int, waste: float, behind: float, weight: float,
+    layout: Any, state: Any, rank: Any, price: Any, look: int, waste: float, behind: float, weight: float,
     by_finish: bool, goal: int,
 ) -> Any:  # fmt: skip
     """Takes op after op, each on the device that suits it best at that moment, into ``state``.
@@ -66,6 +66,7 @@ def schedule(
       layout: The graph.
       state: What is in it does not matter.
       rank: ``[N]``.
+      price: ``[N * D]``, of each op on each device, beside what the rule says.
       look: As in `regal_jax.heuristics.list_scheduling.Rule`, like all that follow.
       waste: As there.
       behind: As there.
@@ -231,6 +232,7 @@ def schedule(
                 count = list_moves(o, k)
                 start, lost = begin(o, k, count)
                 mine = start + waste * (lost + start - clock[k]) + behind * clock[k] - weight * rank[o]
+                mine += price[o * d + k]
                 if by_finish:
                     mine += runtime[o * d + k]
                 above, added = 0.0, 0.0

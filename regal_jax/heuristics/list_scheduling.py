@@ -101,7 +101,8 @@ def list_schedule(graph: ComputationGraph, cluster: Cluster, rule: Rule) -> tupl
     # Its import may load Numba, which takes longer than most heuristics.
     from regal_jax.heuristics.list_kernel import schedule
 
-    done = run_loops(schedule, *kernel_arguments(graph, cluster), upward_rank(graph, cluster), *rule.numbers)
+    rank, price = upward_rank(graph, cluster), np.zeros(graph.num_ops * cluster.num_devices)
+    done = run_loops(schedule, *kernel_arguments(graph, cluster), rank, price, *rule.numbers)
     return placement_and_events(done)
 
 
