@@ -31,7 +31,7 @@ def test_what_it_says_is_what_the_replay_says(
     graph, cluster = instance
     search = ListSearch(graph, cluster, seed)
     search.run(schedules)
-    assert search.schedules == schedules
+    assert search.evaluations == schedules
     plan = search.plan()
     assert plan is not None
     plan.verify(graph)
@@ -188,7 +188,7 @@ class TestTheMethod:
 
         def pressing(self: ListSearch, recipe: object) -> None:
             judge(self, recipe)  # pyright: ignore[reportArgumentType]
-            if self.schedules == 40:
+            if self.evaluations == 40:
                 signal.raise_signal(signal.SIGINT)
 
         monkeypatch.setattr(ListSearch, "_judge", pressing)

@@ -8,12 +8,14 @@ import pytest
 from flax import nnx
 
 from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize_many
+from regal_jax.api.settings import HOST_SEARCHES
 from regal_jax.datasets import generate
 from regal_jax.encoding import quantile_table, uniform_proposal
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.heuristics import heuristic_plans, run_heuristic
 from regal_jax.methods import METHODS, Results, Searched, TunedConfig, make_method, tune
 from regal_jax.methods import tuning as tuning_module
+from regal_jax.plan import Objective
 from regal_jax.policies import Policy, PolicyConfig
 
 TWO = Cluster.uniform(2)
@@ -56,7 +58,8 @@ def options_of(name, tuned, policy):
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned, policy):
     method = make_method(name, **options_of(name, tuned, policy))
-    results = method(graphs, TWO, evaluations=130, key=3)
+    options = {"evaluations": 130, "key": 3, "objective": HOST_SEARCHES.get(name, Objective.MAKESPAN)}
+    results = method(graphs, TWO, **options)
     assert method.name
     assert len(results.plans) == len(graphs)
     for i, (plan, graph) in enumerate(zip(results.plans, graphs, strict=True)):
@@ -67,14 +70,15 @@ def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned
     assert (results.evaluations <= 130).all()
     searched = name.endswith("search") or "brkga" in name or name in (*POLICIES, "annealing", "auto")
     assert ((results.evaluations > 0) == searched).all()
-    again = method(graphs[::-1], TWO, evaluations=130, key=3)
+    again = method(graphs[::-1], TWO, **options)
     if name != "cp-sat":
         np.testing.assert_array_equal(again.value[::-1], results.value)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "cp-sat"])
 def test_no_graphs(name, tuned, policy):
-    results = make_method(name, **options_of(name, tuned, policy))([], TWO)
+    objective = HOST_SEARCHES.get(name, Objective.MAKESPAN)
+    results = make_method(name, **options_of(name, tuned, policy))([], TWO, objective=objective)
     assert results.value.shape == results.seconds.shape == results.feasible.shape == (0,)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 
 from regal_jax.api.batches import Batch, Share, make_batch
-from regal_jax.api.listed import Listed, list_search
-from regal_jax.api.outcome import fallback, heuristic_plan, listed_plan, searched_plan
+from regal_jax.api.host_search import HostResult, search_on_host
+from regal_jax.api.outcome import fallback, heuristic_plan, hosted_plan, searched_plan
 from regal_jax.api.progress import Bar
 from regal_jax.api.settings import Settings
 from regal_jax.encoding import Proposal
@@ -40,7 +40,7 @@ class Call:
         self._settings = settings
         self._on_plan = on_plan
         self._known: list[list[Plan]] = [[] for _ in pairs]
-        self._listed: list[Listed | None] = [None for _ in pairs]
+        self._hosted: list[HostResult | None] = [None for _ in pairs]
         self._best_uncontracted: list[Plan | None] = [None] * len(pairs)
         self._plans: dict[int, Plan] = {}
         self._began = began
@@ -63,7 +63,7 @@ class Call:
         with first_interrupt_waits():
             for i, pair in enumerate(self._pairs):
                 if i not in self._plans:
-                    self._done(i, fallback(*pair, settings, self._known[i], ended, self._listed[i]))
+                    self._done(i, fallback(*pair, settings, self._known[i], ended, self._hosted[i]))
         return [self._plans[i] for i in range(len(self._pairs))]
 
     def _done(self, member: int, plan: Plan) -> None:
@@ -91,7 +91,7 @@ class Call:
         if self._settings.warm_start:
             bar.say("heuristics")
             self._run_heuristics()
-        if self._run_list_searches(bar) is Status.INTERRUPTED:
+        if self._run_host_searches(bar) is Status.INTERRUPTED:
             return Status.INTERRUPTED
         for share in shares:
             batch = make_batch(share, self._pairs, self._known, self._settings.parts[0].config)
@@ -127,28 +127,30 @@ class Call:
             if left is not None and left <= 0:
                 return
 
-    def _run_list_searches(self, bar: Bar) -> Status:
+    def _run_host_searches(self, bar: Bar) -> Status:
         """Those that the method has, graph by graph; what ended all of them, if not the budget."""
         settings = self._settings
-        todo = [i for i, (_, cluster) in enumerate(self._pairs) if settings.schedules(cluster.num_devices)]
+        todo = [
+            i for i, (_, cluster) in enumerate(self._pairs) if settings.host_evaluations(cluster.num_devices)
+        ]
         if todo:
-            bar.say("list schedules")
+            bar.say("searching on the host")
         # In a method that goes on afterwards, they get as much of the time as of the budget.
         left, until = self._seconds_left(), None
         if left is not None:
-            share = max(settings.schedules(self._pairs[i][1].num_devices) for i in todo) if todo else 0
+            share = max(settings.host_evaluations(self._pairs[i][1].num_devices) for i in todo) if todo else 0
             until = time.monotonic() + left * share / settings.evaluations
         for place, i in enumerate(todo):
             seconds = None if until is None else (until - time.monotonic()) / (len(todo) - place)
             with first_interrupt_waits() as interrupted:
-                self._listed[i] = one = list_search(
+                self._hosted[i] = one = search_on_host(
                     *self._pairs[i], settings, self._known[i], seconds=seconds, interrupted=interrupted
                 )
                 if one.plan is not None:
                     bisect.insort(self._known[i], one.plan, key=lambda plan: plan.sort_key)
-                bar.advance(one.schedules)
+                bar.advance(one.evaluations)
                 if not settings.parts:
-                    self._done(i, listed_plan(*self._pairs[i], settings, self._known[i], one))
+                    self._done(i, hosted_plan(*self._pairs[i], settings, self._known[i], one))
             if interrupted():
                 return Status.INTERRUPTED
         return Status.BUDGET
@@ -159,7 +161,7 @@ class Call:
         keys = graph_keys(settings.key, batch.graphs)
         proposal = self._proposal(batch, keys)
         # Of every graph, whatever it did with the rest: in other company it must get the same.
-        budget = settings.evaluations - settings.schedules(batch.problem.num_devices)
+        budget = settings.evaluations - settings.host_evaluations(batch.problem.num_devices)
         target = None if settings.target is None else batch.relative(settings.target, settings.objective)
         # Search and replays together: genes that nobody has replayed yet are no plans.
         with first_interrupt_waits() as interrupted:
@@ -175,8 +177,8 @@ class Call:
                 mesh=batch.mesh,
             )
             for row, member in enumerate(batch.members):
-                listed = self._listed[member]
-                self._done(member, searched_plan(batch, row, result, settings, proposal, listed))
+                hosted = self._hosted[member]
+                self._done(member, searched_plan(batch, row, result, settings, proposal, hosted))
         return interrupted() or Status.INTERRUPTED in result.status
 
     def _proposal(self, batch: Batch, keys: jax.Array) -> Proposal | None:

@@ -55,9 +55,9 @@ def optimize(
       evaluations: Budget of the search: how many candidates are simulated.
       key: A seed or a typed `jax.random.key`. The same key gives the same plan on the same versions.
       method: ``"brkga"``; ``"annealing"`` or ``"local-search"``, which walk from the best warm start;
-        ``"list-search"``, which makes list schedules (on the host, for the makespan only);
-        ``"auto"``, which divides the budget between list schedules (makespan), BRKGA, guided by a policy, and
-        annealing of its best; or the name of a heuristic to use alone.
+        ``"list-search"`` (makespan) and ``"peak-search"`` (peak memory), which search on the host, among list
+        schedules and among placements of small peaks; ``"auto"``, which divides the budget between these,
+        BRKGA, guided by a policy, and annealing of its best; or the name of a heuristic to use alone.
       policy: What guides the search by the distributions of its first population and mutants: ``"default"``
         for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform ones. With
         ``None`` ``"auto"`` takes the weights that ship, where there are any for the objective and so many
@@ -66,7 +66,7 @@ def optimize(
       contract: Search on the graph that `regal_jax.contract` makes of this one, and expand the plan: for
         graphs of thousands of ops, most of them light. The heuristics run on both.
       config: Of the BRKGA, or an `AnnealingConfig` for ``"annealing"`` and ``"local-search"``, or a
-        `ListSearchConfig` for ``"list-search"``.
+        `ListSearchConfig` for ``"list-search"``, or a `PeakSearchConfig` for ``"peak-search"``.
       target: Stop when the objective is this small.
       stall: Stop after so many evaluations without improvement.
       time_limit: Stop after so many seconds, compilation included. Results then depend on the machine.

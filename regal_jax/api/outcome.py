@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from regal_jax.api.batches import Batch
-from regal_jax.api.listed import Listed
+from regal_jax.api.host_search import HostResult
 from regal_jax.api.settings import Settings
 from regal_jax.encoding import Proposal, genes_to_keys
 from regal_jax.graph import Cluster, ComputationGraph
@@ -17,7 +17,7 @@ from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Plan, decode_order, decode_placement
 from regal_jax.search import SearchResult, Status
 
-__all__ = ["fallback", "heuristic_plan", "listed_plan", "searched_plan"]
+__all__ = ["fallback", "heuristic_plan", "hosted_plan", "searched_plan"]
 
 
 def _versions() -> dict[str, str]:
@@ -47,29 +47,29 @@ def fallback(
     settings: Settings,
     known: Sequence[Plan],
     ended: Status,
-    listed: Listed | None = None,
+    hosted: HostResult | None = None,
 ) -> Plan:
     """What a graph gets whose search did not begin."""
     plan = known[0] if known else HEURISTICS["single-device"](graph, cluster, settings.objective)
-    stopped = {"evaluations": listed.schedules if listed else 0, "stopped": ended.name.lower()}
+    stopped = {"evaluations": hosted.evaluations if hosted else 0, "stopped": ended.name.lower()}
     return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **stopped})
 
 
-def listed_plan(
-    graph: ComputationGraph, cluster: Cluster, settings: Settings, known: Sequence[Plan], listed: Listed
+def hosted_plan(
+    graph: ComputationGraph, cluster: Cluster, settings: Settings, known: Sequence[Plan], hosted: HostResult
 ) -> Plan:
-    """The best known plan, where list schedules were all that was asked for."""
+    """The best known plan, where a search on the host was all that was asked for."""
     if not known:
-        return fallback(graph, cluster, settings, [], listed.status)
+        return fallback(graph, cluster, settings, [], hosted.status)
     provenance = {
         "method": settings.method,
-        "evaluations": listed.schedules,
+        "evaluations": hosted.evaluations,
         **_common(settings),
-        "stopped": listed.status.name.lower(),
-        "seconds": round(listed.seconds, 3),
-        "config": dataclasses.asdict(settings.list_config),
-        "history": listed.history,
-        "warm_start": {p.provenance["method"]: p.objective_value for p in known if p is not listed.plan},
+        "stopped": hosted.status.name.lower(),
+        "seconds": round(hosted.seconds, 3),
+        "config": dataclasses.asdict(settings.host_config),
+        "history": hosted.history,
+        "warm_start": {p.provenance["method"]: p.objective_value for p in known if p is not hosted.plan},
         "best_from": known[0].provenance["method"],
     }
     return dataclasses.replace(known[0], provenance=provenance)
@@ -81,7 +81,7 @@ def searched_plan(
     result: SearchResult,
     settings: Settings,
     proposal: Proposal | None = None,
-    listed: Listed | None = None,
+    hosted: HostResult | None = None,
 ) -> Plan:
     """The exactly replayed plan of one row of a batch, or a heuristic's if that is better.
 
@@ -91,7 +91,7 @@ def searched_plan(
       result: Of the search.
       settings: Of the call.
       proposal: What the policy said of the batch, if there was one.
-      listed: What list schedules came to before, if there were any.
+      hosted: What a search on the host came to before, if there was one.
     """
     graph, cluster = batch.graphs[row], batch.clusters[row]
     n, t = graph.num_ops, graph.num_tensors
@@ -101,15 +101,15 @@ def searched_plan(
     plan = Plan.from_events(graph, cluster, placement, events, objective=settings.objective)
     provenance = {
         "method": settings.method,
-        "evaluations": int(result.evaluations[row]) + (listed.schedules if listed else 0),
+        "evaluations": int(result.evaluations[row]) + (hosted.evaluations if hosted else 0),
         **_common(settings),
         **({} if proposal is None else _guidance(proposal, row, n, settings)),
         "stopped": result.status[row].name.lower(),
-        "seconds": round(result.seconds + (listed.seconds if listed else 0), 3),
+        "seconds": round(result.seconds + (hosted.seconds if hosted else 0), 3),
         "graphs_in_call": len(batch.members),
         "config": dataclasses.asdict(settings.config),
         **_parts(settings, cluster),
-        "history": _history(batch, row, result, settings, listed),
+        "history": _history(batch, row, result, settings, hosted),
     }
     known = batch.known[row]
     if known:
@@ -130,9 +130,9 @@ def _guidance(proposal: Proposal, row: int, num_ops: int, settings: Settings) ->
 def _parts(settings: Settings, cluster: Cluster) -> dict[str, Any]:
     """Which searches shared the budget, if there were several."""
     parts: list[tuple[float, Any]] = [(part.share, part.config) for part in settings.parts]
-    schedules = settings.schedules(cluster.num_devices)
-    if schedules:
-        parts.insert(0, (schedules / settings.evaluations, settings.list_config))
+    on_host = settings.host_evaluations(cluster.num_devices)
+    if on_host:
+        parts.insert(0, (on_host / settings.evaluations, settings.host_config))
     if len(parts) == 1:
         return {}
     return {
@@ -143,7 +143,7 @@ def _parts(settings: Settings, cluster: Cluster) -> dict[str, Any]:
 
 
 def _history(
-    batch: Batch, row: int, result: SearchResult, settings: Settings, listed: Listed | None
+    batch: Batch, row: int, result: SearchResult, settings: Settings, hosted: HostResult | None
 ) -> dict[str, list[Any]]:
     """The incumbent's objective whenever it improved, and at the end; ``None`` while it was infeasible."""
     fitness = np.asarray(result.history_fitness[:, row], dtype=np.float64)
@@ -156,15 +156,15 @@ def _history(
         "evaluations": evaluations[moments].tolist(),
         "best": [None if f > 1 else float(b) for f, b in zip(fitness[moments], best, strict=True)],
     }
-    if listed is None:
+    if hosted is None:
         return history
     # What has begun with a schedule is no worse than it, but for the rounding of its fitness.
-    before = listed.history["best"][-1]
+    before = hosted.history["best"][-1]
     later = [b if before is None or b is None else min(b, before) for b in history["best"]]
     return {
         "evaluations": [
-            *listed.history["evaluations"],
-            *(listed.schedules + e for e in history["evaluations"]),
+            *hosted.history["evaluations"],
+            *(hosted.evaluations + e for e in history["evaluations"]),
         ],
-        "best": [*listed.history["best"], *(before if b is None else b for b in later)],
+        "best": [*hosted.history["best"], *(before if b is None else b for b in later)],
     }

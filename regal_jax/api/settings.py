@@ -13,7 +13,7 @@ import numpy as np
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import HEURISTICS, ListSearchConfig
+from regal_jax.heuristics import HEURISTICS, ListSearchConfig, PeakSearchConfig
 from regal_jax.plan import Objective
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part, joined_parts
@@ -21,7 +21,7 @@ from regal_jax.solve import Part, joined_parts
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
 
-__all__ = ["SEARCHES", "Config", "Settings", "check_pairs", "each"]
+__all__ = ["HOST_SEARCHES", "SEARCHES", "Config", "Settings", "check_pairs", "each"]
 
 SEARCHES: Final = {
     "auto": BrkgaConfig,
@@ -29,12 +29,15 @@ SEARCHES: Final = {
     "annealing": AnnealingConfig,
     "local-search": AnnealingConfig,
     "list-search": ListSearchConfig,
+    "peak-search": PeakSearchConfig,
 }
 """The methods that search, and what sets them; all others are heuristics."""
 _GUIDED: Final = ("brkga", "auto")
-_LIST_SHARE: Final = 0.2
-"""Of the budget of ``"auto"``, for `ListSearch`. On 32 synthetic graphs 250 schedules were 0.12 % shorter
-than what CP-SAT finds in ten seconds, 500 0.14, 1000 0.17 and 2000 0.19 %."""
+HOST_SEARCHES: Final = {"list-search": Objective.MAKESPAN, "peak-search": Objective.PEAK_MEMORY}
+"""The searches of the host, each for one objective."""
+_HOST_SHARE: Final = 0.2
+"""Of the budget of ``"auto"``. On 32 synthetic graphs 250 list schedules were 0.12 % shorter than what CP-SAT
+finds in ten seconds, 500 0.14, 1000 0.17 and 2000 0.19 %."""
 
 
 def _as_key(key: Any) -> tuple[jax.Array, int | None]:
@@ -75,7 +78,7 @@ def _default_config(method: str) -> "Config":
     return SEARCHES.get(method, BrkgaConfig)()
 
 
-Config = BrkgaConfig | AnnealingConfig | ListSearchConfig
+Config = BrkgaConfig | AnnealingConfig | ListSearchConfig | PeakSearchConfig
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -126,8 +129,10 @@ class Settings:
         if method not in SEARCHES and method not in HEURISTICS:
             names = ", ".join([*SEARCHES, *HEURISTICS])
             raise ConfigError(f"method: unknown {method!r}; use one of {names}")
-        if method == "list-search" and objective != Objective.MAKESPAN:
-            raise ConfigError(f"method: list-search is for the makespan, not for {objective}; use auto")
+        if method in HOST_SEARCHES and objective != HOST_SEARCHES[method]:
+            raise ConfigError(
+                f"method: {method} is for {HOST_SEARCHES[method]}, not for {objective}; use auto"
+            )
         policy, policy_name = _policy(policy, method)
         kind = SEARCHES.get(method, BrkgaConfig)
         if config is not None and not isinstance(config, kind):
@@ -162,25 +167,27 @@ class Settings:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The searches on the accelerator, which share what `schedules` leaves of the budget."""
-        if isinstance(self.config, ListSearchConfig) or not self.searches:
+        """The searches on the accelerator, which share what `host_evaluations` leaves of the budget."""
+        if isinstance(self.config, (ListSearchConfig, PeakSearchConfig)) or not self.searches:
             return ()
         if self.method == "auto" and isinstance(self.config, BrkgaConfig):
             return joined_parts(self.config)
         return (Part(1.0, self.config),)
 
     @property
-    def list_config(self) -> ListSearchConfig:
-        """Of the search among list schedules."""
-        return self.config if isinstance(self.config, ListSearchConfig) else ListSearchConfig()
+    def host_config(self) -> ListSearchConfig | PeakSearchConfig:
+        """Of the search on the host, whose kind the objective decides."""
+        if isinstance(self.config, (ListSearchConfig, PeakSearchConfig)):
+            return self.config
+        return ListSearchConfig() if self.objective is Objective.MAKESPAN else PeakSearchConfig()
 
-    def schedules(self, num_devices: int) -> int:
-        """How much of the budget goes to list schedules, which have nothing to choose on a single device."""
-        if self.method == "list-search":
-            return self.evaluations
-        if self.method != "auto" or self.objective is not Objective.MAKESPAN or num_devices == 1:
+    def host_evaluations(self, num_devices: int) -> int:
+        """How much of the budget is spent on the host; nothing where there is no device to choose."""
+        if num_devices == 1:
             return 0
-        return int(self.evaluations * _LIST_SHARE)
+        if self.method in HOST_SEARCHES:
+            return self.evaluations
+        return int(self.evaluations * _HOST_SHARE) if self.method == "auto" else 0
 
     def guide(self, num_devices: int) -> "Policy | None":
         """The policy for a cluster of so many devices, if one was asked for, or is part of the method.

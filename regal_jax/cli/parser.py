@@ -123,8 +123,8 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         "--method",
         default="brkga",
         metavar="NAME",
-        help="brkga, annealing, local-search, list-search, auto (joins them), or a heuristic: "
-        "critical-path, ...; "
+        help="brkga, annealing, local-search, list-search, peak-search, auto (joins them), or a "
+        "heuristic: critical-path, ...; "
         "an unknown one lists them",
     )
     parser.add_argument(

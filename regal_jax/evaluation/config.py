@@ -22,7 +22,7 @@ GUIDED: Final = ("regal", "gas", "idrs")
 
 _DEFAULT: Final = (
     "brkga", "tuned-brkga", "gp-dfs", "critical-path", "xla-best", "random-search", "local-search",
-    "annealing", "list-search", "auto", "cp-sat", "idrs", "gas", "regal",
+    "annealing", "list-search", "peak-search", "auto", "cp-sat", "idrs", "gas", "regal",
 )  # fmt: skip
 
 _FIXED: Final = re.compile(r"brkga-[1-9]\d{0,5}k")

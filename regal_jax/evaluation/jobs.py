@@ -12,13 +12,12 @@ import jax
 import numpy as np
 from flax import nnx
 
-from regal_jax.api.settings import SEARCHES
+from regal_jax.api.settings import HOST_SEARCHES, SEARCHES, Config
 from regal_jax.errors import ClusterError, ConfigError, FormatError, MissingExtraError
 from regal_jax.evaluation.config import GUIDED, EvaluationConfig
-from regal_jax.heuristics import ListSearchConfig
 from regal_jax.methods import CpSat, HeuristicMethod, Method, make_method
 from regal_jax.policies import Policy, default_policy, load_policy
-from regal_jax.search import AnnealingConfig, BrkgaConfig
+from regal_jax.search import BrkgaConfig
 
 __all__ = ["REFERENCE", "Job", "Jobs", "make_jobs", "thousands"]
 
@@ -130,6 +129,8 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
         options["config"] = _search_config(name, options["config"])
     if name in config.policies or name in GUIDED:
         return _guided(name, options, identity, config)
+    if HOST_SEARCHES.get(name, config.objective) != config.objective:
+        raise ConfigError(f"is for {HOST_SEARCHES[name]}, not for {config.objective}")
     if name == "tuned-brkga":
         file = options.setdefault("file", config.tuned)
         if not file:
@@ -179,7 +180,7 @@ def _digest_of_policy(policy: Policy) -> str:
     return digest.hexdigest()[:16]
 
 
-def _search_config(name: str, table: Mapping[str, Any]) -> BrkgaConfig | AnnealingConfig | ListSearchConfig:
+def _search_config(name: str, table: Mapping[str, Any]) -> Config:
     kind = SEARCHES.get(name, BrkgaConfig)
     try:
         return kind(**table)

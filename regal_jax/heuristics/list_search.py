@@ -85,8 +85,9 @@ class ListSearch:
     little; `plan` has been replayed.
 
     Attributes:
-      schedules: So many have been made.
-      history: ``(schedules, makespan)`` whenever that became better; ``None`` while nothing fits the memory.
+      evaluations: Schedules that have been made.
+      history: ``(evaluations, makespan)`` whenever that became better; ``None`` while nothing fits the
+        memory.
 
     References:
       Storer, Wu and Vaccari 1992, "New search spaces for sequencing problems with application to job shop
@@ -114,7 +115,7 @@ class ListSearch:
         # Its import may load Numba, which takes longer than most heuristics.
         from regal_jax.heuristics.list_kernel import schedule
 
-        self.schedules = 0
+        self.evaluations = 0
         self.history: list[tuple[int, float | None]] = []
         self._graph, self._cluster = graph, cluster
         self._config = config or ListSearchConfig()
@@ -129,9 +130,9 @@ class ListSearch:
         self._now: _Recipe | None = None
         self._best: _Recipe | None = None
 
-    def run(self, schedules: int, ends: Callable[[], bool] | None = None) -> None:
+    def run(self, evaluations: int, ends: Callable[[], bool] | None = None) -> None:
         """Makes so many more schedules, or fewer: ``ends`` is asked before each."""
-        for _ in range(schedules):
+        for _ in range(evaluations):
             if ends is not None and ends():
                 return
             self._step()
@@ -159,7 +160,7 @@ class ListSearch:
                 objective=Objective.MAKESPAN,
                 provenance={
                     "method": "list-search",
-                    "schedules": self.schedules,
+                    "schedules": self.evaluations,
                     "rule": dataclasses.asdict(self._best.rule),
                     "transfers": transfers,
                 },
@@ -169,14 +170,14 @@ class ListSearch:
         return min(plans, key=lambda plan: plan.sort_key)
 
     def _step(self) -> None:
-        if self.schedules < len(self._rules) or self._now is None:
-            recipe = _Recipe(self._rank, self._free, self._rules[self.schedules])
+        if self.evaluations < len(self._rules) or self._now is None:
+            recipe = _Recipe(self._rank, self._free, self._rules[self.evaluations])
         else:
             recipe = self._changed(self._now)
         state = self._make(recipe)
-        self.schedules += 1
+        self.evaluations += 1
         self._judge(dataclasses.replace(recipe, value=self._value(state)))
-        if self.schedules == len(TIME_RULES) and self._best is not None and self._best.value[0] > 0:
+        if self.evaluations == len(TIME_RULES) and self._best is not None and self._best.value[0] > 0:
             # Nothing fits: from now on also by a rule that looks at memory.
             self._rules.append(dataclasses.replace(_FIT, look=self._config.look))
 
@@ -212,7 +213,7 @@ class ListSearch:
             self._now = recipe
         if self._best is None or recipe.value < self._best.value:
             self._best = recipe
-            self.history.append((self.schedules, None if recipe.value[0] > 0 else recipe.value[1]))
+            self.history.append((self.evaluations, None if recipe.value[0] > 0 else recipe.value[1]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,13 +13,15 @@ from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
 from regal_jax.heuristics.xla import post_order
 
-__all__ = ["PeakBalance", "least_peak_balance"]
+__all__ = ["MOST_OVER", "PeakBalance", "least_peak_balance"]
 
 _SQUARINGS: Final = 4
 """The norm that `PeakBalance.refine` lowers has the power 3 * 2**4: high enough to be about peaks, low enough
 to see that one of several equal ones is gone."""
 _WIDTHS: Final = (4, 12, 48)
 """Moves to try in a step: further ones only if none of those before is any good."""
+MOST_OVER: Final = sum(_WIDTHS)
+"""A refinement looks at fewer placements than these more than it was told to."""
 _LEAST_GAIN: Final = 1e-9
 _BLOCKS: Final = (4, 16, 64)
 """Which size is good depends on the graph; besides, every op is a block of its own."""
@@ -82,6 +84,7 @@ class PeakBalance:
 
     Attributes:
       order: ``[N]`` op indices.
+      looked: Placements that `refine` has looked at so far.
     """
 
     def __init__(self, graph: ComputationGraph, cluster: Cluster, order: np.ndarray) -> None:
@@ -98,6 +101,7 @@ class PeakBalance:
         n = graph.num_ops
         self._devices = cluster.num_devices
         self.order = order
+        self.looked = 0
         self._position = np.empty(n, np.int64)
         self._position[order] = np.arange(n)
         self._tensor = graph.edge_tensor
@@ -164,8 +168,15 @@ class PeakBalance:
         """
         place = placement[self.order].astype(np.int64)
         if self._kernel is not None:
-            return self._kernel.refine(self._layout, place, tries, _WIDTHS, _LEAST_GAIN)[self._position]
-        return self._refine(place, tries)[self._position]
+            found, left = self._kernel.refine(self._layout, place, tries, _WIDTHS, _LEAST_GAIN)
+        else:
+            found, left = self._refine(place, tries)
+        self.looked += tries - left
+        return found[self._position]
+
+    def allow(self, placement: np.ndarray) -> np.ndarray:
+        """``[N]`` int64: a colocation group goes where its first op is, or to the first device it may."""
+        return self._allow(placement[self.order][self._group])[self._position]
 
     def blocks(self, tries: int = 80) -> np.ndarray:
         """The lowest of many: blocks of the order, few or many, on devices at random, each refined.
@@ -187,7 +198,7 @@ class PeakBalance:
                 borders = np.sort(rng.random(count - 1)) * n
                 devices = (rng.random(count) * d).astype(np.int64)
                 part = devices[np.searchsorted(borders, np.arange(n) + 0.5)]
-                found.append(self._with_peak(self._allow(part[self._group])[self._position], tries))
+                found.append(self._with_peak(self.allow(part[self._position]), tries))
         found.sort(key=lambda pair: pair[0])
         return min((self._with_peak(start, 2 * tries) for _, start in found[:2]), key=lambda pair: pair[0])[1]
 
@@ -195,8 +206,8 @@ class PeakBalance:
         placement = self.refine(placement, tries)
         return float(self.peaks(placement).max()), placement
 
-    def _refine(self, place: np.ndarray, tries: int) -> np.ndarray:
-        """`refine` for those who have no Numba, by places in the order."""
+    def _refine(self, place: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
+        """`refine` for those who have no Numba, by places in the order; and the tries that are left."""
         held = self._held(place)
         best = float(held.bytes.max(initial=0))
         scale = 1 / (best or 1.0)
@@ -219,7 +230,7 @@ class PeakBalance:
             peak = float(held.bytes.max())
             if peak < best:
                 best, found = peak, place.copy()
-        return found
+        return found, tries
 
     def _lay_out(self, kernel: ModuleType) -> Any:
         """What the kernel works on: arrays that may be written to, as it is compiled for these."""

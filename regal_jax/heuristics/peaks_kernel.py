@@ -242,7 +242,7 @@ def refine(g, place, tries, widths, least_gain):
       least_gain: What a step must gain at least, relative.
 
     Returns:
-      ``[N]`` int64.
+      ``[N]`` int64, and ``tries`` less those that it took.
     """
     s = _begin(g, place)
     device, position = _highest(s)
@@ -275,4 +275,4 @@ def refine(g, place, tries, widths, least_gain):
         if s.held[device, position] < best:
             best = s.held[device, position]
             found[:] = s.place
-    return found
+    return found, tries

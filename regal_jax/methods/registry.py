@@ -50,6 +50,7 @@ METHODS: Final[Mapping[str, Callable[..., Method]]] = MappingProxyType(
         "brkga": _searched("BRKGA", "brkga"),
         "tuned-brkga": _tuned,
         "list-search": _searched("List search", "list-search"),
+        "peak-search": _searched("Peak search", "peak-search"),
         "auto": _searched("Auto", "auto", warm_start=True),
         "cp-sat": CpSat,
         "regal": _guided("REGAL"),

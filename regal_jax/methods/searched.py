@@ -10,11 +10,10 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
+from regal_jax.api.settings import Config
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import ListSearchConfig
 from regal_jax.methods.method import Results
 from regal_jax.plan import Objective
-from regal_jax.search import AnnealingConfig, BrkgaConfig
 
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
@@ -28,7 +27,8 @@ class Searched:
 
     Attributes:
       name: As in tables.
-      method: ``"brkga"``, ``"annealing"``, ``"local-search"``, ``"list-search"`` or ``"auto"``.
+      method: ``"brkga"``, ``"annealing"``, ``"local-search"``, ``"list-search"``,
+        ``"peak-search"`` or ``"auto"``.
       policy: As in `optimize`; its time counts.
       config: As in `optimize`.
       warm_start: Begin from the heuristics' plans; the paper's methods do not.
@@ -39,7 +39,7 @@ class Searched:
     name: str
     method: str = "brkga"
     policy: "Policy | str | os.PathLike[str] | None" = None
-    config: BrkgaConfig | AnnealingConfig | ListSearchConfig | None = None
+    config: Config | None = None
     warm_start: bool = False
     evaluations: int | None = None
     twice: bool = False

@@ -1,4 +1,4 @@
-"""`ListSearch` of one graph, under what the caller said of when to stop."""
+"""`ListSearch` or `PeakSearch` of one graph, under what the caller said of when to stop."""
 
 import dataclasses
 import math
@@ -11,34 +11,37 @@ import numpy as np
 
 from regal_jax.api.settings import Settings
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import ListSearch
+from regal_jax.heuristics import ListSearch, ListSearchConfig, PeakSearch
 from regal_jax.plan import Plan
 from regal_jax.search import Status
 from regal_jax.solve import graph_identities
 
-__all__ = ["Listed", "list_search"]
+__all__ = ["HostResult", "search_on_host"]
+
+_STARTS = 4
+"""Plans of heuristics whose placements are begun with."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Listed:
+class HostResult:
     """What came of it.
 
     Attributes:
-      plan: The best of its schedules; ``None`` if it made none.
-      schedules: That it made, each of them one evaluation.
-      history: The incumbent's makespan whenever it improved, as in a plan's provenance.
+      plan: The best; ``None`` if there is none.
+      evaluations: That it spent.
+      history: The incumbent's objective whenever it improved, as in a plan's provenance.
       status: Why it ended.
       seconds: That it took.
     """
 
     plan: Plan | None
-    schedules: int
+    evaluations: int
     history: dict[str, list[Any]]
     status: Status
     seconds: float
 
 
-def list_search(
+def search_on_host(
     graph: ComputationGraph,
     cluster: Cluster,
     settings: Settings,
@@ -46,8 +49,8 @@ def list_search(
     *,
     seconds: float | None,
     interrupted: Callable[[], bool],
-) -> Listed:
-    """Spends the budget that the method has for list schedules.
+) -> HostResult:
+    """Spends the budget that the method has for the host.
 
     Args:
       graph: The graph.
@@ -58,15 +61,13 @@ def list_search(
       interrupted: Stop as soon as this is so.
     """
     began = time.monotonic()
-    key = np.asarray(jax.random.key_data(settings.key)).tolist()
-    seed = [*key, *graph_identities([graph])[0].tolist()]
-    search = ListSearch(graph, cluster, seed, settings.list_config)
-    first = known[0].makespan if known and known[0].feasible else math.inf
+    search = _search(graph, cluster, settings, known)
+    first = known[0].objective_value if known and known[0].feasible else math.inf
     status = Status.BUDGET
 
     def ends() -> bool:
         nonlocal status
-        done = search.schedules
+        done = search.evaluations
         if interrupted():
             status = Status.INTERRUPTED
         elif settings.target is not None and min(first, search.best) <= settings.target:
@@ -77,18 +78,30 @@ def list_search(
             status = Status.TIME
         return status is not Status.BUDGET
 
-    search.run(settings.schedules(cluster.num_devices), ends)
+    search.run(settings.host_evaluations(cluster.num_devices), ends)
     history = _history(search, first)
-    return Listed(search.plan(), search.schedules, history, status, time.monotonic() - began)
+    return HostResult(search.plan(), search.evaluations, history, status, time.monotonic() - began)
 
 
-def _history(search: ListSearch, first: float) -> dict[str, list[Any]]:
+def _search(
+    graph: ComputationGraph, cluster: Cluster, settings: Settings, known: Sequence[Plan]
+) -> ListSearch | PeakSearch:
+    key = np.asarray(jax.random.key_data(settings.key)).tolist()
+    seed = [*key, *graph_identities([graph])[0].tolist()]
+    config = settings.host_config
+    if isinstance(config, ListSearchConfig):
+        return ListSearch(graph, cluster, seed, config)
+    starts = [plan.placement for plan in known[:_STARTS]]
+    return PeakSearch(graph, cluster, seed, config, starts)
+
+
+def _history(search: ListSearch | PeakSearch, first: float) -> dict[str, list[Any]]:
     evaluations, best = [0], [first]
-    for done, makespan in search.history:
-        if makespan is not None and makespan < best[-1]:
+    for done, value in search.history:
+        if value is not None and value < best[-1]:
             evaluations.append(done)
-            best.append(makespan)
-    if evaluations[-1] < search.schedules:
-        evaluations.append(search.schedules)
+            best.append(value)
+    if evaluations[-1] < search.evaluations:
+        evaluations.append(search.evaluations)
         best.append(best[-1])
     return {"evaluations": evaluations, "best": [None if math.isinf(x) else x for x in best]}

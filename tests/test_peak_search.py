@@ -1,0 +1,166 @@
+"""Search among placements of small peaks: exact, within its budget, and better than what it begins with."""
+
+import math
+import signal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import instances, random_graph
+
+from regal_jax import Cluster, GraphBuilder, optimize, optimize_many
+from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError
+from regal_jax.graph import ComputationGraph
+from regal_jax.heuristics import PeakSearch, PeakSearchConfig, heuristic_plans
+from regal_jax.heuristics.brute_force import brute_force
+from regal_jax.plan import Objective
+
+TWO = Cluster.uniform(2)
+PEAK = Objective.PEAK_MEMORY
+
+
+@settings(max_examples=60)
+@given(
+    instance=instances(max_ops=20), seed=st.integers(0, 2**32 - 1), evaluations=st.integers(0, 600),
+    tries=st.integers(1, 50),
+)  # fmt: skip
+def test_what_it_says_is_what_the_replay_says(
+    instance: tuple[ComputationGraph, Cluster], seed: int, evaluations: int, tries: int
+) -> None:
+    graph, cluster = instance
+    if cluster.num_devices == 1:
+        with pytest.raises(ConfigError, match="PeakSearch: the cluster has 1 device"):
+            PeakSearch(graph, cluster, seed)
+        return
+    search = PeakSearch(graph, cluster, seed, PeakSearchConfig(tries))
+    search.run(evaluations)
+    assert search.evaluations <= evaluations
+    plan = search.plan()
+    if plan is None:
+        assert evaluations <= 2
+        return
+    plan.verify(graph)
+    if math.isfinite(search.best):
+        assert plan.feasible
+        assert plan.objective_value == search.best
+    told = [math.inf if value is None else value for _, value in search.history]
+    assert told == sorted(told, reverse=True)
+    assert told[-1] == search.best
+    numbers = [number for number, _ in search.history]
+    assert numbers == sorted(set(numbers))
+
+
+def test_it_goes_on_where_it_was_and_never_back() -> None:
+    graph = generate("layered", 60, 0)
+    once, twice = (PeakSearch(graph, TWO, 7) for _ in range(2))
+    once.run(2000)
+    peaks = []
+    while twice.evaluations < once.evaluations:
+        before = twice.evaluations
+        twice.run(105)
+        peaks.append(twice.best)
+        assert before < twice.evaluations <= before + 105
+    assert peaks == sorted(peaks, reverse=True)
+    count = len([number for number, _ in once.history if number <= twice.evaluations])
+    assert twice.history[:count] == once.history[:count]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_better_than_the_optimum(seed: int) -> None:
+    graph = random_graph(np.random.default_rng(seed), 6, 2, inputs_per_op=1.0)
+    search = PeakSearch(graph, TWO, seed)
+    search.run(500)
+    assert search.best >= brute_force(graph, TWO, PEAK).objective_value
+
+
+def test_it_finds_what_the_heuristics_do_not() -> None:
+    graphs = [generate("layered", 80, seed) for seed in range(4)]
+    gains = []
+    for graph in graphs:
+        known = sorted(heuristic_plans(graph, TWO, PEAK), key=lambda plan: plan.sort_key)
+        search = PeakSearch(graph, TWO, 0, starts=[plan.placement for plan in known[:4]])
+        search.run(5000)
+        gains.append(min(search.best / known[0].objective_value, 1))
+    assert np.mean(gains) < 0.99
+
+
+def test_groups_stay_together_and_where_they_may() -> None:
+    builder = GraphBuilder("groups")
+    for o in range(24):
+        builder.add_op(
+            f"o{o}",
+            runtime=1.0,
+            outputs=[8 + 5 * (o % 7)],
+            inputs=[(o - 1, 0)] if o % 3 else [],
+            colocation_group=f"g{o % 4}" if o % 2 else None,
+            allowed_devices=[1] if o == 6 else None,
+        )
+    graph = builder.build()
+    search = PeakSearch(graph, Cluster.uniform(3), 0)
+    search.run(1500)
+    plan = search.plan()
+    assert plan is not None
+    plan.verify(graph)
+    assert search.evaluations > 1300
+
+
+@pytest.mark.parametrize("value", [{"tries": 0}, {"blocks": ()}, {"blocks": (4, 0.5)}, {"tries": True}])
+def test_impossible_settings(value: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=r"PeakSearchConfig: (tries|blocks) has"):
+        PeakSearchConfig(**value)  # pyright: ignore[reportArgumentType]
+
+
+class TestTheMethod:
+    def test_from_the_best_heuristic_down(self) -> None:
+        graphs = [generate("layered", n, seed) for seed, n in enumerate((30, 80))]
+        plans = optimize_many(
+            graphs, TWO, objective=PEAK, method="peak-search", evaluations=3000, progress=False
+        )
+        for graph, plan in zip(graphs, plans, strict=True):
+            plan.verify(graph)
+            known = min(heuristic_plans(graph, TWO, PEAK), key=lambda plan: plan.sort_key)
+            assert plan.sort_key <= known.sort_key
+            alone = optimize(graph, TWO, objective=PEAK, method="peak-search", evaluations=3000)
+            assert alone.timeline.op.tolist() == plan.timeline.op.tolist()
+            history = plan.provenance["history"]
+            assert (history["best"][0], history["best"][-1]) == (known.objective_value, plan.objective_value)
+        assert any(plan.provenance["best_from"] == "peak-search" for plan in plans)
+
+    def test_for_one_objective_and_several_devices(self) -> None:
+        graph = generate("layered", 30, 1)
+        with pytest.raises(ConfigError, match="peak-search is for peak-memory, not for makespan"):
+            optimize(graph, TWO, method="peak-search")
+        one = Cluster.uniform(1)
+        plan = optimize(graph, one, objective=PEAK, method="peak-search")
+        assert plan.provenance["evaluations"] == 0
+        assert plan.objective_value == min(p.objective_value for p in heuristic_plans(graph, one, PEAK))
+
+    def test_target_and_time(self) -> None:
+        graph = generate("layered", 80, 2)
+        options = {"objective": PEAK, "method": "peak-search"}
+        whole = optimize(graph, TWO, **options, evaluations=5000)
+        some = optimize(graph, TWO, **options, evaluations=5000, target=whole.objective_value * 1.001)
+        assert (some.provenance["stopped"], some.objective_value <= whole.objective_value * 1.001) == (
+            "target",
+            True,
+        )
+        assert some.provenance["evaluations"] <= whole.provenance["evaluations"]
+        late = optimize(graph, TWO, **options, evaluations=10**8, time_limit=0.5)
+        assert late.provenance["stopped"] == "time"
+
+    def test_ctrl_c_keeps_the_best_so_far(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        step = PeakSearch._step
+
+        def pressing(self: PeakSearch, balance: object) -> None:
+            step(self, balance)  # pyright: ignore[reportArgumentType]
+            if self.evaluations > 500:
+                signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(PeakSearch, "_step", pressing)
+        graph = generate("layered", 80, 3)
+        plan = optimize(graph, TWO, objective=PEAK, method="peak-search", evaluations=10**6)
+        assert plan.provenance["stopped"] == "interrupted"
+        assert 500 < plan.provenance["evaluations"] < 700
+        plan.verify(graph)
