@@ -33,7 +33,7 @@ def earliest_finish(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarr
     """Op after op by upward rank, each on the device where it finishes first, moving little.
 
     Without insertion, and as if transfers held nobody: `regal_jax.heuristics.list_scheduling` knows better
-    and takes a hundred times as long.
+    and takes a few times as long.
 
     Args:
       graph: The graph.
