@@ -34,13 +34,16 @@ def usable() -> bool:
 
 @functools.cache
 def compiled(function: Callable[..., Any]) -> Any:
-    """``function``, compiled when it is called first, then in Numba's cache. Only where it is `usable`."""
+    """``function``, compiled when it is called first, then in Numba's cache; other threads go on meanwhile.
+
+    Only where Numba is `usable`.
+    """
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
 
     try:
-        return njit(cache=True, error_model="numpy")(function)
+        return njit(cache=True, error_model="numpy", nogil=True)(function)
     except RuntimeError:  # No folder to keep it in.
-        return njit(error_model="numpy")(function)
+        return njit(error_model="numpy", nogil=True)(function)
 
 
 def run_loops(function: Callable[..., Any], *arguments: Any) -> Any:

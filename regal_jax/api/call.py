@@ -2,8 +2,11 @@
 
 import bisect
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from typing import Final
 
 import jax
 
@@ -12,6 +15,7 @@ from regal_jax.api.host_search import HostResult, search_on_host
 from regal_jax.api.outcome import fallback, heuristic_plan, hosted_plan, searched_plan
 from regal_jax.api.progress import Bar
 from regal_jax.api.settings import Settings
+from regal_jax.cores import available_cores
 from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import heuristic_plans
@@ -21,6 +25,9 @@ from regal_jax.search import Status, Stopping
 from regal_jax.solve import graph_keys, solve_in_parts
 
 __all__ = ["Call"]
+
+_BLINK: Final = 0.1
+"""Seconds."""
 
 
 class Call:
@@ -128,32 +135,49 @@ class Call:
                 return
 
     def _run_host_searches(self, bar: Bar) -> Status:
-        """Those that the method has, graph by graph; what ended all of them, if not the budget."""
+        """Those that the method has, on all cores; what ended all of them, if not the budget."""
         settings = self._settings
-        todo = [
-            i for i, (_, cluster) in enumerate(self._pairs) if settings.host_evaluations(cluster.num_devices)
-        ]
-        if todo:
-            bar.say("searching on the host")
+        budgets = [settings.host_evaluations(cluster.num_devices) for _, cluster in self._pairs]
+        todo = [i for i, budget in enumerate(budgets) if budget]
+        if not todo:
+            return Status.BUDGET
+        bar.say("searching on the host")
+        workers = min(available_cores(), len(todo))
         # In a method that goes on afterwards, they get as much of the time as of the budget.
-        left, until = self._seconds_left(), None
+        left, seconds = self._seconds_left(), None
         if left is not None:
-            share = max(settings.host_evaluations(self._pairs[i][1].num_devices) for i in todo) if todo else 0
-            until = time.monotonic() + left * share / settings.evaluations
-        for place, i in enumerate(todo):
-            seconds = None if until is None else (until - time.monotonic()) / (len(todo) - place)
-            with first_interrupt_waits() as interrupted:
-                self._hosted[i] = one = search_on_host(
-                    *self._pairs[i], settings, self._known[i], seconds=seconds, interrupted=interrupted
-                )
-                if one.plan is not None:
-                    bisect.insort(self._known[i], one.plan, key=lambda plan: plan.sort_key)
-                bar.advance(one.evaluations)
-                if not settings.parts:
-                    self._done(i, hosted_plan(*self._pairs[i], settings, self._known[i], one))
-            if interrupted():
-                return Status.INTERRUPTED
-        return Status.BUDGET
+            seconds = max(left, 0) * max(budgets) / settings.evaluations / math.ceil(len(todo) / workers)
+        # Compiled loops hold no lock, and each search has its own random numbers.
+        with first_interrupt_waits() as interrupted, ThreadPoolExecutor(workers) as pool:
+
+            def search(i: int) -> HostResult:
+                known, pair = self._known[i], self._pairs[i]
+                return search_on_host(*pair, settings, known, seconds=seconds, interrupted=interrupted)
+
+            running = {pool.submit(search, i): i for i in todo}
+            try:
+                while running:
+                    # Not longer: only between two bytecodes does Python look for signals.
+                    done, _ = wait(running, timeout=_BLINK, return_when=FIRST_COMPLETED)
+                    if interrupted():
+                        pool.shutdown(cancel_futures=True)
+                        done = {future for future in running if not future.cancelled()}
+                    for future in done:
+                        self._searched_on_host(running.pop(future), future.result(), bar)
+                    if interrupted():
+                        break
+            finally:
+                pool.shutdown(cancel_futures=True)
+        return Status.INTERRUPTED if interrupted() else Status.BUDGET
+
+    def _searched_on_host(self, member: int, result: HostResult, bar: Bar) -> None:
+        self._hosted[member] = result
+        if result.plan is not None:
+            bisect.insort(self._known[member], result.plan, key=lambda plan: plan.sort_key)
+        bar.advance(result.evaluations)
+        if not self._settings.parts:
+            plan = hosted_plan(*self._pairs[member], self._settings, self._known[member], result)
+            self._done(member, plan)
 
     def _search(self, batch: Batch, left: float | None, bar: Bar) -> bool:
         """Finds the plans of one batch; tells whether Ctrl-C ended that."""
