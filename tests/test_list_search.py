@@ -149,7 +149,8 @@ class TestTheMethod:
         plan = optimize(graph, TWO, method="list-search", evaluations=200, key=3)
         told = plan.provenance
         assert (told["method"], told["evaluations"], told["stopped"]) == ("list-search", 200, "budget")
-        assert told["best_from"] == "list-search"
+        assert "best_from" not in told
+        assert "made by      list-search, 200 evaluations, seed 3" in str(plan)
         history = told["history"]
         assert (history["evaluations"][0], history["evaluations"][-1]) == (0, 200)
         assert history["best"][0] == min(p.makespan for p in heuristic_plans(graph, TWO))
@@ -214,5 +215,7 @@ class TestTheMethod:
             p.makespan for p in heuristic_plans(graph, TWO, Objective.MAKESPAN)
         )
         assert plan.makespan <= told["warm_start"]["list-search"]
+        assert (told.get("found_by") == "list-search") == (plan.makespan == told["warm_start"]["list-search"])
+        assert f"auto{' (list-search)' if 'found_by' in told else ''}, 1,000 evaluations" in str(plan)
         best = told["history"]["best"]
         assert best == sorted(best, reverse=True)

@@ -126,7 +126,7 @@ class TestTheMethod:
             assert alone.timeline.op.tolist() == plan.timeline.op.tolist()
             history = plan.provenance["history"]
             assert (history["best"][0], history["best"][-1]) == (known.objective_value, plan.objective_value)
-        assert any(plan.provenance["best_from"] == "peak-search" for plan in plans)
+        assert any("best_from" not in plan.provenance for plan in plans)
 
     def test_for_one_objective_and_several_devices(self) -> None:
         graph = generate("layered", 30, 1)

@@ -70,8 +70,9 @@ def hosted_plan(
         "config": dataclasses.asdict(settings.host_config),
         "history": hosted.history,
         "warm_start": {p.provenance["method"]: p.objective_value for p in known if p is not hosted.plan},
-        "best_from": known[0].provenance["method"],
     }
+    if known[0] is not hosted.plan:
+        provenance["best_from"] = known[0].provenance["method"]
     return dataclasses.replace(known[0], provenance=provenance)
 
 
@@ -115,7 +116,9 @@ def searched_plan(
     if known:
         provenance["warm_start"] = {p.provenance["method"]: p.objective_value for p in known}
         if known[0].sort_key <= plan.sort_key:
-            plan, provenance["best_from"] = known[0], known[0].provenance["method"]
+            # Of a part of the method or of a heuristic.
+            found = "found_by" if hosted and known[0] is hosted.plan else "best_from"
+            plan, provenance[found] = known[0], known[0].provenance["method"]
     return dataclasses.replace(plan, provenance=provenance)
 
 

@@ -51,7 +51,8 @@ def headline(plan: "Plan") -> str:
 
 def _made_by(plan: "Plan") -> str:
     said = plan.provenance
-    parts = [str(said["method"])] if "method" in said else []
+    part = f" ({said['found_by']})" if "found_by" in said else ""
+    parts = [f"{said['method']}{part}"] if "method" in said else []
     if "evaluations" in said:
         count = said["evaluations"]
         parts.append(f"{count:,} evaluations" if isinstance(count, int) else f"{count} evaluations")
