@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from regal_jax import AnnealingConfig, BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
+from regal_jax.api import settings
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.heuristics import ListSearch, ListSearchConfig, PeakSearch, PeakSearchConfig, heuristic_plans
@@ -206,6 +207,18 @@ def test_parts_are_told_in_the_provenance(graphs):
     plan = optimize(graphs[0], Cluster.uniform(1), method="auto", evaluations=50)
     assert [list(part) for part in plan.provenance["parts"]] == [["share", name] for name in searches[1:]]
     assert "parts" not in optimize(graphs[0], TWO, evaluations=50).provenance
+
+
+def test_without_compiled_loops_the_host_has_no_part(graphs, monkeypatch):
+    monkeypatch.setattr(settings, "usable", lambda: False)
+    plan = optimize(graphs[0], TWO, method="auto", evaluations=50)
+    assert [list(part) for part in plan.provenance["parts"]] == [
+        ["share", "BrkgaConfig"],
+        ["share", "AnnealingConfig"],
+    ]
+    assert plan.provenance["evaluations"] == 50
+    plan = optimize(graphs[0], TWO, method="list-search", evaluations=50)
+    assert plan.provenance["evaluations"] == 50
 
 
 def test_settings_must_fit_the_method(graphs):

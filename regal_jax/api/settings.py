@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from regal_jax.compiling import usable
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, ListSearchConfig, PeakSearchConfig
@@ -183,12 +184,17 @@ class Settings:
         return ListSearchConfig() if self.objective is Objective.MAKESPAN else PeakSearchConfig()
 
     def host_evaluations(self, num_devices: int) -> int:
-        """How much of the budget is spent on the host; nothing where there is no device to choose."""
+        """How much of the budget is spent on the host; nothing where there is no device to choose.
+
+        Without compiled loops ``"auto"`` does without, too: they take fifty times as long.
+        """
         if num_devices == 1:
             return 0
         if self.method in HOST_SEARCHES:
             return self.evaluations
-        return int(self.evaluations * _HOST_SHARE[self.objective]) if self.method == "auto" else 0
+        if self.method == "auto" and usable():
+            return int(self.evaluations * _HOST_SHARE[self.objective])
+        return 0
 
     def guide(self, num_devices: int) -> "Policy | None":
         """The policy for a cluster of so many devices, if one was asked for, or is part of the method.
