@@ -186,7 +186,7 @@ class Settings:
     def host_evaluations(self, num_devices: int) -> int:
         """How much of the budget is spent on the host; nothing where there is no device to choose.
 
-        Without compiled loops ``"auto"`` does without, too: they take fifty times as long.
+        Without compiled loops ``"auto"`` does without, too: they take twenty times as long.
         """
         if num_devices == 1:
             return 0
