@@ -36,7 +36,8 @@ def usable() -> bool:
 def compiled(function: Callable[..., Any]) -> Any:
     """``function``, compiled when it is called first, then in Numba's cache; other threads go on meanwhile.
 
-    Only where Numba is `usable`.
+    Only where Numba is `usable`. Its cache knows a function by its file alone: after a change of the options
+    here what is in ``__pycache__`` (``*.nbc``, ``*.nbi``) is old.
     """
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
 
