@@ -98,7 +98,7 @@ class Call:
         if self._settings.warm_start:
             bar.say("heuristics")
             self._run_heuristics()
-        if self._run_host_searches(bar) is Status.INTERRUPTED:
+        if self._run_host_searches(bar):
             return Status.INTERRUPTED
         for share in shares:
             batch = make_batch(share, self._pairs, self._known, self._settings.parts[0].config)
@@ -134,13 +134,13 @@ class Call:
             if left is not None and left <= 0:
                 return
 
-    def _run_host_searches(self, bar: Bar) -> Status:
-        """Those that the method has, on all cores; what ended all of them, if not the budget."""
+    def _run_host_searches(self, bar: Bar) -> bool:
+        """Those that the method has, on all cores; tells whether Ctrl-C ended them."""
         settings = self._settings
         budgets = [settings.host_evaluations(cluster.num_devices) for _, cluster in self._pairs]
         todo = [i for i, budget in enumerate(budgets) if budget]
         if not todo:
-            return Status.BUDGET
+            return False
         bar.say("searching on the host")
         workers = min(available_cores(), len(todo))
         # In a method that goes on afterwards, they get as much of the time as of the budget.
@@ -156,19 +156,17 @@ class Call:
 
             running = {pool.submit(search, i): i for i in todo}
             try:
-                while running:
+                while running and not interrupted():
                     # Not longer: only between two bytecodes does Python look for signals.
                     done, _ = wait(running, timeout=_BLINK, return_when=FIRST_COMPLETED)
-                    if interrupted():
-                        pool.shutdown(cancel_futures=True)
-                        done = {future for future in running if not future.cancelled()}
                     for future in done:
                         self._searched_on_host(running.pop(future), future.result(), bar)
-                    if interrupted():
-                        break
             finally:
                 pool.shutdown(cancel_futures=True)
-        return Status.INTERRUPTED if interrupted() else Status.BUDGET
+            for future, i in running.items():
+                if not future.cancelled():
+                    self._searched_on_host(i, future.result(), bar)
+        return interrupted()
 
     def _searched_on_host(self, member: int, result: HostResult, bar: Bar) -> None:
         self._hosted[member] = result

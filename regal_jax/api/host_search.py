@@ -4,21 +4,18 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import jax
-import numpy as np
+from typing import Any, Final
 
 from regal_jax.api.settings import Settings
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import ListSearch, ListSearchConfig, PeakSearch
+from regal_jax.heuristics import HostSearch, ListSearch, ListSearchConfig, PeakSearch
 from regal_jax.plan import Plan
 from regal_jax.search import Status
 from regal_jax.solve import graph_identities
 
 __all__ = ["HostResult", "search_on_host"]
 
-_STARTS = 4
+_STARTS: Final = 4
 """Plans of heuristics whose placements are begun with."""
 
 
@@ -86,8 +83,7 @@ def search_on_host(
 def _search(
     graph: ComputationGraph, cluster: Cluster, settings: Settings, known: Sequence[Plan]
 ) -> ListSearch | PeakSearch:
-    key = np.asarray(jax.random.key_data(settings.key)).tolist()
-    seed = [*key, *graph_identities([graph])[0].tolist()]
+    seed = [*settings.key_words, *graph_identities([graph])[0].tolist()]
     config = settings.host_config
     if isinstance(config, ListSearchConfig):
         return ListSearch(graph, cluster, seed, config)
@@ -95,7 +91,7 @@ def _search(
     return PeakSearch(graph, cluster, seed, config, starts)
 
 
-def _history(search: ListSearch | PeakSearch, first: float) -> dict[str, list[Any]]:
+def _history(search: HostSearch, first: float) -> dict[str, list[Any]]:
     evaluations, best = [0], [first]
     for done, value in search.history:
         if value is not None and value < best[-1]:

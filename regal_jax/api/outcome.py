@@ -31,8 +31,7 @@ def _versions() -> dict[str, str]:
 
 
 def _common(settings: Settings) -> dict[str, Any]:
-    key = np.asarray(jax.random.key_data(settings.key)).tolist()
-    return {"seed": key if settings.seed is None else settings.seed, "versions": _versions()}
+    return {"seed": settings.key_words if settings.seed is None else settings.seed, "versions": _versions()}
 
 
 def heuristic_plan(graph: ComputationGraph, cluster: Cluster, settings: Settings) -> Plan:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HOST_SEARCHES", "SEARCHES", "Config", "Settings", "check_pairs", "each"]
 
+Config = BrkgaConfig | AnnealingConfig | ListSearchConfig | PeakSearchConfig
 SEARCHES: Final = {
     "auto": BrkgaConfig,
     "brkga": BrkgaConfig,
@@ -74,13 +75,10 @@ def _policy(policy: Any, method: str) -> "tuple[Policy | None, str | None]":
     return load_policy(policy), os.fspath(policy)
 
 
-def _default_config(method: str) -> "Config":
+def _default_config(method: str) -> Config:
     if method == "local-search":
         return AnnealingConfig.local_search()
     return SEARCHES.get(method, BrkgaConfig)()
-
-
-Config = BrkgaConfig | AnnealingConfig | ListSearchConfig | PeakSearchConfig
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,6 +159,11 @@ class Settings:
             time_limit=time_limit,
             progress=progress,
         )
+
+    @property
+    def key_words(self) -> list[int]:
+        """The key as numbers: for a file, or for the host's random numbers."""
+        return np.asarray(jax.random.key_data(self.key)).tolist()
 
     @property
     def searches(self) -> bool:

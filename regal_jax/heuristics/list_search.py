@@ -11,6 +11,7 @@ from regal_jax.compiling import for_loops, loops
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.earliest_finish import upward_rank
+from regal_jax.heuristics.host_search import HostSearch, Value
 from regal_jax.heuristics.list_scheduling import (
     MEMORY_RULES,
     TIME_RULES,
@@ -74,7 +75,7 @@ class ListSearchConfig:
         return tuple(dataclasses.replace(rule, look=min(rule.look, self.look)) for rule in TIME_RULES)
 
 
-class ListSearch:
+class ListSearch(HostSearch):
     """Hill climbing for the makespan, from list schedule to list schedule.
 
     A schedule that list scheduling has made is hard to improve by changes of its own: where transfers are
@@ -86,10 +87,7 @@ class ListSearch:
     Begins with every rule under the graph's own ranks. What is told of times is exact, of memory never too
     little; `plan` has been replayed.
 
-    Attributes:
-      evaluations: Schedules that have been made.
-      history: ``(evaluations, makespan)`` whenever that became better; ``None`` while nothing fits the
-        memory.
+    A schedule that was made is one evaluation.
 
     References:
       Storer, Wu and Vaccari 1992, "New search spaces for sequencing problems with application to job shop
@@ -117,18 +115,14 @@ class ListSearch:
         # Its import may load Numba, which takes longer than most heuristics.
         from regal_jax.heuristics.list_kernel import schedule
 
-        self.evaluations = 0
-        self.history: list[tuple[int, float | None]] = []
-        self._graph, self._cluster = graph, cluster
+        super().__init__(graph, cluster, seed)
         self._config = config or ListSearchConfig()
         self._rules = list(self._config.rules)
         self._schedule: Callable[..., Any] = loops(schedule)
         self._layout, self._state = map(for_loops, kernel_arguments(graph, cluster))
-        self._memory = np.array(cluster.memory)
         self._rank = upward_rank(graph, cluster)
         self._longest = float(self._rank.max())
         self._free = np.zeros((graph.num_ops, cluster.num_devices))
-        self._random = np.random.default_rng(seed)
         self._now: _Recipe | None = None
         self._best: _Recipe | None = None
 
@@ -138,11 +132,6 @@ class ListSearch:
             if ends is not None and ends():
                 return
             self._step()
-
-    @property
-    def best(self) -> float:
-        """Makespan of the best schedule that fits the memory; infinite if there is none."""
-        return math.inf if self._best is None or self._best.value[0] > 0 else self._best.value[1]
 
     def plan(self) -> Plan | None:
         """The best so far, its transfers as scheduled or as early as can be; ``None`` before the first."""
@@ -178,8 +167,9 @@ class ListSearch:
             recipe = self._changed(self._now)
         state = self._make(recipe)
         self.evaluations += 1
-        self._judge(dataclasses.replace(recipe, value=self._value(state)))
-        if self.evaluations == len(TIME_RULES) and self._best is not None and self._best.value[0] > 0:
+        value = self._value(np.array(state.most), max(state.clock))
+        self._judge(dataclasses.replace(recipe, value=value))
+        if self.evaluations == len(TIME_RULES) and math.isinf(self.best):
             # Nothing fits: from now on also by a rule that looks at memory.
             self._rules.append(dataclasses.replace(_FIT, look=self._config.look))
 
@@ -205,31 +195,25 @@ class ListSearch:
         numbers = for_loops(recipe.rank), for_loops(recipe.price.ravel())
         return self._schedule(self._layout, self._state, *numbers, *recipe.rule.numbers)
 
-    def _value(self, state: Any) -> tuple[float, float]:
-        """``(bytes over the memory, makespan)``."""
-        over = np.maximum(np.array(state.most) - self._memory, 0).sum()
-        return float(over), float(max(state.clock))
-
     def _judge(self, recipe: "_Recipe") -> None:
         if self._now is None or recipe.value <= self._now.value:
             self._now = recipe
-        if self._best is None or recipe.value < self._best.value:
+        if self._improves(recipe.value):
             self._best = recipe
-            self.history.append((self.evaluations, None if recipe.value[0] > 0 else recipe.value[1]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Recipe:
-    """What a schedule is made from, and its value, which is better the smaller it is.
+    """What a schedule is made from, and its value.
 
     Attributes:
       rank: ``[N]``.
       price: ``[N, D]``.
       rule: Whose turn it is.
-      value: ``(bytes over the memory, makespan)``.
+      value: Known when the schedule is made.
     """
 
     rank: np.ndarray
     price: np.ndarray
     rule: Rule
-    value: tuple[float, float] = (math.inf, math.inf)
+    value: Value = (math.inf, math.inf)

@@ -1,0 +1,48 @@
+"""What the searches of the host have in common: what they count, and what they know of the best so far."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from regal_jax.graph import Cluster, ComputationGraph
+
+__all__ = ["HostSearch", "Value"]
+
+Value = tuple[float, float]
+"""``(bytes over the memory, objective)``; the smaller the better, and what fits before what does not."""
+
+
+class HostSearch:
+    """The record of a search; `regal_jax.heuristics.list_search` and `peak_search` are such.
+
+    Attributes:
+      evaluations: Candidates that were looked at.
+      history: ``(evaluations, objective)`` whenever that became better; ``None`` while nothing fits the
+        memory.
+    """
+
+    def __init__(self, graph: ComputationGraph, cluster: Cluster, seed: int | Sequence[int]) -> None:
+        self.evaluations = 0
+        self.history: list[tuple[int, float | None]] = []
+        self._graph, self._cluster = graph, cluster
+        self._random = np.random.default_rng(seed)
+        self._memory = np.array(cluster.memory)
+        self._least: Value = (math.inf, math.inf)
+
+    @property
+    def best(self) -> float:
+        """The objective of the best that fits the memory; infinite if there is none."""
+        return self._least[1] if self._least[0] == 0 else math.inf
+
+    def _value(self, peaks: np.ndarray, objective: float) -> Value:
+        """Of a candidate with ``peaks [D]``."""
+        return float(np.maximum(peaks - self._memory, 0).sum()), float(objective)
+
+    def _improves(self, value: Value) -> bool:
+        """Is it better than all before? Then it is noted down."""
+        better = value < self._least
+        if better:
+            self._least = value
+            self.history.append((self.evaluations, None if value[0] > 0 else value[1]))
+        return better
