@@ -7,9 +7,19 @@ import numpy as np
 from flax import nnx
 
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
+from regal_jax.heuristics.list_scheduling import Schedule
 from regal_jax.problem import Bucket
 
-__all__ = ["BUCKET", "chain", "distinct_runtimes", "randomised", "renumbered", "scaled", "without_edges"]
+__all__ = [
+    "BUCKET",
+    "chain",
+    "distinct_runtimes",
+    "events_of",
+    "randomised",
+    "renumbered",
+    "scaled",
+    "without_edges",
+]
 
 BUCKET = Bucket(12, 36, 80, 66)
 """Holds every graph of `strategies.instances`."""
@@ -54,6 +64,16 @@ def renumbered(graph: ComputationGraph, place: np.ndarray) -> ComputationGraph:
             colocation_group=graph.colocation_group[o],
         )
     return builder.build()
+
+
+def events_of(graph: ComputationGraph, schedule: Schedule) -> np.ndarray:
+    """As the replay takes them: transfers between the ops where the schedule has them."""
+    n, d = graph.num_ops, schedule.sent.shape[1]
+    tensor, device = np.nonzero(schedule.sent >= 0)
+    before = np.concatenate([np.arange(1, n + 1), schedule.sent[tensor, device]])
+    events = np.concatenate([schedule.order, n + tensor * d + device])
+    # The i-th op has i - 1 before it; transfers come after the op that they follow.
+    return events[np.argsort(before, kind="stable")]
 
 
 def scaled(

@@ -11,8 +11,7 @@ from regal_jax import compiling
 from regal_jax.datasets import generate
 from regal_jax.graph import Cluster
 from regal_jax.heuristics import peaks
-from regal_jax.heuristics.earliest_finish import earliest_finish
-from regal_jax.heuristics.list_scheduling import MEMORY_RULES, TIME_RULES, list_schedule
+from regal_jax.heuristics.list_scheduling import MEMORY_RULES, TIME_RULES, list_schedule, quick_schedule
 from regal_jax.heuristics.list_search import ListSearch
 from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
@@ -36,7 +35,7 @@ def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     assert compiling.usable()
     numbers = np.argsort(graph.topological_order)
     compiled = least_peak_balance(graph, cluster, numbers), lpmf_order(graph)
-    schedule = earliest_finish(graph, cluster, numbers)
+    schedule = quick_schedule(graph, cluster, numbers)
     rules = (*TIME_RULES, *MEMORY_RULES)
     lists = [list_schedule(graph, cluster, rule) for rule in rules]
     search = ListSearch(graph, cluster, 0)
@@ -50,7 +49,7 @@ def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     assert (ours._kernel is None, theirs._kernel is None) == (False, True)
     assert (ours.order.tolist(), placement.tolist()) == (theirs.order.tolist(), same.tolist())
     assert compiled[1].tolist() == plain[1].tolist()
-    for one, same in zip(schedule, earliest_finish(graph, cluster, numbers), strict=True):
+    for one, same in zip(schedule, quick_schedule(graph, cluster, numbers), strict=True):
         assert one.tolist() == same.tolist()
     for rule, made in zip(rules, lists, strict=True):
         for one, same in zip(made, list_schedule(graph, cluster, rule), strict=True):

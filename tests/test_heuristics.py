@@ -13,12 +13,12 @@ from regal_jax.compiling import run_loops
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
 from regal_jax.heuristics import HEURISTICS, best_heuristic, list_kernel, run_heuristic
-from regal_jax.heuristics.earliest_finish import upward_rank
 from regal_jax.heuristics.heft import graham_schedule, heft_schedule
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.list_scheduling import Rule, kernel_arguments, list_schedule
 from regal_jax.heuristics.orders import bfs_order, dfs, dfs_order, lpmf, lpmf_order, random_order
 from regal_jax.heuristics.placements import partition_placement, single_device_placement
+from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.xla import post_order, xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import Objective, Plan, critical_path, replay
 

@@ -12,13 +12,15 @@ import scipy.stats
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_cases import BUCKET
+from policy_cases import BUCKET, events_of
 from strategies import random_graph
 
 from regal_jax import encoding, policies
 from regal_jax.encoding import gene_shapes, uniform_proposal
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster
+from regal_jax.heuristics.list_scheduling import quick_schedule
+from regal_jax.plan import replay
 from regal_jax.policies import (
     Logits,
     Policy,
@@ -348,7 +350,7 @@ def test_ops_keep_their_places_but_for_moves_and_transfers_follow(transfers, rea
     expected = np.array(bins)[means]
     if reach:
         assert place is not None
-        expected = np.asarray(place)[0] + (expected - 0.5) * 2 * reach / ops
+        expected = np.asarray(place.ops)[0] + (expected - 0.5) * 2 * reach / ops
     expected = np.clip(expected[:ops], 0, 1)
     np.testing.assert_allclose(drawn["priority"][:ops], expected, atol=1e-4)
     alphas, betas = action_parameters(config)
@@ -361,6 +363,36 @@ def test_ops_keep_their_places_but_for_moves_and_transfers_follow(transfers, rea
             if transfers == "midway":
                 due = (due + expected[graph.tensor_op[t]]) / 2
             assert drawn["transfer_priority"][t, k] == pytest.approx(due, abs=2e-4)
+
+
+@pytest.mark.parametrize("cuts", [["schedule"], ["schedule", "across"]])
+def test_ops_that_stay_and_transfers_as_scheduled_are_the_list_schedule(cuts):
+    """Nothing is left to chance but the cut: the search's first individuals have the schedule's makespan."""
+    config = PolicyConfig(
+        first=(0.1, 0.5, 0.9), second=(0.0,), uniform=False, guided_share=1, transfers="schedule", reach=2,
+        features="scheduled", order="schedule", order_gain=1.0, cuts=cuts,
+    )  # fmt: skip
+    graphs = [random_graph(np.random.default_rng(s), 11, 2, constraints=False) for s in range(6)]
+    cluster = Cluster.uniform(2)
+    problem = make_problem(graphs, cluster, BUCKET)
+    features = make_features(graphs, cluster, BUCKET, config.feature_config)
+    place = policies.own_places(config, features)
+    action = np.ones((6, 12, 2 * len(cuts) + 1), np.uint8)
+    expected = []
+    for b, graph in enumerate(graphs):
+        numbers = np.argsort(features.order[b, : graph.num_ops])
+        schedule = quick_schedule(graph, cluster, numbers)
+        action[b, : graph.num_ops, :2] = 2 * (schedule.placement[:, None] == np.arange(2))
+        expected.append(replay(graph, cluster, schedule.placement, events_of(graph, schedule)).makespan)
+    proposal = to_proposal(config, action_table(config), jnp.asarray(action), problem, place)
+    assert proposal.transfer_index is not None
+    assert proposal.transfer_index.shape == (6, problem.bucket.tensors, 2)
+    brkga, keys = BrkgaConfig(population=30, elites=5, mutants=5), jax.random.split(jax.random.key(0), 6)
+    found = solve(problem, keys, Stopping(30), proposal=proposal, config=brkga, implementation="xla")
+    if len(cuts) == 1:
+        np.testing.assert_allclose(found.fitness * problem.upper_bound, expected, rtol=1e-5)
+    else:
+        assert (found.fitness * problem.upper_bound <= np.array(expected) * (1 + 1e-5)).all()
 
 
 def test_transfers_are_left_uniform_where_nothing_is_to_be_drawn_or_said():
@@ -409,6 +441,7 @@ def test_proposals_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match="the table has 3 rows for 16 actions"):
         to_proposal(config, table[:3], action, problem)
     moving = dataclasses.replace(config, reach=4, order_gain=1.0)
-    for other, place in ((config, jnp.zeros((1, 12))), (moving, None), (moving, jnp.zeros((1, 11)))):
+    right, wrong = (policies.OwnPlaces(jnp.zeros((1, n)), None) for n in (12, 11))
+    for other, place in ((config, right), (moving, None), (moving, wrong)):
         with pytest.raises(ConfigError, match="give the place of every op, from own_places, if"):
             to_proposal(other, table, action, problem, place)

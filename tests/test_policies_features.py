@@ -13,7 +13,7 @@ from strategies import instances, random_graph
 
 from regal_jax.errors import ClusterError, ConfigError, GraphError
 from regal_jax.graph import Cluster, GraphBuilder
-from regal_jax.heuristics.earliest_finish import earliest_finish
+from regal_jax.heuristics.list_scheduling import quick_schedule
 from regal_jax.heuristics.peaks import PeakBalance
 from regal_jax.heuristics.placements import single_device_placement
 from regal_jax.policies import Balance, Cut, FeatureConfig, FeatureSet, PolicyConfig, make_features
@@ -181,20 +181,30 @@ def test_places_by_peaks_are_of_the_balanced_order(instance, seed):
 @given(instances(), seeds)
 def test_the_schedule_is_a_list_schedule_whatever_the_units_and_the_padding(instance, seed):
     graph, cluster = instance
-    config = FeatureConfig(cluster.num_devices, "scheduled", cuts=(Cut.SCHEDULE,))
-    assert config.node_names[-2:] == ("schedule order", "schedule place")
+    d = cluster.num_devices
+    config = FeatureConfig(d, "scheduled", cuts=(Cut.SCHEDULE,))
+    told = ["schedule order", *[f"schedule sent {k}" for k in range(d)], "schedule place"]
+    assert config.node_names[-len(told) :] == tuple(told)
     x = make_features([graph], cluster, BUCKET, config)
     n = graph.num_ops
-    schedule = earliest_finish(graph, cluster, np.argsort(x.order[0, :n]))
-    order, place = x.nodes[0, :n, -2:].T
+    schedule = quick_schedule(graph, cluster, np.argsort(x.order[0, :n]))
+    nodes = x.nodes[0, :n, -len(told) :]
+    order, sent, place = nodes[:, 0], nodes[:, 1:-1], nodes[:, -1]
     assert np.argsort(-order).tolist() == schedule.order.tolist()
     np.testing.assert_allclose(order[schedule.order], 1 - (np.arange(n) + 0.5) / n, rtol=1e-6)
-    np.testing.assert_allclose(place, (schedule.placement + 0.5) / cluster.num_devices)
+    np.testing.assert_allclose(place, (schedule.placement + 0.5) / d)
+    for o in range(n):
+        tensors = range(graph.output_offset[o], graph.output_offset[o + 1])
+        readers = [v for u, v in zip(graph.edge_producer, graph.edge_op, strict=True) if u == o]
+        midway = (order[o] + max(order[readers], default=order[o])) / 2
+        for k in range(d):
+            first = [1 - schedule.sent[t, k] / n for t in tensors if schedule.sent[t, k] >= 0]
+            assert sent[o, k] == pytest.approx(max(first, default=midway), abs=1e-6)
     plain = features_of(graph, cluster, bucket=BUCKET).nodes[0]
-    np.testing.assert_array_equal(x.nodes[0, :, :-2], plain)
+    np.testing.assert_array_equal(x.nodes[0, :, : -len(told)], plain)
     other, same = scaled(graph, cluster, 4.0, 3)
     again = make_features([other], same, BUCKET, config).nodes[0]
-    np.testing.assert_array_equal(again[:, -2:], x.nodes[0, :, -2:])
+    np.testing.assert_array_equal(again[:, -len(told) :], x.nodes[0, :, -len(told) :])
 
 
 def test_balance_changes_shares_and_cuts_across_only():

@@ -391,6 +391,15 @@ def test_one_trace_a_bucket(config):
         ({"reach": 3}, "reach is 3, which needs an order; set order_gain above 0"),
         ({"reach": 1.5, "order_gain": 1}, "reach is 1.5; give a whole number from 0"),
         ({"transfers": "midway", "parametrisation": "alpha-beta"}, "'midway', which needs means"),
+        ({"transfers": "schedule"}, "'schedule', which needs the order 'schedule' and a reach; set those"),
+        (
+            {"transfers": "schedule", "features": "scheduled", "order": "schedule", "order_gain": 1},
+            "'schedule', which needs the order 'schedule' and a reach; set those",
+        ),
+        (
+            {"transfers": "schedule", "features": "scheduled", "order_gain": 1, "reach": 4},
+            "'schedule', which needs the order 'schedule' and a reach; set those",
+        ),
         ({"cuts": ["schedule"]}, "cuts names 'schedule', which needs features 'scheduled'; they are"),
         ({"first": (0.5, 0.5)}, "first has a bin twice"),
         ({"first": "0.5"}, "first is '0.5'; give numbers"),

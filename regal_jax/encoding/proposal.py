@@ -43,8 +43,8 @@ class Proposal:
       share: Of the individuals that are drawn by these distributions, in (0, 1]; all keys of the others are
         uniform (static). Our addition: selection then finds out whether a proposal is any good for a graph.
       transfer_index: ``[B, T, P D]`` like ``index``, which row of the table for the transfer of each tensor
-        to each device under each placement, or ``[B, T, 1]`` for all alike; ``None``, as in the papers,
-        leaves transfers uniform. Our addition.
+        to each device under each placement; ``[B, T, D]`` under all of them, ``[B, T, 1]`` to all devices;
+        ``None``, as in the papers, leaves transfers uniform. Our addition.
       placements: ``P``, alternatives for the affinities: an individual draws all of its own from one of them,
         each as often as the others (static). Our addition, 1 is the papers'.
       scale: ``[B]`` float32 in (0, 1], what draws of priorities and of ``transfer_index`` are multiplied by;
@@ -159,7 +159,7 @@ def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
             return jnp.take(each, which, axis=1, mode="clip")
 
         placement = chosen(placement)
-        if sending is not None and sending.shape[-1] > 1:
+        if sending is not None and sending.shape[-1] > proposal.shapes["affinity"].shape[-1]:
             sending = chosen(sending)
             late = None if late is None else chosen(late)
 

@@ -34,6 +34,8 @@ def allowed_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
       ClusterError: An op, or its colocation group, may use no device of this cluster.
     """
     allowed = np.ones((graph.num_ops, cluster.num_devices), dtype=bool)
+    if graph.allowed_devices.count(None) == graph.num_ops:
+        return allowed
     for o, devices in enumerate(graph.allowed_devices):
         if devices is not None:
             allowed[o] = False

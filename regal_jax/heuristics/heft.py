@@ -12,8 +12,8 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
-from regal_jax.heuristics.earliest_finish import upward_rank
 from regal_jax.heuristics.links import Links
+from regal_jax.heuristics.ranks import upward_rank
 
 __all__ = ["graham_schedule", "heft_schedule"]
 

@@ -15,8 +15,8 @@ Layout = namedtuple(
 
 Attributes:
   input_rows, inputs: ``[N + 1]``, ``[E]``, the tensors that each op reads.
-  before_rows, before: ``[N + 1]``, ``[...]``, distinct predecessors.
-  after_rows, after: ``[N + 1]``, ``[...]``, distinct successors.
+  before_rows, before: ``[N + 1]``, ``[E + C]``, predecessors, once for each edge.
+  after_rows, after: ``[N + 1]``, ``[E + C]``, successors, likewise.
   output_rows: ``[N + 1]``, the tensors that each op makes.
   producer: ``[T]``.
   readers: ``[T]``, how many ops read the tensor.
@@ -47,7 +47,7 @@ Attributes:
   lag: ``[D]``, clocks after the transfers that an op would need.
   moves: ``[T]``, those transfers.
   bound: ``[N]``, where a colocation group is, or -1.
-  waiting: ``[N]``, predecessors that have not run.
+  waiting: ``[N]``, edges from predecessors that have not run.
   event, slot: ``[M]``, what happens, and in which slot.
   counts: ``[2]``, of events and of slots.
 """
@@ -97,15 +97,18 @@ def schedule(
     def list_moves(o, k):
         """Lists the tensors that the op lacks on device ``k``; how many.
 
-        Who is ahead meets last, so that the others need not wait for it.
+        Who is ahead meets last, so that the others need not wait for it; of equals who was due last.
         """
         count = 0
         for j in range(input_rows[o], input_rows[o + 1]):
             t = inputs[j]
             h = place[producer[t]]
             if h != k and copied[t * d + k] == 0:
-                i = count
-                while blocking and i > 0 and clock[place[producer[moves[i - 1]]]] > clock[h]:
+                i, u = count, producer[t]
+                while blocking and i > 0:
+                    v = producer[moves[i - 1]]
+                    if (clock[place[v]], position[v]) <= (clock[h], position[u]):
+                        break
                     moves[i] = moves[i - 1]
                     i -= 1
                 moves[i] = t

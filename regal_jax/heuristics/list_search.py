@@ -10,7 +10,6 @@ import numpy as np
 from regal_jax.compiling import for_loops, loops
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics.earliest_finish import upward_rank
 from regal_jax.heuristics.host_search import HostSearch, Value
 from regal_jax.heuristics.list_scheduling import (
     MEMORY_RULES,
@@ -19,6 +18,7 @@ from regal_jax.heuristics.list_scheduling import (
     kernel_arguments,
     placement_and_events,
 )
+from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.plan import Objective, Plan, insert_transfers
 
 __all__ = ["ListSearch", "ListSearchConfig"]

@@ -188,7 +188,7 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
         table,
         actions.reshape(samples * batch, *actions.shape[2:]),
         problem,
-        None if place is None else jnp.tile(place, (samples, 1)),
+        jax.tree.map(lambda x: jnp.tile(x, (samples, *[1] * (x.ndim - 1))), place),
     )
     found = solve_traced(
         problem,

@@ -21,7 +21,7 @@ from regal_jax.policies.choices import (
 from regal_jax.policies.config import FeatureConfig, PolicyConfig
 from regal_jax.policies.distributions import action_parameters, action_table
 from regal_jax.policies.features import GraphFeatures, make_features
-from regal_jax.policies.networks import Logits, Policy, Value, own_places
+from regal_jax.policies.networks import Logits, OwnPlaces, Policy, Value, own_places
 from regal_jax.policies.shipped import default_policy, is_shipped
 from regal_jax.policies.weights import load_policy, read_metadata, save_policy
 
@@ -35,6 +35,7 @@ __all__ = [
     "Logits",
     "Network",
     "Order",
+    "OwnPlaces",
     "Parametrisation",
     "Policy",
     "PolicyConfig",

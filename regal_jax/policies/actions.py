@@ -13,7 +13,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.policies.choices import Transfers
 from regal_jax.policies.config import MAX_ACTIONS, PolicyConfig
 from regal_jax.policies.distributions import action_means
-from regal_jax.policies.networks import Logits
+from regal_jax.policies.networks import Logits, OwnPlaces
 from regal_jax.problem import Problem
 from regal_jax.search.draws import seeds_of, words
 
@@ -117,7 +117,7 @@ def to_proposal(
     table: jax.Array,
     action: Action,
     problem: Problem,
-    place: jax.Array | None = None,
+    place: OwnPlaces | None = None,
 ) -> Proposal:
     """The proposal that an action stands for.
 
@@ -126,7 +126,7 @@ def to_proposal(
       table: ``[K, Q]``, from `action_table`.
       action: ``[B, N, P D + 1]``.
       problem: The graphs, padded as the features were.
-      place: ``[B, N]``, from `own_places`.
+      place: From `own_places`.
 
     Raises:
       ConfigError: Action, table, place and problem do not go together.
@@ -147,7 +147,7 @@ def to_proposal(
             f"to_proposal: the table has {table.shape[0]} rows for {config.num_actions} actions; "
             "make it with action_table(config)"
         )
-    if (None if place is None else place.shape) != (need[:2] if config.reach else None):
+    if (None if place is None else place.ops.shape) != (need[:2] if config.reach else None):
         raise ConfigError(
             "to_proposal: give the place of every op, from own_places, if the policy has a reach; else none"
         )
@@ -157,8 +157,10 @@ def to_proposal(
     if place is not None:
         # From keys to places: the draws of 0 and 1 are twice the reach apart.
         scale = jnp.minimum(2 * config.reach / problem.num_ops.astype(jnp.float32), 1)
-        offset = jnp.floor(place * 65536).astype(jnp.int32) - _scaled(jnp.int32(32768), scale[:, None])
-    if transfers and config.transfers is not Transfers.UNIFORM:
+        offset = _offset(place.ops, scale)
+    if transfers and scale is not None and place is not None and place.sent is not None:
+        sent, late = _as_scheduled(action, problem, scale, place.sent)
+    elif transfers and config.transfers is not Transfers.UNIFORM:
         sent, late = _sent(config, action, problem, scale, offset)
     return Proposal(
         table, action, transfers, config.guided_share, sent, config.placements, scale, offset, late
@@ -167,6 +169,22 @@ def to_proposal(
 
 def _scaled(units: jax.Array, scale: jax.Array | None) -> jax.Array:
     return units if scale is None else jnp.floor(units.astype(jnp.float32) * scale).astype(jnp.int32)
+
+
+def _offset(place: jax.Array, scale: jax.Array) -> jax.Array:
+    """What to add to scaled draws around a half so that they are around a place, ``[B, ...]`` of ``[B]``."""
+    half = _scaled(jnp.int32(32768), scale)
+    return jnp.floor(place * 65536).astype(jnp.int32) - half.reshape(-1, *[1] * (place.ndim - 1))
+
+
+def _as_scheduled(
+    action: jax.Array, problem: Problem, scale: jax.Array, sent: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """What `_sent` returns, ``[B, T, D]``, for `Transfers.SCHEDULE`: around a place, like the producer."""
+    producer = problem.tensor_op[..., None]
+    late = jnp.take_along_axis(_offset(sent, scale), producer, axis=1, mode="clip")
+    index = jnp.take_along_axis(action[:, :, -1:], producer, axis=1, mode="clip")
+    return jnp.broadcast_to(index, late.shape), late
 
 
 def _sent(

@@ -21,8 +21,9 @@ class FeatureSet(enum.StrEnum):
     (`regal_jax.heuristics.peaks.least_peak_balance`). Numbers decide between ops that are alike in depth,
     levels, runtime and sizes, and in nothing else."""
     SCHEDULED = "scheduled"
-    """`STRUCTURAL`, and its place in a list schedule
-    (`regal_jax.heuristics.earliest_finish.earliest_finish`); numbers decide as little."""
+    """`STRUCTURAL`, its place in a list schedule
+    (`regal_jax.heuristics.list_scheduling.quick_schedule`), and where in that what it makes is sent; numbers
+    decide as little."""
 
     @property
     def structural(self) -> bool:
@@ -62,7 +63,7 @@ class Cut(enum.StrEnum):
     PEAKS_BLOCKS = "peaks-blocks"
     """The lowest of many that begin with blocks of the order on devices at random."""
     SCHEDULE = "schedule"
-    """Each op where a list schedule has it: `regal_jax.heuristics.earliest_finish`."""
+    """Each op where a list schedule has it: `regal_jax.heuristics.list_scheduling`."""
 
     @property
     def spectral(self) -> bool:
@@ -124,6 +125,9 @@ class Transfers(enum.StrEnum):
     """Halfway between the op that makes the tensor and the most urgent one that reads it: for the makespan.
     A transfer that blocks both its devices is best made when neither waits for the other, which is neither
     at its first nor at its last moment. Needs means and variances."""
+    SCHEDULE = "schedule"
+    """Where the list schedule has it, which is where its two devices meet in any case; a tensor that is not
+    sent there midway. It moves like the op that makes the tensor. Needs `Order.SCHEDULE` and a reach."""
 
 
 class Network(enum.StrEnum):

@@ -93,7 +93,7 @@ class FeatureConfig:
         if self.features is FeatureSet.ORDERED:
             names.append("memory order")
         if self.features is FeatureSet.SCHEDULED:
-            names.append("schedule order")
+            names += ["schedule order", *[f"schedule sent {k}" for k in devices]]
         names += [way.place for way in self.ways if not way.spectral]
         return tuple(names)
 
@@ -222,6 +222,11 @@ class PolicyConfig:
             raise ConfigError(f"policy: reach is {self.reach}, which needs an order; set order_gain above 0")
         if self.transfers is Transfers.MIDWAY and not means:
             raise ConfigError("policy: transfers is 'midway', which needs means and variances; use 'reader'")
+        if self.transfers is Transfers.SCHEDULE and not (self.order is Order.SCHEDULE and self.reach):
+            raise ConfigError(
+                "policy: transfers is 'schedule', which needs the order 'schedule' and a reach; set those, "
+                "or use 'midway'"
+            )
 
     def _check_bins(self) -> None:
         means = self.parametrisation is Parametrisation.MEAN_VARIANCE

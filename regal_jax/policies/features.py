@@ -14,7 +14,7 @@ import numpy as np
 
 from regal_jax.errors import ConfigError, GraphError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
-from regal_jax.heuristics.earliest_finish import earliest_finish
+from regal_jax.heuristics.list_scheduling import Schedule, quick_schedule
 from regal_jax.heuristics.peaks import least_peak_balance
 from regal_jax.heuristics.placements import single_device_placement
 from regal_jax.policies.choices import Balance, Cut, FeatureSet
@@ -253,8 +253,8 @@ def _node_features(
             }
             columns += [_bands(placements[way](), cluster) for way in config.ways if way in placements]
         if config.features is FeatureSet.SCHEDULED:
-            schedule = earliest_finish(graph, cluster, np.argsort(measured.order))
-            columns.append(_falling(schedule.order)[None])
+            schedule = quick_schedule(graph, cluster, np.argsort(measured.order))
+            columns += [_falling(schedule.order)[None], _sent(graph, schedule)]
             if Cut.SCHEDULE in config.ways:
                 columns.append(_bands(schedule.placement, cluster))
     # float32 holds what is finite here: amounts are logs, all else is bounded.
@@ -339,18 +339,18 @@ def _coordinates(
     middle = (path.top + path.top + measured.amounts[0]) / measured.critical
     bottom = path.bottom / measured.critical
     some = mass + _LEAST_MASS * (mass.mean() or 1.0)
-    slices = {way: _slices(middle / 2, some, most) for way, most in _SLICES.items() if way in ways}
+    counts = {way: min(most, max(graph.num_ops // _OPS_IN_SLICE, 1)) for way, most in _SLICES.items()}
     rows: list[np.ndarray] = []
     for way in ways:
         if not way.spectral:
             continue
-        if way is Cut.FINE and np.array_equal(slices[way], slices[Cut.ACROSS]):
+        if way is Cut.FINE and counts[way] == counts[Cut.ACROSS]:
             rows += rows[-3 * COORDINATES :]  # Small graphs have no more slices, and need not be cut twice.
             continue
         if way is Cut.ALONG:
             found = spectral_coordinates(*edges, middle - middle.mean())
         else:
-            found = spectral_coordinates(*edges, bottom, some, slices[way])
+            found = spectral_coordinates(*edges, bottom, some, _slices(middle / 2, some, counts[way]))
         for row in found:
             span = float(np.ptp(row))
             level = quantised((row - row.min()) / span) if span > 0 else np.zeros(len(row))
@@ -358,9 +358,8 @@ def _coordinates(
     return np.stack(rows)
 
 
-def _slices(time: np.ndarray, mass: np.ndarray, most: int) -> np.ndarray:
+def _slices(time: np.ndarray, mass: np.ndarray, count: int) -> np.ndarray:
     """``[N]`` slices of equal mass by the time of every op, from 0 to 1."""
-    count = min(most, max(len(time) // _OPS_IN_SLICE, 1))
     rank = quantised(standing(quantised(time), mass)[1])
     return np.minimum(rank * count // quantised(np.ones(())), count - 1).astype(np.int64)
 
@@ -389,6 +388,21 @@ def _falling(order: np.ndarray) -> np.ndarray:
     place = np.empty(n)
     place[order] = 1 - (np.arange(n) + 0.5) / n
     return place
+
+
+def _sent(graph: ComputationGraph, schedule: Schedule) -> np.ndarray:
+    """``[D, N]`` from 1 to 0 where the schedule first sends what an op makes to each device.
+
+    Midway to the first op that reads it where it sends nothing; the op's own place if nobody does.
+    """
+    n = graph.num_ops
+    place = _falling(schedule.order)
+    first = np.zeros(n)
+    np.maximum.at(first, graph.edge_producer, place[graph.edge_op])
+    midway = (place + np.where(first > 0, first, place)) / 2
+    sent = np.full((n, schedule.sent.shape[1]), -1.0)
+    np.maximum.at(sent, graph.tensor_op, np.where(schedule.sent < 0, -1, 1 - schedule.sent / n))
+    return np.where(sent < 0, midway[:, None], sent).T
 
 
 def _bands(placement: np.ndarray, cluster: Cluster) -> np.ndarray:

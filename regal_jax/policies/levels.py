@@ -1,8 +1,10 @@
 """Longest paths of a graph, and where its ops stand along them."""
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+
+from regal_jax.compiling import run_loops
 
 __all__ = ["Levels", "levels", "quantised", "standing"]
 
@@ -39,19 +41,19 @@ def levels(sender: np.ndarray, receiver: np.ndarray, order: np.ndarray, runtime:
     position[order] = np.arange(n)
     # By the place of their senders, edges come when all that lead to their sender have come.
     sequence = np.argsort(position[sender], kind="stable")
-    edges = list(zip(sender[sequence].tolist(), receiver[sequence].tolist(), strict=True))
-    time = runtime.tolist()
-    top, depth = _longest(edges, time)
-    edges.reverse()
-    below, height = _longest([(v, u) for u, v in edges], time)
+    sender, receiver = sender[sequence], receiver[sequence]
+    none = np.zeros(n)
+    top, depth = run_loops(_longest, none, none, none, sender, receiver, runtime)
+    below, height = run_loops(_longest, none, none, none, receiver[::-1], sender[::-1], runtime)
     return Levels(np.array(top), np.array(below) + runtime, np.array(depth), np.array(height))
 
 
-def _longest(edges: list[tuple[int, int]], time: list[float]) -> tuple[list[float], list[float]]:
-    """Per op the largest sum of times before it and of edges before it. Plain floats beat NumPy here."""
-    start, end = [0.0] * len(time), list(time)
-    depth = [0.0] * len(time)
-    for u, v in edges:
+def _longest(start: Any, end: Any, depth: Any, sender: Any, receiver: Any, time: Any) -> Any:
+    """Per op the largest sum of times before it, into ``start``, and of edges before it, into ``depth``."""
+    for o in range(len(time)):
+        end[o] = time[o]
+    for i in range(len(sender)):
+        u, v = sender[i], receiver[i]
         if end[u] > start[v]:
             start[v] = end[u]
             end[v] = end[u] + time[v]
@@ -78,10 +80,15 @@ def standing(level: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarra
       level: ``[N]``, from `quantised`.
       mass: ``[N]`` float64, not negative.
     """
+    n = len(level)
     order = np.argsort(level, kind="stable")
     by_level = level[order]
-    low = np.searchsorted(by_level, level, side="left")
-    high = np.searchsorted(by_level, level, side="right")
+    changes = np.flatnonzero(by_level[1:] != by_level[:-1]) + 1
+    # Where each run of equals begins, and where the last one ends.
+    bounds = np.concatenate([[0], changes, [n]])
+    run = np.empty(n, np.int64)
+    run[order] = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    low, high = bounds[run], bounds[run + 1]
     work = np.concatenate([[0.0], np.cumsum(mass[order])])
-    rank = (low + high) / (2 * len(level))
+    rank = (low + high) / (2 * n)
     return rank, (work[low] + work[high]) / (2 * work[-1]) if work[-1] > 0 else rank

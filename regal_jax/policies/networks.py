@@ -8,14 +8,14 @@ import numpy as np
 from flax import nnx
 
 from regal_jax.errors import ConfigError
-from regal_jax.policies.choices import Network, Order, Parametrisation
+from regal_jax.policies.choices import Network, Order, Parametrisation, Transfers
 from regal_jax.policies.config import PolicyConfig
 from regal_jax.policies.features import GraphFeatures
 from regal_jax.policies.gnn import GraphNetwork
 from regal_jax.policies.layers import Mlp
 from regal_jax.policies.sequence import SequenceNetwork
 
-__all__ = ["Logits", "Policy", "Value", "own_places"]
+__all__ = ["Logits", "OwnPlaces", "Policy", "Value", "own_places"]
 
 
 class Logits(NamedTuple):
@@ -218,13 +218,36 @@ def _order_place(config: PolicyConfig, features: GraphFeatures) -> jax.Array:
     place = nodes[:, :, names.index(_FALLING[config.order])]
     if config.order is Order.LEVELS:
         place = (place + (1 - nodes[:, :, names.index("top share")])) / 2
+    return _within(config, place)
+
+
+def _within(config: PolicyConfig, place: jax.Array) -> jax.Array:
+    """From 0 to 1 to what the means can tell."""
     low, high = min(config.first), max(config.first)
     return low + (high - low) * place
 
 
-def own_places(config: PolicyConfig, features: GraphFeatures) -> jax.Array | None:
-    """``[B, N]`` float32 in (0, 1), the place of every op; ``None`` for a policy without a reach."""
-    return _order_place(config, features) if config.reach else None
+class OwnPlaces(NamedTuple):
+    """Priorities that keep everything at its place in an order, from 0 to 1.
+
+    Attributes:
+      ops: ``[B, N]`` float32.
+      sent: ``[B, N, D]`` float32, of the transfers of what an op makes; ``None`` where they go by their ops.
+    """
+
+    ops: jax.Array
+    sent: jax.Array | None
+
+
+def own_places(config: PolicyConfig, features: GraphFeatures) -> OwnPlaces | None:
+    """The places that a policy with a reach moves ops from; ``None`` without one."""
+    if not config.reach:
+        return None
+    sent = None
+    if config.transfers is Transfers.SCHEDULE:
+        at = config.feature_config.node_names.index("schedule sent 0")
+        sent = _within(config, jnp.asarray(features.nodes)[:, :, at : at + config.num_devices])
+    return OwnPlaces(_order_place(config, features), sent)
 
 
 def _initial(config: PolicyConfig, bins: tuple[float, ...], first: bool) -> np.ndarray:

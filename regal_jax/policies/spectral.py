@@ -147,10 +147,15 @@ def _lanczos_loops(
             for i in range(n):
                 if square[slices[i]] > 0:
                     vector[i] -= across[i] * (share[slices[i]] / square[slices[i]])
-            for k in range(j):
-                common[k] = 0.0
+            # Four sums at once: a core adds as fast to each as to one.
+            for k in range(0, j, 4):
+                a, b, c, d = 0.0, 0.0, 0.0, 0.0
                 for i in range(n):
-                    common[k] += basis[k, i] * vector[i]
+                    a += basis[k, i] * vector[i]
+                    b += basis[k + 1, i] * vector[i]
+                    c += basis[k + 2, i] * vector[i]
+                    d += basis[k + 3, i] * vector[i]
+                common[k], common[k + 1], common[k + 2], common[k + 3] = a, b, c, d
             for k in range(j):
                 for i in range(n):
                     vector[i] -= basis[k, i] * common[k]

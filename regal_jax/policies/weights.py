@@ -21,7 +21,7 @@ from regal_jax.policies.networks import Policy
 __all__ = ["FORMAT", "VERSION", "load_policy", "read_metadata", "save_policy"]
 
 FORMAT: Final = "regal_jax.policy"
-VERSION: Final = "4"
+VERSION: Final = "5"
 """Changes with the layout of the file, of the networks, or of the features: old weights then mean nothing."""
 
 _RESERVED: Final = ("format", "version", "config")

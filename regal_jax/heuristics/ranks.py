@@ -1,0 +1,48 @@
+"""Ranks of ops by what is below them: who goes first where there is a choice."""
+
+from typing import Any
+
+import numpy as np
+
+from regal_jax.compiling import run_loops
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
+
+__all__ = ["upward_rank"]
+
+
+def upward_rank(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    """``[N]`` longest path from each op to an end, itself included (Topcuoglu et al. 2002, eq. 2).
+
+    An op counts its mean runtime over the devices that it may use, an edge the time of its transfer, or
+    nothing if there is one device only.
+    """
+    mean = _means(runtime_matrix(graph, cluster), allowed_matrix(graph, cluster))
+    readers = graph.output_offset, graph.consumer_offset, graph.edge_op
+    after = graph.control_offset, graph.control_target
+    order, cost = graph.topological_order, _costs(graph, cluster)
+    return np.array(run_loops(_rank, np.zeros(graph.num_ops), order, mean, cost, *readers, *after))
+
+
+def _means(runtime: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    return (runtime * allowed).sum(axis=1) / allowed.sum(axis=1)
+
+
+def _costs(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    return transfer_times(graph, cluster) if cluster.num_devices > 1 else np.zeros(graph.num_tensors)
+
+
+def _rank(
+    rank: Any, ops: Any, mean: Any, cost: Any, outputs: Any, consumers: Any, reader: Any,
+    controls: Any, target: Any,
+) -> Any:  # fmt: skip
+    """`upward_rank`, into ``rank``."""
+    for i in range(len(ops) - 1, -1, -1):
+        o = ops[i]
+        below = 0.0
+        for t in range(outputs[o], outputs[o + 1]):
+            for j in range(consumers[t], consumers[t + 1]):
+                below = max(below, cost[t] + rank[reader[j]])
+        for j in range(controls[o], controls[o + 1]):
+            below = max(below, rank[target[j]])
+        rank[o] = mean[o] + below
+    return rank

@@ -1,0 +1,91 @@
+"""The quick list schedule: the same whatever the units and the numbers of the ops."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from policy_cases import events_of, renumbered, scaled
+from strategies import instances, random_cluster, random_graph
+
+from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel, runtime_matrix
+from regal_jax.heuristics.list_scheduling import _QUICK_RULE, list_schedule, quick_schedule
+from regal_jax.plan import critical_path, replay
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def numbers_of(graph: ComputationGraph) -> np.ndarray:
+    return np.argsort(graph.topological_order)
+
+
+@given(instance=instances(max_ops=14))
+def test_a_quick_schedule_is_one_that_can_be_run(instance: tuple[ComputationGraph, Cluster]) -> None:
+    graph, cluster = instance
+    schedule = quick_schedule(graph, cluster, numbers_of(graph))
+    # The replay refuses what lacks an op, a transfer or an order.
+    timeline = replay(graph, cluster, schedule.placement, events_of(graph, schedule))
+    assert timeline.makespan >= critical_path(graph, runtime_matrix(graph, cluster).min(axis=1)) * (1 - 1e-9)
+    if cluster.transfer is not TransferModel.BLOCKING:
+        assert (schedule.sent == -1).all()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_its_transfers_are_where_the_rule_has_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph, cluster = random_graph(rng, 25, 2), random_cluster(rng, 2)
+    schedule = quick_schedule(graph, cluster, numbers_of(graph))
+    makespan = replay(graph, cluster, schedule.placement, events_of(graph, schedule)).makespan
+    expected = replay(graph, cluster, *list_schedule(graph, cluster, _QUICK_RULE)).makespan
+    # Times are rounded to a part in 2**26 of the longest path, which may decide between near equals.
+    assert makespan == pytest.approx(expected, rel=1e-6)
+
+
+@given(instance=instances(max_ops=12), seed=seeds)
+def test_numbers_of_ops_decide_nothing(instance: tuple[ComputationGraph, Cluster], seed: int) -> None:
+    graph, cluster = instance
+    place = np.random.default_rng(seed).permutation(graph.num_ops)
+    numbers = numbers_of(graph)
+    moved = np.empty_like(numbers)
+    moved[place] = numbers
+    other = renumbered(graph, place)
+    one, same = quick_schedule(graph, cluster, numbers), quick_schedule(other, cluster, moved)
+    assert same.placement[place].tolist() == one.placement.tolist()
+    assert place[one.order].tolist() == same.order.tolist()
+    tensors = other.output_offset[place[graph.tensor_op]] + graph.tensor_port
+    assert same.sent[tensors].tolist() == one.sent.tolist()
+
+
+@given(instance=instances(max_ops=12), unit=st.sampled_from([1e-3, 0.3, 7.0, 1e9]))
+def test_units_of_time_decide_nothing(instance: tuple[ComputationGraph, Cluster], unit: float) -> None:
+    graph, cluster = instance
+    one = quick_schedule(graph, cluster, numbers_of(graph))
+    same = quick_schedule(*scaled(graph, cluster, unit, 1), numbers_of(graph))
+    for here, there in zip(one, same, strict=True):
+        assert here.tolist() == there.tolist()
+
+
+def test_two_chains_run_side_by_side_and_meet_once() -> None:
+    builder = GraphBuilder("chains")
+    for side in "ab":
+        for i in range(4):
+            before = [f"{side}{i - 1}"] if i else []
+            builder.add_op(f"{side}{i}", runtime=1.0, inputs=before, outputs=[1])
+    builder.add_op("end", runtime=1.0, inputs=["a3", "b3"], outputs=[1])
+    graph = builder.build()
+    placement, order, sent = quick_schedule(graph, Cluster.uniform(2), numbers_of(graph))
+    assert placement[:4].tolist() == [placement[0]] * 4
+    assert placement[4:8].tolist() == [1 - placement[0]] * 4
+    assert order[-1] == 8
+    # The chain that the end is not with sends its last tensor there, before the end.
+    other = "b3" if placement[8] == placement[0] else "a3"
+    expected = np.full((9, 2), -1)
+    expected[graph.tensor_index(f"{other}:0"), placement[8]] = 8
+    assert sent.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_one_op(devices: int) -> None:
+    builder = GraphBuilder("one")
+    builder.add_op("op", runtime=0.0)
+    schedule = quick_schedule(builder.build(), Cluster.uniform(devices), np.zeros(1, np.int64))
+    assert [x.tolist() for x in schedule] == [[0], [0], []]
