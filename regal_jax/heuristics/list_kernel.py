@@ -216,15 +216,16 @@ def schedule(
     # Not empty at first: a compiler has to see what is in them.
     ready, few = [(-rank[0], position[0], 0)], [(-rank[0], position[0], 0)]
     ready.clear()
+    few.clear()
     for o in range(n):
         place[o] = bound[o] = -1
         waiting[o] = before_rows[o + 1] - before_rows[o]
         if waiting[o] == 0:
             heapq.heappush(ready, (-rank[o], position[o], o))
-    while len(ready) > 0:
-        few.clear()
-        while len(few) < look and len(ready) > 0:
-            few.append(heapq.heappop(ready))
+    # Those of highest rank, in order, are compared; the heap has the others.
+    while len(few) < look and len(ready) > 0:
+        few.append(heapq.heappop(ready))
+    while len(few) > 0:
         best, device = -1, -1
         over, more, score, least = 0.0, 0.0, 0.0, 0.0
         for i in range(len(few)):
@@ -250,14 +251,24 @@ def schedule(
                 ):
                     best, device = i, k
                     over, more, score, least = above, added, mine, clock[k]
-        for i in range(len(few)):
-            if i != best:
-                heapq.heappush(ready, few[i])
-        o = few[best][2]
+        o = few.pop(best)[2]
         take(o, device)
+        if len(ready) > 0:
+            few.append(heapq.heappop(ready))
         for j in range(after_rows[o], after_rows[o + 1]):
             v = after[j]
             waiting[v] -= 1
             if waiting[v] == 0:
-                heapq.heappush(ready, (-rank[v], position[v], v))
+                now = (-rank[v], position[v], v)
+                if len(few) == look:
+                    if few[-1] < now:
+                        heapq.heappush(ready, now)
+                        continue
+                    heapq.heappush(ready, few.pop())
+                few.append(now)
+                i = len(few) - 1
+                while i > 0 and now < few[i - 1]:
+                    few[i] = few[i - 1]
+                    i -= 1
+                few[i] = now
     return state

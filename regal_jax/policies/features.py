@@ -20,7 +20,7 @@ from regal_jax.heuristics.placements import single_device_placement
 from regal_jax.policies.choices import Balance, Cut, FeatureSet
 from regal_jax.policies.config import FeatureConfig
 from regal_jax.policies.levels import Levels, levels, quantised, standing
-from regal_jax.policies.spectral import COORDINATES, spectral_coordinates
+from regal_jax.policies.spectral import spectral_coordinates
 from regal_jax.problem import Bucket
 
 __all__ = ["GraphFeatures", "make_features"]
@@ -311,7 +311,7 @@ def _places(measured: _Measured, mass: np.ndarray) -> np.ndarray:
     top, bottom = measured.levels.top / measured.critical, measured.levels.bottom / measured.critical
     runtime = measured.amounts[0]
     longest = max(float(measured.levels.depth.max()), 1.0)
-    ranks = [standing(quantised(level), mass) for level in (top, bottom)]
+    rank, share = standing(quantised(np.stack([top, bottom])), mass)
     work = float(runtime.sum()) / measured.critical
     return np.stack([
         top,
@@ -319,10 +319,8 @@ def _places(measured: _Measured, mass: np.ndarray) -> np.ndarray:
         np.maximum(1 - top - bottom, 0),
         measured.levels.depth / longest,
         measured.levels.height / longest,
-        ranks[0][0],
-        ranks[1][0],
-        ranks[0][1],
-        ranks[1][1],
+        *rank,
+        *share,
         np.full(len(top), np.log(work) / 5 if work > 0 else 0.0),
     ])  # fmt: skip
 
@@ -340,22 +338,22 @@ def _coordinates(
     bottom = path.bottom / measured.critical
     some = mass + _LEAST_MASS * (mass.mean() or 1.0)
     counts = {way: min(most, max(graph.num_ops // _OPS_IN_SLICE, 1)) for way, most in _SLICES.items()}
-    rows: list[np.ndarray] = []
+    found: list[np.ndarray] = []
     for way in ways:
         if not way.spectral:
             continue
         if way is Cut.FINE and counts[way] == counts[Cut.ACROSS]:
-            rows += rows[-3 * COORDINATES :]  # Small graphs have no more slices, and need not be cut twice.
-            continue
-        if way is Cut.ALONG:
-            found = spectral_coordinates(*edges, middle - middle.mean())
+            found.append(found[-1])  # Small graphs have no more slices, and need not be cut twice.
+        elif way is Cut.ALONG:
+            found.append(spectral_coordinates(*edges, middle - middle.mean()))
         else:
-            found = spectral_coordinates(*edges, bottom, some, _slices(middle / 2, some, counts[way]))
-        for row in found:
-            span = float(np.ptp(row))
-            level = quantised((row - row.min()) / span) if span > 0 else np.zeros(len(row))
-            rows += [np.clip(row, -_CLIP, _CLIP), *standing(level, mass)]
-    return np.stack(rows)
+            found.append(spectral_coordinates(*edges, bottom, some, _slices(middle / 2, some, counts[way])))
+    value = np.concatenate(found)
+    least, span = value.min(axis=1, keepdims=True), np.ptp(value, axis=1, keepdims=True)
+    # Where all are alike there is one level.
+    level = quantised(np.where(span > 0, (value - least) / np.where(span > 0, span, 1), 0))
+    rows = np.stack([np.clip(value, -_CLIP, _CLIP), *standing(level, mass)], axis=1)
+    return rows.reshape(-1, graph.num_ops)
 
 
 def _slices(time: np.ndarray, mass: np.ndarray, count: int) -> np.ndarray:

@@ -77,18 +77,34 @@ def standing(level: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarra
     Equal levels share the middle of their ranks, so that no op is told apart by its number.
 
     Args:
-      level: ``[N]``, from `quantised`.
+      level: ``[..., N]``, from `quantised`.
       mass: ``[N]`` float64, not negative.
+
+    Returns:
+      Ranks and shares, ``[..., N]`` each.
     """
-    n = len(level)
-    order = np.argsort(level, kind="stable")
-    by_level = level[order]
-    changes = np.flatnonzero(by_level[1:] != by_level[:-1]) + 1
-    # Where each run of equals begins, and where the last one ends.
-    bounds = np.concatenate([[0], changes, [n]])
-    run = np.empty(n, np.int64)
-    run[order] = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-    low, high = bounds[run], bounds[run + 1]
-    work = np.concatenate([[0.0], np.cumsum(mass[order])])
-    rank = (low + high) / (2 * n)
-    return rank, (work[low] + work[high]) / (2 * work[-1]) if work[-1] > 0 else rank
+    n = level.shape[-1]
+    rows = level.reshape(-1, n)
+    order = np.argsort(rows, axis=1, kind="stable").ravel()
+    none = np.zeros(level.size)
+    rank, share = run_loops(_standing, none, none, np.zeros(n + 1), rows.ravel(), order, mass)
+    return np.array(rank).reshape(level.shape), np.array(share).reshape(level.shape)
+
+
+def _standing(rank: Any, share: Any, work: Any, level: Any, order: Any, mass: Any) -> Any:
+    """`standing`, row after row, into ``rank`` and ``share``."""
+    n = len(mass)
+    for row in range(0, len(level), n):
+        for i in range(n):
+            work[i + 1] = work[i] + mass[order[row + i]]
+        low = 0
+        while low < n:
+            high, value = low + 1, level[row + order[row + low]]
+            while high < n and level[row + order[row + high]] == value:
+                high += 1
+            for i in range(low, high):
+                o = row + order[row + i]
+                rank[o] = (low + high) / (2 * n)
+                share[o] = (work[low] + work[high]) / (2 * work[n]) if work[n] > 0 else rank[o]
+            low = high
+    return rank, share
