@@ -1,6 +1,7 @@
 """From the genes that a search found to the plan that a user gets."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
@@ -20,8 +21,10 @@ from regal_jax.search import SearchResult, Status
 __all__ = ["fallback", "heuristic_plan", "hosted_plan", "searched_plan"]
 
 
+@functools.cache
 def _versions() -> dict[str, str]:
-    found = {}
+    """Read once: looking for them takes as long as a search of 200 evaluations."""
+    found: dict[str, str] = {}
     for name in ("regal-jax", "jax", "numpy"):
         try:
             found[name] = metadata.version(name)
@@ -31,7 +34,10 @@ def _versions() -> dict[str, str]:
 
 
 def _common(settings: Settings) -> dict[str, Any]:
-    return {"seed": settings.key_words if settings.seed is None else settings.seed, "versions": _versions()}
+    return {
+        "seed": settings.key_words if settings.seed is None else settings.seed,
+        "versions": dict(_versions()),
+    }
 
 
 def heuristic_plan(graph: ComputationGraph, cluster: Cluster, settings: Settings) -> Plan:
