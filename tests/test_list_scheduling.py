@@ -8,7 +8,8 @@ from policy_cases import events_of, renumbered, scaled
 from strategies import instances, random_cluster, random_graph
 
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel, runtime_matrix
-from regal_jax.heuristics.list_scheduling import _QUICK_RULE, list_schedule, quick_schedule
+from regal_jax.heuristics.list_scheduling import _QUICK_RULE, Rule, list_schedule, quick_schedule
+from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.plan import critical_path, replay
 
 seeds = st.integers(0, 2**32 - 1)
@@ -38,6 +39,30 @@ def test_its_transfers_are_where_the_rule_has_them(seed: int) -> None:
     expected = replay(graph, cluster, *list_schedule(graph, cluster, _QUICK_RULE)).makespan
     # Times are rounded to a part in 2**26 of the longest path, which may decide between near equals.
     assert makespan == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("look", [1, 3, 8])
+@pytest.mark.parametrize("seed", range(10))
+def test_only_ready_ops_of_highest_rank_are_compared(look: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph, cluster = random_graph(rng, 60, 2, inputs_per_op=0.8), random_cluster(rng, 2)
+    rule = Rule(look=look, rank=0.1, waste=0.1, behind=0.3, finish=False)
+    _, events = list_schedule(graph, cluster, rule)
+    rank, numbers = upward_rank(graph, cluster), numbers_of(graph)
+    source = np.concatenate([graph.edge_producer, graph.control_source])
+    target = np.concatenate([graph.edge_op, graph.control_target])
+    done: set[int] = set()
+    places = []
+    for op in events[events < graph.num_ops].tolist():
+        ready = [
+            o for o in range(graph.num_ops) if o not in done and done.issuperset(source[target == o].tolist())
+        ]
+        ready.sort(key=lambda o: (-rank[o], numbers[o]))
+        places.append(ready.index(op))
+        done.add(op)
+    assert max(places) < look
+    if look < 8:  # As far down as that: here eight never wait, or never pay.
+        assert max(places) == look - 1
 
 
 @given(instance=instances(max_ops=12), seed=seeds)
