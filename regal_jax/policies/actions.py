@@ -158,9 +158,9 @@ def to_proposal(
         # From keys to places: the draws of 0 and 1 are twice the reach apart.
         scale = jnp.minimum(2 * config.reach / problem.num_ops.astype(jnp.float32), 1)
         offset = _offset(place.ops, scale)
-    if transfers and scale is not None and place is not None and place.sent is not None:
-        sent, late = _as_scheduled(action, problem, scale, place.sent)
-    elif transfers and config.transfers is not Transfers.UNIFORM:
+        if transfers and place.sent is not None:
+            sent, late = _as_scheduled(action, problem, scale, place.sent)
+    if transfers and sent is None and config.transfers is not Transfers.UNIFORM:
         sent, late = _sent(config, action, problem, scale, offset)
     return Proposal(
         table, action, transfers, config.guided_share, sent, config.placements, scale, offset, late

@@ -254,7 +254,8 @@ def _node_features(
             columns += [_bands(placements[way](), cluster) for way in config.ways if way in placements]
         if config.features is FeatureSet.SCHEDULED:
             schedule = quick_schedule(graph, cluster, np.argsort(measured.order))
-            columns += [_falling(schedule.order)[None], _sent(graph, schedule)]
+            place = _falling(schedule.order)
+            columns += [place[None], _sent(graph, schedule, place)]
             if Cut.SCHEDULE in config.ways:
                 columns.append(_bands(schedule.placement, cluster))
     # float32 holds what is finite here: amounts are logs, all else is bounded.
@@ -388,13 +389,12 @@ def _falling(order: np.ndarray) -> np.ndarray:
     return place
 
 
-def _sent(graph: ComputationGraph, schedule: Schedule) -> np.ndarray:
-    """``[D, N]`` from 1 to 0 where the schedule first sends what an op makes to each device.
+def _sent(graph: ComputationGraph, schedule: Schedule, place: np.ndarray) -> np.ndarray:
+    """``[D, N]`` from 1 to 0, like ``place``, where the schedule first sends what an op makes to each device.
 
     Midway to the first op that reads it where it sends nothing; the op's own place if nobody does.
     """
     n = graph.num_ops
-    place = _falling(schedule.order)
     first = np.zeros(n)
     np.maximum.at(first, graph.edge_producer, place[graph.edge_op])
     midway = (place + np.where(first > 0, first, place)) / 2
