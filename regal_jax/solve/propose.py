@@ -2,11 +2,10 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import jax
 import numpy as np
-from flax import nnx
 
 from regal_jax.encoding import Proposal
 from regal_jax.errors import ConfigError
@@ -58,8 +57,7 @@ def propose(
     config = policy.config
     check_devices(policy, problem.num_devices)
     features = make_features(graphs, clusters, problem.bucket, config.feature_config)
-    graphdef, state = nnx.split(policy)
-    return _propose(graphdef, state, features, keys, _table(config), problem, likeliest)
+    return _propose(policy, features, keys, _table(config), problem, likeliest)
 
 
 def check_devices(policy: Policy, num_devices: int) -> None:
@@ -77,21 +75,19 @@ def check_devices(policy: Policy, num_devices: int) -> None:
 
 def action_entropy(policy: Policy, features: GraphFeatures) -> np.ndarray:
     """``[B]`` entropy of the policy per choice, in nats (see `regal_jax.policies.entropy`)."""
-    graphdef, state = nnx.split(policy)
-    return np.asarray(_entropy(graphdef, state, features))
+    return np.asarray(_entropy(policy, features))
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "likeliest"))
+# A module is a pytree: `nnx.split` at every call would take longer than all else that a single graph costs.
+@functools.partial(jax.jit, static_argnames=("likeliest",))
 def _propose(
-    graphdef: Any,
-    state: Any,
+    policy: Policy,
     features: GraphFeatures,
     keys: jax.Array,
     table: jax.Array,
     problem: Problem,
     likeliest: bool,
 ) -> Proposal:
-    policy = nnx.merge(graphdef, state)
     logits = policy(features)
     if likeliest:
         action = most_likely(logits)
@@ -101,6 +97,6 @@ def _propose(
     return to_proposal(policy.config, table, action, problem, place)
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef",))
-def _entropy(graphdef: Any, state: Any, features: GraphFeatures) -> jax.Array:
-    return entropy(nnx.merge(graphdef, state)(features), features.node_mask)
+@jax.jit
+def _entropy(policy: Policy, features: GraphFeatures) -> jax.Array:
+    return entropy(policy(features), features.node_mask)
