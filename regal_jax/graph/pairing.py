@@ -62,7 +62,8 @@ def transfer_times(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     per_byte = parse_bandwidth(cluster.bandwidth, graph.time_unit)
     with np.errstate(over="ignore"):
         times = latency + graph.tensor_bytes / per_byte
-        total = times.sum() * cluster.num_devices + runtime_matrix(graph, cluster).max(axis=1).sum()
+        longest = graph.runtime if graph.runtime.ndim == 1 else graph.runtime.max(axis=1)
+        total = times.sum() * cluster.num_devices + longest.sum()
     if not np.isfinite(total):
         raise ClusterError(
             f"cluster: latency {cluster.latency!r} and bandwidth {cluster.bandwidth!r} make the transfers of "

@@ -8,15 +8,15 @@ __all__ = ["Layout", "State", "schedule"]
 
 Layout = namedtuple(
     "Layout",
-    "input_rows inputs before_rows before after_rows after output_rows producer readers size temp keep "
+    "input_rows inputs predecessors after_rows after output_rows producer readers size temp keep "
     "runtime cost leader allowed memory position blocking",
 )
 """A graph on its cluster. Lists of lists are flat, with where each begins; so are matrices.
 
 Attributes:
   input_rows, inputs: ``[N + 1]``, ``[E]``, the tensors that each op reads.
-  before_rows, before: ``[N + 1]``, ``[E + C]``, predecessors, once for each edge.
-  after_rows, after: ``[N + 1]``, ``[E + C]``, successors, likewise.
+  predecessors: ``[N]``, how many, once for each edge.
+  after_rows, after: ``[N + 1]``, ``[E + C]``, successors, once for each edge.
   output_rows: ``[N + 1]``, the tensors that each op makes.
   producer: ``[T]``.
   readers: ``[T]``, how many ops read the tensor.
@@ -32,7 +32,7 @@ Attributes:
 
 State = namedtuple(
     "State",
-    "clock place finish copied made meet left held most lag moves bound waiting event slot counts",
+    "clock place finish copied made meet left held most lag moves bound waiting release event slot counts",
 )
 """What changes while ops are taken, all of it set anew by every `schedule`.
 
@@ -48,6 +48,7 @@ Attributes:
   moves: ``[T]``, those transfers.
   bound: ``[N]``, where a colocation group is, or -1.
   waiting: ``[N]``, edges from predecessors that have not run.
+  release: ``[N]``, when the last of those that have run finishes.
   event, slot: ``[M]``, what happens, and in which slot.
   counts: ``[2]``, of events and of slots.
 """
@@ -78,12 +79,12 @@ def schedule(
       ``state``.
     """
     (
-        input_rows, inputs, before_rows, before, after_rows, after, output_rows, producer, readers, size,
+        input_rows, inputs, predecessors, after_rows, after, output_rows, producer, readers, size,
         temp, keep, runtime, cost, leader, allowed, memory, position, blocking,
     ) = layout  # fmt: skip
     (
-        clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, event, slot,
-        counts,
+        clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
+        event, slot, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
 
@@ -134,9 +135,7 @@ def schedule(
                 t = inputs[j]
                 u = producer[t]
                 start = max(start, finish[u] + (0.0 if place[u] == k else cost[t]))
-        for j in range(before_rows[o], before_rows[o + 1]):
-            start = max(start, finish[before[j]])
-        return start, lost
+        return max(start, release[o]), lost
 
     def needs(o, k, count):
         """``(bytes held while the op runs, bytes held more after it)``.
@@ -219,7 +218,7 @@ def schedule(
     few.clear()
     for o in range(n):
         place[o] = bound[o] = -1
-        waiting[o] = before_rows[o + 1] - before_rows[o]
+        waiting[o], release[o] = predecessors[o], 0.0
         if waiting[o] == 0:
             heapq.heappush(ready, (-rank[o], position[o], o))
     # Those of highest rank, in order, are compared; the heap has the others.
@@ -258,6 +257,7 @@ def schedule(
         for j in range(after_rows[o], after_rows[o + 1]):
             v = after[j]
             waiting[v] -= 1
+            release[v] = max(release[v], finish[o])
             if waiting[v] == 0:
                 now = (-rank[v], position[v], v)
                 if len(few) == look:

@@ -179,7 +179,7 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
     target = np.concatenate([graph.edge_op, graph.control_target])
     layout = Layout(
         *graph.inputs,
-        *_rows(n, target, source),
+        np.bincount(target, minlength=n),
         *_rows(n, source, target),
         graph.output_offset,
         graph.tensor_op,
@@ -211,6 +211,7 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         moves=ids(t),
         bound=ids(n),
         waiting=ids(n),
+        release=np.zeros(n),
         event=ids(most_events),
         slot=ids(most_events),
         counts=ids(2),

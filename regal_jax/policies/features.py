@@ -20,7 +20,7 @@ from regal_jax.heuristics.placements import single_device_placement
 from regal_jax.policies.choices import Balance, Cut, FeatureSet
 from regal_jax.policies.config import FeatureConfig
 from regal_jax.policies.levels import Levels, levels, quantised, standing
-from regal_jax.policies.spectral import spectral_coordinates
+from regal_jax.policies.spectral import Start, spectral_coordinates
 from regal_jax.problem import Bucket
 
 __all__ = ["GraphFeatures", "make_features"]
@@ -187,14 +187,18 @@ def _scale(values: np.ndarray, otherwise: np.ndarray) -> float:
 
 def _standard(values: np.ndarray) -> np.ndarray:
     """Standard scores along the last axis, clipped."""
-    if values.shape[-1] == 0:
+    n = values.shape[-1]
+    if n == 0:
         return values
-    mean = values.mean(axis=-1, keepdims=True)
+    mean = values.sum(axis=-1, keepdims=True) / n
     deviation = values - mean
-    spread = np.sqrt((deviation**2).mean(axis=-1, keepdims=True))
+    spread = np.sqrt((deviation * deviation).sum(axis=-1, keepdims=True) / n)
     spread = np.maximum(spread, _SPREAD * mean)
-    score = np.divide(deviation, spread, out=np.zeros_like(deviation), where=spread > 0)
-    return np.clip(score, -_CLIP, _CLIP)
+    return _clipped(deviation / np.where(spread > 0, spread, 1))
+
+
+def _clipped(score: np.ndarray) -> np.ndarray:
+    return np.minimum(np.maximum(score, -_CLIP), _CLIP)  # `np.clip` takes twice as long.
 
 
 def _one(graph: ComputationGraph, cluster: Cluster, config: FeatureConfig) -> dict[str, np.ndarray]:
@@ -333,34 +337,40 @@ def _coordinates(
     # A tensor moves once to a device, however many read it there; a control edge moves nothing.
     data = 1 / np.diff(graph.consumer_offset)[graph.edge_tensor]
     weight = np.concatenate([data, np.full(len(graph.control_source), _CONTROL_WEIGHT)])
-    edges = measured.sender, measured.receiver, weight
     path = measured.levels
     middle = (path.top + path.top + measured.amounts[0]) / measured.critical
-    bottom = path.bottom / measured.critical
     some = mass + _LEAST_MASS * (mass.mean() or 1.0)
-    counts = {way: min(most, max(graph.num_ops // _OPS_IN_SLICE, 1)) for way, most in _SLICES.items()}
-    found: list[np.ndarray] = []
+    when = _share(middle / 2, some)
+    starts: dict[int, Start] = {}
+    picked: list[int] = []
     for way in ways:
-        if not way.spectral:
-            continue
-        if way is Cut.FINE and counts[way] == counts[Cut.ACROSS]:
-            found.append(found[-1])  # Small graphs have no more slices, and need not be cut twice.
-        elif way is Cut.ALONG:
-            found.append(spectral_coordinates(*edges, middle - middle.mean()))
-        else:
-            found.append(spectral_coordinates(*edges, bottom, some, _slices(middle / 2, some, counts[way])))
-    value = np.concatenate(found)
-    least, span = value.min(axis=1, keepdims=True), np.ptp(value, axis=1, keepdims=True)
+        if way.spectral:
+            # Small graphs have no more slices for `Cut.FINE`, and need not be cut twice.
+            count = min(_SLICES.get(way, 0), max(graph.num_ops // _OPS_IN_SLICE, 1))
+            if not count:
+                starts[count] = Start(middle - middle.mean())
+            elif count not in starts:
+                starts[count] = Start(path.bottom / measured.critical, some, _slices(when, count))
+            picked.append(list(starts).index(count))
+    n = graph.num_ops
+    value = spectral_coordinates(measured.sender, measured.receiver, weight, list(starts.values()))
+    value = value.reshape(-1, n)
+    least = value.min(axis=1, keepdims=True)
+    span = value.max(axis=1, keepdims=True) - least
     # Where all are alike there is one level.
-    level = quantised(np.where(span > 0, (value - least) / np.where(span > 0, span, 1), 0))
-    rows = np.stack([np.clip(value, -_CLIP, _CLIP), *standing(level, mass)], axis=1)
-    return rows.reshape(-1, graph.num_ops)
+    level = quantised((value - least) / np.where(span > 0, span, 1))
+    rows = np.stack([_clipped(value), *standing(level, mass)], axis=1)
+    return rows.reshape(len(starts), -1, n)[picked].reshape(-1, n)
 
 
-def _slices(time: np.ndarray, mass: np.ndarray, count: int) -> np.ndarray:
-    """``[N]`` slices of equal mass by the time of every op, from 0 to 1."""
-    rank = quantised(standing(quantised(time), mass)[1])
-    return np.minimum(rank * count // quantised(np.ones(())), count - 1).astype(np.int64)
+def _share(time: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """``[N]`` in steps of `quantised`: what share of the mass comes before the middle of every op."""
+    return quantised(standing(quantised(time), mass)[1])
+
+
+def _slices(share: np.ndarray, count: int) -> np.ndarray:
+    """``[N]`` slices of equal mass, by `_share`."""
+    return np.minimum(share * count // quantised(np.ones(())), count - 1).astype(np.int64)
 
 
 def _edge_features(graph: ComputationGraph, config: FeatureConfig, measured: _Measured) -> np.ndarray:

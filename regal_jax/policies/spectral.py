@@ -1,76 +1,84 @@
 """Coordinates of ops that say which of them belong together."""
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from regal_jax.compiling import compiled, usable
 
-__all__ = ["COORDINATES", "spectral_coordinates"]
+__all__ = ["COORDINATES", "Start", "spectral_coordinates"]
 
 COORDINATES: Final = 2
 _STEPS: Final = 16
 """Of Lanczos's method. On random graphs of 50 to 200 ops, placing the halves of the first coordinate on two
 devices serves a search nearly as well after 8 steps as with the eigenvector itself."""
 _NOTHING: Final = 1e-9
+_NO_STEP: Final = -4.0
+"""On the diagonal where no step was made: below all eigenvalues, which are from -1 to 1."""
+
+
+class Start(NamedTuple):
+    """What coordinates begin with, and what of them sums to nothing.
+
+    Attributes:
+      values: ``[N]``, by which the ops already differ: their levels.
+      mass: ``[N]`` not negative; ``None`` for the degrees.
+      slices: ``[N]`` int from 0, the slice of each op; ``None`` for a single one.
+    """
+
+    values: np.ndarray
+    mass: np.ndarray | None = None
+    slices: np.ndarray | None = None
 
 
 def spectral_coordinates(
-    sender: np.ndarray,
-    receiver: np.ndarray,
-    weight: np.ndarray,
-    start: np.ndarray,
-    mass: np.ndarray | None = None,
-    slices: np.ndarray | None = None,
+    sender: np.ndarray, receiver: np.ndarray, weight: np.ndarray, starts: Sequence[Start]
 ) -> np.ndarray:
     """Approximate eigenvectors of the smallest eigenvalues but one of the normalised Laplacian.
 
     Ops that share many edges have similar coordinates, so that cutting one in the middle cuts few edges
     (spectral partitioning): what messages along edges would need very many rounds to find out. They are Ritz
-    vectors of Lanczos's method with full orthogonalisation, begun with ``start``, along which they also
+    vectors of Lanczos's method with full orthogonalisation, begun with some values, along which they also
     point: no op is told apart by its number.
 
-    In every slice the coordinates, weighted by ``mass``, sum to nothing. With one slice and the degrees as
-    masses, which is the default, that only excludes the constant vector. With slices of time and work as the
-    mass, either side of a cut has half of the work at all times: the graph is cut along its length.
+    In every slice the coordinates, weighted by the mass, sum to nothing. With one slice and the degrees as
+    masses that only excludes the constant vector. With slices of time and work as the mass, either side of a
+    cut has half of the work at all times: the graph is cut along its length.
 
     Args:
       sender: ``[E]``.
       receiver: ``[E]``.
       weight: ``[E]`` positive.
-      start: ``[N]``, by which the ops already differ: their levels.
-      mass: ``[N]`` not negative.
-      slices: ``[N]`` int from 0, the slice of each op.
+      starts: ``K`` of them, at least one; each has coordinates of its own.
 
     Returns:
-      ``[COORDINATES, N]`` float64, the smoothest first, each of mean square 1 or all zeros.
+      ``[K, COORDINATES, N]`` float64, the smoothest first, each of mean square 1 or all zeros.
 
     References:
       Fiedler 1975, "A property of eigenvectors of nonnegative symmetric matrices"; as features of graph
       networks: Dwivedi and Bresson 2021, "A generalization of transformer networks to graphs", section 2.
     """
-    n = len(start)
+    k, n = len(starts), len(starts[0].values)
     degree = np.bincount(sender, weight, n) + np.bincount(receiver, weight, n)
     root = np.sqrt(np.where(degree > 0, degree, 1))
-    across = root if mass is None else mass / root
-    found = np.zeros((COORDINATES, n))
+    edges = sender.copy(), receiver.copy(), weight / (root[sender] * root[receiver])
     lanczos = compiled(_lanczos_loops) if usable() else _lanczos
-    basis, diagonal, beside = lanczos(
-        sender.copy(),
-        receiver.copy(),
-        weight / (root[sender] * root[receiver]),
-        across.copy(),
-        np.zeros(n, np.int64) if slices is None else slices,
-        start * root,
-    )
-    if len(diagonal):
-        matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
-        ritz = np.linalg.eigh(matrix)[1][:, ::-1][:, :COORDINATES]
-        vectors = ritz.T @ basis / root
-        norm = np.sqrt((vectors**2).mean(axis=1, keepdims=True))
-        along = np.where((vectors * start).sum(axis=1, keepdims=True) < 0, -1, 1)
-        found[: len(vectors)] = vectors / norm * along
-    return found
+    basis, matrix = np.empty((k, _STEPS, n)), np.zeros((k, _STEPS, _STEPS))
+    step = np.arange(_STEPS)
+    for i, start in enumerate(starts):
+        across = root.copy() if start.mass is None else start.mass / root
+        slices = np.zeros(n, np.int64) if start.slices is None else start.slices
+        basis[i], diagonal, beside = lanczos(*edges, across, slices, start.values * root)
+        matrix[i, step, step] = diagonal
+        matrix[i, step[1:], step[:-1]] = beside[:-1]  # `eigh` reads nothing above the diagonal.
+    made = (matrix[:, step, step] > _NO_STEP).sum(axis=1)
+    ritz = np.linalg.eigh(matrix)[1][:, :, ::-1][:, :, :COORDINATES]
+    vectors = ritz.transpose(0, 2, 1) @ basis / root
+    norm = np.sqrt((vectors * vectors).sum(axis=2) / n)
+    along = (vectors * np.stack([start.values for start in starts])[:, None]).sum(axis=2)
+    known = step[:COORDINATES] < made[:, None]
+    return vectors * (np.where(along < 0, -1.0, 1.0) * known / np.where(known, norm, 1.0))[:, :, None]
 
 
 class _Slices:
@@ -99,13 +107,13 @@ def _lanczos(
     The projections take what a vector has in common with ``across`` in each of the ``slices``.
 
     Returns:
-      The basis, and the diagonal ``[M]`` and the one beside it ``[M - 1]`` of the matrix in that basis; ``M``
-      is 0 if nothing is left of ``vector``.
+      The basis, and the diagonal ``[M]`` and the one beside it ``[M]``, the last of them 0, of the matrix in
+      that basis. Where nothing was left of ``vector``, the rest is zeros, and `_NO_STEP` on the diagonal.
     """
     n, project = len(vector), _Slices(across, slices)
     basis = np.zeros((_STEPS, n))
+    diagonal, beside = np.full(_STEPS, _NO_STEP), np.zeros(_STEPS)
     size = float(np.linalg.norm(vector))
-    diagonal, beside = [], []
     for j in range(_STEPS):
         known = basis[:j]
         for _ in range(2):  # Twice is enough (Kahan): once leaves rounding errors that grow.
@@ -115,13 +123,13 @@ def _lanczos(
         if length <= _NOTHING * size:
             break
         if j:
-            beside.append(length)
+            beside[j - 1] = length
         basis[j] = vector / length
         vector = np.bincount(receiver, weight * basis[j][sender], n)
         vector += np.bincount(sender, weight * basis[j][receiver], n)
         size = 1.0
-        diagonal.append(float(basis[j] @ vector))
-    return basis[: len(diagonal)], np.array(diagonal), np.array(beside)
+        diagonal[j] = float(basis[j] @ vector)
+    return basis, diagonal, beside
 
 
 def _lanczos_loops(
@@ -130,7 +138,7 @@ def _lanczos_loops(
     """`_lanczos` to be compiled: on graphs of 100 ops NumPy's calls take ten times as long as their work."""
     n = len(vector)
     basis = np.zeros((_STEPS, n))
-    diagonal, beside = np.zeros(_STEPS), np.zeros(_STEPS)
+    diagonal, beside = np.full(_STEPS, _NO_STEP), np.zeros(_STEPS)
     count = slices.max() + 1
     square, share, common = np.zeros(count), np.zeros(count), np.zeros(_STEPS)
     size = 0.0
@@ -138,7 +146,6 @@ def _lanczos_loops(
         square[slices[i]] += across[i] ** 2
         size += vector[i] ** 2
     size = np.sqrt(size)
-    made = 0
     for j in range(_STEPS):
         for _ in range(2):
             share[:] = 0
@@ -174,7 +181,7 @@ def _lanczos_loops(
             vector[receiver[e]] += weight[e] * basis[j, sender[e]]
             vector[sender[e]] += weight[e] * basis[j, receiver[e]]
         size = 1.0
+        diagonal[j] = 0.0
         for i in range(n):
             diagonal[j] += basis[j, i] * vector[i]
-        made += 1
-    return basis[:made], diagonal[:made], beside[: max(made - 1, 0)]
+    return basis, diagonal, beside
