@@ -8,18 +8,13 @@ from typing import Final
 import numpy as np
 
 from regal_jax.errors import GraphError
-from regal_jax.graph.topology import find_cycle, topological_order
+from regal_jax.graph.topology import find_cycle, offsets, rows, successors, topological_order
 from regal_jax.graph.units import TIME_UNITS
 
 __all__ = ["MAX_BYTES", "ComputationGraph"]
 
 MAX_BYTES: Final = 2**62
 """Largest sum of all sizes in a graph: beyond it int64 accounting could wrap."""
-
-
-def _offsets(sorted_ids: np.ndarray, count: int) -> np.ndarray:
-    """``[count + 1]`` bounds of the runs of equal ids in a sorted array (a CSR row pointer)."""
-    return np.searchsorted(sorted_ids, np.arange(count + 1)).astype(np.int64)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,29 +141,34 @@ class ComputationGraph:
     @functools.cached_property
     def output_offset(self) -> np.ndarray:
         """``[N + 1]``: op ``o`` produces tensors ``output_offset[o]`` to ``output_offset[o + 1]``."""
-        return _offsets(self.tensor_op, self.num_ops)
+        return offsets(self.tensor_op, self.num_ops)
 
     @functools.cached_property
     def consumer_offset(self) -> np.ndarray:
         """``[T + 1]``: tensor ``t`` is read by ``edge_op[consumer_offset[t]:consumer_offset[t + 1]]``."""
-        return _offsets(self.edge_tensor, self.num_tensors)
+        return offsets(self.edge_tensor, self.num_tensors)
 
     @functools.cached_property
     def inputs(self) -> tuple[np.ndarray, np.ndarray]:
         """``(offset [N + 1], tensor [E])``: the distinct tensors that each op reads, ascending."""
-        order = np.argsort(self.edge_op, kind="stable")
-        return _offsets(self.edge_op[order], self.num_ops), self.edge_tensor[order]
+        return rows(self.edge_op, self.edge_tensor, self.num_ops)
 
     @functools.cached_property
     def control_predecessors(self) -> tuple[np.ndarray, np.ndarray]:
         """``(offset [N + 1], op [C])``."""
-        order = np.argsort(self.control_target, kind="stable")
-        return _offsets(self.control_target[order], self.num_ops), self.control_source[order]
+        return rows(self.control_target, self.control_source, self.num_ops)
 
     @functools.cached_property
     def control_offset(self) -> np.ndarray:
         """``[N + 1]``: op ``o`` precedes ``control_target[control_offset[o]:control_offset[o + 1]]``."""
-        return _offsets(self.control_source, self.num_ops)
+        return offsets(self.control_source, self.num_ops)
+
+    @functools.cached_property
+    def successors(self) -> tuple[np.ndarray, np.ndarray]:
+        """``(offset [N + 1], op [E + C])``: who reads what each op makes, then its control targets."""
+        return successors(
+            self.num_ops, self.edge_producer, self.edge_op, self.control_source, self.control_target
+        )
 
     @functools.cached_property
     def topological_order(self) -> np.ndarray:

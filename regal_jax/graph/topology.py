@@ -4,14 +4,28 @@ import heapq
 
 import numpy as np
 
-__all__ = ["find_cycle", "topological_order"]
+__all__ = ["find_cycle", "offsets", "rows", "successors", "topological_order"]
 
 
-def _successors(n: int, *edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    source = np.concatenate(edges[0::2])
-    target = np.concatenate(edges[1::2])
-    order = np.argsort(source, kind="stable")
-    return np.searchsorted(source[order], np.arange(n + 1)), target[order]
+def offsets(sorted_ids: np.ndarray, count: int) -> np.ndarray:
+    """``[count + 1]`` bounds of the runs of equal ids in a sorted array (a CSR row pointer)."""
+    return np.searchsorted(sorted_ids, np.arange(count + 1)).astype(np.int64)
+
+
+def rows(row: np.ndarray, item: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """``(offset [count + 1], item)``: the items row by row, in each as they came."""
+    order = np.argsort(row, kind="stable")
+    return offsets(row[order], count), item[order]
+
+
+def successors(n: int, *edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``(offset [N + 1], target)``: the targets of each node's edges.
+
+    Args:
+      n: Number of nodes.
+      *edges: As in `topological_order`.
+    """
+    return rows(np.concatenate(edges[0::2]), np.concatenate(edges[1::2]), n)
 
 
 def topological_order(n: int, *edges: np.ndarray) -> np.ndarray:
@@ -24,7 +38,7 @@ def topological_order(n: int, *edges: np.ndarray) -> np.ndarray:
     Returns:
       int64 array of node indices.
     """
-    offset, target = _successors(n, *edges)
+    offset, target = successors(n, *edges)
     waiting = np.bincount(target, minlength=n).tolist()
     bounds, targets = offset.tolist(), target.tolist()
     ready = [v for v in range(n) if waiting[v] == 0]

@@ -175,12 +175,10 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
     from regal_jax.heuristics.list_kernel import Layout, State
 
     n, d, t = graph.num_ops, cluster.num_devices, graph.num_tensors
-    source = np.concatenate([graph.edge_producer, graph.control_source])
-    target = np.concatenate([graph.edge_op, graph.control_target])
     layout = Layout(
         *graph.inputs,
-        np.bincount(target, minlength=n),
-        *_rows(n, source, target),
+        np.bincount(graph.successors[1], minlength=n),
+        *graph.successors,
         graph.output_offset,
         graph.tensor_op,
         np.diff(graph.consumer_offset),
@@ -217,10 +215,3 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         counts=ids(2),
     )
     return layout, state
-
-
-def _rows(count: int, row: np.ndarray, item: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the items of each row begin, and all of them one row after another."""
-    begins = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(row, minlength=count), out=begins[1:])
-    return begins, item[np.argsort(row, kind="stable")]
