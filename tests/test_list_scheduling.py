@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from policy_cases import events_of, renumbered, scaled
 from strategies import instances, random_cluster, random_graph
 
-from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel, runtime_matrix
+from regal_jax.graph import (
+    Cluster,
+    ComputationGraph,
+    GraphBuilder,
+    TransferModel,
+    allowed_matrix,
+    runtime_matrix,
+)
 from regal_jax.heuristics.list_scheduling import _QUICK_RULE, Rule, list_schedule, quick_schedule
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.plan import critical_path, replay
@@ -37,8 +44,27 @@ def test_its_transfers_are_where_the_rule_has_them(seed: int) -> None:
     schedule = quick_schedule(graph, cluster, numbers_of(graph))
     makespan = replay(graph, cluster, schedule.placement, events_of(graph, schedule)).makespan
     expected = replay(graph, cluster, *list_schedule(graph, cluster, _QUICK_RULE)).makespan
+    alone = runtime_matrix(graph, cluster).sum(axis=0)[allowed_matrix(graph, cluster).all(axis=0)]
+    expected = min([expected, *alone])
     # Times are rounded to a part in 2**26 of the longest path, which may decide between near equals.
     assert makespan == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(("latency", "devices"), [(0, {0, 1}), (100, {1})])
+def test_where_transfers_take_too_long_all_goes_to_the_fastest_device(
+    latency: float, devices: set[int]
+) -> None:
+    builder = GraphBuilder("fans")
+    for root in range(6):
+        builder.add_op(f"root{root}", runtime=[5.0, 4.0], outputs=[1])
+        for leaf in range(3):
+            others = [f"root{(root + i) % 6}" for i in range(2) if root > i]
+            builder.add_op(f"leaf{root}.{leaf}", runtime=[5.0, 4.0], inputs=others, outputs=[1])
+    graph = builder.build()
+    cluster = Cluster.uniform(2, transfer=f"blocking:latency={latency}s,bandwidth=inf")
+    schedule = quick_schedule(graph, cluster, numbers_of(graph))
+    assert set(schedule.placement.tolist()) == devices
+    assert (schedule.sent == -1).all() == (len(devices) == 1)
 
 
 @pytest.mark.parametrize("look", [1, 3, 8])
