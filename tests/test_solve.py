@@ -12,7 +12,15 @@ from strategies import random_graph
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster
-from regal_jax.policies import Policy, PolicyConfig, action_table, entropy, make_features, most_likely
+from regal_jax.policies import (
+    Policy,
+    PolicyConfig,
+    action_table,
+    entropy,
+    make_features,
+    most_likely,
+    sample_action,
+)
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.search import BrkgaConfig, Stopping
 from regal_jax.solve import graph_keys, keys_of, solve, solve_traced
@@ -76,6 +84,21 @@ def test_company_and_order_change_no_action(graphs, problem, policy):
     np.testing.assert_array_equal(alone.index[0, :ops], all_of_them.index[1, :ops])
     other = propose(policy, graphs, TWO, problem, graph_keys(jax.random.key(2), graphs))
     assert (np.asarray(other.index) != np.asarray(all_of_them.index)).any()
+
+
+def test_other_weights_act_otherwise_and_are_not_traced_again(graphs, problem, monkeypatch):
+    traced = []
+    monkeypatch.setattr(
+        "regal_jax.solve.propose.sample_action", lambda *args: traced.append(1) or sample_action(*args)
+    )
+    keys = graph_keys(jax.random.key(1), graphs)
+    policy = Policy(dataclasses.replace(CONFIG, width=5), rngs=nnx.Rngs(0))
+    copy = nnx.clone(policy)
+    before = propose(policy, graphs, TWO, problem, keys)
+    np.testing.assert_array_equal(propose(copy, graphs, TWO, problem, keys).index, before.index)
+    nnx.update(policy, nnx.state(randomised(policy)))  # In place.
+    assert (np.asarray(propose(policy, graphs, TWO, problem, keys).index) != before.index).any()
+    assert len(traced) == 1
 
 
 def test_the_likeliest_action_needs_no_luck(graphs, problem, policy):

@@ -78,7 +78,7 @@ def action_entropy(policy: Policy, features: GraphFeatures) -> np.ndarray:
     return np.asarray(_entropy(policy, features))
 
 
-# A module is a pytree: `nnx.split` at every call would take longer than all else that a single graph costs.
+# A module is a pytree; `nnx.split` at every call would take longer than the program does for a small graph.
 @functools.partial(jax.jit, static_argnames=("likeliest",))
 def _propose(
     policy: Policy,
