@@ -7,14 +7,15 @@ from typing import Self
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
+from regal_jax.graph.topology import rows
 
 __all__ = ["Freeing", "Links"]
 
 
 def _rows(count: int, row: np.ndarray, item: np.ndarray) -> list[list[int]]:
     """The items of each row from 0 to ``count``, ascending."""
-    order = np.lexsort((item, row))
-    bounds, flat = np.searchsorted(row[order], np.arange(count + 1)).tolist(), item[order].tolist()
+    ascending = np.argsort(item, kind="stable")
+    bounds, flat = (array.tolist() for array in rows(row[ascending], item[ascending], count))
     return [flat[a:b] for a, b in itertools.pairwise(bounds)]
 
 

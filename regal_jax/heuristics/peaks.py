@@ -9,6 +9,7 @@ import numpy as np
 
 from regal_jax.compiling import usable
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
+from regal_jax.graph.topology import rows
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
 from regal_jax.heuristics.xla import post_order
@@ -116,8 +117,7 @@ class PeakBalance:
         leader = graph.colocation_leader[order]
         np.minimum.at(first, leader, np.arange(n))
         self._group = first[leader]
-        self._by_group = np.argsort(self._group, kind="stable")
-        self._bounds = np.searchsorted(self._group[self._by_group], np.arange(n + 1))
+        self._bounds, self._by_group = rows(self._group, np.arange(n), n)
         self._graph = graph
         self._kernel = _kernel()
         self._layout = None if self._kernel is None else self._lay_out(self._kernel)
@@ -242,6 +242,7 @@ class PeakBalance:
             _ranges(graph.output_offset, self.order),
             graph.inputs[1][_ranges(graph.inputs[0], self.order)],
         ])  # fmt: skip
+        touched_rows, touched = rows(op, tensor, len(self.order))
         return kernel.Layout(
             begin=self._begin,
             size=self._size,
@@ -253,8 +254,8 @@ class PeakBalance:
             group=self._group,
             bounds=self._bounds,
             members=self._by_group,
-            touched_rows=np.concatenate([[0], np.cumsum(made + read)]),
-            touched=tensor[np.argsort(op, kind="stable")],
+            touched_rows=touched_rows,
+            touched=touched,
         )
 
     def _highest(self, place: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import numpy as np
 import pymetis
 
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix
+from regal_jax.graph.topology import offsets
 
 __all__ = ["partition_placement", "single_device_placement"]
 
@@ -93,7 +94,7 @@ def _metis(
 ) -> np.ndarray:
     result = pymetis.part_graph(
         len(speed),
-        pymetis.CSRAdjacency(np.searchsorted(source, np.arange(len(weight) + 1)), target),
+        pymetis.CSRAdjacency(offsets(source, len(weight)), target),
         vweights=_scaled(weight).tolist(),
         eweights=_scaled(size).tolist(),
         tpwgts=(speed / speed.sum()).tolist(),
@@ -137,7 +138,7 @@ def _repair(
     """Moves the nodes that may not stay: to most neighbouring bytes, then to the least load."""
     device = device.copy()
     load = np.bincount(device, weight, allowed.shape[1])
-    bounds = np.searchsorted(source, np.arange(len(device) + 1))
+    bounds = offsets(source, len(device))
     for v in np.flatnonzero(~allowed[np.arange(len(device)), device]).tolist():
         near = slice(bounds[v], bounds[v + 1])
         pull = np.bincount(device[target[near]], size[near], allowed.shape[1])

@@ -3,6 +3,8 @@
 Everything is for ``B`` graphs and one action each; vmap over keys or actions for ``S`` of them.
 """
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -241,15 +243,12 @@ def _combine(logits: Logits, choices: list[jax.Array]) -> Action:
 def _draw(logits: jax.Array, uniform: jax.Array) -> jax.Array:
     """``[...]`` int32 choices from ``[..., K]`` logits, by inversion of ``[...]`` uniform draws."""
     weight = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
-    each = [weight[..., k] for k in range(logits.shape[-1])]
     # Sums in Python are one loop over all draws once compiled; `jnp.cumsum` takes four times as long.
-    below = uniform * sum(each[1:], each[0])
-    choice, total = jnp.zeros(uniform.shape, jnp.int32), jnp.zeros_like(uniform)
+    totals = list(itertools.accumulate(weight[..., k] for k in range(logits.shape[-1])))
+    below = uniform * totals[-1]
     # Not the last: rounding may leave the sum of all weights below the draw.
-    for one in each[:-1]:
-        total = total + one
-        choice += (below >= total).astype(jnp.int32)
-    return choice
+    passed = [(below >= total).astype(jnp.int32) for total in totals[:-1]]
+    return sum(passed, jnp.zeros(uniform.shape, jnp.int32))
 
 
 def _pick(values: jax.Array, index: jax.Array) -> jax.Array:
