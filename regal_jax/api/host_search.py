@@ -16,7 +16,7 @@ from regal_jax.solve import graph_identities
 __all__ = ["HostResult", "search_on_host"]
 
 _STARTS: Final = 4
-"""Plans of heuristics whose placements are begun with."""
+"""Plans of heuristics that are begun with."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,10 +85,10 @@ def _search(
 ) -> ListSearch | PeakSearch:
     seed = [*settings.key_words, *graph_identities([graph])[0].tolist()]
     config = settings.host_config
+    starts = known[:_STARTS]
     if isinstance(config, ListSearchConfig):
-        return ListSearch(graph, cluster, seed, config)
-    starts = [plan.placement for plan in known[:_STARTS]]
-    return PeakSearch(graph, cluster, seed, config, starts)
+        return ListSearch(graph, cluster, seed, config, starts)
+    return PeakSearch(graph, cluster, seed, config, [plan.placement for plan in starts])
 
 
 def _history(search: HostSearch, first: float) -> dict[str, list[Any]]:

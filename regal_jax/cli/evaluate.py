@@ -30,6 +30,7 @@ examples:
   regal-jax evaluate --graphs synthetic/test --policy regal=policy.safetensors --out results
   regal-jax evaluate --graphs corpus --objective peak-memory --memory 16GiB --seeds 0,1,2 --out results
   regal-jax evaluate --graphs sample --limit 5 --methods brkga,auto --limits none --out quick
+  regal-jax evaluate --suite realistic --cases 60 --methods auto --out realistic
   regal-jax evaluate --config evaluation.toml --graphs corpus --out results
   regal-jax evaluate --out results --report-only
 """
@@ -61,7 +62,10 @@ def add_evaluate(
     )
     evaluate.add_argument("--out", metavar="DIR", required=True, help="a new folder, or one to go on with")
     evaluate.add_argument("--config", metavar="FILE", help="settings as TOML; arguments here go before it")
-    evaluate.add_argument("--suite", choices=("regal",), help="what is computed (default regal)")
+    evaluate.add_argument("--suite", choices=("regal", "realistic"), help="what is computed (default regal)")
+    evaluate.add_argument(
+        "--cases", type=count, metavar="N", help="of the realistic suite only the first N, a fair sample"
+    )
     _problem(evaluate, count, "test")
     evaluate.add_argument("--methods", type=_names, metavar="A,B,...", help="(default: all)")
     evaluate.add_argument(
@@ -200,7 +204,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 _PLAIN = (
-    "suite", "graphs", "split", "limit", "max_ops", "objective", "devices", "memory", "transfer", "methods",
+    "suite", "cases", "graphs", "split", "limit", "max_ops", "objective", "devices", "memory", "transfer", "methods",
     "tuned", "evaluations", "seeds", "limits", "cp_sat_seconds", "chunk",
 )  # fmt: skip
 
@@ -223,7 +227,7 @@ def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
         document["policies"] = {**document.get("policies", {}), **dict(args.policy)}
     if getattr(args, "rounds", None):
         document["rounds"] = _by_name(args.rounds)
-    if "graphs" not in document:
+    if "graphs" not in document and document.get("suite") != "realistic":
         raise ConfigError("--graphs: give the path of a set of graphs, of a corpus, or 'sample'")
     return EvaluationConfig.from_document(document)
 

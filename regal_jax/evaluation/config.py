@@ -16,7 +16,7 @@ from regal_jax.plan import Objective
 
 __all__ = ["GUIDED", "SUITES", "EvaluationConfig"]
 
-SUITES: Final = ("regal",)
+SUITES: Final = ("regal", "realistic")
 GUIDED: Final = ("regal", "gas", "idrs")
 """Methods that need a policy."""
 
@@ -35,7 +35,10 @@ class EvaluationConfig:
     Attributes:
       graphs: A set of graphs, a corpus, or ``"sample"``; see
         `regal_jax.learning.load_graphs`. Of a folder with a part named after `split` only that part.
-      suite: ``"regal"``: the evidence of the REGAL papers.
+      suite: ``"regal"``: the evidence of the REGAL papers; ``"realistic"``: the cases of
+        `regal_jax.evaluation.realistic`, for which `graphs`, `split`, `limit`, `max_ops`, `contract`,
+        `objective`, `devices`, `memory` and `transfer` mean nothing, and whose reference has warm starts.
+      cases: Of the suite of realistic cases the first so many; 0 for all.
       split: Of a corpus or of the sample.
       limit: Most graphs, the first in the order of the set; 0 for all.
       max_ops: Leave out larger graphs; 0 for no limit.
@@ -63,8 +66,9 @@ class EvaluationConfig:
       ConfigError: A value that cannot be; the message names it.
     """
 
-    graphs: str
+    graphs: str = ""
     suite: str = "regal"
+    cases: int = 0
     split: str = "test"
     limit: int = 0
     max_ops: int = 0
@@ -89,14 +93,14 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         if self.suite not in SUITES:
-            raise ConfigError(f"suite: there is no {self.suite!r}; use {', '.join(SUITES)}")
-        if not isinstance(self.graphs, str) or not self.graphs:
+            raise ConfigError(f"suite: there is no {self.suite!r}; use {' or '.join(SUITES)}")
+        if not isinstance(self.graphs, str) or not (self.graphs or self.suite == "realistic"):
             raise ConfigError("graphs: give the path of a set of graphs, of a corpus, or 'sample'")
         if self.objective not in list(Objective):
             raise ConfigError(f"objective: unknown {self.objective!r}; use one of {', '.join(Objective)}")
         set_(self, "objective", Objective(self.objective))
         for name, low in (
-            ("limit", 0), ("max_ops", 0), ("devices", 1), ("evaluations", 1), ("chunk", 1),
+            ("limit", 0), ("cases", 0), ("max_ops", 0), ("devices", 1), ("evaluations", 1), ("chunk", 1),
             ("other_seed", -1),
         ):  # fmt: skip
             _check_whole(name, getattr(self, name), low)
@@ -159,8 +163,6 @@ class EvaluationConfig:
         for name in document:
             if name not in names:
                 raise ConfigError(f"{name}: there is no such setting; use one of {', '.join(names)}")
-        if "graphs" not in document:
-            raise ConfigError("graphs: give the path of a set of graphs, of a corpus, or 'sample'")
         return cls(**document)
 
     @staticmethod

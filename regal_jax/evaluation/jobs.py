@@ -99,7 +99,7 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
     jobs = [_job(m, config, "table", seed) for m in made.values() for seed in _seeds(m, config)]
     if config.other_seed >= 0:
         jobs.append(_job(made[REFERENCE], config, "other-seed", config.other_seed))
-    if config.limits:
+    if config.limits and config.suite == "regal":
         jobs += [
             _job(m, config, "curve", config.seeds[0])
             for name, m in made.items()
@@ -124,12 +124,14 @@ class _Made:
 
 def _make(name: str, config: EvaluationConfig) -> _Made:
     options = dict(config.options.get(name, {}))
+    if name == REFERENCE and config.suite == "realistic":
+        options.setdefault("warm_start", True)
     identity: dict[str, Any] = {"options": _plain(options)}
     if isinstance(options.get("config"), Mapping):
         options["config"] = _search_config(name, options["config"])
     if name in config.policies or name in GUIDED:
         return _guided(name, options, identity, config)
-    if HOST_SEARCHES.get(name, config.objective) != config.objective:
+    if config.suite == "regal" and HOST_SEARCHES.get(name, config.objective) != config.objective:
         raise ConfigError(f"is for {HOST_SEARCHES[name]}, not for {config.objective}")
     if name == "tuned-brkga":
         file = options.setdefault("file", config.tuned)
@@ -200,9 +202,9 @@ def _job(made: _Made, config: EvaluationConfig, role: str, seed: int) -> Job:
     title = made.method.name
     if made.name == REFERENCE and role != "curve":
         title = f"BRKGA {thousands(config.evaluations)}"
+        title += ", warm starts" if config.suite == "realistic" else ""
     problem = {
-        "objective": str(config.objective),
-        "cluster": [config.devices, config.memory, config.transfer],
+        **_where(config),
         "method": made.name if not made.guided or made.name in GUIDED else "guided",
         "seed": seed,
         "evaluations": budget,
@@ -212,6 +214,16 @@ def _job(made: _Made, config: EvaluationConfig, role: str, seed: int) -> Job:
     text = json.dumps({**problem, **made.identity}, sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     return Job(made.name, title, role, seed, budget, key, made.method, made.guided)
+
+
+def _where(config: EvaluationConfig) -> dict[str, Any]:
+    """Of the problem what all graphs have in common; the rest is in the keys of realistic cases."""
+    if config.suite == "realistic":
+        return {"suite": config.suite}
+    return {
+        "objective": str(config.objective),
+        "cluster": [config.devices, config.memory, config.transfer],
+    }
 
 
 def _plain(options: Mapping[str, Any]) -> Any:

@@ -11,10 +11,9 @@ import numpy as np
 from regal_jax.datasets.corpus.index import locked
 from regal_jax.errors import ClusterError, ConfigError, GraphError, MissingExtraError
 from regal_jax.evaluation.config import EvaluationConfig
-from regal_jax.evaluation.graphs import evaluation_graphs
+from regal_jax.evaluation.graphs import Task, evaluation_tasks
 from regal_jax.evaluation.jobs import Job, make_jobs
 from regal_jax.evaluation.records import Records, write_evaluation
-from regal_jax.graph import ComputationGraph
 from regal_jax.interrupts import first_interrupt_waits
 from regal_jax.methods import Results
 from regal_jax.problem import Bucket
@@ -60,7 +59,7 @@ def run_evaluation(
       ClusterError: A cluster that cannot be.
     """
     folder = pathlib.Path(out)
-    graphs = evaluation_graphs(config)
+    tasks = evaluation_tasks(config)
     jobs = make_jobs(config)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
@@ -68,11 +67,11 @@ def run_evaluation(
         records.mend()
         document = {
             "config": config.as_document(),
-            "graphs": [{"hash": g.content_hash, "name": g.name, "ops": g.num_ops} for g in graphs],
+            "graphs": [task.as_document() for task in tasks],
             "jobs": [job.as_document() for job in jobs.jobs],
         }
         write_evaluation(folder, {**document, "left_out": jobs.left_out})
-        run = _Run(config, graphs, records, dict(jobs.left_out))
+        run = _Run(config, tasks, records, dict(jobs.left_out))
         finished = run.all(jobs.jobs, progress)
         write_evaluation(folder, {**document, "left_out": run.left_out})
     return Outcome(run.made, run.found, run.left_out, finished)
@@ -84,19 +83,19 @@ class _Run:
     def __init__(
         self,
         config: EvaluationConfig,
-        graphs: Sequence[ComputationGraph],
+        tasks: Sequence[Task],
         records: Records,
         left_out: dict[str, str],
     ) -> None:
-        self._config, self._graphs, self._records = config, graphs, records
-        self._chunks = _chunks(graphs, config.chunk)
-        self._warm: set[tuple[str, Bucket, int]] = set()
+        self._config, self._tasks, self._records = config, tasks, records
+        self._chunks = _chunks(tasks, config.chunk)
+        self._warm: set[tuple[object, ...]] = set()
         self.left_out = left_out
         self.made = self.found = 0
 
     def all(self, jobs: Sequence[Job], progress: Callable[..., Any] | None) -> bool:
         """Every job; ``False`` if it was interrupted."""
-        bar = None if progress is None else progress(total=len(jobs) * len(self._graphs), unit="result")
+        bar = None if progress is None else progress(total=len(jobs) * len(self._tasks), unit="result")
         try:
             with first_interrupt_waits() as interrupted:
                 for job, chunk in self._in_turns(jobs):
@@ -114,7 +113,7 @@ class _Run:
                 bar.close()
         return True
 
-    def _in_turns(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Sequence[ComputationGraph]]]:
+    def _in_turns(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Sequence[Task]]]:
         """Chunk by chunk every job, each time another one first: a machine does not stay as fast as it was.
 
         The curves, which take long and whose time nobody compares, come after everything else.
@@ -123,13 +122,13 @@ class _Run:
             for number, chunk in enumerate(self._chunks if some else ()):
                 first = number % len(some)
                 for job in (*some[first:], *some[:first]):
-                    for part in [[graph] for graph in chunk] if job.hosted else [chunk]:
+                    for part in [[task] for task in chunk] if job.hosted else [chunk]:
                         yield job, part
 
-    def _part(self, job: Job, graphs: Sequence[ComputationGraph], interrupted: Callable[[], bool]) -> bool:
-        """What is missing of a job for these graphs; ``False`` if it was interrupted."""
-        missing = [g for g in graphs if (job.key, g.content_hash) not in self._records]
-        self.found += len(graphs) - len(missing)
+    def _part(self, job: Job, tasks: Sequence[Task], interrupted: Callable[[], bool]) -> bool:
+        """What is missing of a job for these tasks; ``False`` if it was interrupted."""
+        missing = [task for task in tasks if (job.key, task.key) not in self._records]
+        self.found += len(tasks) - len(missing)
         if not missing or job.name in self.left_out:
             return True
         try:
@@ -141,33 +140,35 @@ class _Run:
         # The chunk in which Ctrl-C came holds searches that ended early.
         if interrupted():
             return False
-        for graph, fields in zip(missing, made, strict=False):
-            self._keep(job, graph, fields)
+        for task, fields in zip(missing, made, strict=False):
+            self._keep(job, task, fields)
         return True
 
-    def _chunk(self, job: Job, graphs: Sequence[ComputationGraph]) -> list[dict[str, Any]]:
-        """A record's fields for each graph."""
+    def _chunk(self, job: Job, tasks: Sequence[Task]) -> list[dict[str, Any]]:
+        """A record's fields for each task."""
         try:
-            return _fields(job, self._timed(job, graphs))
+            return _fields(job, self._timed(job, tasks))
         except (ConfigError, ClusterError, GraphError) as error:
-            if len(graphs) == 1:
+            if len(tasks) == 1:
                 return [{"error": _one_line(error)}]
         # It may be one graph alone that the method does not cover.
-        return [self._chunk(job, [graph])[0] for graph in graphs]
+        return [self._chunk(job, [task])[0] for task in tasks]
 
-    def _timed(self, job: Job, graphs: Sequence[ComputationGraph]) -> Results:
+    def _timed(self, job: Job, tasks: Sequence[Task]) -> Results:
         budget = job.evaluations or self._config.evaluations
-        options = {"objective": self._config.objective, "key": job.seed}
-        size = (job.name, Bucket.of(graphs[0]), len(graphs))
+        graphs, clusters = [task.graph for task in tasks], [task.cluster for task in tasks]
+        options = {"objective": tasks[0].objective, "key": job.seed}
+        size = (job.name, *_program(tasks[0]), len(tasks))
         if self._config.warm_up and not job.hosted and size not in self._warm:
             # Programs do not depend on the budget, but for one smaller than a population.
             first = min(budget, self._config.evaluations)
-            job.method(graphs, self._config.cluster, evaluations=first, **options)
+            job.method(graphs, clusters, evaluations=first, **options)
             self._warm.add(size)
-        return job.method(graphs, self._config.cluster, evaluations=budget, **options)
+        return job.method(graphs, clusters, evaluations=budget, **options)
 
-    def _keep(self, job: Job, graph: ComputationGraph, fields: dict[str, Any]) -> None:
-        record = {"key": job.key, "graph": graph.content_hash, "name": graph.name, "ops": graph.num_ops}
+    def _keep(self, job: Job, task: Task, fields: dict[str, Any]) -> None:
+        graph = task.graph
+        record = {"key": job.key, "graph": task.key, "name": graph.name, "ops": graph.num_ops}
         record |= {"method": job.name, "seed": job.seed, "limit": job.evaluations, **fields}
         self._records.add(record)
         self.made += 1
@@ -177,11 +178,17 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _chunks(graphs: Sequence[ComputationGraph], size: int) -> list[list[ComputationGraph]]:
-    """Chunks of one compiled size each."""
-    groups: dict[Bucket, list[ComputationGraph]] = {}
-    for graph in graphs:
-        groups.setdefault(Bucket.of(graph), []).append(graph)
+def _program(task: Task) -> tuple[Bucket, int, bool, str]:
+    """What tasks have in common that are searched by one compiled program."""
+    cluster = task.cluster
+    return Bucket.of(task.graph), cluster.num_devices, np.isinf(cluster.memory).all(), str(task.objective)
+
+
+def _chunks(tasks: Sequence[Task], size: int) -> list[list[Task]]:
+    """Chunks of one compiled program each."""
+    groups: dict[tuple[Bucket, int, bool, str], list[Task]] = {}
+    for task in tasks:
+        groups.setdefault(_program(task), []).append(task)
     return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
 
 

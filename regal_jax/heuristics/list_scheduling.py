@@ -16,6 +16,7 @@ from regal_jax.graph import (
     transfer_times,
 )
 from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.plan import makespan_upper_bound
 
 __all__ = [
     "MEMORY_RULES",
@@ -26,6 +27,8 @@ __all__ = [
     "kernel_arguments",
     "list_schedule",
     "placement_and_events",
+    "prices_of",
+    "prohibitive_price",
     "quick_schedule",
 ]
 
@@ -105,7 +108,9 @@ class Schedule(NamedTuple):
     sent: np.ndarray
 
 
-def list_schedule(graph: ComputationGraph, cluster: Cluster, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
+def list_schedule(
+    graph: ComputationGraph, cluster: Cluster, rule: Rule, price: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Takes op after op, each on the device that suits it best at that moment.
 
     In the blocking model every candidate is judged with the meetings that it would need. A transfer that
@@ -115,6 +120,7 @@ def list_schedule(graph: ComputationGraph, cluster: Cluster, rule: Rule) -> tupl
       graph: The graph.
       cluster: The cluster.
       rule: What is best.
+      price: ``[N, D]``, of each op on each device, beside what the rule says; see `prices_of`.
 
     Returns:
       ``(placement [N], events [M])``, as `regal_jax.plan.replay` takes them.
@@ -122,9 +128,20 @@ def list_schedule(graph: ComputationGraph, cluster: Cluster, rule: Rule) -> tupl
     # Its import may load Numba, which takes longer than most heuristics.
     from regal_jax.heuristics.list_kernel import schedule
 
-    rank, price = upward_rank(graph, cluster), np.zeros(graph.num_ops * cluster.num_devices)
-    done = run_loops(schedule, *kernel_arguments(graph, cluster), rank, price, *rule.numbers)
+    rank = upward_rank(graph, cluster)
+    prices = np.zeros(graph.num_ops * cluster.num_devices) if price is None else price.ravel()
+    done = run_loops(schedule, *kernel_arguments(graph, cluster), rank, prices, *rule.numbers)
     return placement_and_events(done)
+
+
+def prohibitive_price(graph: ComputationGraph, cluster: Cluster) -> float:
+    """More than rules may find between any two choices: who has another device takes it."""
+    return 8 * makespan_upper_bound(graph, cluster) or 1.0
+
+
+def prices_of(graph: ComputationGraph, cluster: Cluster, wanted: np.ndarray) -> np.ndarray:
+    """``[N, D]`` prices with which ops go where ``wanted`` (``[N, D]`` bool) says, if they are allowed there."""
+    return np.where(wanted, 0.0, prohibitive_price(graph, cluster))
 
 
 def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray) -> Schedule:

@@ -1,8 +1,9 @@
 """Search among list schedules: the same rules, shown other ranks and prices than the graph's own."""
 
+import collections
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,12 +18,29 @@ from regal_jax.heuristics.list_scheduling import (
     Rule,
     kernel_arguments,
     placement_and_events,
+    prices_of,
+    prohibitive_price,
 )
+from regal_jax.heuristics.orders import bfs_order, dfs_order
+from regal_jax.heuristics.placements import device_subsets, partition_placement
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.plan import Objective, Plan, insert_transfers
 
 __all__ = ["ListSearch", "ListSearchConfig"]
 
+_SHARES: Final = ("price_share", "other_rule", "block_share", "largest_block")
+_START_RULES: Final = 3
+"""How many of the rules begin from each placement."""
+_NEAR: Final = 0.6
+"""Probability that a block goes to a device of an op near it, if there is one."""
+_SAME: Final = 0.7
+"""Probability that of a block only those go that are where its middle is."""
+_LEAST: Final = 0.1
+"""Share of the tries of either kind of change."""
+_PRIOR: Final = 20
+"""So many tries of each kind of change count before there are any."""
+_IN_ORDER: Final = Rule()
+"""Takes ops by their ranks alone."""
 _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
 
 
@@ -44,6 +62,9 @@ class ListSearchConfig:
       price_noise: Standard deviation of a price around 0, as a share of the longest path.
       price_share: Probability that prices change, else ranks do.
       other_rule: Probability of drawing the rule anew.
+      block_share: Probability that a block of ops is sent to a device, instead of changes of numbers, at
+        first; then it follows what has improved the schedule.
+      largest_block: Most ops in a block, as a share of all.
       look: The rules compare at most so many ready ops.
 
     Raises:
@@ -56,6 +77,8 @@ class ListSearchConfig:
     price_noise: float = 0.001
     price_share: float = 0.7
     other_rule: float = 0.1
+    block_share: float = 0.5
+    largest_block: float = 0.25
     look: int = 8
 
     def __post_init__(self) -> None:
@@ -63,7 +86,7 @@ class ListSearchConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
                 raise ConfigError(f"ListSearchConfig: {name} is {value!r}; give a whole number of at least 1")
-        shares = (("price_share", 1.0), ("other_rule", 1.0))
+        shares = tuple((name, 1.0) for name in _SHARES)
         for name, most in (("rank_noise", math.inf), ("price_noise", math.inf), *shares):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
@@ -81,11 +104,15 @@ class ListSearch(HostSearch):
     A schedule that list scheduling has made is hard to improve by changes of its own: where transfers are
     rendezvous, an op that moves alone makes a meeting of its own. So what changes are the numbers that the
     schedule is made from: a few ops get another rank, or other prices on the devices, and the rules make all
-    of it anew. A schedule is kept if it is no longer than the one before; one that fits the memory is shorter
-    than any that does not.
+    of it anew. Where transfers take long, such small changes lead nowhere: an op that goes to another device
+    alone takes longer there, whatever it would do for others. So a block of ops may be sent to a device as
+    well, by a price on all others that no rule pays. Which kind of change is tried follows what has paid.
+    A schedule is kept if it is no longer than the one before; one that fits the memory is shorter than any
+    that does not.
 
-    Begins with every rule under the graph's own ranks. What is told of times is exact, of memory never too
-    little; `plan` has been replayed.
+    Begins with every rule under the graph's own ranks, and with a few of them on partitions of the graph for
+    2, 4, 8, ... and all devices and on the placements that it is given. What is told of times is exact, of
+    memory never too little; `plan` has been replayed.
 
     A schedule that was made is one evaluation.
 
@@ -100,6 +127,7 @@ class ListSearch(HostSearch):
         cluster: Cluster,
         seed: int | Sequence[int],
         config: ListSearchConfig | None = None,
+        starts: Sequence[Plan] = (),
     ) -> None:
         """Makes nothing yet.
 
@@ -108,6 +136,7 @@ class ListSearch(HostSearch):
           cluster: The cluster.
           seed: As `numpy.random.default_rng` takes it.
           config: ``None`` for the defaults.
+          starts: Plans of the graph to begin with, by their placement and order and by their placement alone.
 
         Raises:
           ClusterError: The cluster does not fit the graph.
@@ -122,7 +151,10 @@ class ListSearch(HostSearch):
         self._layout, self._state = map(for_loops, kernel_arguments(graph, cluster))
         self._rank = upward_rank(graph, cluster)
         self._longest = float(self._rank.max())
-        self._free = np.zeros((graph.num_ops, cluster.num_devices))
+        self._starts = self._prices([plan.placement for plan in starts])
+        self._begin = collections.deque([*self._recipes(self._rules), *map(self._as_planned, starts)])
+        self._blocks = _Blocks(graph, cluster)
+        self._paid = {kind: [1.0, float(_PRIOR)] for kind in ("block", "numbers")}
         self._now: _Recipe | None = None
         self._best: _Recipe | None = None
 
@@ -160,18 +192,62 @@ class ListSearch(HostSearch):
         ]
         return min(plans, key=lambda plan: plan.sort_key)
 
+    def _prices(self, starts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """``[N, D]`` each: what is begun with. Any device first, then partitions and ``starts``."""
+        graph, cluster = self._graph, self._cluster
+        shape = graph.num_ops, cluster.num_devices
+        placements = [
+            partition_placement(graph, cluster, by_bytes=by_bytes, devices=devices)
+            for devices in device_subsets(graph, cluster)
+            for by_bytes in (False, True)
+        ]
+        each = {place.tobytes(): place for place in (*placements, *starts)}.values()
+        wanted = (place[:, None] == np.arange(shape[1]) for place in each)
+        return [np.zeros(shape), *(prices_of(graph, cluster, here) for here in wanted)]
+
+    def _as_planned(self, plan: Plan) -> "_Recipe":
+        """With the placement of ``plan`` and its order of ops."""
+        count = self._graph.num_ops
+        events = plan.event_ids(self._graph)
+        rank = np.empty(count)
+        rank[events[events < count]] = self._longest * (1 - np.arange(count) / count)
+        wanted = plan.placement[:, None] == np.arange(self._cluster.num_devices)
+        return _Recipe(rank, prices_of(self._graph, self._cluster, wanted), _IN_ORDER)
+
+    def _recipes(self, rules: Sequence[Rule]) -> Iterator["_Recipe"]:
+        for number, price in enumerate(self._starts):
+            for rule in rules[: None if number == 0 else _START_RULES]:
+                yield _Recipe(self._rank, price, rule)
+
     def _step(self) -> None:
-        if self.evaluations < len(self._rules) or self._now is None:
-            recipe = _Recipe(self._rank, self._free, self._rules[self.evaluations])
-        else:
-            recipe = self._changed(self._now)
-        state = self._make(recipe)
-        self.evaluations += 1
-        value = self._value(np.array(state.most), max(state.clock))
-        self._judge(dataclasses.replace(recipe, value=value))
-        if self.evaluations == len(TIME_RULES) and math.isinf(self.best):
-            # Nothing fits: from now on also by a rule that looks at memory.
-            self._rules.append(dataclasses.replace(_FIT, look=self._config.look))
+        if self._begin or self._now is None:
+            self._judge(self._begin.popleft())
+            if not self._begin and math.isinf(self.best) and _FIT.goal not in {r.goal for r in self._rules}:
+                # Nothing fits: from now on also by a rule that looks at memory.
+                self._rules.append(dataclasses.replace(_FIT, look=self._config.look))
+                self._begin.extend(self._recipes(self._rules[-1:]))
+            return
+        kind, before = self._kind(), self._now.value
+        self._judge(self._changed(self._now) if kind == "numbers" else self._with_block(self._now))
+        self._paid[kind][0] += self._now.value < before
+        self._paid[kind][1] += 1
+
+    def _kind(self) -> str:
+        """Of the next change: by the share of tries that made the schedule better."""
+        if self._cluster.num_devices == 1:
+            return "numbers"
+        block, numbers = (won / tried for won, tried in self._paid.values())
+        first = self._config.block_share
+        share = first * block / (first * block + (1 - first) * numbers) if 0 < first < 1 else first
+        share = np.clip(share, min(_LEAST, first), max(1 - _LEAST, first))
+        return "block" if self._random.random() < share else "numbers"
+
+    def _with_block(self, now: "_Recipe") -> "_Recipe":
+        ops, device = self._blocks.draw(now.place, self._config.largest_block, self._random)
+        price = now.price.copy()
+        price[ops] = self._blocks.price
+        price[ops, device] = 0.0
+        return dataclasses.replace(now, price=price)
 
     def _changed(self, now: "_Recipe") -> "_Recipe":
         config, random = self._config, self._random
@@ -196,24 +272,59 @@ class ListSearch(HostSearch):
         return self._schedule(self._layout, self._state, *numbers, *recipe.rule.numbers)
 
     def _judge(self, recipe: "_Recipe") -> None:
-        if self._now is None or recipe.value <= self._now.value:
+        """Makes the schedule, and keeps it if it is no worse."""
+        state = self._make(recipe)
+        self.evaluations += 1
+        value = self._value(np.array(state.most), max(state.clock))
+        recipe = dataclasses.replace(recipe, value=value, place=np.array(state.place))
+        if self._now is None or value <= self._now.value:
             self._now = recipe
-        if self._improves(recipe.value):
+        if self._improves(value):
             self._best = recipe
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Recipe:
-    """What a schedule is made from, and its value.
+    """What a schedule is made from, and what came of it.
 
     Attributes:
       rank: ``[N]``.
       price: ``[N, D]``.
       rule: Whose turn it is.
       value: Known when the schedule is made.
+      place: ``[N]`` device of each op; likewise.
     """
 
     rank: np.ndarray
     price: np.ndarray
     rule: Rule
     value: Value = (math.inf, math.inf)
+    place: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+class _Blocks:
+    """Draws ops that stand together in an order of the graph, and a device for them.
+
+    Attributes:
+      price: Of the other devices.
+    """
+
+    def __init__(self, graph: ComputationGraph, cluster: Cluster) -> None:
+        self._orders = [dfs_order(graph), bfs_order(graph), graph.topological_order]
+        self._devices = cluster.num_devices
+        self.price = prohibitive_price(graph, cluster)
+
+    def draw(self, place: np.ndarray, largest: float, random: np.random.Generator) -> tuple[np.ndarray, int]:
+        """``(ops, device)``; lengths of all magnitudes are as likely."""
+        order = self._orders[int(random.integers(len(self._orders)))]
+        half = int(max(2.0, largest * len(order)) ** random.random()) // 2
+        middle = int(random.integers(len(order)))
+        block = order[max(0, middle - half) : middle + half + 1]
+        home = place[order[middle]]
+        if random.random() < _SAME:
+            block = block[place[block] == home]
+        around = place[order[max(0, middle - 4 * half - 2) : middle + 4 * half + 3]]
+        others = around[around != home]
+        if len(others) and random.random() < _NEAR:
+            return block, int(others[int(random.integers(len(others)))])
+        return block, int((home + random.integers(1, self._devices)) % self._devices)

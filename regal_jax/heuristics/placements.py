@@ -8,7 +8,7 @@ import pymetis
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix
 from regal_jax.graph.topology import offsets
 
-__all__ = ["partition_placement", "single_device_placement"]
+__all__ = ["device_subsets", "partition_placement", "single_device_placement"]
 
 _WEIGHT_TOTAL: Final = 2**28
 """METIS counts in 32 bits: the weights of all nodes, and of all edges, add up to about this."""
@@ -27,7 +27,12 @@ def single_device_placement(graph: ComputationGraph, cluster: Cluster) -> np.nda
 
 
 def partition_placement(
-    graph: ComputationGraph, cluster: Cluster, *, by_bytes: bool = False, seed: int = 0
+    graph: ComputationGraph,
+    cluster: Cluster,
+    *,
+    by_bytes: bool = False,
+    seed: int = 0,
+    devices: np.ndarray | None = None,
 ) -> np.ndarray:
     """``[N]``: METIS parts of equal weight with few bytes between them, one a device.
 
@@ -39,10 +44,13 @@ def partition_placement(
       cluster: The cluster.
       by_bytes: Balance the bytes that ops produce instead of their runtimes.
       seed: METIS's seed.
+      devices: ``[d]`` indices of those to make parts for; all by default. What may run on none of them goes
+        elsewhere.
     """
-    n, d = graph.num_ops, cluster.num_devices
+    devices = np.arange(cluster.num_devices) if devices is None else devices
+    n, d = graph.num_ops, len(devices)
     allowed = allowed_matrix(graph, cluster)
-    runtime = runtime_matrix(graph, cluster)
+    runtime = runtime_matrix(graph, cluster)[:, devices]
     weight = (
         np.bincount(graph.tensor_op, graph.tensor_bytes, n) + graph.temp_bytes
         if by_bytes
@@ -58,8 +66,22 @@ def partition_placement(
     else:
         part = _metis(source, target, size, weight, speed, seed)
     if np.allclose(speed, speed[0]):
-        part = _match(part, weight, allowed[leader])[part]
-    return _repair(part, source, target, size, weight, allowed[leader])[node]
+        part = _match(part, weight, allowed[leader][:, devices])[part]
+    return _repair(devices[part], source, target, size, weight, allowed[leader])[node]
+
+
+def device_subsets(graph: ComputationGraph, cluster: Cluster) -> list[np.ndarray]:
+    """2, 4, 8, ... of the devices, those that run the graph fastest, and all of them; nothing of a single one.
+
+    A plan for some of the devices is a plan for all: with its subsets, a cluster is no worse than any of them.
+    """
+    count = cluster.num_devices
+    runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf)
+    # The device that may run most ops; among those the fastest, then the one with most memory.
+    speed = np.where(np.isfinite(runtime), runtime, 0.0).sum(axis=0)
+    first = np.lexsort((-np.array(cluster.memory), speed, -np.isfinite(runtime).sum(axis=0)))
+    sizes = [2**i for i in range(1, count.bit_length()) if 2**i < count]
+    return [np.sort(first[:size]) for size in sizes] + [np.arange(count)] * (count > 1)
 
 
 def _share(runtime: np.ndarray) -> np.ndarray:

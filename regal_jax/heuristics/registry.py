@@ -1,6 +1,7 @@
 """The heuristics by the names under which the command line knows them; each makes a `Plan`."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
@@ -9,10 +10,17 @@ import numpy as np
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.heuristics.heft import graham_schedule, heft_schedule
-from regal_jax.heuristics.list_scheduling import MEMORY_RULES, QUICK_RULES, TIME_RULES, Rule, list_schedule
+from regal_jax.heuristics.list_scheduling import (
+    MEMORY_RULES,
+    QUICK_RULES,
+    TIME_RULES,
+    Rule,
+    list_schedule,
+    prices_of,
+)
 from regal_jax.heuristics.orders import bfs_order, dfs_order, given_order, lpmf_order, random_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
-from regal_jax.heuristics.placements import partition_placement, single_device_placement
+from regal_jax.heuristics.placements import device_subsets, partition_placement, single_device_placement
 from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import Objective, Plan, insert_transfers
 
@@ -37,6 +45,8 @@ _Draft = tuple[np.ndarray, np.ndarray, dict[str, Any]]
 
 _SMALL: Final = 5000
 """Up to this many ops a heuristic tries all of its variants."""
+_PARTITION_RULES: Final = 2
+"""How many rules are tried on each partition."""
 
 
 def _best(
@@ -46,19 +56,28 @@ def _best(
     objective: Objective | str,
     seed: int,
     drafts: Iterable[_Draft],
+    for_memory: Iterable[_Draft] = (),
 ) -> Plan:
-    """The best of ``drafts`` by exact replay, the first on ties."""
-    plans = (
-        Plan.from_events(
-            graph,
-            cluster,
-            placement,
-            events,
-            objective=objective,
-            provenance={"method": name, "seed": seed, **details},
-        )
-        for placement, events, details in drafts
-    )
+    """The best of ``drafts`` by exact replay, the first on ties.
+
+    Those ``for_memory`` are made where it is the objective, or where no other fits: what a limit that does
+    not bind leaves out is nothing.
+    """
+    plans: list[Plan] = []
+    for some in (drafts, for_memory):
+        if plans and Objective(objective) is Objective.MAKESPAN and any(plan.feasible for plan in plans):
+            break
+        plans += [
+            Plan.from_events(
+                graph,
+                cluster,
+                placement,
+                events,
+                objective=objective,
+                provenance={"method": name, "seed": seed, **details},
+            )
+            for placement, events, details in some
+        ]
     return min(plans, key=lambda plan: plan.sort_key)
 
 
@@ -73,18 +92,14 @@ def _with_transfers(
         yield placement, early, {"placement": where, "transfers": "early"}
 
 
-def _memory_matters(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> bool:
-    return objective is Objective.PEAK_MEMORY or bool(min(cluster.memory) < graph.tensor_bytes.sum())
-
-
-def _placements(
-    graph: ComputationGraph, cluster: Cluster, objective: Objective, seed: int
-) -> Iterable[tuple[str, np.ndarray]]:
-    """Partitions that may serve ``objective``: of equal runtime, of equal bytes, or both."""
-    if objective is Objective.MAKESPAN:
-        yield "partition", partition_placement(graph, cluster, seed=seed)
-    if cluster.num_devices > 1 and _memory_matters(graph, cluster, objective):
+def _partitions(
+    graph: ComputationGraph, cluster: Cluster, objective: Objective, seed: int, *, for_memory: bool
+) -> Iterator[tuple[str, np.ndarray]]:
+    """For memory a partition of equal bytes; else one of equal runtime, if that serves ``objective``."""
+    if for_memory and cluster.num_devices > 1:
         yield "partition by bytes", partition_placement(graph, cluster, by_bytes=True, seed=seed)
+    if not for_memory and objective is Objective.MAKESPAN:
+        yield "partition", partition_placement(graph, cluster, seed=seed)
 
 
 def single_device(
@@ -109,16 +124,27 @@ def partition_dfs(
 ) -> Plan:
     """A graph partition, one part a device, in depth-first topological order (REGAL's "GP + DFS")."""
     order = dfs_order(graph)
-    drafts = (
-        draft
-        for where, placement in _placements(graph, cluster, Objective(objective), seed)
-        for draft in _with_transfers(graph, cluster, placement, order, where)
-    )
     if cluster.num_devices == 1:
-        drafts = _with_transfers(
-            graph, cluster, single_device_placement(graph, cluster), order, "single device"
-        )
-    return _best("partition-dfs", graph, cluster, objective, seed, drafts)
+        placement = single_device_placement(graph, cluster)
+        drafts = _with_transfers(graph, cluster, placement, order, "single device")
+        return _best("partition-dfs", graph, cluster, objective, seed, drafts)
+    drafts, for_memory = (
+        _on_partitions(graph, cluster, objective, seed, order, for_memory=late) for late in (False, True)
+    )
+    return _best("partition-dfs", graph, cluster, objective, seed, drafts, for_memory)
+
+
+def _on_partitions(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    objective: Objective | str,
+    seed: int,
+    order: np.ndarray,
+    *,
+    for_memory: bool,
+) -> Iterator[_Draft]:
+    for where, placement in _partitions(graph, cluster, Objective(objective), seed, for_memory=for_memory):
+        yield from _with_transfers(graph, cluster, placement, order, where)
 
 
 def peak_balance(
@@ -130,30 +156,35 @@ def peak_balance(
 ) -> Plan:
     """An order of little memory, placed so that all devices have alike peaks in it (`PeakBalance`).
 
-    Where memory matters in the best of a few orders and in the graph's own, from a cut of the order, blocks
-    of it, a graph partition and a single device, each improved by single moves. Elsewhere LPMF's order, cut.
+    Where memory is the objective, or LPMF's order, cut, does not fit, in the best of a few orders and in the
+    graph's own, from a cut of the order, blocks of it, a graph partition and a single device, each improved
+    by single moves.
     """
-    matters = cluster.num_devices > 1 and _memory_matters(graph, cluster, Objective(objective))
 
-    def drafts() -> Iterable[_Draft]:
-        starts: dict[str, np.ndarray] = {}
-        if matters:
-            least, _ = least_peak_balance(graph, cluster, np.arange(graph.num_ops))
-            balances = {"least memory": least, "given": PeakBalance(graph, cluster, given_order(graph))}
-            starts["partition"] = partition_placement(graph, cluster, by_bytes=True, seed=seed)
-            starts["single device"] = single_device_placement(graph, cluster)
-        else:
-            balances = {"lpmf": PeakBalance(graph, cluster, lpmf_order(graph))}
-        for name, balance in balances.items():
-            placements = {"cut of the order": balance.cut(), **starts}
-            if matters:
-                placements = {where: balance.refine(start) for where, start in placements.items()}
-                placements["blocks"] = balance.blocks()
-            for where, placement in placements.items():
-                late = insert_transfers(graph, cluster, placement, balance.order)
-                yield placement, late, {"placement": where, "order": name, "transfers": "late"}
+    def draft(balance: PeakBalance, placement: np.ndarray, where: str, order: str) -> _Draft:
+        late = insert_transfers(graph, cluster, placement, balance.order)
+        return placement, late, {"placement": where, "order": order, "transfers": "late"}
 
-    return _best("peak-balance", graph, cluster, objective, seed, drafts())
+    def cut() -> Iterator[_Draft]:
+        balance = PeakBalance(graph, cluster, lpmf_order(graph))
+        yield draft(balance, balance.cut(), "cut of the order", "lpmf")
+
+    def refined() -> Iterator[_Draft]:
+        least, _ = least_peak_balance(graph, cluster, np.arange(graph.num_ops))
+        starts = {
+            "partition": partition_placement(graph, cluster, by_bytes=True, seed=seed),
+            "single device": single_device_placement(graph, cluster),
+        }
+        balances = {"least memory": least, "given": PeakBalance(graph, cluster, given_order(graph))}
+        for order, balance in balances.items():
+            for where, start in {"cut of the order": balance.cut(), **starts}.items():
+                yield draft(balance, balance.refine(start), where, order)
+            yield draft(balance, balance.blocks(), "blocks", order)
+
+    # On one device the order is all that there is.
+    first = cut() if cluster.num_devices == 1 or Objective(objective) is Objective.MAKESPAN else ()
+    second = refined() if cluster.num_devices > 1 else ()
+    return _best("peak-balance", graph, cluster, objective, seed, first, second)
 
 
 def _ordered(name: str, order_of: Callable[[ComputationGraph, int], np.ndarray]) -> Heuristic:
@@ -166,16 +197,14 @@ def _ordered(name: str, order_of: Callable[[ComputationGraph, int], np.ndarray])
         *,
         seed: int = 0,
     ) -> Plan:
-        order = order_of(graph, seed)
-        placements = [("single device", single_device_placement(graph, cluster))]
-        if cluster.num_devices > 1:
-            placements += _placements(graph, cluster, Objective(objective), seed)
-        drafts = (
-            draft
-            for where, placement in placements
-            for draft in _with_transfers(graph, cluster, placement, order, where)
+        order, single = order_of(graph, seed), single_device_placement(graph, cluster)
+        drafts = _with_transfers(graph, cluster, single, order, "single device")
+        if cluster.num_devices == 1:
+            return _best(name, graph, cluster, objective, seed, drafts)
+        more, for_memory = (
+            _on_partitions(graph, cluster, objective, seed, order, for_memory=late) for late in (False, True)
         )
-        return _best(name, graph, cluster, objective, seed, drafts)
+        return _best(name, graph, cluster, objective, seed, itertools.chain(drafts, more), for_memory)
 
     heuristic.__name__ = name.replace("-", "_")
     heuristic.__doc__ = order_of.__doc__
@@ -195,17 +224,46 @@ def critical_path(
     insertion and, where transfers are free, Graham's list scheduling. Rules that watch memory join in when
     the others do not fit, or when memory is the objective.
     """
-    name = "critical-path"
-    plans: list[Plan] = []
+    drafts = _time_drafts(graph, cluster) if Objective(objective) is Objective.MAKESPAN else ()
+    for_memory = _rule_drafts(graph, cluster, MEMORY_RULES)
+    return _best("critical-path", graph, cluster, objective, seed, drafts, for_memory)
 
-    def add(drafts: Iterable[_Draft]) -> None:
-        plans.append(_best(name, graph, cluster, objective, seed, drafts))
 
-    if Objective(objective) is Objective.MAKESPAN:
-        add(_time_drafts(graph, cluster))
-    if not plans or not plans[0].feasible:
-        add(_rule_drafts(graph, cluster, MEMORY_RULES))
-    return min(plans, key=lambda plan: plan.sort_key)
+def partition_list(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    objective: Objective | str = Objective.MAKESPAN,
+    *,
+    seed: int = 0,
+) -> Plan:
+    """List scheduling on graph partitions, for 2, 4, 8, ... and all of the devices; the best of a few rules.
+
+    Where transfers take long, what list scheduling decides op by op rarely leaves the first device, and the
+    orders of partitions that other heuristics have let devices wait for each other.
+    """
+    rules = TIME_RULES if graph.num_ops <= _SMALL else QUICK_RULES
+
+    def drafts(*, for_memory: bool) -> Iterator[_Draft]:
+        for devices in device_subsets(graph, cluster) or [np.arange(1)]:
+            here = np.zeros((graph.num_ops, cluster.num_devices), bool)
+            here[:, devices] = True
+            wanted = {"list schedule": here} if not for_memory else {}
+            for by_bytes in (False, True):
+                part = partition_placement(graph, cluster, by_bytes=by_bytes, seed=seed, devices=devices)
+                wanted["partition by bytes" if by_bytes else "partition"] = _one_hot(part, here.shape[1])
+            for where, places in wanted.items():
+                price = prices_of(graph, cluster, places)
+                for rule in (MEMORY_RULES[:1] if for_memory else rules[:_PARTITION_RULES]):
+                    placement, events = list_schedule(graph, cluster, rule, price)
+                    details = {"placement": where, "devices": len(devices), "transfers": "as scheduled"}
+                    yield placement, events, {**details, "rule": dataclasses.asdict(rule)}
+
+    first = drafts(for_memory=False)
+    return _best("partition-list", graph, cluster, objective, seed, first, drafts(for_memory=True))
+
+
+def _one_hot(placement: np.ndarray, devices: int) -> np.ndarray:
+    return placement[:, None] == np.arange(devices)
 
 
 def _rule_drafts(graph: ComputationGraph, cluster: Cluster, rules: Iterable[Rule]) -> Iterable[_Draft]:
@@ -251,6 +309,7 @@ def xla_best(
 HEURISTICS: Final[dict[str, Heuristic]] = {
     "critical-path": critical_path,
     "partition-dfs": partition_dfs,
+    "partition-list": partition_list,
     **_XLA,
     "xla-best": xla_best,
     "peak-balance": peak_balance,
