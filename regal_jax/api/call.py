@@ -9,10 +9,12 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Final
 
 import jax
+import numpy as np
 
 from regal_jax.api.batches import Batch, Share, make_batch
-from regal_jax.api.host_search import HostResult, search_on_host
-from regal_jax.api.outcome import fallback, heuristic_plan, hosted_plan, searched_plan
+from regal_jax.api.budget import WORTH_CONTRACTING, Turn, Who, next_turn
+from regal_jax.api.host_search import HostRun
+from regal_jax.api.outcome import accelerator_turn, finished_plan, heuristic_plan
 from regal_jax.api.progress import Bar
 from regal_jax.api.settings import Settings
 from regal_jax.cores import available_cores
@@ -20,7 +22,7 @@ from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import heuristic_plans
 from regal_jax.interrupts import first_interrupt_waits
-from regal_jax.plan import Contraction, Plan
+from regal_jax.plan import Contraction, Plan, contract_for
 from regal_jax.search import Status, Stopping
 from regal_jax.solve import graph_keys, solve_in_parts
 
@@ -28,6 +30,8 @@ __all__ = ["Call"]
 
 _BLINK: Final = 0.1
 """Seconds."""
+_HOST_TIME: Final = 0.5
+"""Share of a time limit that the host may use, if the accelerator may be needed, too."""
 
 
 class Call:
@@ -47,7 +51,8 @@ class Call:
         self._settings = settings
         self._on_plan = on_plan
         self._known: list[list[Plan]] = [[] for _ in pairs]
-        self._hosted: list[HostResult | None] = [None for _ in pairs]
+        self._turns: list[list[Turn]] = [[] for _ in pairs]
+        self._on_host: dict[int, HostRun] = {}
         self._best_uncontracted: list[Plan | None] = [None] * len(pairs)
         self._plans: dict[int, Plan] = {}
         self._began = began
@@ -70,7 +75,8 @@ class Call:
         with first_interrupt_waits():
             for i, pair in enumerate(self._pairs):
                 if i not in self._plans:
-                    self._done(i, fallback(*pair, settings, self._known[i], ended, self._hosted[i]))
+                    plan = finished_plan(*pair, settings, self._known[i], self._turns[i], ended)
+                    self._done(i, plan)
         return [self._plans[i] for i in range(len(self._pairs))]
 
     def _done(self, member: int, plan: Plan) -> None:
@@ -98,16 +104,51 @@ class Call:
         if self._settings.warm_start:
             bar.say("heuristics")
             self._run_heuristics()
-        if self._run_host_searches(bar):
-            return Status.INTERRUPTED
-        for share in shares:
-            batch = make_batch(share, self._pairs, self._known, self._settings.parts[0].config)
+        while True:
+            due = {i: self._due(i) for i in range(len(self._pairs)) if i not in self._plans}
+            due = {i: turn for i, turn in due.items() if turn is not None}
+            if not due:
+                return Status.BUDGET
             left = self._seconds_left()
             if left is not None and left <= 0:
                 return Status.TIME
-            if self._search(batch, left, bar):
+            if self._run_host_searches({i: n for i, (who, n) in due.items() if who is Who.HOST}, bar):
                 return Status.INTERRUPTED
-        return Status.BUDGET
+            turns = {i: n for i, (who, n) in due.items() if who is Who.ACCELERATOR}
+            for share, budget, number in self._in_calls(shares, turns):
+                batch = make_batch(share, self._pairs, self._known, self._settings.parts[0].config)
+                left = self._seconds_left()
+                if left is not None and left <= 0:
+                    return Status.TIME
+                if self._search(batch, budget, number, left, bar):
+                    return Status.INTERRUPTED
+
+    def _due(self, member: int) -> tuple[Who, int] | None:
+        """Whose turn it is, and its budget."""
+        settings, cluster = self._settings, self._pairs[member][1]
+        return next_turn(self._turns[member], settings.evaluations, settings.places(cluster.num_devices))
+
+    def _took(self, member: int, turn: Turn) -> None:
+        """Notes what a turn came to; the graph is done if no other is to come."""
+        known, turns = self._known[member], self._turns[member]
+        turns.append(turn)
+        for plan in turn.plans:
+            bisect.insort(known, plan, key=lambda plan: plan.sort_key)
+        if self._due(member) is None:
+            self._done(member, finished_plan(*self._pairs[member], self._settings, known, turns))
+
+    def _in_calls(
+        self, shares: Sequence[Share], due: dict[int, int]
+    ) -> Iterator[tuple[Share, int, int]]:
+        """Those that are ``due``, by budget and by how often they have been searched so."""
+        for share in shares:
+            groups: dict[tuple[int, int], list[int]] = {}
+            for member in share.members:
+                if member in due:
+                    times = sum(turn.who is Who.ACCELERATOR for turn in self._turns[member])
+                    groups.setdefault((due[member], times), []).append(member)
+            for (budget, times), members in groups.items():
+                yield dataclasses.replace(share, members=members), budget, times
 
     def _seconds_left(self) -> float | None:
         limit = self._settings.time_limit
@@ -134,27 +175,25 @@ class Call:
             if left is not None and left <= 0:
                 return
 
-    def _run_host_searches(self, bar: Bar) -> bool:
-        """Those that the method has, on all cores; tells whether Ctrl-C ended them."""
-        settings = self._settings
-        budgets = [settings.host_evaluations(cluster.num_devices) for _, cluster in self._pairs]
-        todo = [i for i, budget in enumerate(budgets) if budget]
-        if not todo:
+    def _run_host_searches(self, due: dict[int, int], bar: Bar) -> bool:
+        """Those of the graphs that are due, on all cores; tells whether Ctrl-C ended them."""
+        if not due:
             return False
         bar.say("searching on the host")
-        workers = min(available_cores(), len(todo))
-        # In a method that goes on afterwards, they get as much of the time as of the budget.
+        workers = min(available_cores(), len(due))
         left, seconds = self._seconds_left(), None
         if left is not None:
-            seconds = max(left, 0) * max(budgets) / settings.evaluations / math.ceil(len(todo) / workers)
+            share = _HOST_TIME if self._settings.parts else 1.0
+            seconds = max(left, 0) * share / math.ceil(len(due) / workers)
         # Compiled loops hold no lock, and each search has its own random numbers.
         with first_interrupt_waits() as interrupted, ThreadPoolExecutor(workers) as pool:
 
-            def search(i: int) -> HostResult:
-                known, pair = self._known[i], self._pairs[i]
-                return search_on_host(*pair, settings, known, seconds=seconds, interrupted=interrupted)
+            def search(i: int, evaluations: int) -> Turn:
+                if i not in self._on_host:
+                    self._on_host[i] = self._host_run(i)
+                return self._on_host[i].turn(self._known[i], evaluations, seconds=seconds, interrupted=interrupted)
 
-            running = {pool.submit(search, i): i for i in todo}
+            running = {pool.submit(search, i, evaluations): i for i, evaluations in due.items()}
             try:
                 while running and not interrupted():
                     # Not longer: only between two bytecodes does Python look for signals.
@@ -168,22 +207,24 @@ class Call:
                     self._searched_on_host(i, future.result(), bar)
         return interrupted()
 
-    def _searched_on_host(self, member: int, result: HostResult, bar: Bar) -> None:
-        self._hosted[member] = result
-        if result.plan is not None:
-            bisect.insort(self._known[member], result.plan, key=lambda plan: plan.sort_key)
-        bar.advance(result.evaluations)
-        if not self._settings.parts:
-            plan = hosted_plan(*self._pairs[member], self._settings, self._known[member], result)
-            self._done(member, plan)
+    def _host_run(self, member: int) -> HostRun:
+        settings, (graph, cluster) = self._settings, self._pairs[member]
+        contraction = None
+        if settings.contracts_on_host(cluster.num_devices):
+            made = contract_for(graph, cluster, settings.objective)
+            contraction = made if made.graph.num_ops <= WORTH_CONTRACTING * graph.num_ops else None
+        return HostRun(graph, cluster, settings, contraction)
 
-    def _search(self, batch: Batch, left: float | None, bar: Bar) -> bool:
-        """Finds the plans of one batch; tells whether Ctrl-C ended that."""
+    def _searched_on_host(self, member: int, turn: Turn, bar: Bar) -> None:
+        bar.advance(turn.evaluations)
+        self._took(member, turn)
+
+    def _search(self, batch: Batch, budget: int, number: int, left: float | None, bar: Bar) -> bool:
+        """A turn of one batch, the graphs' ``number``-th; tells whether Ctrl-C ended that."""
         settings = self._settings
-        keys = graph_keys(settings.key, batch.graphs)
+        key = jax.random.fold_in(settings.key, np.uint32(number)) if number else settings.key
+        keys = graph_keys(key, batch.graphs)
         proposal = self._proposal(batch, keys)
-        # Of every graph, whatever it did with the rest: in other company it must get the same.
-        budget = settings.evaluations - settings.host_evaluations(batch.problem.num_devices)
         target = None if settings.target is None else batch.relative(settings.target, settings.objective)
         # Search and replays together: genes that nobody has replayed yet are no plans.
         with first_interrupt_waits() as interrupted:
@@ -199,8 +240,7 @@ class Call:
                 mesh=batch.mesh,
             )
             for row, member in enumerate(batch.members):
-                hosted = self._hosted[member]
-                self._done(member, searched_plan(batch, row, result, settings, proposal, hosted))
+                self._took(member, accelerator_turn(batch, row, result, settings, budget, proposal))
         return interrupted() or Status.INTERRUPTED in result.status
 
     def _proposal(self, batch: Batch, keys: jax.Array) -> Proposal | None:

@@ -1,83 +1,174 @@
 """`ListSearch` or `PeakSearch` of one graph, under what the caller said of when to stop."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from regal_jax.api.settings import Settings
+from regal_jax.api import budget
+from regal_jax.api.budget import Turn, Who
+from regal_jax.api.settings import HOST_SEARCHES, Settings
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import HostSearch, ListSearch, ListSearchConfig, PeakSearch
-from regal_jax.plan import Plan
+from regal_jax.heuristics import HostSearch, ListSearch, ListSearchConfig, PeakSearch, run_heuristic
+from regal_jax.plan import Contraction, Plan
 from regal_jax.search import Status
 from regal_jax.solve import graph_identities
 
-__all__ = ["HostResult", "search_on_host"]
+__all__ = ["HostRun"]
 
 _STARTS: Final = 4
 """Plans of heuristics that are begun with."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class HostResult:
-    """What came of it.
-
-    Attributes:
-      plan: The best; ``None`` if there is none.
-      evaluations: That it spent.
-      history: The incumbent's objective whenever it improved, as in a plan's provenance.
-      status: Why it ended.
-      seconds: That it took.
-    """
-
-    plan: Plan | None
-    evaluations: int
-    history: dict[str, list[Any]]
-    status: Status
-    seconds: float
-
-
-def search_on_host(
-    graph: ComputationGraph,
-    cluster: Cluster,
-    settings: Settings,
-    known: Sequence[Plan],
-    *,
-    seconds: float | None,
-    interrupted: Callable[[], bool],
-) -> HostResult:
-    """Spends the budget that the method has for the host.
+class HostRun:
+    """The searches of one graph on the host: of the contracted graph, if it is given, then of the original.
 
     Args:
       graph: The graph.
       cluster: Where it is to run.
       settings: Of the call.
-      known: Plans of heuristics, best first.
-      seconds: Stop after so many.
-      interrupted: Stop as soon as this is so.
+      contraction: Of the graph, if it is worth a search; its best plan, expanded, is one to begin with.
     """
-    began = time.monotonic()
-    search = _search(graph, cluster, settings, known)
-    first = known[0].objective_value if known and known[0].feasible else math.inf
-    status = Status.BUDGET
 
-    def ends() -> bool:
-        nonlocal status
-        done = search.evaluations
-        if interrupted():
-            status = Status.INTERRUPTED
-        elif settings.target is not None and min(first, search.best) <= settings.target:
-            status = Status.TARGET
-        elif settings.stall is not None and done and done - search.history[-1][0] >= settings.stall:
-            status = Status.STALL
-        elif seconds is not None and done and time.monotonic() - began > seconds:
-            status = Status.TIME
-        return status is not Status.BUDGET
+    def __init__(
+        self,
+        graph: ComputationGraph,
+        cluster: Cluster,
+        settings: Settings,
+        contraction: Contraction | None = None,
+    ) -> None:
+        self._pair, self._settings, self._contraction = (graph, cluster), settings, contraction
+        self._search: ListSearch | PeakSearch | None = None
+        self._first = True
 
-    search.run(settings.host_evaluations(cluster.num_devices), ends)
-    history = _history(search, first)
-    return HostResult(search.plan(), search.evaluations, history, status, time.monotonic() - began)
+    def turn(
+        self,
+        known: Sequence[Plan],
+        evaluations: int,
+        *,
+        seconds: float | None,
+        interrupted: Callable[[], bool],
+    ) -> Turn:
+        """Spends the budget: the first time for as long as that pays, later all of it.
+
+        Args:
+          known: Plans of the graph, best first.
+          evaluations: The budget.
+          seconds: Stop after so many.
+          interrupted: Stop as soon as this is so.
+        """
+        watch = _Watch(self._settings, known, seconds, interrupted)
+        plans: list[Plan] = []
+        while_it_pays = self._first and self._settings.method not in HOST_SEARCHES
+        shown = {}
+        if self._first and self._contraction is not None:
+            shown["contracted"] = self._contraction.graph.num_ops
+            small, cluster = self._contraction.graph, self._pair[1]
+            # List schedules know little of memory; other plans of the contracted graph are soon found.
+            begin = [] if math.isinf(min(cluster.memory)) else [run_heuristic("peak-balance", small, cluster)]
+            search = _search(small, cluster, self._settings, begin)
+            watch.run(search, evaluations, budget.host_steps(contracted=True))
+            found = search.plan()
+            plans += [] if found is None else [self._contraction.expand(found)]
+        self._first = False
+        if watch.status is Status.BUDGET:
+            if self._search is None:
+                begin = sorted([*plans, *known], key=lambda plan: plan.sort_key)
+                self._search = _search(*self._pair, self._settings, begin)
+            watch.run(self._search, evaluations, budget.host_steps(contracted=False) if while_it_pays else None)
+        found = None if self._search is None else self._search.plan()
+        plans += [] if found is None else [found]
+        plans.sort(key=lambda plan: plan.sort_key)
+        best = known[0] if known else None
+        gained = budget.improves(best, plans[0] if plans else None)
+        return watch.turn(tuple(plans), evaluations, shown, gained=gained)
+
+
+class _Watch:
+    """What a turn is told of, and when it ends; one search after the other."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        known: Sequence[Plan],
+        seconds: float | None,
+        interrupted: Callable[[], bool],
+    ) -> None:
+        self.status = Status.BUDGET
+        self._settings, self._seconds, self._interrupted = settings, seconds, interrupted
+        self._began = time.monotonic()
+        self._steps = self._spent = self._last = 0
+        self._whole = False
+        self._least = known[0].objective_value if known and known[0].feasible else math.inf
+        self._evaluations, self._best = [0], [self._least]
+
+    def run(self, search: ListSearch | PeakSearch, evaluations: int, steps: tuple[int, int] | None) -> None:
+        """Runs it up to that many evaluations of the turn; by steps, while it pays."""
+        before, done = search.evaluations, self._steps
+
+        def ends() -> bool:
+            return self._ends(search, before)
+
+        if steps is None:
+            search.run(evaluations - self._spent, ends)
+            self._whole = True
+        else:
+            least, most = steps
+            while self._steps < most and self.status is Status.BUDGET:
+                self._steps += 1
+                last = budget.step_evaluations(evaluations, self._steps) - self._spent
+                search.run(last - (search.evaluations - before), ends)
+                if self._steps - done >= least and not budget.pays(search, evaluations):
+                    break
+        self._note(search, before)
+
+    def _ends(self, search: HostSearch, before: int) -> bool:
+        settings, done = self._settings, self._spent + search.evaluations - before
+        last = self._last
+        if search.history:
+            last = max(last, self._spent + search.history[-1][0] - before)
+        if self._interrupted():
+            self.status = Status.INTERRUPTED
+        elif settings.target is not None and min(self._least, search.best) <= settings.target:
+            self.status = Status.TARGET
+        elif settings.stall is not None and done and done - last >= settings.stall:
+            self.status = Status.STALL
+        elif self._seconds is not None and done and time.monotonic() - self._began > self._seconds:
+            self.status = Status.TIME
+        return self.status is not Status.BUDGET
+
+    def _note(self, search: HostSearch, before: int) -> None:
+        for done, value in search.history:
+            if done > before and value is not None and value < self._best[-1]:
+                self._evaluations.append(self._spent + done - before)
+                self._best.append(value)
+                self._last = self._evaluations[-1]
+        self._least = min(self._least, search.best)
+        self._spent += search.evaluations - before
+
+    def turn(
+        self, plans: tuple[Plan, ...], evaluations: int, shown: dict[str, Any], *, gained: bool
+    ) -> Turn:
+        """What came of it all."""
+        if self._evaluations[-1] < self._spent:
+            self._evaluations.append(self._spent)
+            self._best.append(self._best[-1])
+        best = [None if math.isinf(x) else x for x in self._best]
+        used = evaluations if self._whole else budget.step_evaluations(evaluations, self._steps)
+        if used - self._spent >= max(1, budget.step_evaluations(evaluations, 1)):
+            # For the last step of a search there may be too little, but not more: others can use that.
+            used = self._spent
+        return Turn(
+            who=Who.HOST,
+            budget=used,
+            evaluations=self._spent,
+            plans=plans,
+            gained=gained,
+            history={"evaluations": self._evaluations, "best": best},
+            status=self.status,
+            seconds=time.monotonic() - self._began,
+            shown=shown,
+        )
 
 
 def _search(
@@ -89,15 +180,3 @@ def _search(
     if isinstance(config, ListSearchConfig):
         return ListSearch(graph, cluster, seed, config, starts)
     return PeakSearch(graph, cluster, seed, config, [plan.placement for plan in starts])
-
-
-def _history(search: HostSearch, first: float) -> dict[str, list[Any]]:
-    evaluations, best = [0], [first]
-    for done, value in search.history:
-        if value is not None and value < best[-1]:
-            evaluations.append(done)
-            best.append(value)
-    if evaluations[-1] < search.evaluations:
-        evaluations.append(search.evaluations)
-        best.append(best[-1])
-    return {"evaluations": evaluations, "best": [None if math.isinf(x) else x for x in best]}

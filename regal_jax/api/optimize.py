@@ -27,10 +27,10 @@ def optimize(
     objective: Objective | str = Objective.MAKESPAN,
     evaluations: int = 5000,
     key: int | jax.Array = 0,
-    method: str = "brkga",
+    method: str = "auto",
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: bool = True,
-    contract: bool = False,
+    contract: bool | None = None,
     config: Config | None = None,
     target: float | None = None,
     stall: int | None = None,
@@ -40,8 +40,7 @@ def optimize(
     """Places and orders the ops of ``graph`` on ``cluster``.
 
     The plan has been replayed exactly on the host. With warm starts it is never worse than the best of
-    `regal_jax.heuristics.HEURISTICS` (of those that a ``time_limit`` leaves time for); without, it is the
-    paper's plain BRKGA. If no plan was found that fits the memory, the one with the least overflow is
+    `regal_jax.heuristics.HEURISTICS` (of those that a ``time_limit`` leaves time for). If no plan was found that fits the memory, the one with the least overflow is
     returned: see `Plan.feasible`.
 
     Ctrl-C returns the best plan so far: the first one when what is being searched has come to a halt (a
@@ -54,17 +53,20 @@ def optimize(
       objective: ``"makespan"`` (under the memory capacities, if they are finite) or ``"peak-memory"``.
       evaluations: Budget of the search: how many candidates are simulated.
       key: A seed or a typed `jax.random.key`. The same key gives the same plan on the same versions.
-      method: ``"brkga"``; ``"annealing"`` or ``"local-search"``, which walk from the best warm start;
-        ``"list-search"`` (makespan) and ``"peak-search"`` (peak memory), which search on the host, among list
-        schedules and among placements of small peaks; ``"auto"``, which divides the budget between these,
-        BRKGA, guided by a policy, and annealing of its best; or the name of a heuristic to use alone.
+      method: ``"auto"``, which begins with a search on the host, for as long as it pays, and gives what is
+        left to BRKGA, guided by a policy, and annealing of its best; ``"brkga"``, which without warm starts
+        is the paper's; ``"annealing"`` or ``"local-search"``, which walk from the best warm start;
+        ``"list-search"`` (makespan) and ``"peak-search"`` (peak memory), the searches on the host, among list
+        schedules and among placements of small peaks; or the name of a heuristic to use alone.
       policy: What guides the search by the distributions of its first population and mutants: ``"default"``
         for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform ones. With
         ``None`` ``"auto"`` takes the weights that ship, where there are any for the objective and so many
         devices, and ``"brkga"`` none.
       warm_start: Begin from the heuristics' plans, and never do worse.
-      contract: Search on the graph that `regal_jax.contract` makes of this one, and expand the plan: for
-        graphs of thousands of ops, most of them light. The heuristics run on both.
+      contract: Whether to search the graph that `regal_jax.contract` makes of this one, and expand the plan.
+        ``True``: nothing else is searched; the heuristics run on both. ``False``: it is not. ``None``:
+        ``"auto"`` searches both for the makespan, the contracted graph first, where it is a good deal smaller;
+        other methods do not.
       config: Of the BRKGA, or an `AnnealingConfig` for ``"annealing"`` and ``"local-search"``, or a
         `ListSearchConfig` for ``"list-search"``, or a `PeakSearchConfig` for ``"peak-search"``.
       target: Stop when the objective is this small.
@@ -108,10 +110,10 @@ def optimize_many(
     objective: Objective | str = Objective.MAKESPAN,
     evaluations: int = 5000,
     key: int | jax.Array = 0,
-    method: str = "brkga",
+    method: str = "auto",
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: bool = True,
-    contract: bool = False,
+    contract: bool | None = None,
     config: Config | None = None,
     target: float | None = None,
     stall: int | None = None,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from regal_jax.api.batches import Batch
-from regal_jax.api.host_search import HostResult
+from regal_jax.api.budget import Turn, Who, improves
 from regal_jax.api.settings import Settings
 from regal_jax.encoding import Proposal, genes_to_keys
 from regal_jax.graph import Cluster, ComputationGraph
@@ -18,7 +18,7 @@ from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Plan, decode_order, decode_placement
 from regal_jax.search import SearchResult, Status
 
-__all__ = ["fallback", "heuristic_plan", "hosted_plan", "searched_plan"]
+__all__ = ["accelerator_turn", "finished_plan", "heuristic_plan"]
 
 
 @functools.cache
@@ -46,85 +46,95 @@ def heuristic_plan(graph: ComputationGraph, cluster: Cluster, settings: Settings
     return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance})
 
 
-def fallback(
+def finished_plan(
     graph: ComputationGraph,
     cluster: Cluster,
     settings: Settings,
     known: Sequence[Plan],
-    ended: Status,
-    hosted: HostResult | None = None,
+    turns: Sequence[Turn],
+    ended: Status | None = None,
 ) -> Plan:
-    """What a graph gets whose search did not begin."""
-    plan = known[0] if known else HEURISTICS["single-device"](graph, cluster, settings.objective)
-    stopped = {"evaluations": hosted.evaluations if hosted else 0, "stopped": ended.name.lower()}
-    return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **stopped})
+    """The best plan that is known of a graph, and how it was found.
 
-
-def hosted_plan(
-    graph: ComputationGraph, cluster: Cluster, settings: Settings, known: Sequence[Plan], hosted: HostResult
-) -> Plan:
-    """The best known plan, where a search on the host was all that was asked for."""
+    Args:
+      graph: The graph.
+      cluster: Where it is to run.
+      settings: Of the call.
+      known: Plans of heuristics and of all turns, best first.
+      turns: Of the searches that the graph has had.
+      ended: What ended its search early; by default what ended the last turn.
+    """
     if not known:
-        return fallback(graph, cluster, settings, [], hosted.status)
+        known = [HEURISTICS["single-device"](graph, cluster, settings.objective)]
+    best, spent = known[0], sum(turn.evaluations for turn in turns)
+    found = next((turn for turn in turns if any(best is plan for plan in turn.plans)), None)
+    status = turns[-1].status if turns and ended is None else ended or Status.BUDGET
+    if not turns:
+        stopped = {"evaluations": spent, "stopped": status.name.lower()}
+        return dataclasses.replace(best, provenance={**_common(settings), **best.provenance, **stopped})
+    told = {name: value for turn in turns for name, value in turn.told.items()}
+    hosted = not settings.parts
     provenance = {
         "method": settings.method,
-        "evaluations": hosted.evaluations,
+        "evaluations": spent,
         **_common(settings),
-        "stopped": hosted.status.name.lower(),
-        "seconds": round(hosted.seconds, 3),
-        "config": dataclasses.asdict(settings.host_config),
-        "history": hosted.history,
-        "warm_start": {p.provenance["method"]: p.objective_value for p in known if p is not hosted.plan},
+        "stopped": status.name.lower(),
+        "seconds": round(sum(turn.seconds for turn in turns), 3),
+        **told,
+        "config": dataclasses.asdict(settings.host_config if hosted else settings.config),
+        **_parts(settings, turns),
+        "history": _joined([turn.history for turn in turns]),
     }
-    if known[0] is not hosted.plan:
-        provenance["best_from"] = known[0].provenance["method"]
-    return dataclasses.replace(known[0], provenance=provenance)
+    others = [plan for plan in known if plan.provenance.get("method") != settings.method]
+    if others or hosted:
+        provenance["warm_start"] = _values(others)
+    if found is None:
+        provenance["best_from"] = best.provenance["method"]
+    elif best.provenance["method"] != settings.method:
+        # By a part of the method.
+        provenance["found_by"] = best.provenance["method"]
+    return dataclasses.replace(best, provenance=provenance)
 
 
-def searched_plan(
+def accelerator_turn(
     batch: Batch,
     row: int,
     result: SearchResult,
     settings: Settings,
+    budget: int,
     proposal: Proposal | None = None,
-    hosted: HostResult | None = None,
-) -> Plan:
-    """The exactly replayed plan of one row of a batch, or a heuristic's if that is better.
+) -> Turn:
+    """What a search on the accelerator came to for one row of a batch, exactly replayed.
 
     Args:
       batch: What was searched.
       row: Of the batch.
       result: Of the search.
       settings: Of the call.
+      budget: Evaluations that each graph had.
       proposal: What the policy said of the batch, if there was one.
-      hosted: What a search on the host came to before, if there was one.
     """
     graph, cluster = batch.graphs[row], batch.clusters[row]
     n, t = graph.num_ops, graph.num_tensors
     keys = genes_to_keys(jax.tree.map(lambda leaf: np.asarray(leaf[row]), result.genes))
     placement = decode_placement(graph, cluster, keys["affinity"][:n])
     events = decode_order(graph, cluster, placement, keys["priority"][:n], keys["transfer_priority"][:t])
-    plan = Plan.from_events(graph, cluster, placement, events, objective=settings.objective)
-    provenance = {
-        "method": settings.method,
-        "evaluations": int(result.evaluations[row]) + (hosted.evaluations if hosted else 0),
-        **_common(settings),
-        **({} if proposal is None else _guidance(proposal, row, n, settings)),
-        "stopped": result.status[row].name.lower(),
-        "seconds": round(result.seconds + (hosted.seconds if hosted else 0), 3),
-        "graphs_in_call": len(batch.members),
-        "config": dataclasses.asdict(settings.config),
-        **_parts(settings, cluster),
-        "history": _history(batch, row, result, settings, hosted),
-    }
-    known = batch.known[row]
-    if known:
-        provenance["warm_start"] = {p.provenance["method"]: p.objective_value for p in known}
-        if known[0].sort_key <= plan.sort_key:
-            # Of a part of the method or of a heuristic.
-            found = "found_by" if hosted and known[0] is hosted.plan else "best_from"
-            plan, provenance[found] = known[0], known[0].provenance["method"]
-    return dataclasses.replace(plan, provenance=provenance)
+    said = {"method": settings.method}
+    plan = Plan.from_events(
+        graph, cluster, placement, events, objective=settings.objective, provenance=said
+    )
+    guidance = {} if proposal is None else _guidance(proposal, row, n, settings)
+    return Turn(
+        who=Who.ACCELERATOR,
+        budget=budget,
+        evaluations=int(result.evaluations[row]),
+        plans=(plan,),
+        gained=improves(batch.known[row][0] if batch.known[row] else None, plan),
+        history=_history(batch, row, result, settings),
+        status=result.status[row],
+        seconds=result.seconds,
+        told={**guidance, "graphs_in_call": len(batch.members)},
+    )
 
 
 def _guidance(proposal: Proposal, row: int, num_ops: int, settings: Settings) -> dict[str, Any]:
@@ -135,24 +145,35 @@ def _guidance(proposal: Proposal, row: int, num_ops: int, settings: Settings) ->
     return {"policy": settings.policy_name or "default", "action_entropy": round(placement_entropy(taken), 6)}
 
 
-def _parts(settings: Settings, cluster: Cluster) -> dict[str, Any]:
-    """Which searches shared the budget, if there were several."""
-    parts: list[tuple[float, Any]] = [(part.share, part.config) for part in settings.parts]
-    on_host = settings.host_evaluations(cluster.num_devices)
-    if on_host:
-        parts.insert(0, (on_host / settings.evaluations, settings.host_config))
-    if len(parts) == 1:
+def _values(plans: Iterable[Plan]) -> dict[str, float]:
+    """The best of each method; ``plans`` are best first."""
+    values: dict[str, float] = {}
+    for plan in plans:
+        values.setdefault(plan.provenance["method"], plan.objective_value)
+    return values
+
+
+def _parts(settings: Settings, turns: Sequence[Turn]) -> dict[str, Any]:
+    """Whose turn it was, in this order, if the method has several searches: each with its share of the budget."""
+    if len(settings.parts) < 2:
         return {}
-    return {
-        "parts": [
-            {"share": share, type(config).__name__: dataclasses.asdict(config)} for share, config in parts
-        ]
-    }
+    parts: list[dict[str, Any]] = []
+    for turn in turns:
+        share, left = turn.budget / settings.evaluations, 1.0
+        if turn.who is Who.HOST:
+            parts.append({**_part(share, settings.host_config), **turn.shown})
+            continue
+        for part in settings.parts:
+            parts.append(_part(share * left * part.share, part.config))
+            left *= 1 - part.share
+    return {"parts": parts}
 
 
-def _history(
-    batch: Batch, row: int, result: SearchResult, settings: Settings, hosted: HostResult | None
-) -> dict[str, list[Any]]:
+def _part(share: float, config: Any) -> dict[str, Any]:
+    return {"share": round(share, 6), type(config).__name__: dataclasses.asdict(config)}
+
+
+def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -> dict[str, list[Any]]:
     """The incumbent's objective whenever it improved, and at the end; ``None`` while it was infeasible."""
     fitness = np.asarray(result.history_fitness[:, row], dtype=np.float64)
     evaluations = result.history_evaluations[:, row]
@@ -160,19 +181,22 @@ def _history(
     last = int(np.argmax(evaluations == evaluations[-1]))
     moments = np.union1d(np.flatnonzero(np.diff(fitness, prepend=np.inf)), [last])
     best = fitness[moments] * batch.scale(settings.objective)[row]
-    history = {
+    return {
         "evaluations": evaluations[moments].tolist(),
         "best": [None if f > 1 else float(b) for f, b in zip(fitness[moments], best, strict=True)],
     }
-    if hosted is None:
-        return history
-    # What has begun with a schedule is no worse than it, but for the rounding of its fitness.
-    before = hosted.history["best"][-1]
-    later = [b if before is None or b is None else min(b, before) for b in history["best"]]
-    return {
-        "evaluations": [
-            *hosted.history["evaluations"],
-            *(hosted.evaluations + e for e in history["evaluations"]),
-        ],
-        "best": [*hosted.history["best"], *(before if b is None else b for b in later)],
-    }
+
+
+def _joined(histories: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:
+    """One after the other. What has begun with a plan is no worse than it, but for the rounding of fitness."""
+    evaluations: list[int] = []
+    best: list[Any] = []
+    for history in histories:
+        spent, before = (evaluations[-1], best[-1]) if evaluations else (0, None)
+        later = zip(history["evaluations"], history["best"], strict=True)
+        for number, (done, value) in enumerate(later):
+            if evaluations and number == 0 and done == 0:
+                continue
+            evaluations.append(spent + done)
+            best.append(before if value is None else value if before is None else min(value, before))
+    return {"evaluations": evaluations, "best": best}

@@ -17,7 +17,8 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, ListSearchConfig, PeakSearchConfig
 from regal_jax.plan import Objective
 from regal_jax.search import AnnealingConfig, BrkgaConfig
-from regal_jax.solve import Part, joined_parts
+from regal_jax.api.budget import Who, accelerator_parts
+from regal_jax.solve import Part
 
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
@@ -37,10 +38,6 @@ SEARCHES: Final = {
 _GUIDED: Final = ("brkga", "auto")
 HOST_SEARCHES: Final = {"list-search": Objective.MAKESPAN, "peak-search": Objective.PEAK_MEMORY}
 """The searches of the host, each for one objective."""
-_HOST_SHARE: Final = {Objective.MAKESPAN: 0.5, Objective.PEAK_MEMORY: 0.2}
-"""Of the budget of ``"auto"``. On 22 real graphs of up to 1000 ops (training and validation, 5000
-evaluations) 0, 20, 50 and 80 % made the makespan 6.2, 7.0, 7.2 and 7.3 % lower than plain BRKGA's, and the
-peak memory 4.78, 4.87, 4.82 and 4.81 %; on 20 synthetic ones 20 to 80 % the makespan 22.43 to 22.46 %."""
 
 
 def _as_key(key: Any) -> tuple[jax.Array, int | None]:
@@ -93,7 +90,7 @@ class Settings:
     policy: "Policy | None"
     policy_name: str | None
     warm_start: bool
-    contract: bool
+    contract: bool | None
     config: Config
     target: float | None
     stall: int | None
@@ -110,7 +107,7 @@ class Settings:
         method: str,
         policy: "Policy | str | os.PathLike[str] | None",
         warm_start: bool,
-        contract: bool,
+        contract: bool | None,
         config: Config | None,
         target: float | None,
         stall: int | None,
@@ -140,8 +137,8 @@ class Settings:
         for name, value in (("target", target), ("time_limit", time_limit)):
             if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
                 raise ConfigError(f"{name}: must be a number of zero or more, got {value!r}")
-        if not isinstance(contract, bool):
-            raise ConfigError(f"contract: must be True or False, got {contract!r}")
+        if contract is not None and not isinstance(contract, bool):
+            raise ConfigError(f"contract: must be True, False or None, got {contract!r}")
         typed, seed = _as_key(key)
         return cls(
             objective=Objective(objective),
@@ -172,11 +169,11 @@ class Settings:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The searches on the accelerator, which share what `host_evaluations` leaves of the budget."""
+        """The searches on the accelerator, which share what a search on the host leaves of the budget."""
         if isinstance(self.config, (ListSearchConfig, PeakSearchConfig)) or not self.searches:
             return ()
         if self.method == "auto" and isinstance(self.config, BrkgaConfig):
-            return joined_parts(self.config)
+            return accelerator_parts(self.config)
         return (Part(1.0, self.config),)
 
     @property
@@ -186,18 +183,22 @@ class Settings:
             return self.config
         return ListSearchConfig() if self.objective is Objective.MAKESPAN else PeakSearchConfig()
 
-    def host_evaluations(self, num_devices: int) -> int:
-        """How much of the budget is spent on the host; nothing where there is no device to choose.
+    def on_host(self, num_devices: int) -> bool:
+        """Does a search on the host come first? Not where there is no device to choose.
 
         Without compiled loops ``"auto"`` does without, too: they take twenty times as long.
         """
-        if num_devices == 1:
-            return 0
-        if self.method in HOST_SEARCHES:
-            return self.evaluations
-        if self.method == "auto" and usable():
-            return int(self.evaluations * _HOST_SHARE[self.objective])
-        return 0
+        return num_devices > 1 and (self.method in HOST_SEARCHES or (self.method == "auto" and usable()))
+
+    def places(self, num_devices: int) -> tuple[Who, ...]:
+        """Where the method searches; nowhere, if it is a search among devices and there is one."""
+        host = (Who.HOST,) if self.on_host(num_devices) else ()
+        return (*host, Who.ACCELERATOR) if self.parts else host
+
+    def contracts_on_host(self, num_devices: int) -> bool:
+        """Is it for this call to decide whether the contracted graph is searched as well?"""
+        makespan = self.objective is Objective.MAKESPAN
+        return self.contract is None and self.method == "auto" and makespan and self.on_host(num_devices)
 
     def guide(self, num_devices: int) -> "Policy | None":
         """The policy for a cluster of so many devices, if one was asked for, or is part of the method.

@@ -121,11 +121,10 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=_seed, default=0, help="(default 0)")
     parser.add_argument(
         "--method",
-        default="brkga",
+        default="auto",
         metavar="NAME",
-        help="brkga, annealing, local-search, list-search, peak-search, auto (joins them), or a "
-        "heuristic: critical-path, ...; "
-        "an unknown one lists them",
+        help="auto (default; joins the others), brkga, annealing, local-search, list-search, peak-search, or "
+        "a heuristic: critical-path, ...; an unknown one lists them",
     )
     parser.add_argument(
         "--policy",
@@ -138,8 +137,9 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--contract",
-        action="store_true",
-        help="search on a graph with fewer ops, light ones merged; the plan is of the original",
+        action=argparse.BooleanOptionalAction,
+        help="search only the graph with light ops merged, or only the original; the plan is of the original "
+        "(default: auto searches both, other methods the original)",
     )
     parser.add_argument("--out", metavar="FILE", help="save the plan as JSON")
     parser.add_argument(

@@ -15,7 +15,8 @@ from regal_jax.evaluation.compare import Comparison, Row, compare
 from regal_jax.evaluation.records import Records, read_evaluation
 from regal_jax.evaluation.rounds import validation_over_rounds
 from regal_jax.evaluation.statistics import bootstrap
-from regal_jax.evaluation.tables import graphs_csv, row_fields, table_csv, table_markdown
+from regal_jax.evaluation.realistic_table import groups_fields, realistic_markdown
+from regal_jax.evaluation.tables import as_csv, graphs_csv, row_fields, table_csv, table_markdown
 from regal_jax.plan.files import write_atomically
 from regal_jax.viz import plot_entropies, plot_improvements, plot_limits, plot_rounds, plot_seconds
 
@@ -67,10 +68,15 @@ def report(out: str | os.PathLike[str]) -> Report:
     if not comparison.rows:
         raise FormatError(f"{folder}: no result in it yet; run 'regal-jax evaluate' first")
     validation, problems = _validation(rounds)
+    realistic = settings["suite"] == "realistic"
     figures = _draw(folder, comparison, validation)
-    table = table_markdown(comparison, settings, figures)
+    table = (
+        realistic_markdown(comparison, settings)
+        if realistic
+        else table_markdown(comparison, settings, figures)
+    )
     texts = {
-        "table.csv": table_csv(comparison),
+        "table.csv": as_csv(groups_fields(comparison)) if realistic else table_csv(comparison),
         "table.md": table,
         "graphs.csv": graphs_csv(comparison),
         "summary.json": _summary(comparison, settings, validation),

@@ -13,7 +13,7 @@ from regal_jax.evaluation.paper import DATASETS, reported
 from regal_jax.evaluation.statistics import Interval, geometric_gap
 from regal_jax.plan import Objective
 
-__all__ = ["graphs_csv", "row_fields", "table_csv", "table_markdown"]
+__all__ = ["as_csv", "graphs_csv", "row_fields", "table_csv", "table_markdown"]
 
 
 def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
@@ -63,24 +63,25 @@ def _number(value: float | None) -> float | None:
 
 def table_csv(comparison: Comparison) -> str:
     """A line a method; shares are shares, not percent."""
-    return _csv([row_fields(comparison, row) for row in comparison.rows])
+    return as_csv([row_fields(comparison, row) for row in comparison.rows])
 
 
 def graphs_csv(comparison: Comparison) -> str:
     """A line a graph: its reference, the best known value, and each method's value and improvement."""
     lines = []
     for i, graph in enumerate(comparison.graphs):
-        line = {name: graph[name] for name in ("hash", "name", "ops")}
+        line = dict(graph)
         line |= {"reference": _number(comparison.reference[i]), "best_known": _number(comparison.best[i])}
         line["best_by"] = comparison.best_by[i]
         for row in comparison.rows:
             line[f"{row.title}: value"] = _number(row.values[i])
             line[f"{row.title}: improvement"] = _number(row.saved[i])
         lines.append(line)
-    return _csv(lines)
+    return as_csv(lines)
 
 
-def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
+def as_csv(lines: Sequence[Mapping[str, Any]]) -> str:
+    """A line each, under the names of the first."""
     text = io.StringIO()
     if lines:
         writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")

@@ -132,7 +132,7 @@ def tune(
         name = json.dumps(dataclasses.asdict(config), sort_keys=True)
         if name not in known:
             plans = optimize_many(
-                graphs, clusters, config=config, warm_start=False, progress=False, **options
+                graphs, clusters, method="brkga", config=config, warm_start=False, progress=False, **options
             )
             known[name] = [
                 float(np.log(max(_fitness(plan, graph), 1e-12)))

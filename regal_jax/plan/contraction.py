@@ -180,6 +180,25 @@ def contract(
 def contract_for(
     graph: ComputationGraph, cluster: Cluster, objective: Objective | str, *, max_share: float = MAX_SHARE
 ) -> Contraction:
-    """`contract` for a search of plans on ``cluster``: memory is spared where plans are judged by it."""
-    counts = objective == Objective.PEAK_MEMORY or not np.isinf(cluster.memory).all()
+    """`contract` for a search of plans on ``cluster``: memory is spared where plans are judged by it.
+
+    That is where it is the objective, or where no device could hold the graph alone, one op after another: a
+    limit beyond does not bind, and changes nothing.
+    """
+    counts = objective == Objective.PEAK_MEMORY or min(cluster.memory) < _alone(graph)
     return contract(graph, devices=cluster.num_devices, spare_memory=counts, max_share=max_share)
+
+
+def _alone(graph: ComputationGraph) -> int:
+    """Bytes that a device holds at most if it runs everything, in topological order."""
+    n = graph.num_ops
+    position = np.empty(n, dtype=np.int64)
+    position[graph.topological_order] = np.arange(n)
+    begin = position[graph.tensor_op]
+    end = begin.copy()
+    np.maximum.at(end, graph.edge_tensor, position[graph.edge_op])
+    end[graph.tensor_keep] = n - 1
+    change = np.zeros(n + 1, dtype=np.int64)
+    np.add.at(change, begin, graph.tensor_bytes)
+    np.subtract.at(change, end + 1, graph.tensor_bytes)
+    return int((np.cumsum(change)[:n] + graph.temp_bytes[graph.topological_order]).max())

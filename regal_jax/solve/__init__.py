@@ -4,14 +4,13 @@
 """
 
 from regal_jax.solve.keys import graph_identities, graph_keys, keys_of
-from regal_jax.solve.parts import Part, joined_parts, solve_in_parts
+from regal_jax.solve.parts import Part, solve_in_parts
 from regal_jax.solve.solve import sampler, solve, solve_traced
 
 __all__ = [
     "Part",
     "graph_identities",
     "graph_keys",
-    "joined_parts",
     "keys_of",
     "sampler",
     "solve",

@@ -13,9 +13,8 @@ from regal_jax.problem import Problem
 from regal_jax.search import AnnealingConfig, BrkgaConfig, Progress, SearchResult, Status, Stopping, WarmStart
 from regal_jax.solve.solve import solve
 
-__all__ = ["Part", "joined_parts", "solve_in_parts"]
+__all__ = ["Part", "solve_in_parts"]
 
-_BRKGA_SHARE: Final = 0.8
 _FINISHED = (Status.TARGET, Status.STALL)
 
 
@@ -37,23 +36,6 @@ class Part:
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ConfigError(f"Part: share is {self.share!r}; give a number above 0 and at most 1")
-
-
-def joined_parts(config: BrkgaConfig | None = None) -> tuple[Part, ...]:
-    """What ``method="auto"`` runs: BRKGA, then annealing of the best.
-
-    BRKGA gets most of it, since it is what a policy guides. On 24 real graphs of the training and validation
-    splits, of up to 1500 ops, at 5000 evaluations, with warm starts and the policy that ships (makespan, two
-    devices, free blocking transfers), 10, 50, 80 and 95 % for BRKGA made the makespan 8.0, 8.5, 8.6 and 8.7 %
-    lower than plain BRKGA's, and 83, 96, 96 and 100 % of the graphs no worse. Without a policy little depends
-    on it: on 13 real graphs of up to 260 ops (transfers of 5 us and 300 GB/s) BRKGA alone had 0.888 of plain
-    BRKGA's makespan, with 10 % 0.883 to 0.884, with 50 % 0.884 to 0.886; of the peak memory 1.013, with 10 %
-    1.015 to 1.033, 50 % 0.999 to 1.003, 80 % 0.996 to 0.999.
-
-    Args:
-      config: Of the BRKGA.
-    """
-    return Part(_BRKGA_SHARE, config or BrkgaConfig()), Part(1.0, AnnealingConfig())
 
 
 def solve_in_parts(

@@ -1,0 +1,171 @@
+"""What the default does on links that take time: it contracts by itself, follows what pays, and loses nothing to
+more devices or to limits that do not bind."""
+
+import numpy as np
+import pytest
+
+from regal_jax import Cluster, GraphBuilder, load_example, optimize, optimize_many
+from regal_jax.api import budget
+from regal_jax.api.budget import Turn, Who, next_turn
+from regal_jax.datasets import generate, load_sample
+from regal_jax.heuristics import HEURISTICS, ListSearch, heuristic_plans, run_heuristic
+from regal_jax.plan import Objective, contract_for
+from regal_jax.search import Status
+
+LINK = "blocking:latency=10us,bandwidth=25GB/s"
+FAST = "blocking:latency=5us,bandwidth=300GB/s"
+
+
+@pytest.fixture(scope="module")
+def step():
+    """A training step of some 200 ops."""
+    return load_example("mlp")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return next(graph for record, graph in load_sample("train") if "crossvit" in record["path"])
+
+
+def same(a, b):
+    np.testing.assert_array_equal(a.placement, b.placement)
+    np.testing.assert_array_equal(a.timeline.op, b.timeline.op)
+    np.testing.assert_array_equal(a.timeline.start, b.timeline.start)
+
+
+class TestLimitsThatDoNotBind:
+    @pytest.mark.parametrize("name", sorted(HEURISTICS))
+    def test_no_heuristic_notices(self, step, name):
+        free = run_heuristic(name, step, Cluster.uniform(4, transfer=FAST))
+        # More than a device ever holds, and less than all tensors together.
+        wide = max(1.01 * float(free.peak_memory.max()), 0.5 * float(step.tensor_bytes.sum()))
+        same(free, run_heuristic(name, step, Cluster.uniform(4, wide, FAST)))
+
+    @pytest.mark.parametrize("method", ["auto", "brkga"])
+    def test_the_plan_is_the_same(self, model, method):
+        options = {"evaluations": 300, "key": 1, "method": method}
+        free = optimize(model, Cluster.uniform(4, transfer=FAST), **options)
+        wide = float(model.tensor_bytes.sum()) * 0.9
+        assert wide > free.peak_memory.max()
+        same(free, optimize(model, Cluster.uniform(4, wide, FAST), **options))
+
+    def test_the_contracted_graph_is_the_same(self, step):
+        free = contract_for(step, Cluster.uniform(2), Objective.MAKESPAN)
+        wide = float(step.tensor_bytes.sum()) * 0.99
+        alone = run_heuristic("given", step, Cluster.uniform(1)).peak_memory.max()
+        assert wide > alone
+        assert contract_for(step, Cluster.uniform(2, wide), Objective.MAKESPAN).graph.num_ops == free.graph.num_ops
+        tight = contract_for(step, Cluster.uniform(2, 0.5 * float(alone)), Objective.MAKESPAN)
+        assert tight.graph.num_ops > free.graph.num_ops
+
+
+class TestMoreDevices:
+    @pytest.mark.parametrize("transfer", [LINK, FAST])
+    def test_heuristics_know_the_plans_for_fewer(self, step, transfer):
+        best = [
+            min(heuristic_plans(step, Cluster.uniform(d, transfer=transfer)), key=lambda p: p.sort_key).makespan
+            for d in (1, 2, 4, 8)
+        ]
+        assert best == sorted(best, reverse=True)
+
+    def test_the_default_is_no_worse(self, step):
+        made = [optimize(step, Cluster.uniform(d, transfer=FAST), evaluations=1500).makespan for d in (2, 4, 8)]
+        assert made[1] <= made[0] * 1.02
+        assert made[2] <= made[1] * 1.02
+
+    def test_the_fastest_of_unequal_ones(self):
+        graph = generate("layered", 40, 3)
+        slow = graph.runtime[:, None] * np.array([9.0, 1.0, 9.0, 1.0])
+        both = [graph.runtime[:, None] * np.ones(2), slow]
+        plans = [
+            run_heuristic("partition-list", dataclass_replace(graph, runtime=runtime), cluster)
+            for runtime, cluster in zip(both, (Cluster.uniform(2), Cluster.uniform(4)), strict=True)
+        ]
+        assert plans[1].makespan <= plans[0].makespan
+
+
+def dataclass_replace(graph, **changes):
+    import dataclasses
+
+    return dataclasses.replace(graph, **changes)
+
+
+class TestContraction:
+    def test_it_is_decided_for_each_graph(self, step):
+        cluster = Cluster.uniform(4, transfer=FAST)
+        both = optimize(step, cluster, evaluations=1500)
+        both.verify(step)
+        told = [part["contracted"] for part in both.provenance["parts"] if "contracted" in part]
+        assert told == [contract_for(step, cluster, Objective.MAKESPAN).graph.num_ops]
+        # Where it changes little it is not searched, and other methods do as they are told.
+        for graph, options in ((generate("erdos-renyi", 40, 0), {}), (step, {"contract": False})):
+            plan = optimize(graph, cluster, evaluations=100, **options)
+            assert not any("contracted" in part for part in plan.provenance["parts"])
+        assert "contraction" not in optimize(step, cluster, method="brkga", evaluations=100).provenance
+
+    def test_it_pays(self, step):
+        cluster = Cluster.uniform(4, transfer=LINK)
+        cluster = Cluster.uniform(4, 0.6 * float(run_heuristic("given", step, cluster).peak_memory.max()), LINK)
+        both, original = (
+            [optimize(step, cluster, evaluations=2000, key=key, contract=how) for key in range(3)]
+            for how in (None, False)
+        )
+        assert np.mean([p.makespan for p in both]) <= 1.01 * np.mean([p.makespan for p in original])
+
+
+def turn(who, spent, *, gained=False, status=Status.BUDGET):
+    return Turn(who, spent, spent, (), gained, {"evaluations": [], "best": []}, status, 0.0)
+
+
+class TestTheBudget:
+    HOST, ACC = Who.HOST, Who.ACCELERATOR
+
+    def test_what_pays_has_the_rest(self):
+        both = (self.HOST, self.ACC)
+        assert next_turn([], 1000, both) == (self.HOST, 1000)
+        assert next_turn([], 1000, (self.ACC,)) == (self.ACC, 1000)
+        assert next_turn([turn(self.HOST, 1000)], 1000, both) is None
+        host = turn(self.HOST, 400)
+        assert next_turn([host], 1000, both) == (self.ACC, 100)
+        assert next_turn([host, turn(self.ACC, 100, gained=True)], 1000, both) == (self.ACC, 500)
+        assert next_turn([host, turn(self.ACC, 100)], 1000, both) == (self.HOST, 500)
+        assert next_turn([host, turn(self.ACC, 100), turn(self.HOST, 500)], 1000, both) is None
+        for status in (Status.TARGET, Status.TIME, Status.INTERRUPTED):
+            assert next_turn([turn(self.HOST, 400, status=status)], 1000, both) is None
+        # What cannot begin with so little leaves all to the other.
+        assert next_turn([turn(self.HOST, 0)], 7, both) == (self.ACC, 7)
+
+    def test_a_search_that_stalls_gives_its_rest_away(self, model):
+        # One device is best: the first schedule that says so is never improved.
+        cluster = Cluster.uniform(2, transfer="blocking:latency=1s,bandwidth=1GB/s")
+        plan = optimize(model, cluster, evaluations=1000)
+        shares = [(next(n for n in p if n.endswith("Config")), p["share"]) for p in plan.provenance["parts"]]
+        assert shares[0] == ("ListSearchConfig", pytest.approx(budget.step_evaluations(1000, 3) / 1000))
+        assert [name for name, _ in shares][1:3] == ["BrkgaConfig", "AnnealingConfig"]
+        assert sum(share for _, share in shares) == pytest.approx(1, abs=1e-3)
+
+    def test_company_changes_no_decision(self, step, model):
+        graphs = [step, model, generate("layered", 30, 0)]
+        cluster = Cluster.uniform(2, transfer=FAST)
+        options = {"evaluations": 400, "key": 3}
+        for graph, plan in zip(graphs, optimize_many(graphs, cluster, progress=False, **options), strict=True):
+            alone = optimize(graph, cluster, **options)
+            same(alone, plan)
+            assert alone.provenance["parts"] == plan.provenance["parts"]
+
+
+def test_list_search_moves_what_belongs_together():
+    """Two chains that meet once: where transfers take long only whole chains are worth a move."""
+    builder = GraphBuilder("chains")
+    for chain in "ab":
+        for i in range(12):
+            inputs = [f"{chain}{i - 1}:0"] if i else []
+            builder.add_op(f"{chain}{i}", runtime=1.0, inputs=inputs, outputs=[1000])
+    builder.add_op("join", runtime=1.0, inputs=["a11:0", "b11:0"])
+    graph = builder.build()
+    cluster = Cluster.uniform(2, transfer="blocking:latency=5,bandwidth=1e9")
+    search = ListSearch(graph, cluster, 0)
+    # Without the partitions that it begins with.
+    search._begin = type(search._begin)(list(search._begin)[:6])
+    search.run(400)
+    assert search.best == pytest.approx(12 + 5 + 1, rel=1e-5)
