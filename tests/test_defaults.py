@@ -1,6 +1,8 @@
 """What the default does on links that take time: it contracts by itself, follows what pays, and loses nothing to
 more devices or to limits that do not bind."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -54,7 +56,10 @@ class TestLimitsThatDoNotBind:
         wide = float(step.tensor_bytes.sum()) * 0.99
         alone = run_heuristic("given", step, Cluster.uniform(1)).peak_memory.max()
         assert wide > alone
-        assert contract_for(step, Cluster.uniform(2, wide), Objective.MAKESPAN).graph.num_ops == free.graph.num_ops
+        assert (
+            contract_for(step, Cluster.uniform(2, wide), Objective.MAKESPAN).graph.num_ops
+            == free.graph.num_ops
+        )
         tight = contract_for(step, Cluster.uniform(2, 0.5 * float(alone)), Objective.MAKESPAN)
         assert tight.graph.num_ops > free.graph.num_ops
 
@@ -63,13 +68,17 @@ class TestMoreDevices:
     @pytest.mark.parametrize("transfer", [LINK, FAST])
     def test_heuristics_know_the_plans_for_fewer(self, step, transfer):
         best = [
-            min(heuristic_plans(step, Cluster.uniform(d, transfer=transfer)), key=lambda p: p.sort_key).makespan
+            min(
+                heuristic_plans(step, Cluster.uniform(d, transfer=transfer)), key=lambda p: p.sort_key
+            ).makespan
             for d in (1, 2, 4, 8)
         ]
         assert best == sorted(best, reverse=True)
 
     def test_the_default_is_no_worse(self, step):
-        made = [optimize(step, Cluster.uniform(d, transfer=FAST), evaluations=1500).makespan for d in (2, 4, 8)]
+        made = [
+            optimize(step, Cluster.uniform(d, transfer=FAST), evaluations=1500).makespan for d in (2, 4, 8)
+        ]
         assert made[1] <= made[0] * 1.02
         assert made[2] <= made[1] * 1.02
 
@@ -78,16 +87,10 @@ class TestMoreDevices:
         slow = graph.runtime[:, None] * np.array([9.0, 1.0, 9.0, 1.0])
         both = [graph.runtime[:, None] * np.ones(2), slow]
         plans = [
-            run_heuristic("partition-list", dataclass_replace(graph, runtime=runtime), cluster)
+            run_heuristic("partition-list", dataclasses.replace(graph, runtime=runtime), cluster)
             for runtime, cluster in zip(both, (Cluster.uniform(2), Cluster.uniform(4)), strict=True)
         ]
         assert plans[1].makespan <= plans[0].makespan
-
-
-def dataclass_replace(graph, **changes):
-    import dataclasses
-
-    return dataclasses.replace(graph, **changes)
 
 
 class TestContraction:
@@ -103,14 +106,12 @@ class TestContraction:
             assert not any("contracted" in part for part in plan.provenance["parts"])
         assert "contraction" not in optimize(step, cluster, method="brkga", evaluations=100).provenance
 
-    def test_it_pays(self, step):
-        cluster = Cluster.uniform(4, transfer=LINK)
-        cluster = Cluster.uniform(4, 0.6 * float(run_heuristic("given", step, cluster).peak_memory.max()), LINK)
+    def test_it_pays(self):
+        graph, cluster = load_example("moe-small"), Cluster.uniform(2, transfer=LINK)
         both, original = (
-            [optimize(step, cluster, evaluations=2000, key=key, contract=how) for key in range(3)]
-            for how in (None, False)
+            optimize(graph, cluster, evaluations=600, contract=how, warm_start=False) for how in (None, False)
         )
-        assert np.mean([p.makespan for p in both]) <= 1.01 * np.mean([p.makespan for p in original])
+        assert both.makespan < 0.95 * original.makespan
 
 
 def turn(who, spent, *, gained=False, status=Status.BUDGET):
@@ -140,7 +141,7 @@ class TestTheBudget:
         cluster = Cluster.uniform(2, transfer="blocking:latency=1s,bandwidth=1GB/s")
         plan = optimize(model, cluster, evaluations=1000)
         shares = [(next(n for n in p if n.endswith("Config")), p["share"]) for p in plan.provenance["parts"]]
-        assert shares[0] == ("ListSearchConfig", pytest.approx(budget.step_evaluations(1000, 3) / 1000))
+        assert shares[0] == ("ListSearchConfig", pytest.approx(budget.step_evaluations(1000, 4) / 1000))
         assert [name for name, _ in shares][1:3] == ["BrkgaConfig", "AnnealingConfig"]
         assert sum(share for _, share in shares) == pytest.approx(1, abs=1e-3)
 
@@ -148,7 +149,9 @@ class TestTheBudget:
         graphs = [step, model, generate("layered", 30, 0)]
         cluster = Cluster.uniform(2, transfer=FAST)
         options = {"evaluations": 400, "key": 3}
-        for graph, plan in zip(graphs, optimize_many(graphs, cluster, progress=False, **options), strict=True):
+        for graph, plan in zip(
+            graphs, optimize_many(graphs, cluster, progress=False, **options), strict=True
+        ):
             alone = optimize(graph, cluster, **options)
             same(alone, plan)
             assert alone.provenance["parts"] == plan.provenance["parts"]

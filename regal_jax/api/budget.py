@@ -15,8 +15,8 @@ __all__ = [
     "Turn",
     "Who",
     "accelerator_parts",
-    "host_steps",
     "improves",
+    "most_steps",
     "next_turn",
     "pays",
     "step_evaluations",
@@ -24,8 +24,6 @@ __all__ = [
 
 _STEPS: Final = 10
 """Decisions are made after every tenth of the budget, so that few graphs have different budgets left."""
-_LEAST: Final = 3
-"""Steps that a search on the host has in any case."""
 _MOST_CONTRACTED: Final = 5
 """Steps that a search of the contracted graph has at most: the original has its turn, too."""
 _WINDOW: Final = 3
@@ -97,7 +95,11 @@ def next_turn(turns: Sequence[Turn], evaluations: int, who: Sequence[Who]) -> tu
         return Who.ACCELERATOR, left
     if last.who is Who.HOST:
         # A second turn of the host ends with the budget, or where the caller wants it to end.
-        return None if len(turns) > 1 else (Who.ACCELERATOR, min(left, step_evaluations(evaluations, _PROBE) or left))
+        return (
+            None
+            if len(turns) > 1
+            else (Who.ACCELERATOR, min(left, step_evaluations(evaluations, _PROBE) or left))
+        )
     if last.status is Status.STALL or len(turns) > 2:
         return None
     if last.gained:
@@ -120,9 +122,9 @@ def step_evaluations(evaluations: int, step: int) -> int:
     return evaluations * step // _STEPS
 
 
-def host_steps(*, contracted: bool) -> tuple[int, int]:
-    """The least and the most steps of the search on the host, of the contracted graph or of the original."""
-    return _LEAST, _MOST_CONTRACTED if contracted else _STEPS
+def most_steps(*, contracted: bool) -> int:
+    """Of the search on the host, of the contracted graph or then of the original."""
+    return _MOST_CONTRACTED if contracted else _STEPS
 
 
 def pays(search: HostSearch, evaluations: int) -> bool:

@@ -137,9 +137,7 @@ class Call:
         if self._due(member) is None:
             self._done(member, finished_plan(*self._pairs[member], self._settings, known, turns))
 
-    def _in_calls(
-        self, shares: Sequence[Share], due: dict[int, int]
-    ) -> Iterator[tuple[Share, int, int]]:
+    def _in_calls(self, shares: Sequence[Share], due: dict[int, int]) -> Iterator[tuple[Share, int, int]]:
         """Those that are ``due``, by budget and by how often they have been searched so."""
         for share in shares:
             groups: dict[tuple[int, int], list[int]] = {}
@@ -191,7 +189,9 @@ class Call:
             def search(i: int, evaluations: int) -> Turn:
                 if i not in self._on_host:
                     self._on_host[i] = self._host_run(i)
-                return self._on_host[i].turn(self._known[i], evaluations, seconds=seconds, interrupted=interrupted)
+                return self._on_host[i].turn(
+                    self._known[i], evaluations, seconds=seconds, interrupted=interrupted
+                )
 
             running = {pool.submit(search, i, evaluations): i for i, evaluations in due.items()}
             try:

@@ -67,7 +67,7 @@ class HostRun:
             # List schedules know little of memory; other plans of the contracted graph are soon found.
             begin = [] if math.isinf(min(cluster.memory)) else [run_heuristic("peak-balance", small, cluster)]
             search = _search(small, cluster, self._settings, begin)
-            watch.run(search, evaluations, budget.host_steps(contracted=True))
+            watch.run(search, evaluations, budget.most_steps(contracted=True))
             found = search.plan()
             plans += [] if found is None else [self._contraction.expand(found)]
         self._first = False
@@ -75,7 +75,9 @@ class HostRun:
             if self._search is None:
                 begin = sorted([*plans, *known], key=lambda plan: plan.sort_key)
                 self._search = _search(*self._pair, self._settings, begin)
-            watch.run(self._search, evaluations, budget.host_steps(contracted=False) if while_it_pays else None)
+            watch.run(
+                self._search, evaluations, budget.most_steps(contracted=False) if while_it_pays else None
+            )
         found = None if self._search is None else self._search.plan()
         plans += [] if found is None else [found]
         plans.sort(key=lambda plan: plan.sort_key)
@@ -102,9 +104,9 @@ class _Watch:
         self._least = known[0].objective_value if known and known[0].feasible else math.inf
         self._evaluations, self._best = [0], [self._least]
 
-    def run(self, search: ListSearch | PeakSearch, evaluations: int, steps: tuple[int, int] | None) -> None:
-        """Runs it up to that many evaluations of the turn; by steps, while it pays."""
-        before, done = search.evaluations, self._steps
+    def run(self, search: ListSearch | PeakSearch, evaluations: int, steps: int | None) -> None:
+        """Runs it up to that many evaluations of the turn, or steps of it, while it pays."""
+        before = search.evaluations
 
         def ends() -> bool:
             return self._ends(search, before)
@@ -113,12 +115,11 @@ class _Watch:
             search.run(evaluations - self._spent, ends)
             self._whole = True
         else:
-            least, most = steps
-            while self._steps < most and self.status is Status.BUDGET:
+            while self._steps < steps and self.status is Status.BUDGET:
                 self._steps += 1
                 last = budget.step_evaluations(evaluations, self._steps) - self._spent
                 search.run(last - (search.evaluations - before), ends)
-                if self._steps - done >= least and not budget.pays(search, evaluations):
+                if not budget.pays(search, evaluations):
                     break
         self._note(search, before)
 
@@ -146,9 +147,7 @@ class _Watch:
         self._least = min(self._least, search.best)
         self._spent += search.evaluations - before
 
-    def turn(
-        self, plans: tuple[Plan, ...], evaluations: int, shown: dict[str, Any], *, gained: bool
-    ) -> Turn:
+    def turn(self, plans: tuple[Plan, ...], evaluations: int, shown: dict[str, Any], *, gained: bool) -> Turn:
         """What came of it all."""
         if self._evaluations[-1] < self._spent:
             self._evaluations.append(self._spent)

@@ -120,9 +120,7 @@ def accelerator_turn(
     placement = decode_placement(graph, cluster, keys["affinity"][:n])
     events = decode_order(graph, cluster, placement, keys["priority"][:n], keys["transfer_priority"][:t])
     said = {"method": settings.method}
-    plan = Plan.from_events(
-        graph, cluster, placement, events, objective=settings.objective, provenance=said
-    )
+    plan = Plan.from_events(graph, cluster, placement, events, objective=settings.objective, provenance=said)
     guidance = {} if proposal is None else _guidance(proposal, row, n, settings)
     return Turn(
         who=Who.ACCELERATOR,

@@ -24,6 +24,7 @@ from regal_jax.heuristics.list_scheduling import (
 from regal_jax.heuristics.orders import bfs_order, dfs_order
 from regal_jax.heuristics.placements import device_subsets, partition_placement
 from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.heuristics.schedule_peaks import SchedulePeaks
 from regal_jax.plan import Objective, Plan, insert_transfers
 
 __all__ = ["ListSearch", "ListSearchConfig"]
@@ -111,8 +112,7 @@ class ListSearch(HostSearch):
     that does not.
 
     Begins with every rule under the graph's own ranks, and with a few of them on partitions of the graph for
-    2, 4, 8, ... and all devices and on the placements that it is given. What is told of times is exact, of
-    memory never too little; `plan` has been replayed.
+    2, 4, 8, ... and all devices and on the placements that it is given. What is told of times and memory is exact.
 
     A schedule that was made is one evaluation.
 
@@ -151,6 +151,8 @@ class ListSearch(HostSearch):
         self._layout, self._state = map(for_loops, kernel_arguments(graph, cluster))
         self._rank = upward_rank(graph, cluster)
         self._longest = float(self._rank.max())
+        self._peaks = SchedulePeaks(graph, cluster)
+        self._limited = bool(np.isfinite(self._memory).any())
         self._starts = self._prices([plan.placement for plan in starts])
         self._begin = collections.deque([*self._recipes(self._rules), *map(self._as_planned, starts)])
         self._blocks = _Blocks(graph, cluster)
@@ -275,7 +277,10 @@ class ListSearch(HostSearch):
         """Makes the schedule, and keeps it if it is no worse."""
         state = self._make(recipe)
         self.evaluations += 1
-        value = self._value(np.array(state.most), max(state.clock))
+        value = 0.0, float(max(state.clock))
+        if self._limited and (self._now is None or value <= self._now.value):
+            # The loops know neither later readers nor transfers that are put in after the fact.
+            value = self._value(self._peaks(*placement_and_events(state)), value[1])
         recipe = dataclasses.replace(recipe, value=value, place=np.array(state.place))
         if self._now is None or value <= self._now.value:
             self._now = recipe
@@ -327,4 +332,9 @@ class _Blocks:
         others = around[around != home]
         if len(others) and random.random() < _NEAR:
             return block, int(others[int(random.integers(len(others)))])
-        return block, int((home + random.integers(1, self._devices)) % self._devices)
+        # Of those that have nothing to do one is as good as another, and one choice in all.
+        busy = np.bincount(place, minlength=self._devices) > 0
+        choices = np.flatnonzero(busy & (np.arange(self._devices) != home))
+        if not busy.all():
+            choices = np.append(choices, random.choice(np.flatnonzero(~busy)))
+        return block, int(choices[int(random.integers(len(choices)))])

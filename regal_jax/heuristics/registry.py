@@ -253,7 +253,7 @@ def partition_list(
                 wanted["partition by bytes" if by_bytes else "partition"] = _one_hot(part, here.shape[1])
             for where, places in wanted.items():
                 price = prices_of(graph, cluster, places)
-                for rule in (MEMORY_RULES[:1] if for_memory else rules[:_PARTITION_RULES]):
+                for rule in MEMORY_RULES[:1] if for_memory else rules[:_PARTITION_RULES]:
                     placement, events = list_schedule(graph, cluster, rule, price)
                     details = {"placement": where, "devices": len(devices), "transfers": "as scheduled"}
                     yield placement, events, {**details, "rule": dataclasses.asdict(rule)}
