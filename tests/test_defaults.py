@@ -1,5 +1,5 @@
-"""What the default does on links that take time: it contracts by itself, follows what pays, and loses nothing to
-more devices or to limits that do not bind."""
+"""The default on links that take time: it contracts by itself, follows what pays, and loses nothing to more
+devices or to limits that do not bind."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""How ``method="auto"`` divides the budget of a graph: all of it is decided here, by what has paid on that graph."""
+"""How ``method="auto"`` divides the budget of a graph, by what pays there; all of it is decided here."""
 
 import dataclasses
 import enum

@@ -40,8 +40,8 @@ def optimize(
     """Places and orders the ops of ``graph`` on ``cluster``.
 
     The plan has been replayed exactly on the host. With warm starts it is never worse than the best of
-    `regal_jax.heuristics.HEURISTICS` (of those that a ``time_limit`` leaves time for). If no plan was found that fits the memory, the one with the least overflow is
-    returned: see `Plan.feasible`.
+    `regal_jax.heuristics.HEURISTICS` (of those that a ``time_limit`` leaves time for). If no plan was found
+    that fits the memory, the one with the least overflow is returned: see `Plan.feasible`.
 
     Ctrl-C returns the best plan so far: the first one when what is being searched has come to a halt (a
     moment; while a program is compiled, longer), a second one at once. While the heuristics run, the first
@@ -65,8 +65,8 @@ def optimize(
       warm_start: Begin from the heuristics' plans, and never do worse.
       contract: Whether to search the graph that `regal_jax.contract` makes of this one, and expand the plan.
         ``True``: nothing else is searched; the heuristics run on both. ``False``: it is not. ``None``:
-        ``"auto"`` searches both for the makespan, the contracted graph first, where it is a good deal smaller;
-        other methods do not.
+        ``"auto"`` searches both for the makespan, the contracted graph first, where it is much smaller; other
+        methods do not.
       config: Of the BRKGA, or an `AnnealingConfig` for ``"annealing"`` and ``"local-search"``, or a
         `ListSearchConfig` for ``"list-search"``, or a `PeakSearchConfig` for ``"peak-search"``.
       target: Stop when the objective is this small.

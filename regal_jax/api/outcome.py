@@ -152,7 +152,7 @@ def _values(plans: Iterable[Plan]) -> dict[str, float]:
 
 
 def _parts(settings: Settings, turns: Sequence[Turn]) -> dict[str, Any]:
-    """Whose turn it was, in this order, if the method has several searches: each with its share of the budget."""
+    """Whose turn it was, in this order, and its share of the budget, if the method has several searches."""
     if len(settings.parts) < 2:
         return {}
     parts: list[dict[str, Any]] = []
@@ -186,7 +186,7 @@ def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -
 
 
 def _joined(histories: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:
-    """One after the other. What has begun with a plan is no worse than it, but for the rounding of fitness."""
+    """One after the other. What began with a plan is no worse than it, but for the rounding of fitness."""
     evaluations: list[int] = []
     best: list[Any] = []
     for history in histories:

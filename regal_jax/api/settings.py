@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from regal_jax.api.budget import Who, accelerator_parts
 from regal_jax.compiling import usable
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, ListSearchConfig, PeakSearchConfig
 from regal_jax.plan import Objective
 from regal_jax.search import AnnealingConfig, BrkgaConfig
-from regal_jax.api.budget import Who, accelerator_parts
 from regal_jax.solve import Part
 
 if TYPE_CHECKING:

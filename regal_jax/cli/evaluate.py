@@ -204,8 +204,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 _PLAIN = (
-    "suite", "cases", "graphs", "split", "limit", "max_ops", "objective", "devices", "memory", "transfer", "methods",
-    "tuned", "evaluations", "seeds", "limits", "cp_sat_seconds", "chunk",
+    "suite", "cases", "graphs", "split", "limit", "max_ops", "objective", "devices", "memory", "transfer",
+    "methods", "tuned", "evaluations", "seeds", "limits", "cp_sat_seconds", "chunk",
 )  # fmt: skip
 
 

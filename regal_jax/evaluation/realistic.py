@@ -1,8 +1,8 @@
 """The development set of realistic cases: models, links that take time, limits of memory.
 
 A case is a model on a cluster with an objective. There are 20 models (the examples, and graphs of the sample
-from families of the training and validation splits; never of the test split), 2, 4 and 8 devices, three links,
-and
+from families of the training and validation splits; never of the test split), 2, 4 and 8 devices, three
+links, and
 
 - the makespan with unlimited memory,
 - the makespan with 60 % of the one-device peak on every device,

@@ -47,8 +47,9 @@ def realistic_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> s
     reference = comparison.rows[0].title
     lines = groups_fields(comparison)
     parts = [
-        f"{len(comparison.graphs):,} realistic cases, {settings['evaluations']:,} evaluations. *Over {reference}*: "
-        "geometric mean of the objective as a share of the reference's, of the cases in which both fit the "
+        f"{len(comparison.graphs):,} realistic cases, {settings['evaluations']:,} evaluations. "
+        f"*Over {reference}*: geometric mean of the objective as a share of the "
+        "reference's, of the cases in which both fit the "
         "memory (smaller is better); *over one device* likewise, one device without a limit of memory. In "
         "brackets: 95 % bootstrap intervals over cases (BCa, 10 000 resamples). *Fit*: plans within the "
         "memory; none can be in the cases that are *impossible* by the lower bound of the peak."

@@ -181,7 +181,12 @@ def _one_line(error: BaseException) -> str:
 def _program(task: Task) -> tuple[Bucket, int, bool, str]:
     """What tasks have in common that are searched by one compiled program."""
     cluster = task.cluster
-    return Bucket.of(task.graph), cluster.num_devices, np.isinf(cluster.memory).all(), str(task.objective)
+    return (
+        Bucket.of(task.graph),
+        cluster.num_devices,
+        bool(np.isinf(cluster.memory).all()),
+        str(task.objective),
+    )
 
 
 def _chunks(tasks: Sequence[Task], size: int) -> list[list[Task]]:

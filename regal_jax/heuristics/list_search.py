@@ -112,7 +112,7 @@ class ListSearch(HostSearch):
     that does not.
 
     Begins with every rule under the graph's own ranks, and with a few of them on partitions of the graph for
-    2, 4, 8, ... and all devices and on the placements that it is given. What is told of times and memory is exact.
+    2, 4, 8, ... and all devices and on the plans that it is given. What is told of times and memory is exact.
 
     A schedule that was made is one evaluation.
 

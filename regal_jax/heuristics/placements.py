@@ -71,9 +71,9 @@ def partition_placement(
 
 
 def device_subsets(graph: ComputationGraph, cluster: Cluster) -> list[np.ndarray]:
-    """2, 4, 8, ... of the devices, those that run the graph fastest, and all of them; nothing of a single one.
+    """2, 4, 8, ... of the devices, those that run the graph fastest, and all of them; of a single one none.
 
-    A plan for some of the devices is a plan for all: with its subsets, a cluster is no worse than any of them.
+    A plan for some of the devices is a plan for all: with its subsets, a cluster is no worse than they are.
     """
     count = cluster.num_devices
     runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf)
