@@ -140,7 +140,7 @@ def prohibitive_price(graph: ComputationGraph, cluster: Cluster) -> float:
 
 
 def prices_of(graph: ComputationGraph, cluster: Cluster, wanted: np.ndarray) -> np.ndarray:
-    """``[N, D]`` prices with which ops go where ``wanted`` (``[N, D]`` bool) is, if they are allowed there."""
+    """``[N, D]`` prices: ops go where ``wanted`` (``[N, D]`` bool) is, if they are allowed there."""
     return np.where(wanted, 0.0, prohibitive_price(graph, cluster))
 
 
