@@ -44,6 +44,7 @@ class GraphBuilder:
         self._keeps: list[frozenset[int]] = []
         self._inputs: list[tuple[str | tuple[int, int], ...]] = []
         self._controls: list[tuple[str | int, ...]] = []
+        self._residents: list[bool] = []
 
     def add_op(
         self,
@@ -58,6 +59,7 @@ class GraphBuilder:
         keep: Iterable[int] = (),
         allowed_devices: Iterable[int] | None = None,
         colocation_group: str | None = None,
+        resident: bool = False,
     ) -> int:
         """Adds one op.
 
@@ -73,6 +75,8 @@ class GraphBuilder:
           keep: Ports of outputs that are results of the program and never freed.
           allowed_devices: Device indices that may run the op; ``None`` allows all.
           colocation_group: Ops that share a group share a device.
+          resident: What it makes is in memory from time 0, as parameters and inputs of a program are: an op
+            without inputs, control inputs, runtime and temp_bytes.
 
         Returns:
           The op's index.
@@ -96,6 +100,7 @@ class GraphBuilder:
         self._keeps.append(ports)
         self._inputs.append(tuple(inputs))
         self._controls.append(tuple(control_inputs))
+        self._residents.append(resident)
         return len(self._names) - 1
 
     def build(self) -> ComputationGraph:
@@ -136,6 +141,7 @@ class GraphBuilder:
             control_source=control[:, 0],
             control_target=control[:, 1],
             time_unit=self.time_unit,
+            resident=np.array(self._residents),
         )
 
     def _error(self, op: str, message: str) -> GraphError:

@@ -303,9 +303,10 @@ class _PeakMemory:
             spans.append(model.new_fixed_size_interval_var(step[o], 1, f"temp {o}"))
             bytes_.append(temp // self.unit)
         for t, size in enumerate(graph.tensor_bytes.tolist()):
-            begin, end = step[int(graph.tensor_op[t])], model.new_int_var(1, n, f"end of {t}")
+            made, end = step[int(graph.tensor_op[t])], model.new_int_var(1, n, f"end of {t}")
+            begin = 0 if graph.tensor_resident[t] else made
             readers = graph.edge_op[graph.consumer_offset[t] : graph.consumer_offset[t + 1]].tolist()
-            model.add(end == n if graph.tensor_keep[t] else end >= begin + 1)
+            model.add(end == n if graph.tensor_keep[t] else end >= made + 1)
             for v in readers:
                 model.add(end >= step[v] + 1)
             life = model.new_int_var(1, n, f"life of {t}")

@@ -74,10 +74,12 @@ def lpmf_order(graph: ComputationGraph) -> np.ndarray:
 
 def lpmf(links: Links) -> np.ndarray:
     """`lpmf_order` of links."""
-    need = [
-        sum(links.size[t] for t in row) + temp for row, temp in zip(links.outputs, links.temp, strict=True)
+    need = links.allocated()
+    unread = [
+        sum(links.size[t] for t in row if not (links.readers[t] or links.keep[t])) for row in links.outputs
     ]
-    kept = [sum(links.size[t] for t in row if links.readers[t] or links.keep[t]) for row in links.outputs]
+    # What residents hold from the beginning is in the peak as well: all else is more or less than that.
+    kept = [a - b - c for a, b, c in zip(need, links.temp, unread, strict=True)]
     by_need = sorted(range(len(need)), key=lambda o: (need[o], o))
     spared = [not keep and len(row) > 0 for keep, row in zip(links.keep, links.readers, strict=True)]
     lists = (

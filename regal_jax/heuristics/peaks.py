@@ -108,6 +108,7 @@ class PeakBalance:
         self._tensor = graph.edge_tensor
         self._reader = self._position[graph.edge_op]
         self._begin = self._position[graph.tensor_op]
+        self._born = np.where(graph.tensor_resident, 0, self._begin)
         self._size = graph.tensor_bytes.astype(np.float64)
         self._keep = graph.tensor_keep
         self._temp = graph.temp_bytes[order].astype(np.float64)
@@ -245,6 +246,7 @@ class PeakBalance:
         touched_rows, touched = rows(op, tensor, len(self.order))
         return kernel.Layout(
             begin=self._begin,
+            born=self._born,
             size=self._size,
             keep=self._keep.copy(),
             rows=graph.consumer_offset.copy(),
@@ -305,7 +307,7 @@ class PeakBalance:
         away = np.flatnonzero(last >= 0)
         lane = n + 1  # One more than there are positions: what is held to the end is freed there.
         runs = place[part.ops] * lane + part.ops
-        begin = np.concatenate([home * lane + made, away % d * lane + first[away], runs])
+        begin = np.concatenate([home * lane + self._born[part.tensors], away % d * lane + first[away], runs])
         after = np.concatenate([home * lane + end, away % d * lane + last[away], runs]) + 1
         bytes_of = self._size[part.tensors]
         size = np.concatenate([bytes_of, bytes_of[away // d], self._temp[part.ops]])
@@ -330,7 +332,7 @@ class PeakBalance:
         """Groups that might leave the device with the highest peak, and where to: what holds most first."""
         device, position = (int(i) for i in np.unravel_index(held.bytes.argmax(), held.bytes.shape))
         n = len(place)
-        live = (held.home == device) & (self._begin <= position) & (held.end >= position)
+        live = (held.home == device) & (self._born <= position) & (held.end >= position)
         weight = _sums(self._group[self._begin[live]], self._size[live], n)
         # A copy is there for all its readers on the device.
         edges = np.flatnonzero((place[self._reader] == device) & (held.home[self._tensor] != device))

@@ -28,7 +28,7 @@ def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
       nobody reads are left out.
     - An input is an op of kind ``input`` with runtime 0 and one output.
     - One op of kind ``start`` (runtime 0, no output) waits for all inputs and parameters, and every
-      op that reads nothing else waits for it: residents are in memory before anything computes.
+      op that reads nothing else waits for it. Inputs and parameters are resident: in memory from the beginning.
     - Only shapes are read: external data may be missing.
 
     Args:
@@ -213,6 +213,7 @@ def _add_sources(
             outputs=[_size(value, values)],
             keep=[0] if value in layout.results else [],
             allowed_devices=devices,
+            resident=True,
         )
     for value in layout.parameters:
         builder.add_op(
@@ -221,6 +222,7 @@ def _add_sources(
             outputs=[_size(value, values)],
             keep=[0],
             colocation_group=layout.names[layout.first[value]] if value in layout.first else None,
+            resident=True,
         )
     if layout.roots:
         builder.add_op(layout.start, kind="start", control_inputs=range(layout.roots))

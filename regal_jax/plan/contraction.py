@@ -117,9 +117,8 @@ def contract(
        and than an even share of all work for each of ``devices``.
     2. ``u`` is the only predecessor of ``v``, ``v`` is light, and ``v`` makes no more bytes than are
        freed when it has run: what can be done at once, and is better done at once.
-    3. Both are sources that take no time (parameters, inputs), on the same device in every plan, with a
-       reader in common, and a common successor that waits for both without reading (``start``): they are
-       in memory together from the beginning.
+    3. Both are resident (parameters, inputs), on the same device in every plan, with a reader in common: they
+       are in memory together from the beginning. A resident is merged with nothing else.
 
     **No circle**: a circle through the merged set would need a second path from ``u`` to ``v``. It would
     begin with another successor of ``u`` (rule 1: there is none) or end with another predecessor of ``v``

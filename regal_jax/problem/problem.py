@@ -49,6 +49,7 @@ class Problem:
       transfer_time: ``[B, T]`` float32.
       size: ``[B, T]`` int32.
       keep: ``[B, T]`` bool.
+      resident: ``[B, T]`` bool; in memory from the beginning.
       temp: ``[B, N]`` int32.
       capacity: ``[B, D]`` int32; 2**31 - 1 is unlimited.
       total_size: ``[B]`` float32, all tensors and temps: no device ever holds more.
@@ -72,6 +73,7 @@ class Problem:
     transfer_time: jax.Array
     size: jax.Array
     keep: jax.Array
+    resident: jax.Array
     temp: jax.Array
     capacity: jax.Array
     total_size: jax.Array
@@ -162,6 +164,7 @@ def _arrays(graph: ComputationGraph, cluster: Cluster, bucket: Bucket) -> dict[s
         "transfer_time": _pad(transfer_times(graph, cluster), t),
         "size": _pad(size, t),
         "keep": _pad(graph.tensor_keep, t),
+        "resident": _pad(graph.tensor_resident, t),
         "temp": _pad(temp, n),
         "capacity": capacity.astype(np.int64),
         "total_size": np.array(float(size.sum() + temp.sum())),
