@@ -180,6 +180,7 @@ def test_the_peer_reads_this():
         ("control edges", {"outputs": [1], "control_inputs": ["left"]}),
         ("scratch memory", {"outputs": [1], "temp_bytes": 3}),
         ("tensors to keep", {"outputs": [1], "keep": [0]}),
+        ("residents", {"outputs": [1], "resident": True}),
         ("ops tied to devices", {"outputs": [1], "allowed_devices": [0]}),
         ("colocation groups", {"outputs": [1], "colocation_group": "g"}),
     ],
