@@ -31,8 +31,8 @@ def random_graph(
     """A DAG whose op indices are in no topological order.
 
     Ops have 0 to 3 outputs, some read by nobody and some by many, some kept, some of size zero; control
-    edges, temp_bytes, tied and zero runtimes, in half of the graphs one runtime a device. Some ops that wait for
-    nothing are resident.
+    edges, temp_bytes, tied and zero runtimes, in half of the graphs one runtime a device. Some ops that wait
+    for nothing are resident.
 
     Args:
       rng: Consumed.

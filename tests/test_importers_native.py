@@ -46,7 +46,9 @@ def test_a_graph_holds_no_text_that_no_file_can_hold(fields):
 
 
 HEAD = '{"format": "regal_jax.graph", "version": 1, "name": "g", "time_unit": "s", "ops": ['
-V1 = HEAD + '''
+V1 = (
+    HEAD
+    + """
     {"name": "w", "kind": "parameter", "outputs": [{"size_bytes": 4, "keep": true}]},
     {"name": "x", "kind": "input", "outputs": [{"size_bytes": 4}]},
     {"name": "start", "kind": "start", "control_inputs": ["w", "x", "busy", "odd", "late"]},
@@ -54,7 +56,8 @@ V1 = HEAD + '''
     {"name": "busy", "kind": "input", "runtime": 1, "outputs": [{"size_bytes": 4}]},
     {"name": "odd", "kind": "load", "outputs": [{"size_bytes": 4}]},
     {"name": "late", "kind": "input", "control_inputs": ["w"], "outputs": [{"size_bytes": 4}]},
-    {"name": "add", "inputs": ["w:0", "x:0"], "control_inputs": ["start"]}]}'''
+    {"name": "add", "inputs": ["w:0", "x:0"], "control_inputs": ["start"]}]}"""
+)
 
 
 def test_version_1_says_by_start_who_is_resident():

@@ -46,8 +46,8 @@ def quotient(graph: ComputationGraph, leader: np.ndarray) -> Quotient:
         members.
 
     Raises:
-      GraphError: The sets wait for each other in a circle, or no device may run all members of one, or some of
-        them are resident and others are not.
+      GraphError: The sets wait for each other in a circle, or no device may run all members of one, or some
+        of them are resident and others are not.
     """
     op, leaders = _number(leader)
     if len(leaders) == graph.num_ops:
@@ -70,11 +70,13 @@ def quotient(graph: ComputationGraph, leader: np.ndarray) -> Quotient:
     np.add.at(runtime, op, graph.runtime)
     groups, allowed = _constraints(graph, op)
     resident = graph.resident[leaders]
-    if (resident[op] != graph.resident).any():
-        o = int(np.argmax(resident[op] != graph.resident))
+    mixed = resident[op] != graph.resident
+    if mixed.any():
+        o = int(np.argmax(mixed))
+        names = f"{graph.op_names[o]!r} and {graph.op_names[leaders[op[o]]]!r}"
         raise GraphError(
-            f"graph {graph.name!r}: ops {graph.op_names[o]!r} and {graph.op_names[leaders[op[o]]]!r} cannot be "
-            "merged: one of them is resident, there before anything runs; leave it by itself"
+            f"graph {graph.name!r}: ops {names} cannot be merged: one of them is resident, there before "
+            "anything runs; leave it by itself"
         )
     merged = ComputationGraph(
         name=graph.name,

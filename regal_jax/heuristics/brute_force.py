@@ -170,9 +170,7 @@ class _Walk:
         peak[k] = max(peak[k], need)
         return self._trimmed(mask | 1 << event, clock, finish, peak)
 
-    def _trimmed(
-        self, mask: int, clock: list[float], finish: list[float], peak: Sequence[float]
-    ) -> _Vector:
+    def _trimmed(self, mask: int, clock: list[float], finish: list[float], peak: Sequence[float]) -> _Vector:
         """Zeros for what cannot matter any more, so that equal futures look equal."""
         for o in range(self.n):
             if not self.after[o] & ~mask:

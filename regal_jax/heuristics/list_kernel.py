@@ -139,7 +139,7 @@ def schedule(
         return max(start, release[o]), lost
 
     def stays(o, t):
-        """Is the output there after its op? An unread resident is held until all residents have had their turn."""
+        """Is the output there after its op? An unread resident is until all residents have had their turn."""
         return readers[t] > 0 or keep[t] or resident[o]
 
     def needs(o, k, count):

@@ -85,7 +85,9 @@ def graph_from_document(document: Any) -> ComputationGraph:
         raise root.get("format").error(f"expected {FORMAT!r}, got {root.get('format').text()!r}")
     version = root.get("version").count()
     if not 1 <= version <= VERSION:
-        raise FormatError(f"version {version} of {FORMAT} is not known, only 1 to {VERSION}; update regal-jax")
+        raise FormatError(
+            f"version {version} of {FORMAT} is not known, only 1 to {VERSION}; update regal-jax"
+        )
     time_unit = root.get("time_unit")
     if time_unit.text() not in TIME_UNITS:
         raise time_unit.error(f"unknown unit {time_unit.value!r}; use one of {', '.join(TIME_UNITS)}")

@@ -28,7 +28,7 @@ def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
       nobody reads are left out.
     - An input is an op of kind ``input`` with runtime 0 and one output.
     - One op of kind ``start`` (runtime 0, no output) waits for all inputs and parameters, and every
-      op that reads nothing else waits for it. Inputs and parameters are resident: in memory from the beginning.
+      op that reads nothing else waits for it. Inputs and parameters are resident: in memory from time 0.
     - Only shapes are read: external data may be missing.
 
     Args:

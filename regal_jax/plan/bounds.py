@@ -29,8 +29,8 @@ def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective)
 
     Makespan: the longest path, every op on its fastest allowed device, or all the work spread evenly,
     whichever is more. Peak memory: the most that is certainly held at one moment, by a colocation group or
-    spread evenly over the devices that may hold it: the residents at time 0, what is kept in the end, and while
-    an op runs its inputs, outputs and `temp_bytes` beside the residents that are kept.
+    spread evenly over the devices that may hold it: the residents at time 0, what is kept in the end, and
+    while an op runs its inputs, outputs and `temp_bytes` beside the residents that are kept.
 
     Work is summed exactly, a timeline event by event: the two may cross in the last bits of a float.
 
@@ -66,35 +66,39 @@ def _spread(graph: ComputationGraph, allowed: np.ndarray, held: np.ndarray) -> i
 
 
 def _busiest(graph: ComputationGraph, allowed: np.ndarray) -> int:
-    """Bytes that some device holds while some op runs."""
-    n, d = allowed.shape
-    size, producer, reader = graph.tensor_bytes, graph.tensor_op, graph.edge_op
+    """Bytes that some device holds while some op runs: what it needs, beside residents that are kept."""
+    size = graph.tensor_bytes
     need = graph.temp_bytes.copy()
-    np.add.at(need, producer, size)
-    np.add.at(need, reader, size[graph.edge_tensor])
+    np.add.at(need, graph.tensor_op, size)
+    np.add.at(need, graph.edge_op, size[graph.edge_tensor])
     stays = np.where(graph.tensor_resident & graph.tensor_keep, size, 0)
     if not stays.any():
         return int(need.max())
-    # Kept residents are on their home all along: on a certain device, or wherever the rest of their group is.
-    leader = graph.colocation_leader
-    group, pinned = np.zeros(n, dtype=np.int64), np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
-    certain = np.zeros(d, dtype=np.int64)
-    np.add.at(group, leader[producer], stays)
-    at = pinned[producer]
+    # Spread evenly, whoever holds them; what an op reads is in its need.
+    others = np.full(graph.num_ops, stays.sum())
+    np.subtract.at(others, graph.edge_op, stays[graph.edge_tensor])
+    beside = np.where(allowed, _beside(graph, allowed, stays), np.iinfo(np.int64).max).min(axis=1)
+    most = np.maximum(need + beside, -(-(need + others) // allowed.shape[1]))
+    return int(np.where(graph.resident, need, most).max())
+
+
+def _beside(graph: ComputationGraph, allowed: np.ndarray, stays: np.ndarray) -> np.ndarray:
+    """``[N, D]`` bytes of ``stays`` (``[T]``, always at home) beside an op if it runs on a device.
+
+    There are those that can be nowhere else, and those of the op's own group; not what the op reads.
+    """
+    (n, d), leader = allowed.shape, graph.colocation_leader
+    pinned = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
+    at = pinned[graph.tensor_op]
+    certain, group = np.zeros(d, dtype=np.int64), np.zeros(n, dtype=np.int64)
     np.add.at(certain, at[at >= 0], stays[at >= 0])
-    beside = certain + np.where(pinned < 0, group[leader], 0)[:, None]
-    # What the op reads is in its need.
-    maker, read = graph.edge_producer, stays[graph.edge_tensor]
-    pin = pinned[maker]
+    np.add.at(group, leader[graph.tensor_op[at < 0]], stays[at < 0])
+    beside = certain + group[leader][:, None]
+    read, reader, pin = stays[graph.edge_tensor], graph.edge_op, at[graph.edge_tensor]
+    own = (pin < 0) & (leader[graph.edge_producer] == leader[reader])
     np.subtract.at(beside, (reader[pin >= 0], pin[pin >= 0]), read[pin >= 0])
-    own = (pin < 0) & (leader[maker] == leader[reader])
     np.subtract.at(beside, reader[own], read[own][:, None])
-    computes = ~graph.resident
-    here = np.where(allowed, beside, np.iinfo(np.int64).max).min(axis=1)
-    others = np.full(n, stays.sum())
-    np.subtract.at(others, reader, read)
-    spread = -(-(need + others)[computes] // d)
-    return int(max(need.max(), (need + here)[computes].max(initial=0), spread.max(initial=0)))
+    return beside
 
 
 def makespan_upper_bound(graph: ComputationGraph, cluster: Cluster) -> float:
