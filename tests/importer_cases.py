@@ -156,7 +156,6 @@ def op(graph: ComputationGraph, name: str) -> dict[str, Any]:
         "runtime": graph.runtime[o].tolist(),
         "group": graph.colocation_group[o],
         "devices": graph.allowed_devices[o],
-        "resident": bool(graph.resident[o]),
     }
 
 

@@ -58,6 +58,7 @@ def test_a_small_perceptron_by_hand():
     assert graph.time_unit == "s"
     names = ("0.weight", "0.bias", "2.weight", "input", "start", "0/linear", "1/relu", "2/linear")
     assert graph.op_names == names
+    assert np.flatnonzero(graph.resident).tolist() == [0, 1, 2, 3]
     nothing = {"inputs": [], "after": [], "temp": 0, "runtime": [0, 0]}
     for name, size, group in (
         ("0.weight", 60, "0/linear"),

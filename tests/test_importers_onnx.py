@@ -173,6 +173,7 @@ def test_constants_become_parameters():
     shape = helper.make_tensor("s", TensorProto.INT64, [1], [3])
     graph = from_onnx(model(nodes, [info("x", 3)], [info("y", 3)], [shape]))
     assert graph.op_kinds == ("input", "parameter", "parameter", "start", "Sum")
+    assert graph.resident.tolist() == [True, True, True, False, False]
     assert graph.tensor_bytes.tolist() == [12, 12, 12, 12]
 
 

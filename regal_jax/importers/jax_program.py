@@ -43,11 +43,11 @@ def from_jax(
     Ops are named after the user's scopes (Flax modules, `jax.named_scope`, jitted functions), those of
     a gradient below ``backward/``. Views (``reshape``) take no time, but their output counts as memory.
 
-    Every array of the arguments is an op without runtime, read or not: kind ``"parameter"`` if
-    resident, else ``"input"``. So is every array that ``fn`` closes over (``"parameter"``). The caller
-    holds them, so they are never freed unless donated. A parameter shares a colocation group with its
-    first reader; an input stands on its device. One op ``"start"`` comes after all of them and before
-    everything that computes, so that they are in memory from the beginning. What ``fn`` returns is
+    Every array of the arguments is a resident op, read or not, in memory from time 0: of kind
+    ``"parameter"`` if it is one of ``resident_argnums``, else ``"input"``. So is every array that ``fn``
+    closes over (``"parameter"``). The caller holds them, so they are never freed unless donated. A
+    parameter shares a colocation group with its first reader; an input stands on its device. One op
+    ``"start"`` comes after all of them and before everything that computes. What ``fn`` returns is
     kept.
 
     Args:

@@ -38,9 +38,9 @@ def from_torch(
     counts as memory; ``detach`` and its like are no ops at all. ``torch.cond`` is one op;
     activation checkpoints are inlined, and a gradient does not compute them again.
 
-    Every parameter, buffer and constant is an op without runtime of kind ``"parameter"``, named as in
-    ``state_dict``, read or not; tied parameters are one. It shares a colocation group with its first
-    reader. Every tensor of the arguments is one of kind ``"input"`` and stands on its device. The caller
+    Every parameter, buffer and constant is a resident op of kind ``"parameter"``, in memory from time 0,
+    named as in ``state_dict``, read or not; tied parameters are one. It shares a colocation group with its
+    first reader. Every tensor of the arguments is one of kind ``"input"`` and stands on its device. The caller
     holds all of them, so they are never freed unless donated. One op ``"start"`` comes after all of them
     and before everything that computes. What the module returns is kept, and new values of buffers
     (statistics of a batch normalisation in training mode) are results as well.
