@@ -40,9 +40,9 @@ def from_torch(
 
     Every parameter, buffer and constant is a resident op of kind ``"parameter"``, in memory from time 0,
     named as in ``state_dict``, read or not; tied parameters are one. It shares a colocation group with its
-    first reader. Every tensor of the arguments is one of kind ``"input"`` and stands on its device. The caller
-    holds all of them, so they are never freed unless donated. One op ``"start"`` comes after all of them
-    and before everything that computes. What the module returns is kept, and new values of buffers
+    first reader. Every tensor of the arguments is one of kind ``"input"`` and stands on its device. The
+    caller holds all of them, so they are never freed unless donated. One op ``"start"`` comes after all of
+    them and before everything that computes. What the module returns is kept, and new values of buffers
     (statistics of a batch normalisation in training mode) are results as well.
 
     Args:
