@@ -120,9 +120,9 @@ class Cluster:
         nodes: int,
         devices: int,
         *,
-        within: str,
-        between: str,
-        memory: Quantity = math.inf,
+        within: str | Link,
+        between: str | Link,
+        memory: Quantity | Sequence[Quantity] = math.inf,
         transfer: str = "blocking",
     ) -> Self:
         """``nodes`` machines of ``devices`` equal devices each; device ``k`` is in machine ``k // devices``.
@@ -133,7 +133,7 @@ class Cluster:
           within: Link between two devices of one machine: a name of `regal_jax.graph.LINKS`, or
             ``"latency=5us,bandwidth=50GB/s"``.
           between: Link between devices of two machines, likewise.
-          memory: Capacity of each device.
+          memory: Capacity of each device, or one capacity a device.
           transfer: The model.
 
         Raises:
@@ -144,15 +144,18 @@ class Cluster:
           8
         """
         each = _count(devices, "devices")
-        node = np.repeat(np.arange(_count(nodes, "nodes")), each)
-        links = [[within if a == b else between for b in node] for a in node]
-        return cls.linked((memory,) * len(node), links, transfer)
+        d = _count(_count(nodes, "nodes") * each, "devices")
+        links = [[within if a // each == b // each else between for b in range(d)] for a in range(d)]
+        capacities = [memory] * d if isinstance(memory, (str, int, float)) else memory
+        if len(capacities) != d:
+            raise ClusterError(f"cluster: memory: {len(capacities)} capacities for {d} devices; give 1 or all")
+        return cls.linked(capacities, links, transfer)
 
     @classmethod
     def linked(
         cls,
         memory: Sequence[Quantity] | np.ndarray,
-        links: Sequence[Sequence[str | None]],
+        links: Sequence[Sequence[str | Link | None]],
         transfer: str = "blocking",
     ) -> Self:
         """Devices with a link for each pair.
@@ -171,7 +174,9 @@ class Cluster:
         nothing = Link(0.0, math.inf)
         try:
             if transfer not in tuple(TransferModel):
-                raise ValueError(f"transfer: give a model, one of {', '.join(TransferModel)}, got {transfer!r}")
+                raise ValueError(
+                    f"transfer: give a model, one of {', '.join(TransferModel)}, got {transfer!r}"
+                )
             rows = _table(links, d, "links")
             table = [[nothing if a == b else parse(rows[a][b]) for b in range(d)] for a in range(d)]
         except (TypeError, ValueError) as error:
@@ -212,7 +217,9 @@ class Cluster:
 
     def between(self, source: int, target: int) -> Link:
         """The link from one device to another one."""
-        late, wide = (q[source][target] if isinstance(q, tuple) else q for q in (self.latency, self.bandwidth))
+        late, wide = (
+            q[source][target] if isinstance(q, tuple) else q for q in (self.latency, self.bandwidth)
+        )
         return Link(late, wide)
 
     def transfer_time(self, size_bytes: float, time_unit: str, link: int = 0) -> float:
@@ -268,14 +275,16 @@ def _transfer(transfer: Any, latency: Any, bandwidth: Any) -> tuple[TransferMode
         raise ValueError(f"transfer: give a model or a link as text, got {transfer!r}")
     model, link = parse_transfer(transfer, tuple(TransferModel))
     if link is not None and given:
-        raise ValueError(f"transfer {transfer!r} has a link, and latency or bandwidth are given; leave one out")
+        raise ValueError(
+            f"transfer {transfer!r} has a link, and latency or bandwidth are given; leave one out"
+        )
     return TransferModel(model), link or Link(0.0, math.inf)
 
 
 def _quantities(value: Any, d: int, what: str) -> Quantity | Table:
     """A quantity, or a table of them with nothing on its diagonal; one number if all entries are alike."""
     check = _check_latency if what == "latency" else _check_bandwidth
-    if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):
+    if isinstance(value, str) or not (isinstance(value, Sequence) or np.ndim(value)):
         return check(value, what)
     nothing = 0.0 if what == "latency" else math.inf
     known: dict[Any, Quantity] = {}

@@ -75,7 +75,9 @@ LINKS: Final[Mapping[str, NamedLink]] = {
     ),
     "ici-v4": NamedLink("2us", "40GB/s", "45GB/s", f"jax-ml/scaling-book, tpus.md; {_TORUS}"),
     "ici-v5e": NamedLink("2us", "45GB/s", "50GB/s", f"Google Cloud's page on v5e, 400 GB/s a chip; {_TORUS}"),
-    "ici-v5p": NamedLink("2us", "90GB/s", "100GB/s", f"Google Cloud's page on v5p, 1200 GB/s a chip; {_TORUS}"),
+    "ici-v5p": NamedLink(
+        "2us", "90GB/s", "100GB/s", f"Google Cloud's page on v5p, 1200 GB/s a chip; {_TORUS}"
+    ),
     "infiniband-hdr": NamedLink(
         "5us", "22GB/s", "25GB/s", "200 Gbit/s; measured: NVIDIA/nccl-tests issue 62; latency [assumed]"
     ),
@@ -101,12 +103,14 @@ def parse_link(text: object, what: str) -> Link:
     """The link that ``"nvlink4"`` or ``"latency=5us,bandwidth=50GB/s"`` means; what is left out costs nothing.
 
     Args:
-      text: One of `LINKS`, or one or two numbers; they are not parsed here.
+      text: One of `LINKS`, or one or two numbers, which are not parsed here; a `Link` stays what it is.
       what: Named in the error.
 
     Raises:
       ValueError: Neither; the message has the names.
     """
+    if isinstance(text, Link):
+        return text
     if not isinstance(text, str):
         raise ValueError(f"{what}: give a link as text, e.g. {DEFAULT_LINK!r}, got {text!r}")
     if text in LINKS:

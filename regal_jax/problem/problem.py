@@ -154,9 +154,7 @@ def _pad(array: np.ndarray, size: int, fill: float = 0) -> np.ndarray:
     return padded
 
 
-def _arrays(
-    graph: ComputationGraph, cluster: Cluster, bucket: Bucket, links: int
-) -> dict[str, np.ndarray]:
+def _arrays(graph: ComputationGraph, cluster: Cluster, bucket: Bucket, links: int) -> dict[str, np.ndarray]:
     """The array fields of `Problem` for one graph; ``links`` is ``L``."""
     bucket.check_holds(graph)
     n, t = bucket.ops, bucket.tensors
