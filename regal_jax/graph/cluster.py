@@ -148,7 +148,9 @@ class Cluster:
         links = [[within if a // each == b // each else between for b in range(d)] for a in range(d)]
         capacities = [memory] * d if isinstance(memory, (str, int, float)) else memory
         if len(capacities) != d:
-            raise ClusterError(f"cluster: memory: {len(capacities)} capacities for {d} devices; give 1 or all")
+            raise ClusterError(
+                f"cluster: memory: {len(capacities)} capacities for {d} devices; give 1 or all"
+            )
         return cls.linked(capacities, links, transfer)
 
     @classmethod
@@ -169,10 +171,10 @@ class Cluster:
         Raises:
           ClusterError: As the constructor.
         """
-        d = len(memory)
         parse = functools.cache(lambda text: parse_link(text, "links"))
         nothing = Link(0.0, math.inf)
         try:
+            d = len(_capacities(memory))
             if transfer not in tuple(TransferModel):
                 raise ValueError(
                     f"transfer: give a model, one of {', '.join(TransferModel)}, got {transfer!r}"
