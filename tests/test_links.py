@@ -146,12 +146,12 @@ def test_machines_of_several_devices():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Cluster.nodes(2, 2, within="nvlink9", between="nvlink4"), "no link is called 'nvlink9'; use one of"),
+        (lambda: Cluster.nodes(2, 2, within="nvlink9", between="nvlink4"), "no link is called 'nvlink9'"),
         (lambda: Cluster.nodes(0, 2, within="nvlink4", between="nvlink4"), "nodes must be a whole number"),
-        (lambda: Cluster.nodes(2, 1.5, within="nvlink4", between="nvlink4"), "devices must be a whole number"),
+        (lambda: Cluster.nodes(2, 1.5, within="nvlink4", between="nvlink4"), "devices must be a whole"),
         (lambda: Cluster.nodes(512, 512, within="nvlink4", between="nvlink4"), "at most 1024"),
-        (lambda: Cluster.nodes(2, 2, within="nvlink4", between="nvlink4", memory=[1, 2]), "2 capacities for 4"),
-        (lambda: Cluster.nodes(2, 2, within="nvlink4", between="nvlink4", transfer="nvlink4"), "give a model"),
+        (lambda: Cluster.nodes(2, 2, within="nvlink4", between="nvlink4", memory=[1, 2]), "2 capacities"),
+        (lambda: Cluster.nodes(2, 2, within="nvlink4", between="nvlink4", transfer="x:nvlink4"), "a model"),
         (lambda: Cluster.linked((1, 1), [["nvlink4"]]), "links: a table needs"),
         (lambda: Cluster.linked((1, 1), [[None, None], ["nvlink4", None]]), "give a link as text"),
         (lambda: Cluster.linked(5, [[None]]), "one capacity a device"),
@@ -289,7 +289,7 @@ def test_the_worked_example_with_a_slower_way_back(model, makespan):
     other = dataclasses.replace(
         plan, cluster=Cluster((1000, 1000), model, [[0, 4], [1, 0]], [[1, 5], [10, 1]])
     )
-    with pytest.raises(ValueError, match="start|finish|input|makespan|two things"):
+    with pytest.raises(ValueError, match=r"start|finish|input|makespan|two things"):
         other.verify(graph)
 
 
@@ -454,7 +454,7 @@ def _fan():
 @pytest.mark.parametrize("model", ["blocking", "delay"])
 @pytest.mark.parametrize("cheap", [(0, 1), (1, 0)])
 def test_equal_devices_are_not_alike_where_their_links_are_not(model, cheap):
-    # To break the symmetry of devices by their names would cost 9: the root has to stand where the way is short.
+    # To fix who comes first, as among equal devices, would cost 9: the root has to be where the way is short.
     graph, latency = _fan(), np.full((2, 2), 10)
     latency[cheap] = 1
     cluster = Cluster((INF, INF), model, latency)
@@ -512,8 +512,13 @@ def test_plan_files_keep_links(cluster, tmp_path):
 
 @pytest.mark.parametrize(
     ("latency", "message"),
-    [([[0, 1]], "a table needs"), ([0, 1], "a list"), ([[0, {}], [1, 0]], "finite number"), ([[0, -1], [1, 0]], "zero")],
-)  # fmt: skip
+    [
+        ([[0, 1]], "a table needs"),
+        ([0, 1], "a list"),
+        ([[0, {}], [1, 0]], "finite number"),
+        ([[0, -1], [1, 0]], "zero or more"),
+    ],
+)
 def test_bad_links_in_a_plan_file(latency, message, tmp_path):
     graph = generate("chain", 3, 0)
     run_heuristic("critical-path", graph, Cluster.uniform(2)).save(tmp_path / "plan.json")

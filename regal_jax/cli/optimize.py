@@ -117,18 +117,17 @@ def _check_plot(path: str | None) -> None:
 def _cluster(args: argparse.Namespace) -> "Cluster":
     from regal_jax.graph import Cluster
 
-    if args.between is not None and args.nodes == 1:
-        raise ConfigError("--between: is the link between machines, and there is one; give --nodes too")
-    if args.nodes > 1 and (args.between is None or args.devices % args.nodes):
+    if (args.nodes == 1) != (args.between is None):
         raise ConfigError(
-            f"--nodes: {args.nodes} machines need --between LINK and as many devices each, got "
-            f"--devices {args.devices} and --between {args.between}"
+            f"--nodes {args.nodes}: --between LINK goes with several machines; give both or neither"
         )
+    if args.devices % args.nodes:
+        raise ConfigError(f"--nodes: {args.devices} devices do not make {args.nodes} equal machines")
     capacities = args.memory.split(",")
     if len(capacities) not in (1, args.devices):
         raise ConfigError(f"--memory: {len(capacities)} capacities for {args.devices} devices; give 1 or all")
     memory = capacities * (args.devices // len(capacities))
-    if args.nodes == 1:
+    if args.between is None:
         return Cluster(memory, args.transfer)
     # Two devices have a link, of which one alone would know nothing.
     pair = Cluster.uniform(2, transfer=args.transfer)

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Final, Self
@@ -193,28 +194,24 @@ class Cluster:
 
     @functools.cached_property
     def _classes(self) -> tuple[tuple[Link, ...], np.ndarray]:
-        d = self.num_devices
-        scalars = [None if isinstance(q, tuple) else q for q in (self.latency, self.bandwidth)]
+        d, found = self.num_devices, {}
         index = np.zeros((d, d), np.int32)
-        if scalars[0] is not None and scalars[1] is not None:
-            found = {Link(*scalars): 0}
+        if not isinstance(self.latency, tuple) and not isinstance(self.bandwidth, tuple):
+            found[Link(self.latency, self.bandwidth)] = 0
         else:
-            found = {}
-            for i in range(d):
-                for j in range(d):
-                    if i != j:
-                        index[i, j] = found.setdefault(self.between(i, j), len(found))
+            for i, j in itertools.permutations(range(d), 2):
+                index[i, j] = found.setdefault(self.between(i, j), len(found))
         index.setflags(write=False)
         return tuple(found), index
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """``[L]``, the different links, at least one; in the order in which the pairs of devices have them."""
+        """``[L]``, the different links, at least one, in the order in which pairs of devices have them."""
         return self._classes[0]
 
     @property
     def link_index(self) -> np.ndarray:
-        """``[D, D]`` int32: which of `links` leads from row to column; 0 on the diagonal. Not to be written."""
+        """``[D, D]`` int32, read-only: which of `links` leads from row to column; 0 on the diagonal."""
         return self._classes[1]
 
     def between(self, source: int, target: int) -> Link:

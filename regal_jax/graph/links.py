@@ -100,7 +100,7 @@ def link_name(link: Link) -> str | None:
 
 
 def parse_link(text: object, what: str) -> Link:
-    """The link that ``"nvlink4"`` or ``"latency=5us,bandwidth=50GB/s"`` means; what is left out costs nothing.
+    """The link that ``"nvlink4"`` or ``"latency=5us,bandwidth=50GB/s"`` means; the rest costs nothing.
 
     Args:
       text: One of `LINKS`, or one or two numbers, which are not parsed here; a `Link` stays what it is.
@@ -144,7 +144,7 @@ def parse_transfer(text: str, models: tuple[str, ...]) -> tuple[str, Link | None
         return models[0], LINKS[model].link
     if model not in models:
         raise ValueError(
-            f"transfer: cannot read {text!r}; use a model ({', '.join(models)}), a link ({', '.join(LINKS)}), "
-            "or both, e.g. 'delay:nvlink4'"
+            f"transfer: cannot read {text!r}; use a model ({', '.join(models)}), "
+            f"a link ({', '.join(LINKS)}), or both, e.g. 'delay:nvlink4'"
         )
     return model, parse_link(rest, f"transfer {text!r}") if colon else None

@@ -98,7 +98,7 @@ class Problem:
         return self.transfer_time.shape[-1]
 
     def transfer_cost(self, tensor: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
-        """``[...]`` float32 of one graph (no ``B``): times of transfers, 0 of a tensor that is out of range."""
+        """Times of transfers of one graph (no ``B``), float32; 0 of a tensor that is out of range."""
         if self.num_links > 1:
             tensor = tensor * self.num_links + self.link.reshape(-1)[source * self.num_devices + target]
         return self.transfer_time.reshape(-1).at[tensor].get(mode="fill", fill_value=0)
