@@ -34,6 +34,7 @@ from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat
 from regal_jax.heuristics.heft import heft_schedule
 from regal_jax.heuristics.list_scheduling import QUICK_RULES, list_schedule, quick_schedule
+from regal_jax.heuristics.placements import partition_placement
 from regal_jax.plan import Plan, decode_order, decode_placement, makespan_upper_bound, replay
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.simulate import simulate
@@ -473,6 +474,24 @@ def test_list_schedules_and_heft_take_the_short_way(model):
     plan = run_heuristic("critical-path", builder.build(), cluster)
     assert plan.makespan == 22
     assert sorted(plan.placement.tolist()) == [0, 0, 2]
+
+
+def test_parts_that_talk_go_to_one_machine():
+    builder = GraphBuilder("talk")
+    for part in "abcd":  # Four dense parts; the first talks with the third and the second with the fourth.
+        for v in range(12):
+            inputs = [f"{part}{u}:0" for u in range(v)]
+            if part in "cd":
+                inputs.append(f"{'ab'['cd'.index(part)]}{v}:0")
+            builder.add_op(f"{part}{v}", runtime=1, outputs=[1000], inputs=inputs)
+    graph = builder.build()
+    for node in ([0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]):
+        links = [["nvlink4" if a == b else "ethernet-10g" for b in node] for a in node]
+        place = partition_placement(graph, Cluster.linked((INF,) * 4, links))
+        a, b, c, d = place.reshape(4, 12)
+        assert all(len(set(part.tolist())) == 1 for part in (a, b, c, d))
+        assert (node[a[0]], node[b[0]]) == (node[c[0]], node[d[0]])
+        assert len({a[0], b[0], c[0], d[0]}) == 4
 
 
 def test_a_long_search_finds_what_brute_force_proves():
