@@ -92,7 +92,7 @@ def schedule(
 
     def time_of(t, h, k):
         """Of a transfer from ``h`` to ``k``."""
-        return cost[t * links + link[h * d + k]]
+        return cost[t] if links == 1 else cost[t * links + link[h * d + k]]
 
     def rides(t, h, k):
         """Could the transfer have happened when the two last met, at no cost to anyone?
