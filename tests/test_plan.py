@@ -75,7 +75,7 @@ def test_a_summary_that_a_person_wants_to_read():
             "  makespan     32 s, 0.562 x the speed of one device (18 s)",
             "  peak memory  device 0  130 B of 1000 B, 13 %",
             "               device 1  115 B of 100 B  OVERFLOW by 15 B",
-            "  transfers    3 (120 B), blocking",
+            "  transfers    3 (120 B), blocking over links of latency 1, bandwidth 10",
             "  made by      brkga, 5,000 evaluations, seed 0",
         ]
     )

@@ -332,5 +332,6 @@ def _costs(latency: Quantity | Table, bandwidth: Quantity | Table) -> bool:
 
 
 def _shown(link: Link) -> str:
-    name, numbers = link_name(link), f"latency {link.latency}, bandwidth {link.bandwidth}"
+    late, wide = (q if isinstance(q, str) else f"{q:g}" for q in link)
+    name, numbers = link_name(link), f"latency {late}, bandwidth {wide}"
     return f"{name} ({numbers})" if name else f"links of {numbers}"
