@@ -245,6 +245,8 @@ def test_what_means_the_papers_transfers_still_does():
         "bandwidth": None,
     }
     assert EvaluationConfig(graphs="sample").cluster == free
+    named = EvaluationConfig(graphs="sample", transfer="delay:nvlink4", memory="8GiB")
+    assert named.cluster == Cluster.uniform(2, "8GiB", "delay:nvlink4")
     assert TrainConfig().task.cluster(2) == free
 
 
@@ -551,9 +553,15 @@ def test_bad_links_in_a_plan_file(latency, message, tmp_path):
 
 
 def test_what_older_versions_wrote_is_read(tmp_path):
-    graph = generate("chain", 3, 0)
-    run_heuristic("critical-path", graph, Cluster.uniform(2, transfer="blocking")).save(
-        tmp_path / "plan.json"
-    )
-    cluster = json.loads((tmp_path / "plan.json").read_text())["cluster"]
+    graph, file = generate("chain", 3, 0), tmp_path / "plan.json"
+    run_heuristic("critical-path", graph, Cluster.uniform(2, transfer="blocking")).save(file)
+    cluster = json.loads(file.read_text())["cluster"]
     assert cluster == {"memory": [None, None], "transfer": "blocking", "latency": 0.0, "bandwidth": None}
+    # A single device had a link, of no use.
+    run_heuristic("critical-path", graph, Cluster.uniform(1)).save(file)
+    document = json.loads(file.read_text())
+    document["cluster"] |= {"latency": "5us", "bandwidth": 3}
+    file.write_text(json.dumps(document))
+    plan = Plan.load(file)
+    plan.verify(graph)
+    assert plan.cluster == Cluster.uniform(1)
