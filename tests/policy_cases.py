@@ -90,8 +90,8 @@ def scaled(
     cluster = Cluster(
         tuple(m * size for m in cluster.memory),
         cluster.transfer,
-        latency=float(cluster.latency) * time,
-        bandwidth=float(cluster.bandwidth) * size / time,
+        latency=np.array(cluster.latency) * time,
+        bandwidth=np.array(cluster.bandwidth) * size / time,
     )
     return graph, cluster
 

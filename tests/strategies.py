@@ -103,7 +103,7 @@ def random_cluster(
     *,
     memory_scale: float = 100.0,
 ) -> Cluster:
-    """``devices`` devices; capacities finite or not, transfers with or without latency and bandwidth.
+    """``devices`` devices; capacities finite or not, links at a cost or not, alike or not.
 
     Args:
       rng: Consumed.
@@ -114,12 +114,14 @@ def random_cluster(
     model = TransferModel(rng.choice(list(TransferModel)) if transfer is None else transfer)
     memory = np.where(rng.random(devices) < 0.5, np.floor(rng.random(devices) * memory_scale), math.inf)
     costly = model is not TransferModel.FREE
-    return Cluster(
-        tuple(memory.tolist()),
-        model,
-        latency=float(rng.integers(4)) if costly and rng.random() < 0.5 else 0.0,
-        bandwidth=float(rng.choice([0.5, 3.0])) if costly and rng.random() < 0.5 else math.inf,
-    )
+    latency = float(rng.integers(4)) if costly and rng.random() < 0.5 else 0.0
+    bandwidth = float(rng.choice([0.5, 3.0])) if costly and rng.random() < 0.5 else math.inf
+    if costly and rng.random() < 0.5:
+        # Of two kinds of links, and not more: every number of them is another program to compile.
+        other = rng.random((devices, devices)) < 0.5
+        latency = np.where(other, float(rng.choice([0.1, 5.0])), latency)
+        bandwidth = np.where(other, float(rng.choice([0.7, 11.0])), bandwidth)
+    return Cluster(tuple(memory.tolist()), model, latency=latency, bandwidth=bandwidth)
 
 
 def random_keys(rng: np.random.Generator, shape: Sequence[int], coarse: bool = False) -> np.ndarray:

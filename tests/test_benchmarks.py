@@ -230,7 +230,7 @@ def test_a_peer_that_says_something_else(tmp_path):
 @pytest.mark.parametrize("devices", [1, 2, 4])
 @pytest.mark.parametrize("levels", [4, 65536])
 def test_the_python_decoder_equals_the_replay(family, devices, levels):
-    graph, cluster = GraphCase(family, ops=60).make_graphs()[0], Cluster.uniform(devices)
+    graph, cluster = GraphCase(family, ops=60).make_graphs()[0], Cluster.uniform(devices, transfer="blocking")
     problem = make_problem([graph], cluster, Bucket.exact(graph))
     rng = np.random.default_rng(levels + devices)
     decoder = PythonDecoder(graph, devices)

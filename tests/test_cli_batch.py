@@ -51,7 +51,7 @@ def test_each_graph_gets_its_plan_and_a_line(capsys):
     assert list(found) == ["a.plan.json", "b.plan.json", "c.v2.plan.json"]
     for file, line, (name, plan) in zip(("a.json", "b.json", "c.v2.json"), lines, found.items(), strict=True):
         plan.verify(load_graph(file))
-        assert f"makespan {plan.makespan:g} us" in line
+        assert f"makespan {plan.makespan:.4g} us" in line
         assert f"new/plans/{name}" in line
     assert run("b.json", "--evaluations", 200, "--out", "alone.json", "--quiet") == 0
     assert same(Plan.load("alone.json"), found["b.plan.json"])

@@ -33,7 +33,7 @@ def f32(*shape):
 
 def one_device(graph, devices=1):
     """The plan of everything in program order, on the first device where it may run."""
-    cluster = Cluster.uniform(devices)
+    cluster = Cluster.uniform(devices, transfer="blocking")
     placement = np.array([(a or (0,))[0] for a in graph.allowed_devices])
     order = np.arange(graph.num_ops)
     return Plan.from_events(graph, cluster, placement, insert_transfers(graph, cluster, placement, order))

@@ -16,7 +16,7 @@ from regal_jax.plan import Objective
 from regal_jax.problem import Bucket
 
 solve = importlib.import_module("regal_jax.solve.solve")
-TWO = Cluster.uniform(2)
+TWO = Cluster.uniform(2, transfer="blocking")
 
 
 def press(times=1):

@@ -125,7 +125,7 @@ def test_two_chains_run_side_by_side_and_meet_once() -> None:
             builder.add_op(f"{side}{i}", runtime=1.0, inputs=before, outputs=[1])
     builder.add_op("end", runtime=1.0, inputs=["a3", "b3"], outputs=[1])
     graph = builder.build()
-    placement, order, sent = quick_schedule(graph, Cluster.uniform(2), numbers_of(graph))
+    placement, order, sent = quick_schedule(graph, Cluster.uniform(2, transfer="blocking"), numbers_of(graph))
     assert placement[:4].tolist() == [placement[0]] * 4
     assert placement[4:8].tolist() == [1 - placement[0]] * 4
     assert order[-1] == 8
@@ -140,5 +140,7 @@ def test_two_chains_run_side_by_side_and_meet_once() -> None:
 def test_one_op(devices: int) -> None:
     builder = GraphBuilder("one")
     builder.add_op("op", runtime=0.0)
-    schedule = quick_schedule(builder.build(), Cluster.uniform(devices), np.zeros(1, np.int64))
+    schedule = quick_schedule(
+        builder.build(), Cluster.uniform(devices, transfer="blocking"), np.zeros(1, np.int64)
+    )
     assert [x.tolist() for x in schedule] == [[0], [0], []]

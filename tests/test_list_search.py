@@ -21,7 +21,7 @@ from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.list_scheduling import list_schedule
 from regal_jax.plan import Objective, Plan
 
-TWO = Cluster.uniform(2)
+TWO = Cluster.uniform(2, transfer="blocking")
 
 
 @settings(max_examples=60)
@@ -96,7 +96,7 @@ def test_memory_comes_first() -> None:
     free.run(50)
     plan = free.plan()
     assert plan is not None
-    tight = Cluster.uniform(2, memory=0.8 * float(plan.timeline.peak_memory.max()))
+    tight = Cluster.uniform(2, memory=0.8 * float(plan.timeline.peak_memory.max()), transfer="blocking")
     search = ListSearch(graph, tight, 0)
     search.run(400)
     plan = search.plan()
@@ -105,7 +105,7 @@ def test_memory_comes_first() -> None:
     assert search.history[0][1] is None
     # A rule that watches memory has joined in.
     assert any(rule.goal == "fit" for rule in search._rules)
-    nowhere = ListSearch(graph, Cluster.uniform(2, memory=1), 0)
+    nowhere = ListSearch(graph, Cluster.uniform(2, memory=1, transfer="blocking"), 0)
     nowhere.run(20)
     assert math.isinf(nowhere.best)
     assert [value for _, value in nowhere.history] == [None] * len(nowhere.history)

@@ -84,11 +84,13 @@ def test_batches_that_cannot_be():
     with pytest.raises(ConfigError, match="2 graphs but 1 clusters"):
         make_problem([graph, graph], [Cluster.uniform(1)])
     with pytest.raises(ConfigError, match="same number of devices"):
-        make_problem([graph, graph], [Cluster.uniform(1), Cluster.uniform(2)])
+        make_problem([graph, graph], [Cluster.uniform(1), Cluster.uniform(2, transfer="blocking")])
     with pytest.raises(ConfigError, match="all blocking"):
-        make_problem([graph, graph], [Cluster.uniform(2), Cluster.uniform(2, transfer="free")])
+        make_problem(
+            [graph, graph], [Cluster.uniform(2, transfer="blocking"), Cluster.uniform(2, transfer="free")]
+        )
     with pytest.raises(ClusterError, match="may run on none"):
-        make_problem([one_op(allowed_devices=[3])], Cluster.uniform(2))
+        make_problem([one_op(allowed_devices=[3])], Cluster.uniform(2, transfer="blocking"))
 
 
 @pytest.mark.parametrize("runtime", [1e300, 1e31, 1e-31, 5e-324])

@@ -113,7 +113,7 @@ def _problem(parser: argparse.ArgumentParser, count: Callable[[str], int], split
     parser.add_argument("--objective", choices=("makespan", "peak-memory"), help="(default makespan)")
     parser.add_argument("--devices", type=count, help="(default 2)")
     parser.add_argument("--memory", help="capacity of each device (default inf)")
-    parser.add_argument("--transfer", metavar="MODEL", help="as in 'optimize' (default blocking)")
+    parser.add_argument("--transfer", metavar="MODEL", help="as in 'optimize' (default blocking, at no cost)")
 
 
 def _add_tune(

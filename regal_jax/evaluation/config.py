@@ -43,7 +43,7 @@ class EvaluationConfig:
       objective: An `Objective` or its name.
       devices: ``D``.
       memory: Capacity of each device, as `Cluster.uniform` takes it.
-      transfer: Likewise.
+      transfer: Likewise; by default the papers', blocking at no cost.
       evaluations: Budget of every search of the table; "BRKGA 5K" is BRKGA with this budget.
       seeds: Of the searches of the table.
       other_seed: Of one more BRKGA search, which shows the noise; -1 for none.

@@ -52,6 +52,7 @@ def _placements(graph: ComputationGraph, cluster: Cluster) -> Iterator[np.ndarra
     options = [np.flatnonzero(row).tolist() if leader[o] == o else [0] for o, row in enumerate(allowed)]
     runtime = runtime_matrix(graph, cluster)
     alike = allowed.all() and (runtime == runtime[:, :1]).all() and len(set(cluster.memory)) == 1
+    alike = alike and len(cluster.links) == 1
     for choice in itertools.product(*options):
         placement = np.array(choice)[leader]
         # Among equal devices, who comes first is only a matter of names.
@@ -155,7 +156,7 @@ class _Walk:
             start = max([clock[k], *(finish[u] for u in self.control[event])])
             for t in self.inputs[event]:
                 u = int(self.graph.tensor_op[t])
-                late = self._cost(t) if self.home[t] != k and not self.blocking else 0.0
+                late = self._cost(t, k) if self.home[t] != k and not self.blocking else 0.0
                 if not self.blocking or self.home[t] == k:
                     start = max(start, finish[u] + late)
             clock[k] = finish[event] = start + float(self.runtime[event, k])
@@ -165,7 +166,7 @@ class _Walk:
             need += sum(int(self.graph.tensor_bytes[t]) for t in self._arriving(mask, event))
         else:
             t, k = self.moves[event - self.n]
-            clock[self.home[t]] = clock[k] = max(clock[self.home[t]], clock[k]) + self._cost(t)
+            clock[self.home[t]] = clock[k] = max(clock[self.home[t]], clock[k]) + self._cost(t, k)
             need = self._held(mask, k) + int(self.graph.tensor_bytes[t])
         peak[k] = max(peak[k], need)
         return self._trimmed(mask | 1 << event, clock, finish, peak)
@@ -184,8 +185,9 @@ class _Walk:
             *(0.0 if p <= m else p for p, m in zip(peak, self.cluster.memory, strict=True)),
         )
 
-    def _cost(self, t: int) -> float:
-        return self.cluster.transfer_time(float(self.graph.tensor_bytes[t]), self.graph.time_unit)
+    def _cost(self, t: int, k: int) -> float:
+        link = int(self.cluster.link_index[self.home[t], k])
+        return self.cluster.transfer_time(float(self.graph.tensor_bytes[t]), self.graph.time_unit, link)
 
     def _arriving(self, mask: int, op: int) -> list[int]:
         """Inputs that come to the device of ``op`` with it: nobody there has read them yet."""

@@ -160,10 +160,11 @@ class _Makespan:
         runtime = runtime_matrix(graph, cluster)
         cost = transfer_times(graph, cluster)
         total = makespan_upper_bound(graph, cluster)
-        self.scale, exact = _scale(np.append(runtime.ravel(), cost), total)
+        self.scale, exact = _scale(np.append(runtime.ravel(), cost.ravel()), total)
         self.resolution = 0.0 if exact else 1 / self.scale
         self.runtime = np.rint(runtime * self.scale).astype(int).tolist()
         self.cost = np.rint(cost * self.scale).astype(int).tolist()
+        self.link = cluster.link_index.tolist()
         most = self.n + len(cost) * (self.d - 1)
         # Rounding moves each event by half a unit at most.
         self.slack = 0.0 if exact else most / 2
@@ -191,6 +192,7 @@ class _Makespan:
                 model.add_hint(at[o, k], int(hint.placement[o]) == k)
             model.add_exactly_one(at[o, k] for k in range(self.d) if (o, k) in at)
         alike = allowed.all() and all(len(set(row)) == 1 for row in self.runtime)
+        alike = alike and len(self.cluster.links) == 1
         if alike:  # Devices are interchangeable: fix one op.
             model.add(at[leader[0], int(hint.placement[0])] == 1)
         started = dict(zip(hint.timeline.op[::-1].tolist(), hint.timeline.start[::-1].tolist(), strict=True))
@@ -226,8 +228,8 @@ class _Makespan:
                     self._transfer(t, k, sources, there)
                 else:
                     for v, here in there:
-                        for source in sources.values():
-                            late = model.add(self.start[v] >= self.end[u] + self.cost[t])
+                        for h, source in sources.items():
+                            late = model.add(self.start[v] >= self.end[u] + self._cost(t, h, k))
                             late.only_enforce_if(here, source)
 
     def _transfer(self, t: int, k: int, sources: dict[int, Any], there: list[tuple[int, Any]]) -> None:
@@ -235,7 +237,10 @@ class _Makespan:
         sent = model.new_bool_var(f"send {t} to {k}")
         start = model.new_int_var(0, self.horizon, f"start of {t} to {k}")
         self.moves[t, k] = sent, start
-        size = self.cost[t]
+        sizes = {h: self._cost(t, h, k) for h in sources}
+        alike = len(set(sizes.values())) == 1
+        # If it is sent, the producer is on one of the sources.
+        size = sizes[min(sizes)] if alike else sum(sizes[h] * source for h, source in sources.items())
         away = sum(sources.values())
         model.add(sent <= away)
         model.add(sent <= sum(here for _, here in there))
@@ -243,15 +248,23 @@ class _Makespan:
             model.add(sent >= here + away - 1)
             model.add(self.start[v] >= start + size).only_enforce_if(sent, here)
         model.add(start >= self.end[u]).only_enforce_if(sent)
-        for h, source in [(k, None), *sources.items()]:
-            both = sent
-            if source is not None:
-                both = model.new_bool_var(f"send {t} from {h} to {k}")
-                model.add_implication(both, sent)
-                model.add_implication(both, source)
-                model.add_bool_or(both, ~sent, ~source)
-            self.busy[h].append(model.new_optional_fixed_size_interval_var(start, size, both, f"{t},{h},{k}"))
-            self.load[h].append(size * both)
+        if alike:
+            self._hold(k, start, size, sent, f"{t},{k},{k}")
+        for h, source in sources.items():
+            both = model.new_bool_var(f"send {t} from {h} to {k}")
+            model.add_implication(both, sent)
+            model.add_implication(both, source)
+            model.add_bool_or(both, ~sent, ~source)
+            for device in (h,) if alike else (h, k):
+                self._hold(device, start, sizes[h], both, f"{t},{h},{k}")
+
+    def _cost(self, t: int, source: int, target: int) -> int:
+        return self.cost[t][self.link[source][target]]
+
+    def _hold(self, device: int, start: Any, size: int, where: Any, name: str) -> None:
+        """The device is busy from ``start`` on, if ``where``."""
+        self.busy[device].append(self.model.new_optional_fixed_size_interval_var(start, size, where, name))
+        self.load[device].append(size * where)
 
     def solution(self, solver: Any) -> tuple[np.ndarray, list[int]]:
         """``(placement [N], events [M])``: events by start; of those that start together, what ends at once
@@ -265,9 +278,9 @@ class _Makespan:
         for (t, k), (sent, begin) in self.moves.items():
             if solver.boolean_value(sent):
                 start, event = solver.value(begin), transfer_event(self.graph, self.cluster, t, k)
-                rows.append(
-                    (start, start + self.cost[t], 2 * position[int(self.graph.tensor_op[t])] + 1, event)
-                )
+                u = int(self.graph.tensor_op[t])
+                finish = start + self._cost(t, int(placement[u]), k)
+                rows.append((start, finish, 2 * position[u] + 1, event))
         return placement, [row[-1] for row in sorted(rows)]
 
     def bound(self, value: float) -> float:

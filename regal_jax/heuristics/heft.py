@@ -64,7 +64,7 @@ def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray
     links = Links.of(graph)
     rank = upward_rank(graph, cluster)
     runtime = runtime_matrix(graph, cluster).tolist()
-    cost = transfer_times(graph, cluster).tolist()
+    cost, link = transfer_times(graph, cluster).tolist(), cluster.link_index.tolist()
     allowed = [np.flatnonzero(row).tolist() for row in allowed_matrix(graph, cluster)]
     leader = graph.colocation_leader.tolist()
     devices = [_Device() for _ in cluster.memory]
@@ -75,7 +75,7 @@ def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray
         for t in links.inputs[o]:
             u = links.producer[t]
             if place[u] != k:
-                ready = max(ready, finish[u] + cost[t])
+                ready = max(ready, finish[u] + cost[t][link[place[u]][k]])
         return devices[k].earliest(ready, runtime[o][k])
 
     position = np.argsort(graph.topological_order)

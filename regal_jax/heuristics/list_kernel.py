@@ -9,7 +9,7 @@ __all__ = ["Layout", "State", "schedule"]
 Layout = namedtuple(
     "Layout",
     "input_rows inputs predecessors after_rows after output_rows producer readers size temp keep "
-    "runtime cost leader allowed memory position blocking resident",
+    "runtime cost link links leader allowed memory position blocking resident",
 )
 """A graph on its cluster. Lists of lists are flat, with where each begins; so are matrices.
 
@@ -22,7 +22,9 @@ Attributes:
   readers: ``[T]``, how many ops read the tensor.
   size, temp, keep: ``[T]``, ``[N]``, ``[T]``, bytes and results.
   runtime: ``[N * D]``.
-  cost: ``[T]``, of a transfer.
+  cost: ``[T * L]``, of a transfer over each kind of link.
+  link: ``[D * D]``, the kind of link from one device to another one.
+  links: ``L``.
   leader: ``[N]``, the first op of the colocation group.
   allowed: ``[N * D]``, where the group may run.
   memory: ``[D]`` float.
@@ -81,7 +83,7 @@ def schedule(
     """
     (
         input_rows, inputs, predecessors, after_rows, after, output_rows, producer, readers, size,
-        temp, keep, runtime, cost, leader, allowed, memory, position, blocking, resident,
+        temp, keep, runtime, cost, link, links, leader, allowed, memory, position, blocking, resident,
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
@@ -89,12 +91,16 @@ def schedule(
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
 
+    def time_of(t, h, k):
+        """Of a transfer from ``h`` to ``k``."""
+        return cost[t] if links == 1 else cost[t * links + link[h * d + k]]
+
     def rides(t, h, k):
         """Could the transfer have happened when the two last met, at no cost to anyone?
 
         Then it is put there after the fact; not when memory matters, as the copy is held for longer.
         """
-        return cost[t] == 0 and goal == 0 and made[producer[t]] < meet[h * d + k]
+        return time_of(t, h, k) == 0 and goal == 0 and made[producer[t]] < meet[h * d + k]
 
     def list_moves(o, k):
         """Lists the tensors that the op lacks on device ``k``; how many.
@@ -127,7 +133,7 @@ def schedule(
                 t = moves[i]
                 h = place[producer[t]]
                 if not rides(t, h, k):
-                    start = max(start, lag[h]) + cost[t]
+                    start = max(start, lag[h]) + time_of(t, h, k)
                     lag[h] = start
             for h in range(d):
                 lost += lag[h] - clock[h]
@@ -135,7 +141,7 @@ def schedule(
             for j in range(input_rows[o], input_rows[o + 1]):
                 t = inputs[j]
                 u = producer[t]
-                start = max(start, finish[u] + (0.0 if place[u] == k else cost[t]))
+                start = max(start, finish[u] + (0.0 if place[u] == k else time_of(t, place[u], k)))
         return max(start, release[o]), lost
 
     def stays(o, t):
@@ -173,7 +179,7 @@ def schedule(
         if blocking and rides(t, h, k):
             happens(n + t * d + k, meet[h * d + k])
         elif blocking:
-            time = max(clock[h], clock[k]) + cost[t]
+            time = max(clock[h], clock[k]) + time_of(t, h, k)
             clock[h] = clock[k] = time
             meet[h * d + k] = meet[k * d + h] = counts[1]
             happens(n + t * d + k, counts[1])

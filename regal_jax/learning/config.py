@@ -49,7 +49,7 @@ class TaskConfig:
     Attributes:
       objective: An `Objective` or its name.
       memory: Capacity of each device, as `Cluster.uniform` takes it: ``"16GiB"``; ``"inf"`` for no limit.
-      transfer: As `Cluster.uniform` takes it: ``"blocking"``, ``"blocking:latency=5us,bandwidth=50GB/s"``.
+      transfer: As `Cluster.uniform` takes it, e.g. ``"nvlink4"``; by default the papers', which cost nothing.
       evaluations: Budget of every search in training.
 
     Raises:

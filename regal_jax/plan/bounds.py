@@ -102,10 +102,10 @@ def _beside(graph: ComputationGraph, allowed: np.ndarray, stays: np.ndarray) -> 
 
 
 def makespan_upper_bound(graph: ComputationGraph, cluster: Cluster) -> float:
-    """No order of events on ``cluster`` takes longer: every op on its slowest device, one after another."""
+    """No order of events on ``cluster`` takes longer: each at its slowest, one after another."""
     runtime = runtime_matrix(graph, cluster).max(axis=1).sum()
     copies = np.minimum(np.diff(graph.consumer_offset), cluster.num_devices - 1)
-    cost = transfer_times(graph, cluster)
+    cost = transfer_times(graph, cluster).max(axis=1)
     if cluster.transfer is TransferModel.BLOCKING:
         return float(runtime + (copies * cost).sum())
     # Delays overlap: between two finishes at most one is waited for at a time.

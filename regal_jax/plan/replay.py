@@ -149,7 +149,8 @@ class _Replay:
         for t in np.flatnonzero(graph.tensor_resident).tolist():
             held[self.home[t]] += self.size[t]
         self.memory = _Memory(held)
-        self.cost: list[float] = transfer_times(graph, cluster).tolist()
+        self.cost: list[list[float]] = transfer_times(graph, cluster).tolist()
+        self.link: list[list[int]] = cluster.link_index.tolist()
 
     def _read(self, tensor: int, device: int, time: float, own: bool = True) -> None:
         """One reader of ``tensor`` on ``device`` has run; the last one frees it there."""
@@ -157,6 +158,9 @@ class _Replay:
         readers[device] -= 1
         if readers[device] == 0 and not (self.keep[tensor] and device == self.home[tensor]):
             self.memory.change(device, -self.size[tensor], time, own)
+
+    def _cost(self, tensor: int, device: int) -> float:
+        return self.cost[tensor][self.link[self.home[tensor]][device]]
 
     def _finished(self, op: int, waiting: str) -> float:
         finish = self.finish[op]
@@ -179,7 +183,7 @@ class _Replay:
                         f"op {name!r} comes before the transfer of {self.graph.tensor_name(t)} to {k}"
                     )
                 moved.append(t)
-                self.copied[t, k] = arrival + self.cost[t]
+                self.copied[t, k] = arrival + self._cost(t, k)
             start = max(start, arrival if self.home[t] == k else self.copied[t, k])
         for u in self.control_op[self.control_offset[op] : self.control_offset[op + 1]]:
             start = max(start, self._finished(u, f"op {name!r}"))
@@ -211,7 +215,7 @@ class _Replay:
             raise PlanError(f"{what} happens twice")
         self._finished(int(self.graph.tensor_op[tensor]), what)
         start = max(self.clock[source], self.clock[device])
-        finish = start + self.cost[tensor]
+        finish = start + self._cost(tensor, device)
         self.clock[source] = self.clock[device] = finish
         self.copied[tensor, device] = finish
         self.memory.change(device, self.size[tensor], start)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from regal_jax.errors import ConfigError, GraphError
-from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, mean_transfer_times, runtime_matrix
 from regal_jax.heuristics.list_scheduling import Schedule, quick_schedule
 from regal_jax.heuristics.peaks import least_peak_balance
 from regal_jax.heuristics.placements import single_device_placement
@@ -127,7 +127,7 @@ class _Measured:
       allowed: ``[N, D]`` bool; ``None`` if every op may run everywhere.
       amounts: ``[4, N]``: mean runtime, temp, output and input bytes.
       size: ``[T]``.
-      transfer: ``[T]``.
+      transfer: ``[T]``, the mean over all ordered pairs of devices.
       sender: ``[E + C]``, data edges first.
       receiver: ``[E + C]``.
       levels: Of the mean runtime.
@@ -157,7 +157,7 @@ def _measure(graph: ComputationGraph, cluster: Cluster) -> _Measured:
     runtime = runtime_matrix(graph, cluster)
     # Before means and scores carry what is wrong with one op to all others.
     _check_finite(graph, "op", runtime, ("runtime",) * runtime.shape[1])
-    transfer = transfer_times(graph, cluster)
+    transfer = mean_transfer_times(graph, cluster)
     time = _scale(runtime, transfer)
     byte = _scale(graph.tensor_bytes, graph.temp_bytes)
     runtime, transfer, size = runtime / time, transfer / time, graph.tensor_bytes / byte

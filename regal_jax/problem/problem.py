@@ -46,7 +46,8 @@ class Problem:
         successors. Padding: ``N``.
       via: ``[B, E + C]`` int32, the tensor that links to that successor; ``T`` for a control edge.
       tensor_op: ``[B, T]`` int32, the producer.
-      transfer_time: ``[B, T]`` float32.
+      transfer_time: ``[B, T, L]`` float32, over each kind of link.
+      link: ``[B, D, D]`` int32, the kind of link from row to column; 0 on the diagonal.
       size: ``[B, T]`` int32.
       keep: ``[B, T]`` bool.
       resident: ``[B, T]`` bool; in memory from the beginning.
@@ -71,6 +72,7 @@ class Problem:
     via: jax.Array
     tensor_op: jax.Array
     transfer_time: jax.Array
+    link: jax.Array
     size: jax.Array
     keep: jax.Array
     resident: jax.Array
@@ -91,6 +93,17 @@ class Problem:
     def num_devices(self) -> int:
         """``D``."""
         return self.runtime.shape[-1]
+
+    @property
+    def num_links(self) -> int:
+        """``L``, padded; 1 where all devices are linked alike."""
+        return self.transfer_time.shape[-1]
+
+    def transfer_cost(self, tensor: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
+        """Times of transfers of one graph (no ``B``), float32; 0 of a tensor that is out of range."""
+        if self.num_links > 1:
+            tensor = tensor * self.num_links + self.link.reshape(-1)[source * self.num_devices + target]
+        return self.transfer_time.reshape(-1).at[tensor].get(mode="fill", fill_value=0)
 
 
 def memory_unit(graph: ComputationGraph) -> int:
@@ -129,7 +142,9 @@ def make_problem(
         )
     if bucket is None:
         bucket = Bucket.common([Bucket.of(graph) for graph in graphs])
-    rows = [_arrays(graph, cluster, bucket) for graph, cluster in zip(graphs, each, strict=True)]
+    # A power of two: few sizes to compile for.
+    links = 1 << (max(len(cluster.links) for cluster in each) - 1).bit_length()
+    rows = [_arrays(graph, cluster, bucket, links) for graph, cluster in zip(graphs, each, strict=True)]
     arrays = {name: jnp.asarray(np.stack([row[name] for row in rows])) for name in rows[0]}
     unlimited = bool(np.isinf([c.memory for c in each]).all())
     return Problem(**arrays, bucket=bucket, blocking=kinds.pop()[1], unlimited=unlimited)
@@ -141,14 +156,15 @@ def _pad(array: np.ndarray, size: int, fill: float = 0) -> np.ndarray:
     return padded
 
 
-def _arrays(graph: ComputationGraph, cluster: Cluster, bucket: Bucket) -> dict[str, np.ndarray]:
-    """The array fields of `Problem` for one graph."""
+def _arrays(graph: ComputationGraph, cluster: Cluster, bucket: Bucket, links: int) -> dict[str, np.ndarray]:
+    """The array fields of `Problem` for one graph; ``links`` is ``L``."""
     bucket.check_holds(graph)
     n, t = bucket.ops, bucket.tensors
     successors = _successors(graph, bucket)
     indegree = np.diff(graph.inputs[0]) + np.diff(graph.control_predecessors[0])
     unit = memory_unit(graph)
     size, temp = -(-graph.tensor_bytes // unit), -(-graph.temp_bytes // unit)
+    times = transfer_times(graph, cluster)
     capacity = np.minimum(np.floor(np.array(cluster.memory) / unit), _UNLIMITED)
     leader = np.arange(n)
     leader[: graph.num_ops] = graph.colocation_leader
@@ -161,7 +177,8 @@ def _arrays(graph: ComputationGraph, cluster: Cluster, bucket: Bucket) -> dict[s
         "indegree": _pad(indegree, n, 1),
         **successors,
         "tensor_op": _pad(graph.tensor_op, t),
-        "transfer_time": _pad(transfer_times(graph, cluster), t),
+        "transfer_time": _pad(np.pad(times, ((0, 0), (0, links - times.shape[1]))), t),
+        "link": cluster.link_index,
         "size": _pad(size, t),
         "keep": _pad(graph.tensor_keep, t),
         "resident": _pad(graph.tensor_resident, t),

@@ -34,11 +34,13 @@ __all__ = [
 
 OPERANDS: Final = (
     *("num_ops", "num_tensors", "runtime", "indegree", "op_row", "successor", "via", "tensor_op"),
-    *("transfer_time", "size", "keep", "temp", "placement", "priority", "transfer_priority", "resident"),
+    *("transfer_time", "link", "size", "keep", "resident", "temp"),
+    *("placement", "priority", "transfer_priority"),
 )
 """Operands of the custom call, by their names in `regal_jax.problem`; its results are those of `simulate`."""
 _NUM_OPS, _NUM_TENSORS, _RUNTIME, _INDEGREE, _OP_ROW, _SUCCESSOR, _VIA, _TENSOR_OP = range(8)
-_TRANSFER_TIME, _SIZE, _KEEP, _TEMP, _PLACEMENT, _PRIORITY, _TRANSFER_PRIORITY, _RESIDENT = range(8, 16)
+_TRANSFER_TIME, _LINK, _SIZE, _KEEP, _RESIDENT, _TEMP = range(8, 14)
+_PLACEMENT, _PRIORITY, _TRANSFER_PRIORITY = range(14, 17)
 
 PLACE_BITS: Final = 10
 """A device fits (`regal_jax.graph.Cluster` has at most 1024)."""
@@ -50,16 +52,21 @@ KEY_SHIFT: Final = _ROW_BITS + 2 * PLACE_BITS
 
 compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
-Graph = namedtuple("Graph", "b p n t d e ops tensors runtime indegree tensor_op transfer_time rows links")
+Graph = namedtuple(
+    "Graph",
+    "b p n t d e kinds ops tensors runtime indegree tensor_op transfer_time kind rows links",
+)
 """One graph of a batch; ``L = N + T``, ops then tensors.
 
 Attributes:
   b, p, n, t, d, e: Sizes of the call: ``B``, ``P``, ``N``, ``T``, ``D`` and ``E + C``.
+  kinds: How many kinds of links there are between devices.
   ops, tensors: Numbers without padding.
   runtime: ``[N, D]`` float32.
   indegree: ``[N]`` int32.
   tensor_op: ``[T]`` int32.
-  transfer_time: ``[T]`` float32.
+  transfer_time: ``[T, kinds]`` float32.
+  kind: ``[D, D]`` int32, which of them leads from row to column.
   rows: ``[L, 3]`` uint32: where the data links of an op, or of a tensor, begin and end, and where the control
     links of an op, which stand behind them, end.
   links: ``[E + C, 2]`` uint32: the successor; the tensor.
@@ -168,10 +175,9 @@ def sizes_of(frame):
     """A `Graph` of the call's sizes alone."""
     b, p, n = size_of(frame, _PLACEMENT, 0), size_of(frame, _PLACEMENT, 1), size_of(frame, _PLACEMENT, 2)
     t, d, e = size_of(frame, _TENSOR_OP, 1), size_of(frame, _RUNTIME, 2), size_of(frame, _VIA, 1)
-    none, none_ = pointer(0, np.float32), pointer(0, np.int32)
-    return Graph(
-        b, p, n, t, d, e, 0, 0, none, none_, none_, none, pointer(0, np.uint32), pointer(0, np.uint32)
-    )
+    kinds = size_of(frame, _TRANSFER_TIME, 2)
+    none, none_, none__ = pointer(0, np.float32), pointer(0, np.int32), pointer(0, np.uint32)
+    return Graph(b, p, n, t, d, e, kinds, 0, 0, none, none_, none_, none, none_, none__, none__)
 
 
 @compiled
@@ -201,11 +207,13 @@ def regroup(frame, i, sizes, at):
                 rows[row + 1] = j + 1
                 rows[row + 2] = j + 1
     return Graph(
-        *(sizes.b, sizes.p, n, t, d, e, ops, np.int64(pointer(operand(frame, _NUM_TENSORS), np.int32)[i])),
+        *(sizes.b, sizes.p, n, t, d, e, sizes.kinds, ops),
+        np.int64(pointer(operand(frame, _NUM_TENSORS), np.int32)[i]),
         pointer(operand(frame, _RUNTIME) + 4 * i * n * d, np.float32),
         pointer(operand(frame, _INDEGREE) + 4 * i * n, np.int32),
         pointer(operand(frame, _TENSOR_OP) + 4 * i * t, np.int32),
-        pointer(operand(frame, _TRANSFER_TIME) + 4 * i * t, np.float32),
+        pointer(operand(frame, _TRANSFER_TIME) + 4 * i * t * sizes.kinds, np.float32),
+        pointer(operand(frame, _LINK) + 4 * i * d * d, np.int32),
         *(rows, links),
     )
 
