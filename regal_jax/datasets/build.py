@@ -28,6 +28,7 @@ from regal_jax.datasets.store import pack
 from regal_jax.datasets.workers import run_tasks
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.importers import format_cost_graph
+from regal_jax.interrupts import interruptible
 from regal_jax.plan.files import write_atomically
 
 __all__ = ["SIZES", "build_set"]
@@ -54,6 +55,7 @@ class _Task:
     choices: tuple[Choice, ...] = ()
 
 
+@interruptible()
 def build_set(
     root: str | os.PathLike[str],
     *,

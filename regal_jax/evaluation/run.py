@@ -15,7 +15,7 @@ from regal_jax.evaluation.graphs import evaluation_graphs
 from regal_jax.evaluation.jobs import Job, make_jobs
 from regal_jax.evaluation.records import Records, write_evaluation
 from regal_jax.graph import ComputationGraph
-from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.interrupts import first_interrupt_waits, interruptible
 from regal_jax.methods import Results
 from regal_jax.problem import Bucket
 
@@ -39,6 +39,7 @@ class Outcome:
     finished: bool
 
 
+@interruptible()
 def run_evaluation(
     config: EvaluationConfig, out: str | os.PathLike[str], *, progress: Callable[..., Any] | None = None
 ) -> Outcome:

@@ -21,6 +21,7 @@ from regal_jax.graph import (
     transfer_times,
 )
 from regal_jax.heuristics.registry import best_heuristic
+from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound, transfer_event
 
 __all__ = ["cp_sat"]
@@ -53,6 +54,7 @@ def _own_ctrl_c() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
+@interruptible()
 def cp_sat(
     graph: ComputationGraph,
     cluster: Cluster,

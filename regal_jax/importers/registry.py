@@ -16,6 +16,7 @@ from regal_jax.importers.onnx_model import MAX_MODEL_BYTES, parse_onnx
 from regal_jax.importers.stg import format_stg, parse_stg
 from regal_jax.importers.strict_json import parse_json
 from regal_jax.importers.wfformat import workflow_from_document
+from regal_jax.interrupts import interruptible
 
 __all__ = ["FORMATS", "FileFormat", "find_format", "load_graph", "save_graph"]
 
@@ -107,6 +108,7 @@ def find_format(path: PathLike, name: str | None = None) -> FileFormat:
     raise FormatError(f"{file}: {what}; use one of {known}")
 
 
+@interruptible()
 def load_graph(path: PathLike, format: str | None = None, **options: Any) -> ComputationGraph:
     """The graph in a file.
 
@@ -128,6 +130,7 @@ def load_graph(path: PathLike, format: str | None = None, **options: Any) -> Com
         return found.read(path, **options)
 
 
+@interruptible()
 def save_graph(graph: ComputationGraph, path: PathLike, format: str | None = None, **options: Any) -> None:
     """Writes a graph to a file, all of it or nothing.
 

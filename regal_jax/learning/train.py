@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
-from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.interrupts import first_interrupt_waits, interruptible
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.config import DataConfig, TrainConfig
 from regal_jax.learning.pool import Pool, make_pools
@@ -48,6 +48,7 @@ class TrainResult:
     finished: bool
 
 
+@interruptible()
 def train(
     config: TrainConfig,
     graphs: Sequence[ComputationGraph],

@@ -18,6 +18,7 @@ from regal_jax.api.settings import each
 from regal_jax.datasets.corpus.index import JsonLines
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan, makespan_upper_bound
 from regal_jax.search import BrkgaConfig
 
@@ -86,6 +87,7 @@ class TunedConfig:
             raise FormatError(f"{path}: damaged settings ({error}); make them with tune()") from None
 
 
+@interruptible()
 def tune(
     graphs: Sequence[ComputationGraph],
     clusters: Cluster | Sequence[Cluster],
