@@ -1,10 +1,10 @@
 """Ctrl-C without losing what was found, and without harm: it is looked at between two steps of the work.
 
 Python runs the handler of a signal between any two of its instructions. One that raises there may do so where
-compiled code calls back into Python: in Numba's dispatcher, where the process dies of it, in NumPy or in JAX, which
-make an error of their own of it or lose it, or in an import, which leaves half a module. So while the library
-works, a signal is only noted, and `check_interrupt` raises where nothing is harmed: at least once a second,
-except while a program is compiled, a function is traced, or a package is loaded.
+compiled code calls back into Python: in Numba's dispatcher, where the process dies of it; in NumPy or in JAX,
+which make an error of their own of it or lose it; or in an import, which leaves half a module. So while the
+library works a signal is only noted, and `check_interrupt` raises where nothing is harmed: about once a
+second at least, except while a program is compiled, a function is traced, or a package is loaded.
 """
 
 import contextlib
@@ -112,8 +112,8 @@ def _noting(patient: int) -> Iterator[_Notes]:
 def interruptible() -> Iterator[None]:
     """Ctrl-C ends what runs within, at the next `check_interrupt` or at the end; also a decorator.
 
-    Off the main thread there are no signals, and a SIGINT handler that is not Python's own stays: there, nothing
-    is changed.
+    Off the main thread there are no signals, and a SIGINT handler that is not Python's own stays: there,
+    nothing is changed.
 
     Raises:
       KeyboardInterrupt: At Ctrl-C, even if a compiled program made another error of it.
