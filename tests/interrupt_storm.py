@@ -1,7 +1,7 @@
-"""Calls that are interrupted at random moments, in a process of their own: ``interrupt_storm.py CASE COUNT SEED``.
+"""Calls interrupted at random moments, in a process of their own: ``interrupt_storm.py CASE COUNT SEED``.
 
-Another process sends the signals, one or two a call. A call ends with its result, which is checked, or with a clean
-`KeyboardInterrupt`. What came of them all is printed as JSON; a process that dies prints nothing.
+Another process sends the signals, one or two a call. A call ends with its result, which is checked, or with
+a clean `KeyboardInterrupt`. What came of them all is printed as JSON; a process that dies prints nothing.
 """
 
 import contextlib
@@ -259,6 +259,6 @@ def storm_beside(name, count, seed):
 if __name__ == "__main__":
     which, number, first, *beside = sys.argv[1:]
     run = storm_beside if beside else storm
-    print(json.dumps(run(which, int(number), int(first))))
+    sys.stdout.write(json.dumps(run(which, int(number), int(first))) + "\n")
     sys.stdout.flush()
     os._exit(0)

@@ -24,9 +24,7 @@ def storm(*arguments, seconds):
     command = [sys.executable, "-X", "faulthandler", str(STORM), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
-    found = json.loads(done.stdout.splitlines()[-1])
-    print(arguments, found)
-    return found
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -94,7 +92,6 @@ def kernel_storm(name, count, seed):
     finally:
         client.stop_channels()
         kernel.shutdown_kernel(now=True)
-    print(name, counts)
     return counts
 
 

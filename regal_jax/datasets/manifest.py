@@ -34,7 +34,7 @@ def choices_from_text(path: pathlib.Path) -> list[Choice] | None:
 
 
 def open_manifest(root: pathlib.Path, settings: Mapping[str, Any]) -> list[Choice] | None:
-    """Makes ``root`` a set with these settings, or recognises it as one.
+    """Makes the folder ``root`` a set with these settings, or recognises it as one.
 
     Returns:
       The members, if the set was finished; else ``None``.
@@ -53,12 +53,9 @@ def open_manifest(root: pathlib.Path, settings: Mapping[str, Any]) -> list[Choic
             return [Choice(**{**row, "rejected": tuple(row["rejected"])}) for row in document["members"]]
         except (TypeError, KeyError):
             raise _damaged(path) from None
-    if root.exists() and not root.is_dir():
-        raise ConfigError(f"{root}: is a file; name a new folder")
     # A name with a dot in front is the rest of a writer that was killed before there was a manifest.
-    if root.is_dir() and any(not entry.name.startswith(".") for entry in root.iterdir()):
+    if any(not entry.name.startswith(".") for entry in root.iterdir()):
         raise ConfigError(f"{root}: is not empty, and no set was begun there; name a new folder")
-    root.mkdir(parents=True, exist_ok=True)
     write_atomically(path, _text({"settings": settings, "complete": False}))
     return None
 

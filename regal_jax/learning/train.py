@@ -1,5 +1,6 @@
 """`train`: the loop around the compiled step."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -24,6 +25,7 @@ from regal_jax.learning.record import Record, event_writer
 from regal_jax.learning.reference import with_references
 from regal_jax.learning.step import AXIS, Learner, TrainState, train_step
 from regal_jax.learning.validate import Validation, validate
+from regal_jax.locks import locked
 from regal_jax.policies import Policy, load_policy, save_policy
 
 __all__ = ["TrainResult", "train"]
@@ -88,8 +90,10 @@ def train(
     """
     if tensorboard:
         event_writer()  # Is it there? References take hours, and would come first.
-    run = _Run(config, graphs, validation, pathlib.Path(out), progress, devices, implementation)
-    return run.all(tensorboard)
+    folder = pathlib.Path(out)
+    with contextlib.ExitStack() as lock:
+        run = _Run(config, graphs, validation, folder, lock, progress, devices, implementation)
+        return run.all(tensorboard)
 
 
 class _Run:
@@ -101,6 +105,7 @@ class _Run:
         graphs: Sequence[ComputationGraph],
         validation: Sequence[ComputationGraph],
         out: pathlib.Path,
+        lock: contextlib.ExitStack,
         progress: bool,
         devices: Sequence[Any] | None,
         implementation: str | None,
@@ -116,6 +121,7 @@ class _Run:
             for chosen in (graphs, validation)
         )
         # Not before all is known to be well: the folder then belongs to this run.
+        lock.enter_context(locked(out))
         _claim(out, config, graphs, validation)
         self._pools = self._ready(pools, "references")
         self._validation = self._ready(held_out, "validation references")
@@ -238,7 +244,6 @@ def _claim(
     if config.start:
         document["start"] = hashlib.sha256(pathlib.Path(config.start).read_bytes()).hexdigest()[:16]
     path = out / "config.json"
-    out.mkdir(parents=True, exist_ok=True)
     if path.exists():
         try:
             old = json.loads(path.read_text(encoding="utf-8"))

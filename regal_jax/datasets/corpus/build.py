@@ -19,7 +19,6 @@ from regal_jax.datasets.corpus.index import (
     GRAPHS,
     INDEX,
     JsonLines,
-    locked,
     read_corpus,
     write_corpus,
 )
@@ -28,6 +27,7 @@ from regal_jax.datasets.corpus.trace_spec import FORMS, TraceSpec
 from regal_jax.errors import ConfigError, MissingExtraError
 from regal_jax.importers.roofline import find_profile
 from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.locks import locked
 
 __all__ = ["Settings", "build_corpus"]
 
@@ -87,21 +87,20 @@ def build_corpus(
     chosen = _check(sources, forms, limit, jobs, timeout, min_ops, max_ops)
     find_profile(profile)
     root = pathlib.Path(folder)
-    with _one_line_for_the_disk(root):
-        (root / GRAPHS).mkdir(parents=True, exist_ok=True)
-        with locked(root), first_interrupt_waits() as interrupted:
-            present = _installed(chosen, explicit=sources is not None)
-            settings = {"profile": profile, "min_ops": min_ops, "max_ops": max_ops}
-            packages = _settle(root, settings, present)
-            engine = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress)
-            listed = {source.name: engine.specs(source) for source in present}
-            specs = {
-                name: choose(found, forms, only, limit) for name, found in listed.items() if found is not None
-            }
-            pending = _pending(root, specs, retry_failures=retry_failures)
-            engine.run(_rounds(pending), packages)
-            document = finish(root)
-            return {**document, "complete": not interrupted()}
+    with _one_line_for_the_disk(root), locked(root), first_interrupt_waits() as interrupted:
+        (root / GRAPHS).mkdir(exist_ok=True)
+        present = _installed(chosen, explicit=sources is not None)
+        settings = {"profile": profile, "min_ops": min_ops, "max_ops": max_ops}
+        packages = _settle(root, settings, present)
+        engine = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress)
+        listed = {source.name: engine.specs(source) for source in present}
+        specs = {
+            name: choose(found, forms, only, limit) for name, found in listed.items() if found is not None
+        }
+        pending = _pending(root, specs, retry_failures=retry_failures)
+        engine.run(_rounds(pending), packages)
+        document = finish(root)
+        return {**document, "complete": not interrupted()}
 
 
 def choose(

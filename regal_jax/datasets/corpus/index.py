@@ -8,18 +8,17 @@ A corpus is a folder::
     graphs/SOURCE/MODEL.FORM.json.gz
 """
 
-import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from regal_jax.errors import ConfigError, FormatError
+from regal_jax.errors import FormatError
 from regal_jax.plan.files import write_atomically
 
 __all__ = [
-    "CORPUS", "FAILURES", "FORMAT", "GRAPHS", "INDEX", "JsonLines", "locked", "read_corpus", "write_corpus",
+    "CORPUS", "FAILURES", "FORMAT", "GRAPHS", "INDEX", "JsonLines", "read_corpus", "write_corpus",
 ]  # fmt: skip
 
 FORMAT: Final = "regal_jax.corpus"
@@ -121,23 +120,3 @@ def write_corpus(folder: pathlib.Path, document: Mapping[str, Any]) -> None:
     text = json.dumps(whole, indent=1, ensure_ascii=False)[:-2]
     lines = ",\n".join(f"  {json.dumps(path)}: {json.dumps(value)}" for path, value in graphs.items())
     write_atomically(folder / CORPUS, f'{text},\n "graphs": {{\n{lines}\n }}\n}}\n'.encode())
-
-
-@contextlib.contextmanager
-def locked(folder: pathlib.Path) -> Iterator[None]:
-    """Keeps a second build out of ``folder``, where the system can.
-
-    Raises:
-      ConfigError: There is one already.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Not on Windows.
-        yield
-        return
-    with open(folder / ".lock", "wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"{folder}: another build is running there; wait for it") from None
-        yield
