@@ -27,7 +27,7 @@ for line in sys.stdin:
         os.kill(os.getppid(), 2)
     sent[:] = (int.from_bytes(sent[:], "little") + 1).to_bytes(4, "little")
 """
-CLEAN = ("interrupts.py", "contextlib.py", "interrupt_storm.py")
+CLEAN = ("interrupts.py", "contextlib.py", "signal.py", "enum.py", "interrupt_storm.py")
 """Where a `KeyboardInterrupt` may have been raised: at a check, or before and after the call."""
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.datasets.corpus.index import JsonLines
+from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
 from regal_jax.plan.files import write_atomically
 
@@ -95,7 +96,7 @@ def read_evaluation(folder: pathlib.Path) -> dict[str, Any]:
     """
     path = folder / EVALUATION
     try:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: no evaluation there ({error}); run 'regal-jax evaluate' first") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.interrupts import first_interrupt_waits, interruptible
@@ -246,8 +247,8 @@ def _claim(
     path = out / "config.json"
     if path.exists():
         try:
-            old = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+            old = parse_json(path.read_bytes())
+        except FormatError:
             old = None
         if not isinstance(old, dict):
             raise FormatError(f"{path}: damaged; take another folder, or remove this one")

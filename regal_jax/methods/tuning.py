@@ -16,6 +16,7 @@ import numpy as np
 from regal_jax.api import optimize_many
 from regal_jax.api.settings import each
 from regal_jax.datasets.corpus.index import JsonLines
+from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.interrupts import interruptible
@@ -71,7 +72,7 @@ class TunedConfig:
           ConfigError: Settings that cannot be.
         """
         try:
-            document = json.loads(pathlib.Path(path).read_text())
+            document = parse_json(pathlib.Path(path).read_bytes())
         except (OSError, ValueError) as error:
             raise FormatError(f"{path}: no tuned settings there ({error}); make them with tune()") from None
         if (

@@ -13,6 +13,7 @@ import safetensors
 import safetensors.numpy
 from flax import nnx
 
+from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.interrupts import interruptible
 from regal_jax.plan.files import write_atomically
@@ -138,7 +139,7 @@ def _check_version(path: str | os.PathLike[str], metadata: Mapping[str, str]) ->
 
 def _config(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> PolicyConfig:
     try:
-        fields = json.loads(metadata.get("config", ""))
+        fields = parse_json(metadata.get("config", ""))
         return PolicyConfig(**fields)
     except (ValueError, TypeError) as error:
         raise FormatError(f"{path}: metadata 'config': {error}; the file is damaged") from None

@@ -14,6 +14,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
 from regal_jax.plan.files import write_atomically
 
@@ -49,7 +50,7 @@ class JsonLines:
         records = []
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                record = json.loads(line)
+                record = parse_json(line)
             except ValueError:
                 record = None
             if not isinstance(record, dict):
@@ -97,7 +98,7 @@ def read_corpus(folder: pathlib.Path) -> dict[str, Any] | None:
     """
     path = folder / CORPUS
     try:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
