@@ -10,6 +10,7 @@ from importer_cases import COST_GRAPH, NATIVE, STG, WORKFLOW
 
 from regal_jax.datasets import build_set, generate
 from regal_jax.datasets.corpus import corpus_records, read_family_splits
+from regal_jax.datasets.corpus.finish import finish
 from regal_jax.datasets.corpus.index import write_corpus
 from regal_jax.datasets.manifest import choices_from_text
 from regal_jax.datasets.store import read_set
@@ -203,7 +204,8 @@ def choices(folder):
     return [json.dumps(json.loads((folder / "set/manifest.json").read_text())["members"]).encode()]
 
 
-CORPUS_INDEX = {"path": "graphs/a/b.json.gz", "source": "a", "family": "f", "form": "forward", "ops": 9}
+CORPUS_INDEX = {"path": "graphs/a/b.json.gz", "source": "a", "model": "b", "family": "f", "form": "forward"}
+CORPUS_INDEX |= {"constructor": "b()", "ops": 9, "topology_hash": "12ab"}
 
 
 def corpus_document(folder):
@@ -214,12 +216,14 @@ def corpus_document(folder):
 
 def read_corpus_document(path):
     (path.parent / "index.jsonl").write_text(json.dumps(CORPUS_INDEX) + "\n")
-    return corpus_records(path.parent)
+    corpus_records(path.parent)
+    finish(path.parent)
 
 
 def read_corpus_index(path):
     corpus_document(path.parent)
-    return corpus_records(path.parent)
+    corpus_records(path.parent)
+    finish(path.parent)
 
 
 def evaluation(name):

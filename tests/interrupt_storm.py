@@ -222,8 +222,8 @@ def storm(name, count, seed):
         check(call())
         longest = 1.1 * (time.perf_counter() - began)
     made = Storm(seed)
-    for _ in range(count):
-        # Signals may come late: between the call and what waits for them.
+    while sum(made.counts.values()) - made.counts["after"] < count:
+        # Signals may come early or late: before the call, or between it and what waits for them.
         try:
             made.one(call, check, longest)
         except KeyboardInterrupt:

@@ -44,7 +44,7 @@ class Records:
         self._lines = JsonLines(folder / RESULTS)
         self._found: dict[tuple[str, str], dict[str, Any]] = {}
         for number, record in enumerate(self._lines.read(), 1):
-            if not record.keys() >= _NEEDED or not ("error" in record or record.keys() >= _FIELDS):
+            if not _is_result(record):
                 raise FormatError(f"{self._lines.path}: line {number} is no result; delete it and run again")
             self._found[record["key"], record["graph"]] = record
 
@@ -76,6 +76,14 @@ class Records:
         found = (self.get(key, graph) for graph in graphs)
         values = [None if record is None else record.get(field) for record in found]
         return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+def _is_result(record: Mapping[str, Any]) -> bool:
+    if not all(isinstance(record.get(name), str) for name in _NEEDED):
+        return False
+    if "error" in record:
+        return isinstance(record["error"], str)
+    return all(isinstance(record.get(name), (int, float)) for name in _FIELDS)
 
 
 def write_evaluation(folder: pathlib.Path, document: Mapping[str, Any]) -> None:

@@ -84,7 +84,9 @@ class TunedConfig:
         fields: dict[str, Any] = {field.name: document.get(field.name) for field in dataclasses.fields(cls)}
         try:
             return cls(**{**fields, "config": BrkgaConfig(**dict(fields["config"]))})
-        except TypeError as error:
+        except ConfigError:
+            raise
+        except (TypeError, ValueError) as error:
             raise FormatError(f"{path}: damaged settings ({error}); make them with tune()") from None
 
 

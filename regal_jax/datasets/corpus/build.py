@@ -20,6 +20,7 @@ from regal_jax.datasets.corpus.index import (
     INDEX,
     JsonLines,
     read_corpus,
+    read_index,
     write_corpus,
 )
 from regal_jax.datasets.corpus.sources import SOURCES, Source
@@ -222,7 +223,7 @@ def _pending(
         lines.mend()
     for leftover in (root / GRAPHS).glob("*/.*.tmp"):
         leftover.unlink(missing_ok=True)
-    records = index.read()
+    records = read_index(root)
     there = [record for record in records if (root / record["path"]).is_file()]
     if len(there) < len(records):
         index.replace(there)
