@@ -15,23 +15,31 @@ __all__ = [
 ]
 
 
-class GraphError(ValueError):
+class _OneLine:
+    """What a message quotes may hold anything: what would break its line stands there escaped."""
+
+    def __init__(self, message: str = "") -> None:
+        shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+        super().__init__("".join(shown))
+
+
+class GraphError(_OneLine, ValueError):
     """A computation graph that breaks a rule of docs/design.md, part 1."""
 
 
-class ClusterError(ValueError):
+class ClusterError(_OneLine, ValueError):
     """A cluster that cannot exist, or that cannot run the graph it was paired with."""
 
 
-class FormatError(ValueError):
+class FormatError(_OneLine, ValueError):
     """A file or document that cannot be read as the format it claims to be."""
 
 
-class PlanError(ValueError):
+class PlanError(_OneLine, ValueError):
     """A plan that is not a valid execution of its graph on its cluster."""
 
 
-class ConfigError(ValueError):
+class ConfigError(_OneLine, ValueError):
     """A search or solver setting with an impossible value."""
 
 

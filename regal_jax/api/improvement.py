@@ -12,7 +12,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan.files import cluster_document
 from regal_jax.problem import Bucket
-from regal_jax.search import BrkgaConfig, SearchResult, Stopping
+from regal_jax.search import BrkgaConfig, SearchResult, Status, Stopping
 from regal_jax.solve import graph_keys, solve
 
 __all__ = ["RoomForImprovement"]
@@ -109,4 +109,8 @@ class RoomForImprovement:
         batch = make_batch(share, pairs, [[]] * len(graphs), _CONFIG)
         key = jax.random.key(np.uint32(self.seed))
         keys = graph_keys(key, batch.graphs)
-        return solve(batch.problem, keys, Stopping(self.high), config=_CONFIG, mesh=batch.mesh)
+        result = solve(batch.problem, keys, Stopping(self.high), config=_CONFIG, mesh=batch.mesh)
+        if Status.INTERRUPTED in result.status:
+            # What an unfinished search found decides nothing.
+            raise KeyboardInterrupt
+        return result

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
-from regal_jax.errors import ConfigError
+from regal_jax.documents import parse_toml
+from regal_jax.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
     from regal_jax.cli.parser import OneLineParser
@@ -106,15 +107,13 @@ def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig":
 
 def _set(document: dict[str, Any], change: str) -> None:
     """Puts ``NAME=VALUE`` into the document; a value that is no TOML is a text."""
-    import tomllib
-
     name, equals, text = change.partition("=")
     *tables, last = name.strip().split(".")
     if not equals or not last or not all(tables):
         raise ConfigError(f"--set {change}: write NAME=VALUE, e.g. optimizer.steps=50")
     value: Any = text.strip()
-    with contextlib.suppress(tomllib.TOMLDecodeError):
-        value = tomllib.loads(f"value = {value}")["value"]
+    with contextlib.suppress(FormatError):
+        value = parse_toml(f"value = {value}")["value"]
     for table in tables:
         document = document.setdefault(table, {})
         if not isinstance(document, dict):

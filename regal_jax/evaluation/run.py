@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from regal_jax.datasets.corpus.index import locked
 from regal_jax.errors import ClusterError, ConfigError, GraphError, MissingExtraError
 from regal_jax.evaluation.config import EvaluationConfig
 from regal_jax.evaluation.graphs import evaluation_graphs
 from regal_jax.evaluation.jobs import Job, make_jobs
 from regal_jax.evaluation.records import Records, write_evaluation
 from regal_jax.graph import ComputationGraph
-from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.interrupts import first_interrupt_waits, interruptible
+from regal_jax.locks import locked
 from regal_jax.methods import Results
 from regal_jax.problem import Bucket
 
@@ -39,6 +39,7 @@ class Outcome:
     finished: bool
 
 
+@interruptible()
 def run_evaluation(
     config: EvaluationConfig, out: str | os.PathLike[str], *, progress: Callable[..., Any] | None = None
 ) -> Outcome:
@@ -62,7 +63,6 @@ def run_evaluation(
     folder = pathlib.Path(out)
     graphs = evaluation_graphs(config)
     jobs = make_jobs(config)
-    folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         records = Records(folder)
         records.mend()

@@ -8,6 +8,7 @@ import numpy as np
 from regal_jax.errors import GraphError
 from regal_jax.graph.computation_graph import MAX_BYTES, ComputationGraph
 from regal_jax.graph.units import Quantity, parse_bytes, parse_time
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["GraphBuilder"]
 
@@ -84,6 +85,7 @@ class GraphBuilder:
         Raises:
           GraphError: A value that cannot be.
         """
+        check_interrupt()
         # All that can be refused comes first: an op that was refused leaves no trace behind.
         ports = frozenset(keep)
         if not ports <= set(range(len(outputs))):

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["ANCHOR_KINDS", "merge_labels"]
 
@@ -131,6 +132,7 @@ class _Merger:
         """Tries every set and then, again and again, the neighbours of what has changed. Has anything?"""
         queue, queued, changed = collections.deque(order), set(order), False
         while queue:
+            check_interrupt()
             o = queue.popleft()
             queued.discard(o)
             merged = self._try(o) if self.parent[o] == o else None

@@ -6,6 +6,7 @@ import numpy as np
 
 from regal_jax.errors import GraphError
 from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["Quotient", "quotient"]
 
@@ -140,6 +141,7 @@ def _scratch(
     stays, left = outside.tolist(), readers.tolist()
     scratch: list[int] = []
     for ops in members:
+        check_interrupt()
         held = peak = made = 0
         for o in ops.tolist():
             outputs = range(output[o], output[o + 1])

@@ -8,6 +8,7 @@ import numpy as np
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
+from regal_jax.interrupts import check_interrupt, interruptible
 from regal_jax.plan import Objective, Plan
 
 __all__ = ["brute_force"]
@@ -16,6 +17,7 @@ _MAX_OPS: Final = 6
 _Vector = tuple[float, ...]
 
 
+@interruptible()
 def brute_force(
     graph: ComputationGraph, cluster: Cluster, objective: Objective | str = Objective.MAKESPAN
 ) -> Plan:
@@ -117,6 +119,7 @@ class _Walk:
         for _ in range(self.count):
             following: dict[int, dict[_Vector, list[int]]] = {}
             for mask, states in layer.items():
+                check_interrupt()
                 for event in range(self.count):
                     if mask >> event & 1 or self.needs[event] & ~mask:
                         continue

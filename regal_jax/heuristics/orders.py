@@ -13,6 +13,7 @@ import numpy as np
 from regal_jax.compiling import run_loops
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Links
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["bfs_order", "dfs", "dfs_order", "given_order", "lpmf", "lpmf_order", "random_order"]
 
@@ -24,6 +25,7 @@ def _kahn(links: Links, key: Callable[[int, int], Any]) -> np.ndarray:
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
+        check_interrupt()
         o = heapq.heappop(ready)[1]
         order.append(o)
         for v in links.after[o]:

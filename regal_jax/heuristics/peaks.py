@@ -13,6 +13,7 @@ from regal_jax.graph.topology import rows
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
 from regal_jax.heuristics.xla import post_order
+from regal_jax.interrupts import check_interrupt, interruptible
 
 __all__ = ["MOST_OVER", "PeakBalance", "least_peak_balance"]
 
@@ -169,7 +170,8 @@ class PeakBalance:
         """
         place = placement[self.order].astype(np.int64)
         if self._kernel is not None:
-            found, left = self._kernel.refine(self._layout, place, tries, _WIDTHS, _LEAST_GAIN)
+            with interruptible():
+                found, left = self._kernel.refine(self._layout, place, tries, _WIDTHS, _LEAST_GAIN)
         else:
             found, left = self._refine(place, tries)
         self.looked += tries - left
@@ -263,7 +265,8 @@ class PeakBalance:
     def _highest(self, place: np.ndarray) -> np.ndarray:
         """`peaks`, by places in the order."""
         if self._kernel is not None:
-            return self._kernel.peaks(self._layout, place.astype(np.int64, copy=False))
+            with interruptible():
+                return self._kernel.peaks(self._layout, place.astype(np.int64, copy=False))
         return self._held(place).bytes.max(axis=1, initial=0)
 
     def _try(self, place: np.ndarray, held: _Held, scale: float, group: int, device: int) -> float:
@@ -364,6 +367,7 @@ class PeakBalance:
         best: tuple[float, int] | None = None
         left, right = 0, len(values)
         while left < right:
+            check_interrupt()
             at = (left + right) // 2
             part[mine] = np.where(along[mine] < values[at], low, middle)
             peaks = self._highest(self._allow(part))

@@ -10,6 +10,7 @@ import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Freeing, Links
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["post_order", "xla_dfs_order", "xla_list_order", "xla_post_order"]
 
@@ -39,6 +40,7 @@ def xla_list_order(graph: ComputationGraph) -> np.ndarray:
             push(o)
     order: list[int] = []
     while ready:
+        check_interrupt()
         _, _, stamp, o = heapq.heappop(ready)
         if -stamp != latest[o]:
             continue
@@ -93,6 +95,7 @@ def _post_order(links: Links, before: list[list[int]]) -> np.ndarray:
     for root, after in enumerate(links.after):
         stack = [] if after else [root]
         while stack:
+            check_interrupt()
             o = stack[-1]
             if visited[o]:
                 stack.pop()

@@ -15,12 +15,14 @@ from regal_jax.importers.hlo_flow import trace
 from regal_jax.importers.hlo_sharing import aliases, callees
 from regal_jax.importers.hlo_text import Computation, Instruction, Module, names_in, parse_module
 from regal_jax.importers.roofline import DeviceProfile, find_profile
+from regal_jax.interrupts import interruptible
 
 __all__ = ["from_hlo", "parse_hlo"]
 
 _TRIPS: Final = re.compile(r"known_trip_count\W{1,8}n\W{1,8}([0-9]{1,18})")
 
 
+@interruptible()
 def from_hlo(program: PathLike | Any, **options: Any) -> ComputationGraph:
     """The graph of a compiled XLA program, its ops in XLA's own order.
 

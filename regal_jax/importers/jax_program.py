@@ -15,6 +15,7 @@ from regal_jax.importers.assembly import Source, Step, assemble
 from regal_jax.importers.flat_jaxpr import Equation, Program, aval_bytes, flatten, temp_bytes
 from regal_jax.importers.op_cost import op_seconds
 from regal_jax.importers.roofline import DeviceProfile, find_profile
+from regal_jax.interrupts import interruptible
 
 __all__ = ["from_jax"]
 
@@ -22,6 +23,7 @@ ArgName = int | str
 """A positional argument by its index, or a keyword argument by its name."""
 
 
+@interruptible()
 def from_jax(
     fn: Callable[..., Any],
     *args: Any,

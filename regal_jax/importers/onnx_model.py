@@ -11,6 +11,7 @@ from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes
 from regal_jax.importers.onnx_cost import node_seconds
 from regal_jax.importers.onnx_shapes import Value, import_onnx, infer_values, subgraphs
 from regal_jax.importers.roofline import DeviceProfile, find_profile
+from regal_jax.interrupts import interruptible
 
 __all__ = ["MAX_MODEL_BYTES", "from_onnx", "parse_onnx"]
 
@@ -18,6 +19,7 @@ MAX_MODEL_BYTES: Final = 2**31
 """Largest ``.onnx`` file: protobuf holds no more. Weights beyond that are external and not read."""
 
 
+@interruptible()
 def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
     """The graph of an ONNX model.
 

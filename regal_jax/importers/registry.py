@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.cost_graph import format_cost_graph, parse_cost_graph
@@ -14,8 +15,8 @@ from regal_jax.importers.hlo_program import parse_hlo
 from regal_jax.importers.native import FORMAT, format_native, graph_from_document
 from regal_jax.importers.onnx_model import MAX_MODEL_BYTES, parse_onnx
 from regal_jax.importers.stg import format_stg, parse_stg
-from regal_jax.importers.strict_json import parse_json
 from regal_jax.importers.wfformat import workflow_from_document
+from regal_jax.interrupts import interruptible
 
 __all__ = ["FORMATS", "FileFormat", "find_format", "load_graph", "save_graph"]
 
@@ -107,6 +108,7 @@ def find_format(path: PathLike, name: str | None = None) -> FileFormat:
     raise FormatError(f"{file}: {what}; use one of {known}")
 
 
+@interruptible()
 def load_graph(path: PathLike, format: str | None = None, **options: Any) -> ComputationGraph:
     """The graph in a file.
 
@@ -128,6 +130,7 @@ def load_graph(path: PathLike, format: str | None = None, **options: Any) -> Com
         return found.read(path, **options)
 
 
+@interruptible()
 def save_graph(graph: ComputationGraph, path: PathLike, format: str | None = None, **options: Any) -> None:
     """Writes a graph to a file, all of it or nothing.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.roofline import DeviceProfile, find_profile
+from regal_jax.interrupts import interruptible
 
 if TYPE_CHECKING:
     import torch
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["from_torch"]
 
 
+@interruptible()
 def from_torch(
     module: "torch.nn.Module",
     *args: Any,

@@ -1,5 +1,6 @@
 """`train`: the loop around the compiled step."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -14,9 +15,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
-from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.interrupts import first_interrupt_waits, interruptible
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.config import DataConfig, TrainConfig
 from regal_jax.learning.pool import Pool, make_pools
@@ -24,6 +26,7 @@ from regal_jax.learning.record import Record, event_writer
 from regal_jax.learning.reference import with_references
 from regal_jax.learning.step import AXIS, Learner, TrainState, train_step
 from regal_jax.learning.validate import Validation, validate
+from regal_jax.locks import locked
 from regal_jax.policies import Policy, load_policy, save_policy
 
 __all__ = ["TrainResult", "train"]
@@ -48,6 +51,7 @@ class TrainResult:
     finished: bool
 
 
+@interruptible()
 def train(
     config: TrainConfig,
     graphs: Sequence[ComputationGraph],
@@ -87,8 +91,10 @@ def train(
     """
     if tensorboard:
         event_writer()  # Is it there? References take hours, and would come first.
-    run = _Run(config, graphs, validation, pathlib.Path(out), progress, devices, implementation)
-    return run.all(tensorboard)
+    folder = pathlib.Path(out)
+    with contextlib.ExitStack() as lock:
+        run = _Run(config, graphs, validation, folder, lock, progress, devices, implementation)
+        return run.all(tensorboard)
 
 
 class _Run:
@@ -100,6 +106,7 @@ class _Run:
         graphs: Sequence[ComputationGraph],
         validation: Sequence[ComputationGraph],
         out: pathlib.Path,
+        lock: contextlib.ExitStack,
         progress: bool,
         devices: Sequence[Any] | None,
         implementation: str | None,
@@ -115,6 +122,7 @@ class _Run:
             for chosen in (graphs, validation)
         )
         # Not before all is known to be well: the folder then belongs to this run.
+        lock.enter_context(locked(out))
         _claim(out, config, graphs, validation)
         self._pools = self._ready(pools, "references")
         self._validation = self._ready(held_out, "validation references")
@@ -237,11 +245,10 @@ def _claim(
     if config.start:
         document["start"] = hashlib.sha256(pathlib.Path(config.start).read_bytes()).hexdigest()[:16]
     path = out / "config.json"
-    out.mkdir(parents=True, exist_ok=True)
     if path.exists():
         try:
-            old = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+            old = parse_json(path.read_bytes())
+        except FormatError:
             old = None
         if not isinstance(old, dict):
             raise FormatError(f"{path}: damaged; take another folder, or remove this one")

@@ -11,6 +11,7 @@ from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.merging import ANCHOR_KINDS, merge_labels
 from regal_jax.graph.quotient import quotient
+from regal_jax.interrupts import interruptible
 from regal_jax.plan.bounds import Objective
 from regal_jax.plan.plan import Plan
 
@@ -39,6 +40,7 @@ class Contraction:
     members: tuple[np.ndarray, ...]
     tensor: np.ndarray
 
+    @interruptible()
     def expand(self, plan: Plan) -> Plan:
         """The plan of `original` in which the members of each op run one after another where it ran.
 
@@ -97,6 +99,7 @@ class Contraction:
         return f"{self.original.num_ops:,} ops contracted to {self.graph.num_ops:,}"
 
 
+@interruptible()
 def contract(
     graph: ComputationGraph,
     *,

@@ -19,6 +19,7 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["Timeline", "check_placement", "replay", "transfer_event"]
 
@@ -249,6 +250,7 @@ def replay(
     state = _Replay(graph, cluster, placement)
     rows: list[tuple[int, int, int, int, float, float]] = []
     for event in np.asarray(events, dtype=np.int64).tolist():
+        check_interrupt()
         if 0 <= event < n:
             device, start, finish = state.compute(event)
             rows.append((event, -1, device, -1, start, finish))

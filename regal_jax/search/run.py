@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.errors import ConfigError
-from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.interrupts import check_interrupt, first_interrupt_waits, interruptible
 from regal_jax.search.config import MAX_EVALUATIONS, whole
 from regal_jax.search.loop import (
     HISTORY,
@@ -222,6 +222,7 @@ class _Record:
         )
 
 
+@interruptible()
 def run(
     searcher: Searcher[Any],
     inputs: Inputs,
@@ -273,6 +274,7 @@ def run(
     try:
         with first_interrupt_waits() as interrupted:
             state = _start(searcher, inputs, limits, warm, mesh)
+            check_interrupt()
             record.begin(state.incumbent)
             if chunk is None:
                 # As fast as the first population was, its compilation included.
@@ -282,6 +284,7 @@ def run(
                 progress = record.progress(generations)
                 if callback is not None:
                     callback(progress)
+                check_interrupt()
                 left = generations - progress.generation
                 if not left or not record.running:
                     break
