@@ -318,7 +318,7 @@ def anneal(
     fitted = (AnnealingConfig() if config is None else config).fit(stopping.evaluations)
     if warm is not None:
         check_warm(warm, params, keys, sample_fn, None)
-    budget = jnp.asarray(np.full(keys.shape[0], stopping.evaluations, np.int32))
+    budget = jax.device_put(np.full(keys.shape[0], stopping.evaluations, np.int32))
     return run(
         Annealing(fitness_fn, sample_fn, move_fn, fitted),
         Inputs(problem, AnnealingParams(params, budget), keys),
