@@ -48,7 +48,7 @@ def test_padding_of_genes_is_less_than_a_third(ops, tensors):
 def test_graphs_of_one_family_share_few_buckets():
     rng = np.random.default_rng(0)
     buckets = {Bucket.of(random_graph(rng, int(rng.integers(50, 201)))) for _ in range(100)}
-    assert len(buckets) <= 12
+    assert len(buckets) <= 13
 
 
 def test_common_bucket_holds_all():

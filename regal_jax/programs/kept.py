@@ -15,14 +15,16 @@ from typing import Any, Final
 
 import jax
 
-from regal_jax.errors import ResourceError
+from regal_jax.errors import ConfigError, ResourceError
 from regal_jax.programs.regions import mapped_regions, region_limit
 from regal_jax.programs.stored import use_cache
 
-__all__ = ["MOST", "Program", "clear", "count", "options", "program"]
+__all__ = ["Program", "clear", "count", "options", "program"]
 
 MOST: Final = 96
-"""Programs that are kept. A search takes two or three, and some ten megabytes each."""
+"""Programs that are kept, unless ``REGAL_JAX_PROGRAMS`` says another number. A search takes two to six, and
+each some five megabytes."""
+_VARIABLE: Final = "REGAL_JAX_PROGRAMS"
 _GIVE_UP: Final = 0.8
 """Share of the limit of mapped regions from which programs are given up."""
 _REFUSE: Final = 0.95
@@ -118,8 +120,16 @@ def program(
     return lambda function: Program(function, static, donate)
 
 
+@functools.cache
+def _most() -> int:
+    chosen = os.environ.get(_VARIABLE, str(MOST))
+    if not (chosen.isascii() and chosen.isdigit() and int(chosen[:9])):
+        raise ConfigError(f"{_VARIABLE}: must be a whole number of programs from 1, got {chosen!r}")
+    return int(chosen[:9])
+
+
 def _make_room() -> None:
-    while len(_kept) >= MOST:
+    while len(_kept) >= _most():
         _kept.popitem(last=False)
     limit = region_limit()
     if limit is None or mapped_regions() < _GIVE_UP * limit:
