@@ -19,7 +19,7 @@ from regal_jax.errors import ConfigError, ResourceError
 from regal_jax.programs.regions import mapped_regions, region_limit
 from regal_jax.programs.stored import use_cache
 
-__all__ = ["Program", "clear", "count", "options", "program"]
+__all__ = ["Program", "clear", "count", "given_up", "options", "program"]
 
 MOST: Final = 96
 """Programs that are kept, unless ``REGAL_JAX_PROGRAMS`` says another number. A search takes two to six, and
@@ -32,6 +32,7 @@ _REFUSE: Final = 0.95
 
 _kept: "collections.OrderedDict[Hashable, Callable[..., Any]]" = collections.OrderedDict()
 _lock = threading.RLock()
+_given_up = 0
 
 
 @functools.cache
@@ -56,11 +57,24 @@ def count() -> int:
     return len(_kept)
 
 
+def given_up() -> int:
+    """Programs that were given up so far: whoever measures time may want to compile anew beforehand."""
+    return _given_up
+
+
 def clear() -> None:
     """Gives up all of them. What is needed again is compiled again, or comes from the persistent cache."""
-    with _lock:
-        _kept.clear()
+    _give_up(0)
     gc.collect()
+
+
+def _give_up(left: int) -> None:
+    """All but the ``left`` that were used last."""
+    global _given_up
+    with _lock:
+        while len(_kept) > left:
+            _kept.popitem(last=False)
+            _given_up += 1
 
 
 class Program:
@@ -129,8 +143,7 @@ def _most() -> int:
 
 
 def _make_room() -> None:
-    while len(_kept) >= _most():
-        _kept.popitem(last=False)
+    _give_up(_most() - 1)
     limit = region_limit()
     if limit is None or mapped_regions() < _GIVE_UP * limit:
         return
