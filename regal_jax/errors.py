@@ -1,8 +1,8 @@
 """Every exception that regal_jax raises on purpose.
 
-All of them are ``ValueError`` (bad input) or ``ImportError`` (an absent extra), so that a caller who
-knows nothing of this module can still catch them. A message says what is wrong, where, and how to
-mend it, on one line.
+All of them are ``ValueError`` (bad input), ``ImportError`` (an absent extra) or ``RuntimeError`` (a limit of
+the system), so that a caller who knows nothing of this module can still catch them. A message says what is
+wrong, where, and how to mend it, on one line.
 """
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "GraphError",
     "MissingExtraError",
     "PlanError",
+    "ResourceError",
 ]
 
 
@@ -50,3 +51,7 @@ class MissingExtraError(ImportError):
         super().__init__(
             f"this needs the package {package!r}: install it with pip install 'regal-jax[{extra}]'"
         )
+
+
+class ResourceError(RuntimeError):
+    """A limit of the operating system that the process has come too close to."""

@@ -17,11 +17,6 @@ from regal_jax.graph import GraphBuilder
 from regal_jax.importers import save_graph
 
 
-@pytest.fixture(autouse=True)
-def _no_cache_between_runs(monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("check") / "corpus"

@@ -184,7 +184,7 @@ class Call:
         keys = graph_keys(settings.key, batch.graphs)
         proposal = self._proposal(batch, keys)
         # Of every graph, whatever it did with the rest: in other company it must get the same.
-        budget = settings.evaluations - settings.host_evaluations(batch.problem.num_devices)
+        budget = settings.evaluations - settings.host_evaluations(batch.clusters[0].num_devices)
         target = None if settings.target is None else batch.relative(settings.target, settings.objective)
         # Search and replays together: genes that nobody has replayed yet are no plans.
         with first_interrupt_waits() as interrupted:
@@ -207,7 +207,7 @@ class Call:
 
     def _proposal(self, batch: Batch, keys: jax.Array) -> Proposal | None:
         """What the policy says of a batch, if there is one."""
-        policy = self._settings.guide(batch.problem.num_devices)
+        policy = self._settings.guide(batch.clusters[0].num_devices)
         if policy is None:
             return None
         from regal_jax.solve.propose import propose

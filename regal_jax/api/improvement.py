@@ -104,7 +104,9 @@ class RoomForImprovement:
     def _search(self, graphs: Sequence[ComputationGraph]) -> SearchResult:
         seen = [_buckets[self]] if self in _buckets else []
         bucket = _buckets[self] = Bucket.common([*seen, *map(Bucket.of, graphs)])
-        share = Share(range(len(graphs)), bucket, len(graphs), jax.devices())
+        devices = jax.devices()[: len(graphs)]
+        rows = -(-len(graphs) // len(devices)) * len(devices)
+        share = Share(range(len(graphs)), bucket, self.cluster.num_devices, rows, devices)
         pairs = [(graph, self.cluster) for graph in graphs]
         batch = make_batch(share, pairs, [[]] * len(graphs), _CONFIG)
         key = jax.random.key(np.uint32(self.seed))

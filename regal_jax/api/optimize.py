@@ -200,7 +200,7 @@ def _optimize(
     if not settings.parts:
         return call.run([])
     # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
-    for devices_of_cluster in {cluster.num_devices for cluster in clusters}:
-        settings.guide(devices_of_cluster)
+    counts = {cluster.num_devices for cluster in clusters}
+    guided = {count for count in counts if settings.guide(count) is not None}
     fitted = settings.parts[0].config.fit(settings.evaluations)
-    return call.run(share_out(pairs, fitted, batch_size, devices))
+    return call.run(share_out(pairs, fitted, batch_size, devices, guided))

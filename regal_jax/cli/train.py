@@ -80,7 +80,6 @@ def _train(args: argparse.Namespace) -> int:
 def _result(args: argparse.Namespace) -> "TrainResult":
     # Before any graph is read: a batch is spread over what JAX sees as devices when it starts.
     machine.use_all_cores()
-    machine.use_compilation_cache()
     from regal_jax.learning import train, training_graphs
 
     config = _config(pathlib.Path(args.config), args.settings)
