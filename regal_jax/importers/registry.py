@@ -31,6 +31,7 @@ class FileFormat:
       read: Path and keyword options -> graph.
       format: Graph and keyword options -> text; ``None`` if the format is only read.
       estimated: Files hold no runtimes; ``read`` takes a ``profile`` to estimate them for.
+      symbolic: Dimensions may be names; ``read`` takes their sizes as ``dims``.
     """
 
     suffixes: tuple[str, ...]
@@ -38,6 +39,7 @@ class FileFormat:
     read: Callable[..., ComputationGraph]
     format: Callable[..., str] | None = None
     estimated: bool = False
+    symbolic: bool = False
 
 
 def _read_cost_graph(path: PathLike, **options: Any) -> ComputationGraph:
@@ -79,7 +81,9 @@ FORMATS: Final[Mapping[str, FileFormat]] = MappingProxyType(
             (".pbtxt", ".pbtxt.gz"), "TensorFlow CostGraphDef text", _read_cost_graph, format_cost_graph
         ),
         "stg": FileFormat((".stg", ".stg.gz"), "Standard Task Graph", _read_stg, format_stg),
-        "onnx": FileFormat((".onnx", ".onnx.gz"), "ONNX model (extra 'onnx')", _read_onnx, estimated=True),
+        "onnx": FileFormat(
+            (".onnx", ".onnx.gz"), "ONNX model (extra 'onnx')", _read_onnx, estimated=True, symbolic=True
+        ),
         "hlo": FileFormat(
             (".hlo", ".hlo.txt", ".hlo.gz", ".hlo.txt.gz"),
             "compiled XLA program (scheduled HLO text)",
@@ -116,7 +120,7 @@ def load_graph(path: PathLike, format: str | None = None, **options: Any) -> Com
       path: The file; gzip is undone whatever its name.
       format: A key of `FORMATS`; ``None`` tells it by the file's name.
       **options: Of the format's parser: `parse_cost_graph`, `parse_stg`, `parse_wfformat`,
-        `parse_hlo`, `regal_jax.importers.onnx_model.parse_onnx`.
+        `parse_hlo`, `regal_jax.importers.onnx_model.parse_onnx` (``dims={"batch": 8}``, say).
 
     Raises:
       FormatError: The file cannot be read as its format; names the file, the place and the remedy.
