@@ -62,6 +62,7 @@ def renumbered(graph: ComputationGraph, place: np.ndarray) -> ComputationGraph:
             keep=[port for port, t in enumerate(outputs) if graph.tensor_keep[t]],
             allowed_devices=graph.allowed_devices[o],
             colocation_group=graph.colocation_group[o],
+            resident=bool(graph.resident[o]),
         )
     return builder.build()
 
@@ -89,8 +90,8 @@ def scaled(
     cluster = Cluster(
         tuple(m * size for m in cluster.memory),
         cluster.transfer,
-        latency=float(cluster.latency) * time,
-        bandwidth=float(cluster.bandwidth) * size / time,
+        latency=np.array(cluster.latency) * time,
+        bandwidth=np.array(cluster.bandwidth) * size / time,
     )
     return graph, cluster
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from strategies import instances
 
 from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
-from regal_jax.api.batches import layout
+from regal_jax.api.batches import cut
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.heuristics import HEURISTICS, heuristic_plans
@@ -21,7 +21,7 @@ from regal_jax.plan import Objective
 from regal_jax.problem import Bucket
 
 solve = importlib.import_module("regal_jax.solve.solve")
-TWO = Cluster.uniform(2)
+TWO = Cluster.uniform(2, transfer="blocking")
 
 
 def same(a, b):
@@ -88,24 +88,34 @@ def test_device_count_changes_nothing(graph):
 
 def test_less_than_a_third_of_the_rows_are_copies():
     for members, devices in itertools.product(range(1, 257), (1, 2, 3, 4, 7, 8, 16, 61, 64, 128)):
-        for most in {members, members + 1, 256}:
-            rows, shards = layout(members, most, devices)
-            assert members <= rows < 1.5 * members or rows == members
-            assert rows % shards == 0
-            assert shards <= min(devices, members)
-            # No device has more to do than with all devices in use.
-            assert rows // shards <= 1.5 * math.ceil(members / min(devices, members))
-    assert layout(5, 256, 8) == (5, 5)
-    assert layout(9, 256, 8) == (10, 5)
-    assert layout(5, 5, 1) == (5, 1)
+        for most in {members, members + 1, 256, 3}:
+            calls = cut(members, most, devices)
+            assert sum(graphs for graphs, _, _ in calls) == members
+            for graphs, rows, shards in calls:
+                assert graphs <= rows < 1.5 * graphs or rows == graphs
+                assert rows <= most
+                assert rows % shards == 0
+                assert shards <= min(devices, graphs + graphs // 2)
+    assert cut(7, 256, 1) == [(7, 8, 1)]
+    assert cut(9, 256, 1) == [(8, 8, 1), (1, 1, 1)]
+    assert cut(5, 256, 8) == [(4, 4, 4), (1, 1, 1)]
+    assert cut(6, 256, 8) == [(6, 8, 8)]
 
 
 def test_few_sizes_of_batches_keep_programs_few():
-    assert len({layout(members, 256, 1) for members in range(1, 257)}) == 16
+    sizes = {call[1:] for members in range(1, 257) for call in cut(members, 256, 1)}
+    assert sizes == {(1, 1), (8, 1), (64, 1), (256, 1)}
+    sizes = {call[1:] for members in range(1, 257) for call in cut(members, 256, 6)}
+    assert len(sizes) <= 10
 
 
 def test_clusters_may_differ(graph):
-    clusters = [TWO, Cluster.uniform(3), Cluster.uniform(2, transfer="free"), Cluster.uniform(2, 10_000)]
+    clusters = [
+        TWO,
+        Cluster.uniform(3, transfer="blocking"),
+        Cluster.uniform(2, transfer="free"),
+        Cluster.uniform(2, 10_000, transfer="blocking"),
+    ]
     plans = optimize_many([graph] * 4, clusters, evaluations=100, key=0, progress=False)
     for plan, cluster in zip(plans, clusters, strict=True):
         assert plan.cluster == cluster
@@ -155,7 +165,7 @@ def test_many_of_none():
 
 
 def test_infeasible_memory_gives_the_least_overflow(graph):
-    tight = Cluster.uniform(2, 1)
+    tight = Cluster.uniform(2, 1, transfer="blocking")
     plan = optimize(graph, tight, evaluations=200, key=0)
     assert not plan.feasible
     best = min(h(graph, tight, "makespan").overflow.sum() for h in HEURISTICS.values())
@@ -163,9 +173,9 @@ def test_infeasible_memory_gives_the_least_overflow(graph):
 
 
 def test_memory_limit_is_met_where_it_can_be(graph):
-    free = optimize(graph, Cluster.uniform(2), evaluations=1000, key=0)
+    free = optimize(graph, Cluster.uniform(2, transfer="blocking"), evaluations=1000, key=0)
     limit = int(free.peak_memory.max() * 0.8)
-    plan = optimize(graph, Cluster.uniform(2, limit), evaluations=3000, key=0)
+    plan = optimize(graph, Cluster.uniform(2, limit, transfer="blocking"), evaluations=3000, key=0)
     assert plan.feasible
     assert plan.peak_memory.max() <= limit
 
@@ -232,7 +242,7 @@ def test_bad_arguments(graph):
 
 
 def test_wrong_types_are_refused_in_one_line():
-    graph, cluster = generate("chain", 3, 0), Cluster.uniform(2)
+    graph, cluster = generate("chain", 3, 0), Cluster.uniform(2, transfer="blocking")
     for call, said in (
         (lambda: optimize("graph.json", cluster), "load_graph"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize(graph, 2), "Cluster.uniform"),  # pyright: ignore[reportArgumentType]
@@ -284,11 +294,17 @@ def test_the_policy_that_ships_guides_a_search():
     assert small.provenance["policy"] == "default"
     assert small.provenance["action_entropy"] != guided.provenance["action_entropy"]
     with pytest.raises(ConfigError, match="policy: none is shipped for makespan on 3 devices"):
-        optimize(graph, Cluster.uniform(3), policy="default")
+        optimize(graph, Cluster.uniform(3, transfer="blocking"), policy="default")
 
 
 def test_auto_takes_the_policy_that_ships_if_there_is_one():
     graph = generate("layered", 12, 0)
     for devices, policy, used in ((2, None, "default"), (2, "none", None), (3, None, None)):
-        plan = optimize(graph, Cluster.uniform(devices), method="auto", evaluations=200, policy=policy)
+        plan = optimize(
+            graph,
+            Cluster.uniform(devices, transfer="blocking"),
+            method="auto",
+            evaluations=200,
+            policy=policy,
+        )
         assert plan.provenance.get("policy") == used

@@ -22,7 +22,7 @@ from regal_jax.search import Status, Stopping
 from regal_jax.solve import Part, solve_in_parts
 
 solve = importlib.import_module("regal_jax.solve.solve")
-TWO = Cluster.uniform(2)
+TWO = Cluster.uniform(2, transfer="blocking")
 METHODS = ["auto", "annealing", "local-search", "list-search"]
 """Those for the makespan; `tests/test_peak_search.py` has the other one."""
 every_method = pytest.mark.parametrize("method", METHODS)

@@ -5,11 +5,10 @@ import os
 import subprocess
 import sys
 
-import jax
 import pytest
 
 from regal_jax.cli import main
-from regal_jax.cli.machine import use_compilation_cache
+from regal_jax.graph import DEFAULT_LINK, LINKS, Cluster
 from regal_jax.importers import load_graph
 from regal_jax.plan import Plan
 
@@ -33,7 +32,6 @@ def stg(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _no_shared_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
     monkeypatch.chdir(tmp_path)
 
 
@@ -233,21 +231,6 @@ def test_help_teaches(capsys):
     assert "jaxlib" in out
 
 
-@pytest.mark.parametrize("chosen", [None, "elsewhere"])
-def test_a_compilation_cache_that_was_chosen_stays(chosen, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    try:
-        jax.config.update("jax_compilation_cache_dir", chosen)
-        use_compilation_cache()
-        found = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-    assert found == (chosen or str(tmp_path / "regal_jax" / "jax"))
-
-
 def test_a_plan_goes_down_a_pipe(stg, tmp_path):
     command = [sys.executable, "-m", "regal_jax.cli", "optimize", stg]
     done = subprocess.run(
@@ -279,3 +262,61 @@ def test_what_cannot_be_written_or_meant_is_refused_before_the_search(
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert said in err
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), Cluster.uniform(2)),
+        (("--transfer", "pcie4x16"), Cluster.uniform(2)),
+        (("--transfer", "blocking"), Cluster.uniform(2, transfer="blocking")),
+        (
+            ("--transfer", "delay:nvlink4", "--memory", "8GiB,9GiB"),
+            Cluster(("8GiB", "9GiB"), "delay:nvlink4"),
+        ),
+        (
+            ("--devices", 4, "--nodes", 2, "--transfer", "delay:nvlink4", "--between", "latency=1ms"),
+            Cluster.nodes(2, 2, within="nvlink4", between="latency=1ms", transfer="delay"),
+        ),
+        (
+            ("--devices", 2, "--nodes", 2, "--memory", "1GiB,2GiB", "--between", "ethernet-10g"),
+            Cluster(("1GiB", "2GiB"), "ethernet-10g"),
+        ),
+    ],
+    ids=str,
+)
+def test_the_link_is_what_was_asked_for_and_is_said(stg, options, expected, capsys):
+    assert run("optimize", stg, "--method", "critical-path", "--out", "plan.json", *options) == 0
+    assert (
+        f"{expected.transfer}{f' over {expected.over}' if expected.over else ''}\n" in capsys.readouterr().out
+    )
+    assert Plan.load("plan.json").cluster == expected
+    assert run("verify", "plan.json", stg) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--transfer", "nvlink9"), ", ".join(LINKS)),
+        (("--nodes", 2), "--between LINK goes with several machines"),
+        (("--between", "nvlink4"), "--between LINK goes with several machines"),
+        (("--nodes", 3, "--between", "nvlink4"), "2 devices do not make 3 equal machines"),
+        (("--nodes", 2, "--between", "x"), "no link is called 'x'"),
+        (("--nodes", 2, "--between", "nvlink4", "--transfer", "free:"), "no link is called ''"),
+    ],
+    ids=str,
+)
+def test_links_that_cannot_be(stg, options, message, capsys):
+    assert run("optimize", stg, *options) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_help_names_the_links_and_the_default(capsys):
+    with pytest.raises(SystemExit):
+        run("optimize", "--help")
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Links: {', '.join(LINKS)} (docs/links.md)" in said
+    default = LINKS[DEFAULT_LINK]
+    assert f"blocking transfers over {DEFAULT_LINK} ({default.latency}, {default.bandwidth})" in said

@@ -17,14 +17,14 @@ from regal_jax.graph import (
 
 
 def test_what_is_given_is_what_is_kept():
-    cluster = Cluster(("16GiB", 5, math.inf), "delay", "5us", "50GB/s")  # pyright: ignore
+    cluster = Cluster(("16GiB", 5, math.inf), "delay", "5us", "50GB/s")
     assert cluster.memory == (16 * 2**30, 5.0, math.inf)
     assert (cluster.transfer, cluster.num_devices) == (TransferModel.DELAY, 3)
     assert cluster.transfer_time(50_000, "us") == pytest.approx(5 + 1)
-    assert Cluster.uniform(2) == Cluster((math.inf, math.inf), "blocking", 0, math.inf)
+    assert Cluster.uniform(2, transfer="blocking") == Cluster((math.inf, math.inf), "blocking", 0, math.inf)
     assert Cluster.uniform(2, "1KiB", "blocking:latency=5us,bandwidth=50GB/s").bandwidth == "50GB/s"
     assert Cluster(np.array([3, 4]), latency=np.float32(2)).latency == 2.0  # pyright: ignore
-    assert type(Cluster((1,), latency=np.int64(2)).latency) is float  # pyright: ignore
+    assert type(Cluster((1, 1), latency=np.int64(2)).latency) is float  # pyright: ignore
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,8 @@ def test_what_is_given_is_what_is_kept():
         (((1,), "delay", -1), "latency"),
         (((1,), "delay", math.inf), "latency"),
         (((1,), "delay", math.nan), "latency"),
-        (((1,), "delay", None), "latency"),
+        (((1,), "delay", [1, 2]), "latency"),
+        (((1,), 5), "transfer"),
         (((1,), "delay", 0, 0), "bandwidth"),
         (((1,), "delay", 0, -3), "bandwidth"),
         (((1,), "delay", 0, "4" + "x"), "bandwidth"),
@@ -90,9 +91,9 @@ def test_transfer_times():
     b = GraphBuilder(time_unit="us")
     b.add_op("a", outputs=[0, 1000])
     graph = b.build()
-    assert transfer_times(graph, Cluster((1, 1))).tolist() == [0, 0]
+    assert transfer_times(graph, Cluster((1, 1), "blocking")).tolist() == [[0], [0]]
     cluster = Cluster((1, 1), "delay", "2us", "1GB/s")
-    assert transfer_times(graph, cluster).tolist() == [2, 3]
-    assert transfer_times(graph, cluster).tolist() == [cluster.transfer_time(b, "us") for b in (0, 1000)]
+    assert transfer_times(graph, cluster).tolist() == [[2], [3]]
+    assert transfer_times(graph, cluster).tolist() == [[cluster.transfer_time(b, "us")] for b in (0, 1000)]
     with pytest.raises(ClusterError, match="endless"):
         transfer_times(graph, Cluster((1, 1), "delay", 0, 1e-306))

@@ -31,7 +31,7 @@ def nothing_known():
 
 def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     pytest.importorskip("numba")
-    graph, cluster = generate("layered", 60, 1), Cluster.uniform(3)
+    graph, cluster = generate("layered", 60, 1), Cluster.uniform(3, transfer="blocking")
     assert compiling.usable()
     numbers = np.argsort(graph.topological_order)
     compiled = least_peak_balance(graph, cluster, numbers), lpmf_order(graph)
@@ -70,7 +70,10 @@ def test_a_numba_that_refuses_is_told_of_once(monkeypatch, nothing_known):
     with pytest.warns(UserWarning, match=r"no compiled loops, .* needs NumPy 2.4 or less"):
         assert not compiling.usable()
     assert not compiling.usable()
-    assert PeakBalance(generate("layered", 9, 0), Cluster.uniform(2), np.arange(9))._kernel is None
+    assert (
+        PeakBalance(generate("layered", 9, 0), Cluster.uniform(2, transfer="blocking"), np.arange(9))._kernel
+        is None
+    )
 
 
 def test_no_folder_for_the_cache(monkeypatch):

@@ -276,10 +276,10 @@ def test_a_full_disk_is_one_line(build, tmp_path, monkeypatch):
 
 
 def test_two_builds_in_one_folder_are_refused(build, tmp_path):
-    from regal_jax.datasets.corpus.index import locked
+    from regal_jax.locks import locked
 
     (tmp_path / "corpus").mkdir()
-    with locked(tmp_path / "corpus"), pytest.raises(ConfigError, match="another build is running"):
+    with locked(tmp_path / "corpus"), pytest.raises(ConfigError, match="another process is writing there"):
         build()
 
 
@@ -294,7 +294,9 @@ def test_every_graph_loads_optimises_and_replays(build, tmp_path):
         assert graph.content_hash == record["content_hash"]
         assert (graph.num_ops, graph.num_tensors) == (record["ops"], record["tensors"])
     graphs = [graph for _, graph in loaded]
-    for graph, plan in zip(graphs, optimize_many(graphs, Cluster.uniform(2), evaluations=200), strict=True):
+    for graph, plan in zip(
+        graphs, optimize_many(graphs, Cluster.uniform(2, transfer="blocking"), evaluations=200), strict=True
+    ):
         plan.verify(graph)
 
 
@@ -373,7 +375,7 @@ def test_a_keras_model_in_every_form(tmp_path):
         assert record["constructor"] == "keras.applications.MobileNet(weights=None)"
         # 27 convolutions, one with a dense layer's worth of 1 x 1 at the end.
         assert graph.op_kinds.count("conv_general_dilated") == 28
-        optimize(graph, Cluster.uniform(2), method="bfs").verify(graph)
+        optimize(graph, Cluster.uniform(2, transfer="blocking"), method="bfs").verify(graph)
 
 
 @pytest.mark.slow
@@ -384,7 +386,7 @@ def test_every_source_gives_graphs(source, tmp_path):
     document = build_corpus(tmp_path, sources=[source], limit=3, jobs=2)
     assert document["counts"]["graphs"] >= 3
     for _, graph in load_corpus(tmp_path):
-        optimize(graph, Cluster.uniform(2), evaluations=200, key=0).verify(graph)
+        optimize(graph, Cluster.uniform(2, transfer="blocking"), evaluations=200, key=0).verify(graph)
 
 
 def test_finishing_twice_changes_nothing(build, tmp_path):

@@ -54,7 +54,9 @@ def test_memory_that_only_the_longer_search_meets_is_room(graphs):
     total = graph.tensor_bytes.sum()
     found = set()
     for share in np.linspace(0.15, 0.6, 16):
-        room = RoomForImprovement(100, 1500, improvement=0.99, cluster=Cluster.uniform(2, int(share * total)))
+        room = RoomForImprovement(
+            100, 1500, improvement=0.99, cluster=Cluster.uniform(2, int(share * total), transfer="blocking")
+        )
         (kept,) = room([graph])
         ((low, high),) = searched([graph], room)
         assert kept == (high.feasible and not low.feasible)

@@ -39,7 +39,7 @@ def host_decode(graph, cluster, genes):
 
 def test_gene_shapes():
     graph = random_graph(np.random.default_rng(0), 5, 3)
-    problem = make_problem([graph], Cluster.uniform(3), BUCKET)
+    problem = make_problem([graph], Cluster.uniform(3, transfer="blocking"), BUCKET)
     assert {name: (leaf.shape, leaf.dtype) for name, leaf in encoding.gene_shapes(problem).items()} == {
         "affinity": ((12, 3), np.uint16),
         "priority": ((12,), np.uint16),
@@ -115,7 +115,7 @@ def test_encode_more_events_than_levels():
     for o in range(50_000):
         inputs = [(int(u), 0) for u in rng.integers(max(0, o - 1000), o, size=min(o, 2))]
         builder.add_op(f"o{o}", runtime=1.0, outputs=[1], inputs=inputs)
-    graph, cluster = builder.build(), Cluster.uniform(2)
+    graph, cluster = builder.build(), Cluster.uniform(2, transfer="blocking")
     placement = rng.integers(0, 2, graph.num_ops)
     events = insert_transfers(graph, cluster, placement, graph.topological_order)
     assert len(events) > 65536
@@ -184,7 +184,9 @@ def test_draws_are_beta(row):
 
 
 def test_uniform_is_the_random_bits_themselves():
-    problem = make_problem([random_graph(np.random.default_rng(0), 5, 2)], Cluster.uniform(2), BUCKET)
+    problem = make_problem(
+        [random_graph(np.random.default_rng(0), 5, 2)], Cluster.uniform(2, transfer="blocking"), BUCKET
+    )
     batch = encoding.uniform_proposal(problem)
     proposal = jax.tree.map(lambda leaf: leaf[0], batch)
     bits = uniform_genes(proposal)

@@ -146,7 +146,7 @@ def test_cp_sat_peak_memory_twenty_ops() -> None:
 
 
 def test_cp_sat_out_of_time_still_answers() -> None:
-    graph, cluster = _layered(60, 2), Cluster.uniform(3)
+    graph, cluster = _layered(60, 2), Cluster.uniform(3, transfer="blocking")
     plan = cp_sat(graph, cluster, time_limit=1e-3)
     assert plan.provenance["status"] == "feasible"
     assert plan.lower_bound <= plan.provenance["bound"] <= plan.makespan
@@ -156,36 +156,38 @@ def test_cp_sat_out_of_time_still_answers() -> None:
 def test_cp_sat_states_its_resolution() -> None:
     graph = _layered(5, 3)
     odd = dataclasses.replace(graph, runtime=graph.runtime * np.pi)
-    plan = cp_sat(odd, Cluster.uniform(2), workers=1)
+    plan = cp_sat(odd, Cluster.uniform(2, transfer="blocking"), workers=1)
     assert 0 < plan.provenance["resolution"] < 1e-3
-    assert plan.makespan == pytest.approx(brute_force(odd, Cluster.uniform(2)).makespan, rel=1e-5)
+    assert plan.makespan == pytest.approx(
+        brute_force(odd, Cluster.uniform(2, transfer="blocking")).makespan, rel=1e-5
+    )
     tiny = dataclasses.replace(graph, runtime=graph.runtime * 1e-6)
-    plan = cp_sat(tiny, Cluster.uniform(2), workers=1)
+    plan = cp_sat(tiny, Cluster.uniform(2, transfer="blocking"), workers=1)
     assert plan.provenance["resolution"] == 0.0
 
 
 def test_what_is_refused() -> None:
     graph = _layered(7, 0)
     with pytest.raises(ConfigError, match="7 ops are too many, at most 6"):
-        brute_force(graph, Cluster.uniform(2))
+        brute_force(graph, Cluster.uniform(2, transfer="blocking"))
     with pytest.raises(ConfigError, match="peak memory is supported on one device, the cluster has 2"):
-        cp_sat(graph, Cluster.uniform(2), "peak-memory")
+        cp_sat(graph, Cluster.uniform(2, transfer="blocking"), "peak-memory")
     with pytest.raises(ConfigError, match="memory cannot run out: give every device"):
-        cp_sat(graph, Cluster.uniform(2, memory=10))
+        cp_sat(graph, Cluster.uniform(2, memory=10, transfer="blocking"))
     with pytest.raises(ConfigError, match="time_limit"):
-        cp_sat(graph, Cluster.uniform(2), time_limit=0)
+        cp_sat(graph, Cluster.uniform(2, transfer="blocking"), time_limit=0)
     with pytest.raises(ConfigError, match="workers"):
-        cp_sat(graph, Cluster.uniform(2), workers=0)
+        cp_sat(graph, Cluster.uniform(2, transfer="blocking"), workers=0)
 
 
 def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     with pytest.raises(MissingExtraError, match=r"regal-jax\[exact\]"):
-        cp_sat(_layered(4, 0), Cluster.uniform(2))
+        cp_sat(_layered(4, 0), Cluster.uniform(2, transfer="blocking"))
 
 
 def test_result_is_a_plan_of_its_own() -> None:
-    plan = cp_sat(_layered(6, 4), Cluster.uniform(2), workers=1)
+    plan = cp_sat(_layered(6, 4), Cluster.uniform(2, transfer="blocking"), workers=1)
     assert isinstance(plan, Plan)
     assert plan.provenance["method"] == "cp-sat"
 

@@ -33,7 +33,7 @@ def f32(*shape):
 
 def one_device(graph, devices=1):
     """The plan of everything in program order, on the first device where it may run."""
-    cluster = Cluster.uniform(devices)
+    cluster = Cluster.uniform(devices, transfer="blocking")
     placement = np.array([(a or (0,))[0] for a in graph.allowed_devices])
     order = np.arange(graph.num_ops)
     return Plan.from_events(graph, cluster, placement, insert_transfers(graph, cluster, placement, order))
@@ -46,6 +46,7 @@ def test_add_is_two_inputs_a_barrier_and_one_op():
     graph = from_jax(lambda a, b: a + b, f32(2, 3), f32(2, 3))
     assert graph.op_names == ("a", "b", "start", "add")
     assert graph.op_kinds == ("input", "input", "start", "add")
+    assert graph.resident.tolist() == [True, True, False, False]
     assert op(graph, "a") == {
         "kind": "input", "inputs": [], "after": [], "sizes": [24], "keep": [True], "temp": 0,
         "runtime": 0.0, "group": None, "devices": (0,),

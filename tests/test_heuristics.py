@@ -139,7 +139,7 @@ def test_zero_cost_transfers_ride_along_with_an_earlier_meeting() -> None:
     builder.add_op("b", runtime=1.0, inputs=["a:0"], outputs=[1], allowed_devices=[1])
     builder.add_op("long", runtime=10.0, allowed_devices=[0], control_inputs=["a"])
     builder.add_op("c", runtime=1.0, inputs=["a:1", "b"], allowed_devices=[1])
-    graph, cluster = builder.build(), Cluster.uniform(2)
+    graph, cluster = builder.build(), Cluster.uniform(2, transfer="blocking")
     assert run_heuristic("critical-path", graph, cluster).makespan == 11.0
     placement, events = list_schedule(graph, cluster, Rule(look=4, rank=0.0, finish=False))
     assert replay(graph, cluster, placement, events).makespan == 11.0
@@ -157,8 +157,10 @@ def test_no_early_copy_where_memory_matters() -> None:
     builder.add_op("c", runtime=1.0, inputs=["a:1"], control_inputs=["hog"], allowed_devices=[1])
     graph = builder.build()
     # The second copy could ride along with the first, but then the hog would not fit.
-    assert run_heuristic("critical-path", graph, Cluster.uniform(2)).peak_memory[1] == 150
-    assert run_heuristic("critical-path", graph, Cluster.uniform(2, memory=101)).feasible
+    assert (
+        run_heuristic("critical-path", graph, Cluster.uniform(2, transfer="blocking")).peak_memory[1] == 150
+    )
+    assert run_heuristic("critical-path", graph, Cluster.uniform(2, memory=101, transfer="blocking")).feasible
 
 
 # Known cases ----------------------------------------------------------------------------------------
@@ -377,7 +379,7 @@ def test_partition_cuts_the_thin_edge() -> None:
             builder.add_op(f"{c}{o}", runtime=1.0, outputs=[1000], inputs=reads)
     builder.add_op("bridge", runtime=0.0, inputs=["x11", "y11"])
     graph = builder.build()
-    placement = partition_placement(graph, Cluster.uniform(2))
+    placement = partition_placement(graph, Cluster.uniform(2, transfer="blocking"))
     assert len(set(placement[:12])) == len(set(placement[12:24])) == 1
     assert placement[0] != placement[12]
 
@@ -385,7 +387,7 @@ def test_partition_cuts_the_thin_edge() -> None:
 def test_partition_follows_speed() -> None:
     graph = _random_dag(200, 0)
     graph = dataclasses.replace(graph, runtime=np.stack([np.ones(200), np.full(200, 3.0)], axis=1))
-    share = (partition_placement(graph, Cluster.uniform(2)) == 0).mean()
+    share = (partition_placement(graph, Cluster.uniform(2, transfer="blocking")) == 0).mean()
     assert 0.65 < share < 0.85
 
 
@@ -394,10 +396,10 @@ def test_single_device_is_the_fastest_allowed() -> None:
     builder.add_op("a", runtime=[5.0, 1.0])
     builder.add_op("b", runtime=[5.0, 1.0], allowed_devices=[0])
     builder.add_op("c", runtime=[1.0, 3.0])
-    placement = single_device_placement(builder.build(), Cluster.uniform(2))
+    placement = single_device_placement(builder.build(), Cluster.uniform(2, transfer="blocking"))
     assert placement.tolist() == [0, 0, 0]  # Device 1 is faster, but may not run all of them.
     graph = dataclasses.replace(builder.build(), allowed_devices=(None, None, None))
-    assert single_device_placement(graph, Cluster.uniform(2)).tolist() == [1, 1, 1]
+    assert single_device_placement(graph, Cluster.uniform(2, transfer="blocking")).tolist() == [1, 1, 1]
 
 
 def test_memory_is_respected_where_it_can_be() -> None:
@@ -407,28 +409,30 @@ def test_memory_is_respected_where_it_can_be() -> None:
     for o in range(3):
         builder.add_op(f"short{o}", runtime=1.0, outputs=[10], keep=[0])
     graph = builder.build()
-    assert run_heuristic("critical-path", graph, Cluster.uniform(2)).peak_memory.tolist() in (
+    assert run_heuristic(
+        "critical-path", graph, Cluster.uniform(2, transfer="blocking")
+    ).peak_memory.tolist() in (
         [10, 30],
         [30, 10],
     )
-    plan = run_heuristic("critical-path", graph, Cluster.uniform(2, memory=20))
+    plan = run_heuristic("critical-path", graph, Cluster.uniform(2, memory=20, transfer="blocking"))
     assert plan.feasible
     assert plan.makespan == 101.0
     # The order heuristics fall back to a partition by bytes.
-    assert run_heuristic("lpmf", graph, Cluster.uniform(2, memory=20)).feasible
+    assert run_heuristic("lpmf", graph, Cluster.uniform(2, memory=20, transfer="blocking")).feasible
 
 
 # Sizes, seeds, errors -------------------------------------------------------------------------------
 
 
 def test_long_chain_and_wide_op() -> None:
-    for plan in best_heuristic(_chain(10_000), Cluster.uniform(2)):
+    for plan in best_heuristic(_chain(10_000), Cluster.uniform(2, transfer="blocking")):
         assert plan.makespan >= 10_000.0
     builder = GraphBuilder("wide")
     builder.add_op("hub", runtime=1.0, outputs=[8])
     for o in range(5000):
         builder.add_op(f"o{o}", runtime=1.0, inputs=["hub"])
-    plans = best_heuristic(builder.build(), Cluster.uniform(2))
+    plans = best_heuristic(builder.build(), Cluster.uniform(2, transfer="blocking"))
     assert plans[0].makespan == 2501.0
 
 
@@ -446,7 +450,7 @@ def test_given_is_the_order_of_the_indices() -> None:
 
 
 def test_best_heuristic_is_sorted_and_each_ran_once() -> None:
-    plans = best_heuristic(_random_dag(60, 1), Cluster.uniform(2))
+    plans = best_heuristic(_random_dag(60, 1), Cluster.uniform(2, transfer="blocking"))
     assert sorted(p.provenance["method"] for p in plans) == sorted(set(HEURISTICS) - {"xla-best"})
     keys = [plan.sort_key for plan in plans]
     assert keys == sorted(keys)
@@ -463,7 +467,7 @@ def test_list_scheduling_is_near_the_bound_on_random_graphs() -> None:
 
 
 def test_seeds() -> None:
-    graph, cluster = _random_dag(60, 2), Cluster.uniform(2)
+    graph, cluster = _random_dag(60, 2), Cluster.uniform(2, transfer="blocking")
     one, same, other = (
         run_heuristic("random-topological", graph, cluster, seed=seed).timeline.op for seed in (1, 1, 2)
     )
@@ -479,9 +483,9 @@ def test_errors() -> None:
     hetero = dataclasses.replace(graph, runtime=np.ones((3, 2)))
     for name in HEURISTICS:
         with pytest.raises(ClusterError, match="may run on none"):
-            run_heuristic(name, pinned, Cluster.uniform(2))
+            run_heuristic(name, pinned, Cluster.uniform(2, transfer="blocking"))
         with pytest.raises(ClusterError, match="runtimes for 2 devices"):
-            run_heuristic(name, hetero, Cluster.uniform(3))
+            run_heuristic(name, hetero, Cluster.uniform(3, transfer="blocking"))
     with pytest.raises(ValueError, match="speed"):
         run_heuristic("bfs", graph, Cluster.uniform(1), "speed")
 
@@ -490,4 +494,7 @@ def test_errors() -> None:
 def test_forty_thousand_ops() -> None:
     graph = random_graph(np.random.default_rng(0), 40_000, 2)
     for objective in Objective:
-        assert len(best_heuristic(graph, Cluster.uniform(2), objective)) == len(HEURISTICS) - 1
+        assert (
+            len(best_heuristic(graph, Cluster.uniform(2, transfer="blocking"), objective))
+            == len(HEURISTICS) - 1
+        )

@@ -95,7 +95,7 @@ def test_cut_makes_peaks_alike_where_sums_of_bytes_would_not() -> None:
 @pytest.mark.parametrize("devices", [1, 2, 3, 5, 7])
 def test_cut_shares_out_among_any_number_of_devices(devices: int) -> None:
     graph = _layers([(10, 1)] * 35)
-    cluster, order = Cluster.uniform(devices), lpmf_order(graph)
+    cluster, order = Cluster.uniform(devices, transfer="blocking"), lpmf_order(graph)
     along = np.array([float(name[1:]) if name != "start" else 0.0 for name in graph.op_names])
     placement = PeakBalance(graph, cluster, order).cut(along)
     layers = placement[[name[0] == "a" for name in graph.op_names]]
@@ -107,7 +107,7 @@ def test_cut_shares_out_among_any_number_of_devices(devices: int) -> None:
 def test_what_is_only_read_goes_where_it_is_first_read() -> None:
     graph = _layers([(10, 1)] * 8, colocated=False)
     along = np.array([float(name[1:]) if name[0] == "a" else -1.0 for name in graph.op_names])
-    placement = PeakBalance(graph, Cluster.uniform(2), lpmf_order(graph)).cut(along)
+    placement = PeakBalance(graph, Cluster.uniform(2, transfer="blocking"), lpmf_order(graph)).cut(along)
     at = dict(zip(graph.op_names, placement.tolist(), strict=True))
     assert all(at[f"w{i}"] == at[f"a{i}"] == int(i >= 4) for i in range(8))
 

@@ -116,7 +116,9 @@ def test_three_hundred_thousand_events(transfer):
 
 @pytest.mark.parametrize(("graphs", "population"), [(1, 1), (1, 257), (3, 64), (40, 3)])
 def test_chunks_and_threads_cover_every_candidate_once(graphs, population):
-    problem = make_problem([generate("layered", 60 + i, i) for i in range(graphs)], Cluster.uniform(3, 2000))
+    problem = make_problem(
+        [generate("layered", 60 + i, i) for i in range(graphs)], Cluster.uniform(3, 2000, transfer="blocking")
+    )
     genes = draw(problem, population)
     together = jax.jit(lambda p, g: run(p, g, implementation="host"))(problem, genes)
     xla = jax.jit(lambda p, g: run(p, g, implementation="xla"))(problem, genes)
@@ -124,14 +126,14 @@ def test_chunks_and_threads_cover_every_candidate_once(graphs, population):
 
 
 def test_no_candidates():
-    problem = make_problem([generate("layered", 20, 0)], Cluster.uniform(2))
+    problem = make_problem([generate("layered", 20, 0)], Cluster.uniform(2, transfer="blocking"))
     result = jax.jit(lambda p, g: run(p, g, implementation="host"))(problem, draw(problem, 0))
     assert result.makespan.shape == (1, 0)
     assert result.peak_memory.shape == (1, 0, 2)
 
 
 def test_under_vmap():
-    problem = make_problem([generate("layered", 40, 0)], Cluster.uniform(2))
+    problem = make_problem([generate("layered", 40, 0)], Cluster.uniform(2, transfer="blocking"))
     genes = jax.tree.map(lambda *x: jnp.stack(x), *[draw(problem, 4, seed) for seed in range(3)])
     mapped = jax.jit(jax.vmap(lambda g: run(problem, g, implementation="host")))(genes)
     for i in range(3):
@@ -151,7 +153,7 @@ def nothing_known():
 
 
 def test_it_is_chosen_where_numba_is_installed(monkeypatch, nothing_known):
-    problem = make_problem([generate("layered", 40, 0)], Cluster.uniform(2))
+    problem = make_problem([generate("layered", 40, 0)], Cluster.uniform(2, transfer="blocking"))
     genes = draw(problem, 4)
     assert "custom_call" in jax.jit(run).lower(problem, genes).as_text()
     monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
@@ -167,7 +169,7 @@ def test_a_kernel_that_cannot_be_made_is_replaced_with_a_warning(monkeypatch, no
         raise ImportError("Numba needs NumPy 2.4 or less. Got NumPy 3.0.")
 
     monkeypatch.setattr(host, "_register", refuse)
-    problem = make_problem([generate("layered", 40, 0)], Cluster.uniform(2))
+    problem = make_problem([generate("layered", 40, 0)], Cluster.uniform(2, transfer="blocking"))
     genes = draw(problem, 4)
     with pytest.warns(UserWarning, match="simulating with 'xla', .* needs NumPy 2.4 or less"):
         lowered = jax.jit(lambda *a: run(*a)).lower(problem, genes)

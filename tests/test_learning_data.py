@@ -23,7 +23,7 @@ from regal_jax.plan import Objective, contract
 from regal_jax.search import Stopping
 from regal_jax.solve import keys_of, solve
 
-TWO = Cluster.uniform(2)
+TWO = Cluster.uniform(2, transfer="blocking")
 
 
 def hashes(graphs):

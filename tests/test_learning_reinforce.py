@@ -114,7 +114,9 @@ def test_a_bandit_is_learned(baseline, tmp_path):
     # Half of the ops on the slow device take 5 to 6 times as long as all of them on the fast one.
     assert result.best.improvement > 0.7
     assert result.best.matched == 1
-    features = make_features(held_out, Cluster.uniform(2), None, config.policy.feature_config)
+    features = make_features(
+        held_out, Cluster.uniform(2, transfer="blocking"), None, config.policy.feature_config
+    )
     means = np.asarray(config.policy.first)
     for policy in (result.policy, load_policy(tmp_path / "policy.safetensors", num_devices=2)):
         first = np.asarray(most_likely(policy(features)))[features.node_mask] // len(config.policy.second)

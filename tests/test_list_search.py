@@ -22,7 +22,7 @@ from regal_jax.heuristics.list_scheduling import list_schedule
 from regal_jax.heuristics.schedule_peaks import SchedulePeaks
 from regal_jax.plan import Objective, Plan
 
-TWO = Cluster.uniform(2)
+TWO = Cluster.uniform(2, transfer="blocking")
 
 
 @settings(max_examples=60)
@@ -111,14 +111,14 @@ def test_memory_comes_first() -> None:
     free.run(50)
     plan = free.plan()
     assert plan is not None
-    tight = Cluster.uniform(2, memory=0.8 * float(plan.timeline.peak_memory.max()))
+    tight = Cluster.uniform(2, memory=0.8 * float(plan.timeline.peak_memory.max()), transfer="blocking")
     search = ListSearch(graph, tight, 0)
     search.run(400)
     plan = search.plan()
     assert plan is not None
     assert plan.feasible
     assert search.history[0][1] is None
-    nowhere = ListSearch(graph, Cluster.uniform(2, memory=1), 0)
+    nowhere = ListSearch(graph, Cluster.uniform(2, memory=1, transfer="blocking"), 0)
     nowhere.run(60)
     assert math.isinf(nowhere.best)
     # A rule that watches memory has joined in.

@@ -18,7 +18,7 @@ from regal_jax.methods import tuning as tuning_module
 from regal_jax.plan import Objective
 from regal_jax.policies import Policy, PolicyConfig
 
-TWO = Cluster.uniform(2)
+TWO = Cluster.uniform(2, transfer="blocking")
 POLICIES = ("regal", "gas", "idrs")
 SETTINGS = BrkgaConfig(population=20, elites=4, mutants=3)
 
@@ -161,7 +161,7 @@ def test_twice_changes_no_result(graphs):
 
 
 def test_infeasible_graphs_come_last(graphs):
-    tight = Cluster.uniform(2, 1)
+    tight = Cluster.uniform(2, 1, transfer="blocking")
     results = make_method("brkga", config=SETTINGS)(
         [graphs[2], graphs[2], graphs[0]], [tight, TWO, TWO], evaluations=60
     )

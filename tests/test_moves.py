@@ -105,7 +105,7 @@ def test_every_decision_can_change(transfer):
 
 
 def test_a_device_is_drawn_evenly():
-    problem, genes, new = neighbours(Cluster.uniform(4), count=40_000)
+    problem, genes, new = neighbours(Cluster.uniform(4, transfer="blocking"), count=40_000)
     before, after = (np.asarray(decode(problem, g).placement)[0] for g in (genes, new))
     op = int(np.argmax(np.asarray(problem.allowed)[0, :12].sum(1)))
     to = after[:, op][after[:, op] != before[:, op]]

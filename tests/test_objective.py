@@ -79,7 +79,7 @@ def test_nothing_to_do_is_no_nan(objective, memory):
     builder = GraphBuilder()
     builder.add_op("a")
     builder.add_op("b", control_inputs=["a"], outputs=[0])
-    problem = make_problem([builder.build()], Cluster.uniform(2, memory))
+    problem = make_problem([builder.build()], Cluster.uniform(2, memory, transfer="blocking"))
     np.testing.assert_array_equal(
         evaluate(problem, draw(problem, 0), objective=objective), np.zeros((1, POPULATION))
     )
@@ -87,7 +87,7 @@ def test_nothing_to_do_is_no_nan(objective, memory):
 
 def test_unlimited_memory_takes_the_short_way_to_the_same_numbers():
     graph = random_graph(np.random.default_rng(0), 12, 2)
-    problem = make_problem([graph], Cluster.uniform(2), BUCKET)
+    problem = make_problem([graph], Cluster.uniform(2, transfer="blocking"), BUCKET)
     assert problem.unlimited
     genes = draw(problem, 0)
     long_way = dataclasses.replace(problem, unlimited=False)

@@ -17,7 +17,7 @@ from regal_jax.heuristics import PeakSearch, PeakSearchConfig, heuristic_plans
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.plan import Objective
 
-TWO = Cluster.uniform(2)
+TWO = Cluster.uniform(2, transfer="blocking")
 PEAK = Objective.PEAK_MEMORY
 
 
@@ -98,7 +98,7 @@ def test_groups_stay_together_and_where_they_may() -> None:
             allowed_devices=[1] if o == 6 else None,
         )
     graph = builder.build()
-    search = PeakSearch(graph, Cluster.uniform(3), 0)
+    search = PeakSearch(graph, Cluster.uniform(3, transfer="blocking"), 0)
     search.run(1500)
     plan = search.plan()
     assert plan is not None

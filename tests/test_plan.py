@@ -75,7 +75,7 @@ def test_a_summary_that_a_person_wants_to_read():
             "  makespan     32 s, 0.562 x the speed of one device (18 s)",
             "  peak memory  device 0  130 B of 1000 B, 13 %",
             "               device 1  115 B of 100 B  OVERFLOW by 15 B",
-            "  transfers    3 (120 B), blocking",
+            "  transfers    3 (120 B), blocking over links of latency 1, bandwidth 10",
             "  made by      brkga, 5,000 evaluations, seed 0",
         ]
     )
@@ -87,7 +87,9 @@ def test_summaries_of_extreme_plans():
     b.add_op("a")
     one = Plan.from_events(b.build(), Cluster((0,)), np.array([0]), [0])
     assert "1 op on 1 device" in str(one)
-    many = Plan.from_events(b.build(), Cluster((1.0,) * 20), np.array([0]), [0], objective="peak-memory")
+    many = Plan.from_events(
+        b.build(), Cluster((1.0,) * 20, "blocking"), np.array([0]), [0], objective="peak-memory"
+    )
     assert "other 12" in str(many)
 
 
@@ -245,7 +247,7 @@ def test_wrong_values_and_missing_fields_are_refused_or_found(path):
         ('"start": 2.0', '"start": "2"', r"events\[2\]\.start must be a finite number, got '2'"),
         ('"op": "split"', '"op": "nothing"', "no placement"),
         ('"split:1"', '"split:x"', "OP:PORT"),
-        ('"transfer": "blocking"', '"transfer": "beam"', "unknown model"),
+        ('"transfer": "blocking"', '"transfer": "beam"', "cannot read"),
         ('"latency": "1s"', '"latency": -1', "latency"),
         ('"load": 0', '"lo\\nad": 5', r"placement\.'lo\\nad' must be an index below 2"),
     ],
@@ -365,7 +367,7 @@ def test_an_illegal_placement():
     b.add_op("a")
     b.add_op("b")
     free = b.build()
-    plan = Plan.from_events(free, Cluster((9, 9)), np.array([0, 1]), [0, 1])
+    plan = Plan.from_events(free, Cluster((9, 9), "blocking"), np.array([0, 1]), [0, 1])
     bound = dataclasses.replace(free, colocation_group=("g", "g"))
     plan = dataclasses.replace(plan, graph_hash=bound.content_hash)
     with pytest.raises(PlanError, match="colocation group 'g'"):

@@ -268,7 +268,7 @@ def test_row_of_the_table_is_first_times_the_seconds_plus_second():
 
 
 def test_action_of_the_largest_variance_is_plain_brkga():
-    config, cluster = PolicyConfig(num_devices=3, guided_share=1), Cluster.uniform(3)
+    config, cluster = PolicyConfig(num_devices=3, guided_share=1), Cluster.uniform(3, transfer="blocking")
     problem = make_problem([random_graph(np.random.default_rng(0), 9, 3)], cluster, BUCKET)
     action = np.full((1, 12, 4), 8, np.uint8)  # The third mean, the first variance.
     proposal = jax.tree.map(lambda x: x[0], to_proposal(config, action_table(config), action, problem))
@@ -284,7 +284,9 @@ def test_action_of_the_largest_variance_is_plain_brkga():
 
 
 def test_the_share_of_guided_individuals_is_the_policy_s():
-    problem = make_problem([random_graph(np.random.default_rng(0), 9, 2)], Cluster.uniform(2), BUCKET)
+    problem = make_problem(
+        [random_graph(np.random.default_rng(0), 9, 2)], Cluster.uniform(2, transfer="blocking"), BUCKET
+    )
     action = np.zeros((1, 12, 3), np.uint8)
     for share in (0.3, 1.0):
         config = PolicyConfig(guided_share=share)
@@ -307,7 +309,7 @@ def test_transfers_are_as_urgent_as_the_most_urgent_reader(fields, there):
     mean = np.round(alphas / (alphas + betas), 9)
     graphs = [random_graph(np.random.default_rng(seed), 12 - seed, 2) for seed in range(8)]
     action = np.random.default_rng(2).integers(0, 16, (8, 12, config.num_keys)).astype(np.uint8)
-    problem = make_problem(graphs, Cluster.uniform(2), BUCKET)
+    problem = make_problem(graphs, Cluster.uniform(2, transfer="blocking"), BUCKET)
     found = to_proposal(config, action_table(config), action, problem).transfer_index
     assert found is not None
     assert found.shape == (8, problem.bucket.tensors, 2 * config.placements if there else 1)
@@ -337,12 +339,12 @@ def test_ops_keep_their_places_but_for_moves_and_transfers_follow(transfers, rea
         order_gain=1.0 if reach else 0.0,
     )  # fmt: skip
     graph = random_graph(np.random.default_rng(3), ops, 2)
-    problem = make_problem([graph], Cluster.uniform(2), BUCKET)
+    problem = make_problem([graph], Cluster.uniform(2, transfer="blocking"), BUCKET)
     rng = np.random.default_rng(1)
     action = rng.integers(0, 18, (1, n, 3)).astype(np.uint8)
     means = rng.integers(0, 9, n)
     action[0, :, 2] = means * 2 + 1
-    features = make_features([graph], Cluster.uniform(2), BUCKET, config.feature_config)
+    features = make_features([graph], Cluster.uniform(2, transfer="blocking"), BUCKET, config.feature_config)
     place = policies.own_places(config, features)
     one = jax.tree.map(lambda x: x[0], to_proposal(config, action_table(config), action, problem, place))
     uniform = {name: rng.integers(0, 65536, leaf.shape, dtype=np.uint16) for name, leaf in one.shapes.items()}
@@ -373,7 +375,7 @@ def test_ops_that_stay_and_transfers_as_scheduled_are_the_list_schedule(cuts):
         features="scheduled", order="schedule", order_gain=1.0, cuts=cuts,
     )  # fmt: skip
     graphs = [random_graph(np.random.default_rng(s), 11, 2, constraints=False) for s in range(6)]
-    cluster = Cluster.uniform(2)
+    cluster = Cluster.uniform(2, transfer="blocking")
     problem = make_problem(graphs, cluster, BUCKET)
     features = make_features(graphs, cluster, BUCKET, config.feature_config)
     place = policies.own_places(config, features)
@@ -432,7 +434,7 @@ def test_a_search_takes_the_proposals_of_a_policy():
 def test_proposals_that_do_not_fit_are_refused():
     config = PolicyConfig()
     graph = random_graph(np.random.default_rng(0), 9, 2)
-    problem = make_problem([graph], Cluster.uniform(2), BUCKET)
+    problem = make_problem([graph], Cluster.uniform(2, transfer="blocking"), BUCKET)
     table, action = action_table(config), jnp.zeros((1, 12, 3), jnp.uint8)
     with pytest.raises(ConfigError, match=r"shape \(1, 11, 3\), the problem needs \(1, 12, 3\)"):
         to_proposal(config, table, action[:, :11], problem)

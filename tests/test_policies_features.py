@@ -21,7 +21,7 @@ from regal_jax.policies.levels import levels
 from regal_jax.problem import Bucket
 
 seeds = st.integers(0, 2**32 - 1)
-TWO = Cluster.uniform(2)
+TWO = Cluster.uniform(2, transfer="blocking")
 
 
 def features_of(graph, cluster, features="structural", bucket=None, balance="work"):
@@ -82,10 +82,10 @@ def test_a_chain_by_hand():
     np.testing.assert_allclose(column(graph, "inputs"), np.log1p([0, 1, 1]), rtol=1e-6)
     np.testing.assert_allclose(column(graph, "readers"), np.log1p([1, 1, 0]), rtol=1e-6)
     np.testing.assert_allclose(column(graph, "edges per op"), [math.log1p(2 / 3)] * 3, rtol=1e-6)
-    tight = Cluster((20, math.inf))
+    tight = Cluster((20, math.inf), "blocking")
     np.testing.assert_allclose(column(graph, "pressure 0", tight), [30 / 40] * 3)
     np.testing.assert_allclose(column(graph, "pressure 1", tight), [0] * 3)
-    np.testing.assert_allclose(column(graph, "pressure 0", Cluster((0, 1))), [4] * 3)
+    np.testing.assert_allclose(column(graph, "pressure 0", Cluster((0, 1), "blocking")), [4] * 3)
 
 
 def test_coordinates_of_a_chain_run_along_it():
@@ -395,7 +395,7 @@ def test_bad_input():
     with pytest.raises(ConfigError, match="1 graphs but 2 clusters"):
         make_features([chain(2)], [TWO, TWO], None, config)
     with pytest.raises(ConfigError, match="a cluster of 3 devices, but the features are for 2"):
-        make_features([chain(2)], Cluster.uniform(3), None, config)
+        make_features([chain(2)], Cluster.uniform(3, transfer="blocking"), None, config)
     with pytest.raises(ConfigError, match="bucket"):
         make_features([chain(4)], TWO, Bucket.exact(chain(3)), config)
     with pytest.raises(ConfigError, match="'some'; use one of own, plain, structural"):

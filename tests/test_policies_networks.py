@@ -22,7 +22,7 @@ from regal_jax.policies import Network, Policy, PolicyConfig, Value, make_featur
 from regal_jax.problem import Bucket
 
 seeds = st.integers(0, 2**32 - 1)
-TWO = Cluster.uniform(2)
+TWO = Cluster.uniform(2, transfer="blocking")
 CLOSE = {"rtol": 2e-4, "atol": 2e-4}
 """For programs of other shapes: a compiler may add in another order."""
 
@@ -65,7 +65,7 @@ def test_shapes_and_the_smallest_graphs(network, devices, rounds):
     config = PolicyConfig(devices, network, first=(0.2, 0.5, 0.9), second=(0.05,), rounds=rounds, width=4)
     builder = GraphBuilder("one")
     builder.add_op("a", runtime=0.0)
-    graphs, clusters = [builder.build(), chain(3)], Cluster.uniform(devices)
+    graphs, clusters = [builder.build(), chain(3)], Cluster.uniform(devices, transfer="blocking")
     for batch in (graphs, graphs[:1]):
         x = make_features(batch, clusters, None, config.feature_config)
         n = x.nodes.shape[1]
@@ -273,7 +273,7 @@ def placed(graph, heads=None, **fields):
     """The bins, and ``[N, D]``, or as many heads, those that an untrained policy likes best."""
     config = PolicyConfig(width=4, cut_gain=20, **fields)
     devices = config.num_devices
-    x = make_features([graph], Cluster.uniform(devices), None, config.feature_config)
+    x = make_features([graph], Cluster.uniform(devices, transfer="blocking"), None, config.feature_config)
     logits = np.asarray(untrained(config, x).first)[0, : graph.num_ops, : heads or devices]
     return np.array(config.first), np.array(config.first)[np.argmax(logits, axis=-1)]
 

@@ -61,7 +61,9 @@ def test_what_was_saved_comes_back(tmp_path, config):
     save_policy(path, policy, {"data": "synthetic", "seed": "7"})
     loaded = load_policy(path, num_devices=config.num_devices)
     assert loaded.config == config
-    x = make_features([chain(5)], Cluster.uniform(config.num_devices), None, config.feature_config)
+    x = make_features(
+        [chain(5)], Cluster.uniform(config.num_devices, transfer="blocking"), None, config.feature_config
+    )
     call = nnx.jit(lambda policy, x: policy(x))
     chex.assert_trees_all_equal(call(loaded, x), call(policy, x))
     chex.assert_trees_all_equal(nnx.state(loaded), nnx.state(policy))
@@ -71,7 +73,7 @@ def test_what_was_saved_comes_back(tmp_path, config):
 
 def test_loaded_policy_can_be_trained_and_saved_again(saved, tmp_path):
     policy = load_policy(saved)
-    x = make_features([chain(5)], Cluster.uniform(2), None, SMALL.feature_config)
+    x = make_features([chain(5)], Cluster.uniform(2, transfer="blocking"), None, SMALL.feature_config)
     gradient = nnx.jit(nnx.grad(lambda policy: (policy(x).first ** 2).mean()))(policy)
     assert any(np.abs(leaf).max() > 0 for leaf in nnx.to_flat_state(gradient).leaves)
     save_policy(tmp_path / "again", policy)

@@ -102,6 +102,35 @@ def test_worked_example_without_transfer_events(cluster, expected):
     assert after(line, 1)[expected[-1][1]] == 50
 
 
+def worked_residents() -> GraphBuilder:
+    b = GraphBuilder("worked-residents")
+    b.add_op("w", resident=True, outputs=[40], keep=[0], allowed_devices=[0])
+    b.add_op("x", resident=True, outputs=[30], allowed_devices=[0])
+    b.add_op("v", resident=True, outputs=[20], allowed_devices=[1])
+    b.add_op("start", kind="start", control_inputs=["w", "x", "v"])
+    b.add_op("sum", runtime=2, inputs=["x:0"], control_inputs=["start"], outputs=[10], temp_bytes=5)
+    b.add_op("mul", runtime=3, inputs=["w:0", "sum:0"], outputs=[15], keep=[0])
+    return b
+
+
+def test_worked_example_with_residents():
+    places, order = [0, 0, 1, 0, 1, 0], ["x", "w", "v", "start", "sum", "mul"]
+    cluster = Cluster((1000, 1000), "blocking", latency=1, bandwidth=10)
+    events = ["x", ("x:0", 1), *order[1:5], ("sum:0", 0), "mul"]
+    line = run(worked_residents(), cluster, places, events)
+    assert times(line) == [(0, 0), (0, 4), (4, 4), (4, 4), (4, 4), (4, 6), (6, 8), (8, 11)]
+    assert line.peak_memory.tolist() == [70, 50]
+    assert [b[0] for b in line.memory_bytes] == [70, 20]
+    assert after(line, 0) == {0: 70, 4: 40, 6: 50, 8: 65, 11: 55}
+    assert after(line, 1) == {0: 50, 4: 45, 6: 10, 8: 0}
+    assert lower_bound(worked_residents().build(), cluster, Objective.PEAK_MEMORY) == 70
+    line = run(worked_residents(), Cluster((1000, 1000), "delay", 1, 10), places, order)
+    assert times(line) == [(0, 0), (0, 0), (0, 0), (0, 0), (4, 6), (8, 11)]
+    assert line.peak_memory.tolist() == [70, 45]
+    assert after(line, 0) == {0: 70, 4: 40, 8: 65, 11: 55}
+    assert after(line, 1) == {0: 0, 4: 45, 6: 10, 8: 0}
+
+
 # One sentence of the design each -----------------------------------------------------------------
 
 
@@ -141,7 +170,7 @@ def test_a_tensor_lives_until_its_last_local_reader():
     b.add_op("a", runtime=1, outputs=[8])
     for name in "bcd":
         b.add_op(name, runtime=1, inputs=["a:0"])
-    line = run(b, Cluster((10, 10)), [0, 0, 1, 0], ["a", "d", ("a:0", 1), "c", "b"])
+    line = run(b, Cluster((10, 10), "blocking"), [0, 0, 1, 0], ["a", "d", ("a:0", 1), "c", "b"])
     # d at 1 to 2, the transfer at 2 for nothing, b at 2 to 3: only then has device 0 no reader left.
     assert after(line, 0) == {0: 8, 3: 0}
     assert after(line, 1) == {0: 0, 2: 8, 3: 0}
@@ -164,7 +193,7 @@ def test_a_transfer_at_no_cost_is_still_a_rendezvous():
     b.add_op("next", runtime=1)
     b.add_op("b", runtime=1, inputs=["a:0"])
     # Device 1 is busy until 10; device 0 must wait for it although the transfer takes no time.
-    line = run(b, Cluster((99, 99)), [0, 1, 0, 1], ["a", "slow", ("a:0", 1), "next", "b"])
+    line = run(b, Cluster((99, 99), "blocking"), [0, 1, 0, 1], ["a", "slow", ("a:0", 1), "next", "b"])
     assert times(line) == [(0, 1), (0, 10), (10, 10), (10, 11), (10, 11)]
     # Without the rendezvous the next op of device 0 need not wait.
     line = run(b, Cluster((99, 99), "delay"), [0, 1, 0, 1], ["a", "slow", "next", "b"])
@@ -232,7 +261,7 @@ def test_runtimes_a_device():
     b = GraphBuilder()
     b.add_op("a", runtime=[1, 10])
     b.add_op("b", runtime=[2, 3])
-    assert times(run(b, Cluster((9, 9)), [1, 0], ["a", "b"])) == [(0, 10), (0, 2)]
+    assert times(run(b, Cluster((9, 9), "blocking"), [1, 0], ["a", "b"])) == [(0, 10), (0, 2)]
 
 
 # Orders that are no execution --------------------------------------------------------------------
@@ -288,7 +317,7 @@ def test_invalid_placements_are_refused(places, message):
     b.add_op("b", colocation_group="g")
     b.add_op("c", colocation_group="g")
     with pytest.raises(PlanError, match=message):
-        run(b, Cluster((9, 9)), places, ["a", "b", "c"])
+        run(b, Cluster((9, 9), "blocking"), places, ["a", "b", "c"])
 
 
 # The oracle --------------------------------------------------------------------------------------
@@ -305,16 +334,19 @@ def oracle(graph: ComputationGraph, cluster: Cluster, place: np.ndarray, events:
     makes = {o: [t for t in range(graph.num_tensors) if graph.tensor_op[t] == o] for o in range(n)}
     home = {t: int(place[graph.tensor_op[t]]) for t in readers}
     runtime = np.broadcast_to(graph.runtime.reshape(n, -1), (n, d))
-    where = {t: set() for t in readers}  # The devices that hold it.
+    # The devices that hold it: a resident is at home before anything happens.
+    where = {t: {home[t]} if graph.resident[graph.tensor_op[t]] else set() for t in readers}
     here = dict.fromkeys(readers, frozenset())  # The devices that it ever reached.
     done, free_at, finish, arrival = set(), [0.0] * d, {}, {}
-    peaks, rows = [0] * d, []
+    rows = []
 
     def held(k: int) -> int:
         return sum(int(graph.tensor_bytes[t]) for t in where if k in where[t])
 
-    def cost(t: int) -> float:
-        return cluster.transfer_time(int(graph.tensor_bytes[t]), graph.time_unit)
+    latency, bandwidth = (np.broadcast_to(q, (d, d)) for q in (cluster.latency, cluster.bandwidth))
+
+    def cost(t: int, k: int) -> float:
+        return float(latency[home[t], k] + graph.tensor_bytes[t] / bandwidth[home[t], k])
 
     def sweep() -> None:
         for t in readers:
@@ -324,14 +356,16 @@ def oracle(graph: ComputationGraph, cluster: Cluster, place: np.ndarray, events:
                 if k == home[t]:
                     away = {int(place[o]) for o in readers[t]} - {k}
                     needed |= bool(away - here[t]) or bool(graph.tensor_keep[t])
+                    needed |= int(graph.tensor_op[t]) not in done
                 if not needed:
                     where[t].discard(k)
 
+    peaks = [held(k) for k in range(d)]
     for event in events.tolist():
         if event >= n:
             t, k = divmod(event - n, d)
             start = max(free_at[home[t]], free_at[k])
-            free_at[home[t]] = free_at[k] = arrival[t, k] = start + cost(t)
+            free_at[home[t]] = free_at[k] = arrival[t, k] = start + cost(t, k)
             where[t].add(k)
             here[t] |= {k}
             peaks[k] = max(peaks[k], held(k))
@@ -340,7 +374,7 @@ def oracle(graph: ComputationGraph, cluster: Cluster, place: np.ndarray, events:
             k, waits = int(place[event]), [free_at[int(place[event])]]
             for t in reads[event]:
                 if k != home[t] and not blocking:
-                    arrival.setdefault((t, k), finish[int(graph.tensor_op[t])] + cost(t))
+                    arrival.setdefault((t, k), finish[int(graph.tensor_op[t])] + cost(t, k))
                     if k not in here[t]:
                         where[t].add(k)
                         here[t] |= {k}
@@ -495,8 +529,8 @@ def test_what_is_kept_must_lie_somewhere():
     for name, size in (("a", 10), ("b", 7), ("c", 6)):
         b.add_op(name, outputs=[size], keep=[0])
     # 23 bytes on two devices: one of them holds 12; that no split reaches 12 is more than the bound knows.
-    assert lower_bound(b.build(), Cluster((99, 99)), Objective.PEAK_MEMORY) == 12
-    assert lower_bound(b.build(), Cluster((99,) * 3), Objective.PEAK_MEMORY) == 10
+    assert lower_bound(b.build(), Cluster((99, 99), "blocking"), Objective.PEAK_MEMORY) == 12
+    assert lower_bound(b.build(), Cluster((99,) * 3, "blocking"), Objective.PEAK_MEMORY) == 10
 
 
 # Decoding ----------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def test_company_and_padding_change_nothing(run, transfer):
 
 @pytest.mark.slow
 def test_jit_changes_nothing():
-    graph, cluster = random_graph(np.random.default_rng(0), 12, 2), Cluster.uniform(2)
+    graph, cluster = random_graph(np.random.default_rng(0), 12, 2), Cluster.uniform(2, transfer="blocking")
     problem = small_problem(graph, cluster)
     genes = random_genes(problem, np.random.default_rng(0))
     chex.assert_trees_all_equal(run_eagerly(problem, genes), jax.jit(run_eagerly)(problem, genes))
@@ -180,6 +180,7 @@ def test_relabelling_changes_nothing(run, instance, seed):
         tensor_op=new[graph.tensor_op][tensors],
         tensor_bytes=graph.tensor_bytes[tensors],
         tensor_keep=graph.tensor_keep[tensors],
+        resident=graph.resident[order],
         edge_tensor=edge[:, 0],
         edge_op=edge[:, 1],
         control_source=control[:, 0],
@@ -258,7 +259,7 @@ def test_one_trace_a_bucket():
     traced = jax.jit(chex.assert_max_traces(run_eagerly, n=1))
     for seed in range(3):
         graphs = [random_graph(rng, 5, 2) for _ in range(2)]
-        clusters = [Cluster.uniform(2, f"{seed + 1}GiB") for _ in range(2)]
+        clusters = [Cluster.uniform(2, f"{seed + 1}GiB", transfer="blocking") for _ in range(2)]
         problem = make_problem(graphs, clusters, BUCKET)
         traced(problem, random_genes(problem, np.random.default_rng(seed)))
 

@@ -26,7 +26,7 @@ from regal_jax.search import BrkgaConfig, Stopping
 from regal_jax.solve import graph_keys, keys_of, solve, solve_traced
 from regal_jax.solve.propose import action_entropy, propose
 
-TWO = Cluster.uniform(2)
+TWO = Cluster.uniform(2, transfer="blocking")
 CONFIG = PolicyConfig(rounds=1, width=4)
 
 
@@ -121,7 +121,7 @@ def test_entropy_is_that_of_the_logits(graphs, policy):
 
 
 def test_a_policy_for_other_devices(policy):
-    three = Cluster.uniform(3)
+    three = Cluster.uniform(3, transfer="blocking")
     problem = make_problem([chain(2)], three)
     with pytest.raises(ConfigError, match="made for 2 devices, but the cluster has 3; take one"):
         propose(policy, [chain(2)], three, problem, jax.random.split(jax.random.key(0), 1))

@@ -21,7 +21,7 @@ from regal_jax.cores import available_cores
 from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import heuristic_plans
-from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.interrupts import check_interrupt, first_interrupt_waits
 from regal_jax.plan import Contraction, Plan, contract_for
 from regal_jax.search import Status, Stopping
 from regal_jax.solve import graph_keys, solve_in_parts
@@ -169,6 +169,7 @@ class Call:
     def _plans_of(self, graph: ComputationGraph, cluster: Cluster) -> Iterator[Plan]:
         for plan in heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.seed or 0):
             yield plan
+            check_interrupt()
             left = self._seconds_left()
             if left is not None and left <= 0:
                 return
@@ -240,12 +241,13 @@ class Call:
                 mesh=batch.mesh,
             )
             for row, member in enumerate(batch.members):
+                check_interrupt()
                 self._took(member, accelerator_turn(batch, row, result, settings, budget, proposal))
         return interrupted() or Status.INTERRUPTED in result.status
 
     def _proposal(self, batch: Batch, keys: jax.Array) -> Proposal | None:
         """What the policy says of a batch, if there is one."""
-        policy = self._settings.guide(batch.problem.num_devices)
+        policy = self._settings.guide(batch.clusters[0].num_devices)
         if policy is None:
             return None
         from regal_jax.solve.propose import propose

@@ -10,8 +10,9 @@ import numpy as np
 from regal_jax.api.batches import Share, make_batch
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.plan.files import cluster_document
 from regal_jax.problem import Bucket
-from regal_jax.search import BrkgaConfig, SearchResult, Stopping
+from regal_jax.search import BrkgaConfig, SearchResult, Status, Stopping
 from regal_jax.solve import graph_keys, solve
 
 __all__ = ["RoomForImprovement"]
@@ -39,7 +40,8 @@ class RoomForImprovement:
       low: Evaluations, at least those of a first population (100).
       high: Evaluations, more than `low`.
       improvement: Share of the low limit's makespan that the high limit must save: 0.2 is "20 % faster".
-      cluster: What the graphs are placed on; the paper's two devices without a limit of memory by default.
+      cluster: What the graphs are placed on; by default the paper's two devices without a limit of memory,
+        with blocking transfers at no cost.
       seed: Of the searches; each graph's own key is made from it and the graph's content.
 
     Raises:
@@ -52,7 +54,7 @@ class RoomForImprovement:
     low: int = 1000
     high: int = 10_000
     improvement: float = 0.2
-    cluster: Cluster = dataclasses.field(default_factory=lambda: Cluster.uniform(2))
+    cluster: Cluster = dataclasses.field(default_factory=lambda: Cluster.uniform(2, transfer="blocking"))
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -74,10 +76,7 @@ class RoomForImprovement:
             "improvement": float(self.improvement),
             "seed": int(self.seed),
             "devices": cluster.num_devices,
-            "memory": [None if np.isinf(m) else float(m) for m in cluster.memory],
-            "transfer": str(cluster.transfer),
-            "latency": float(cluster.latency),
-            "bandwidth": None if np.isinf(cluster.bandwidth) else float(cluster.bandwidth),
+            **cluster_document(cluster),
         }
 
     def __call__(self, graphs: Sequence[ComputationGraph]) -> list[bool]:
@@ -105,9 +104,15 @@ class RoomForImprovement:
     def _search(self, graphs: Sequence[ComputationGraph]) -> SearchResult:
         seen = [_buckets[self]] if self in _buckets else []
         bucket = _buckets[self] = Bucket.common([*seen, *map(Bucket.of, graphs)])
-        share = Share(range(len(graphs)), bucket, len(graphs), jax.devices())
+        devices = jax.devices()[: len(graphs)]
+        rows = -(-len(graphs) // len(devices)) * len(devices)
+        share = Share(range(len(graphs)), bucket, self.cluster.num_devices, rows, devices)
         pairs = [(graph, self.cluster) for graph in graphs]
         batch = make_batch(share, pairs, [[]] * len(graphs), _CONFIG)
         key = jax.random.key(np.uint32(self.seed))
         keys = graph_keys(key, batch.graphs)
-        return solve(batch.problem, keys, Stopping(self.high), config=_CONFIG, mesh=batch.mesh)
+        result = solve(batch.problem, keys, Stopping(self.high), config=_CONFIG, mesh=batch.mesh)
+        if Status.INTERRUPTED in result.status:
+            # What an unfinished search found decides nothing.
+            raise KeyboardInterrupt
+        return result

@@ -117,7 +117,7 @@ def _problem(parser: argparse.ArgumentParser, count: Callable[[str], int], split
     parser.add_argument("--objective", choices=("makespan", "peak-memory"), help="(default makespan)")
     parser.add_argument("--devices", type=count, help="(default 2)")
     parser.add_argument("--memory", help="capacity of each device (default inf)")
-    parser.add_argument("--transfer", metavar="MODEL", help="as in 'optimize' (default blocking)")
+    parser.add_argument("--transfer", metavar="MODEL", help="as in 'optimize' (default blocking, at no cost)")
 
 
 def _add_tune(
@@ -184,7 +184,6 @@ def _evaluate(args: argparse.Namespace) -> int:
     if not args.report_only:
         config = _config(args)
         machine.use_all_cores()
-        machine.use_compilation_cache()
         outcome = run_evaluation(config, args.out, progress=progress_bars(quiet=args.quiet))
         finished = outcome.finished
         if not args.quiet:
@@ -248,7 +247,6 @@ def _tune(args: argparse.Namespace) -> int:
     config = _config(args, split=args.split or "train")
     graphs = evaluation_graphs(config)
     machine.use_all_cores()
-    machine.use_compilation_cache()
     best = tune(
         graphs,
         config.cluster,

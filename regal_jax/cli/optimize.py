@@ -45,7 +45,6 @@ def _optimize(args: argparse.Namespace) -> int:
         machine.use_all_cores()  # Tracing an example may start JAX.
     graphs = [load(file, args) for file in args.files or [None]]
     machine.use_all_cores()
-    machine.use_compilation_cache()
     options = {
         "objective": args.objective,
         "evaluations": args.evaluations,
@@ -117,13 +116,28 @@ def _check_plot(path: str | None) -> None:
 def _cluster(args: argparse.Namespace) -> "Cluster":
     from regal_jax.graph import Cluster
 
+    if (args.nodes == 1) != (args.between is None):
+        raise ConfigError(
+            f"--nodes {args.nodes}: --between LINK goes with several machines; give both or neither"
+        )
+    if args.devices % args.nodes:
+        raise ConfigError(f"--nodes: {args.devices} devices do not make {args.nodes} equal machines")
     capacities = args.memory.split(",")
     if len(capacities) not in (1, args.devices):
         raise ConfigError(f"--memory: {len(capacities)} capacities for {args.devices} devices; give 1 or all")
-    uniform = Cluster.uniform(args.devices, capacities[0], args.transfer)
-    if len(capacities) == 1:
-        return uniform
-    return Cluster(tuple(capacities), uniform.transfer, uniform.latency, uniform.bandwidth)
+    memory = capacities * (args.devices // len(capacities))
+    if args.between is None:
+        return Cluster(memory, args.transfer)
+    # Two devices have a link, of which one alone would know nothing.
+    pair = Cluster.uniform(2, transfer=args.transfer)
+    return Cluster.nodes(
+        args.nodes,
+        args.devices // args.nodes,
+        within=pair.links[0],
+        between=args.between,
+        memory=memory,
+        transfer=pair.transfer,
+    )
 
 
 def _one(

@@ -29,11 +29,16 @@ transfer models (--transfer):
   blocking   a transfer holds source and destination at once: a rendezvous even at no cost
   delay      nobody is held; the copy arrives latency + size / bandwidth after its producer ends
   free       delay of zero
-  Options follow a colon: blocking:latency=5us,bandwidth=50GB/s. Plain numbers are in the graph's units.
+  A link follows a colon, as a name or in numbers: delay:nvlink4, blocking:latency=5us,bandwidth=50GB/s. Plain
+  numbers are in the graph's units. A model alone costs nothing; a link alone is blocking.
+  Without --transfer: blocking transfers over pcie4x16 (10us, 25GB/s).
+  Links: nvlink3, nvlink4, nvlink5, pcie3x16, pcie4x16, pcie5x16, infinity-fabric-mi300, ici-v4, ici-v5e,
+  ici-v5p, infiniband-hdr, infiniband-ndr, ethernet-10g, ethernet-25g, ethernet-100g (docs/links.md).
 
 examples:
   regal-jax optimize graph.pbtxt --evaluations 20000 --seed 1 --out plan.json
   regal-jax optimize graph.stg --devices 4 --transfer free
+  regal-jax optimize model.onnx --devices 8 --transfer nvlink4 --nodes 2 --between ethernet-100g
   regal-jax optimize --example gpt2-small --objective peak-memory --devices 1
   regal-jax optimize graph.json --method critical-path      a heuristic alone
   regal-jax optimize a.onnx b.json --out-dir plans          many graphs, searched side by side
@@ -79,6 +84,13 @@ def _seconds(text: str) -> float:
     return number
 
 
+def _dim(text: str) -> tuple[str, int]:
+    name, equals, size = text.rpartition("=")
+    if not (name and equals and size.isdecimal() and len(size) < 19 and int(size)):
+        raise argparse.ArgumentTypeError(f"write NAME=SIZE, e.g. batch=8, got {text!r}")
+    return name, int(size)
+
+
 count.__name__, _seed.__name__, _seconds.__name__ = "whole number", "whole number", "number of seconds"
 
 
@@ -94,6 +106,13 @@ def _source(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
         metavar="NAME",
         help="device that runtimes of an example, ONNX model or compiled program are for: h200, a100, ...",
     )
+    parser.add_argument(
+        "--dim",
+        type=_dim,
+        action="append",
+        metavar="NAME=SIZE",
+        help="size of a symbolic dimension of an ONNX model, e.g. batch=8; may be given several times",
+    )
 
 
 def _optimize(parser: argparse.ArgumentParser) -> None:
@@ -104,10 +123,13 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--transfer",
-        default="blocking:latency=0,bandwidth=inf",
-        metavar="MODEL",
-        help="blocking, delay or free, with options (default blocking:latency=0,bandwidth=inf)",
+        metavar="MODEL:LINK",
+        help="how data moves: a model, a link, or both; see below (default pcie4x16, blocking)",
     )
+    parser.add_argument(
+        "--nodes", type=count, default=1, metavar="N", help="machines that the devices are in (default 1)"
+    )
+    parser.add_argument("--between", metavar="LINK", help="link between machines; --transfer is within them")
     parser.add_argument(
         "--objective", choices=("makespan", "peak-memory"), default="makespan", help="(default makespan)"
     )

@@ -3,12 +3,11 @@
 import dataclasses
 import math
 import os
-import pathlib
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
+from regal_jax.documents import read_toml
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster
 from regal_jax.methods import METHODS
@@ -46,7 +45,7 @@ class EvaluationConfig:
       objective: An `Objective` or its name.
       devices: ``D``.
       memory: Capacity of each device, as `Cluster.uniform` takes it.
-      transfer: Likewise.
+      transfer: Likewise; by default the papers', blocking at no cost.
       evaluations: Budget of every search of the table; "BRKGA 5K" is BRKGA with this budget.
       seeds: Of the searches of the table.
       other_seed: Of one more BRKGA search, which shows the noise; -1 for none.
@@ -172,10 +171,7 @@ class EvaluationConfig:
         Raises:
           ConfigError: No such file, or no TOML.
         """
-        try:
-            return tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
+        return read_toml(path)
 
     def as_document(self) -> dict[str, Any]:
         """Plain values, from which `from_document` makes an equal config."""

@@ -4,14 +4,18 @@ from regal_jax.graph.builder import GraphBuilder
 from regal_jax.graph.cluster import Cluster, TransferModel
 from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.fingerprint import topology_hash
-from regal_jax.graph.pairing import allowed_matrix, runtime_matrix, transfer_times
+from regal_jax.graph.links import DEFAULT_LINK, LINKS
+from regal_jax.graph.pairing import allowed_matrix, mean_transfer_times, runtime_matrix, transfer_times
 
 __all__ = [
+    "DEFAULT_LINK",
+    "LINKS",
     "Cluster",
     "ComputationGraph",
     "GraphBuilder",
     "TransferModel",
     "allowed_matrix",
+    "mean_transfer_times",
     "runtime_matrix",
     "topology_hash",
     "transfer_times",

@@ -2,18 +2,27 @@
 
 import dataclasses
 import enum
+import functools
+import itertools
 import math
-from typing import Final, Self
+from collections.abc import Sequence
+from typing import Any, Final, Self
 
 import numpy as np
 
 from regal_jax.errors import ClusterError
+from regal_jax.graph.links import DEFAULT_LINK, LINKS, Link, link_name, parse_link, parse_transfer
 from regal_jax.graph.units import Quantity, format_bytes, parse_bandwidth, parse_bytes, parse_time
 
-__all__ = ["MAX_DEVICES", "Cluster", "TransferModel"]
+__all__ = ["MAX_DEVICES", "MAX_LINKS", "Cluster", "TransferModel"]
 
 MAX_DEVICES: Final = 1024
 """Most devices in a cluster: beyond it, genes and placements cost more than they could tell."""
+MAX_LINKS: Final = 4096
+"""Most different links in a cluster: the times of all transfers are tabulated for each of them."""
+
+Table = tuple[tuple[Quantity, ...], ...]
+"""``[D, D]``: row the source, column the destination; what stands on the diagonal means nothing."""
 
 
 class TransferModel(enum.StrEnum):
@@ -27,97 +36,302 @@ class TransferModel(enum.StrEnum):
     """``DELAY`` with zero delay."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class Cluster:
-    """``D`` devices, their memory capacities, and the transfer model between them.
+    """``D`` devices, their memory capacities, the transfer model and the links between them.
+
+    Latency and bandwidth are one number for all pairs of devices, or tables. A table whose entries are all
+    alike becomes the one number; a single device has no link, so that what is said of it is dropped.
 
     Attributes:
-      memory: ``[D]`` capacities; a number of bytes, a text such as ``"16GiB"``, or ``inf``.
-        Stored as floats.
-      transfer: A `TransferModel` or its name.
-      latency: Time of a transfer of nothing. A plain number is in the time unit of the graph; a
-        text may name a unit (``"5us"``).
-      bandwidth: Plain numbers are bytes a time unit of the graph; a text may name a unit
+      memory: ``[D]`` capacities in bytes, as floats; ``inf`` is no limit.
+      transfer: The model.
+      latency: Time of a transfer of nothing, or ``[D, D]`` of them. A plain number is in the time unit of the
+        graph; a text may name a unit (``"5us"``).
+      bandwidth: Likewise. Plain numbers are bytes a time unit of the graph; a text may name a unit
         (``"50GB/s"``).
-
-    Raises:
-      ClusterError: No device, an impossible capacity, latency or bandwidth, an unknown model, or a
-        ``free`` model with a cost.
     """
 
     memory: tuple[float, ...]
-    transfer: TransferModel = TransferModel.BLOCKING
-    latency: Quantity = 0.0
-    bandwidth: Quantity = math.inf
+    transfer: TransferModel
+    latency: Quantity | Table
+    bandwidth: Quantity | Table
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        memory: Sequence[Quantity] | np.ndarray,
+        transfer: str | None = None,
+        latency: Quantity | Sequence[Sequence[Quantity]] | np.ndarray | None = None,
+        bandwidth: Quantity | Sequence[Sequence[Quantity]] | np.ndarray | None = None,
+    ) -> None:
+        """A cluster of devices that may differ.
+
+        Args:
+          memory: ``[D]`` capacities; numbers of bytes, or texts such as ``"16GiB"``.
+          transfer: ``MODEL``, ``MODEL:LINK`` or ``LINK``: a model is ``"blocking"`` (where none is named),
+            ``"delay"`` or ``"free"``, a link one of `regal_jax.graph.LINKS` or
+            ``"latency=5us,bandwidth=50GB/s"``. A model alone costs nothing. If neither this nor latency nor
+            bandwidth is given: blocking transfers over `regal_jax.graph.DEFAULT_LINK`.
+          latency: A number, a text, or ``[D, D]`` of them (row the source; the diagonal is ignored).
+          bandwidth: Likewise.
+
+        Raises:
+          ClusterError: No device, an impossible capacity, latency or bandwidth, an unknown model or link, a
+            table of another shape, a link that is given twice, or a ``free`` model with a cost.
+        """
         try:
-            if isinstance(self.memory, str) or not np.ndim(self.memory) or not len(self.memory):
-                raise ValueError(f"memory: give one capacity a device, at least one, got {self.memory!r}")
-            if len(self.memory) > MAX_DEVICES:
-                raise ValueError(f"memory: {len(self.memory)} devices; at most {MAX_DEVICES} are supported")
-            memory = tuple(parse_bytes(m, f"memory[{k}]") for k, m in enumerate(self.memory))
-            if self.transfer not in TransferModel.__members__.values():
-                names = ", ".join(TransferModel)
-                raise ValueError(f"transfer: unknown model {self.transfer!r}; use one of {names}")
-            if math.isinf(parse_time(self.latency, "s", "latency")):
-                raise ValueError("latency: must be finite")
-            parse_bandwidth(self.bandwidth, "s", "bandwidth")
+            capacities = _capacities(memory)
+            model, link = _transfer(transfer, latency, bandwidth)
+            d = len(capacities)
+            late = _quantities(link.latency if latency is None else latency, d, "latency")
+            wide = _quantities(link.bandwidth if bandwidth is None else bandwidth, d, "bandwidth")
         except ValueError as error:
             raise ClusterError(f"cluster: {error}") from None
-        object.__setattr__(self, "memory", memory)
-        for field in ("latency", "bandwidth"):  # NumPy scalars become plain numbers, which JSON can hold.
-            value = getattr(self, field)
-            object.__setattr__(self, field, value if isinstance(value, str) else float(value))
-        object.__setattr__(self, "transfer", TransferModel(self.transfer))
-        if self.transfer is TransferModel.FREE and self.transfer_time(1.0, "s") > 0:
+        if model is TransferModel.FREE and (_costs(late, math.inf) or _costs(0.0, wide)):
             raise ClusterError("cluster: transfer 'free' takes no latency or bandwidth; use 'delay'")
+        object.__setattr__(self, "memory", capacities)
+        object.__setattr__(self, "transfer", model)
+        object.__setattr__(self, "latency", late if d > 1 else 0.0)
+        object.__setattr__(self, "bandwidth", wide if d > 1 else math.inf)
+        if len(self.links) > MAX_LINKS:
+            raise ClusterError(
+                f"cluster: {len(self.links)} different links; at most {MAX_LINKS} are supported: round "
+                "what was measured, or give groups of devices one link each (Cluster.nodes)"
+            )
 
     @classmethod
-    def uniform(cls, devices: int, memory: Quantity = math.inf, transfer: str = "blocking") -> Self:
+    def uniform(cls, devices: int, memory: Quantity = math.inf, transfer: str | None = None) -> Self:
         """``devices`` equal devices.
 
         Args:
           devices: ``D``, at least 1.
           memory: Capacity of each.
-          transfer: ``MODEL`` or ``MODEL:latency=L,bandwidth=B``, e.g.
-            ``"blocking:latency=5us,bandwidth=50GB/s"``.
+          transfer: As the constructor takes it: ``"nvlink4"``, ``"delay:pcie4x16"``, ``"blocking"``,
+            ``"blocking:latency=5us,bandwidth=50GB/s"``. By default blocking transfers over
+            `regal_jax.graph.DEFAULT_LINK`.
 
         Raises:
-          ClusterError: As the constructor, or a specification that cannot be read.
+          ClusterError: As the constructor.
         """
-        if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
-            raise ClusterError(f"cluster: devices must be a whole number of at least 1, got {devices!r}")
-        if devices > MAX_DEVICES:
-            raise ClusterError(f"cluster: {devices} devices; at most {MAX_DEVICES} are supported")
-        model, _, rest = str(transfer).partition(":")
-        options: dict[str, str] = {}
-        for item in filter(None, rest.split(",")):
-            key, equals, value = item.partition("=")
-            if key.strip() not in ("latency", "bandwidth") or not equals:
-                raise ClusterError(
-                    f"cluster: cannot read {item!r} in transfer {transfer!r}; "
-                    "write e.g. 'blocking:latency=5us,bandwidth=50GB/s'"
+        return cls((memory,) * _count(devices, "devices"), transfer)
+
+    @classmethod
+    def nodes(
+        cls,
+        nodes: int,
+        devices: int,
+        *,
+        within: str | Link,
+        between: str | Link,
+        memory: Quantity | Sequence[Quantity] = math.inf,
+        transfer: str = "blocking",
+    ) -> Self:
+        """``nodes`` machines of ``devices`` equal devices each; device ``k`` is in machine ``k // devices``.
+
+        Args:
+          nodes: Machines, at least 1.
+          devices: Devices of each, at least 1.
+          within: Link between two devices of one machine: a name of `regal_jax.graph.LINKS`, or
+            ``"latency=5us,bandwidth=50GB/s"``.
+          between: Link between devices of two machines, likewise.
+          memory: Capacity of each device, or one capacity a device.
+          transfer: The model.
+
+        Raises:
+          ClusterError: As the constructor.
+
+        Examples:
+          >>> Cluster.nodes(2, 4, within="nvlink4", between="ethernet-100g", memory="80GiB").num_devices
+          8
+        """
+        each = _count(devices, "devices")
+        d = _count(_count(nodes, "nodes") * each, "devices")
+        links = [[within if a // each == b // each else between for b in range(d)] for a in range(d)]
+        capacities = [memory] * d if isinstance(memory, (str, int, float)) else memory
+        if len(capacities) != d:
+            raise ClusterError(
+                f"cluster: memory: {len(capacities)} capacities for {d} devices; give 1 or all"
+            )
+        return cls.linked(capacities, links, transfer)
+
+    @classmethod
+    def linked(
+        cls,
+        memory: Sequence[Quantity] | np.ndarray,
+        links: Sequence[Sequence[str | Link | None]],
+        transfer: str = "blocking",
+    ) -> Self:
+        """Devices with a link for each pair.
+
+        Args:
+          memory: ``[D]`` capacities.
+          links: ``[D, D]``, from row to column: names of `regal_jax.graph.LINKS`, or texts such as
+            ``"latency=5us,bandwidth=50GB/s"``. The diagonal is ignored.
+          transfer: The model.
+
+        Raises:
+          ClusterError: As the constructor.
+        """
+        parse = functools.cache(lambda text: parse_link(text, "links"))
+        nothing = Link(0.0, math.inf)
+        try:
+            d = len(_capacities(memory))
+            if transfer not in tuple(TransferModel):
+                raise ValueError(
+                    f"transfer: give a model, one of {', '.join(TransferModel)}, got {transfer!r}"
                 )
-            if key.strip() in options:
-                raise ClusterError(f"cluster: {key.strip()} twice in transfer {transfer!r}; give it once")
-            options[key.strip()] = value
-        # The constructor parses and refuses: it takes the texts as they are.
-        return cls((memory,) * devices, model, **options)  # pyright: ignore[reportArgumentType]
+            rows = _table(links, d, "links")
+            table = [[nothing if a == b else parse(rows[a][b]) for b in range(d)] for a in range(d)]
+        except (TypeError, ValueError) as error:
+            raise ClusterError(f"cluster: {error}") from None
+        latency, bandwidth = ([[link[i] for link in row] for row in table] for i in (0, 1))
+        return cls(memory, transfer, latency, bandwidth)
 
     @property
     def num_devices(self) -> int:
         """``D``."""
         return len(self.memory)
 
-    def transfer_time(self, size_bytes: float, time_unit: str) -> float:
-        """Time to move ``size_bytes`` to another device, in units of ``time_unit``."""
-        return parse_time(self.latency, time_unit) + size_bytes / parse_bandwidth(self.bandwidth, time_unit)
+    @functools.cached_property
+    def _classes(self) -> tuple[tuple[Link, ...], np.ndarray]:
+        d, found = self.num_devices, {}
+        index = np.zeros((d, d), np.int32)
+        if not isinstance(self.latency, tuple) and not isinstance(self.bandwidth, tuple):
+            found[Link(self.latency, self.bandwidth)] = 0
+        else:
+            for i, j in itertools.permutations(range(d), 2):
+                index[i, j] = found.setdefault(self.between(i, j), len(found))
+        index.setflags(write=False)
+        return tuple(found), index
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """``[L]``, the different links, at least one, in the order in which pairs of devices have them."""
+        return self._classes[0]
+
+    @property
+    def link_index(self) -> np.ndarray:
+        """``[D, D]`` int32, read-only: which of `links` leads from row to column; 0 on the diagonal."""
+        return self._classes[1]
+
+    def between(self, source: int, target: int) -> Link:
+        """The link from one device to another one."""
+        late, wide = (
+            q[source][target] if isinstance(q, tuple) else q for q in (self.latency, self.bandwidth)
+        )
+        return Link(late, wide)
+
+    def transfer_time(self, size_bytes: float, time_unit: str, link: int = 0) -> float:
+        """Time to move ``size_bytes`` over the given one of `links`, in units of ``time_unit``."""
+        latency, bandwidth = self.links[link]
+        return parse_time(latency, time_unit) + size_bytes / parse_bandwidth(bandwidth, time_unit)
+
+    @property
+    def over(self) -> str:
+        """The links as a person reads them; empty where transfers cost nothing."""
+        if not _costs(self.latency, self.bandwidth):
+            return ""
+        shown = [_shown(link) for link in self.links[:_SHOWN]]
+        more = len(self.links) - len(shown)
+        return " and ".join([*shown, *([f"{more} more"] if more else [])])
 
     def __str__(self) -> str:
         capacities = {format_bytes(m) for m in self.memory}
         memory = capacities.pop() if len(capacities) == 1 else ", ".join(map(format_bytes, self.memory))
-        return (
-            f"{self.num_devices} device(s) of {memory}, {self.transfer} transfers "
-            f"(latency {self.latency}, bandwidth {self.bandwidth})"
+        devices = f"{self.num_devices} device(s) of {memory}"
+        if self.num_devices == 1:
+            return devices
+        return f"{devices}, {self.transfer} transfers {f'over {self.over}' if self.over else 'at no cost'}"
+
+
+_SHOWN: Final = 4
+"""So many links are shown; of more, their number."""
+
+
+def _count(number: int, what: str) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ClusterError(f"cluster: {what} must be a whole number of at least 1, got {number!r}")
+    if number > MAX_DEVICES:
+        raise ClusterError(f"cluster: {number} devices; at most {MAX_DEVICES} are supported")
+    return number
+
+
+def _capacities(memory: Any) -> tuple[float, ...]:
+    if isinstance(memory, str) or not np.ndim(memory) or not len(memory):
+        raise ValueError(f"memory: give one capacity a device, at least one, got {memory!r}")
+    if len(memory) > MAX_DEVICES:
+        raise ValueError(f"memory: {len(memory)} devices; at most {MAX_DEVICES} are supported")
+    return tuple(parse_bytes(m, f"memory[{k}]") for k, m in enumerate(memory))
+
+
+def _transfer(transfer: Any, latency: Any, bandwidth: Any) -> tuple[TransferModel, Link]:
+    """The model, and the link that goes where no latency or bandwidth is given."""
+    given = latency is not None or bandwidth is not None
+    if transfer is None:
+        nothing = Link(0.0, math.inf)
+        return TransferModel.BLOCKING, nothing if given else LINKS[DEFAULT_LINK].link
+    if not isinstance(transfer, str):
+        raise ValueError(f"transfer: give a model or a link as text, got {transfer!r}")
+    model, link = parse_transfer(transfer, tuple(TransferModel))
+    if link is not None and given:
+        raise ValueError(
+            f"transfer {transfer!r} has a link, and latency or bandwidth are given; leave one out"
         )
+    return TransferModel(model), link or Link(0.0, math.inf)
+
+
+def _quantities(value: Any, d: int, what: str) -> Quantity | Table:
+    """A quantity, or a table of them with nothing on its diagonal; one number if all entries are alike."""
+    check = _check_latency if what == "latency" else _check_bandwidth
+    if isinstance(value, str) or not (isinstance(value, Sequence) or np.ndim(value)):
+        return check(value, what)
+    nothing = 0.0 if what == "latency" else math.inf
+    known: dict[Any, Quantity] = {}
+
+    def entry(i: int, j: int, value: Any) -> Quantity:
+        if i == j:
+            return nothing
+        key = type(value), value if isinstance(value, (str, int, float)) else repr(value)
+        if key not in known:
+            known[key] = check(value, f"{what}[{i}][{j}]")
+        return known[key]
+
+    rows = _table(value, d, what)
+    table = tuple(tuple(entry(i, j, v) for j, v in enumerate(row)) for i, row in enumerate(rows))
+    entries = set(known.values())
+    return table if len(entries) > 1 else entries.pop() if entries else nothing
+
+
+def _table(rows: Any, d: int, what: str) -> list[list[Any]]:
+    """``[D, D]`` as plain lists."""
+    plain = rows.tolist() if isinstance(rows, np.ndarray) else rows
+    square = isinstance(plain, Sequence) and len(plain) == d
+    if not square or any(isinstance(r, str) or not isinstance(r, Sequence) or len(r) != d for r in plain):
+        raise ValueError(f"{what}: a table needs a row and a column for each of the {d} devices")
+    return [list(row) for row in plain]
+
+
+# NumPy's scalars become plain numbers, which JSON can hold.
+def _check_latency(value: Quantity, what: str) -> Quantity:
+    if math.isinf(parse_time(value, "s", what)):
+        raise ValueError(f"{what}: must be finite, got {value!r}")
+    return value if isinstance(value, str) else float(value)
+
+
+def _check_bandwidth(value: Quantity, what: str) -> Quantity:
+    parse_bandwidth(value, "s", what)
+    return value if isinstance(value, str) else float(value)
+
+
+def _costs(latency: Quantity | Table, bandwidth: Quantity | Table) -> bool:
+    """Does any transfer take time?"""
+    late, wide = (
+        {entry for row in q for entry in row} if isinstance(q, tuple) else {q} for q in (latency, bandwidth)
+    )
+    return any(parse_time(q, "s") > 0 for q in late) or any(1 / parse_bandwidth(q, "s") > 0 for q in wide)
+
+
+def _shown(link: Link) -> str:
+    late, wide = (q if isinstance(q, str) else f"{q:g}" for q in link)
+    name, numbers = link_name(link), f"latency {late}, bandwidth {wide}"
+    return f"{name} ({numbers})" if name else f"links of {numbers}"

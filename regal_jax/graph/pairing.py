@@ -5,9 +5,9 @@ import numpy as np
 from regal_jax.errors import ClusterError
 from regal_jax.graph.cluster import Cluster
 from regal_jax.graph.computation_graph import ComputationGraph
-from regal_jax.graph.units import parse_bandwidth
+from regal_jax.graph.units import parse_bandwidth, parse_time
 
-__all__ = ["allowed_matrix", "runtime_matrix", "transfer_times"]
+__all__ = ["allowed_matrix", "mean_transfer_times", "runtime_matrix", "transfer_times"]
 
 
 def runtime_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
@@ -53,20 +53,37 @@ def allowed_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
 
 
 def transfer_times(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
-    """``[T]`` float64: time to move each tensor to another device, in the graph's time unit.
+    """``[T, L]`` float64: time to move each tensor over each of ``cluster.links``, in the graph's time unit.
+
+    ``[t, cluster.link_index[i, j]]`` is the time from device ``i`` to device ``j``.
 
     Raises:
       ClusterError: The times of all transfers and ops add up to more than a float can hold.
     """
-    latency = cluster.transfer_time(0, graph.time_unit)
-    per_byte = parse_bandwidth(cluster.bandwidth, graph.time_unit)
+    unit = graph.time_unit
+    latency = np.array([parse_time(link.latency, unit) for link in cluster.links])
+    per_byte = np.array([parse_bandwidth(link.bandwidth, unit) for link in cluster.links])
     with np.errstate(over="ignore"):
-        times = latency + graph.tensor_bytes / per_byte
+        times = latency + graph.tensor_bytes[:, None] / per_byte
         longest = graph.runtime if graph.runtime.ndim == 1 else graph.runtime.max(axis=1)
-        total = times.sum() * cluster.num_devices + longest.sum()
+        total = times.max(axis=1).sum() * cluster.num_devices + longest.sum()
     if not np.isfinite(total):
         raise ClusterError(
-            f"cluster: latency {cluster.latency!r} and bandwidth {cluster.bandwidth!r} make the transfers of "
-            f"graph {graph.name!r} endless; check their units"
+            f"cluster: links of {cluster.over} make the transfers of graph {graph.name!r} endless; "
+            "check their units"
         )
     return times
+
+
+def mean_transfer_times(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    """``[T]`` float64: the mean time to move each tensor to another device, over all ordered pairs.
+
+    Raises:
+      ClusterError: As `transfer_times`.
+    """
+    times = transfer_times(graph, cluster)
+    if times.shape[1] == 1:
+        return times[:, 0]
+    pairs = cluster.link_index[~np.eye(cluster.num_devices, dtype=bool)]
+    # No product of matrices: its last bits depend on where a row stands.
+    return (times * (np.bincount(pairs, minlength=times.shape[1]) / len(pairs))).sum(axis=1)

@@ -1,12 +1,9 @@
 """Optimal plans of small graphs by constraint programming (OR-Tools CP-SAT, extra ``exact``)."""
 
-import contextlib
 import dataclasses
 import importlib
 import math
-import signal
-import threading
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +18,7 @@ from regal_jax.graph import (
     transfer_times,
 )
 from regal_jax.heuristics.registry import best_heuristic
+from regal_jax.interrupts import first_interrupt_waits, interruptible
 from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound, transfer_event
 
 __all__ = ["cp_sat"]
@@ -34,25 +32,23 @@ _MOST_UNITS: Final = 2**50
 """Sizes, divided by what divides them all, may add up to this: CP-SAT counts in 64 bits."""
 
 
-@contextlib.contextmanager
-def _own_ctrl_c() -> Iterator[None]:
-    """Ctrl-C stops the solver early; afterwards it means again what it meant before.
-
-    The solver puts the system's own handler in place when it is done, and the next Ctrl-C would end the
-    process, whatever handler Python believes to be there.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        # None: somebody else's, which Python cannot put back.
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
+_BLINK: Final = 0.1
+"""Seconds."""
 
 
+def _solve(solver: Any, model: Any) -> Any:
+    """The solver's status. Ctrl-C makes it stop with what it has."""
+    # Its own handler would stay behind, and the next Ctrl-C would end the process.
+    solver.parameters.catch_sigint_signal = False
+    with first_interrupt_waits() as interrupted, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(solver.solve, model)
+        while not wait([running], timeout=_BLINK).done:
+            if interrupted():
+                solver.stop_search()
+        return running.result()
+
+
+@interruptible()
 def cp_sat(
     graph: ComputationGraph,
     cluster: Cluster,
@@ -102,8 +98,7 @@ def cp_sat(
     solver.parameters.max_time_in_seconds = time_limit
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
-    with _own_ctrl_c():
-        status = solver.solve(problem.model)
+    status = _solve(solver, problem.model)
     if status in (cp_model.MODEL_INVALID, cp_model.INFEASIBLE):
         raise ConfigError(f"cp_sat: the solver calls its model {solver.status_name(status).lower()}")
     plan = hint
@@ -160,10 +155,11 @@ class _Makespan:
         runtime = runtime_matrix(graph, cluster)
         cost = transfer_times(graph, cluster)
         total = makespan_upper_bound(graph, cluster)
-        self.scale, exact = _scale(np.append(runtime.ravel(), cost), total)
+        self.scale, exact = _scale(np.append(runtime.ravel(), cost.ravel()), total)
         self.resolution = 0.0 if exact else 1 / self.scale
         self.runtime = np.rint(runtime * self.scale).astype(int).tolist()
         self.cost = np.rint(cost * self.scale).astype(int).tolist()
+        self.link = cluster.link_index.tolist()
         most = self.n + len(cost) * (self.d - 1)
         # Rounding moves each event by half a unit at most.
         self.slack = 0.0 if exact else most / 2
@@ -191,6 +187,7 @@ class _Makespan:
                 model.add_hint(at[o, k], int(hint.placement[o]) == k)
             model.add_exactly_one(at[o, k] for k in range(self.d) if (o, k) in at)
         alike = allowed.all() and all(len(set(row)) == 1 for row in self.runtime)
+        alike = alike and len(self.cluster.links) == 1
         if alike:  # Devices are interchangeable: fix one op.
             model.add(at[leader[0], int(hint.placement[0])] == 1)
         started = dict(zip(hint.timeline.op[::-1].tolist(), hint.timeline.start[::-1].tolist(), strict=True))
@@ -226,8 +223,8 @@ class _Makespan:
                     self._transfer(t, k, sources, there)
                 else:
                     for v, here in there:
-                        for source in sources.values():
-                            late = model.add(self.start[v] >= self.end[u] + self.cost[t])
+                        for h, source in sources.items():
+                            late = model.add(self.start[v] >= self.end[u] + self._cost(t, h, k))
                             late.only_enforce_if(here, source)
 
     def _transfer(self, t: int, k: int, sources: dict[int, Any], there: list[tuple[int, Any]]) -> None:
@@ -235,7 +232,10 @@ class _Makespan:
         sent = model.new_bool_var(f"send {t} to {k}")
         start = model.new_int_var(0, self.horizon, f"start of {t} to {k}")
         self.moves[t, k] = sent, start
-        size = self.cost[t]
+        sizes = {h: self._cost(t, h, k) for h in sources}
+        alike = len(set(sizes.values())) == 1
+        # If it is sent, the producer is on one of the sources.
+        size = sizes[min(sizes)] if alike else sum(sizes[h] * source for h, source in sources.items())
         away = sum(sources.values())
         model.add(sent <= away)
         model.add(sent <= sum(here for _, here in there))
@@ -243,15 +243,23 @@ class _Makespan:
             model.add(sent >= here + away - 1)
             model.add(self.start[v] >= start + size).only_enforce_if(sent, here)
         model.add(start >= self.end[u]).only_enforce_if(sent)
-        for h, source in [(k, None), *sources.items()]:
-            both = sent
-            if source is not None:
-                both = model.new_bool_var(f"send {t} from {h} to {k}")
-                model.add_implication(both, sent)
-                model.add_implication(both, source)
-                model.add_bool_or(both, ~sent, ~source)
-            self.busy[h].append(model.new_optional_fixed_size_interval_var(start, size, both, f"{t},{h},{k}"))
-            self.load[h].append(size * both)
+        if alike:
+            self._hold(k, start, size, sent, f"{t},{k},{k}")
+        for h, source in sources.items():
+            both = model.new_bool_var(f"send {t} from {h} to {k}")
+            model.add_implication(both, sent)
+            model.add_implication(both, source)
+            model.add_bool_or(both, ~sent, ~source)
+            for device in (h,) if alike else (h, k):
+                self._hold(device, start, sizes[h], both, f"{t},{h},{k}")
+
+    def _cost(self, t: int, source: int, target: int) -> int:
+        return self.cost[t][self.link[source][target]]
+
+    def _hold(self, device: int, start: Any, size: int, where: Any, name: str) -> None:
+        """The device is busy from ``start`` on, if ``where``."""
+        self.busy[device].append(self.model.new_optional_fixed_size_interval_var(start, size, where, name))
+        self.load[device].append(size * where)
 
     def solution(self, solver: Any) -> tuple[np.ndarray, list[int]]:
         """``(placement [N], events [M])``: events by start; of those that start together, what ends at once
@@ -265,9 +273,9 @@ class _Makespan:
         for (t, k), (sent, begin) in self.moves.items():
             if solver.boolean_value(sent):
                 start, event = solver.value(begin), transfer_event(self.graph, self.cluster, t, k)
-                rows.append(
-                    (start, start + self.cost[t], 2 * position[int(self.graph.tensor_op[t])] + 1, event)
-                )
+                u = int(self.graph.tensor_op[t])
+                finish = start + self._cost(t, int(placement[u]), k)
+                rows.append((start, finish, 2 * position[u] + 1, event))
         return placement, [row[-1] for row in sorted(rows)]
 
     def bound(self, value: float) -> float:
@@ -303,9 +311,10 @@ class _PeakMemory:
             spans.append(model.new_fixed_size_interval_var(step[o], 1, f"temp {o}"))
             bytes_.append(temp // self.unit)
         for t, size in enumerate(graph.tensor_bytes.tolist()):
-            begin, end = step[int(graph.tensor_op[t])], model.new_int_var(1, n, f"end of {t}")
+            made, end = step[int(graph.tensor_op[t])], model.new_int_var(1, n, f"end of {t}")
+            begin = 0 if graph.tensor_resident[t] else made
             readers = graph.edge_op[graph.consumer_offset[t] : graph.consumer_offset[t + 1]].tolist()
-            model.add(end == n if graph.tensor_keep[t] else end >= begin + 1)
+            model.add(end == n if graph.tensor_keep[t] else end >= made + 1)
             for v in readers:
                 model.add(end >= step[v] + 1)
             life = model.new_int_var(1, n, f"life of {t}")

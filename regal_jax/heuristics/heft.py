@@ -14,6 +14,7 @@ from regal_jax.graph import (
 )
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["graham_schedule", "heft_schedule"]
 
@@ -64,7 +65,7 @@ def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray
     links = Links.of(graph)
     rank = upward_rank(graph, cluster)
     runtime = runtime_matrix(graph, cluster).tolist()
-    cost = transfer_times(graph, cluster).tolist()
+    cost, link = transfer_times(graph, cluster).tolist(), cluster.link_index.tolist()
     allowed = [np.flatnonzero(row).tolist() for row in allowed_matrix(graph, cluster)]
     leader = graph.colocation_leader.tolist()
     devices = [_Device() for _ in cluster.memory]
@@ -75,11 +76,12 @@ def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray
         for t in links.inputs[o]:
             u = links.producer[t]
             if place[u] != k:
-                ready = max(ready, finish[u] + cost[t])
+                ready = max(ready, finish[u] + cost[t][link[place[u]][k]])
         return devices[k].earliest(ready, runtime[o][k])
 
     position = np.argsort(graph.topological_order)
     for o in np.lexsort((position, -rank)).tolist():
+        check_interrupt()
         options = [(begin(o, k), k) for k in allowed[leader[o]]]
         start[o], k = min(options, key=lambda option: option[0] + runtime[o][option[1]])
         finish[o] = start[o] + runtime[o][k]
@@ -146,6 +148,7 @@ class _Graham:
                 self.ready(o)
         self.fill(0.0)
         while self.running:
+            check_interrupt()
             self.fill(self.advance())
 
 

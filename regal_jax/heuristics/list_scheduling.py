@@ -211,12 +211,15 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         graph.temp_bytes,
         graph.tensor_keep,
         runtime_matrix(graph, cluster).ravel(),
-        transfer_times(graph, cluster),
+        transfer_times(graph, cluster).ravel(),
+        cluster.link_index.ravel().astype(np.int64),
+        len(cluster.links),
         graph.colocation_leader,
         allowed_matrix(graph, cluster)[graph.colocation_leader].ravel(),
         np.array(cluster.memory, np.float64),
         np.argsort(graph.topological_order),
         cluster.transfer is TransferModel.BLOCKING,
+        graph.resident,
     )
     ids = functools.partial(np.zeros, dtype=np.int64)
     most_events = n + len(graph.edge_op)

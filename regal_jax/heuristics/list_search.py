@@ -25,6 +25,7 @@ from regal_jax.heuristics.orders import bfs_order, dfs_order
 from regal_jax.heuristics.placements import device_subsets, partition_placement
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import SchedulePeaks
+from regal_jax.interrupts import check_interrupt
 from regal_jax.plan import Objective, Plan, insert_transfers
 
 __all__ = ["ListSearch", "ListSearchConfig"]
@@ -165,6 +166,7 @@ class ListSearch(HostSearch):
         for _ in range(evaluations):
             if ends is not None and ends():
                 return
+            check_interrupt()
             self._step()
 
     def plan(self) -> Plan | None:

@@ -1,5 +1,6 @@
 """Placements of ops that know no order: one device, or a graph partition."""
 
+import itertools
 from typing import Final
 
 import numpy as np
@@ -7,11 +8,14 @@ import pymetis
 
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix
 from regal_jax.graph.topology import offsets
+from regal_jax.graph.units import parse_bandwidth, parse_time
 
 __all__ = ["device_subsets", "partition_placement", "single_device_placement"]
 
 _WEIGHT_TOTAL: Final = 2**28
 """METIS counts in 32 bits: the weights of all nodes, and of all edges, add up to about this."""
+_ARRANGED: Final = 64
+"""Among more devices parts are not arranged by links: each round looks at all pairs."""
 
 
 def single_device_placement(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
@@ -37,7 +41,8 @@ def partition_placement(
     """``[N]``: METIS parts of equal weight with few bytes between them, one a device.
 
     A colocation group is one node of the partitioned graph. Parts go to devices so that few ops land where
-    they may not run; those that do move to the allowed device that holds most of their neighbours' bytes.
+    they may not run, and where links differ so that transfers are short; ops that may not run where they land
+    move to the allowed device that holds most of their neighbours' bytes.
 
     Args:
       graph: The graph.
@@ -67,21 +72,32 @@ def partition_placement(
         part = _metis(source, target, size, weight, speed, seed)
     if np.allclose(speed, speed[0]):
         part = _match(part, weight, allowed[leader][:, devices])[part]
+        if len(cluster.links) > 1 and cluster.num_devices == d <= _ARRANGED:
+            part = _arrange(part, source, target, size, cluster)[part]
     return _repair(devices[part], source, target, size, weight, allowed[leader])[node]
 
 
 def device_subsets(graph: ComputationGraph, cluster: Cluster) -> list[np.ndarray]:
-    """2, 4, 8, ... of the devices, those that run the graph fastest, and all of them; of a single one none.
+    """2, 4, 8, ... of the devices, fast and near each other, and all of them; of a single one none.
 
     A plan for some of the devices is a plan for all: with its subsets, a cluster is no worse than they are.
     """
     count = cluster.num_devices
     runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf)
-    # The device that may run most ops; among those the fastest, then the one with most memory.
+    # The device that may run most ops; among those the fastest, the nearest, and the one with most memory.
+    allowed = np.isfinite(runtime).sum(axis=0)
     speed = np.where(np.isfinite(runtime), runtime, 0.0).sum(axis=0)
-    first = np.lexsort((-np.array(cluster.memory), speed, -np.isfinite(runtime).sum(axis=0)))
+    size = float(graph.tensor_bytes.mean()) if graph.num_tensors else 0.0
+    times = [cluster.transfer_time(size, graph.time_unit, link) for link in range(len(cluster.links))]
+    far = np.array(times)[cluster.link_index]
+    chosen: list[int] = []
+    while len(chosen) < count:
+        distance = far[chosen].sum(axis=0) + far[:, chosen].sum(axis=1)
+        distance[chosen] = np.inf
+        order = np.lexsort((-np.array(cluster.memory), distance, speed, -allowed, np.isinf(distance)))
+        chosen.append(int(order[0]))
     sizes = [2**i for i in range(1, count.bit_length()) if 2**i < count]
-    return [np.sort(first[:size]) for size in sizes] + [np.arange(count)] * (count > 1)
+    return [np.sort(chosen[:size]) for size in sizes] + [np.arange(count)] * (count > 1)
 
 
 def _share(runtime: np.ndarray) -> np.ndarray:
@@ -146,6 +162,35 @@ def _match(part: np.ndarray, weight: np.ndarray, allowed: np.ndarray) -> np.ndar
         p, k = np.unravel_index(np.argmax(fits), fits.shape)
         device[p] = k
         fits[p, :] = fits[:, k] = -1
+    return device
+
+
+def _arrange(
+    part: np.ndarray, source: np.ndarray, target: np.ndarray, size: np.ndarray, cluster: Cluster
+) -> np.ndarray:
+    """``[D]`` device of each part: two parts swap theirs as long as that makes the transfers shorter."""
+    d, links = cluster.num_devices, cluster.links
+    count, moved = np.zeros((d, d)), np.zeros((d, d))
+    np.add.at(count, (part[source], part[target]), 1.0)
+    np.add.at(moved, (part[source], part[target]), size)
+    late = np.array([parse_time(link.latency, "s") for link in links])[cluster.link_index]
+    wide = np.array([parse_bandwidth(link.bandwidth, "s") for link in links])[cluster.link_index]
+    apart = ~np.eye(d, dtype=bool)
+
+    def time(device: np.ndarray) -> float:
+        rows = np.ix_(device, device)
+        return float(((count * late[rows] + moved / wide[rows]) * apart).sum())
+
+    device, least = np.arange(d), time(np.arange(d))
+    better = True
+    while better:
+        better = False
+        for p, q in itertools.combinations(range(d), 2):
+            swapped = device.copy()
+            swapped[[p, q]] = swapped[[q, p]]
+            now = time(swapped)
+            if now < least * (1 - 1e-9):
+                device, least, better = swapped, now, True
     return device
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from regal_jax.compiling import run_loops
-from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, mean_transfer_times, runtime_matrix
 
 __all__ = ["upward_rank"]
 
@@ -13,8 +13,8 @@ __all__ = ["upward_rank"]
 def upward_rank(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     """``[N]`` longest path from each op to an end, itself included (Topcuoglu et al. 2002, eq. 2).
 
-    An op counts its mean runtime over the devices that it may use, an edge the time of its transfer, or
-    nothing if there is one device only.
+    An op counts its mean runtime over the devices that it may use, an edge the mean time of its transfer
+    over all ordered pairs of devices, or nothing if there is one device only.
     """
     mean = _means(runtime_matrix(graph, cluster), allowed_matrix(graph, cluster))
     readers = graph.output_offset, graph.consumer_offset, graph.edge_op
@@ -28,7 +28,7 @@ def _means(runtime: np.ndarray, allowed: np.ndarray) -> np.ndarray:
 
 
 def _costs(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
-    return transfer_times(graph, cluster) if cluster.num_devices > 1 else np.zeros(graph.num_tensors)
+    return mean_transfer_times(graph, cluster) if cluster.num_devices > 1 else np.zeros(graph.num_tensors)
 
 
 def _rank(

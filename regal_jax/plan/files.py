@@ -9,7 +9,8 @@ One object. What scripts may rely on:
   ``tensor`` (``"OP:PORT"``) and ``source``, the device it comes from.
 
 Beside it: ``format``, ``version``, ``graph`` (``name``, ``hash``, ``time_unit``), ``cluster`` (``memory``,
-``transfer``, ``latency``, ``bandwidth``; ``null`` is infinite), ``objective``, ``lower_bound``,
+``transfer``, and ``latency`` and ``bandwidth``, each for all pairs of devices or as a row for each source;
+``null`` is infinite), ``objective``, ``lower_bound``,
 ``one_device_makespan``, ``transfers`` (``count``, ``bytes``), ``memory_profile`` (for each device the
 ``bytes`` held from ``time`` on) and ``provenance``. Numbers are written so that they read back bit for bit.
 """
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from regal_jax.documents import parse_json
 from regal_jax.errors import ClusterError, FormatError
 from regal_jax.graph import Cluster
 from regal_jax.plan.bounds import Objective
@@ -32,7 +34,7 @@ from regal_jax.plan.replay import Timeline
 if TYPE_CHECKING:
     from regal_jax.plan.plan import Plan
 
-__all__ = ["FORMAT", "VERSION", "plan_fields", "plan_text", "write_atomically"]
+__all__ = ["FORMAT", "VERSION", "cluster_document", "plan_fields", "plan_text", "write_atomically"]
 
 FORMAT: Final = "regal_jax.plan"
 VERSION: Final = 1
@@ -57,19 +59,30 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def cluster_document(cluster: Cluster) -> dict[str, Any]:
+    """``cluster`` in plain values that JSON can hold."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(v) for v in value]
+        return None if value == math.inf else value
+
+    return {
+        "memory": plain(cluster.memory),
+        "transfer": str(cluster.transfer),
+        "latency": plain(cluster.latency),
+        "bandwidth": plain(cluster.bandwidth),
+    }
+
+
 def plan_text(plan: "Plan") -> str:
     """``plan`` as JSON text."""
-    cluster, line = plan.cluster, plan.timeline
+    line = plan.timeline
     document = {
         "format": FORMAT,
         "version": VERSION,
         "graph": {"name": plan.graph_name, "hash": plan.graph_hash, "time_unit": plan.time_unit},
-        "cluster": {
-            "memory": [None if math.isinf(m) else m for m in cluster.memory],
-            "transfer": str(cluster.transfer),
-            "latency": cluster.latency,
-            "bandwidth": None if cluster.bandwidth == math.inf else cluster.bandwidth,
-        },
+        "cluster": cluster_document(plan.cluster),
         "objective": str(plan.objective),
         "makespan": line.makespan,
         "peak_memory": line.peak_memory.tolist(),
@@ -151,13 +164,9 @@ def plan_fields(text: str) -> dict[str, Any]:
 
 def _document(text: str) -> dict[str, Any]:
     try:
-        document = json.loads(text, parse_constant=_finite, parse_float=_finite)
-    except RecursionError:
-        raise FormatError("plan: nested too deeply; this is no plan") from None
-    except FormatError:
-        raise
-    except ValueError as error:
-        raise FormatError(f"plan: not JSON, or cut short: {error}") from None
+        document = parse_json(text)
+    except FormatError as error:
+        raise FormatError(f"plan: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise FormatError(f'plan: no object with "format": "{FORMAT}"; is this a plan\'s file?')
     if document.get("version") != VERSION:
@@ -170,6 +179,8 @@ def _document(text: str) -> dict[str, Any]:
 
 def _cluster(fields: dict[str, Any]) -> Cluster:
     def infinite(value: Any) -> Any:
+        if isinstance(value, list):
+            return [infinite(v) for v in value]
         return math.inf if value is None else value
 
     memory = _each(_get(fields, "memory", _list, "cluster."), _capacity, "cluster.memory", None)
@@ -177,8 +188,8 @@ def _cluster(fields: dict[str, Any]) -> Cluster:
         return Cluster(
             tuple(infinite(m) for m in memory),
             _get(fields, "transfer", _text, "cluster."),
-            latency=_get(fields, "latency", _quantity, "cluster."),
-            bandwidth=infinite(_get(fields, "bandwidth", _capacity, "cluster.")),
+            latency=_get(fields, "latency", _table(_quantity), "cluster."),
+            bandwidth=infinite(_get(fields, "bandwidth", _table(_capacity), "cluster.")),
         )
     except ClusterError as error:
         raise FormatError(f"plan: {error}") from None
@@ -243,12 +254,6 @@ def _each(values: list[Any], check: Callable[[Any], Any], where: str, length: in
     return [_get({str(i): v}, str(i), check, f"{where}.") for i, v in enumerate(values)]
 
 
-def _finite(text: str) -> float:
-    if not math.isfinite(value := float(text)):
-        raise FormatError(f"plan: {text[:20]} is no number of JSON; null stands for infinite")
-    return value
-
-
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("an object")
@@ -285,6 +290,17 @@ def _capacity(value: Any) -> Any:
 
 def _quantity(value: Any) -> float | str:
     return value if isinstance(value, str) else _number(value)
+
+
+def _table(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """One value, or rows of them; whether these make a table is not asked."""
+
+    def check_all(value: Any) -> Any:
+        if not isinstance(value, list):
+            return check(value)
+        return [[check(v) for v in _list(row)] for row in value]
+
+    return check_all
 
 
 def _index(count: int) -> Callable[[Any], int]:

@@ -19,6 +19,7 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["Timeline", "check_placement", "replay", "transfer_event"]
 
@@ -38,7 +39,8 @@ class Timeline:
       finish: ``[M]`` float64.
       makespan: The largest finish.
       peak_memory: ``[D]`` int64.
-      memory_time: ``[D]`` float64 arrays, ascending: when the memory held on a device changes.
+      memory_time: ``[D]`` float64 arrays, ascending: when the memory held on a device changes; the first is
+        0, when it holds its residents.
       memory_bytes: ``[D]`` int64 arrays: what it holds from then on.
     """
 
@@ -89,11 +91,11 @@ def check_placement(graph: ComputationGraph, cluster: Cluster, placement: np.nda
 class _Memory:
     """What each device holds, its peak, and the history of both."""
 
-    def __init__(self, devices: int) -> None:
-        self.held = [0] * devices
-        self.peak = [0] * devices
-        self.times: list[list[float]] = [[0.0] for _ in range(devices)]
-        self.levels: list[list[int]] = [[0] for _ in range(devices)]
+    def __init__(self, held: list[int]) -> None:
+        self.held = held.copy()
+        self.peak = held.copy()
+        self.times: list[list[float]] = [[0.0] for _ in held]
+        self.levels: list[list[int]] = [[level] for level in held]
 
     def change(self, device: int, by: int, time: float, own: bool = True) -> None:
         if by == 0:
@@ -143,8 +145,13 @@ class _Replay:
         self.finish: list[float | None] = [None] * graph.num_ops
         self.copied: dict[tuple[int, int], float] = {}  # (tensor, device) -> arrival
         self.clock = [0.0] * cluster.num_devices
-        self.memory = _Memory(cluster.num_devices)
-        self.cost: list[float] = transfer_times(graph, cluster).tolist()
+        self.resident: list[bool] = graph.resident.tolist()
+        held = [0] * cluster.num_devices
+        for t in np.flatnonzero(graph.tensor_resident).tolist():
+            held[self.home[t]] += self.size[t]
+        self.memory = _Memory(held)
+        self.cost: list[list[float]] = transfer_times(graph, cluster).tolist()
+        self.link: list[list[int]] = cluster.link_index.tolist()
 
     def _read(self, tensor: int, device: int, time: float, own: bool = True) -> None:
         """One reader of ``tensor`` on ``device`` has run; the last one frees it there."""
@@ -152,6 +159,9 @@ class _Replay:
         readers[device] -= 1
         if readers[device] == 0 and not (self.keep[tensor] and device == self.home[tensor]):
             self.memory.change(device, -self.size[tensor], time, own)
+
+    def _cost(self, tensor: int, device: int) -> float:
+        return self.cost[tensor][self.link[self.home[tensor]][device]]
 
     def _finished(self, op: int, waiting: str) -> float:
         finish = self.finish[op]
@@ -174,7 +184,7 @@ class _Replay:
                         f"op {name!r} comes before the transfer of {self.graph.tensor_name(t)} to {k}"
                     )
                 moved.append(t)
-                self.copied[t, k] = arrival + self.cost[t]
+                self.copied[t, k] = arrival + self._cost(t, k)
             start = max(start, arrival if self.home[t] == k else self.copied[t, k])
         for u in self.control_op[self.control_offset[op] : self.control_offset[op + 1]]:
             start = max(start, self._finished(u, f"op {name!r}"))
@@ -184,7 +194,8 @@ class _Replay:
         for t in moved:
             self.memory.change(k, self.size[t], start)
         temp = int(self.graph.temp_bytes[op])
-        self.memory.change(k, temp + sum(self.size[t] for t in outputs), start)
+        made = 0 if self.resident[op] else sum(self.size[t] for t in outputs)
+        self.memory.change(k, temp + made, start)
         self.memory.take_peak(k)
         self.memory.change(k, -temp, finish)
         for t in outputs:
@@ -205,7 +216,7 @@ class _Replay:
             raise PlanError(f"{what} happens twice")
         self._finished(int(self.graph.tensor_op[tensor]), what)
         start = max(self.clock[source], self.clock[device])
-        finish = start + self.cost[tensor]
+        finish = start + self._cost(tensor, device)
         self.clock[source] = self.clock[device] = finish
         self.copied[tensor, device] = finish
         self.memory.change(device, self.size[tensor], start)
@@ -239,6 +250,7 @@ def replay(
     state = _Replay(graph, cluster, placement)
     rows: list[tuple[int, int, int, int, float, float]] = []
     for event in np.asarray(events, dtype=np.int64).tolist():
+        check_interrupt()
         if 0 <= event < n:
             device, start, finish = state.compute(event)
             rows.append((event, -1, device, -1, start, finish))

@@ -17,13 +17,13 @@ _MOST_DEVICES = 8
 
 def summary(plan: "Plan") -> str:
     """The plan's figures, aligned, in human units."""
-    d = plan.cluster.num_devices
+    d, over = plan.cluster.num_devices, plan.cluster.over
     moved = f"{plan.num_transfers:,} ({format_bytes(plan.transfer_bytes)})" if plan.num_transfers else "none"
     rows = [
         ("objective", f"{plan.objective}: {_distance(plan)}"),
         ("makespan", f"{format_time(plan.makespan, plan.time_unit)}{_speed_up(plan)}"),
         *(("peak memory" if i == 0 else "", text) for i, text in enumerate(_peaks(plan))),
-        ("transfers", f"{moved}, {plan.cluster.transfer}"),
+        ("transfers", f"{moved}, {plan.cluster.transfer}{f' over {over}' if over else ''}"),
     ]
     made = _made_by(plan)
     if made:

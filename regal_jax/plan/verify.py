@@ -127,7 +127,8 @@ def _check_times(plan: "Plan", graph: ComputationGraph, placement: np.ndarray, e
         after(position[reader], position[arrival], 0.0, "input from")
         after(position[copy[remote]], position[graph.edge_producer[remote]], 0.0, "producer")
     else:
-        delay = np.where(remote, transfer_times(graph, plan.cluster)[tensor], 0.0)
+        link = plan.cluster.link_index[placement[graph.edge_producer], placement[reader]]
+        delay = np.where(remote, transfer_times(graph, plan.cluster)[tensor, link], 0.0)
         after(position[reader], position[graph.edge_producer], delay, "input from")
 
 

@@ -13,10 +13,11 @@ import jax
 import numpy as np
 
 from regal_jax.errors import ConfigError, GraphError
-from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix, transfer_times
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, mean_transfer_times, runtime_matrix
 from regal_jax.heuristics.list_scheduling import Schedule, quick_schedule
 from regal_jax.heuristics.peaks import least_peak_balance
 from regal_jax.heuristics.placements import single_device_placement
+from regal_jax.interrupts import check_interrupt, interruptible
 from regal_jax.policies.choices import Balance, Cut, FeatureSet
 from regal_jax.policies.config import FeatureConfig
 from regal_jax.policies.levels import Levels, levels, quantised, standing
@@ -70,6 +71,7 @@ class GraphFeatures:
     order: jax.Array
 
 
+@interruptible()
 def make_features(
     graphs: Sequence[ComputationGraph],
     clusters: Cluster | Sequence[Cluster],
@@ -112,6 +114,7 @@ def make_features(
         "order": np.tile(np.arange(n, dtype=np.int32), (batch, 1)),
     }
     for b, (graph, cluster) in enumerate(zip(graphs, each, strict=True)):
+        check_interrupt()
         bucket.check_holds(graph)
         for name, row in _one(graph, cluster, config).items():
             arrays[name][b, : len(row)] = row
@@ -127,7 +130,7 @@ class _Measured:
       allowed: ``[N, D]`` bool; ``None`` if every op may run everywhere.
       amounts: ``[4, N]``: mean runtime, temp, output and input bytes.
       size: ``[T]``.
-      transfer: ``[T]``.
+      transfer: ``[T]``, the mean over all ordered pairs of devices.
       sender: ``[E + C]``, data edges first.
       receiver: ``[E + C]``.
       levels: Of the mean runtime.
@@ -157,7 +160,7 @@ def _measure(graph: ComputationGraph, cluster: Cluster) -> _Measured:
     runtime = runtime_matrix(graph, cluster)
     # Before means and scores carry what is wrong with one op to all others.
     _check_finite(graph, "op", runtime, ("runtime",) * runtime.shape[1])
-    transfer = transfer_times(graph, cluster)
+    transfer = mean_transfer_times(graph, cluster)
     time = _scale(runtime, transfer)
     byte = _scale(graph.tensor_bytes, graph.temp_bytes)
     runtime, transfer, size = runtime / time, transfer / time, graph.tensor_bytes / byte
@@ -206,7 +209,9 @@ def _one(graph: ComputationGraph, cluster: Cluster, config: FeatureConfig) -> di
     # What is not finite is refused by name below; NumPy's warnings would only come first.
     with np.errstate(over="ignore", invalid="ignore"):
         measured = _measure(graph, cluster)
+        check_interrupt()
         nodes = _node_features(graph, cluster, config, measured)
+        check_interrupt()
         edges = _edge_features(graph, config, measured)
     _check_finite(graph, "op", nodes, config.node_names)
     _check_finite(graph, "edge", edges, config.edge_names)
@@ -243,8 +248,10 @@ def _node_features(
         columns.append(_degrees(graph, measured))
     if config.features.structural:
         mass = _mass(measured, config.balance)
+        check_interrupt()
         coordinates = _coordinates(graph, measured, mass, config.ways)
         columns += [_places(measured, mass), coordinates]
+        check_interrupt()
         if config.features is FeatureSet.ORDERED:
             balance, placement = least_peak_balance(graph, cluster, np.argsort(measured.order), _TRIES)
             columns.append(_falling(balance.order)[None])

@@ -176,10 +176,18 @@ def _begin(g, c, m, s, many):
 
 
 @compiled
+def _cost(t, source, k, g):
+    """Time of a transfer."""
+    if g.kinds == 1:
+        return g.transfer_time[t]
+    return g.transfer_time[t * g.kinds + g.kind[source * g.d + k]]
+
+
+@compiled
 def _timing(row, source, k, g, transfers, s):
     """Start and duration of an event move the clocks of the devices it holds; its finish."""
     if transfers is not None and row >= g.n:
-        finish = max(s.clock[source], s.clock[k]) + g.transfer_time[row - g.n]
+        finish = max(s.clock[source], s.clock[k]) + _cost(row - g.n, source, k, g)
         s.clock[source] = finish
     else:
         finish = max(s.clock[k], s.arrival[row]) + g.runtime[row * g.d + k]
@@ -198,7 +206,7 @@ def _spread(row, k, finish, g, transfers, s, summary, many):
         here = np.int64(place == k)
         if transfers is None:
             state -= one
-            arrival = finish + (np.float32(0) if here else g.transfer_time[t])
+            arrival = finish + (np.float32(0) if here else _cost(t, k, place, g))
             s.arrival[o] = max(s.arrival[o], arrival)
             event, on = o, np.int64(state < one)
         else:

@@ -34,11 +34,13 @@ __all__ = [
 
 OPERANDS: Final = (
     *("num_ops", "num_tensors", "runtime", "indegree", "op_row", "successor", "via", "tensor_op"),
-    *("transfer_time", "size", "keep", "temp", "placement", "priority", "transfer_priority"),
+    *("transfer_time", "link", "size", "keep", "resident", "temp"),
+    *("placement", "priority", "transfer_priority"),
 )
 """Operands of the custom call, by their names in `regal_jax.problem`; its results are those of `simulate`."""
 _NUM_OPS, _NUM_TENSORS, _RUNTIME, _INDEGREE, _OP_ROW, _SUCCESSOR, _VIA, _TENSOR_OP = range(8)
-_TRANSFER_TIME, _SIZE, _KEEP, _TEMP, _PLACEMENT, _PRIORITY, _TRANSFER_PRIORITY = range(8, 15)
+_TRANSFER_TIME, _LINK, _SIZE, _KEEP, _RESIDENT, _TEMP = range(8, 14)
+_PLACEMENT, _PRIORITY, _TRANSFER_PRIORITY = range(14, 17)
 
 PLACE_BITS: Final = 10
 """A device fits (`regal_jax.graph.Cluster` has at most 1024)."""
@@ -50,27 +52,32 @@ KEY_SHIFT: Final = _ROW_BITS + 2 * PLACE_BITS
 
 compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
-Graph = namedtuple("Graph", "b p n t d e ops tensors runtime indegree tensor_op transfer_time rows links")
+Graph = namedtuple(
+    "Graph",
+    "b p n t d e kinds ops tensors runtime indegree tensor_op transfer_time kind rows links",
+)
 """One graph of a batch; ``L = N + T``, ops then tensors.
 
 Attributes:
   b, p, n, t, d, e: Sizes of the call: ``B``, ``P``, ``N``, ``T``, ``D`` and ``E + C``.
+  kinds: How many kinds of links there are between devices.
   ops, tensors: Numbers without padding.
   runtime: ``[N, D]`` float32.
   indegree: ``[N]`` int32.
   tensor_op: ``[T]`` int32.
-  transfer_time: ``[T]`` float32.
+  transfer_time: ``[T, kinds]`` float32.
+  kind: ``[D, D]`` int32, which of them leads from row to column.
   rows: ``[L, 3]`` uint32: where the data links of an op, or of a tensor, begin and end, and where the control
     links of an op, which stand behind them, end.
   links: ``[E + C, 2]`` uint32: the successor; the tensor.
 """
 
-Memory = namedtuple("Memory", "size keep made")
+Memory = namedtuple("Memory", "size keep resident made")
 """What accounting for memory needs besides; ``None`` stands where nobody asks.
 
 Attributes:
   size: ``[T]`` int32.
-  keep: ``[T]`` bool.
+  keep, resident: ``[T]`` bool.
   made: ``[L, 2]`` int64, what an op, or a transfer of a tensor, allocates, and what it needs while it runs.
 """
 
@@ -168,10 +175,9 @@ def sizes_of(frame):
     """A `Graph` of the call's sizes alone."""
     b, p, n = size_of(frame, _PLACEMENT, 0), size_of(frame, _PLACEMENT, 1), size_of(frame, _PLACEMENT, 2)
     t, d, e = size_of(frame, _TENSOR_OP, 1), size_of(frame, _RUNTIME, 2), size_of(frame, _VIA, 1)
-    none, none_ = pointer(0, np.float32), pointer(0, np.int32)
-    return Graph(
-        b, p, n, t, d, e, 0, 0, none, none_, none_, none, pointer(0, np.uint32), pointer(0, np.uint32)
-    )
+    kinds = size_of(frame, _TRANSFER_TIME, 2)
+    none, none_, none__ = pointer(0, np.float32), pointer(0, np.int32), pointer(0, np.uint32)
+    return Graph(b, p, n, t, d, e, kinds, 0, 0, none, none_, none_, none, none_, none__, none__)
 
 
 @compiled
@@ -201,11 +207,13 @@ def regroup(frame, i, sizes, at):
                 rows[row + 1] = j + 1
                 rows[row + 2] = j + 1
     return Graph(
-        *(sizes.b, sizes.p, n, t, d, e, ops, np.int64(pointer(operand(frame, _NUM_TENSORS), np.int32)[i])),
+        *(sizes.b, sizes.p, n, t, d, e, sizes.kinds, ops),
+        np.int64(pointer(operand(frame, _NUM_TENSORS), np.int32)[i]),
         pointer(operand(frame, _RUNTIME) + 4 * i * n * d, np.float32),
         pointer(operand(frame, _INDEGREE) + 4 * i * n, np.int32),
         pointer(operand(frame, _TENSOR_OP) + 4 * i * t, np.int32),
-        pointer(operand(frame, _TRANSFER_TIME) + 4 * i * t, np.float32),
+        pointer(operand(frame, _TRANSFER_TIME) + 4 * i * t * sizes.kinds, np.float32),
+        pointer(operand(frame, _LINK) + 4 * i * d * d, np.int32),
         *(rows, links),
     )
 
@@ -215,12 +223,13 @@ def regroup_memory(frame, i, g, at):
     """`Memory` of a graph, its sums (``16 * (N + T)`` bytes) written to ``at``."""
     size, made = pointer(operand(frame, _SIZE) + 4 * i * g.t, np.int32), pointer(at, np.int64)
     temp = pointer(operand(frame, _TEMP) + 4 * i * g.n, np.int32)
+    resident = pointer(operand(frame, _RESIDENT) + i * g.t, np.int8)
     for o in range(g.n):
         made[2 * o], made[2 * o + 1] = 0, temp[o]
     for t in range(g.tensors):
-        made[2 * g.tensor_op[t]] += size[t]
+        made[2 * g.tensor_op[t]] += size[t] * np.int64(resident[t] == 0)
         made[2 * (g.n + t)], made[2 * (g.n + t) + 1] = size[t], 0
-    return Memory(size, pointer(operand(frame, _KEEP) + i * g.t, np.int8), made)
+    return Memory(size, pointer(operand(frame, _KEEP) + i * g.t, np.int8), resident, made)
 
 
 @compiled

@@ -112,7 +112,7 @@ def _spread(problem: Problem, placement: jax.Array, key: jax.Array, state: _Stat
         here = inside & ((place == state.device) | (tensor == problem.size.shape[0]))
         event = jnp.where(inside & ~here & state.is_op, n + tensor * d + place, event)
     else:
-        cost = problem.transfer_time.at[tensor].get(mode="fill", fill_value=0)
+        cost = problem.transfer_cost(tensor, state.device, place)
         delay = jnp.where(place == state.device, 0, cost)
     target = jnp.where(here, op, NOTHING)
     waiting = state.waiting.at[target].add(-1, mode="drop")
@@ -142,7 +142,7 @@ def _take(problem: Problem, placement: jax.Array, num_events: int, state: _State
         device = jnp.where(is_op, device, target)
         met = jnp.maximum(state.clock[source], state.clock[target])
         start = jnp.where(is_op, start, met)
-        duration = jnp.where(is_op, duration, problem.transfer_time[tensor])
+        duration = jnp.where(is_op, duration, problem.transfer_cost(tensor, source, target))
         row = jnp.where(is_op, row, problem.tensor_row[tensor])
         touched = (jnp.arange(d) == device) | (~is_op & (jnp.arange(d) == source))
     finish = start + duration

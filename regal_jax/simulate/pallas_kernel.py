@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
     """Static sizes of a kernel.
 
     Attributes:
-      n, t, d: ``N``, ``T``, ``D``.
+      n, t, d, links: ``N``, ``T``, ``D``, ``L``.
       population: ``P``.
       events: ``M``: ``N``, plus ``T * D`` if transfers are events, rounded up to rows.
       blocking: Are transfers events?
@@ -54,6 +54,7 @@ class Sizes(NamedTuple):
     n: int
     t: int
     d: int
+    links: int
     population: int
     events: int
     blocking: bool
@@ -76,7 +77,7 @@ def make_sizes(problem: Problem, population: int = 1, positions: bool = False) -
     blocking = problem.blocking
     events = _up(n + t * d if blocking else n)
     arrivals = not blocking or problem.bucket.controls > 0
-    return Sizes(n, t, d, population, events, blocking, arrivals, positions)
+    return Sizes(n, t, d, problem.num_links, population, events, blocking, arrivals, positions)
 
 
 class Inputs(NamedTuple):
@@ -90,9 +91,11 @@ class Inputs(NamedTuple):
       waiting: ``[B, M]`` int32, predecessors of each compute; of anything else 2**31 - 1.
       owner: ``[B, nodes]`` int32, the op itself or the producer.
       begin, end: ``[B, nodes]`` int32, bounds of the row of successors.
-      cost: ``[B, nodes * D]`` float32, duration of the node's event on or to each device.
+      cost: ``[B, N * D + T * L]`` float32, duration of each op on each device and, if transfers are events,
+        of each tensor's over each kind of link.
+      link: ``[B, D * D]`` int32, the kind of link from one device to another one.
       successor, via: ``[B, E + C]`` int32, as in `Problem`.
-      delay: ``[B, T + 1]`` float32, transfer times, 0 for control edges; ``[B, 1]`` if blocking.
+      delay: ``[B, (T + 1) * L]`` float32, transfer times, 0 for control edges; ``[B, 1]`` if blocking.
     """
 
     lane: Any
@@ -103,6 +106,7 @@ class Inputs(NamedTuple):
     begin: Any
     end: Any
     cost: Any
+    link: Any
     successor: Any
     via: Any
     delay: Any
@@ -113,15 +117,16 @@ def make_inputs(problem: Problem, decisions: Decisions, sizes: Sizes) -> Inputs:
     b, n, t, d = problem.num_graphs, sizes.n, sizes.t, sizes.d
     key = decisions.priority.astype(jnp.int32)
     owner = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), (b, n))
-    rows, cost, delay = problem.op_row, problem.runtime, jnp.zeros((b, 1), jnp.float32)
+    rows, delay = problem.op_row, jnp.zeros((b, 1), jnp.float32)
+    cost = problem.runtime.reshape(b, -1)
     if sizes.blocking:
         transfer = decisions.transfer_priority.reshape(b, -1, t * d).astype(jnp.int32)
         key = jnp.concatenate([key, transfer], axis=-1)
         owner = jnp.concatenate([owner, problem.tensor_op], axis=-1)
         rows = jnp.concatenate([rows, problem.tensor_row], axis=1)
-        cost = jnp.concatenate([cost, jnp.broadcast_to(problem.transfer_time[..., None], (b, t, d))], axis=1)
+        cost = jnp.concatenate([cost, problem.transfer_time.reshape(b, -1)], axis=1)
     else:
-        delay = jnp.pad(problem.transfer_time, ((0, 0), (0, 1)))
+        delay = jnp.pad(problem.transfer_time, ((0, 0), (0, 1), (0, 0))).reshape(b, -1)
     key = jnp.pad(key, ((0, 0), (0, 0), (0, sizes.events - key.shape[-1])))
     child = jnp.arange(sizes.events, dtype=jnp.int32)
     if sizes.events > _FLAT:
@@ -134,7 +139,8 @@ def make_inputs(problem: Problem, decisions: Decisions, sizes: Sizes) -> Inputs:
         owner=owner,
         begin=rows[..., 0],
         end=rows[..., 1],
-        cost=cost.reshape(b, -1),
+        cost=cost,
+        link=problem.link.reshape(b, -1),
         successor=problem.successor,
         via=problem.via,
         delay=delay,
@@ -256,6 +262,14 @@ def _settle(block: _Block, op: jax.Array, arrived: jax.Array) -> None:
     _set(block, op, jnp.where(left == 0, block.inputs.entry[op], left))
 
 
+def _over(block: _Block, tensor: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
+    """Where the time of a transfer stands among those of all tensors over all kinds of links."""
+    sizes = block.sizes
+    if sizes.links == 1:
+        return tensor
+    return tensor * sizes.links + block.inputs.link[source * sizes.d + target]
+
+
 def _spread(block: _Block, node: jax.Array, device: jax.Array, finish: jax.Array) -> None:
     """Tells every successor of ``node`` that it is there on ``device`` at ``finish``."""
     sizes, inputs = block.sizes, block.inputs
@@ -264,7 +278,8 @@ def _spread(block: _Block, node: jax.Array, device: jax.Array, finish: jax.Array
         op, tensor = inputs.successor[i], inputs.via[i]
         place = inputs.placement[op]
         if not sizes.blocking:
-            delay = jnp.where(place == device, jnp.float32(0), inputs.delay[tensor])
+            late = inputs.delay[_over(block, tensor, device, place)]
+            delay = jnp.where(place == device, jnp.float32(0), late)
             _settle(block, op, finish + delay)
             return
         # As in the reference: a remote consumer queues the transfer, again and again if there are many,
@@ -305,7 +320,10 @@ def _take(block: _Block, carry: _Carry) -> _Carry:
     if block.arrival is not None:
         arrived = block.arrival[jnp.minimum(event, n - 1)]
         start = jnp.where(is_op, jnp.maximum(start, arrived), start)
-    finish = start + block.inputs.cost[node * d + device]
+    at = node * d + device
+    if block.sizes.blocking:
+        at = jnp.where(is_op, at, n * d + _over(block, node - n, home, device))
+    finish = start + block.inputs.cost[at]
     clock = tuple(jnp.where((home == k) | (device == k), finish, old) for k, old in enumerate(clock))
     if block.position is not None:
         # A scalar store does here: all lanes write the same, and none reads it.
