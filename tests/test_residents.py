@@ -230,11 +230,16 @@ def test_bounds_by_hand():
     assert bound_of(others_beside, 1) == 150
 
 
-@settings(max_examples=30, deadline=None)
-@given(instances(max_ops=6, devices=(1,)))
-def test_cp_sat_finds_what_brute_force_finds(instance):
-    best = brute_force(*instance, Objective.PEAK_MEMORY)
-    assert cp_sat(*instance, Objective.PEAK_MEMORY, workers=1).objective_value == best.objective_value
+def test_exact_methods_know_that_a_resident_is_there_before_its_turn():
+    """``w`` could have its turn after ``big``, and be gone in the end: 100 + 50 all the same."""
+    builder = GraphBuilder()
+    builder.add_op("big", runtime=1, temp_bytes=100)
+    builder.add_op("w", outputs=[50], resident=True)
+    builder.add_op("use", runtime=1, inputs=["w"], control_inputs=["big"], outputs=[10])
+    problem = builder.build(), Cluster.uniform(1), Objective.PEAK_MEMORY
+    assert lower_bound(*problem) == 100
+    assert brute_force(*problem).objective_value == 150
+    assert cp_sat(*problem, workers=1).provenance["bound"] == 150
 
 
 # Heuristics ---------------------------------------------------------------------------------------
