@@ -472,7 +472,7 @@ def test_equal_devices_are_not_alike_where_their_links_are_not(model, cheap):
 
 @pytest.mark.parametrize("model", ["blocking", "delay"])
 def test_list_schedules_and_heft_take_the_short_way(model):
-    latency = np.array([[0, 50, 1], [50, 0, 50], [1, 50, 0]])
+    latency = np.array([[0, 50, 1], [1, 0, 50], [50, 50, 0]])
     cluster = Cluster((INF,) * 3, model, latency)
     builder = GraphBuilder("pinned")
     builder.add_op("root", runtime=1, outputs=[1], allowed_devices=[0])
