@@ -52,6 +52,8 @@ def from_jax(
     everything that computes, so that they are in memory from the beginning. What ``fn`` returns is
     kept.
 
+    Ctrl-C raises `KeyboardInterrupt` when ``fn`` has been traced, at the latest.
+
     Args:
       fn: A function that JAX can trace.
       *args: Its positional arguments: pytrees of arrays, shapes or numbers.
