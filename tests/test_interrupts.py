@@ -269,6 +269,21 @@ def test_an_interrupt_that_was_acted_upon_is_forgotten():
     assert not interrupted()
 
 
+def test_whoever_was_patient_is_asked_once_more_and_nobody_else():
+    @first_interrupt_waits()
+    def insisted_upon():
+        press(5)
+        with pytest.raises(KeyboardInterrupt):
+            check_interrupt()
+        check_interrupt()
+        press()
+
+    with interruptible():
+        with pytest.raises(KeyboardInterrupt):
+            insisted_upon()
+        check_interrupt()
+
+
 def test_one_that_came_before_the_wait_is_told_of():
     with interruptible():
         press()
