@@ -49,7 +49,10 @@ def __getattr__(name: str) -> Any:
     # Loaded when first used: the command's --help and the host-only rooms must not wait for jax.
     if name not in _ROOM_OF:
         raise AttributeError(f"module 'regal_jax' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"regal_jax.{_ROOM_OF[name]}"), name)
+    from regal_jax.interrupts import interruptible
+
+    with interruptible():
+        return getattr(importlib.import_module(f"regal_jax.{_ROOM_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -45,9 +45,10 @@ def optimize(
     paper's plain BRKGA. If no plan was found that fits the memory, the one with the least overflow is
     returned: see `Plan.feasible`.
 
-    Ctrl-C returns the best plan so far: the first one when what is being searched has come to a halt (a
-    moment; while a program is compiled, longer), a second one at once. While the heuristics run, the first
-    one acts at once. What ended the search is in ``plan.provenance["stopped"]``.
+    Ctrl-C returns the best plan so far: the first one when what is being searched has come to a halt, a
+    second one, or any while the heuristics run, between two steps of the work: within about a second, or
+    when the program that is being compiled is ready. What ended the search is in
+    ``plan.provenance["stopped"]``.
 
     Args:
       graph: What to run.

@@ -66,6 +66,8 @@ def from_jax(
     trace cannot show are refused: of NNX objects that ``fn`` closes over, and of Python containers and
     variables into which it puts what it computes.
 
+    Ctrl-C raises `KeyboardInterrupt` when ``fn`` has been traced, at the latest.
+
     Args:
       fn: A function that JAX can trace.
       *args: Its positional arguments: pytrees of arrays, shapes or numbers.

@@ -233,10 +233,9 @@ def run(
 ) -> SearchResult:
     """Run a searcher to its end, chunk by compiled chunk.
 
-    Ctrl-C ends the search after the chunk that is running, with the incumbent so far. A second one, or a
-    `KeyboardInterrupt` raised by the callback, ends it at once with the incumbent of the last whole chunk;
-    while the first population is not evaluated, there is none, and such an interrupt passes through. See
-    `regal_jax.interrupts`.
+    Ctrl-C ends the search after the chunk that is running, with the incumbent so far. So does a second one
+    (see `regal_jax.interrupts`), and a `KeyboardInterrupt` raised by the callback; while the first population
+    is not evaluated there is no incumbent, and these two pass through.
 
     Args:
       searcher: What to run.
