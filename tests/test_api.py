@@ -105,6 +105,7 @@ def test_less_than_a_third_of_the_rows_are_copies():
 def test_few_sizes_of_batches_keep_programs_few():
     sizes = {call[1:] for members in range(1, 257) for call in cut(members, 256, 1)}
     assert sizes == {(1, 1), (8, 1), (64, 1), (256, 1)}
+    assert cut(23, 256, 1, (24, 8, 1)) == [(23, 24, 1)]
     sizes = {call[1:] for members in range(1, 257) for call in cut(members, 256, 6)}
     assert len(sizes) <= 10
 

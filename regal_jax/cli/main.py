@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 from regal_jax.cli.parser import build_parser
+from regal_jax.errors import ResourceError
 
 __all__ = ["main"]
 
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (| head); say nothing, and let the exit flush say nothing too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError, ResourceError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
         print(f"regal-jax {args.command}: error: {text}", file=sys.stderr)
         return 2
