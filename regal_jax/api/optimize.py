@@ -9,9 +9,10 @@ import jax
 
 from regal_jax.api.batches import share_out
 from regal_jax.api.call import Call
-from regal_jax.api.settings import Config, Settings, check_pairs, each
+from regal_jax.api.pinned import Pinned
+from regal_jax.api.settings import Config, Settings, each
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
 from regal_jax.plan import Objective, Plan, contract_for
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def optimize(
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: bool = True,
     contract: bool = False,
+    pin: Pin | None = None,
+    colocate: Colocate = (),
     config: Config | None = None,
     target: float | None = None,
     stall: int | None = None,
@@ -65,6 +68,9 @@ def optimize(
       warm_start: Begin from the heuristics' plans, and never do worse.
       contract: Search on the graph that `regal_jax.contract` makes of this one, and expand the plan: for
         graphs of thousands of ops, most of them light. The heuristics run on both.
+      pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0, "*head/*": (0, 1)}``, beside what the
+        graph itself allows; see `regal_jax.graph.constrain`. The plan is one of ``graph`` as it was given.
+      colocate: Patterns over op names; the ops of each share a device.
       config: Of the BRKGA, or an `AnnealingConfig` for ``"annealing"`` and ``"local-search"``, or a
         `ListSearchConfig` for ``"list-search"``, or a `PeakSearchConfig` for ``"peak-search"``.
       target: Stop when the objective is this small.
@@ -98,7 +104,9 @@ def optimize(
         time_limit=time_limit,
         progress=progress,
     )
-    return _optimize([graph], [cluster], settings, batch_size=1, devices=None)[0]
+    pinned = Pinned([graph], [cluster], pin, colocate)
+    plan = _optimize(pinned.graphs, [cluster], settings, batch_size=1, devices=None)[0]
+    return pinned.release(0, plan)
 
 
 def optimize_many(
@@ -112,6 +120,8 @@ def optimize_many(
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: bool = True,
     contract: bool = False,
+    pin: Pin | None = None,
+    colocate: Colocate = (),
     config: Config | None = None,
     target: float | None = None,
     stall: int | None = None,
@@ -140,6 +150,8 @@ def optimize_many(
       policy: As in `optimize`.
       warm_start: As in `optimize`.
       contract: As in `optimize`.
+      pin: As in `optimize`, of every graph.
+      colocate: As in `optimize`, of every graph.
       config: As in `optimize`.
       target: As in `optimize`.
       stall: As in `optimize`.
@@ -175,7 +187,12 @@ def optimize_many(
         raise ConfigError("graphs: give a list of graphs, or call optimize for a single one")
     graphs = list(graphs)
     clusters = each(clusters, len(graphs))
-    return _optimize(graphs, clusters, settings, batch_size=batch_size, devices=devices, on_plan=on_plan)
+    pinned = Pinned(graphs, clusters, pin, colocate)
+    on_plan = pinned.releasing(on_plan)
+    plans = _optimize(
+        pinned.graphs, clusters, settings, batch_size=batch_size, devices=devices, on_plan=on_plan
+    )
+    return [pinned.release(i, plan) for i, plan in enumerate(plans)]
 
 
 def _optimize(
@@ -187,7 +204,6 @@ def _optimize(
     devices: Sequence[Any] | None,
     on_plan: Callable[[int, Plan], object] | None = None,
 ) -> list[Plan]:
-    check_pairs(graphs, clusters)
     began = time.monotonic()
     pairs = list(zip(graphs, clusters, strict=True))
     made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None

@@ -3,15 +3,19 @@
 from regal_jax.graph.builder import GraphBuilder
 from regal_jax.graph.cluster import Cluster, TransferModel
 from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.graph.constraints import Colocate, Pin, constrain
 from regal_jax.graph.fingerprint import topology_hash
 from regal_jax.graph.pairing import allowed_matrix, runtime_matrix, transfer_times
 
 __all__ = [
     "Cluster",
+    "Colocate",
     "ComputationGraph",
     "GraphBuilder",
+    "Pin",
     "TransferModel",
     "allowed_matrix",
+    "constrain",
     "runtime_matrix",
     "topology_hash",
     "transfer_times",
