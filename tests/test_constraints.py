@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from importer_cases import graphs
 
-from regal_jax import Cluster, GraphBuilder, Plan, from_jax, from_torch, optimize, optimize_many, save_graph
+from regal_jax import Cluster, GraphBuilder, Plan, from_jax, optimize, optimize_many, save_graph
 from regal_jax.cli import main
 from regal_jax.errors import ConfigError
 from regal_jax.graph import constrain
@@ -153,17 +153,6 @@ def test_from_jax_pins_and_colocates():
     assert allowed == {"x": (0,), "start": None, "encoder/sin": (1,), "encoder/cos": (1,), "tanh": None}
     with pytest.raises(ConfigError, match="no op of graph 'fn' matches"):
         from_jax(fn, x, pin={"decoder/*": 1})
-
-
-def test_from_torch_pins_and_colocates():
-    torch = pytest.importorskip("torch")
-    module = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
-    graph = from_torch(module, torch.empty(4, 3), pin={"0/*": 1}, colocate="[12]/*")
-    o = graph.op_index
-    assert graph.allowed_devices[o["0/linear"]] == (1,)
-    assert graph.colocation_leader[o["1/relu"]] == graph.colocation_leader[o["2/linear"]]
-    # Parameters are with their first reader, and so is the one of the op that joined a group.
-    assert graph.colocation_leader[o["2.weight"]] == graph.colocation_leader[o["1/relu"]]
 
 
 # The search -------------------------------------------------------------------------------------
