@@ -9,9 +9,10 @@ import jax
 
 from regal_jax.api.batches import share_out
 from regal_jax.api.call import Call
-from regal_jax.api.settings import Config, Settings, check_pairs, each
+from regal_jax.api.pinned import Pinned
+from regal_jax.api.settings import Config, Settings, each
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
 from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan, contract_for
 
@@ -32,6 +33,8 @@ def optimize(
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: bool = True,
     contract: bool = False,
+    pin: Pin | None = None,
+    colocate: Colocate = (),
     config: Config | None = None,
     target: float | None = None,
     stall: int | None = None,
@@ -67,6 +70,9 @@ def optimize(
       warm_start: Begin from the heuristics' plans, and never do worse.
       contract: Search on the graph that `regal_jax.contract` makes of this one, and expand the plan: for
         graphs of thousands of ops, most of them light. The heuristics run on both.
+      pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0, "*head/*": (0, 1)}``, beside what the
+        graph itself allows; see `regal_jax.graph.constrain`. The plan is one of ``graph`` as it was given.
+      colocate: Patterns over op names; the ops of each share a device.
       config: Of the BRKGA, or an `AnnealingConfig` for ``"annealing"`` and ``"local-search"``, or a
         `ListSearchConfig` for ``"list-search"``, or a `PeakSearchConfig` for ``"peak-search"``.
       target: Stop when the objective is this small.
@@ -101,7 +107,9 @@ def optimize(
         progress=progress,
     )
     with interruptible():
-        return _optimize([graph], [cluster], settings, batch_size=1, devices=None)[0]
+        pinned = Pinned([graph], [cluster], pin, colocate)
+        plan = _optimize(pinned.graphs, [cluster], settings, batch_size=1, devices=None)[0]
+        return pinned.release(0, plan)
 
 
 def optimize_many(
@@ -115,6 +123,8 @@ def optimize_many(
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: bool = True,
     contract: bool = False,
+    pin: Pin | None = None,
+    colocate: Colocate = (),
     config: Config | None = None,
     target: float | None = None,
     stall: int | None = None,
@@ -143,6 +153,8 @@ def optimize_many(
       policy: As in `optimize`.
       warm_start: As in `optimize`.
       contract: As in `optimize`.
+      pin: As in `optimize`, of every graph.
+      colocate: As in `optimize`, of every graph.
       config: As in `optimize`.
       target: As in `optimize`.
       stall: As in `optimize`.
@@ -179,7 +191,12 @@ def optimize_many(
     graphs = list(graphs)
     clusters = each(clusters, len(graphs))
     with interruptible():
-        return _optimize(graphs, clusters, settings, batch_size=batch_size, devices=devices, on_plan=on_plan)
+        pinned = Pinned(graphs, clusters, pin, colocate)
+        on_plan = pinned.releasing(on_plan)
+        plans = _optimize(
+            pinned.graphs, clusters, settings, batch_size=batch_size, devices=devices, on_plan=on_plan
+        )
+        return [pinned.release(i, plan) for i, plan in enumerate(plans)]
 
 
 def _optimize(
@@ -191,7 +208,6 @@ def _optimize(
     devices: Sequence[Any] | None,
     on_plan: Callable[[int, Plan], object] | None = None,
 ) -> list[Plan]:
-    check_pairs(graphs, clusters)
     began = time.monotonic()
     pairs = list(zip(graphs, clusters, strict=True))
     made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None

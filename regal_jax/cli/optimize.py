@@ -53,6 +53,8 @@ def _optimize(args: argparse.Namespace) -> int:
         "policy": args.policy,
         "warm_start": not args.no_warm_start,
         "contract": args.contract,
+        "pin": _pins(args.pin),
+        "colocate": args.colocate,
         "time_limit": args.time_limit,
         "progress": not args.quiet and sys.stderr.isatty(),
     }
@@ -138,6 +140,13 @@ def _cluster(args: argparse.Namespace) -> "Cluster":
         memory=memory,
         transfer=pair.transfer,
     )
+
+
+def _pins(given: Sequence[tuple[str, list[int]]]) -> dict[str, list[int]]:
+    pins = dict(given)
+    if len(pins) < len(given):
+        raise ConfigError("--pin: a pattern twice; name all of its devices at once: PATTERN=0,1")
+    return pins
 
 
 def _one(

@@ -91,6 +91,13 @@ def _dim(text: str) -> tuple[str, int]:
     return name, int(size)
 
 
+def _pin(text: str) -> tuple[str, list[int]]:
+    pattern, equals, devices = text.rpartition("=")
+    if not (pattern and equals and all(k.isdecimal() and len(k) < 9 for k in devices.split(","))):
+        raise argparse.ArgumentTypeError(f"write PATTERN=DEVICE[,DEVICE], e.g. 'encoder/*=0', got {text!r}")
+    return pattern, [int(k) for k in devices.split(",")]
+
+
 count.__name__, _seed.__name__, _seconds.__name__ = "whole number", "whole number", "number of seconds"
 
 
@@ -162,6 +169,21 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         "--contract",
         action="store_true",
         help="search on a graph with fewer ops, light ones merged; the plan is of the original",
+    )
+    parser.add_argument(
+        "--pin",
+        type=_pin,
+        action="append",
+        default=[],
+        metavar="PATTERN=DEVICE",
+        help="where ops may run, by name or pattern: 'encoder/*=0', '*head/*=0,1'; may be repeated",
+    )
+    parser.add_argument(
+        "--colocate",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="ops that match share a device: 'layer_1/*'; may be given several times",
     )
     parser.add_argument("--out", metavar="FILE", help="save the plan as JSON")
     parser.add_argument(

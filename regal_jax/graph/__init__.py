@@ -3,6 +3,7 @@
 from regal_jax.graph.builder import GraphBuilder
 from regal_jax.graph.cluster import Cluster, TransferModel
 from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.graph.constraints import Colocate, Pin, constrain
 from regal_jax.graph.fingerprint import topology_hash
 from regal_jax.graph.links import DEFAULT_LINK, LINKS
 from regal_jax.graph.pairing import allowed_matrix, mean_transfer_times, runtime_matrix, transfer_times
@@ -11,10 +12,13 @@ __all__ = [
     "DEFAULT_LINK",
     "LINKS",
     "Cluster",
+    "Colocate",
     "ComputationGraph",
     "GraphBuilder",
+    "Pin",
     "TransferModel",
     "allowed_matrix",
+    "constrain",
     "mean_transfer_times",
     "runtime_matrix",
     "topology_hash",
