@@ -1,5 +1,6 @@
 """Plans on the host: decoding, exact replay, verification, files. Never imports jax or the simulator."""
 
+from regal_jax.plan.adapt import adapt_plan
 from regal_jax.plan.bounds import Objective, critical_path, lower_bound, makespan_upper_bound
 from regal_jax.plan.contraction import Contraction, contract, contract_for
 from regal_jax.plan.decode import decode_order, decode_placement
@@ -13,6 +14,7 @@ __all__ = [
     "Objective",
     "Plan",
     "Timeline",
+    "adapt_plan",
     "contract",
     "contract_for",
     "critical_path",
