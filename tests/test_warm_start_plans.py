@@ -8,12 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import instances, random_cluster, random_graph
 
-from regal_jax import Cluster
+from regal_jax import Cluster, contract, optimize, optimize_many
+from regal_jax.api import batches, call
 from regal_jax.datasets import generate
-from regal_jax.errors import PlanError
+from regal_jax.errors import ConfigError, FormatError, PlanError
 from regal_jax.graph import TransferModel, allowed_matrix
 from regal_jax.heuristics import run_heuristic
-from regal_jax.plan import Plan, adapt_plan
+from regal_jax.plan import Plan, adapt_plan, decode_order, decode_placement
 
 
 def computes(plan):
@@ -94,3 +95,139 @@ def test_a_file_that_is_no_order_is_refused(change, said):
     broken = dataclasses.replace(plan, timeline=dataclasses.replace(plan.timeline, **change(plan.timeline)))
     with pytest.raises(PlanError, match=said):
         adapt_plan(broken, graph, Cluster.uniform(3))
+
+
+# As starts of a search ----------------------------------------------------------------------------
+
+TWO = Cluster.uniform(2, transfer="blocking:latency=1,bandwidth=10")
+LITTLE = {"evaluations": 20, "key": 7}
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return generate("erdos-renyi", 40, seed=3)
+
+
+@pytest.fixture(scope="module")
+def good(graph):
+    """Better than what 20 evaluations and the heuristics find."""
+    plan = optimize(graph, TWO, evaluations=5000, method="auto")
+    assert plan.sort_key < optimize(graph, TWO, **LITTLE).sort_key
+    return plan
+
+
+@pytest.mark.parametrize("method", ["brkga", "annealing", "local-search", "list-search", "auto"])
+def test_a_search_is_never_worse_than_what_it_began_with(graph, good, method, tmp_path):
+    good.save(tmp_path / "good.json")
+    worse = run_heuristic("bfs", graph, TWO)
+    for start in (good, tmp_path / "good.json", str(tmp_path / "good.json"), [worse, good]):
+        plan = optimize(graph, TWO, method=method, warm_start=start, **LITTLE)
+        plan.verify(graph)
+        assert plan.sort_key <= good.sort_key
+        assert "critical-path" in plan.provenance["warm_start"]
+        names = [name for name in plan.provenance["warm_start"] if name.startswith("earlier plan")]
+        assert len(names) == (2 if isinstance(start, list) else 1)
+
+
+def test_the_first_population_holds_it(graph, good, monkeypatch):
+    """Not only the last comparison: what is found may be a child of it."""
+    seen = []
+    make = batches._warm
+    monkeypatch.setattr(batches, "_warm", lambda *args: seen.append(make(*args)) or seen[-1])
+    optimize(graph, TWO, warm_start=good, **LITTLE)
+    first = {name: np.asarray(leaf[0, 0]) for name, leaf in seen[0].genes.items()}
+    n = graph.num_ops
+    placement = decode_placement(graph, TWO, first["affinity"][:n])
+    assert placement.tolist() == good.placement.tolist()
+    transfers = first["transfer_priority"][: graph.num_tensors]
+    events = decode_order(graph, TWO, placement, first["priority"][:n], transfers)
+    assert events.tolist() == good.event_ids(graph).tolist()
+
+
+def test_peak_search_begins_with_it(graph):
+    options = {"objective": "peak-memory", "method": "peak-search"}
+    good = optimize(graph, TWO, evaluations=20000, **options)
+    assert optimize(graph, TWO, warm_start=good, **options, **LITTLE).sort_key <= good.sort_key
+
+
+@pytest.mark.parametrize("contracted", [False, True])
+def test_a_plan_for_two_devices_starts_a_search_on_four_and_back(graph, good, contracted):
+    four = Cluster.uniform(4, transfer="blocking:latency=1,bandwidth=10")
+    options = {**LITTLE, "contract": contracted}
+    wide = optimize(graph, four, warm_start=good, **options)
+    assert wide.sort_key <= adapt_plan(good, graph, four).sort_key == good.sort_key
+    back = optimize(graph, TWO, warm_start=[wide, good], **options)
+    assert back.sort_key <= good.sort_key
+    slow = Cluster.uniform(2, transfer="delay:latency=9,bandwidth=1")
+    there = optimize(graph, slow, warm_start=good, **options)
+    assert there.sort_key <= adapt_plan(good, graph, slow).sort_key
+
+
+def test_a_contracted_search_projects_it_and_compares_on_the_original():
+    from test_contraction import chains
+
+    graph = chains()
+    good = optimize(graph, TWO, evaluations=3000)
+    plan = optimize(graph, TWO, contract=True, warm_start=good, **LITTLE)
+    plan.verify(graph)
+    assert plan.sort_key <= good.sort_key
+    assert contract(graph).graph is not graph
+
+
+@given(instances(), st.integers(0, 9999))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+def test_projection_undoes_expansion(instance, seed):
+    from test_contraction import random_plan
+
+    graph, cluster = instance
+    made = contract(graph, max_share=1.0)
+    rng = np.random.default_rng(seed)
+    plan = random_plan(made.graph, cluster, rng)
+    back = made.project(made.expand(plan))
+    assert back.placement.tolist() == plan.placement.tolist()
+    assert back.event_ids(made.graph).tolist() == plan.event_ids(made.graph).tolist()
+    # Of any plan it is one.
+    made.project(random_plan(graph, cluster, rng)).verify(made.graph)
+
+
+def test_many_graphs_take_the_plans_that_are_theirs(graph, good):
+    other = generate("erdos-renyi", 30, seed=4)
+    best = optimize(other, TWO, evaluations=3000)
+    graphs = [other, graph, generate("layered", 30, seed=1)]
+    plans = optimize_many(graphs, TWO, warm_start=[good, best], progress=False, **LITTLE)
+    assert plans[0].sort_key <= best.sort_key
+    assert plans[1].sort_key <= good.sort_key
+    assert not [name for name in plans[2].provenance["warm_start"] if "earlier" in name]
+    again = optimize_many(graphs, TWO, warm_start=plans, progress=False, **LITTLE)
+    assert all(a.sort_key <= b.sort_key for a, b in zip(again, plans, strict=True))
+
+
+def test_interrupted_at_once_it_is_what_there_is(graph, good, monkeypatch):
+    def pressed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(call, "heuristic_plans", pressed)
+    plan = optimize(graph, TWO, warm_start=good, **LITTLE)
+    assert plan.provenance["stopped"] == "interrupted"
+    assert plan.sort_key == good.sort_key
+
+
+def test_starts_that_are_none(graph, good, tmp_path):
+    (tmp_path / "text.json").write_text("{}")
+    elsewhere = generate("erdos-renyi", 41, seed=5)
+    for start, error, said in (
+        (3, ConfigError, "warm_start: give True, False, a Plan"),
+        (None, ConfigError, "warm_start: give True, False, a Plan"),
+        ([good, True], ConfigError, "warm_start: give True, False, a Plan"),
+        (tmp_path / "absent.json", ConfigError, "warm_start: cannot read"),
+        (tmp_path / "text.json", FormatError, "text.json: plan"),
+    ):
+        with pytest.raises(error, match=said) as raised:
+            optimize(graph, TWO, warm_start=start, **LITTLE)
+        assert "\n" not in str(raised.value)
+    with pytest.raises(ConfigError, match="warm_start: the plan is for graph 'erdos-renyi"):
+        optimize(elsewhere, TWO, warm_start=good, **LITTLE)
+    with pytest.raises(ConfigError, match=r"warm_start: the plan is for .* none of the 2 graphs"):
+        optimize_many([elsewhere, elsewhere], TWO, warm_start=good, progress=False, **LITTLE)
+    with pytest.raises(ConfigError, match="warm_start: bfs is a heuristic"):
+        optimize(graph, TWO, warm_start=good, method="bfs")

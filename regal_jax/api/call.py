@@ -40,15 +40,23 @@ class Call:
         on_plan: Callable[[int, Plan], object] | None,
         *,
         contractions: Sequence[Contraction] | None,
+        earlier: Sequence[Sequence[Plan]],
         began: float,
     ) -> None:
         self._pairs = pairs
         self._contractions = contractions
         self._settings = settings
         self._on_plan = on_plan
-        self._known: list[list[Plan]] = [[] for _ in pairs]
+        self._known = [list(plans) for plans in earlier]
         self._hosted: list[HostResult | None] = [None for _ in pairs]
         self._best_uncontracted: list[Plan | None] = [None] * len(pairs)
+        if contractions is not None:
+            self._known = [
+                list(map(c.project, plans)) for c, plans in zip(contractions, earlier, strict=True)
+            ]
+            self._best_uncontracted = [next(iter(plans), None) for plans in earlier]
+            for known in self._known:
+                known.sort(key=lambda plan: plan.sort_key)
         self._plans: dict[int, Plan] = {}
         self._began = began
 

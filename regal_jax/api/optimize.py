@@ -9,6 +9,7 @@ import jax
 
 from regal_jax.api.batches import share_out
 from regal_jax.api.call import Call
+from regal_jax.api.earlier import WarmStarts, share_earlier
 from regal_jax.api.settings import Config, Settings, check_pairs, each
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
@@ -29,7 +30,7 @@ def optimize(
     key: int | jax.Array = 0,
     method: str = "brkga",
     policy: "Policy | str | os.PathLike[str] | None" = None,
-    warm_start: bool = True,
+    warm_start: WarmStarts = True,
     contract: bool = False,
     config: Config | None = None,
     target: float | None = None,
@@ -62,7 +63,10 @@ def optimize(
         for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform ones. With
         ``None`` ``"auto"`` takes the weights that ship, where there are any for the objective and so many
         devices, and ``"brkga"`` none.
-      warm_start: Begin from the heuristics' plans, and never do worse.
+      warm_start: ``True``: begin from the heuristics' plans, and never do worse. A `Plan`, the name of a
+        plan's file, or a list of these: begin from them as well, and never do worse. They may be for another
+        cluster or objective: `regal_jax.plan.adapt_plan` says what becomes of them; a plan for two devices is
+        a start on four. ``False``: begin from nothing. Heuristics take no plans.
       contract: Search on the graph that `regal_jax.contract` makes of this one, and expand the plan: for
         graphs of thousands of ops, most of them light. The heuristics run on both.
       config: Of the BRKGA, or an `AnnealingConfig` for ``"annealing"`` and ``"local-search"``, or a
@@ -110,7 +114,7 @@ def optimize_many(
     key: int | jax.Array = 0,
     method: str = "brkga",
     policy: "Policy | str | os.PathLike[str] | None" = None,
-    warm_start: bool = True,
+    warm_start: WarmStarts = True,
     contract: bool = False,
     config: Config | None = None,
     target: float | None = None,
@@ -138,7 +142,8 @@ def optimize_many(
       key: Each graph's own key is made from this one and the graph's content.
       method: As in `optimize`.
       policy: As in `optimize`.
-      warm_start: As in `optimize`.
+      warm_start: As in `optimize`. Each plan goes to the graphs that it was made for, whatever its place
+        in the list: the plans of an earlier call, for instance, of which some graphs may have none.
       contract: As in `optimize`.
       config: As in `optimize`.
       target: As in `optimize`.
@@ -190,10 +195,11 @@ def _optimize(
     check_pairs(graphs, clusters)
     began = time.monotonic()
     pairs = list(zip(graphs, clusters, strict=True))
+    earlier = share_earlier(settings.earlier, pairs, settings.objective)
     made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
     if made is not None:
         pairs = list(zip((one.graph for one in made), clusters, strict=True))
-    call = Call(pairs, settings, on_plan, contractions=made, began=began)
+    call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, began=began)
     if not settings.parts:
         return call.run([])
     # Before the heuristics, which may take minutes: what cannot be searched is refused at once.

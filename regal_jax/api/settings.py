@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from regal_jax.api.earlier import WarmStarts, earlier_plans
 from regal_jax.compiling import usable
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, ListSearchConfig, PeakSearchConfig
-from regal_jax.plan import Objective
+from regal_jax.plan import Objective, Plan
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part, joined_parts
 
@@ -93,6 +94,7 @@ class Settings:
     policy: "Policy | None"
     policy_name: str | None
     warm_start: bool
+    earlier: tuple[Plan, ...]
     contract: bool
     config: Config
     target: float | None
@@ -109,7 +111,7 @@ class Settings:
         key: Any,
         method: str,
         policy: "Policy | str | os.PathLike[str] | None",
-        warm_start: bool,
+        warm_start: WarmStarts,
         contract: bool,
         config: Config | None,
         target: float | None,
@@ -142,6 +144,12 @@ class Settings:
                 raise ConfigError(f"{name}: must be a number of zero or more, got {value!r}")
         if not isinstance(contract, bool):
             raise ConfigError(f"contract: must be True or False, got {contract!r}")
+        earlier = earlier_plans(warm_start)
+        if earlier and method not in SEARCHES:
+            raise ConfigError(
+                f"warm_start: {method} is a heuristic, which starts from no plan; leave it out, or take one of "
+                f"the searches {', '.join(SEARCHES)}"
+            )
         typed, seed = _as_key(key)
         return cls(
             objective=Objective(objective),
@@ -151,7 +159,8 @@ class Settings:
             method=method,
             policy=policy,
             policy_name=policy_name,
-            warm_start=warm_start,
+            warm_start=bool(earlier) or warm_start is not False,
+            earlier=earlier,
             contract=contract,
             config=config or _default_config(method),
             target=target,

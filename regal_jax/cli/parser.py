@@ -38,6 +38,9 @@ examples:
   regal-jax optimize graph.json --method critical-path      a heuristic alone
   regal-jax optimize a.onnx b.json --out-dir plans          many graphs, searched side by side
 
+Run again with the same --out-dir, a search goes on from the plans in it. A file there that is for another
+graph, cluster or objective, or is no plan, is refused before the search, and left as it is.
+
 Graphs of similar size are searched together, on all CPU cores (JAX_NUM_CPU_DEVICES sets another number)
 or all accelerators; --time-limit is for all of them together.
 
@@ -137,6 +140,12 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
     )
     parser.add_argument(
+        "--warm-start",
+        action="append",
+        metavar="PLAN",
+        help="begin with this saved plan too, and never do worse; of the same graph, on any cluster; repeatable",
+    )
+    parser.add_argument(
         "--contract",
         action="store_true",
         help="search on a graph with fewer ops, light ones merged; the plan is of the original",
@@ -145,7 +154,8 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out-dir",
         metavar="DIR",
-        help="save the plan of each graph, when it is found, as DIR/GRAPH.plan.json; DIR is made",
+        help="save the plan of each graph, when it is found, as DIR/GRAPH.plan.json; DIR is made; plans that it "
+        "has of the same graphs, cluster and objective are starts, and stay unless a better one is found",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the plan (.png, .pdf, .svg)")
     parser.add_argument("--trace", metavar="FILE", help="save a trace for ui.perfetto.dev")

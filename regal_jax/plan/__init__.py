@@ -7,7 +7,7 @@ from regal_jax.plan.decode import decode_order, decode_placement
 from regal_jax.plan.plan import Plan
 from regal_jax.plan.replay import Timeline, replay, transfer_event
 from regal_jax.plan.schedule import insert_transfers, needed_transfers
-from regal_jax.plan.verify import verify
+from regal_jax.plan.verify import check_graph, verify
 
 __all__ = [
     "Contraction",
@@ -15,6 +15,7 @@ __all__ = [
     "Plan",
     "Timeline",
     "adapt_plan",
+    "check_graph",
     "contract",
     "contract_for",
     "critical_path",
