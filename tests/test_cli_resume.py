@@ -37,14 +37,14 @@ def test_a_better_plan_is_never_replaced(capsys):
         assert run("a.json", "--out-dir", "plans", *options) == 0
         out = capsys.readouterr().out
         assert "kept the plan in plans/a.plan.json: nothing better was found" in out
-        assert f"makespan     {plan.makespan:g} us" in out
+        assert str(plan) in out
         assert FILE.read_bytes() == before
     assert run("a.json", "b.json", "--out-dir", "plans", *quick) == 0
     lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
     assert lines["a.json"].endswith("; kept the plan in plans/a.plan.json: nothing better was found")
     assert lines["b.json"].endswith("; plan saved to plans/b.plan.json")
     assert FILE.read_bytes() == before
-    assert os.listdir("plans") == ["a.plan.json", "b.plan.json"] or len(os.listdir("plans")) == 2
+    assert sorted(os.listdir("plans")) == ["a.plan.json", "b.plan.json"]
 
 
 def test_a_search_goes_on_from_the_folder_and_a_better_plan_is_saved(capsys):
