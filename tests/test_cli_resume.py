@@ -108,17 +108,8 @@ def test_warm_start_names_plans(capsys):
     assert run("a.json", "--evaluations", 5000, "--method", "auto", "--out", "good.json") == 0
     good = Plan.load("good.json")
     assert run("a.json", "--method", "bfs", "--out", "bad.json") == 0
-    options = (
-        "--evaluations",
-        20,
-        "--warm-start",
-        "bad.json",
-        "--warm-start",
-        "good.json",
-        "--out",
-        "p.json",
-    )
-    assert run("a.json", *options) == 0
+    starts = ("--warm-start", "bad.json", "--warm-start", "good.json")
+    assert run("a.json", "--evaluations", 20, *starts, "--out", "p.json") == 0
     assert Plan.load("p.json").sort_key <= good.sort_key
     capsys.readouterr()
     for arguments, said in (

@@ -147,8 +147,8 @@ class Settings:
         earlier = earlier_plans(warm_start)
         if earlier and method not in SEARCHES:
             raise ConfigError(
-                f"warm_start: {method} is a heuristic, which starts from no plan; leave it out, or take one of "
-                f"the searches {', '.join(SEARCHES)}"
+                f"warm_start: {method} is a heuristic, which starts from no plan; leave it out, or take one "
+                f"of the searches {', '.join(SEARCHES)}"
             )
         typed, seed = _as_key(key)
         return cls(

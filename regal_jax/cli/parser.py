@@ -143,7 +143,7 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         "--warm-start",
         action="append",
         metavar="PLAN",
-        help="begin with this saved plan too, and never do worse; of the same graph, on any cluster; repeatable",
+        help="begin with this plan of the graph, for any cluster, as well, and never do worse; repeatable",
     )
     parser.add_argument(
         "--contract",
@@ -154,8 +154,8 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out-dir",
         metavar="DIR",
-        help="save the plan of each graph, when it is found, as DIR/GRAPH.plan.json; DIR is made; plans that it "
-        "has of the same graphs, cluster and objective are starts, and stay unless a better one is found",
+        help="save the plan of each graph, when it is found, as DIR/GRAPH.plan.json; DIR is made; plans of "
+        "an earlier run in it are starts, and stay unless a better one is found",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the plan (.png, .pdf, .svg)")
     parser.add_argument("--trace", metavar="FILE", help="save a trace for ui.perfetto.dev")
