@@ -1,6 +1,6 @@
-"""Every exception that regal_jax raises on purpose.
+"""Every exception that regal_jax raises on purpose, and the warnings that it gives.
 
-All of them are ``ValueError`` (bad input) or ``ImportError`` (an absent extra), so that a caller who
+All exceptions are ``ValueError`` (bad input) or ``ImportError`` (an absent extra), so that a caller who
 knows nothing of this module can still catch them. A message says what is wrong, where, and how to
 mend it, on one line.
 """
@@ -10,6 +10,7 @@ __all__ = [
     "ConfigError",
     "FormatError",
     "GraphError",
+    "InfeasiblePlanWarning",
     "MissingExtraError",
     "PlanError",
 ]
@@ -33,6 +34,10 @@ class PlanError(ValueError):
 
 class ConfigError(ValueError):
     """A search or solver setting with an impossible value."""
+
+
+class InfeasiblePlanWarning(UserWarning):
+    """A search returns a plan that needs more memory than its devices have."""
 
 
 class MissingExtraError(ImportError):

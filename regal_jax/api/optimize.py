@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,11 @@ from regal_jax.api.batches import share_out
 from regal_jax.api.call import Call
 from regal_jax.api.earlier import WarmStarts, share_earlier
 from regal_jax.api.settings import Config, Settings, check_pairs, each
-from regal_jax.errors import ConfigError
+from regal_jax.api.watch import Improvement, Watch
+from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan, contract_for
+from regal_jax.plan.summary import shortage
 
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
@@ -37,13 +40,15 @@ def optimize(
     stall: int | None = None,
     time_limit: float | None = None,
     progress: bool = False,
+    on_improvement: Callable[[Improvement], object] | None = None,
 ) -> Plan:
     """Places and orders the ops of ``graph`` on ``cluster``.
 
     The plan has been replayed exactly on the host. With warm starts it is never worse than the best of
     `regal_jax.heuristics.HEURISTICS` (of those that a ``time_limit`` leaves time for); without, it is the
     paper's plain BRKGA. If no plan was found that fits the memory, the one with the least overflow is
-    returned: see `Plan.feasible`.
+    returned, with a warning: see `Plan.feasible`. A plan that meets its lower bound ends the
+    search at once.
 
     Ctrl-C returns the best plan so far: the first one when what is being searched has come to a halt (a
     moment; while a program is compiled, longer), a second one at once. While the heuristics run, the first
@@ -76,9 +81,14 @@ def optimize(
       time_limit: Stop after so many seconds, compilation included. Results then depend on the machine.
         Annealing cools with the budget of evaluations: one that the time does not suffice for leaves it hot.
       progress: Show a progress bar.
+      on_improvement: Called with an `Improvement` whenever a better plan is seen: a heuristic's, or the best
+        of some tenths of a second of the search. What it raises ends the call.
 
     Returns:
       The plan.
+
+    Warns:
+      InfeasiblePlanWarning: The plan does not fit the memory; `Plan.impossible` says if none can.
 
     Raises:
       ConfigError: An argument that cannot be.
@@ -102,7 +112,10 @@ def optimize(
         time_limit=time_limit,
         progress=progress,
     )
-    return _optimize([graph], [cluster], settings, batch_size=1, devices=None)[0]
+    tell = None if on_improvement is None else lambda _, improvement: on_improvement(improvement)
+    plans = _optimize([graph], [cluster], settings, batch_size=1, devices=None, on_improvement=tell)
+    _warn(plans)
+    return plans[0]
 
 
 def optimize_many(
@@ -124,6 +137,7 @@ def optimize_many(
     batch_size: int | None = None,
     devices: Sequence[Any] | None = None,
     on_plan: Callable[[int, Plan], object] | None = None,
+    on_improvement: Callable[[int, Improvement], object] | None = None,
 ) -> list[Plan]:
     """`optimize` for many graphs: those of similar size share compiled calls.
 
@@ -153,9 +167,13 @@ def optimize_many(
       batch_size: Most graphs in one call; chosen by size if not given.
       devices: JAX devices to search on; all of the default backend if not given.
       on_plan: Called with the index of a graph and its plan as soon as there is one, to save it, say.
+      on_improvement: As in `optimize`, but called with the index of a graph and the `Improvement`.
 
     Returns:
       One plan a graph, in their order.
+
+    Warns:
+      InfeasiblePlanWarning: Plans that do not fit the memory, all in one warning.
 
     Raises:
       ConfigError: An argument that cannot be.
@@ -180,7 +198,26 @@ def optimize_many(
         raise ConfigError("graphs: give a list of graphs, or call optimize for a single one")
     graphs = list(graphs)
     clusters = each(clusters, len(graphs))
-    return _optimize(graphs, clusters, settings, batch_size=batch_size, devices=devices, on_plan=on_plan)
+    plans = _optimize(
+        graphs,
+        clusters,
+        settings,
+        batch_size=batch_size,
+        devices=devices,
+        on_plan=on_plan,
+        on_improvement=on_improvement,
+    )
+    _warn(plans)
+    return plans
+
+
+def _warn(plans: Sequence[Plan]) -> None:
+    """Of plans that a caller might take for such as can be run."""
+    over = [plan for plan in plans if not plan.feasible]
+    if over:
+        more = f"{len(over)} of {len(plans)} plans do not fit the memory; " if len(plans) > 1 else ""
+        text = f"{more}{shortage(over[0], f' for {over[0].graph_name!r}')}"
+        warnings.warn(text, InfeasiblePlanWarning, stacklevel=3)
 
 
 def _optimize(
@@ -191,6 +228,7 @@ def _optimize(
     batch_size: int | None,
     devices: Sequence[Any] | None,
     on_plan: Callable[[int, Plan], object] | None = None,
+    on_improvement: Callable[[int, Improvement], object] | None = None,
 ) -> list[Plan]:
     check_pairs(graphs, clusters)
     began = time.monotonic()
@@ -199,7 +237,8 @@ def _optimize(
     made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
     if made is not None:
         pairs = list(zip((one.graph for one in made), clusters, strict=True))
-    call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, began=began)
+    watch = Watch(on_improvement, len(pairs), began)
+    call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, began=began)
     if not settings.parts:
         return call.run([])
     # Before the heuristics, which may take minutes: what cannot be searched is refused at once.

@@ -206,13 +206,7 @@ def _many(
 def _report_overflow(plan: "Plan", where: str = "") -> int:
     if plan.feasible:
         return 0
-    from regal_jax.graph.units import format_bytes
+    from regal_jax.plan.summary import shortage
 
-    excess = ", ".join(
-        f"device {k} by {format_bytes(b)} ({b:.0f} bytes)" for k, b in enumerate(plan.overflow) if b
-    )
-    print(
-        f"regal-jax optimize: no plan found{where} fits the memory; the best overflows {excess}",
-        file=sys.stderr,
-    )
+    print(f"regal-jax optimize: {shortage(plan, where)}", file=sys.stderr)
     return INFEASIBLE

@@ -45,8 +45,8 @@ Graphs of similar size are searched together, on all CPU cores (JAX_NUM_CPU_DEVI
 or all accelerators; --time-limit is for all of them together.
 
 exit codes: 0 done (Ctrl-C too, with the best plans so far); 2 bad input; 3 the best plan found does not
-fit the memory; 130 interrupted before there was a plan; 143 ended by SIGTERM, which acts like Ctrl-C:
-the best plans so far are saved.
+fit the memory (the message says whether any can); 130 interrupted before there was a plan; 143 ended by
+SIGTERM, which acts like Ctrl-C: the best plans so far are saved.
 """
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -16,7 +17,7 @@ import numpy as np
 from regal_jax.api import optimize_many
 from regal_jax.api.settings import each
 from regal_jax.datasets.corpus.index import JsonLines
-from regal_jax.errors import ConfigError, FormatError
+from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan, makespan_upper_bound
 from regal_jax.search import BrkgaConfig
@@ -131,9 +132,12 @@ def tune(
     def logs(config: BrkgaConfig) -> list[float]:
         name = json.dumps(dataclasses.asdict(config), sort_keys=True)
         if name not in known:
-            plans = optimize_many(
-                graphs, clusters, config=config, warm_start=False, progress=False, **options
-            )
+            with warnings.catch_warnings():
+                # What does not fit counts as what it is worth.
+                warnings.simplefilter("ignore", InfeasiblePlanWarning)
+                plans = optimize_many(
+                    graphs, clusters, config=config, warm_start=False, progress=False, **options
+                )
             known[name] = [
                 float(np.log(max(_fitness(plan, graph), 1e-12)))
                 for plan, graph in zip(plans, graphs, strict=True)

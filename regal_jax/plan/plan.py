@@ -14,6 +14,7 @@ from regal_jax.errors import FormatError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix
 from regal_jax.plan.bounds import Objective, lower_bound
 from regal_jax.plan.files import plan_fields, plan_text, write_atomically
+from regal_jax.plan.limits import meets_bound, why_impossible
 from regal_jax.plan.replay import Timeline, replay
 from regal_jax.plan.schedule import needed_transfers
 from regal_jax.plan.summary import summary
@@ -47,6 +48,8 @@ class Plan:
       lower_bound: No plan on this cluster has a smaller value of `objective`.
       provenance: How it was made: ``method``, ``evaluations``, ``seed``, ``versions``, ``history``, ...;
         JSON values only.
+      impossible: Why no plan of the graph can fit the memory of `cluster`; empty if this plan does, or if
+        nobody knows: then it is only that none was found.
     """
 
     graph_name: str
@@ -63,6 +66,7 @@ class Plan:
     one_device_makespan: float
     lower_bound: float
     provenance: Mapping[str, Any]
+    impossible: str = ""
 
     @classmethod
     def from_events(
@@ -89,6 +93,7 @@ class Plan:
         placement = np.array(placement, dtype=np.int64)
         timeline = replay(graph, cluster, placement, events)
         moved, _ = needed_transfers(graph, placement)
+        overflows = bool((timeline.peak_memory > np.array(cluster.memory)).any())
         return cls(
             graph_name=graph.name,
             graph_hash=graph.content_hash,
@@ -104,6 +109,7 @@ class Plan:
             one_device_makespan=min(math.fsum(r) for r in runtime_matrix(graph, cluster).T),
             lower_bound=lower_bound(graph, cluster, objective),
             provenance=_json_values(dict(provenance or {}), "provenance"),
+            impossible=why_impossible(graph, cluster) if overflows else "",
         )
 
     @property
@@ -130,6 +136,11 @@ class Plan:
     def objective_value(self) -> float:
         """Makespan, or the largest peak, as `objective` says."""
         return self.makespan if self.objective is Objective.MAKESPAN else float(self.peak_memory.max())
+
+    @property
+    def optimal(self) -> bool:
+        """Does it fit the memory and meet `lower_bound`, give or take a millionth, as float32 has it?"""
+        return self.feasible and meets_bound(self.objective_value, self.lower_bound)
 
     @property
     def sort_key(self) -> tuple[float, float]:

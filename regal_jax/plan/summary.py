@@ -6,11 +6,12 @@ import numpy as np
 
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan.bounds import Objective
+from regal_jax.plan.limits import meets_bound
 
 if TYPE_CHECKING:
     from regal_jax.plan.plan import Plan
 
-__all__ = ["headline", "summary"]
+__all__ = ["headline", "shortage", "summary"]
 
 _MOST_DEVICES = 8
 
@@ -25,6 +26,8 @@ def summary(plan: "Plan") -> str:
         *(("peak memory" if i == 0 else "", text) for i, text in enumerate(_peaks(plan))),
         ("transfers", f"{moved}, {plan.cluster.transfer}"),
     ]
+    if plan.impossible:
+        rows.append(("impossible", f"no plan fits the memory: {plan.impossible}"))
     made = _made_by(plan)
     if made:
         rows.append(("made by", made))
@@ -49,6 +52,16 @@ def headline(plan: "Plan") -> str:
     return ", ".join(parts)
 
 
+def shortage(plan: "Plan", where: str = "") -> str:
+    """What to say of a plan that does not fit the memory: can none, or was none found; and by how much."""
+    excess = ", ".join(
+        f"device {k} by {format_bytes(b)} ({b:.0f} bytes)" for k, b in enumerate(plan.overflow.tolist()) if b
+    )
+    if plan.impossible:
+        return f"no plan{where} can fit the memory: {plan.impossible}; the least overflow found is {excess}"
+    return f"no plan found{where} fits the memory; the best overflows {excess}"
+
+
 def _made_by(plan: "Plan") -> str:
     said = plan.provenance
     part = f" ({said['found_by']})" if "found_by" in said else ""
@@ -70,8 +83,7 @@ def _distance(plan: "Plan") -> str:
     value, bound = plan.objective_value, plan.lower_bound
     makespan = plan.objective is Objective.MAKESPAN
     shown = format_time(bound, plan.time_unit) if makespan else format_bytes(bound)
-    # The bound and the value may differ in the last bits of a float.
-    if value <= bound * (1 + 1e-12):
+    if meets_bound(value, bound):
         return f"optimal, it meets the lower bound of {shown}"
     if bound == 0:
         return f"the lower bound is {shown}"

@@ -173,6 +173,9 @@ def _check_figures(plan: "Plan", graph: ComputationGraph, placement: np.ndarray,
     for field in ("makespan", "lower_bound", "one_device_makespan", "num_transfers", "transfer_bytes"):
         if getattr(plan, field) != getattr(again, field):
             raise PlanError(f"the {field} is {getattr(again, field)}, the plan says {getattr(plan, field)}")
+    # Files of earlier versions do not say it.
+    if plan.impossible and not again.impossible:
+        raise PlanError("the plan says that no plan fits the memory, which is not known")
     if not np.array_equal(line.peak_memory, fresh.peak_memory):
         raise PlanError(
             f"peak_memory is {fresh.peak_memory.tolist()}, the plan says {line.peak_memory.tolist()}"
