@@ -11,6 +11,7 @@ import jax
 from regal_jax.api.batches import share_out
 from regal_jax.api.call import Call
 from regal_jax.api.earlier import WarmStarts, share_earlier
+from regal_jax.api.plausible import warn_of_units
 from regal_jax.api.settings import Config, Settings, check_pairs, each
 from regal_jax.api.watch import Improvement, Watch
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
@@ -67,7 +68,7 @@ def optimize(
       policy: What guides the search by the distributions of its first population and mutants: ``"default"``
         for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform ones. With
         ``None`` ``"auto"`` takes the weights that ship, where there are any for the objective and so many
-        devices, and ``"brkga"`` none.
+        devices, and ``"brkga"`` none. Asked for ``"default"`` where there are none, it warns and goes on.
       warm_start: ``True``: begin from the heuristics' plans, and never do worse. A `Plan`, the name of a
         plan's file, or a list of these: begin from them as well, and never do worse. They may be for another
         cluster or objective: `regal_jax.plan.adapt_plan` says what becomes of them; a plan for two devices is
@@ -220,6 +221,21 @@ def _warn(plans: Sequence[Plan]) -> None:
         warnings.warn(text, InfeasiblePlanWarning, stacklevel=3)
 
 
+def _warn_of_arguments(
+    graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], settings: Settings
+) -> None:
+    """Of each cluster once: of what cannot be meant, and of a policy that is not there."""
+    for cluster, graph in {cluster: graph for graph, cluster in zip(graphs, clusters, strict=True)}.items():
+        warn_of_units(graph, cluster, stacklevel=4)
+    for count in sorted({cluster.num_devices for cluster in clusters}):
+        if settings.lacks_policy(count):
+            warnings.warn(
+                f"policy: none is shipped for {settings.objective} on {count} devices; auto goes on without",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
 def _optimize(
     graphs: Sequence[ComputationGraph],
     clusters: Sequence[Cluster],
@@ -232,6 +248,7 @@ def _optimize(
 ) -> list[Plan]:
     check_pairs(graphs, clusters)
     began = time.monotonic()
+    _warn_of_arguments(graphs, clusters, settings)
     pairs = list(zip(graphs, clusters, strict=True))
     earlier = share_earlier(settings.earlier, pairs, settings.objective)
     made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None

@@ -208,6 +208,14 @@ class Settings:
             return int(self.evaluations * _HOST_SHARE[self.objective])
         return 0
 
+    def lacks_policy(self, num_devices: int) -> bool:
+        """Was the policy that ships asked for, of a method that can go on without, and there is none?"""
+        if self.policy_name != "default" or self.method != "auto":
+            return False
+        from regal_jax.policies import is_shipped
+
+        return not is_shipped(self.objective, num_devices)
+
     def guide(self, num_devices: int) -> "Policy | None":
         """The policy for a cluster of so many devices, if one was asked for, or is part of the method.
 
@@ -221,7 +229,7 @@ class Settings:
         from regal_jax.solve.propose import check_devices
 
         if self.policy is None:
-            if self.policy_name is None and not is_shipped(self.objective, num_devices):
+            if self.method == "auto" and not is_shipped(self.objective, num_devices):
                 return None
             return default_policy(self.objective, num_devices)
         check_devices(self.policy, num_devices)

@@ -39,6 +39,7 @@ METHODS: Final[Mapping[str, Callable[..., Method]]] = MappingProxyType(
     {
         "gp-dfs": _heuristic("GP + DFS", "partition-dfs"),
         "critical-path": _heuristic("Critical path", "critical-path"),
+        "heft": _heuristic("HEFT", "heft"),
         "xla-list": _heuristic("XLA list", "xla-list"),
         "xla-dfs": _heuristic("XLA DFS", "xla-dfs"),
         "xla-post-order": _heuristic("XLA post-order", "xla-post-order"),
