@@ -11,6 +11,7 @@ import jax
 from regal_jax.api.batches import share_out
 from regal_jax.api.call import Call
 from regal_jax.api.earlier import WarmStarts, share_earlier
+from regal_jax.api.names import MethodName, ObjectiveName
 from regal_jax.api.plausible import warn_of_units
 from regal_jax.api.settings import Config, Settings, check_pairs, each
 from regal_jax.api.watch import Improvement, Watch
@@ -29,10 +30,10 @@ def optimize(
     graph: ComputationGraph,
     cluster: Cluster,
     *,
-    objective: Objective | str = Objective.MAKESPAN,
+    objective: Objective | ObjectiveName = Objective.MAKESPAN,
     evaluations: int = 5000,
-    key: int | jax.Array = 0,
-    method: str = "brkga",
+    seed: int | jax.Array = 0,
+    method: MethodName = "brkga",
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: WarmStarts = True,
     contract: bool = False,
@@ -42,6 +43,7 @@ def optimize(
     time_limit: float | None = None,
     progress: bool = False,
     on_improvement: Callable[[Improvement], object] | None = None,
+    key: int | jax.Array | None = None,
 ) -> Plan:
     """Places and orders the ops of ``graph`` on ``cluster``.
 
@@ -60,7 +62,7 @@ def optimize(
       cluster: What to run it on.
       objective: ``"makespan"`` (under the memory capacities, if they are finite) or ``"peak-memory"``.
       evaluations: Budget of the search: how many candidates are simulated.
-      key: A seed or a typed `jax.random.key`. The same key gives the same plan on the same versions.
+      seed: A number or a typed `jax.random.key`. The same seed gives the same plan on the same versions.
       method: ``"brkga"``; ``"annealing"`` or ``"local-search"``, which walk from the best warm start;
         ``"list-search"`` (makespan) and ``"peak-search"`` (peak memory), which search on the host, among list
         schedules and among placements of small peaks; ``"auto"``, which divides the budget between these,
@@ -84,6 +86,7 @@ def optimize(
       progress: Show a progress bar.
       on_improvement: Called with an `Improvement` whenever a better plan is seen: a heuristic's, or the best
         of some tenths of a second of the search. What it raises ends the call.
+      key: The former name of ``seed``.
 
     Returns:
       The plan.
@@ -102,7 +105,7 @@ def optimize(
     settings = Settings.checked(
         objective=objective,
         evaluations=evaluations,
-        key=key,
+        seed=seed if key is None else _one_seed(seed, key),
         method=method,
         policy=policy,
         warm_start=warm_start,
@@ -123,10 +126,10 @@ def optimize_many(
     graphs: Sequence[ComputationGraph],
     clusters: Cluster | Sequence[Cluster],
     *,
-    objective: Objective | str = Objective.MAKESPAN,
+    objective: Objective | ObjectiveName = Objective.MAKESPAN,
     evaluations: int = 5000,
-    key: int | jax.Array = 0,
-    method: str = "brkga",
+    seed: int | jax.Array = 0,
+    method: MethodName = "brkga",
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: WarmStarts = True,
     contract: bool = False,
@@ -139,6 +142,7 @@ def optimize_many(
     devices: Sequence[Any] | None = None,
     on_plan: Callable[[int, Plan], object] | None = None,
     on_improvement: Callable[[int, Improvement], object] | None = None,
+    key: int | jax.Array | None = None,
 ) -> list[Plan]:
     """`optimize` for many graphs: those of similar size share compiled calls.
 
@@ -154,7 +158,7 @@ def optimize_many(
       clusters: One for all, or one a graph.
       objective: As in `optimize`, like all that is not listed here.
       evaluations: Of each graph.
-      key: Each graph's own key is made from this one and the graph's content.
+      seed: Each graph's own key is made from this one and the graph's content.
       method: As in `optimize`.
       policy: As in `optimize`.
       warm_start: As in `optimize`. Each plan goes to the graphs that it was made for, whatever its place
@@ -169,6 +173,7 @@ def optimize_many(
       devices: JAX devices to search on; all of the default backend if not given.
       on_plan: Called with the index of a graph and its plan as soon as there is one, to save it, say.
       on_improvement: As in `optimize`, but called with the index of a graph and the `Improvement`.
+      key: The former name of ``seed``.
 
     Returns:
       One plan a graph, in their order.
@@ -184,7 +189,7 @@ def optimize_many(
     settings = Settings.checked(
         objective=objective,
         evaluations=evaluations,
-        key=key,
+        seed=seed if key is None else _one_seed(seed, key),
         method=method,
         policy=policy,
         warm_start=warm_start,
@@ -210,6 +215,12 @@ def optimize_many(
     )
     _warn(plans)
     return plans
+
+
+def _one_seed(seed: int | jax.Array, key: int | jax.Array) -> int | jax.Array:
+    if not isinstance(seed, int) or seed != 0:
+        raise ConfigError("seed: key is its former name; give one of them")
+    return key
 
 
 def _warn(plans: Sequence[Plan]) -> None:

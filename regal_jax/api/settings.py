@@ -48,11 +48,11 @@ def _as_key(key: Any) -> tuple[jax.Array, int | None]:
     """A typed key, and the seed it came from if it came from one."""
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         if not 0 <= key < 2**32:
-            raise ConfigError(f"key: a seed must be from 0 to {2**32 - 1}, got {key}")
+            raise ConfigError(f"seed: must be from 0 to {2**32 - 1}, got {key}")
         return jax.random.key(np.uint32(key)), int(key)
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
         return key, None
-    raise ConfigError(f"key: give a seed or jax.random.key(seed), got {key!r}")
+    raise ConfigError(f"seed: give a whole number or jax.random.key(number), got {key!r}")
 
 
 def _policy(policy: Any, method: str) -> "tuple[Policy | None, str | None]":
@@ -108,7 +108,7 @@ class Settings:
         *,
         objective: Objective | str,
         evaluations: int,
-        key: Any,
+        seed: Any,
         method: str,
         policy: "Policy | str | os.PathLike[str] | None",
         warm_start: WarmStarts,
@@ -150,12 +150,12 @@ class Settings:
                 f"warm_start: {method} is a heuristic, which starts from no plan; leave it out, or take one "
                 f"of the searches {', '.join(SEARCHES)}"
             )
-        typed, seed = _as_key(key)
+        typed, number = _as_key(seed)
         return cls(
             objective=Objective(objective),
             evaluations=int(evaluations),
             key=typed,
-            seed=seed,
+            seed=number,
             method=method,
             policy=policy,
             policy_name=policy_name,

@@ -53,7 +53,7 @@ def _optimize(args: argparse.Namespace) -> int:
     options = {
         "objective": args.objective,
         "evaluations": args.evaluations,
-        "key": args.seed,
+        "seed": args.seed,
         "method": args.method,
         "policy": args.policy,
         "warm_start": _warm_start(args, previous),

@@ -185,7 +185,7 @@ def _others(subparsers: "argparse._SubParsersAction[OneLineParser]") -> None:
         ),
     )
     _source(show)
-    show.add_argument("--plot", metavar="FILE", help="draw the plan (plans only)")
+    show.add_argument("--plot", metavar="FILE", help="draw the plan or the graph (.png, .pdf, .svg)")
     show.set_defaults(run=commands.show)
 
     verify = subparsers.add_parser(

@@ -8,6 +8,7 @@ from typing import Final, Self
 import numpy as np
 
 from regal_jax.errors import ClusterError
+from regal_jax.graph.html import html_rows
 from regal_jax.graph.units import Quantity, format_bytes, parse_bandwidth, parse_bytes, parse_time
 
 __all__ = ["MAX_DEVICES", "Cluster", "TransferModel"]
@@ -113,6 +114,13 @@ class Cluster:
     def transfer_time(self, size_bytes: float, time_unit: str) -> float:
         """Time to move ``size_bytes`` to another device, in units of ``time_unit``."""
         return parse_time(self.latency, time_unit) + size_bytes / parse_bandwidth(self.bandwidth, time_unit)
+
+    def __repr__(self) -> str:
+        text = str(self)
+        return f"<Cluster: {text if len(text) <= 200 else f'{text[:199]}…'}>"
+
+    def _repr_html_(self) -> str:
+        return html_rows("cluster", [("", repr(self)[1:-1].removeprefix("Cluster: "))])
 
     def __str__(self) -> str:
         capacities = {format_bytes(m) for m in self.memory}

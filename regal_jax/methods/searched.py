@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
+from regal_jax.api.names import MethodName
 from regal_jax.api.settings import Config
 from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
@@ -39,7 +40,7 @@ class Searched:
     """
 
     name: str
-    method: str = "brkga"
+    method: MethodName = "brkga"
     policy: "Policy | str | os.PathLike[str] | None" = None
     config: Config | None = None
     warm_start: bool = False
@@ -65,9 +66,9 @@ class Searched:
                 plans = optimize_many(
                     graphs,
                     clusters,
-                    objective=objective,
+                    objective=Objective(objective),
                     evaluations=self.evaluations or evaluations,
-                    key=key,
+                    seed=key,
                     method=self.method,
                     policy=self.policy,
                     config=self.config,

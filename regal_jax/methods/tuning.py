@@ -124,7 +124,7 @@ def tune(
     points = _points(grid)
     if not graphs or not points:
         raise ConfigError("tune: needs at least one graph and one possible point of the grid")
-    options = {"objective": Objective(objective), "evaluations": evaluations, "key": key}
+    options = {"objective": Objective(objective), "evaluations": evaluations, "seed": key}
     setup = _digest(graphs, clusters, options)
     file = None if results is None else JsonLines(pathlib.Path(results))
     known = {} if file is None else _known(file, setup)
@@ -184,9 +184,10 @@ def _fitness(plan: Plan, graph: ComputationGraph) -> float:
 
 def _digest(graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], options: dict[str, Any]) -> str:
     """Of all that decides what a point's results are."""
-    key = options["key"]
+    key = options["seed"]
     key = int(key) if isinstance(key, (int, np.integer)) else np.asarray(jax.random.key_data(key)).tolist()
-    parts = [[graph.content_hash for graph in graphs], [repr(cluster) for cluster in clusters]]
+    ran_on = [repr(dataclasses.astuple(cluster)) for cluster in clusters]
+    parts = [[graph.content_hash for graph in graphs], ran_on]
     text = json.dumps([*parts, str(options["objective"]), options["evaluations"], key])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

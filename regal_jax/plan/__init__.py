@@ -2,6 +2,7 @@
 
 from regal_jax.plan.adapt import adapt_plan
 from regal_jax.plan.bounds import Objective, critical_path, lower_bound, makespan_upper_bound
+from regal_jax.plan.comparison import PlanComparison
 from regal_jax.plan.contraction import Contraction, contract, contract_for
 from regal_jax.plan.decode import decode_order, decode_placement
 from regal_jax.plan.limits import ROUNDING, meets_bound, why_impossible
@@ -15,6 +16,7 @@ __all__ = [
     "Contraction",
     "Objective",
     "Plan",
+    "PlanComparison",
     "Timeline",
     "adapt_plan",
     "check_graph",

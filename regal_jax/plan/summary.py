@@ -11,14 +11,24 @@ from regal_jax.plan.limits import meets_bound
 if TYPE_CHECKING:
     from regal_jax.plan.plan import Plan
 
-__all__ = ["headline", "shortage", "summary"]
+__all__ = ["figures", "headline", "shortage", "summary", "title"]
 
 _MOST_DEVICES = 8
 
 
 def summary(plan: "Plan") -> str:
     """The plan's figures, aligned, in human units."""
-    d = plan.cluster.num_devices
+    return "\n".join([title(plan), *(f"  {label:<12} {text}" for label, text in figures(plan))])
+
+
+def title(plan: "Plan") -> str:
+    """What it is a plan of."""
+    ops = _count(len(plan.op_names), "op")
+    return f"plan for {plan.graph_name!r}: {ops} on {_count(plan.cluster.num_devices, 'device')}"
+
+
+def figures(plan: "Plan") -> list[tuple[str, str]]:
+    """What they are called, and what they are in human units; what has no name goes on."""
     moved = f"{plan.num_transfers:,} ({format_bytes(plan.transfer_bytes)})" if plan.num_transfers else "none"
     rows = [
         ("objective", f"{plan.objective}: {_distance(plan)}"),
@@ -31,8 +41,7 @@ def summary(plan: "Plan") -> str:
     made = _made_by(plan)
     if made:
         rows.append(("made by", made))
-    head = f"plan for {plan.graph_name!r}: {_count(len(plan.op_names), 'op')} on {_count(d, 'device')}"
-    return "\n".join([head, *(f"  {label:<12} {text}" for label, text in rows)])
+    return rows
 
 
 def headline(plan: "Plan") -> str:
