@@ -17,6 +17,7 @@ from regal_jax.api.settings import SEARCHES
 from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, GraphError, MissingExtraError, PlanError
+from regal_jax.evaluation import jobs
 from regal_jax.evaluation.config import EvaluationConfig
 from regal_jax.graph import TransferModel
 from regal_jax.heuristics import HEURISTICS, run_heuristic
@@ -301,8 +302,9 @@ def test_heft_is_a_method():
     assert make_method("heft").name == "HEFT"
 
 
-def test_evaluate_offers_the_weights_that_ship():
-    jobs = importlib.import_module("regal_jax.evaluation.jobs")
-    for devices, said in ((2, "give --policy regal=default for the weights that ship, or"), (3, "give --policy regal=FILE")):  # fmt: skip
-        with pytest.raises(ConfigError, match=said):
-            jobs._guided("regal", {}, {}, EvaluationConfig(devices=devices))
+@pytest.mark.parametrize(("devices", "default"), [(2, True), (3, False)])
+def test_evaluate_offers_the_weights_that_ship(devices, default):
+    config = EvaluationConfig(graphs="anything", devices=devices)
+    with pytest.raises(ConfigError, match="needs a policy: give .*--policy regal=FILE") as raised:
+        jobs._guided("regal", {}, {}, config)
+    assert ("--policy regal=default for the weights that ship" in str(raised.value)) == default

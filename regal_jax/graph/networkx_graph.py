@@ -4,8 +4,8 @@ A ``MultiDiGraph`` whose nodes are ops, by name and in the graph's order:
 
 - of the graph ``name`` and ``time_unit``;
 - of a node ``kind``, ``runtime`` (a number, or a list with one a device), ``temp_bytes``, ``outputs`` (a
-  list of ``{"bytes": ..., "keep": ...}``, one for each tensor), and where there are any ``allowed_devices`` (a list)
-  and ``colocation_group``;
+  list of ``{"bytes": ..., "keep": ...}``, one for each tensor), and where there are any
+  ``allowed_devices`` (a list) and ``colocation_group``;
 - of an edge either ``port``, which output of its source is read, and its ``bytes``; or ``control`` (true).
 """
 
