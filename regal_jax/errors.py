@@ -1,7 +1,7 @@
-"""Every exception that regal_jax raises on purpose.
+"""Every exception that regal_jax raises on purpose, and the warnings that it gives.
 
-All of them are ``ValueError`` (bad input), ``ImportError`` (an absent extra) or ``RuntimeError`` (a limit of
-the system), so that a caller who knows nothing of this module can still catch them. A message says what is
+All exceptions are ``ValueError`` (bad input), ``ImportError`` (an absent extra) or ``RuntimeError`` (a limit
+of the system), so that a caller who knows nothing of this module can still catch them. A message says what is
 wrong, where, and how to mend it, on one line.
 """
 
@@ -10,6 +10,7 @@ __all__ = [
     "ConfigError",
     "FormatError",
     "GraphError",
+    "InfeasiblePlanWarning",
     "MissingExtraError",
     "PlanError",
     "ResourceError",
@@ -42,6 +43,10 @@ class PlanError(_OneLine):
 
 class ConfigError(_OneLine):
     """A search or solver setting with an impossible value."""
+
+
+class InfeasiblePlanWarning(UserWarning):
+    """A search returns a plan that needs more memory than its devices have."""
 
 
 class MissingExtraError(ImportError):

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from regal_jax.encoding import encode
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
-from regal_jax.plan import Objective, Plan
+from regal_jax.plan import ROUNDING, Objective, Plan, lower_bound
 from regal_jax.problem import Bucket, Problem, make_problem, memory_unit, rung
 from regal_jax.search import AnnealingConfig, BrkgaConfig, WarmStart
 
@@ -79,10 +79,23 @@ class Batch:
         units = [memory_unit(graph) for graph in self.graphs]
         return np.asarray(self.problem.total_size, dtype=np.float64) * units
 
-    def relative(self, target: float, objective: Objective) -> np.ndarray:
+    def goals(self, target: float | None, objective: Objective) -> np.ndarray:
+        """``[B]`` the fitness that ends each search: of ``target``, or of what no plan can beat."""
+        goal = np.array(
+            [
+                plans[0].lower_bound if plans else lower_bound(graph, cluster, objective)
+                for plans, graph, cluster in zip(self.known, self.graphs, self.clusters, strict=True)
+            ]
+        )
+        # On one device every plan that fits takes as long as any other, however the sum is rounded.
+        same = objective is Objective.MAKESPAN and self.problem.num_devices == 1
+        bounds = np.ones(len(goal)) if same else self.relative(goal, objective)
+        return bounds if target is None else np.maximum(bounds, self.relative(target, objective))
+
+    def relative(self, target: float | np.ndarray, objective: Objective) -> np.ndarray:
         """``[B]`` the fitness of a plan whose objective is ``target``, give or take float32 rounding."""
         scale = self.scale(objective)
-        return np.minimum(target / np.where(scale > 0, scale, 1) * (1 + 1e-6), 1)
+        return np.minimum(target / np.where(scale > 0, scale, 1) * (1 + ROUNDING), 1)
 
 
 def share_out(

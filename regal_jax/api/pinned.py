@@ -1,10 +1,11 @@
 """Graphs with the pins of a call, and its plans as plans of the graphs without."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from regal_jax.api.settings import check_pairs
+from regal_jax.api.watch import Improvement
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin, constrain
 from regal_jax.plan import Plan
 
@@ -34,7 +35,6 @@ class Pinned:
         pin: Pin | None,
         colocate: Colocate,
     ) -> None:
-        check_pairs(originals, clusters)
         self._originals = originals
         self.graphs = [
             constrain(graph, pin, colocate, devices=cluster.num_devices)
@@ -44,6 +44,17 @@ class Pinned:
             "pin": {pattern: np.atleast_1d(devices).tolist() for pattern, devices in (pin or {}).items()},
             "colocate": [colocate] if isinstance(colocate, str) else list(colocate),
         }
+
+    def restrict(self, plans: Sequence[Plan]) -> list[Plan]:
+        """Plans of the user's graphs as ones of `graphs`, where `adapt_plan` moves what may not stay."""
+        searched = {
+            original.content_hash: graph.content_hash
+            for original, graph in zip(self._originals, self.graphs, strict=True)
+        }
+        return [
+            dataclasses.replace(plan, graph_hash=searched.get(plan.graph_hash, plan.graph_hash))
+            for plan in plans
+        ]
 
     def release(self, member: int, plan: Plan) -> Plan:
         """The plan of ``graphs[member]`` as one of the user's graph, which `Plan.verify` takes."""
@@ -64,3 +75,14 @@ class Pinned:
     ) -> Callable[[int, Plan], object] | None:
         """``on_plan`` for plans of `graphs`."""
         return on_plan and (lambda member, plan: on_plan(member, self.release(member, plan)))
+
+    def releasing_improvements(
+        self, on_improvement: Callable[[int, Improvement], object] | None
+    ) -> Callable[[int, Improvement], object] | None:
+        """``on_improvement`` for plans of `graphs`."""
+
+        def tell(member: int, improvement: Improvement) -> None:
+            plan = self.release(member, improvement.plan)
+            on_improvement(member, dataclasses.replace(improvement, plan=plan))
+
+        return on_improvement and tell

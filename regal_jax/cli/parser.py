@@ -43,12 +43,15 @@ examples:
   regal-jax optimize graph.json --method critical-path      a heuristic alone
   regal-jax optimize a.onnx b.json --out-dir plans          many graphs, searched side by side
 
+Run again with the same --out-dir, a search goes on from the plans in it. A file there that is for another
+graph, cluster or objective, or is no plan, is refused before the search, and left as it is.
+
 Graphs of similar size are searched together, on all CPU cores (JAX_NUM_CPU_DEVICES sets another number)
 or all accelerators; --time-limit is for all of them together.
 
 exit codes: 0 done (Ctrl-C too, with the best plans so far); 2 bad input; 3 the best plan found does not
-fit the memory; 130 interrupted before there was a plan; 143 ended by SIGTERM, which acts like Ctrl-C:
-the best plans so far are saved.
+fit the memory (the message says whether any can); 130 interrupted before there was a plan; 143 ended by
+SIGTERM, which acts like Ctrl-C: the best plans so far are saved.
 """
 
 
@@ -166,6 +169,12 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
     )
     parser.add_argument(
+        "--warm-start",
+        action="append",
+        metavar="PLAN",
+        help="begin with this plan of the graph, for any cluster, as well, and never do worse; repeatable",
+    )
+    parser.add_argument(
         "--contract",
         action="store_true",
         help="search on a graph with fewer ops, light ones merged; the plan is of the original",
@@ -189,7 +198,8 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out-dir",
         metavar="DIR",
-        help="save the plan of each graph, when it is found, as DIR/GRAPH.plan.json; DIR is made",
+        help="save the plan of each graph, when it is found, as DIR/GRAPH.plan.json; DIR is made; plans of "
+        "an earlier run in it are starts, and stay unless a better one is found",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the plan (.png, .pdf, .svg)")
     parser.add_argument("--trace", metavar="FILE", help="save a trace for ui.perfetto.dev")
@@ -219,7 +229,7 @@ def _others(subparsers: "argparse._SubParsersAction[OneLineParser]") -> None:
         ),
     )
     _source(show)
-    show.add_argument("--plot", metavar="FILE", help="draw the plan (plans only)")
+    show.add_argument("--plot", metavar="FILE", help="draw the plan or the graph (.png, .pdf, .svg)")
     show.set_defaults(run=commands.show)
 
     verify = subparsers.add_parser(

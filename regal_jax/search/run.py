@@ -89,6 +89,7 @@ class Progress:
       evaluations: ``[B]`` int32.
       status: ``[B]`` int32, a `Status`.
       seconds: Since the call.
+      genes: ``[B, ...]`` of the incumbents, on the host.
     """
 
     generation: int
@@ -97,6 +98,7 @@ class Progress:
     evaluations: np.ndarray
     status: np.ndarray
     seconds: float
+    genes: Any = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -205,7 +207,7 @@ class _Record:
         best = self._parts[-1][2]
         done = sum(len(fitness) for fitness, _, _ in self._parts) - 1
         fitness, evaluations, status = (np.asarray(x) for x in (best.fitness, best.evaluations, best.status))
-        return Progress(done, generations, fitness, evaluations, status, self.seconds)
+        return Progress(done, generations, fitness, evaluations, status, self.seconds, best.genes)
 
     def result(self, ending: Status) -> SearchResult:
         best = self._parts[-1][2]
