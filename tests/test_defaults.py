@@ -45,7 +45,7 @@ class TestLimitsThatDoNotBind:
 
     @pytest.mark.parametrize("method", ["auto", "brkga"])
     def test_the_plan_is_the_same(self, model, method):
-        options = {"evaluations": 300, "key": 1, "method": method}
+        options = {"evaluations": 300, "seed": 1, "method": method}
         free = optimize(model, Cluster.uniform(4, transfer=FAST), **options)
         wide = float(model.tensor_bytes.sum()) * 0.9
         assert wide > free.peak_memory.max()
@@ -148,7 +148,7 @@ class TestTheBudget:
     def test_company_changes_no_decision(self, step, model):
         graphs = [step, model, generate("layered", 30, 0)]
         cluster = Cluster.uniform(2, transfer=FAST)
-        options = {"evaluations": 400, "key": 3}
+        options = {"evaluations": 400, "seed": 3}
         for graph, plan in zip(
             graphs, optimize_many(graphs, cluster, progress=False, **options), strict=True
         ):

@@ -71,6 +71,7 @@ def test_arrays_and_what_stands_on_the_diagonal():
     rows = [[INF, 5.0], [6.0, -1.0]]
     cluster = Cluster((1, 1), latency=np.array(rows), bandwidth=np.array([[0, 3], [4, np.nan]], np.float32))
     assert cluster == Cluster((1, 1), latency=[[0, 5], [6, 0]], bandwidth=[["x", 3.0], [4.0, None]])
+    assert cluster == Cluster((1, 1), latency=list(map(np.array, rows)), bandwidth=((0, 3.0), [4, 0]))
     assert json.dumps(cluster.latency) == "[[0.0, 5.0], [6.0, 0.0]]"
 
 
@@ -136,6 +137,8 @@ def test_machines_of_several_devices():
     assert [cluster.between(3, k) for k in (0, 1, 2)] == [far, far, near]
     assert cluster.memory == (8 * 2.0**30,) * 4
     assert "over nvlink4 (latency 3us, bandwidth 375GB/s) and links of latency 50us" in str(cluster)
+    same = Cluster.nodes(1, 2, within="nvlink4", between="nvlink4", memory=np.int64(5))
+    assert same == Cluster.uniform(2, 5, "nvlink4")
     one = Cluster.nodes(1, 3, within="pcie3x16", between="nvlink4")
     assert one == Cluster.uniform(3, transfer="pcie3x16")
     apart = Cluster.nodes(3, 1, within="nvlink4", between="pcie3x16", memory=[1, 2, 3])
@@ -155,6 +158,8 @@ def test_machines_of_several_devices():
         (lambda: Cluster.nodes(2, 2, within="nvlink4", between="nvlink4", transfer="x:nvlink4"), "a model"),
         (lambda: Cluster.linked((1, 1), [["nvlink4"]]), "links: a table needs"),
         (lambda: Cluster.linked((1, 1), [[None, None], ["nvlink4", None]]), "give a link as text"),
+        (lambda: Cluster.linked((1, 1), [[None, []], ["nvlink4", None]]), r"links\[0\]\[1\]: give a link as"),
+        (lambda: Cluster.linked((1, 1), 5), "links: a table needs"),
         (lambda: Cluster.linked(5, [[None]]), "one capacity a device"),
     ],
 )  # fmt: skip
@@ -467,7 +472,7 @@ def test_equal_devices_are_not_alike_where_their_links_are_not(model, cheap):
 
 @pytest.mark.parametrize("model", ["blocking", "delay"])
 def test_list_schedules_and_heft_take_the_short_way(model):
-    latency = np.array([[0, 50, 1], [50, 0, 50], [1, 50, 0]])
+    latency = np.array([[0, 50, 1], [1, 0, 50], [50, 50, 0]])
     cluster = Cluster((INF,) * 3, model, latency)
     builder = GraphBuilder("pinned")
     builder.add_op("root", runtime=1, outputs=[1], allowed_devices=[0])

@@ -14,16 +14,17 @@ import numpy as np
 from regal_jax.api.batches import Batch, Share, make_batch
 from regal_jax.api.budget import WORTH_CONTRACTING, Turn, Who, next_turn
 from regal_jax.api.host_search import HostRun
-from regal_jax.api.outcome import accelerator_turn, finished_plan, heuristic_plan
+from regal_jax.api.outcome import accelerator_turn, decoded_plan, finished_plan, heuristic_plan
 from regal_jax.api.progress import Bar
 from regal_jax.api.settings import Settings
+from regal_jax.api.watch import Watch
 from regal_jax.cores import available_cores
 from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import heuristic_plans
 from regal_jax.interrupts import check_interrupt, first_interrupt_waits
 from regal_jax.plan import Contraction, Plan, contract_for
-from regal_jax.search import Status, Stopping
+from regal_jax.search import Progress, Status, Stopping
 from regal_jax.solve import graph_keys, solve_in_parts
 
 __all__ = ["Call"]
@@ -44,17 +45,27 @@ class Call:
         on_plan: Callable[[int, Plan], object] | None,
         *,
         contractions: Sequence[Contraction] | None,
+        earlier: Sequence[Sequence[Plan]],
+        watch: Watch,
         began: float,
     ) -> None:
         self._pairs = pairs
         self._contractions = contractions
         self._settings = settings
         self._on_plan = on_plan
-        self._known: list[list[Plan]] = [[] for _ in pairs]
+        self._known = [list(plans) for plans in earlier]
         self._turns: list[list[Turn]] = [[] for _ in pairs]
         self._on_host: dict[int, HostRun] = {}
         self._best_uncontracted: list[Plan | None] = [None] * len(pairs)
+        if contractions is not None:
+            self._known = [
+                list(map(c.project, plans)) for c, plans in zip(contractions, earlier, strict=True)
+            ]
+            self._best_uncontracted = [next(iter(plans), None) for plans in earlier]
+            for known in self._known:
+                known.sort(key=lambda plan: plan.sort_key)
         self._plans: dict[int, Plan] = {}
+        self._watch = watch
         self._began = began
 
     def run(self, shares: Sequence[Share]) -> list[Plan]:
@@ -73,10 +84,9 @@ class Call:
                 raise
             ended = Status.INTERRUPTED
         with first_interrupt_waits():
-            for i, pair in enumerate(self._pairs):
+            for i in range(len(self._pairs)):
                 if i not in self._plans:
-                    plan = finished_plan(*pair, settings, self._known[i], self._turns[i], ended)
-                    self._done(i, plan)
+                    self._finish(i, ended)
         return [self._plans[i] for i in range(len(self._pairs))]
 
     def _done(self, member: int, plan: Plan) -> None:
@@ -86,9 +96,40 @@ class Call:
             if other is not None and other.sort_key < plan.sort_key:
                 best_from = {"best_from": other.provenance["method"]}
                 plan = dataclasses.replace(other, provenance={**plan.provenance, **best_from})
+            if plan.provenance.get("stopped") == "optimal" and not plan.optimal:
+                # Of what was searched, that is.
+                ended = {"stopped": "contraction optimal"}
+                plan = dataclasses.replace(plan, provenance={**plan.provenance, **ended})
         self._plans[member] = plan
+        self._watch.see(member, plan, plan.provenance.get("evaluations", 0))
         if self._on_plan is not None:
             self._on_plan(member, plan)
+
+    def _know(self, member: int, plan: Plan, evaluations: int = 0) -> None:
+        """Puts ``plan`` in its place among those known, best first, where an interrupt will find it."""
+        bisect.insort(self._known[member], plan, key=lambda plan: plan.sort_key)
+        self._tell(member, plan, evaluations)
+
+    def _tell(self, member: int, plan: Plan, evaluations: int) -> None:
+        if self._watch.enabled:
+            made = self._contractions
+            self._watch.see(member, plan if made is None else made[member].expand(plan), evaluations)
+
+    def _finish_optimal(self) -> None:
+        """Graphs with a plan that meets its lower bound need no search."""
+        for i in range(len(self._pairs)):
+            if i not in self._plans and self._meets_bound(i):
+                with first_interrupt_waits():
+                    self._finish(i, Status.OPTIMAL)
+
+    def _meets_bound(self, member: int) -> bool:
+        whole = self._best_uncontracted[member]
+        best = [*self._known[member][:1], *([] if whole is None else [whole])]
+        return any(plan.optimal for plan in best)
+
+    def _finish(self, member: int, ended: Status | None = None) -> None:
+        known, turns = self._known[member], self._turns[member]
+        self._done(member, finished_plan(*self._pairs[member], self._settings, known, turns, ended))
 
     def _run_heuristic(self) -> Status:
         for i, pair in enumerate(self._pairs):
@@ -104,6 +145,7 @@ class Call:
         if self._settings.warm_start:
             bar.say("heuristics")
             self._run_heuristics()
+        self._finish_optimal()
         while True:
             due = {i: self._due(i) for i in range(len(self._pairs)) if i not in self._plans}
             due = {i: turn for i, turn in due.items() if turn is not None}
@@ -130,12 +172,14 @@ class Call:
 
     def _took(self, member: int, turn: Turn) -> None:
         """Notes what a turn came to; the graph is done if no other is to come."""
-        known, turns = self._known[member], self._turns[member]
-        turns.append(turn)
+        before = sum(one.evaluations for one in self._turns[member])
+        self._turns[member].append(turn)
         for plan in turn.plans:
-            bisect.insort(known, plan, key=lambda plan: plan.sort_key)
-        if self._due(member) is None:
-            self._done(member, finished_plan(*self._pairs[member], self._settings, known, turns))
+            self._know(member, plan, before + turn.evaluations)
+        if self._meets_bound(member):
+            self._finish(member, Status.OPTIMAL)
+        elif self._due(member) is None:
+            self._finish(member)
 
     def _in_calls(self, shares: Sequence[Share], due: dict[int, int]) -> Iterator[tuple[Share, int, int]]:
         """Those that are ``due``, by budget and by how often they have been searched so."""
@@ -155,9 +199,8 @@ class Call:
     def _run_heuristics(self) -> None:
         """As many as there is time for, one a graph at least."""
         for i, (graph, cluster) in enumerate(self._pairs):
-            # Into place at once, best first: an interrupt leaves those that are there in order.
             for plan in self._plans_of(graph, cluster):
-                bisect.insort(self._known[i], plan, key=lambda plan: plan.sort_key)
+                self._know(i, plan)
             if self._contractions is None or self._contractions[i].original is graph:
                 continue
             # What merging has lost would be missed by nobody else.
@@ -165,6 +208,7 @@ class Call:
                 best = self._best_uncontracted[i]
                 if best is None or plan.sort_key < best.sort_key:
                     self._best_uncontracted[i] = plan
+                    self._watch.see(i, plan, 0)
 
     def _plans_of(self, graph: ComputationGraph, cluster: Cluster) -> Iterator[Plan]:
         for plan in heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.seed or 0):
@@ -226,7 +270,7 @@ class Call:
         key = jax.random.fold_in(settings.key, np.uint32(number)) if number else settings.key
         keys = graph_keys(key, batch.graphs)
         proposal = self._proposal(batch, keys)
-        target = None if settings.target is None else batch.relative(settings.target, settings.objective)
+        target = batch.goals(settings.target, settings.objective)
         # Search and replays together: genes that nobody has replayed yet are no plans.
         with first_interrupt_waits() as interrupted:
             result = solve_in_parts(
@@ -237,13 +281,24 @@ class Call:
                 objective=settings.objective,
                 proposal=proposal,
                 warm=batch.warm,
-                callback=bar.follow(len(batch.members), budget),
+                callback=self._follow(batch, bar.follow(len(batch.members), budget)),
                 mesh=batch.mesh,
             )
             for row, member in enumerate(batch.members):
                 check_interrupt()
                 self._took(member, accelerator_turn(batch, row, result, settings, budget, proposal))
         return interrupted() or Status.INTERRUPTED in result.status
+
+    def _follow(self, batch: Batch, bar: Callable[[Progress], None]) -> Callable[[Progress], None]:
+        """``bar``, and what tells of better plans."""
+        made = self._contractions
+
+        def decode(row: int, progress: Progress) -> Plan:
+            plan = decoded_plan(batch, row, progress.genes, self._settings)
+            return plan if made is None else made[batch.members[row]].expand(plan)
+
+        before = [sum(turn.evaluations for turn in self._turns[member]) for member in batch.members]
+        return self._watch.follow(batch.members, before, decode, bar)
 
     def _proposal(self, batch: Batch, keys: jax.Array) -> Proposal | None:
         """What the policy says of a batch, if there is one."""

@@ -10,7 +10,7 @@ from regal_jax.api.budget import Turn, Who
 from regal_jax.api.settings import HOST_SEARCHES, Settings
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch, ListSearch, ListSearchConfig, PeakSearch, run_heuristic
-from regal_jax.plan import Contraction, Plan
+from regal_jax.plan import ROUNDING, Contraction, Plan, lower_bound
 from regal_jax.search import Status
 from regal_jax.solve import graph_identities
 
@@ -57,7 +57,9 @@ class HostRun:
           seconds: Stop after so many.
           interrupted: Stop as soon as this is so.
         """
-        watch = _Watch(self._settings, known, seconds, interrupted)
+        goal = lower_bound(*self._pair, self._settings.objective) * (1 + ROUNDING)
+        goal = max(goal, self._settings.target or 0.0)
+        watch = _Watch(self._settings, known, goal, seconds, interrupted)
         plans: list[Plan] = []
         while_it_pays = self._first and self._settings.method not in HOST_SEARCHES
         shown = {}
@@ -93,11 +95,12 @@ class _Watch:
         self,
         settings: Settings,
         known: Sequence[Plan],
+        goal: float,
         seconds: float | None,
         interrupted: Callable[[], bool],
     ) -> None:
         self.status = Status.BUDGET
-        self._settings, self._seconds, self._interrupted = settings, seconds, interrupted
+        self._settings, self._goal, self._seconds, self._interrupted = settings, goal, seconds, interrupted
         self._began = time.monotonic()
         self._steps = self._spent = self._last = 0
         self._whole = False
@@ -130,7 +133,7 @@ class _Watch:
             last = max(last, self._spent + search.history[-1][0] - before)
         if self._interrupted():
             self.status = Status.INTERRUPTED
-        elif settings.target is not None and min(self._least, search.best) <= settings.target:
+        elif min(self._least, search.best) <= self._goal:
             self.status = Status.TARGET
         elif settings.stall is not None and done and done - last >= settings.stall:
             self.status = Status.STALL

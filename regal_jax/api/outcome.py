@@ -18,7 +18,7 @@ from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Plan, decode_order, decode_placement
 from regal_jax.search import SearchResult, Status
 
-__all__ = ["accelerator_turn", "finished_plan", "heuristic_plan"]
+__all__ = ["accelerator_turn", "decoded_plan", "finished_plan", "heuristic_plan"]
 
 
 @functools.cache
@@ -69,7 +69,7 @@ def finished_plan(
     best, spent = known[0], sum(turn.evaluations for turn in turns)
     found = next((turn for turn in turns if any(best is plan for plan in turn.plans)), None)
     status = turns[-1].status if turns and ended is None else ended or Status.BUDGET
-    if not turns:
+    if not turns and status is not Status.OPTIMAL:
         stopped = {"evaluations": spent, "stopped": status.name.lower()}
         return dataclasses.replace(best, provenance={**_common(settings), **best.provenance, **stopped})
     told = {name: value for turn in turns for name, value in turn.told.items()}
@@ -78,12 +78,12 @@ def finished_plan(
         "method": settings.method,
         "evaluations": spent,
         **_common(settings),
-        "stopped": status.name.lower(),
+        "stopped": _stopped(status, best),
         "seconds": round(sum(turn.seconds for turn in turns), 3),
         **told,
         "config": dataclasses.asdict(settings.host_config if hosted else settings.config),
         **_parts(settings, turns),
-        "history": _joined([turn.history for turn in turns]),
+        "history": _joined([turn.history for turn in turns]) if turns else _at_once(best),
     }
     others = [plan for plan in known if plan.provenance.get("method") != settings.method]
     if others or hosted:
@@ -94,6 +94,23 @@ def finished_plan(
         # By a part of the method.
         provenance["found_by"] = best.provenance["method"]
     return dataclasses.replace(best, provenance=provenance)
+
+
+def decoded_plan(batch: Batch, row: int, genes: Any, settings: Settings) -> Plan:
+    """What one row of ``genes`` means, exactly replayed."""
+    graph, cluster = batch.graphs[row], batch.clusters[row]
+    n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
+    keys = genes_to_keys(jax.tree.map(lambda leaf: np.asarray(leaf[row]), genes))
+    placement = decode_placement(graph, cluster, keys["affinity"][:n, :d])
+    transfers = keys["transfer_priority"][:t, :d]
+    events = decode_order(graph, cluster, placement, keys["priority"][:n], transfers)
+    said = {"method": settings.method}
+    return Plan.from_events(graph, cluster, placement, events, objective=settings.objective, provenance=said)
+
+
+def _stopped(status: Status, plan: Plan) -> str:
+    """Why a search ended; whether it met the caller's target or a bound, the plan tells."""
+    return "optimal" if status is Status.TARGET and plan.optimal else status.name.lower()
 
 
 def accelerator_turn(
@@ -114,15 +131,8 @@ def accelerator_turn(
       budget: Evaluations that each graph had.
       proposal: What the policy said of the batch, if there was one.
     """
-    graph, cluster = batch.graphs[row], batch.clusters[row]
-    n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
-    keys = genes_to_keys(jax.tree.map(lambda leaf: np.asarray(leaf[row]), result.genes))
-    placement = decode_placement(graph, cluster, keys["affinity"][:n, :d])
-    transfers = keys["transfer_priority"][:t, :d]
-    events = decode_order(graph, cluster, placement, keys["priority"][:n], transfers)
-    said = {"method": settings.method}
-    plan = Plan.from_events(graph, cluster, placement, events, objective=settings.objective, provenance=said)
-    guidance = {} if proposal is None else _guidance(proposal, row, n, settings)
+    plan = decoded_plan(batch, row, result.genes, settings)
+    guidance = {} if proposal is None else _guidance(proposal, row, batch.graphs[row].num_ops, settings)
     return Turn(
         who=Who.ACCELERATOR,
         budget=budget,
@@ -184,6 +194,11 @@ def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -
         "evaluations": evaluations[moments].tolist(),
         "best": [None if f > 1 else float(b) for f, b in zip(fitness[moments], best, strict=True)],
     }
+
+
+def _at_once(plan: Plan) -> dict[str, list[Any]]:
+    """Of a plan that nothing was searched for."""
+    return {"evaluations": [0], "best": [plan.objective_value if plan.feasible else None]}
 
 
 def _joined(histories: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from regal_jax.errors import ClusterError
+from regal_jax.graph.html import html_rows
 from regal_jax.graph.links import DEFAULT_LINK, LINKS, Link, link_name, parse_link, parse_transfer
 from regal_jax.graph.units import Quantity, format_bytes, parse_bandwidth, parse_bytes, parse_time
 
@@ -20,6 +21,11 @@ MAX_DEVICES: Final = 1024
 """Most devices in a cluster: beyond it, genes and placements cost more than they could tell."""
 MAX_LINKS: Final = 4096
 """Most different links in a cluster: the times of all transfers are tabulated for each of them."""
+
+_SHOWN: Final = 4
+"""So many links are shown; of more, their number."""
+_NOTHING: Final = Link(0.0, math.inf)
+"""A link that costs nothing."""
 
 Table = tuple[tuple[Quantity, ...], ...]
 """``[D, D]``: row the source, column the destination; what stands on the diagonal means nothing."""
@@ -147,7 +153,7 @@ class Cluster:
         each = _count(devices, "devices")
         d = _count(_count(nodes, "nodes") * each, "devices")
         links = [[within if a // each == b // each else between for b in range(d)] for a in range(d)]
-        capacities = [memory] * d if isinstance(memory, (str, int, float)) else memory
+        capacities: Any = memory if np.ndim(memory) else [memory] * d
         if len(capacities) != d:
             raise ClusterError(
                 f"cluster: memory: {len(capacities)} capacities for {d} devices; give 1 or all"
@@ -172,8 +178,6 @@ class Cluster:
         Raises:
           ClusterError: As the constructor.
         """
-        parse = functools.cache(lambda text: parse_link(text, "links"))
-        nothing = Link(0.0, math.inf)
         try:
             d = len(_capacities(memory))
             if transfer not in tuple(TransferModel):
@@ -181,8 +185,11 @@ class Cluster:
                     f"transfer: give a model, one of {', '.join(TransferModel)}, got {transfer!r}"
                 )
             rows = _table(links, d, "links")
-            table = [[nothing if a == b else parse(rows[a][b]) for b in range(d)] for a in range(d)]
-        except (TypeError, ValueError) as error:
+            table = [
+                [_NOTHING if a == b else parse_link(link, f"links[{a}][{b}]") for b, link in enumerate(row)]
+                for a, row in enumerate(rows)
+            ]
+        except ValueError as error:
             raise ClusterError(f"cluster: {error}") from None
         latency, bandwidth = ([[link[i] for link in row] for row in table] for i in (0, 1))
         return cls(memory, transfer, latency, bandwidth)
@@ -235,6 +242,13 @@ class Cluster:
         more = len(self.links) - len(shown)
         return " and ".join([*shown, *([f"{more} more"] if more else [])])
 
+    def __repr__(self) -> str:
+        text = str(self)
+        return f"<Cluster: {text if len(text) <= 200 else f'{text[:199]}…'}>"
+
+    def _repr_html_(self) -> str:
+        return html_rows("cluster", [("", repr(self)[1:-1].removeprefix("Cluster: "))])
+
     def __str__(self) -> str:
         capacities = {format_bytes(m) for m in self.memory}
         memory = capacities.pop() if len(capacities) == 1 else ", ".join(map(format_bytes, self.memory))
@@ -242,10 +256,6 @@ class Cluster:
         if self.num_devices == 1:
             return devices
         return f"{devices}, {self.transfer} transfers {f'over {self.over}' if self.over else 'at no cost'}"
-
-
-_SHOWN: Final = 4
-"""So many links are shown; of more, their number."""
 
 
 def _count(number: int, what: str) -> int:
@@ -268,8 +278,7 @@ def _transfer(transfer: Any, latency: Any, bandwidth: Any) -> tuple[TransferMode
     """The model, and the link that goes where no latency or bandwidth is given."""
     given = latency is not None or bandwidth is not None
     if transfer is None:
-        nothing = Link(0.0, math.inf)
-        return TransferModel.BLOCKING, nothing if given else LINKS[DEFAULT_LINK].link
+        return TransferModel.BLOCKING, _NOTHING if given else LINKS[DEFAULT_LINK].link
     if not isinstance(transfer, str):
         raise ValueError(f"transfer: give a model or a link as text, got {transfer!r}")
     model, link = parse_transfer(transfer, tuple(TransferModel))
@@ -277,7 +286,7 @@ def _transfer(transfer: Any, latency: Any, bandwidth: Any) -> tuple[TransferMode
         raise ValueError(
             f"transfer {transfer!r} has a link, and latency or bandwidth are given; leave one out"
         )
-    return TransferModel(model), link or Link(0.0, math.inf)
+    return TransferModel(model), link or _NOTHING
 
 
 def _quantities(value: Any, d: int, what: str) -> Quantity | Table:
@@ -304,11 +313,14 @@ def _quantities(value: Any, d: int, what: str) -> Quantity | Table:
 
 def _table(rows: Any, d: int, what: str) -> list[list[Any]]:
     """``[D, D]`` as plain lists."""
-    plain = rows.tolist() if isinstance(rows, np.ndarray) else rows
-    square = isinstance(plain, Sequence) and len(plain) == d
-    if not square or any(isinstance(r, str) or not isinstance(r, Sequence) or len(r) != d for r in plain):
-        raise ValueError(f"{what}: a table needs a row and a column for each of the {d} devices")
-    return [list(row) for row in plain]
+
+    def plain(value: Any) -> list[Any]:
+        value = value.tolist() if isinstance(value, np.ndarray) else value
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != d:
+            raise ValueError(f"{what}: a table needs a row and a column for each of the {d} devices")
+        return list(value)
+
+    return [plain(row) for row in plain(rows)]
 
 
 # NumPy's scalars become plain numbers, which JSON can hold.
