@@ -69,7 +69,9 @@ def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned
     assert (results.seconds > 0).all()
     assert (results.evaluations <= 130).all()
     searched = name.endswith("search") or "brkga" in name or name in (*POLICIES, "annealing", "auto")
-    assert ((results.evaluations > 0) == searched).all()
+    # Nothing is left to search where a heuristic meets the bound.
+    open_ = np.array([name != "auto" or not plan.optimal for plan in results.plans])
+    assert ((results.evaluations > 0) == searched)[open_].all()
     again = method(graphs[::-1], TWO, **options)
     if name != "cp-sat":
         np.testing.assert_array_equal(again.value[::-1], results.value)
@@ -101,7 +103,8 @@ def same_plans(results, plans):
 def test_a_guided_method_is_the_search_that_users_have(graphs, policy):
     graphs, options = graphs[1:], {"policy": policy, "config": SETTINGS}
     guided = make_method("regal", **options)(graphs, TWO, evaluations=200, key=4)
-    plans = optimize_many(graphs, TWO, **options, evaluations=200, key=4, warm_start=False, progress=False)
+    options |= {"method": "brkga", "warm_start": False, "progress": False}
+    plans = optimize_many(graphs, TWO, **options, evaluations=200, key=4)
     same_plans(guided, plans)
     assert [p.provenance["action_entropy"] for p in guided.plans] == [
         p.provenance["action_entropy"] for p in plans

@@ -54,7 +54,6 @@ def small(monkeypatch):
     """The two smallest models of the first cases."""
     few = [case for case in realistic_cases() if case.model in SMALL and case.devices == 2][:5]
     monkeypatch.setattr(graphs_module, "realistic_cases", lambda count: few[: count or None])
-    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
     return few
 
 

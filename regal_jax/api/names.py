@@ -17,6 +17,7 @@ HeuristicName = Literal[
     "critical-path",
     "heft",
     "partition-dfs",
+    "partition-list",
     "xla-list",
     "xla-dfs",
     "xla-post-order",

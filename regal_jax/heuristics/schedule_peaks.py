@@ -49,7 +49,8 @@ class SchedulePeaks:
             moved = moved[moved % d != home[moved // d]]
             sent = begin[moved]
         begin[moved] = sent
-        begin[at_home] = position[graph.tensor_op]
+        # What a resident makes is there from the beginning.
+        begin[at_home] = np.where(graph.resident[graph.tensor_op], 0, position[graph.tensor_op])
         end = np.full(graph.num_tensors * d, -1)
         end[at_home] = position[graph.tensor_op]
         np.maximum.at(end, there, reader)
