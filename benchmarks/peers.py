@@ -33,6 +33,7 @@ def plain_graph(graph: ComputationGraph) -> None:
         "a runtime for each device": graph.runtime.ndim != 1,
         "scratch memory": bool(graph.temp_bytes.any()),
         "tensors to keep": bool(graph.tensor_keep.any()),
+        "residents": bool(graph.resident.any()),
         "ops tied to devices": any(allowed is not None for allowed in graph.allowed_devices),
         "colocation groups": any(group is not None for group in graph.colocation_group),
     }

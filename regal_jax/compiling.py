@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from regal_jax.interrupts import interruptible, uninterrupted
+
 __all__ = ["compiled", "for_loops", "installed", "loops", "run_loops", "usable"]
 
 
@@ -24,7 +26,8 @@ def usable() -> bool:
     if not installed():
         return False
     try:
-        importlib.import_module("numba")
+        with interruptible():
+            importlib.import_module("numba")
     except ImportError as error:  # It refuses a NumPy that is newer than it.
         reason = " ".join(str(error).split())
         warnings.warn(f"no compiled loops, features take ten times as long ({reason})", stacklevel=2)
@@ -59,7 +62,13 @@ def run_loops(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def loops(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` as `run_loops` calls it, for those who call it often; its arguments are `for_loops`."""
-    return compiled(function) if usable() else function
+    return _uninterrupted(function) if usable() else function
+
+
+@functools.cache
+def _uninterrupted(function: Callable[..., Any]) -> Callable[..., Any]:
+    # A signal handler that raises in Numba's dispatcher ends the process.
+    return uninterrupted(compiled(function))
 
 
 def for_loops(argument: Any) -> Any:

@@ -1,8 +1,8 @@
 """Every exception that regal_jax raises on purpose.
 
-All of them are ``ValueError`` (bad input) or ``ImportError`` (an absent extra), so that a caller who
-knows nothing of this module can still catch them. A message says what is wrong, where, and how to
-mend it, on one line.
+All of them are ``ValueError`` (bad input), ``ImportError`` (an absent extra) or ``RuntimeError`` (a limit of
+the system), so that a caller who knows nothing of this module can still catch them. A message says what is
+wrong, where, and how to mend it, on one line.
 """
 
 __all__ = [
@@ -12,26 +12,35 @@ __all__ = [
     "GraphError",
     "MissingExtraError",
     "PlanError",
+    "ResourceError",
 ]
 
 
-class GraphError(ValueError):
+class _OneLine:
+    """What a message quotes may hold anything: what would break its line stands there escaped."""
+
+    def __init__(self, message: str = "") -> None:
+        shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+        super().__init__("".join(shown))
+
+
+class GraphError(_OneLine, ValueError):
     """A computation graph that breaks a rule of docs/design.md, part 1."""
 
 
-class ClusterError(ValueError):
+class ClusterError(_OneLine, ValueError):
     """A cluster that cannot exist, or that cannot run the graph it was paired with."""
 
 
-class FormatError(ValueError):
+class FormatError(_OneLine, ValueError):
     """A file or document that cannot be read as the format it claims to be."""
 
 
-class PlanError(ValueError):
+class PlanError(_OneLine, ValueError):
     """A plan that is not a valid execution of its graph on its cluster."""
 
 
-class ConfigError(ValueError):
+class ConfigError(_OneLine, ValueError):
     """A search or solver setting with an impossible value."""
 
 
@@ -42,3 +51,7 @@ class MissingExtraError(ImportError):
         super().__init__(
             f"this needs the package {package!r}: install it with pip install 'regal-jax[{extra}]'"
         )
+
+
+class ResourceError(RuntimeError):
+    """A limit of the operating system that the process has come too close to."""

@@ -21,6 +21,7 @@ def graphs(draw, *, plain: bool = False) -> ComputationGraph:
     builder = GraphBuilder(draw(NAMES), "us" if plain else draw(st.sampled_from(["s", "ms", "us", "ns"])))
     tensors: list[tuple[int, int]] = []
     for o in range(n):
+        resident = not plain and draw(st.booleans())
         sizes = draw(st.lists(st.integers(0, 2**50), max_size=3))
         keep = draw(st.sets(st.integers(0, 2)).map(lambda s: {p for p in s if p < len(sizes)}))  # noqa: B023
         if plain:
@@ -28,15 +29,20 @@ def graphs(draw, *, plain: bool = False) -> ComputationGraph:
         builder.add_op(
             names[o],
             kind="" if plain else draw(st.text(max_size=3).filter(str.isprintable)),
-            runtime=draw(st.lists(cost, min_size=devices, max_size=devices)) if devices else draw(cost),
+            runtime=0.0
+            if resident
+            else draw(st.lists(cost, min_size=devices, max_size=devices))
+            if devices
+            else draw(cost),
             outputs=sizes,
-            inputs=draw(st.lists(st.sampled_from(tensors), max_size=4)) if tensors else [],
-            control_inputs=draw(st.lists(st.integers(0, o - 1), max_size=3)) if o else [],
-            temp_bytes=draw(st.integers(0, 2**50)),
+            inputs=draw(st.lists(st.sampled_from(tensors), max_size=4)) if tensors and not resident else [],
+            control_inputs=draw(st.lists(st.integers(0, o - 1), max_size=3)) if o and not resident else [],
+            temp_bytes=0 if resident else draw(st.integers(0, 2**50)),
             keep=keep,
             # Device 0 is allowed to all, so that every colocation group has a device.
             allowed_devices=None if plain else draw(st.none() | st.sets(st.integers(1, 3)).map({0}.union)),
             colocation_group=None if plain else draw(st.none() | st.sampled_from(["a", "b", "ü"])),
+            resident=resident,
         )
         tensors += [(o, p) for p in range(len(sizes))]
     graph = builder.build()

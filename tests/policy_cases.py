@@ -62,6 +62,7 @@ def renumbered(graph: ComputationGraph, place: np.ndarray) -> ComputationGraph:
             keep=[port for port, t in enumerate(outputs) if graph.tensor_keep[t]],
             allowed_devices=graph.allowed_devices[o],
             colocation_group=graph.colocation_group[o],
+            resident=bool(graph.resident[o]),
         )
     return builder.build()
 

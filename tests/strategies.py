@@ -26,11 +26,13 @@ def random_graph(
     controls_per_op: float = 0.4,
     constraints: bool = True,
     size_scale: int = 1,
+    residents: float = 0.5,
 ) -> ComputationGraph:
     """A DAG whose op indices are in no topological order.
 
     Ops have 0 to 3 outputs, some read by nobody and some by many, some kept, some of size zero; control
-    edges, temp_bytes, tied and zero runtimes, in half of the graphs one runtime a device.
+    edges, temp_bytes, tied and zero runtimes, in half of the graphs one runtime a device. Some ops that wait
+    for nothing are resident.
 
     Args:
       rng: Consumed.
@@ -40,8 +42,10 @@ def random_graph(
       controls_per_op: Mean number of control predecessors.
       constraints: Restrict some ops to some devices, and colocate some.
       size_scale: Sizes are whole numbers from 0 to 20 times about this many bytes.
+      residents: Share of the ops that wait for nothing that are resident.
     """
     builder = GraphBuilder(f"random-{num_ops}")
+    (chance,) = rng.spawn(1)
     rank = rng.permutation(num_ops)
     outputs = rng.choice([0, 1, 2, 3], size=num_ops, p=[0.15, 0.5, 0.2, 0.15])
     per_device, tied = devices > 1 and rng.random() < 0.5, rng.random() < 0.5
@@ -73,16 +77,21 @@ def random_graph(
             if rng.random() < 0.6:
                 others = np.flatnonzero(rng.random(devices) < 0.5)
                 allowed = sorted({int(group_device[g]), *others.tolist()})
+        time = [runtime() for _ in range(devices)] if per_device else runtime()
+        sizes = [size() for _ in range(outputs[o])]
+        temp = size() if rng.random() < 0.4 else 0
+        resident = not (reads or len(controls)) and chance.random() < residents
         builder.add_op(
             f"op{o}",
-            runtime=[runtime() for _ in range(devices)] if per_device else runtime(),
-            outputs=[size() for _ in range(outputs[o])],
+            runtime=0.0 if resident else time,
+            outputs=sizes,
             inputs=reads,
             control_inputs=[int(u) for u in controls],
-            temp_bytes=size() if rng.random() < 0.4 else 0,
+            temp_bytes=0 if resident else temp,
             keep=[p for p in range(outputs[o]) if rng.random() < 0.2],
             allowed_devices=allowed,
             colocation_group=group,
+            resident=resident,
         )
     return builder.build()
 

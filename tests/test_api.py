@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from strategies import instances
 
 from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
-from regal_jax.api.batches import layout
+from regal_jax.api.batches import cut
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.heuristics import HEURISTICS, heuristic_plans
@@ -88,20 +88,25 @@ def test_device_count_changes_nothing(graph):
 
 def test_less_than_a_third_of_the_rows_are_copies():
     for members, devices in itertools.product(range(1, 257), (1, 2, 3, 4, 7, 8, 16, 61, 64, 128)):
-        for most in {members, members + 1, 256}:
-            rows, shards = layout(members, most, devices)
-            assert members <= rows < 1.5 * members or rows == members
-            assert rows % shards == 0
-            assert shards <= min(devices, members)
-            # No device has more to do than with all devices in use.
-            assert rows // shards <= 1.5 * math.ceil(members / min(devices, members))
-    assert layout(5, 256, 8) == (5, 5)
-    assert layout(9, 256, 8) == (10, 5)
-    assert layout(5, 5, 1) == (5, 1)
+        for most in {members, members + 1, 256, 3}:
+            calls = cut(members, most, devices)
+            assert sum(graphs for graphs, _, _ in calls) == members
+            for graphs, rows, shards in calls:
+                assert graphs <= rows < 1.5 * graphs or rows == graphs
+                assert rows <= most
+                assert rows % shards == 0
+                assert shards <= min(devices, graphs + graphs // 2)
+    assert cut(7, 256, 1) == [(7, 8, 1)]
+    assert cut(9, 256, 1) == [(8, 8, 1), (1, 1, 1)]
+    assert cut(5, 256, 8) == [(4, 4, 4), (1, 1, 1)]
+    assert cut(6, 256, 8) == [(6, 8, 8)]
 
 
 def test_few_sizes_of_batches_keep_programs_few():
-    assert len({layout(members, 256, 1) for members in range(1, 257)}) == 16
+    sizes = {call[1:] for members in range(1, 257) for call in cut(members, 256, 1)}
+    assert sizes == {(1, 1), (8, 1), (64, 1), (256, 1)}
+    sizes = {call[1:] for members in range(1, 257) for call in cut(members, 256, 6)}
+    assert len(sizes) <= 10
 
 
 def test_clusters_may_differ(graph):

@@ -148,9 +148,9 @@ def test_padding_is_counted():
     assert record.series["padded genes"].median == pytest.approx(1 - used / total)
     assert record.series["copies"].median == 0
     assert record.series["wasted"].median == pytest.approx(1 - used / total)
-    five = dataclasses.replace(benchmark, cases={"": dataclasses.replace(case, graphs=5)})
-    filled = measure(five, Options(fresh=False)).series
-    assert filled["copies"].median == pytest.approx(1 / 6)
+    seven = dataclasses.replace(benchmark, cases={"": dataclasses.replace(case, graphs=7)})
+    filled = measure(seven, Options(fresh=False)).series
+    assert filled["copies"].median == pytest.approx(1 / 8)
     assert filled["padded genes"].median == pytest.approx(1 - used / total)
 
 
@@ -180,6 +180,7 @@ def test_the_peer_reads_this():
         ("control edges", {"outputs": [1], "control_inputs": ["left"]}),
         ("scratch memory", {"outputs": [1], "temp_bytes": 3}),
         ("tensors to keep", {"outputs": [1], "keep": [0]}),
+        ("residents", {"outputs": [1], "resident": True}),
         ("ops tied to devices", {"outputs": [1], "allowed_devices": [0]}),
         ("colocation groups", {"outputs": [1], "colocation_group": "g"}),
     ],

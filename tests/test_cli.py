@@ -5,11 +5,9 @@ import os
 import subprocess
 import sys
 
-import jax
 import pytest
 
 from regal_jax.cli import main
-from regal_jax.cli.machine import use_compilation_cache
 from regal_jax.graph import DEFAULT_LINK, LINKS, Cluster
 from regal_jax.importers import load_graph
 from regal_jax.plan import Plan
@@ -34,7 +32,6 @@ def stg(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _no_shared_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
     monkeypatch.chdir(tmp_path)
 
 
@@ -232,21 +229,6 @@ def test_help_teaches(capsys):
     assert "rendezvous" in out
     assert "exit codes" in out
     assert "jaxlib" in out
-
-
-@pytest.mark.parametrize("chosen", [None, "elsewhere"])
-def test_a_compilation_cache_that_was_chosen_stays(chosen, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    try:
-        jax.config.update("jax_compilation_cache_dir", chosen)
-        use_compilation_cache()
-        found = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-    assert found == (chosen or str(tmp_path / "regal_jax" / "jax"))
 
 
 def test_a_plan_goes_down_a_pipe(stg, tmp_path):

@@ -19,7 +19,6 @@ from regal_jax.plan import Plan
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
     monkeypatch.chdir(tmp_path)
     for name, ops in (("a", 10), ("b", 10), ("c", 20)):
         save_graph(generate("layered", ops, seed=ord(name)), f"{name}.json")

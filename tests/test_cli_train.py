@@ -43,7 +43,6 @@ checkpoint_every = 2
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
     monkeypatch.setattr("jax.devices", lambda: jax.local_devices()[:1])
     monkeypatch.chdir(tmp_path)
     for split, graphs in (("train", GRAPHS), ("validation", HELD_OUT)):

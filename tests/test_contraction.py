@@ -125,7 +125,9 @@ def test_any_sets_of_consecutive_ops_keep_the_promise(instance, seed):
     leader = np.empty(graph.num_ops, dtype=np.int64)
     cuts = np.sort(rng.integers(0, graph.num_ops + 1, size=rng.integers(0, 5)))
     for ops in np.split(graph.topological_order, cuts):
-        leader[ops] = ops[:1] if len(ops) else 0
+        # Residents are a set of their own, which nothing comes before.
+        for part in (ops[graph.resident[ops]], ops[~graph.resident[ops]]):
+            leader[part] = part[:1] if len(part) else 0
     made = quotient(graph, leader)
     made = regal_jax.Contraction(graph, made.graph, made.op, made.members, made.tensor)
     check_expansion(made, cluster, seed)
@@ -209,7 +211,7 @@ def test_parameters_of_one_group_become_one():
     """As traced from JAX: ``start`` waits for all of them, so none can join its reader."""
     builder = GraphBuilder()
     for name, group in (("w", "layer"), ("b", "layer"), ("v", "other")):
-        builder.add_op(name, kind="parameter", outputs=[8], keep=[0], colocation_group=group)
+        builder.add_op(name, kind="parameter", outputs=[8], keep=[0], colocation_group=group, resident=True)
     builder.add_op("start", kind="start", control_inputs=["w", "b", "v"])
     builder.add_op(
         "dot",
@@ -222,6 +224,29 @@ def test_parameters_of_one_group_become_one():
     made = contract(builder.build())
     assert [ops.tolist() for ops in made.members] == [[0, 1], [2], [3], [4]]
     assert made.graph.colocation_group == ("layer", "other", None, "layer")
+    assert made.graph.resident.tolist() == [True, True, False, False]
+
+
+def test_residents_and_others_are_no_set():
+    builder = GraphBuilder("two")
+    builder.add_op("w", outputs=[8], resident=True)
+    builder.add_op("use", runtime=1, inputs=["w"])
+    graph = builder.build()
+    assert contract(graph, max_share=1.0).graph is graph
+    with pytest.raises(GraphError, match="'use' and 'w' cannot be merged: one of them is resident"):
+        quotient(graph, np.array([0, 0]))
+
+
+def test_unread_residents_are_counted_when_merged():
+    """``a`` and ``b`` are in memory together at time 0, and nobody reads the second output of ``a``."""
+    builder = GraphBuilder()
+    builder.add_op("a", outputs=[8, 100], colocation_group="g", resident=True)
+    builder.add_op("b", outputs=[8], colocation_group="g", resident=True)
+    builder.add_op("use", kind="dot", runtime=1, inputs=["a:0", "b:0"])
+    made = contract(builder.build())
+    assert [ops.tolist() for ops in made.members] == [[0, 1], [2]]
+    plan = Plan.from_events(made.graph, Cluster.uniform(1), np.zeros(2, int), [0, 1])
+    assert plan.peak_memory.tolist() == made.expand(plan).peak_memory.tolist() == [116]
 
 
 def test_sets_that_close_a_circle_are_refused():

@@ -276,10 +276,10 @@ def test_a_full_disk_is_one_line(build, tmp_path, monkeypatch):
 
 
 def test_two_builds_in_one_folder_are_refused(build, tmp_path):
-    from regal_jax.datasets.corpus.index import locked
+    from regal_jax.locks import locked
 
     (tmp_path / "corpus").mkdir()
-    with locked(tmp_path / "corpus"), pytest.raises(ConfigError, match="another build is running"):
+    with locked(tmp_path / "corpus"), pytest.raises(ConfigError, match="another process is writing there"):
         build()
 
 

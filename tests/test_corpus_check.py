@@ -1,5 +1,6 @@
 """`check_corpus` finds what is wrong with a corpus, and only that."""
 
+import dataclasses
 import gzip
 import json
 import shutil
@@ -7,16 +8,13 @@ import shutil
 import pytest
 
 from regal_jax.api import check_corpus
+from regal_jax.api.check import _differences
 from regal_jax.cli import main
-from regal_jax.datasets import generate
+from regal_jax.datasets import generate, graph_record
 from regal_jax.datasets.corpus import SOURCES, Source, build_corpus, corpus_records, finish
 from regal_jax.errors import ConfigError, FormatError
+from regal_jax.graph import GraphBuilder
 from regal_jax.importers import save_graph
-
-
-@pytest.fixture(autouse=True)
-def _no_cache_between_runs(monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +69,14 @@ def test_bad_input(corpus, tmp_path):
         check_corpus(corpus, evaluations=0)
     with pytest.raises(FormatError, match="no corpus there"):
         check_corpus(tmp_path)
+
+
+def test_hashes_from_before_residents_had_a_mark_hold():
+    builder = GraphBuilder("traced")
+    builder.add_op("w", kind="parameter", outputs=[8], keep=[0], resident=True)
+    builder.add_op("use", runtime=1, inputs=["w"])
+    graph = builder.build()
+    before = graph_record(dataclasses.replace(graph, resident=()))
+    assert _differences(graph, graph_record(graph)) == _differences(graph, before) == ""
+    other = graph_record(dataclasses.replace(graph, tensor_bytes=[9], resident=()))
+    assert _differences(graph, other).startswith("content_hash")

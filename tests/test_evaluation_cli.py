@@ -13,7 +13,6 @@ from regal_jax.methods import TunedConfig
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "set").mkdir()
     for i in range(2):

@@ -43,7 +43,6 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _here(folder, monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
     monkeypatch.chdir(folder)
 
 

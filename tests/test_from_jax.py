@@ -46,6 +46,7 @@ def test_add_is_two_inputs_a_barrier_and_one_op():
     graph = from_jax(lambda a, b: a + b, f32(2, 3), f32(2, 3))
     assert graph.op_names == ("a", "b", "start", "add")
     assert graph.op_kinds == ("input", "input", "start", "add")
+    assert graph.resident.tolist() == [True, True, False, False]
     assert op(graph, "a") == {
         "kind": "input", "inputs": [], "after": [], "sizes": [24], "keep": [True], "temp": 0,
         "runtime": 0.0, "group": None, "devices": (0,),

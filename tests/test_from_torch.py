@@ -1,6 +1,7 @@
 """`from_torch`: sizes, edges and costs by hand, views, several results, gradients, refusals."""
 
 import itertools
+import logging
 import subprocess
 import sys
 
@@ -58,6 +59,7 @@ def test_a_small_perceptron_by_hand():
     assert graph.time_unit == "s"
     names = ("0.weight", "0.bias", "2.weight", "input", "start", "0/linear", "1/relu", "2/linear")
     assert graph.op_names == names
+    assert np.flatnonzero(graph.resident).tolist() == [0, 1, 2, 3]
     nothing = {"inputs": [], "after": [], "temp": 0, "runtime": [0, 0]}
     for name, size, group in (
         ("0.weight", 60, "0/linear"),
@@ -128,6 +130,28 @@ def test_a_loss_of_the_users_own():
     graph = from_torch(mlp(), torch.empty(4, 3), form="gradient", loss=lambda y: (y * y).sum())
     assert "aten.sum" in kinds(graph)
     assert "aten.mean" not in kinds(graph)
+
+
+@pytest.mark.parametrize("form", ["gradient", "training-step"])
+def test_a_loss_may_close_over_tensors_on_any_device(form):
+    def graph(device, labels):
+        target, weight = torch.zeros(4, 2, device=device), torch.ones(2, device=device)
+        classes, entropy = torch.zeros(4, dtype=torch.long, device=device), nn.CrossEntropyLoss(weight=weight)
+
+        def loss(y):
+            error = nn.functional.mse_loss(y, target.to(y.dtype)) + (y - target.reshape(4, 2)).abs().mean()
+            return error + entropy(y, classes) if labels else error
+
+        x = torch.empty(4, 3, device="meta")
+        return from_torch(mlp().to("meta"), x, form=form, loss=loss, name="mlp")
+
+    for labels in (False, True):
+        there, here = graph("meta", labels), graph("cpu", labels)
+        assert there.content_hash == here.content_hash
+        # A target that is closed over is a constant: in memory, though no argument.
+        constants = [o for o, name in enumerate(there.op_names) if name.startswith("constant")]
+        sizes = sorted(there.tensor_bytes[np.isin(there.tensor_op, constants)].tolist())
+        assert sizes == ([8, 32, 32] if labels else [32])
 
 
 def test_views_take_no_time_and_detach_is_no_op():
@@ -411,3 +435,29 @@ def test_importing_loads_no_torch():
     code = "import sys, regal_jax.importers; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("fn", "loss"),
+    [
+        (lambda m, x: m.w(x) if m.w(x).sum() > 0 else x, None),  # torch.export prints the program so far.
+        (lambda m, x: m.w(x) @ torch.zeros(7, 2), None),  # Shape checks log a traceback.
+        (lambda m, x: m.w(x), lambda y: (y - torch.zeros(7, 9)).sum()),
+        (lambda m, x: m.w(x), lambda y: y.sum() * (1 if y.sum() > 0 else 2)),
+    ],
+)
+def test_an_error_is_one_line_and_pytorch_says_nothing_before_it(fn, loss, capfd, caplog):
+    with pytest.raises(FormatError, match="cannot trace 'Module': ") as caught:
+        from_torch(module(fn, w=nn.Linear(3, 3)), torch.empty(4, 3), form="gradient", loss=loss)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_what_the_user_prints_while_tracing_is_shown(capfd):
+    def forward(m, x):
+        sys.stderr.write("said")
+        return m.w(x)
+
+    from_torch(module(forward, w=nn.Linear(3, 3)), torch.empty(4, 3))
+    assert "said" in capfd.readouterr().err

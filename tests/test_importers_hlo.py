@@ -105,6 +105,7 @@ def test_a_program_by_hand():
     assert graph.name == "hand"
     assert graph.op_names == ("a", "b", "start", "copy", "two", "dot")
     assert graph.op_kinds == ("parameter", "parameter", "start", "copy", "fusion", "dot")
+    assert graph.resident.tolist() == [True, True, False, False, False, False]
     assert op(graph, "a") == (0, [128], 0, [])
     assert op(graph, "b") == (0, [32], 0, [])
     assert op(graph, "copy") == (0, [128], 0, ["a"])

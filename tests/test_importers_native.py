@@ -45,12 +45,35 @@ def test_a_graph_holds_no_text_that_no_file_can_hold(fields):
         builder.build()
 
 
+HEAD = '{"format": "regal_jax.graph", "version": 1, "name": "g", "time_unit": "s", "ops": ['
+V1 = (
+    HEAD
+    + """
+    {"name": "w", "kind": "parameter", "outputs": [{"size_bytes": 4, "keep": true}]},
+    {"name": "x", "kind": "input", "outputs": [{"size_bytes": 4}]},
+    {"name": "start", "kind": "start", "control_inputs": ["w", "x", "busy", "odd", "late"]},
+    {"name": "free", "kind": "input", "outputs": [{"size_bytes": 4}]},
+    {"name": "busy", "kind": "input", "runtime": 1, "outputs": [{"size_bytes": 4}]},
+    {"name": "odd", "kind": "load", "outputs": [{"size_bytes": 4}]},
+    {"name": "late", "kind": "input", "control_inputs": ["w"], "outputs": [{"size_bytes": 4}]},
+    {"name": "add", "inputs": ["w:0", "x:0"], "control_inputs": ["start"]}]}"""
+)
+
+
+def test_version_1_says_by_start_who_is_resident():
+    graph = parse_native(V1)
+    assert [name for name, r in zip(graph.op_names, graph.resident, strict=True) if r] == ["w", "x"]
+    # Today a graph says it itself, and is read as it was written, whatever it looks like.
+    assert not parse_native(V1.replace('"version": 1', '"version": 2')).resident.any()
+    assert parse_native(format_native(graph)).resident.tolist() == graph.resident.tolist()
+    assert '"resident": true' in format_native(graph)
+
+
 def test_one_op_a_line_is_readable_text():
     lines = format_native(parse_native(NATIVE)).splitlines()
     assert sum(line.startswith('{"name": ') for line in lines) == 3
 
 
-HEAD = '{"format": "regal_jax.graph", "version": 1, "name": "g", "time_unit": "s", "ops": ['
 BAD_OPS = [
     ('{"name": "a", "runtme": 1}', r"ops\[0\]: unknown key 'runtme'"),
     ('{"runtime": 1}', r"ops\[0\]: 'name' is missing"),
@@ -74,6 +97,8 @@ BAD_OPS = [
     ('{"name": "a", "allowed_devices": []}', "allowed_devices"),
     ('{"name": "a", "allowed_devices": [-1]}', r"ops\[0\]\.allowed_devices\[0\]"),
     ('{"name": "a", "colocation_group": 1}', r"ops\[0\]\.colocation_group: expected a text"),
+    ('{"name": "a", "resident": 1}', r"ops\[0\]\.resident: expected true or false, got 1"),
+    ('{"name": "a", "resident": true, "runtime": 1}', "'a': is resident but takes time"),
     ('{"name": "a", "outputs": [{}]}', r"ops\[0\]\.outputs\[0\]: 'size_bytes' is missing"),
     ('{"name": "a", "outputs": [8]}', r"ops\[0\]\.outputs\[0\]: expected an object"),
     ('{"name": "a", "outputs": [{"size_bytes": 4611686018427387905}]}', "must be from 0 to"),
@@ -109,7 +134,8 @@ def test_bad_op_is_refused_with_its_place(ops, message):
         ("[]", "expected an object, got a list"),
         ("{}", "'format' is missing"),
         (HEAD.replace("regal_jax.graph", "other") + "]}", "format: expected 'regal_jax.graph', got 'other'"),
-        (HEAD.replace(": 1", ": 2") + "]}", "version 2 of regal_jax.graph is not known"),
+        (HEAD.replace(": 1", ": 3") + "]}", "version 3 of regal_jax.graph is not known"),
+        (HEAD.replace(": 1", ": 0") + "]}", "version 0 of regal_jax.graph is not known"),
         (HEAD.replace('"s"', '"h"') + "]}", "time_unit: unknown unit 'h'"),
         (HEAD + '], "more": 1}', "unknown key 'more'"),
         ("[" * 100_000, "nests too deep|not JSON"),

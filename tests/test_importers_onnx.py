@@ -9,7 +9,7 @@ import pytest
 from importer_cases import Count, controls
 from onnx import TensorProto, helper
 
-from regal_jax.errors import FormatError, GraphError, MissingExtraError
+from regal_jax.errors import ConfigError, FormatError, GraphError, MissingExtraError
 from regal_jax.graph import Cluster
 from regal_jax.importers import DeviceProfile, from_onnx, load_graph
 from regal_jax.plan import Plan
@@ -40,6 +40,9 @@ def op(graph, name):
     o = graph.op_names.index(name)
     size = graph.tensor_bytes[graph.output_offset[o] : graph.output_offset[o + 1]]
     return graph.op_kinds[o], graph.runtime[o], size.tolist()
+
+
+RELU = [helper.make_node("Relu", ["x"], ["y"])]
 
 
 def test_the_light_models_are_there():
@@ -97,7 +100,7 @@ def test_a_small_model_op_by_op():
         [info("v", None, None), info("z", None, None)],
         [weight("w", 4, 5), weight("b", 5), weight("w2", 2, 7), weight("unused", 9)],
     )
-    graph = from_onnx(proto, dim_params={"batch": 2}, profile=Count("flops"))
+    graph = from_onnx(proto, dims={"batch": 2}, profile=Count("flops"))
     assert graph.op_names == ("x", "w", "b", "w2", "start", "mm", "Add_1", "mm_2", "Gemm_3")
     assert op(graph, "x") == ("input", 0, [32])
     assert op(graph, "w2") == ("parameter", 0, [56])
@@ -115,7 +118,7 @@ def test_a_small_model_op_by_op():
     ]  # fmt: skip
     # All four residents come before the start, which comes before what reads nothing but residents.
     assert controls(graph) == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 5)]
-    traffic = from_onnx(proto, dim_params={"batch": 2}, profile=Count("bytes"))
+    traffic = from_onnx(proto, dims={"batch": 2}, profile=Count("bytes"))
     assert op(traffic, "mm")[1] == pytest.approx(32 + 80 + 40)
 
 
@@ -123,12 +126,14 @@ def test_inputs_of_unknown_size_and_place():
     proto = model(
         [helper.make_node("Relu", ["x"], ["y"])], [info("x", "batch", None, 4)], [info("y", "batch", "k", 4)]
     )
-    assert from_onnx(proto).tensor_bytes.tolist() == [16, 16]
-    graph = from_onnx(proto, dim_params={"batch": 3}, input_devices=None, name="mine")
+    with pytest.warns(UserWarning, match="taken as 1"):
+        assert from_onnx(proto).tensor_bytes.tolist() == [16, 16]
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1
+    graph = from_onnx(proto, dims={"batch": 3}, input_devices=None, name="mine")
     assert graph.tensor_bytes.tolist() == [48, 48]
     assert graph.allowed_devices == (None,) * 3
     assert graph.name == "mine"
-    assert from_onnx(proto, input_devices=[1, 2]).allowed_devices[0] == (1, 2)
+    assert from_onnx(proto, dims={"batch": 3}, input_devices=[1, 2]).allowed_devices[0] == (1, 2)
 
 
 def _cost(nodes, inputs, weights=(), output=None, **options):
@@ -173,6 +178,7 @@ def test_constants_become_parameters():
     shape = helper.make_tensor("s", TensorProto.INT64, [1], [3])
     graph = from_onnx(model(nodes, [info("x", 3)], [info("y", 3)], [shape]))
     assert graph.op_kinds == ("input", "parameter", "parameter", "start", "Sum")
+    assert graph.resident.tolist() == [True, True, True, False, False]
     assert graph.tensor_bytes.tolist() == [12, 12, 12, 12]
 
 
@@ -286,6 +292,34 @@ def test_what_inference_leaves_open_is_said():
         assert from_onnx(proto).tensor_bytes.tolist() == [12, 0]
 
 
+def test_symbolic_dimensions_have_the_given_sizes_or_1_with_a_warning(tmp_path):
+    proto = model(
+        [helper.make_node("Add", ["x", "y"], ["z"])],
+        [info("x", "batch", "length"), info("y", "batch", "length")],
+        [info("z", "batch", "length")],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    graph = load_graph(path, dims={"batch": 8, "length": 3})
+    assert graph.tensor_bytes.tolist() == [96, 96, 96]
+    message = r"'x': the symbolic dimension 'length' is taken as 1; give sizes with dims=\{'length': SIZE\}"
+    with pytest.warns(UserWarning, match=message) as caught:
+        assert load_graph(path, dims={"batch": 8}).tensor_bytes.tolist() == [32, 32, 32]
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match=r"dimension 'batch' is taken as 1, and so are 1 others; .*--dim batch"):
+        assert load_graph(path).tensor_bytes.tolist() == [4, 4, 4]
+    nameless = model(RELU, [info("x", None, 3)], [info("y", None, 3)])
+    with pytest.warns(UserWarning, match="'x': a dimension without size or name is taken as 1"):
+        assert from_onnx(nameless).tensor_bytes.tolist() == [12, 12]
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, True, "8", 2**63])
+def test_sizes_of_dimensions_that_cannot_be_are_refused(size):
+    proto = model(RELU, [info("x", "batch")], [info("y", "batch")])
+    with pytest.raises(ConfigError, match="dims: 'batch' is .* must be a whole number of at least 1"):
+        from_onnx(proto, dims={"batch": size})
+
+
 def test_model_functions_are_inlined():
     function = helper.make_function(
         "mine",
@@ -307,9 +341,6 @@ def test_a_model_without_inputs_needs_no_start():
     assert graph.op_kinds == ("RandomNormal",)
 
 
-RELU = [helper.make_node("Relu", ["x"], ["y"])]
-
-
 @pytest.mark.parametrize(
     ("proto", "options", "message"),
     [
@@ -323,7 +354,7 @@ RELU = [helper.make_node("Relu", ["x"], ["y"])]
         (model([*RELU, *RELU], [info("x", 3)], [info("y", 3)]), {}, "'y' is produced twice"),
         (
             model(RELU, [info("x", 3)], [info("y", 3)]),
-            {"dim_params": {"n": 3}},
+            {"dims": {"n": 3}},
             "no input has a dimension 'n'",
         ),
         (model(RELU, [info("x", *[2**60] * 20)], [info("y", 3)]), {}, "too many elements"),

@@ -176,8 +176,8 @@ def test_one_graph_gets_a_heuristics_plan_if_the_search_has_none(graphs, monkeyp
 
 
 def test_before_there_is_anything_it_passes_through(graphs, monkeypatch):
-    pressing_at_first_population_of(graphs[0], 2, monkeypatch)
     for call in (optimize, many):
+        pressing_at_first_population_of(graphs[0], 2, monkeypatch)
         given = (graphs[0], TWO) if call is optimize else (graphs,)
         with pytest.raises(KeyboardInterrupt):
             call(*given, evaluations=150, warm_start=False)

@@ -1,6 +1,7 @@
 """The compiled step: nothing of it leaves the device, it is compiled once, and devices share it fairly."""
 
 import dataclasses
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -165,7 +166,29 @@ def test_validation_goes_through_the_graphs_in_parts(monkeypatch):
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
 
 
-def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path):
+def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path, monkeypatch):
+    class Said(list):
+        """What a progress bar says."""
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def set_description(self, text, refresh=True):
+            if refresh:
+                self.append(text)
+
+        def update(self, _):
+            self.append("update")
+
+        def set_postfix(self, **_):
+            pass
+
+    bars = []
+    module = importlib.import_module("regal_jax.learning.train")  # The package has the function.
+    monkeypatch.setattr(module, "_bar", lambda *_: bars.append(Said()) or bars[-1])
     builder = GraphBuilder("lonely")
     builder.add_op("op", runtime=1.0)
     graphs = [builder.build(), fast_on_first(2, 0), chain(2)]
@@ -173,6 +196,9 @@ def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path):
     result = train(config, graphs, graphs[:1], tmp_path, progress=False, devices=jax.devices()[:1])
     assert result.finished
     assert np.isfinite(result.best.improvement)
+    # Compiling takes most of a short run: it is said each time, and no more than once a program.
+    assert bars[0][:2] == ["references (compiling)", "update"]
+    assert bars[2] == ["validation (compiling)", "train (compiling)", "update", "update"]
 
 
 def test_no_graphs_and_devices_that_do_not_divide(tmp_path):

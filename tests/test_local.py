@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import Mesh
 
 from regal_jax.errors import ConfigError
+from regal_jax.programs import clear, count
 from regal_jax.search import (
     AnnealingConfig,
     AnnealingParams,
@@ -62,7 +63,7 @@ def accepted(config, evaluations):
             return state
 
     searcher = Watched(distance, SAMPLE, Redraw(), config)
-    params = AnnealingParams(None, jnp.full(1, evaluations, jnp.int32))
+    params = AnnealingParams.of(None, config, evaluations, 1)
     run(searcher, Inputs(problem(1), params, jax.random.split(jax.random.key(0), 1)), Stopping(evaluations))
     jax.effects_barrier()
     return np.array(seen)
@@ -108,7 +109,7 @@ def test_a_hotter_neighbour_is_accepted_by_the_rule_of_metropolis():
     # A temperature of 2 in units of the level: accepted with probability exp(-1 / 2).
     config = AnnealingConfig(400, 0.002, 0.002)
     searcher = Annealing(lambda p, g: level(p, g)[..., 0], sample, Up(), config)
-    inputs = Inputs(None, AnnealingParams(None, jnp.full(1, 10**6, jnp.int32)), jax.random.key(0)[None])
+    inputs = Inputs(None, AnnealingParams.of(None, config, 10**6, 1), jax.random.key(0)[None])
     state = jax.jit(searcher.init)(inputs, zero)
     step = jax.jit(searcher.step)
     for _ in range(25):
@@ -192,3 +193,11 @@ def test_bad_arguments():
     inputs = Inputs(problem(), None, jax.random.split(jax.random.key(0), 2))
     with pytest.raises(ConfigError, match=r"inputs.params must be AnnealingParams"):
         run(searcher, inputs, Stopping(5))
+
+
+def test_annealing_and_local_search_are_one_program():
+    """What differs is data; one that is warmer ends elsewhere."""
+    clear()
+    still, warm = search(config=AnnealingConfig.local_search()), search(config=AnnealingConfig(1, 0.5, 0.5))
+    assert count() == 2  # A first population and a chunk.
+    assert not np.array_equal(still.history_fitness, warm.history_fitness)

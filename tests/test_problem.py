@@ -26,12 +26,13 @@ def test_own_bucket_holds_the_graph_and_wastes_little(instance):
     graph, _ = instance
     bucket = Bucket.of(graph)
     bucket.check_holds(graph)
-    assert bucket.ops <= math.ceil(graph.num_ops * 1.5)
-    assert bucket.tensors <= math.ceil(max(graph.num_tensors, bucket.ops) * 1.5)
+    # Small graphs share buckets; what padding costs there is microseconds.
+    assert bucket.ops <= max(32, math.ceil(graph.num_ops * 1.5))
+    assert bucket.tensors <= max(32, math.ceil(max(graph.num_tensors, bucket.ops) * 1.5))
     assert (bucket.controls == 0) == (len(graph.control_source) == 0)
 
 
-@given(st.integers(1, 300), st.integers(0, 900))
+@given(st.integers(33, 300), st.integers(0, 900))
 def test_padding_of_genes_is_less_than_a_third(ops, tensors):
     builder = GraphBuilder("wide")
     builder.add_op("a", outputs=[1] * tensors)
@@ -47,7 +48,7 @@ def test_padding_of_genes_is_less_than_a_third(ops, tensors):
 def test_graphs_of_one_family_share_few_buckets():
     rng = np.random.default_rng(0)
     buckets = {Bucket.of(random_graph(rng, int(rng.integers(50, 201)))) for _ in range(100)}
-    assert len(buckets) <= 20
+    assert len(buckets) <= 13
 
 
 def test_common_bucket_holds_all():

@@ -102,6 +102,35 @@ def test_worked_example_without_transfer_events(cluster, expected):
     assert after(line, 1)[expected[-1][1]] == 50
 
 
+def worked_residents() -> GraphBuilder:
+    b = GraphBuilder("worked-residents")
+    b.add_op("w", resident=True, outputs=[40], keep=[0], allowed_devices=[0])
+    b.add_op("x", resident=True, outputs=[30], allowed_devices=[0])
+    b.add_op("v", resident=True, outputs=[20], allowed_devices=[1])
+    b.add_op("start", kind="start", control_inputs=["w", "x", "v"])
+    b.add_op("sum", runtime=2, inputs=["x:0"], control_inputs=["start"], outputs=[10], temp_bytes=5)
+    b.add_op("mul", runtime=3, inputs=["w:0", "sum:0"], outputs=[15], keep=[0])
+    return b
+
+
+def test_worked_example_with_residents():
+    places, order = [0, 0, 1, 0, 1, 0], ["x", "w", "v", "start", "sum", "mul"]
+    cluster = Cluster((1000, 1000), "blocking", latency=1, bandwidth=10)
+    events = ["x", ("x:0", 1), *order[1:5], ("sum:0", 0), "mul"]
+    line = run(worked_residents(), cluster, places, events)
+    assert times(line) == [(0, 0), (0, 4), (4, 4), (4, 4), (4, 4), (4, 6), (6, 8), (8, 11)]
+    assert line.peak_memory.tolist() == [70, 50]
+    assert [b[0] for b in line.memory_bytes] == [70, 20]
+    assert after(line, 0) == {0: 70, 4: 40, 6: 50, 8: 65, 11: 55}
+    assert after(line, 1) == {0: 50, 4: 45, 6: 10, 8: 0}
+    assert lower_bound(worked_residents().build(), cluster, Objective.PEAK_MEMORY) == 70
+    line = run(worked_residents(), Cluster((1000, 1000), "delay", 1, 10), places, order)
+    assert times(line) == [(0, 0), (0, 0), (0, 0), (0, 0), (4, 6), (8, 11)]
+    assert line.peak_memory.tolist() == [70, 45]
+    assert after(line, 0) == {0: 70, 4: 40, 8: 65, 11: 55}
+    assert after(line, 1) == {0: 0, 4: 45, 6: 10, 8: 0}
+
+
 # One sentence of the design each -----------------------------------------------------------------
 
 
@@ -305,10 +334,11 @@ def oracle(graph: ComputationGraph, cluster: Cluster, place: np.ndarray, events:
     makes = {o: [t for t in range(graph.num_tensors) if graph.tensor_op[t] == o] for o in range(n)}
     home = {t: int(place[graph.tensor_op[t]]) for t in readers}
     runtime = np.broadcast_to(graph.runtime.reshape(n, -1), (n, d))
-    where = {t: set() for t in readers}  # The devices that hold it.
+    # The devices that hold it: a resident is at home before anything happens.
+    where = {t: {home[t]} if graph.resident[graph.tensor_op[t]] else set() for t in readers}
     here = dict.fromkeys(readers, frozenset())  # The devices that it ever reached.
     done, free_at, finish, arrival = set(), [0.0] * d, {}, {}
-    peaks, rows = [0] * d, []
+    rows = []
 
     def held(k: int) -> int:
         return sum(int(graph.tensor_bytes[t]) for t in where if k in where[t])
@@ -326,9 +356,11 @@ def oracle(graph: ComputationGraph, cluster: Cluster, place: np.ndarray, events:
                 if k == home[t]:
                     away = {int(place[o]) for o in readers[t]} - {k}
                     needed |= bool(away - here[t]) or bool(graph.tensor_keep[t])
+                    needed |= int(graph.tensor_op[t]) not in done
                 if not needed:
                     where[t].discard(k)
 
+    peaks = [held(k) for k in range(d)]
     for event in events.tolist():
         if event >= n:
             t, k = divmod(event - n, d)

@@ -94,7 +94,7 @@ def problem(batch, seed=3):
 def inputs(batch=3, searcher=None):
     params = None
     if isinstance(searcher, Annealing):
-        params = AnnealingParams(None, jnp.full(batch, 2000, jnp.int32))
+        params = AnnealingParams.of(None, searcher.config, 2000, batch)
     return Inputs(problem(batch), params, jax.random.split(jax.random.key(4), batch))
 
 

@@ -180,6 +180,7 @@ def test_relabelling_changes_nothing(run, instance, seed):
         tensor_op=new[graph.tensor_op][tensors],
         tensor_bytes=graph.tensor_bytes[tensors],
         tensor_keep=graph.tensor_keep[tensors],
+        resident=graph.resident[order],
         edge_tensor=edge[:, 0],
         edge_op=edge[:, 1],
         control_source=control[:, 0],

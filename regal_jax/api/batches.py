@@ -1,11 +1,10 @@
 """Which graphs are searched in one compiled call."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -16,13 +15,17 @@ from regal_jax.plan import Objective, Plan
 from regal_jax.problem import Bucket, Problem, make_problem, memory_unit, rung
 from regal_jax.search import AnnealingConfig, BrkgaConfig, WarmStart
 
-__all__ = ["Batch", "Share", "layout", "make_batch", "share_out"]
+__all__ = ["Batch", "Share", "cut", "make_batch", "share_out"]
 
 _MOST_GRAPHS: Final = 256
 _MOST_BYTES: Final = 2**36
 """A single graph whose search would take more than this is refused."""
 _BYTES: Final = 2**30
 """What the populations and simulator states of one batch may take, roughly."""
+_ROWS: Final = (256, 64, 8, 1)
+"""Rows of a batch on one device: a program each, so few of them. Fewer than eight gain little together."""
+_PLANS: Final = 16
+"""Warm starts are padded to as many: heuristics make about a dozen."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,13 +35,15 @@ class Share:
     Attributes:
       members: Where they stand in the caller's list.
       bucket: Of all of them.
-      most: Graphs in a full batch of their group.
-      devices: To spread over.
+      width: ``D``, devices of their clusters and padding.
+      rows: Of the batch: as many as members, or more.
+      devices: To spread it over.
     """
 
     members: Sequence[int]
     bucket: Bucket
-    most: int
+    width: int
+    rows: int
     devices: Sequence[Any]
 
 
@@ -83,38 +88,51 @@ def share_out(
     config: BrkgaConfig | AnnealingConfig,
     batch_size: int | None,
     devices: Sequence[Any] | None,
+    guided: Collection[int] = (),
 ) -> list[Share]:
     """Groups graphs by what one compiled program needs in common, and cuts the groups into batches.
+
+    Args:
+      pairs: Graphs and their clusters.
+      config: Of the search that needs most memory.
+      batch_size: Most graphs in one call.
+      devices: JAX devices to spread over.
+      guided: Numbers of devices for which there is a policy: these are not padded, since it is for so many.
 
     Raises:
       ConfigError: A batch size or devices that cannot be, or a graph too large to be searched.
     """
     if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
         raise ConfigError(f"batch_size: must be at least 1, got {batch_size!r}")
-    groups: dict[tuple[Bucket, int, bool, bool], list[int]] = {}
+    groups: dict[tuple[Bucket, int, bool, bool, bool], list[int]] = {}
     for i, (graph, cluster) in enumerate(pairs):
         blocking = cluster.transfer is TransferModel.BLOCKING
         unlimited = bool(np.isinf(cluster.memory).all())
-        groups.setdefault((Bucket.of(graph), cluster.num_devices, blocking, unlimited), []).append(i)
+        policy = cluster.num_devices in guided
+        width = cluster.num_devices if policy else rung(cluster.num_devices)
+        groups.setdefault((Bucket.of(graph), width, blocking, unlimited, policy), []).append(i)
     devices = jax.devices() if devices is None else devices
     if not len(devices):
         raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
     shares = []
-    for (bucket, _, _, _), members in groups.items():
-        most = _most_graphs(*pairs[members[0]], bucket, config)
-        most = batch_size or most
-        shares += [
-            Share(members[first : first + most], bucket, most, devices)
-            for first in range(0, len(members), most)
-        ]
+    for (bucket, width, blocking, _, _), members in groups.items():
+        graph = pairs[members[0]][0]
+        most = min(_most_graphs(graph, width, blocking, bucket, config), batch_size or _MOST_GRAPHS)
+        first = 0
+        for count, rows, shards in cut(len(members), most, len(devices)):
+            shares.append(Share(members[first : first + count], bucket, width, rows, devices[:shards]))
+            first += count
     return shares
 
 
 def _most_graphs(
-    graph: ComputationGraph, cluster: Cluster, bucket: Bucket, config: BrkgaConfig | AnnealingConfig
+    graph: ComputationGraph,
+    devices: int,
+    blocking: bool,
+    bucket: Bucket,
+    config: BrkgaConfig | AnnealingConfig,
 ) -> int:
     """How many graphs like this one may be searched in one call."""
-    devices, blocking = cluster.num_devices, cluster.transfer is TransferModel.BLOCKING
     genes = bucket.ops * (devices + 1) + bucket.tensors * devices * blocking
     events = bucket.ops + bucket.tensors * devices * blocking
     individuals = config.first_evaluations
@@ -127,21 +145,31 @@ def _most_graphs(
     return int(np.clip(_BYTES // each, 1, _MOST_GRAPHS))
 
 
-def layout(members: int, most: int, devices: int) -> tuple[int, int]:
-    """Rows of a batch of ``members`` graphs, and how many of ``devices`` it is spread over.
+def cut(members: int, most: int, devices: int) -> list[tuple[int, int, int]]:
+    """How a group of ``members`` graphs is cut into calls: ``(graphs, rows, shards)`` of each.
 
-    Every device gets the same number of rows, one of the rungs; then as few devices as that takes, for
-    rows beyond the members are copies: less than a third of all.
+    Every shard has the same number of rows, one of few, and there are few numbers of shards: all of them are
+    programs of their own. Rows beyond the graphs are copies, less than a third of all.
 
     Args:
-      members: Graphs, at most ``most``.
-      most: Graphs in a full batch.
+      members: Graphs.
+      most: Rows of a call.
       devices: That there are.
     """
-    shards = min(devices, members)
-    each = min(rung(-(-members // shards)), -(-most // shards))
-    shards = -(-members // each)
-    return each * shards, shards
+    calls = []
+    while members:
+        shards = _largest([devices, *(1 << i for i in reversed(range(devices.bit_length())))], members, most)
+        each = _largest(_ROWS, members, most, shards)
+        count = min(members, each * shards)
+        calls.append((count, each * shards, shards))
+        members -= count
+    return calls
+
+
+def _largest(choices: Sequence[int], members: int, most: int, unit: int = 1) -> int:
+    """The first of falling ``choices``, times ``unit``, of which graphs fill more than two thirds."""
+    fits = (n for n in choices if n * unit <= most and 2 * n * unit < 3 * members)
+    return next(fits, 1)
 
 
 def make_batch(
@@ -152,8 +180,7 @@ def make_batch(
 ) -> Batch:
     """Pads the graphs of ``share`` and puts them on the device, with ``known`` plans as genes."""
     members, devices = share.members, share.devices
-    rows, shards = layout(len(members), share.most, len(devices))
-    index = [*members, *[members[-1]] * (rows - len(members))]
+    index = [*members, *[members[-1]] * (share.rows - len(members))]
     graphs, clusters = [pairs[i][0] for i in index], [pairs[i][1] for i in index]
     plans = [known[i] for i in index]
     return Batch(
@@ -161,9 +188,9 @@ def make_batch(
         graphs=graphs,
         clusters=clusters,
         known=plans,
-        problem=make_problem(graphs, clusters, share.bucket),
-        warm=_warm(graphs, clusters, plans, share.bucket, config),
-        mesh=Mesh(np.array(devices[:shards]), ("graphs",)) if shards > 1 else None,
+        problem=make_problem(graphs, clusters, share.bucket, share.width),
+        warm=_warm(graphs, clusters, plans, share, config),
+        mesh=Mesh(np.array(devices), ("graphs",)) if len(devices) > 1 else None,
     )
 
 
@@ -171,17 +198,20 @@ def _warm(
     graphs: Sequence[ComputationGraph],
     clusters: Sequence[Cluster],
     plans: Sequence[Sequence[Plan]],
-    bucket: Bucket,
+    share: Share,
     config: BrkgaConfig | AnnealingConfig,
 ) -> WarmStart | None:
     plans = [each[: config.first_evaluations] for each in plans]
     most = max(map(len, plans))
     if most == 0:
         return None
+    # With few widths there are few programs.
+    most = max(most, min(_PLANS, config.first_evaluations))
     rows = []
     for graph, cluster, each in zip(graphs, clusters, plans, strict=True):
-        genes = [encode(graph, cluster, p.placement, p.event_ids(graph), bucket) for p in each]
+        size = share.bucket, share.width
+        genes = [encode(graph, cluster, p.placement, p.event_ids(graph), *size) for p in each]
         genes += genes[-1:] * (most - len(genes))
         rows.append(jax.tree.map(lambda *leaves: np.stack(leaves), *genes))
-    count = jnp.asarray([len(each) for each in plans], dtype=jnp.int32)
-    return WarmStart(jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *rows), count)
+    genes = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+    return WarmStart(*jax.device_put((genes, np.array([len(each) for each in plans], np.int32))))

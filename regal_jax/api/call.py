@@ -19,7 +19,7 @@ from regal_jax.cores import available_cores
 from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import heuristic_plans
-from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.interrupts import check_interrupt, first_interrupt_waits
 from regal_jax.plan import Contraction, Plan
 from regal_jax.search import Status, Stopping
 from regal_jax.solve import graph_keys, solve_in_parts
@@ -130,6 +130,7 @@ class Call:
     def _plans_of(self, graph: ComputationGraph, cluster: Cluster) -> Iterator[Plan]:
         for plan in heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.seed or 0):
             yield plan
+            check_interrupt()
             left = self._seconds_left()
             if left is not None and left <= 0:
                 return
@@ -183,7 +184,7 @@ class Call:
         keys = graph_keys(settings.key, batch.graphs)
         proposal = self._proposal(batch, keys)
         # Of every graph, whatever it did with the rest: in other company it must get the same.
-        budget = settings.evaluations - settings.host_evaluations(batch.problem.num_devices)
+        budget = settings.evaluations - settings.host_evaluations(batch.clusters[0].num_devices)
         target = None if settings.target is None else batch.relative(settings.target, settings.objective)
         # Search and replays together: genes that nobody has replayed yet are no plans.
         with first_interrupt_waits() as interrupted:
@@ -199,13 +200,14 @@ class Call:
                 mesh=batch.mesh,
             )
             for row, member in enumerate(batch.members):
+                check_interrupt()
                 hosted = self._hosted[member]
                 self._done(member, searched_plan(batch, row, result, settings, proposal, hosted))
         return interrupted() or Status.INTERRUPTED in result.status
 
     def _proposal(self, batch: Batch, keys: jax.Array) -> Proposal | None:
         """What the policy says of a batch, if there is one."""
-        policy = self._settings.guide(batch.problem.num_devices)
+        policy = self._settings.guide(batch.clusters[0].num_devices)
         if policy is None:
             return None
         from regal_jax.solve.propose import propose

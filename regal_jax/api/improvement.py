@@ -12,7 +12,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan.files import cluster_document
 from regal_jax.problem import Bucket
-from regal_jax.search import BrkgaConfig, SearchResult, Stopping
+from regal_jax.search import BrkgaConfig, SearchResult, Status, Stopping
 from regal_jax.solve import graph_keys, solve
 
 __all__ = ["RoomForImprovement"]
@@ -104,9 +104,15 @@ class RoomForImprovement:
     def _search(self, graphs: Sequence[ComputationGraph]) -> SearchResult:
         seen = [_buckets[self]] if self in _buckets else []
         bucket = _buckets[self] = Bucket.common([*seen, *map(Bucket.of, graphs)])
-        share = Share(range(len(graphs)), bucket, len(graphs), jax.devices())
+        devices = jax.devices()[: len(graphs)]
+        rows = -(-len(graphs) // len(devices)) * len(devices)
+        share = Share(range(len(graphs)), bucket, self.cluster.num_devices, rows, devices)
         pairs = [(graph, self.cluster) for graph in graphs]
         batch = make_batch(share, pairs, [[]] * len(graphs), _CONFIG)
         key = jax.random.key(np.uint32(self.seed))
         keys = graph_keys(key, batch.graphs)
-        return solve(batch.problem, keys, Stopping(self.high), config=_CONFIG, mesh=batch.mesh)
+        result = solve(batch.problem, keys, Stopping(self.high), config=_CONFIG, mesh=batch.mesh)
+        if Status.INTERRUPTED in result.status:
+            # What an unfinished search found decides nothing.
+            raise KeyboardInterrupt
+        return result

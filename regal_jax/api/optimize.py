@@ -12,6 +12,7 @@ from regal_jax.api.call import Call
 from regal_jax.api.settings import Config, Settings, check_pairs, each
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan, contract_for
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def optimize(
         time_limit=time_limit,
         progress=progress,
     )
-    return _optimize([graph], [cluster], settings, batch_size=1, devices=None)[0]
+    with interruptible():
+        return _optimize([graph], [cluster], settings, batch_size=1, devices=None)[0]
 
 
 def optimize_many(
@@ -175,7 +177,8 @@ def optimize_many(
         raise ConfigError("graphs: give a list of graphs, or call optimize for a single one")
     graphs = list(graphs)
     clusters = each(clusters, len(graphs))
-    return _optimize(graphs, clusters, settings, batch_size=batch_size, devices=devices, on_plan=on_plan)
+    with interruptible():
+        return _optimize(graphs, clusters, settings, batch_size=batch_size, devices=devices, on_plan=on_plan)
 
 
 def _optimize(
@@ -197,7 +200,7 @@ def _optimize(
     if not settings.parts:
         return call.run([])
     # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
-    for devices_of_cluster in {cluster.num_devices for cluster in clusters}:
-        settings.guide(devices_of_cluster)
+    counts = {cluster.num_devices for cluster in clusters}
+    guided = {count for count in counts if settings.guide(count) is not None}
     fitted = settings.parts[0].config.fit(settings.evaluations)
-    return call.run(share_out(pairs, fitted, batch_size, devices))
+    return call.run(share_out(pairs, fitted, batch_size, devices, guided))

@@ -100,10 +100,11 @@ def searched_plan(
       hosted: What a search on the host came to before, if there was one.
     """
     graph, cluster = batch.graphs[row], batch.clusters[row]
-    n, t = graph.num_ops, graph.num_tensors
+    n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
     keys = genes_to_keys(jax.tree.map(lambda leaf: np.asarray(leaf[row]), result.genes))
-    placement = decode_placement(graph, cluster, keys["affinity"][:n])
-    events = decode_order(graph, cluster, placement, keys["priority"][:n], keys["transfer_priority"][:t])
+    placement = decode_placement(graph, cluster, keys["affinity"][:n, :d])
+    transfers = keys["transfer_priority"][:t, :d]
+    events = decode_order(graph, cluster, placement, keys["priority"][:n], transfers)
     plan = Plan.from_events(graph, cluster, placement, events, objective=settings.objective)
     provenance = {
         "method": settings.method,

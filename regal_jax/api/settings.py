@@ -15,6 +15,7 @@ from regal_jax.compiling import usable
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, ListSearchConfig, PeakSearchConfig
+from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part, joined_parts
@@ -101,6 +102,7 @@ class Settings:
     progress: bool
 
     @classmethod
+    @interruptible()
     def checked(
         cls,
         *,

@@ -82,7 +82,8 @@ def _describe(graph: "ComputationGraph") -> str:
         f"  work            {format_time(float(fastest.sum()), graph.time_unit)}",
         f"  critical path   {format_time(critical_path(graph, fastest), graph.time_unit)}",
         f"  tensors         {format_bytes(float(graph.tensor_bytes.sum()))}, "
-        f"of which kept {format_bytes(float(graph.tensor_bytes[graph.tensor_keep].sum()))}",
+        f"of which kept {format_bytes(float(graph.tensor_bytes[graph.tensor_keep].sum()))}, "
+        f"resident {format_bytes(float(graph.tensor_bytes[graph.tensor_resident].sum()))}",
         f"  kinds           {kinds}",
         f"  hash            {graph.content_hash}",
     ]

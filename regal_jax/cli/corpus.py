@@ -63,7 +63,6 @@ def _check(args: argparse.Namespace) -> int:
     from regal_jax.cli import machine
 
     machine.use_all_cores()
-    machine.use_compilation_cache()
     from regal_jax.api import check_corpus
     from regal_jax.datasets.corpus import corpus_records
 

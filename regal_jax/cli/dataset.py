@@ -120,7 +120,6 @@ def _filter(args: argparse.Namespace) -> Any:
     elif "JAX_NUM_CPU_DEVICES" not in os.environ:
         # Read by the processes that will be started: each has its share of the cores.
         os.environ["JAX_NUM_CPU_DEVICES"] = str(max(1, available_cores() // args.jobs))
-    machine.use_compilation_cache()
     from regal_jax.api import RoomForImprovement
 
     return RoomForImprovement(**limits)

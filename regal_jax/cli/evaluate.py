@@ -180,7 +180,6 @@ def _evaluate(args: argparse.Namespace) -> int:
     if not args.report_only:
         config = _config(args)
         machine.use_all_cores()
-        machine.use_compilation_cache()
         outcome = run_evaluation(config, args.out, progress=progress_bars(quiet=args.quiet))
         finished = outcome.finished
         if not args.quiet:
@@ -244,7 +243,6 @@ def _tune(args: argparse.Namespace) -> int:
     config = _config(args, split=args.split or "train")
     graphs = evaluation_graphs(config)
     machine.use_all_cores()
-    machine.use_compilation_cache()
     best = tune(
         graphs,
         config.cluster,

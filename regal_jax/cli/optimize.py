@@ -45,7 +45,6 @@ def _optimize(args: argparse.Namespace) -> int:
         machine.use_all_cores()  # Tracing an example may start JAX.
     graphs = [load(file, args) for file in args.files or [None]]
     machine.use_all_cores()
-    machine.use_compilation_cache()
     options = {
         "objective": args.objective,
         "evaluations": args.evaluations,

@@ -84,6 +84,13 @@ def _seconds(text: str) -> float:
     return number
 
 
+def _dim(text: str) -> tuple[str, int]:
+    name, equals, size = text.rpartition("=")
+    if not (name and equals and size.isdecimal() and len(size) < 19 and int(size)):
+        raise argparse.ArgumentTypeError(f"write NAME=SIZE, e.g. batch=8, got {text!r}")
+    return name, int(size)
+
+
 count.__name__, _seed.__name__, _seconds.__name__ = "whole number", "whole number", "number of seconds"
 
 
@@ -98,6 +105,13 @@ def _source(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
         "--profile",
         metavar="NAME",
         help="device that runtimes of an example, ONNX model or compiled program are for: h200, a100, ...",
+    )
+    parser.add_argument(
+        "--dim",
+        type=_dim,
+        action="append",
+        metavar="NAME=SIZE",
+        help="size of a symbolic dimension of an ONNX model, e.g. batch=8; may be given several times",
     )
 
 

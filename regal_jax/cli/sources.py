@@ -3,7 +3,7 @@
 import argparse
 import os
 import pathlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from regal_jax.errors import ConfigError
 
@@ -16,6 +16,8 @@ __all__ = ["check_writable", "load"]
 def load(file: str | None, args: argparse.Namespace) -> "ComputationGraph":
     """The graph of ``file``, or of the example that ``args`` name."""
     if file is None:
+        if args.dim:
+            raise ConfigError("--dim is for ONNX models; leave it out")
         from regal_jax.examples import DEFAULT_EXAMPLE, load_example
 
         return load_example(args.example or DEFAULT_EXAMPLE, profile=args.profile or "h200")
@@ -23,12 +25,18 @@ def load(file: str | None, args: argparse.Namespace) -> "ComputationGraph":
         raise ConfigError("give a file or --example, not both")
     from regal_jax.importers import find_format, load_graph
 
-    options = {} if args.profile is None else {"profile": args.profile}
+    options: dict[str, Any] = {} if args.profile is None else {"profile": args.profile}
     if options and not find_format(file, args.format).estimated:
         raise ConfigError(
             f"--profile is for examples, ONNX models and compiled programs; {file!r} has runtimes of its "
             "own, leave it out"
         )
+    if args.dim:
+        if not find_format(file, args.format).symbolic:
+            raise ConfigError(f"--dim is for ONNX models; {file!r} has no symbolic dimensions, leave it out")
+        options["dims"] = dict(args.dim)
+        if len(options["dims"]) < len(args.dim):
+            raise ConfigError("--dim: a dimension twice; give each once")
     return load_graph(file, format=args.format, **options)
 
 

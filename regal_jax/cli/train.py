@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
-from regal_jax.errors import ConfigError
+from regal_jax.documents import parse_toml
+from regal_jax.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
     from regal_jax.cli.parser import OneLineParser
@@ -79,7 +80,6 @@ def _train(args: argparse.Namespace) -> int:
 def _result(args: argparse.Namespace) -> "TrainResult":
     # Before any graph is read: a batch is spread over what JAX sees as devices when it starts.
     machine.use_all_cores()
-    machine.use_compilation_cache()
     from regal_jax.learning import train, training_graphs
 
     config = _config(pathlib.Path(args.config), args.settings)
@@ -106,15 +106,13 @@ def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig":
 
 def _set(document: dict[str, Any], change: str) -> None:
     """Puts ``NAME=VALUE`` into the document; a value that is no TOML is a text."""
-    import tomllib
-
     name, equals, text = change.partition("=")
     *tables, last = name.strip().split(".")
     if not equals or not last or not all(tables):
         raise ConfigError(f"--set {change}: write NAME=VALUE, e.g. optimizer.steps=50")
     value: Any = text.strip()
-    with contextlib.suppress(tomllib.TOMLDecodeError):
-        value = tomllib.loads(f"value = {value}")["value"]
+    with contextlib.suppress(FormatError):
+        value = parse_toml(f"value = {value}")["value"]
     for table in tables:
         document = document.setdefault(table, {})
         if not isinstance(document, dict):

@@ -28,6 +28,8 @@ from regal_jax.datasets.store import pack
 from regal_jax.datasets.workers import run_tasks
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.importers import format_cost_graph
+from regal_jax.interrupts import check_interrupt, interruptible
+from regal_jax.locks import locked
 from regal_jax.plan.files import write_atomically
 
 __all__ = ["SIZES", "build_set"]
@@ -54,6 +56,7 @@ class _Task:
     choices: tuple[Choice, ...] = ()
 
 
+@interruptible()
 def build_set(
     root: str | os.PathLike[str],
     *,
@@ -105,7 +108,7 @@ def build_set(
         "filter": None if keep is None else dict(filter_settings or {}),
         "archive": archive,
     }
-    with _one_line_errors(root):
+    with _one_line_errors(root), locked(root):
         found = open_manifest(root, settings)
         choices = (
             found
@@ -238,6 +241,7 @@ def _file_name(choice: Choice) -> str:
 
 def _write_block(task: _Task) -> None:
     for choice in task.choices:
+        check_interrupt()
         candidate = draw_candidate(task.recipe, task.seed, task.split, choice.index, choice.attempt)
         path = pathlib.Path(task.folder) / _file_name(choice)
         write_atomically(path, format_cost_graph(candidate.graph).encode())

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.choices import Choice
+from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError
 from regal_jax.plan.files import write_atomically
 
@@ -27,14 +28,29 @@ def choices_to_text(choices: Iterable[Choice]) -> str:
 def choices_from_text(path: pathlib.Path) -> list[Choice] | None:
     """The choices in a file of `choices_to_text`; ``None`` if there is no such file, or it is damaged."""
     try:
-        rows = json.loads(path.read_bytes())
-        return [Choice(**{**row, "rejected": tuple(row["rejected"])}) for row in rows]
+        rows = parse_json(path.read_bytes())
+        return [_choice(row) for row in rows]
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
+def _choice(row: Mapping[str, Any]) -> Choice:
+    """Raises `TypeError` or `KeyError` for what `choices_to_text` did not write."""
+    choice = Choice(**{**row, "rejected": tuple(row["rejected"])})
+    counts = (choice.index, choice.attempt, choice.repeated)
+    texts = (choice.topology, choice.hash, *choice.rejected)
+    if (
+        choice.split not in SPLITS
+        or not all(type(count) is int and count >= 0 for count in counts)
+        or not all(isinstance(text, str) for text in texts)
+        or not choice.hash.isalnum()  # It is a part of a file's name.
+    ):
+        raise TypeError("not a choice")
+    return choice
+
+
 def open_manifest(root: pathlib.Path, settings: Mapping[str, Any]) -> list[Choice] | None:
-    """Makes ``root`` a set with these settings, or recognises it as one.
+    """Makes the folder ``root`` a set with these settings, or recognises it as one.
 
     Returns:
       The members, if the set was finished; else ``None``.
@@ -50,22 +66,19 @@ def open_manifest(root: pathlib.Path, settings: Mapping[str, Any]) -> list[Choic
         if not document.get("complete"):
             return None
         try:
-            return [Choice(**{**row, "rejected": tuple(row["rejected"])}) for row in document["members"]]
+            return [_choice(row) for row in document["members"]]
         except (TypeError, KeyError):
             raise _damaged(path) from None
-    if root.exists() and not root.is_dir():
-        raise ConfigError(f"{root}: is a file; name a new folder")
     # A name with a dot in front is the rest of a writer that was killed before there was a manifest.
-    if root.is_dir() and any(not entry.name.startswith(".") for entry in root.iterdir()):
+    if any(not entry.name.startswith(".") for entry in root.iterdir()):
         raise ConfigError(f"{root}: is not empty, and no set was begun there; name a new folder")
-    root.mkdir(parents=True, exist_ok=True)
     write_atomically(path, _text({"settings": settings, "complete": False}))
     return None
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
     except ValueError:
         raise _damaged(path) from None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:

@@ -31,7 +31,9 @@ def sample_records(folder: str | os.PathLike[str] = SAMPLE) -> list[dict[str, An
     Returns:
       Records as `regal_jax.datasets.corpus.corpus_records` has them, of the contracted graphs, each with
       ``split``, ``profile`` and, of the graph before its contraction, ``original_ops``,
-      ``original_topology_hash`` and ``original_content_hash``.
+      ``original_topology_hash`` and ``original_content_hash`` (in the sample that comes with the package of
+      the graph without its marks of residents, ``dataclasses.replace(graph, resident=())``: it was traced
+      before there were any).
 
     Raises:
       FormatError: There is no sample, or it is damaged.

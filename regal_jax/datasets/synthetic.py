@@ -17,6 +17,7 @@ from regal_jax.datasets.regal import regal_graph
 from regal_jax.datasets.topologies import TOPOLOGIES
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
+from regal_jax.interrupts import interruptible
 
 __all__ = ["FAMILIES", "Family", "generate"]
 
@@ -80,6 +81,7 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(_families())
 """The families that `generate` knows."""
 
 
+@interruptible()
 def generate(family: str, n: int, seed: int, **parameters: Any) -> ComputationGraph:
     """A random graph of ``n`` ops.
 

@@ -8,9 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["run_tasks"]
+
+_BLINK: Final = 0.1
+"""Seconds."""
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -31,6 +36,7 @@ def run_tasks(
     """
     if jobs == 1:
         for task in tasks:
+            check_interrupt()
             yield task, work(task)
         return
     # Spawned, not forked: a fork of a process in which JAX has started may hang.
@@ -46,7 +52,8 @@ def run_tasks(
                 running[executor.submit(work, task)] = task
             if not running:
                 return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            check_interrupt()
+            for future in wait(running, timeout=_BLINK, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
     except BrokenProcessPool:
         raise OSError(

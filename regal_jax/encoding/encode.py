@@ -22,6 +22,7 @@ def encode(
     placement: np.ndarray,
     events: np.ndarray,
     bucket: Bucket | None = None,
+    devices: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Genes of one individual that decode to this placement and order of events.
 
@@ -35,6 +36,7 @@ def encode(
       placement: ``[N]`` device of each op.
       events: Valid event ids in schedule order, as `regal_jax.plan.replay` takes them.
       bucket: Padded sizes of the leaves; by default none.
+      devices: Their ``D``, padding included; by default the cluster's.
 
     Returns:
       uint16 leaves as in `regal_jax.encoding.Genes`, without leading axes.
@@ -67,14 +69,15 @@ def encode(
         urgent = np.zeros(t, dtype=np.int64)
         np.maximum.at(urgent, graph.edge_tensor, key[graph.edge_op])
         key[n:] = np.where(position[n:] < 0, np.repeat(urgent, d), key[n:])
+    wide = devices or d
     leaves = {
-        "affinity": np.zeros((bucket.ops, d), dtype=np.uint16),
+        "affinity": np.zeros((bucket.ops, wide), dtype=np.uint16),
         "priority": np.zeros(bucket.ops, dtype=np.uint16),
-        "transfer_priority": np.zeros((bucket.tensors if blocking else 0, d), dtype=np.uint16),
+        "transfer_priority": np.zeros((bucket.tensors if blocking else 0, wide), dtype=np.uint16),
     }
     leaves["affinity"][np.arange(n), placement] = _LEVELS - 1
     leaves["priority"][:n] = key[:n]
-    leaves["transfer_priority"][: t if blocking else 0] = key[n:].reshape(-1, d)
+    leaves["transfer_priority"][: t if blocking else 0, :d] = key[n:].reshape(-1, d)
     return leaves
 
 

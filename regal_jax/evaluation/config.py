@@ -3,12 +3,11 @@
 import dataclasses
 import math
 import os
-import pathlib
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
+from regal_jax.documents import read_toml
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster
 from regal_jax.methods import METHODS
@@ -170,10 +169,7 @@ class EvaluationConfig:
         Raises:
           ConfigError: No such file, or no TOML.
         """
-        try:
-            return tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
+        return read_toml(path)
 
     def as_document(self) -> dict[str, Any]:
         """Plain values, from which `from_document` makes an equal config."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.datasets.corpus.index import JsonLines
+from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
 from regal_jax.plan.files import write_atomically
 
@@ -43,7 +44,7 @@ class Records:
         self._lines = JsonLines(folder / RESULTS)
         self._found: dict[tuple[str, str], dict[str, Any]] = {}
         for number, record in enumerate(self._lines.read(), 1):
-            if not record.keys() >= _NEEDED or not ("error" in record or record.keys() >= _FIELDS):
+            if not _is_result(record):
                 raise FormatError(f"{self._lines.path}: line {number} is no result; delete it and run again")
             self._found[record["key"], record["graph"]] = record
 
@@ -77,6 +78,14 @@ class Records:
         return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
+def _is_result(record: Mapping[str, Any]) -> bool:
+    if not all(isinstance(record.get(name), str) for name in _NEEDED):
+        return False
+    if "error" in record:
+        return isinstance(record["error"], str)
+    return all(isinstance(record.get(name), (int, float)) for name in _FIELDS)
+
+
 def write_evaluation(folder: pathlib.Path, document: Mapping[str, Any]) -> None:
     """Writes ``evaluation.json``.
 
@@ -95,7 +104,7 @@ def read_evaluation(folder: pathlib.Path) -> dict[str, Any]:
     """
     path = folder / EVALUATION
     try:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: no evaluation there ({error}); run 'regal-jax evaluate' first") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:

@@ -1,10 +1,10 @@
 """Fig. 4b: the best validation reward that training reached, for each number of message-passing rounds."""
 
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 
 from regal_jax.datasets.corpus.index import JsonLines
+from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
 from regal_jax.policies import read_metadata
 
@@ -47,7 +47,7 @@ def best_validation(path: str) -> float:
             text = read_metadata(place).get("validation_improvement")
         except OSError as error:
             raise FormatError(f"{path}: cannot be read: {error.strerror}; check the path") from None
-        found = [] if text is None else [json.loads(text)]
+        found = [] if text is None else [parse_json(text)]
     numbers = [float(value) for value in found if isinstance(value, (int, float))]
     if not numbers:
         raise FormatError(

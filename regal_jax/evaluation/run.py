@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from regal_jax.datasets.corpus.index import locked
 from regal_jax.errors import ClusterError, ConfigError, GraphError, MissingExtraError
 from regal_jax.evaluation.config import EvaluationConfig
 from regal_jax.evaluation.graphs import evaluation_graphs
 from regal_jax.evaluation.jobs import Job, make_jobs
 from regal_jax.evaluation.records import Records, write_evaluation
 from regal_jax.graph import ComputationGraph
-from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.interrupts import first_interrupt_waits, interruptible
+from regal_jax.locks import locked
 from regal_jax.methods import Results
 from regal_jax.problem import Bucket
+from regal_jax.programs import given_up
 
 __all__ = ["Outcome", "run_evaluation"]
 
@@ -39,6 +40,7 @@ class Outcome:
     finished: bool
 
 
+@interruptible()
 def run_evaluation(
     config: EvaluationConfig, out: str | os.PathLike[str], *, progress: Callable[..., Any] | None = None
 ) -> Outcome:
@@ -62,7 +64,6 @@ def run_evaluation(
     folder = pathlib.Path(out)
     graphs = evaluation_graphs(config)
     jobs = make_jobs(config)
-    folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         records = Records(folder)
         records.mend()
@@ -91,6 +92,7 @@ class _Run:
         self._config, self._graphs, self._records = config, graphs, records
         self._chunks = _chunks(graphs, config.chunk)
         self._warm: set[tuple[str, Bucket, int]] = set()
+        self._given_up = given_up()
         self.left_out = left_out
         self.made = self.found = 0
 
@@ -159,10 +161,13 @@ class _Run:
         budget = job.evaluations or self._config.evaluations
         options = {"objective": self._config.objective, "key": job.seed}
         size = (job.name, Bucket.of(graphs[0]), len(graphs))
+        if self._given_up != given_up():
+            self._warm.clear()  # They may be among them.
         if self._config.warm_up and not job.hosted and size not in self._warm:
             # Programs do not depend on the budget, but for one smaller than a population.
             first = min(budget, self._config.evaluations)
             job.method(graphs, self._config.cluster, evaluations=first, **options)
+            self._given_up = given_up()
             self._warm.add(size)
         return job.method(graphs, self._config.cluster, evaluations=budget, **options)
 

@@ -9,6 +9,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.jax_program import from_jax
 from regal_jax.importers.roofline import DeviceProfile
+from regal_jax.interrupts import interruptible
 
 __all__ = ["DEFAULT_EXAMPLE", "EXAMPLES", "Example", "TrainingStep", "load_example"]
 
@@ -101,6 +102,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
 """Every example by name."""
 
 
+@interruptible()
 def load_example(
     name: str,
     *,

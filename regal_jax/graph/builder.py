@@ -8,6 +8,7 @@ import numpy as np
 from regal_jax.errors import GraphError
 from regal_jax.graph.computation_graph import MAX_BYTES, ComputationGraph
 from regal_jax.graph.units import Quantity, parse_bytes, parse_time
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["GraphBuilder"]
 
@@ -44,6 +45,7 @@ class GraphBuilder:
         self._keeps: list[frozenset[int]] = []
         self._inputs: list[tuple[str | tuple[int, int], ...]] = []
         self._controls: list[tuple[str | int, ...]] = []
+        self._residents: list[bool] = []
 
     def add_op(
         self,
@@ -58,6 +60,7 @@ class GraphBuilder:
         keep: Iterable[int] = (),
         allowed_devices: Iterable[int] | None = None,
         colocation_group: str | None = None,
+        resident: bool = False,
     ) -> int:
         """Adds one op.
 
@@ -73,6 +76,8 @@ class GraphBuilder:
           keep: Ports of outputs that are results of the program and never freed.
           allowed_devices: Device indices that may run the op; ``None`` allows all.
           colocation_group: Ops that share a group share a device.
+          resident: What it makes is in memory from time 0, as parameters and inputs of a program are: an op
+            without inputs, control inputs, runtime and temp_bytes.
 
         Returns:
           The op's index.
@@ -80,6 +85,7 @@ class GraphBuilder:
         Raises:
           GraphError: A value that cannot be.
         """
+        check_interrupt()
         # All that can be refused comes first: an op that was refused leaves no trace behind.
         ports = frozenset(keep)
         if not ports <= set(range(len(outputs))):
@@ -96,6 +102,7 @@ class GraphBuilder:
         self._keeps.append(ports)
         self._inputs.append(tuple(inputs))
         self._controls.append(tuple(control_inputs))
+        self._residents.append(resident)
         return len(self._names) - 1
 
     def build(self) -> ComputationGraph:
@@ -136,6 +143,7 @@ class GraphBuilder:
             control_source=control[:, 0],
             control_target=control[:, 1],
             time_unit=self.time_unit,
+            resident=np.array(self._residents),
         )
 
     def _error(self, op: str, message: str) -> GraphError:

@@ -41,6 +41,8 @@ class ComputationGraph:
       control_source: ``[C]`` int64, sorted by (source, target), no pair twice.
       control_target: ``[C]`` int64.
       time_unit: Unit of `runtime`, one of ``"s" "ms" "us" "ns"``.
+      resident: ``[N]`` bool; what the op makes is in memory from time 0: a source without runtime and
+        `temp_bytes`. Given as ``()``, no op is.
 
     Raises:
       GraphError: Any of these rules is broken; the message names op, field, value and remedy.
@@ -61,10 +63,15 @@ class ComputationGraph:
     control_source: np.ndarray
     control_target: np.ndarray
     time_unit: str = "s"
+    resident: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def __post_init__(self) -> None:
         for field, dtype in _DTYPES.items():
             object.__setattr__(self, field, _as_array(self, field, dtype))
+        if self.resident.size == 0:
+            none = np.zeros(len(self.op_names), dtype=bool)
+            none.setflags(write=False)
+            object.__setattr__(self, "resident", none)
         # Plain tuples, ints and texts: the content hash must not depend on how a value was spelled.
         for field in ("op_names", "op_kinds", "allowed_devices", "colocation_group"):
             object.__setattr__(self, field, tuple(map(_plain, getattr(self, field))))
@@ -72,6 +79,7 @@ class ComputationGraph:
         _check_texts(self)
         _check_values(self)
         _check_edges(self)
+        _check_residents(self)
         _check_devices(self)
         if len(self.topological_order) < self.num_ops:
             cycle = find_cycle(
@@ -109,6 +117,11 @@ class ComputationGraph:
     def tensor_port(self) -> np.ndarray:
         """``[T]`` int64, which output of its producer a tensor is, from 0."""
         return np.arange(self.num_tensors) - self.output_offset[self.tensor_op]
+
+    @functools.cached_property
+    def tensor_resident(self) -> np.ndarray:
+        """``[T]`` bool, is the tensor in memory from time 0?"""
+        return self.resident[self.tensor_op]
 
     def tensor_name(self, tensor: int) -> str:
         """``"OP:PORT"``."""
@@ -200,6 +213,8 @@ class ComputationGraph:
         digest.update(repr((self.allowed_devices, self.colocation_group)).encode())
         for field in _DTYPES:
             array = getattr(self, field)
+            if field == "resident" and not array.any():
+                continue  # So that graphs without residents keep the hashes that older releases gave them.
             digest.update(f"{field}{array.shape}".encode())
             digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
         return digest.hexdigest()
@@ -221,6 +236,7 @@ _DTYPES: Final = {
     "edge_op": np.int64,
     "control_source": np.int64,
     "control_target": np.int64,
+    "resident": np.bool_,
 }
 
 
@@ -260,6 +276,7 @@ def _check_shapes(g: ComputationGraph) -> None:
         ("op_kinds", n), ("runtime", n), ("temp_bytes", n), ("allowed_devices", n),
         ("colocation_group", n), ("tensor_bytes", t), ("tensor_keep", t),
         ("edge_tensor", len(g.edge_op)), ("control_source", len(g.control_target)),
+        ("resident", n),
     ):  # fmt: skip
         if len(getattr(g, field)) != length:
             raise g._error(f"{field}: has {len(getattr(g, field))} entries, expected {length}")
@@ -324,6 +341,25 @@ def _check_edges(g: ComputationGraph) -> None:
         a, b = getattr(g, first), getattr(g, second)
         if ((np.diff(a) < 0) | ((np.diff(a) == 0) & (np.diff(b) <= 0))).any():
             raise g._error(f"{first}, {second}: must be sorted, and no pair may stand twice")
+
+
+def _check_residents(g: ComputationGraph) -> None:
+    if not g.resident.any():
+        return
+    n = g.num_ops
+    for what, ops in (
+        ("reads a tensor", np.bincount(g.edge_op, minlength=n)),
+        ("waits for another op", np.bincount(g.control_target, minlength=n)),
+        ("takes time", g.runtime.reshape(n, -1).max(axis=1)),
+        ("has temp_bytes", g.temp_bytes),
+    ):
+        bad = g.resident & (ops > 0)
+        if bad.any():
+            name = g.op_names[int(np.argmax(bad))]
+            raise g._error(
+                f"op {name!r}: is resident but {what}; what it makes is there before anything runs, so drop "
+                "that or resident"
+            )
 
 
 def _check_devices(g: ComputationGraph) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["ANCHOR_KINDS", "merge_labels"]
 
@@ -97,6 +98,7 @@ class _Merger:
                 self.before[v].add(u)
         self.bytes: list[int] = graph.tensor_bytes.tolist()
         self.keep: list[bool] = graph.tensor_keep.tolist()
+        self.resident: list[bool] = graph.resident.tolist()
         self.readers: list[set[int]] = [set() for _ in self.bytes]
         self.reads: list[set[int]] = [set() for _ in range(n)]
         for t, o in zip(graph.edge_tensor.tolist(), graph.edge_op.tolist(), strict=True):
@@ -130,6 +132,7 @@ class _Merger:
         """Tries every set and then, again and again, the neighbours of what has changed. Has anything?"""
         queue, queued, changed = collections.deque(order), set(order), False
         while queue:
+            check_interrupt()
             o = queue.popleft()
             queued.discard(o)
             merged = self._try(o) if self.parent[o] == o else None
@@ -161,6 +164,7 @@ class _Merger:
         """Would the set be small enough, and able to run wherever both were?"""
         return (
             self.size[u] + self.size[v] <= self.most
+            and not (self.resident[u] or self.resident[v])
             and not (self.anchor[u] and self.anchor[v])
             and self.light[u] + self.light[v] <= self.cap
             and self.units.may_join(u, v, self.cap)
@@ -198,7 +202,7 @@ class _Merger:
 
     def _twin(self, o: int) -> int | None:
         """Rule 3: arrays that are there from the start, on the same device in any case."""
-        if self.before[o] or self.light[o] or self.anchor[o]:
+        if not self.resident[o]:
             return None
         for v in sorted(self.after[o]):
             if not self._linked(o, v):
@@ -207,13 +211,9 @@ class _Merger:
                 u = self.find(int(self.graph.tensor_op[t]))
                 if (
                     u != o
-                    and not (self.before[u] or self.light[u] or self.anchor[u])
+                    and self.resident[u]
                     and self.size[u] + self.size[o] <= self.most
                     and self.units.same(u, o)
-                    and any(
-                        not self._linked(o, w) and not self._linked(u, w)
-                        for w in self.after[o] & self.after[u]
-                    )
                 ):
                     return self._merge(min(o, u), max(o, u))
         return None

@@ -6,6 +6,7 @@ import numpy as np
 
 from regal_jax.errors import GraphError
 from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["Quotient", "quotient"]
 
@@ -33,8 +34,9 @@ def quotient(graph: ComputationGraph, leader: np.ndarray) -> Quotient:
     A set stands for its members run one after another, in the topological order of ``graph``:
 
     - its runtime is the sum of theirs, on each device;
-    - its outputs are the members' tensors that are kept or that an op outside reads; what only members read,
-      or nobody, is gone from the graph;
+    - its outputs are the members' tensors that are kept, resident or read by an op outside; what only members
+      read, or nobody, is gone from the graph;
+    - it is resident if its members are;
     - its ``temp_bytes`` make up for those: see `_scratch`;
     - its colocation group ties together every group that a member is in, and it may run where all of them
       may.
@@ -45,7 +47,8 @@ def quotient(graph: ComputationGraph, leader: np.ndarray) -> Quotient:
         members.
 
     Raises:
-      GraphError: The sets wait for each other in a circle, or no device may run all members of one.
+      GraphError: The sets wait for each other in a circle, or no device may run all members of one, or some
+        of them are resident and others are not.
     """
     op, leaders = _number(leader)
     if len(leaders) == graph.num_ops:
@@ -54,7 +57,8 @@ def quotient(graph: ComputationGraph, leader: np.ndarray) -> Quotient:
     order = order[np.argsort(op[order], kind="stable")]
     members = np.split(order, np.searchsorted(op[order], np.arange(1, len(leaders))))
     cross = op[graph.edge_producer] != op[graph.edge_op]
-    outside = graph.tensor_keep.copy()
+    # An unread resident is in memory, too, until its op has had its turn.
+    outside = graph.tensor_keep | graph.tensor_resident
     outside[graph.edge_tensor[cross]] = True
     tensor = np.flatnonzero(outside)
     tensor = tensor[np.argsort(op[graph.tensor_op[tensor]], kind="stable")]
@@ -66,6 +70,15 @@ def quotient(graph: ComputationGraph, leader: np.ndarray) -> Quotient:
     runtime = np.zeros((len(leaders), *graph.runtime.shape[1:]))
     np.add.at(runtime, op, graph.runtime)
     groups, allowed = _constraints(graph, op)
+    resident = graph.resident[leaders]
+    mixed = resident[op] != graph.resident
+    if mixed.any():
+        o = int(np.argmax(mixed))
+        names = f"{graph.op_names[o]!r} and {graph.op_names[leaders[op[o]]]!r}"
+        raise GraphError(
+            f"graph {graph.name!r}: ops {names} cannot be merged: one of them is resident, there before "
+            "anything runs; leave it by itself"
+        )
     merged = ComputationGraph(
         name=graph.name,
         op_names=tuple(graph.op_names[o] for o in leaders),
@@ -82,6 +95,7 @@ def quotient(graph: ComputationGraph, leader: np.ndarray) -> Quotient:
         control_source=control_source,
         control_target=control_target,
         time_unit=graph.time_unit,
+        resident=resident,
     )
     return Quotient(merged, op, tuple(members), tensor)
 
@@ -127,6 +141,7 @@ def _scratch(
     stays, left = outside.tolist(), readers.tolist()
     scratch: list[int] = []
     for ops in members:
+        check_interrupt()
         held = peak = made = 0
         for o in ops.tolist():
             outputs = range(output[o], output[o + 1])

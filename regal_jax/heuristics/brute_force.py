@@ -1,13 +1,14 @@
 """The best plan of a tiny graph, by trying every placement and every order of events."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
+from regal_jax.interrupts import check_interrupt, interruptible
 from regal_jax.plan import Objective, Plan
 
 __all__ = ["brute_force"]
@@ -16,6 +17,7 @@ _MAX_OPS: Final = 6
 _Vector = tuple[float, ...]
 
 
+@interruptible()
 def brute_force(
     graph: ComputationGraph, cluster: Cluster, objective: Objective | str = Objective.MAKESPAN
 ) -> Plan:
@@ -111,11 +113,13 @@ class _Walk:
 
     def best(self) -> tuple[tuple[float, float], list[int]]:
         """The best key ``(overflow, objective)`` and events that reach it."""
-        start = (0.0,) * (self.d + self.n + self.d)
+        residents = [self._held(0, k) for k in range(self.d)]
+        start = self._trimmed(0, [0.0] * self.d, [0.0] * self.n, residents)
         layer: dict[int, dict[_Vector, list[int]]] = {0: {start: []}}
         for _ in range(self.count):
             following: dict[int, dict[_Vector, list[int]]] = {}
             for mask, states in layer.items():
+                check_interrupt()
                 for event in range(self.count):
                     if mask >> event & 1 or self.needs[event] & ~mask:
                         continue
@@ -160,7 +164,8 @@ class _Walk:
                     start = max(start, finish[u] + late)
             clock[k] = finish[event] = start + float(self.runtime[event, k])
             need = self._held(mask, k) + int(self.graph.temp_bytes[event])
-            need += sum(int(self.graph.tensor_bytes[t]) for t in self.outputs[event])
+            if not self.graph.resident[event]:
+                need += sum(int(self.graph.tensor_bytes[t]) for t in self.outputs[event])
             need += sum(int(self.graph.tensor_bytes[t]) for t in self._arriving(mask, event))
         else:
             t, k = self.moves[event - self.n]
@@ -169,7 +174,7 @@ class _Walk:
         peak[k] = max(peak[k], need)
         return self._trimmed(mask | 1 << event, clock, finish, peak)
 
-    def _trimmed(self, mask: int, clock: list[float], finish: list[float], peak: list[float]) -> _Vector:
+    def _trimmed(self, mask: int, clock: list[float], finish: list[float], peak: Sequence[float]) -> _Vector:
         """Zeros for what cannot matter any more, so that equal futures look equal."""
         for o in range(self.n):
             if not self.after[o] & ~mask:
@@ -198,9 +203,10 @@ class _Walk:
         """Bytes on ``k`` after exactly the events in ``mask``."""
         total = 0
         for t, size in enumerate(self.graph.tensor_bytes.tolist()):
-            if not mask >> int(self.graph.tensor_op[t]) & 1:
+            made = bool(mask >> int(self.graph.tensor_op[t]) & 1)
+            if not (made or self.graph.tensor_resident[t]):
                 continue
-            unread = bool(self.users.get((t, k), 0) & ~mask)
+            unread = not made or bool(self.users.get((t, k), 0) & ~mask)
             if self.home[t] == k:
                 unsent = any(m[0] == t and not self._sent(m, mask) for m in self.moves)
                 total += size * (unread or unsent or bool(self.graph.tensor_keep[t]))

@@ -1,12 +1,9 @@
 """Optimal plans of small graphs by constraint programming (OR-Tools CP-SAT, extra ``exact``)."""
 
-import contextlib
 import dataclasses
 import importlib
 import math
-import signal
-import threading
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +18,7 @@ from regal_jax.graph import (
     transfer_times,
 )
 from regal_jax.heuristics.registry import best_heuristic
+from regal_jax.interrupts import first_interrupt_waits, interruptible
 from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound, transfer_event
 
 __all__ = ["cp_sat"]
@@ -34,25 +32,23 @@ _MOST_UNITS: Final = 2**50
 """Sizes, divided by what divides them all, may add up to this: CP-SAT counts in 64 bits."""
 
 
-@contextlib.contextmanager
-def _own_ctrl_c() -> Iterator[None]:
-    """Ctrl-C stops the solver early; afterwards it means again what it meant before.
-
-    The solver puts the system's own handler in place when it is done, and the next Ctrl-C would end the
-    process, whatever handler Python believes to be there.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        # None: somebody else's, which Python cannot put back.
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
+_BLINK: Final = 0.1
+"""Seconds."""
 
 
+def _solve(solver: Any, model: Any) -> Any:
+    """The solver's status. Ctrl-C makes it stop with what it has."""
+    # Its own handler would stay behind, and the next Ctrl-C would end the process.
+    solver.parameters.catch_sigint_signal = False
+    with first_interrupt_waits() as interrupted, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(solver.solve, model)
+        while not wait([running], timeout=_BLINK).done:
+            if interrupted():
+                solver.stop_search()
+        return running.result()
+
+
+@interruptible()
 def cp_sat(
     graph: ComputationGraph,
     cluster: Cluster,
@@ -102,8 +98,7 @@ def cp_sat(
     solver.parameters.max_time_in_seconds = time_limit
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
-    with _own_ctrl_c():
-        status = solver.solve(problem.model)
+    status = _solve(solver, problem.model)
     if status in (cp_model.MODEL_INVALID, cp_model.INFEASIBLE):
         raise ConfigError(f"cp_sat: the solver calls its model {solver.status_name(status).lower()}")
     plan = hint
@@ -316,9 +311,10 @@ class _PeakMemory:
             spans.append(model.new_fixed_size_interval_var(step[o], 1, f"temp {o}"))
             bytes_.append(temp // self.unit)
         for t, size in enumerate(graph.tensor_bytes.tolist()):
-            begin, end = step[int(graph.tensor_op[t])], model.new_int_var(1, n, f"end of {t}")
+            made, end = step[int(graph.tensor_op[t])], model.new_int_var(1, n, f"end of {t}")
+            begin = 0 if graph.tensor_resident[t] else made
             readers = graph.edge_op[graph.consumer_offset[t] : graph.consumer_offset[t + 1]].tolist()
-            model.add(end == n if graph.tensor_keep[t] else end >= begin + 1)
+            model.add(end == n if graph.tensor_keep[t] else end >= made + 1)
             for v in readers:
                 model.add(end >= step[v] + 1)
             life = model.new_int_var(1, n, f"life of {t}")

@@ -14,6 +14,7 @@ from regal_jax.graph import (
 )
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["graham_schedule", "heft_schedule"]
 
@@ -80,6 +81,7 @@ def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray
 
     position = np.argsort(graph.topological_order)
     for o in np.lexsort((position, -rank)).tolist():
+        check_interrupt()
         options = [(begin(o, k), k) for k in allowed[leader[o]]]
         start[o], k = min(options, key=lambda option: option[0] + runtime[o][option[1]])
         finish[o] = start[o] + runtime[o][k]
@@ -146,6 +148,7 @@ class _Graham:
                 self.ready(o)
         self.fill(0.0)
         while self.running:
+            check_interrupt()
             self.fill(self.advance())
 
 

@@ -33,6 +33,7 @@ class Links:
       size: ``[T]`` bytes.
       temp: ``[N]`` bytes.
       keep: ``[T]``.
+      resident: ``[N]``.
     """
 
     inputs: list[list[int]]
@@ -44,6 +45,7 @@ class Links:
     size: list[int]
     temp: list[int]
     keep: list[bool]
+    resident: list[bool]
 
     @classmethod
     def of(cls, graph: ComputationGraph, numbers: np.ndarray | None = None) -> Self:
@@ -83,7 +85,15 @@ class Links:
             size=graph.tensor_bytes[tensors].tolist(),
             temp=graph.temp_bytes[ops].tolist(),
             keep=graph.tensor_keep[tensors].tolist(),
+            resident=graph.resident[ops].tolist(),
         )
+
+    def allocated(self) -> list[int]:
+        """``[N]`` bytes that each op allocates: its outputs, unless it is resident, and scratch memory."""
+        return [
+            (0 if there else sum(self.size[t] for t in row)) + temp
+            for there, row, temp in zip(self.resident, self.outputs, self.temp, strict=True)
+        ]
 
 
 class Freeing:

@@ -9,7 +9,7 @@ __all__ = ["Layout", "State", "schedule"]
 Layout = namedtuple(
     "Layout",
     "input_rows inputs predecessors after_rows after output_rows producer readers size temp keep "
-    "runtime cost link links leader allowed memory position blocking",
+    "runtime cost link links leader allowed memory position blocking resident",
 )
 """A graph on its cluster. Lists of lists are flat, with where each begins; so are matrices.
 
@@ -30,6 +30,7 @@ Attributes:
   memory: ``[D]`` float.
   position: ``[N]``, in a topological order: who goes first of equal rank.
   blocking: Are transfers events?
+  resident: ``[N]``, those that go first: what they make is there before anything runs.
 """
 
 State = namedtuple(
@@ -82,7 +83,7 @@ def schedule(
     """
     (
         input_rows, inputs, predecessors, after_rows, after, output_rows, producer, readers, size,
-        temp, keep, runtime, cost, link, links, leader, allowed, memory, position, blocking,
+        temp, keep, runtime, cost, link, links, leader, allowed, memory, position, blocking, resident,
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
@@ -143,6 +144,10 @@ def schedule(
                 start = max(start, finish[u] + (0.0 if place[u] == k else time_of(t, place[u], k)))
         return max(start, release[o]), lost
 
+    def stays(o, t):
+        """Is the output there after its op? An unread resident is until all residents have had their turn."""
+        return readers[t] > 0 or keep[t] or resident[o]
+
     def needs(o, k, count):
         """``(bytes held while the op runs, bytes held more after it)``.
 
@@ -155,7 +160,7 @@ def schedule(
             more += size[moves[i]]
         for t in range(output_rows[o], output_rows[o + 1]):
             need += size[t]
-            if readers[t] > 0 or keep[t]:
+            if stays(o, t):
                 more += size[t]
         for j in range(input_rows[o], input_rows[o + 1]):
             t = inputs[j]
@@ -196,7 +201,7 @@ def schedule(
         for i in range(count):
             move(moves[i], k)
         for t in range(output_rows[o], output_rows[o + 1]):
-            if readers[t] > 0 or keep[t]:
+            if stays(o, t):
                 held[k] += size[t]
         place[o] = bound[leader[o]] = k
         finish[o] = clock[k] = start + runtime[o * d + k]
@@ -218,6 +223,8 @@ def schedule(
     for t in range(len(left)):
         left[t] = readers[t]
     counts[0] = counts[1] = 0
+    # Memory that is there from the beginning comes first, so that nothing else is put where it has no room.
+    lead = 2 * max(rank) + 1
     # Not empty at first: a compiler has to see what is in them.
     ready, few = [(-rank[0], position[0], 0)], [(-rank[0], position[0], 0)]
     ready.clear()
@@ -226,7 +233,7 @@ def schedule(
         place[o] = bound[o] = -1
         waiting[o], release[o] = predecessors[o], 0.0
         if waiting[o] == 0:
-            heapq.heappush(ready, (-rank[o], position[o], o))
+            heapq.heappush(ready, (-rank[o] - lead * resident[o], position[o], o))
     # Those of highest rank, in order, are compared; the heap has the others.
     while len(few) < look and len(ready) > 0:
         few.append(heapq.heappop(ready))
@@ -235,6 +242,8 @@ def schedule(
         over, more, score, least = 0.0, 0.0, 0.0, 0.0
         for i in range(len(few)):
             o = few[i][2]
+            if resident[few[0][2]] and not resident[o]:
+                break
             for k in range(d):
                 if not allowed[o * d + k] or (bound[leader[o]] >= 0 and bound[leader[o]] != k):
                     continue

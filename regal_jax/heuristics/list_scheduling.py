@@ -202,6 +202,7 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         np.array(cluster.memory, np.float64),
         np.argsort(graph.topological_order),
         cluster.transfer is TransferModel.BLOCKING,
+        graph.resident,
     )
     ids = functools.partial(np.zeros, dtype=np.int64)
     most_events = n + len(graph.edge_op)

@@ -19,6 +19,7 @@ from regal_jax.heuristics.list_scheduling import (
     placement_and_events,
 )
 from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.interrupts import check_interrupt
 from regal_jax.plan import Objective, Plan, insert_transfers
 
 __all__ = ["ListSearch", "ListSearchConfig"]
@@ -131,6 +132,7 @@ class ListSearch(HostSearch):
         for _ in range(evaluations):
             if ends is not None and ends():
                 return
+            check_interrupt()
             self._step()
 
     def plan(self) -> Plan | None:

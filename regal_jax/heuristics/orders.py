@@ -13,6 +13,7 @@ import numpy as np
 from regal_jax.compiling import run_loops
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Links
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["bfs_order", "dfs", "dfs_order", "given_order", "lpmf", "lpmf_order", "random_order"]
 
@@ -24,6 +25,7 @@ def _kahn(links: Links, key: Callable[[int, int], Any]) -> np.ndarray:
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
+        check_interrupt()
         o = heapq.heappop(ready)[1]
         order.append(o)
         for v in links.after[o]:
@@ -74,10 +76,12 @@ def lpmf_order(graph: ComputationGraph) -> np.ndarray:
 
 def lpmf(links: Links) -> np.ndarray:
     """`lpmf_order` of links."""
-    need = [
-        sum(links.size[t] for t in row) + temp for row, temp in zip(links.outputs, links.temp, strict=True)
+    need = links.allocated()
+    unread = [
+        sum(links.size[t] for t in row if not (links.readers[t] or links.keep[t])) for row in links.outputs
     ]
-    kept = [sum(links.size[t] for t in row if links.readers[t] or links.keep[t]) for row in links.outputs]
+    # What residents hold from the beginning is in the peak as well: all else is more or less than that.
+    kept = [a - b - c for a, b, c in zip(need, links.temp, unread, strict=True)]
     by_need = sorted(range(len(need)), key=lambda o: (need[o], o))
     spared = [not keep and len(row) > 0 for keep, row in zip(links.keep, links.readers, strict=True)]
     lists = (

@@ -10,6 +10,7 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.orders import given_order
 from regal_jax.heuristics.peaks import MOST_OVER, PeakBalance, least_peak_balance
+from regal_jax.interrupts import check_interrupt
 from regal_jax.plan import Objective, Plan, insert_transfers
 
 __all__ = ["PeakSearch", "PeakSearchConfig"]
@@ -93,6 +94,7 @@ class PeakSearch(HostSearch):
         while self._balance is not None and self.evaluations + self._config.tries + MOST_OVER <= last:
             if ends is not None and ends():
                 return
+            check_interrupt()
             self._step(self._balance)
 
     def plan(self) -> Plan | None:

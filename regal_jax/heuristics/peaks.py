@@ -13,6 +13,7 @@ from regal_jax.graph.topology import rows
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
 from regal_jax.heuristics.xla import post_order
+from regal_jax.interrupts import check_interrupt, interruptible
 
 __all__ = ["MOST_OVER", "PeakBalance", "least_peak_balance"]
 
@@ -108,6 +109,7 @@ class PeakBalance:
         self._tensor = graph.edge_tensor
         self._reader = self._position[graph.edge_op]
         self._begin = self._position[graph.tensor_op]
+        self._born = np.where(graph.tensor_resident, 0, self._begin)
         self._size = graph.tensor_bytes.astype(np.float64)
         self._keep = graph.tensor_keep
         self._temp = graph.temp_bytes[order].astype(np.float64)
@@ -168,7 +170,8 @@ class PeakBalance:
         """
         place = placement[self.order].astype(np.int64)
         if self._kernel is not None:
-            found, left = self._kernel.refine(self._layout, place, tries, _WIDTHS, _LEAST_GAIN)
+            with interruptible():
+                found, left = self._kernel.refine(self._layout, place, tries, _WIDTHS, _LEAST_GAIN)
         else:
             found, left = self._refine(place, tries)
         self.looked += tries - left
@@ -245,6 +248,7 @@ class PeakBalance:
         touched_rows, touched = rows(op, tensor, len(self.order))
         return kernel.Layout(
             begin=self._begin,
+            born=self._born,
             size=self._size,
             keep=self._keep.copy(),
             rows=graph.consumer_offset.copy(),
@@ -261,7 +265,8 @@ class PeakBalance:
     def _highest(self, place: np.ndarray) -> np.ndarray:
         """`peaks`, by places in the order."""
         if self._kernel is not None:
-            return self._kernel.peaks(self._layout, place.astype(np.int64, copy=False))
+            with interruptible():
+                return self._kernel.peaks(self._layout, place.astype(np.int64, copy=False))
         return self._held(place).bytes.max(axis=1, initial=0)
 
     def _try(self, place: np.ndarray, held: _Held, scale: float, group: int, device: int) -> float:
@@ -305,7 +310,7 @@ class PeakBalance:
         away = np.flatnonzero(last >= 0)
         lane = n + 1  # One more than there are positions: what is held to the end is freed there.
         runs = place[part.ops] * lane + part.ops
-        begin = np.concatenate([home * lane + made, away % d * lane + first[away], runs])
+        begin = np.concatenate([home * lane + self._born[part.tensors], away % d * lane + first[away], runs])
         after = np.concatenate([home * lane + end, away % d * lane + last[away], runs]) + 1
         bytes_of = self._size[part.tensors]
         size = np.concatenate([bytes_of, bytes_of[away // d], self._temp[part.ops]])
@@ -330,7 +335,7 @@ class PeakBalance:
         """Groups that might leave the device with the highest peak, and where to: what holds most first."""
         device, position = (int(i) for i in np.unravel_index(held.bytes.argmax(), held.bytes.shape))
         n = len(place)
-        live = (held.home == device) & (self._begin <= position) & (held.end >= position)
+        live = (held.home == device) & (self._born <= position) & (held.end >= position)
         weight = _sums(self._group[self._begin[live]], self._size[live], n)
         # A copy is there for all its readers on the device.
         edges = np.flatnonzero((place[self._reader] == device) & (held.home[self._tensor] != device))
@@ -362,6 +367,7 @@ class PeakBalance:
         best: tuple[float, int] | None = None
         left, right = 0, len(values)
         while left < right:
+            check_interrupt()
             at = (left + right) // 2
             part[mine] = np.where(along[mine] < values[at], low, middle)
             peaks = self._highest(self._allow(part))

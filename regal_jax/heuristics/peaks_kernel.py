@@ -9,12 +9,13 @@ from regal_jax.compiling import compiled
 __all__ = ["Layout", "peaks", "refine"]
 
 Layout = namedtuple(
-    "Layout", "begin size keep rows readers temp allowed group bounds members touched_rows touched"
+    "Layout", "begin born size keep rows readers temp allowed group bounds members touched_rows touched"
 )
 """A graph whose ops are known by their places in an order. Lists of lists are flat, with where each begins.
 
 Attributes:
   begin: ``[T]`` int64, the producer.
+  born: ``[T]`` int64, from where on it is in memory: the producer, or 0 for a resident.
   size: ``[T]`` float64 bytes.
   keep: ``[T]`` bool.
   rows, readers: ``[T + 1]``, ``[E]`` int64, the readers of each tensor.
@@ -66,7 +67,7 @@ def _hold(g, s, t, size):
             s.change[k, s.last[k] + 1] -= size
     if g.keep[t]:
         end = len(s.place) - 1
-    s.change[home, g.begin[t]] += size
+    s.change[home, g.born[t]] += size
     s.change[home, end + 1] -= size
     s.end[t] = end
 
@@ -142,7 +143,7 @@ def _weigh(g, s, device, position):
     s.weight[:] = 0
     for t in range(len(g.begin)):
         if s.place[g.begin[t]] == device:
-            if g.begin[t] <= position <= s.end[t]:
+            if g.born[t] <= position <= s.end[t]:
                 s.weight[g.group[g.begin[t]]] += g.size[t]
             continue
         first, last = len(s.place), -1

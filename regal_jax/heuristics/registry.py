@@ -14,6 +14,7 @@ from regal_jax.heuristics.orders import bfs_order, dfs_order, given_order, lpmf_
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.placements import partition_placement, single_device_placement
 from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
+from regal_jax.interrupts import check_interrupt, interruptible
 from regal_jax.plan import Objective, Plan, insert_transfers
 
 __all__ = ["HEURISTICS", "Heuristic", "best_heuristic", "heuristic_plans", "run_heuristic"]
@@ -48,17 +49,13 @@ def _best(
     drafts: Iterable[_Draft],
 ) -> Plan:
     """The best of ``drafts`` by exact replay, the first on ties."""
-    plans = (
-        Plan.from_events(
-            graph,
-            cluster,
-            placement,
-            events,
-            objective=objective,
-            provenance={"method": name, "seed": seed, **details},
+    plans = []
+    for placement, events, details in drafts:
+        check_interrupt()
+        provenance = {"method": name, "seed": seed, **details}
+        plans.append(
+            Plan.from_events(graph, cluster, placement, events, objective=objective, provenance=provenance)
         )
-        for placement, events, details in drafts
-    )
     return min(plans, key=lambda plan: plan.sort_key)
 
 
@@ -248,7 +245,7 @@ def xla_best(
     return min(plans, key=lambda plan: plan.sort_key)
 
 
-HEURISTICS: Final[dict[str, Heuristic]] = {
+_HEURISTICS: Final[dict[str, Heuristic]] = {
     "critical-path": critical_path,
     "partition-dfs": partition_dfs,
     **_XLA,
@@ -260,6 +257,8 @@ HEURISTICS: Final[dict[str, Heuristic]] = {
     "single-device": single_device,
     "given": _ordered("given", lambda graph, _: given_order(graph)),
 }
+
+HEURISTICS: Final[dict[str, Heuristic]] = {name: interruptible()(make) for name, make in _HEURISTICS.items()}
 """Name to heuristic, as in ``regal-jax optimize --method NAME``."""
 
 
@@ -296,6 +295,7 @@ def heuristic_plans(
             yield make(graph, cluster, objective, seed=seed)
 
 
+@interruptible()
 def best_heuristic(
     graph: ComputationGraph,
     cluster: Cluster,

@@ -10,6 +10,7 @@ import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Freeing, Links
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["post_order", "xla_dfs_order", "xla_list_order", "xla_post_order"]
 
@@ -17,14 +18,12 @@ __all__ = ["post_order", "xla_dfs_order", "xla_list_order", "xla_post_order"]
 def xla_list_order(graph: ComputationGraph) -> np.ndarray:
     """Among the ready ops the one that frees most bytes on balance, then the one with most users.
 
-    On balance: the inputs that it is the last to read, less its outputs and scratch memory. Among equals
+    On balance: the inputs that it is the last to read, less what it allocates. Among equals
     the one whose priority was set last.
     """
     links = Links.of(graph)
     freeing = Freeing(links)
-    defined = [
-        sum(links.size[t] for t in row) + temp for row, temp in zip(links.outputs, links.temp, strict=True)
-    ]
+    defined = links.allocated()
     users = [len({o for t in row for o in links.readers[t]}) for row in links.outputs]
     waiting = [len(row) for row in links.before]
     latest = [-1] * graph.num_ops
@@ -41,6 +40,7 @@ def xla_list_order(graph: ComputationGraph) -> np.ndarray:
             push(o)
     order: list[int] = []
     while ready:
+        check_interrupt()
         _, _, stamp, o = heapq.heappop(ready)
         if -stamp != latest[o]:
             continue
@@ -95,6 +95,7 @@ def _post_order(links: Links, before: list[list[int]]) -> np.ndarray:
     for root, after in enumerate(links.after):
         stack = [] if after else [root]
         while stack:
+            check_interrupt()
             o = stack[-1]
             if visited[o]:
                 stack.pop()

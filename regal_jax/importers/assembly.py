@@ -59,8 +59,8 @@ def assemble(
 ) -> ComputationGraph:
     """The graph of a program: its sources, an op ``start`` that waits for them, its steps.
 
-    A resident source is colocated with its first reader. Steps that read nothing but sources wait for
-    ``start``, so that the sources are in memory from the beginning.
+    All sources are resident ops, in memory from the beginning; a resident source is colocated with its first
+    reader. Steps that read nothing but sources wait for ``start``.
 
     Args:
       name: Of the graph.
@@ -130,6 +130,7 @@ def _add_sources(
             keep=[0] if not source.donated or source.value in kept else [],
             allowed_devices=None if source.resident else [source.device],
             colocation_group=group,
+            resident=True,
         )
         made[source.value] = (op, 0)
     return groups, made

@@ -137,8 +137,9 @@ def format_cost_graph(graph: ComputationGraph, *, lossy: bool = False) -> str:
 
     Args:
       graph: The graph.
-      lossy: Rather than refuse them, round runtimes to whole microseconds, leave out allowed devices and
-        colocation groups, and keep either all outputs of an op or none (all, if one is kept).
+      lossy: Rather than refuse them, round runtimes to whole microseconds, leave out allowed devices,
+        colocation groups and which ops are resident, and keep either all outputs of an op or none (all, if
+        one is kept).
 
     Raises:
       FormatError: The format cannot hold the graph; names the op, the field and the remedy.
@@ -148,6 +149,12 @@ def format_cost_graph(graph: ComputationGraph, *, lossy: bool = False) -> str:
     from regal_jax.importers.cost_graph_proto import new_cost_graph
 
     refuse_constraints(graph, "a CostGraphDef", lossy)
+    if graph.resident.any() and not lossy:
+        name = graph.op_names[int(np.argmax(graph.resident))]
+        raise FormatError(
+            f"graph {graph.name!r}: op {name!r}: resident has no place in a CostGraphDef; "
+            "pass lossy=True to leave it out, or write JSON"
+        )
     costs = _compute_costs(graph, lossy)
     message = new_cost_graph()
     outputs, (offset, tensor) = graph.output_offset.tolist(), graph.inputs

@@ -66,13 +66,18 @@ class Program:
       inputs: One value for each argument.
       constants: Arrays that the function closes over, those that are read, each once.
       equations: Only those that an output or an effect needs.
-      outputs: The values that it returns; scalar literals are left out.
+      results: What it returns; `None` for a scalar literal.
     """
 
     inputs: tuple[Value, ...]
     constants: tuple[Value, ...]
     equations: tuple[Equation, ...]
-    outputs: tuple[Value, ...]
+    results: tuple[Value | None, ...]
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The values among the results."""
+        return tuple(v for v in self.results if v is not None)
 
 
 def flatten(jaxpr: Any) -> Program:
@@ -81,30 +86,21 @@ def flatten(jaxpr: Any) -> Program:
     Args:
       jaxpr: What `jax.make_jaxpr` returns.
     """
-    # A function that is jitted as a whole gains nothing from its own name before every op.
-    while (
-        len(jaxpr.eqns) == 1
-        and jaxpr.eqns[0].primitive.name in ("jit", "pjit")
-        and list(jaxpr.eqns[0].invars) == list(jaxpr.jaxpr.invars)
-        and list(jaxpr.eqns[0].outvars) == list(jaxpr.jaxpr.outvars)
-    ):
-        jaxpr = jaxpr.eqns[0].params["jaxpr"]
-    return _flatten(jaxpr, {})
+    return _flatten(jaxpr, {}, whole=True)
 
 
-def _flatten(jaxpr: Any, constants: dict[int, tuple[Any, Value]]) -> Program:
+def _flatten(jaxpr: Any, constants: dict[int, tuple[Any, Value]], *, whole: bool = False) -> Program:
     state = _Flattener(constants)
     inputs = [Value(v.aval) for v in _open(jaxpr)[0].invars]
-    results = state.run(jaxpr, inputs, "")
-    outputs = tuple(v for v in results if v is not None)
-    needed = set(outputs)
+    results = state.run(jaxpr, inputs, "", whole=whole)
+    needed = {v for v in results if v is not None}
     live: list[Equation] = []
     for equation in reversed(state.equations):
         if equation.effectful or not needed.isdisjoint(equation.outputs):
             live.append(equation)
             needed.update(equation.inputs)
     own = tuple(value for _, value in constants.values() if value in needed)
-    return Program(tuple(inputs), own, tuple(reversed(live)), outputs)
+    return Program(tuple(inputs), own, tuple(reversed(live)), tuple(results))
 
 
 class _Flattener:
@@ -117,9 +113,15 @@ class _Flattener:
     def constant(self, array: Any, aval: Any) -> Value:
         return self.constants.setdefault(id(array), (array, Value(aval)))[1]
 
-    def run(self, jaxpr: Any, inputs: Sequence[Value | None], scope: str) -> list[Value | None]:
-        """Adds the equations of ``jaxpr``; ``None`` stands for a scalar literal."""
+    def run(
+        self, jaxpr: Any, inputs: Sequence[Value | None], scope: str, *, whole: bool = False
+    ) -> list[Value | None]:
+        """Adds the equations of ``jaxpr``; ``None`` stands for a scalar literal.
+
+        ``whole``: this is the whole program. If it is a single call, its name says nothing of an op.
+        """
         inner, arrays = _open(jaxpr)
+        single = whole and len(inner.eqns) == 1
         values: dict[Any, Value | None] = dict(zip(inner.invars, inputs, strict=True))
         for var, array in zip(inner.constvars, arrays, strict=True):
             values[var] = self.constant(array, var.aval)
@@ -134,8 +136,8 @@ class _Flattener:
             operands = [read(atom) for atom in eqn.invars]
             if eqn.primitive.name in _INLINED:
                 name = str(eqn.params.get("name", ""))
-                path = path if name.startswith(("_", "<")) else _join(path, name)
-                results = self.run(next(_sub_jaxprs(eqn.params)), operands, path)
+                path = path if single or name.startswith(("_", "<")) else _join(path, name)
+                results = self.run(next(_sub_jaxprs(eqn.params)), operands, path, whole=single)
             else:
                 results = self.add(eqn, operands, path)
             values.update(zip(eqn.outvars, results, strict=True))

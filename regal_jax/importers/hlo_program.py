@@ -15,12 +15,14 @@ from regal_jax.importers.hlo_flow import trace
 from regal_jax.importers.hlo_sharing import aliases, callees
 from regal_jax.importers.hlo_text import Computation, Instruction, Module, names_in, parse_module
 from regal_jax.importers.roofline import DeviceProfile, find_profile
+from regal_jax.interrupts import interruptible
 
 __all__ = ["from_hlo", "parse_hlo"]
 
 _TRIPS: Final = re.compile(r"known_trip_count\W{1,8}n\W{1,8}([0-9]{1,18})")
 
 
+@interruptible()
 def from_hlo(program: PathLike | Any, **options: Any) -> ComputationGraph:
     """The graph of a compiled XLA program, its ops in XLA's own order.
 
@@ -32,7 +34,7 @@ def from_hlo(program: PathLike | Any, **options: Any) -> ComputationGraph:
       the runtime of its body times its trip count, or of its slowest branch; its `temp_bytes` is the peak
       of the body in the body's own order.
     - Tuples, ``get-tuple-element`` and ``bitcast`` are no ops and no memory; neither are constants.
-    - A parameter is an op of kind ``parameter`` without runtime whose output is never freed unless it is
+    - A parameter is a resident op of kind ``parameter`` whose output is never freed unless it is
       donated (``input_output_alias``), colocated with its first reader. One op ``start`` comes after all
       of them and before everything that computes. What the program returns is kept.
     - What XLA must write in place takes no memory of its own: the state of a loop, updates of a slice, a
@@ -248,6 +250,7 @@ class _Assembly:
                 outputs=[b.size for b in buffers],
                 keep=[i for i, b in enumerate(buffers) if (number, i) not in self.donated or b in self.kept],
                 colocation_group=self.group_name(o),
+                resident=True,
             )
         if self.numbers:
             builder.add_op(self.barrier, kind="start", control_inputs=range(len(self.numbers)))

@@ -1,10 +1,9 @@
 """`from_jax`: a JAX function, traced with shapes only, as a `ComputationGraph`."""
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -13,21 +12,28 @@ from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.assembly import Source, Step, assemble
 from regal_jax.importers.flat_jaxpr import Equation, Program, aval_bytes, flatten, temp_bytes
+from regal_jax.importers.jax_call import ArgName, FlatCall, Leaf
+from regal_jax.importers.jax_leaks import refusing_leaks
 from regal_jax.importers.op_cost import op_seconds
 from regal_jax.importers.roofline import DeviceProfile, find_profile
+from regal_jax.interrupts import interruptible
 
 __all__ = ["from_jax"]
 
-ArgName = int | str
-"""A positional argument by its index, or a keyword argument by its name."""
+_REMEDY: Final = (
+    "it must run under jax.jit on these arguments: name those that are no arrays in static_argnums, "
+    "or bind them with functools.partial; see the cause"
+)
+_NNX_REMEDY: Final = "it changes an NNX object that it closes over: pass the object as an argument"
 
 
+@interruptible()
 def from_jax(
     fn: Callable[..., Any],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
     resident_argnums: ArgName | Sequence[ArgName] = (),
-    donate_argnums: ArgName | Sequence[ArgName] = (),
+    donate_argnums: ArgName | Sequence[ArgName] | None = None,
     static_argnums: int | Sequence[int] = (),
     input_devices: int | Mapping[ArgName, int] = 0,
     while_trip_count: float = 1,
@@ -37,26 +43,37 @@ def from_jax(
     """Traces ``fn`` and returns its graph, one op for each equation of its jaxpr, in program order.
 
     Nothing is allocated or executed: arguments may be `jax.ShapeDtypeStruct`. Calls (``jit``,
-    ``custom_jvp``, ``custom_vjp``, ``jax.checkpoint``) are inlined and dead code is dropped. A
-    ``scan``, ``while`` or ``cond`` is one op: the runtime of its body times its trip count, or of its
-    slowest branch; its `temp_bytes` is an estimate, the peak of what the body holds in program order.
+    ``custom_jvp``, ``custom_vjp``, ``jax.checkpoint``) are inlined and dead code is dropped; callbacks,
+    prints and writes to a `jax.new_ref` are not dead. A ``scan``, ``while`` or ``cond`` is one op: the
+    runtime of its body times its trip count, or of its slowest branch; its `temp_bytes` is an estimate,
+    the peak of what the body holds in program order.
     Ops are named after the user's scopes (Flax modules, `jax.named_scope`, jitted functions), those of
     a gradient below ``backward/``. Views (``reshape``) take no time, but their output counts as memory.
 
-    Every array of the arguments is an op without runtime, read or not: kind ``"parameter"`` if
-    resident, else ``"input"``. So is every array that ``fn`` closes over (``"parameter"``). The caller
-    holds them, so they are never freed unless donated. A parameter shares a colocation group with its
-    first reader; an input stands on its device. One op ``"start"`` comes after all of them and before
-    everything that computes, so that they are in memory from the beginning. What ``fn`` returns is
+    Every array of the arguments is a resident op, read or not, in memory from time 0: of kind
+    ``"parameter"`` if it is one of ``resident_argnums``, else ``"input"``. So is every array that ``fn``
+    closes over (``"parameter"``). The caller holds them, so they are never freed unless donated. A
+    parameter shares a colocation group with its first reader; an input stands on its device. One op
+    ``"start"`` comes after all of them and before everything that computes. What ``fn`` returns is
     kept.
+
+    Flax NNX objects (modules, optimisers, metrics, `nnx.Rngs`, variables; in containers too; a module or
+    its method as ``fn``, or bound by `functools.partial`) are their arrays: residents, named after their
+    path (``model/encoder/layers_0/kernel``). Those that ``fn`` changes, with `nnx.jit` or without, are
+    updated in place: the new array is a result, and the old one is freed after its last reader. Ops of a
+    module's call are named after its path (``encoder/layers_0/attention/dot_general``; below the argument's
+    name if there are several modules), those of ``update`` after the optimiser or metric. Changes that a
+    trace cannot show are refused: of NNX objects that ``fn`` closes over, and of Python containers and
+    variables into which it puts what it computes.
 
     Args:
       fn: A function that JAX can trace.
       *args: Its positional arguments: pytrees of arrays, shapes or numbers.
       kwargs: Its keyword arguments, arrays too; bind any others with `functools.partial`.
       resident_argnums: Arguments that live on the devices between calls: parameters, optimiser state.
-        By index, keyword arguments by name.
-      donate_argnums: Arguments whose buffers are freed after their last reader.
+        By index, keyword arguments by name. The arrays of NNX objects always do.
+      donate_argnums: Arguments whose buffers are freed after their last reader. By default the arrays of
+        NNX objects that ``fn`` changes, and no others; ``()`` donates nothing.
       static_argnums: Positional arguments that are not arrays (hashable, as for `jax.jit`).
       input_devices: Device of every input, or of each argument (those not named: 0).
       while_trip_count: Iterations of a ``while`` loop, which a trace cannot tell. The default counts
@@ -69,7 +86,8 @@ def from_jax(
       The graph, times in seconds.
 
     Raises:
-      FormatError: JAX cannot trace ``fn`` on these arguments (the cause is kept).
+      FormatError: JAX cannot trace ``fn`` on these arguments (the cause is kept), or ``fn`` changes
+        something in a way that no trace shows.
       ConfigError: An option with an impossible value.
       GraphError: ``fn`` has no arrays and computes nothing.
     """
@@ -80,26 +98,47 @@ def from_jax(
     if any(isinstance(a, str) for a in static):
         raise ConfigError(f"static_argnums: {static_argnums!r} must be indices of positional arguments")
     resident = _argnames(resident_argnums, known, "resident_argnums")
-    donated = _argnames(donate_argnums, known, "donate_argnums")
+    donated = None if donate_argnums is None else _argnames(donate_argnums, known, "donate_argnums")
     devices = _devices(input_devices, known)
     profiles = [profile] if isinstance(profile, (str, DeviceProfile)) else list(profile)
     if not profiles:
         raise ConfigError("profile: got no device; name at least one")
     if not (isinstance(while_trip_count, (int, float)) and 0 <= while_trip_count < math.inf):
         raise ConfigError(f"while_trip_count: {while_trip_count!r} must be finite and zero or more")
-    program = _trace(fn, args, kwargs, tuple(sorted(static)), name)  # pyright: ignore[reportArgumentType]
-    leaves = _leaves(fn, args, kwargs, static)
+    leaves, program, returned = _trace(fn, args, kwargs, static, name)
+    sources = _sources(leaves, program, returned, resident, donated, devices)
+    # What an object still holds after the call is a result of it, changed or not.
+    loose = {value for leaf, value in zip(leaves, program.inputs, strict=True) if leaf.loose}
+    kept = set(program.results[:returned]) | (set(program.results[returned:]) - loose)
+    found = [find_profile(p) for p in profiles]
+    steps = [_step(equation, found, while_trip_count) for equation in program.equations]
+    return assemble(name, sources, steps, kept)
+
+
+def _sources(
+    leaves: Sequence[Leaf],
+    program: Program,
+    returned: int,
+    resident: frozenset[ArgName],
+    donated: frozenset[ArgName] | None,
+    devices: Mapping[ArgName, int],
+) -> list[Source]:
+    held_after = set(program.results[returned:])
     sources = [
-        Source(path, value, aval_bytes(value.aval), arg in resident, arg in donated, devices.get(arg, 0))
-        for (arg, path), value in zip(leaves, program.inputs, strict=True)
+        Source(
+            leaf.name,
+            value,
+            aval_bytes(value.aval),
+            resident=leaf.state or leaf.arg in resident,
+            donated=leaf.state and value not in held_after if donated is None else leaf.arg in donated,
+            device=0 if leaf.arg is None else devices.get(leaf.arg, 0),
+        )
+        for leaf, value in zip(leaves, program.inputs, strict=True)
     ]
-    sources += [
+    return sources + [
         Source(f"constant_{i}", value, aval_bytes(value.aval), True, False, 0)
         for i, value in enumerate(program.constants)
     ]
-    found = [find_profile(p) for p in profiles]
-    steps = [_step(equation, found, while_trip_count) for equation in program.equations]
-    return assemble(name, sources, steps, program.outputs)
 
 
 def _step(equation: Equation, profiles: Sequence[DeviceProfile], while_trip_count: float) -> Step:
@@ -115,43 +154,26 @@ def _step(equation: Equation, profiles: Sequence[DeviceProfile], while_trip_coun
 
 
 def _trace(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], static: tuple[int, ...], name: str
-) -> Program:
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    static: frozenset[ArgName],
+    name: str,
+) -> tuple[Sequence[Leaf], Program, int]:
+    """The arrays that go in, the program, and how many of its results ``fn`` returns: state comes after."""
     try:
-        return flatten(jax.make_jaxpr(fn, static_argnums=static)(*args, **kwargs))
+        call = FlatCall(fn, args, kwargs, static)
+        with refusing_leaks(fn):
+            made = jax.make_jaxpr(call, return_shape=True)(*(leaf.value for leaf in call.leaves))
+        jaxpr, (returned, _) = made
+        return call.leaves, flatten(jaxpr), len(jax.tree.leaves(returned))
+    except FormatError:
+        raise
     # Tracing runs the user's code, which may raise anything.
     except Exception as error:
         text = next(iter(str(error).splitlines()), "")
-        raise FormatError(
-            f"cannot trace {name!r}: {type(error).__name__}: {text} "
-            "(it must run under jax.jit on these arguments: name those that are no arrays in static_argnums, "
-            "or bind them with functools.partial; see the cause)"
-        ) from error
-
-
-def _leaves(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], static: frozenset[ArgName]
-) -> list[tuple[ArgName, str]]:
-    """The argument that each traced array belongs to, and a readable path to it."""
-    names = _argument_names(fn, len(args))
-    dynamic: list[tuple[ArgName, str, Any]] = [
-        (i, names[i], arg) for i, arg in enumerate(args) if i not in static
-    ]
-    dynamic += [(key, key, kwargs[key]) for key in sorted(kwargs)]
-    return [
-        (arg, "/".join(filter(None, (text, jax.tree_util.keystr(path, simple=True, separator="/")))))
-        for arg, text, tree in dynamic
-        for path, _ in jax.tree_util.tree_leaves_with_path(tree)
-    ]
-
-
-def _argument_names(fn: Callable[..., Any], count: int) -> list[str]:
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return (plain + [f"arg{i}" for i in range(len(plain), count)])[:count]
+        remedy = _NNX_REMEDY if "different trace level" in text else _REMEDY
+        raise FormatError(f"cannot trace {name!r}: {type(error).__name__}: {text} ({remedy})") from error
 
 
 def _argnames(given: ArgName | Sequence[ArgName], known: Sequence[ArgName], what: str) -> frozenset[ArgName]:

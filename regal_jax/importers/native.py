@@ -4,19 +4,22 @@ import dataclasses
 import json
 from typing import Any, Final
 
+import numpy as np
+
+from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.graph.units import TIME_UNITS
-from regal_jax.importers.strict_json import Field, parse_json
+from regal_jax.importers.strict_json import Field
 
 __all__ = ["FORMAT", "VERSION", "format_native", "graph_from_document", "parse_native"]
 
 FORMAT: Final = "regal_jax.graph"
-VERSION: Final = 1
+VERSION: Final = 2
 
 _OP_KEYS: Final = (
     "name", "kind", "runtime", "temp_bytes", "allowed_devices", "colocation_group", "outputs", "inputs",
-    "control_inputs",
+    "control_inputs", "resident",
 )  # fmt: skip
 
 
@@ -51,6 +54,7 @@ def format_native(graph: ComputationGraph) -> str:
             "control_inputs": [
                 graph.op_names[u] for u in controls[control_bounds[o] : control_bounds[o + 1]]
             ],
+            "resident": bool(graph.resident[o]) or None,
         }
         op = {"name": name, **{key: value for key, value in members.items() if value not in (None, [])}}
         lines.append(json.dumps(op, ensure_ascii=False))
@@ -81,8 +85,10 @@ def graph_from_document(document: Any) -> ComputationGraph:
     if root.get("format").value != FORMAT:
         raise root.get("format").error(f"expected {FORMAT!r}, got {root.get('format').text()!r}")
     version = root.get("version").count()
-    if version != VERSION:
-        raise FormatError(f"version {version} of {FORMAT} is not known, only {VERSION}; update regal-jax")
+    if not 1 <= version <= VERSION:
+        raise FormatError(
+            f"version {version} of {FORMAT} is not known, only 1 to {VERSION}; update regal-jax"
+        )
     time_unit = root.get("time_unit")
     if time_unit.text() not in TIME_UNITS:
         raise time_unit.error(f"unknown unit {time_unit.value!r}; use one of {', '.join(TIME_UNITS)}")
@@ -96,7 +102,22 @@ def graph_from_document(document: Any) -> ComputationGraph:
     if graph.runtime.ndim == 1 and any(isinstance(op.value.get("runtime"), list) for op in ops):
         # The builder reads lists of one runtime as plain numbers; the document says one device.
         graph = dataclasses.replace(graph, runtime=graph.runtime[:, None])
-    return graph
+    return _with_residents(graph) if version == 1 else graph
+
+
+def _with_residents(graph: ComputationGraph) -> ComputationGraph:
+    """``graph`` with the marks that version 1 has no word for: importers wrote them as what follows.
+
+    An op of kind ``parameter`` or ``input`` that costs nothing and waits for nothing, and for which an op of
+    kind ``start`` waits, is resident.
+    """
+    kinds = np.array(graph.op_kinds)
+    awaited = np.zeros(graph.num_ops, dtype=bool)
+    awaited[graph.control_source[kinds[graph.control_target] == "start"]] = True
+    costs = graph.runtime.reshape(graph.num_ops, -1).any(axis=1) | (graph.temp_bytes > 0)
+    waits = (np.diff(graph.inputs[0]) > 0) | (np.diff(graph.control_predecessors[0]) > 0)
+    resident = np.isin(kinds, ("parameter", "input")) & awaited & ~costs & ~waits
+    return dataclasses.replace(graph, resident=resident) if resident.any() else graph
 
 
 def _add_op(builder: GraphBuilder, op: Field, index: dict[str, int], counts: list[int]) -> None:
@@ -121,6 +142,7 @@ def _add_op(builder: GraphBuilder, op: Field, index: dict[str, int], counts: lis
         if devices.value is None
         else [item.count(2**31 - 1) for item in devices.items()],
         colocation_group=None if group.value is None else group.text(),
+        resident=op.find("resident", False).flag(),
     )
 
 

@@ -11,6 +11,7 @@ from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes
 from regal_jax.importers.onnx_cost import node_seconds
 from regal_jax.importers.onnx_shapes import Value, import_onnx, infer_values, subgraphs
 from regal_jax.importers.roofline import DeviceProfile, find_profile
+from regal_jax.interrupts import interruptible
 
 __all__ = ["MAX_MODEL_BYTES", "from_onnx", "parse_onnx"]
 
@@ -18,6 +19,7 @@ MAX_MODEL_BYTES: Final = 2**31
 """Largest ``.onnx`` file: protobuf holds no more. Weights beyond that are external and not read."""
 
 
+@interruptible()
 def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
     """The graph of an ONNX model.
 
@@ -28,7 +30,7 @@ def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
       nobody reads are left out.
     - An input is an op of kind ``input`` with runtime 0 and one output.
     - One op of kind ``start`` (runtime 0, no output) waits for all inputs and parameters, and every
-      op that reads nothing else waits for it: residents are in memory before anything computes.
+      op that reads nothing else waits for it. Inputs and parameters are resident: in memory from time 0.
     - Only shapes are read: external data may be missing.
 
     Args:
@@ -52,14 +54,15 @@ def parse_onnx(data: bytes, **options: Any) -> ComputationGraph:
     Args:
       data: A serialised ``ModelProto``.
       name: What to call the graph; the model's own name if unsaid.
-      dim_params: Sizes of symbolic input dimensions by name, e.g. ``{"batch": 32}``. Input dimensions
-        that are not named, or unknown, are taken as 1.
+      dims: Sizes of symbolic input dimensions by name, e.g. ``{"batch": 32}``. Those that are not given,
+        or have no name, are taken as 1, with a warning.
       profile: The device that runtimes are estimated for (`regal_jax.importers.roofline.PROFILES`, or your
         own).
       input_devices: Devices on which inputs may start; ``None`` allows all.
       loop_trips: Iterations of every ``Loop``.
 
     Raises:
+      ConfigError: A size that cannot be.
       FormatError, GraphError, MissingExtraError: As `from_onnx`.
     """
     onnx = import_onnx()
@@ -82,14 +85,15 @@ def _convert(
     model: Any,
     *,
     name: str | None = None,
-    dim_params: Mapping[str, int] | None = None,
+    dims: Mapping[str, int] | None = None,
     profile: str | DeviceProfile = "h200",
     input_devices: Iterable[int] | None = (0,),
     loop_trips: int = 1,
 ) -> ComputationGraph:
     if not model.graph.node:
         raise FormatError("an ONNX model without nodes; is this the right file?")
-    graph, values = infer_values(model, dim_params or {})
+    graph, values, assumed = infer_values(model, dims or {})
+    _warn_of_assumed(assumed)
     parameters = {t.name for t in model.graph.initializer} | {
         t.values.name for t in model.graph.sparse_initializer
     }
@@ -213,6 +217,7 @@ def _add_sources(
             outputs=[_size(value, values)],
             keep=[0] if value in layout.results else [],
             allowed_devices=devices,
+            resident=True,
         )
     for value in layout.parameters:
         builder.add_op(
@@ -221,6 +226,7 @@ def _add_sources(
             outputs=[_size(value, values)],
             keep=[0],
             colocation_group=layout.names[layout.first[value]] if value in layout.first else None,
+            resident=True,
         )
     if layout.roots:
         builder.add_op(layout.start, kind="start", control_inputs=range(layout.roots))
@@ -228,6 +234,25 @@ def _add_sources(
 
 def _size(value: str, values: Mapping[str, Value]) -> int:
     return values[value].size_bytes if value in values else 0
+
+
+def _warn_of_assumed(assumed: Mapping[str, str]) -> None:
+    """``assumed``: dimension that was taken as 1 -> an input that has it; `""` for those without a name."""
+    named = [name for name in assumed if name]
+    if named:
+        given = ", ".join(f"{name!r}: SIZE" for name in named)
+        warnings.warn(
+            f"ONNX input {assumed[named[0]]!r}: the symbolic dimension {named[0]!r} is taken as 1"
+            f"{f', and so are {len(named) - 1} others' if named[1:] else ''}; "
+            f"give sizes with dims={{{given}}} (in the command --dim {named[0]}=SIZE)",
+            stacklevel=4,
+        )
+    if "" in assumed:
+        warnings.warn(
+            f"ONNX input {assumed['']!r}: a dimension without size or name is taken as 1; name it in the "
+            "model to give it a size",
+            stacklevel=4,
+        )
 
 
 def _warn_of_unknown(names: list[str], values: Mapping[str, Value]) -> None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from regal_jax.errors import FormatError, MissingExtraError
+from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph.computation_graph import MAX_BYTES
 
 __all__ = ["Value", "import_onnx", "infer_values", "subgraphs", "values_of"]
@@ -110,19 +110,22 @@ def subgraphs(node: Any) -> Iterator[Any]:
         yield from attribute.graphs
 
 
-def infer_values(model: Any, dim_params: Mapping[str, int]) -> tuple[Any, dict[str, Value]]:
+def infer_values(
+    model: Any, dims: Mapping[str, int]
+) -> tuple[Any, dict[str, Value], dict[str, str]]:
     """Infers all shapes.
 
     Args:
       model: A ``ModelProto``; left as it is.
-      dim_params: Symbolic dimension -> size.
+      dims: Symbolic dimension -> size.
 
     Returns:
-      The graph with inferred shapes in its bodies too (large initializers are no longer in it), and what
-      is known of each value.
+      The graph with inferred shapes in its bodies too (large initializers are no longer in it), what is
+      known of each value, and each symbolic dimension that was taken as 1 with an input that has it.
 
     Raises:
-      FormatError: Inference fails; a name in ``dim_params`` that the model does not have.
+      ConfigError: A size that cannot be.
+      FormatError: Inference fails; a name in ``dims`` that the model does not have.
     """
     onnx = import_onnx()
     _check_names(model.graph)
@@ -130,7 +133,7 @@ def infer_values(model: Any, dim_params: Mapping[str, int]) -> tuple[Any, dict[s
     light = onnx.ModelProto()
     light.CopyFrom(model)
     _drop_large_initializers(onnx, light.graph)
-    _fix_dimensions(light.graph, dim_params)
+    assumed = _fix_dimensions(light.graph, dims)
     try:
         if light.functions:
             light = onnx.inliner.inline_local_functions(light)
@@ -143,7 +146,7 @@ def infer_values(model: Any, dim_params: Mapping[str, int]) -> tuple[Any, dict[s
     initial = {t.name for t in model.graph.initializer} | {
         t.values.name for t in model.graph.sparse_initializer
     }
-    return graph, values_of(graph) | {name: sizes[name] for name in initial}
+    return graph, values_of(graph) | {name: sizes[name] for name in initial}, assumed
 
 
 def _check_names(graph: Any) -> None:
@@ -179,23 +182,29 @@ def _drop_large_initializers(onnx: Any, graph: Any) -> None:
     graph.initializer.extend(kept)
 
 
-def _fix_dimensions(graph: Any, dim_params: Mapping[str, int]) -> None:
-    """Gives every symbolic or unknown dimension of an input its size: as said, or 1."""
+def _fix_dimensions(graph: Any, dims: Mapping[str, int]) -> dict[str, str]:
+    """Gives every symbolic or unknown dimension of an input its size: as said, or 1, and tells those."""
+    for name, size in dims.items():
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BYTES:
+            raise ConfigError(f"dims: {name!r} is {size!r}; it must be a whole number of at least 1")
     names: set[str] = set()
+    assumed: dict[str, str] = {}
     for info in graph.input:
         for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
             if not dim.HasField("dim_value") or dim.dim_value < 0:
-                if dim.dim_param:
-                    names.add(dim.dim_param)
-                dim.dim_value = dim_params.get(dim.dim_param, 1)
-    unknown = sorted(dim_params.keys() - names)
-    if unknown:
+                names.add(dim.dim_param)
+                if dim.dim_param not in dims:
+                    assumed.setdefault(dim.dim_param, info.name)
+                dim.dim_value = dims.get(dim.dim_param, 1)
+    known, unknown = sorted(filter(None, names)), sorted(dims.keys() - names - {""})
+    if unknown or "" in dims:
         raise FormatError(
-            f"dim_params: no input has a dimension {unknown[0]!r}; "
-            f"this model has {', '.join(sorted(names)) or 'none'}"
+            f"dims: no input has a dimension {(unknown or [''])[0]!r}; "
+            f"this model has {', '.join(known) or 'none'}"
         )
     # What the exporter wrote elsewhere under the same names would contradict the sizes just given.
     for info in (*graph.value_info, *graph.output):
         for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
             if not dim.HasField("dim_value"):
                 dim.ClearField("dim_param")
+    return assumed

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.cost_graph import format_cost_graph, parse_cost_graph
@@ -14,8 +15,8 @@ from regal_jax.importers.hlo_program import parse_hlo
 from regal_jax.importers.native import FORMAT, format_native, graph_from_document
 from regal_jax.importers.onnx_model import MAX_MODEL_BYTES, parse_onnx
 from regal_jax.importers.stg import format_stg, parse_stg
-from regal_jax.importers.strict_json import parse_json
 from regal_jax.importers.wfformat import workflow_from_document
+from regal_jax.interrupts import interruptible
 
 __all__ = ["FORMATS", "FileFormat", "find_format", "load_graph", "save_graph"]
 
@@ -30,6 +31,7 @@ class FileFormat:
       read: Path and keyword options -> graph.
       format: Graph and keyword options -> text; ``None`` if the format is only read.
       estimated: Files hold no runtimes; ``read`` takes a ``profile`` to estimate them for.
+      symbolic: Dimensions may be names; ``read`` takes their sizes as ``dims``.
     """
 
     suffixes: tuple[str, ...]
@@ -37,6 +39,7 @@ class FileFormat:
     read: Callable[..., ComputationGraph]
     format: Callable[..., str] | None = None
     estimated: bool = False
+    symbolic: bool = False
 
 
 def _read_cost_graph(path: PathLike, **options: Any) -> ComputationGraph:
@@ -78,7 +81,9 @@ FORMATS: Final[Mapping[str, FileFormat]] = MappingProxyType(
             (".pbtxt", ".pbtxt.gz"), "TensorFlow CostGraphDef text", _read_cost_graph, format_cost_graph
         ),
         "stg": FileFormat((".stg", ".stg.gz"), "Standard Task Graph", _read_stg, format_stg),
-        "onnx": FileFormat((".onnx", ".onnx.gz"), "ONNX model (extra 'onnx')", _read_onnx, estimated=True),
+        "onnx": FileFormat(
+            (".onnx", ".onnx.gz"), "ONNX model (extra 'onnx')", _read_onnx, estimated=True, symbolic=True
+        ),
         "hlo": FileFormat(
             (".hlo", ".hlo.txt", ".hlo.gz", ".hlo.txt.gz"),
             "compiled XLA program (scheduled HLO text)",
@@ -107,6 +112,7 @@ def find_format(path: PathLike, name: str | None = None) -> FileFormat:
     raise FormatError(f"{file}: {what}; use one of {known}")
 
 
+@interruptible()
 def load_graph(path: PathLike, format: str | None = None, **options: Any) -> ComputationGraph:
     """The graph in a file.
 
@@ -114,7 +120,7 @@ def load_graph(path: PathLike, format: str | None = None, **options: Any) -> Com
       path: The file; gzip is undone whatever its name.
       format: A key of `FORMATS`; ``None`` tells it by the file's name.
       **options: Of the format's parser: `parse_cost_graph`, `parse_stg`, `parse_wfformat`,
-        `parse_hlo`, `regal_jax.importers.onnx_model.parse_onnx`.
+        `parse_hlo`, `regal_jax.importers.onnx_model.parse_onnx` (``dims={"batch": 8}``, say).
 
     Raises:
       FormatError: The file cannot be read as its format; names the file, the place and the remedy.
@@ -128,6 +134,7 @@ def load_graph(path: PathLike, format: str | None = None, **options: Any) -> Com
         return found.read(path, **options)
 
 
+@interruptible()
 def save_graph(graph: ComputationGraph, path: PathLike, format: str | None = None, **options: Any) -> None:
     """Writes a graph to a file, all of it or nothing.
 

@@ -1,6 +1,5 @@
-"""JSON from strangers: parsed strictly, and read field by field with errors that name the place."""
+"""JSON from strangers, read field by field with errors that name the place."""
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
@@ -8,43 +7,10 @@ from typing import Any, Final, TypeVar
 from regal_jax.errors import FormatError
 from regal_jax.graph.computation_graph import MAX_BYTES
 
-__all__ = ["Field", "parse_json"]
+__all__ = ["Field"]
 
 _T = TypeVar("_T")
 _KINDS: Final = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
-
-
-def _refuse_constant(text: str) -> Any:
-    raise FormatError(f"JSON number {text} is not allowed; write a finite number")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise FormatError(f"JSON object has the key {twice!r} twice; drop one of the two")
-    return made
-
-
-def parse_json(text: str) -> Any:
-    """The JSON value in ``text``.
-
-    Raises:
-      FormatError: Not JSON (NaN and Infinity are not), a key twice, or nested too deep.
-    """
-    try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except json.JSONDecodeError as error:
-        raise FormatError(
-            f"not JSON: line {error.lineno}, column {error.colno}: {error.msg}; is the file complete?"
-        ) from None
-    except RecursionError:
-        raise FormatError("JSON nests too deep; a graph needs fewer than ten levels") from None
-    except FormatError:
-        raise
-    except ValueError:  # an integer of more digits than Python converts
-        raise FormatError("JSON has a number of thousands of digits; write a smaller number") from None
 
 
 class Field:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.roofline import DeviceProfile, find_profile
+from regal_jax.interrupts import interruptible
 
 if TYPE_CHECKING:
     import torch
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["from_torch"]
 
 
+@interruptible()
 def from_torch(
     module: "torch.nn.Module",
     *args: Any,
@@ -38,11 +40,11 @@ def from_torch(
     counts as memory; ``detach`` and its like are no ops at all. ``torch.cond`` is one op;
     activation checkpoints are inlined, and a gradient does not compute them again.
 
-    Every parameter, buffer and constant is an op without runtime of kind ``"parameter"``, named as in
-    ``state_dict``, read or not; tied parameters are one. It shares a colocation group with its first
-    reader. Every tensor of the arguments is one of kind ``"input"`` and stands on its device. The caller
-    holds all of them, so they are never freed unless donated. One op ``"start"`` comes after all of them
-    and before everything that computes. What the module returns is kept, and new values of buffers
+    Every parameter, buffer and constant is a resident op of kind ``"parameter"``, in memory from time 0,
+    named as in ``state_dict``, read or not; tied parameters are one. It shares a colocation group with its
+    first reader. Every tensor of the arguments is one of kind ``"input"`` and stands on its device. The
+    caller holds all of them, so they are never freed unless donated. One op ``"start"`` comes after all of
+    them and before everything that computes. What the module returns is kept, and new values of buffers
     (statistics of a batch normalisation in training mode) are results as well.
 
     Args:

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -11,7 +12,8 @@ from typing import Any, Final
 import torch
 import torch.fx.traceback
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from regal_jax.errors import FormatError
@@ -99,10 +101,12 @@ def trace(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences what PyTorch says of its own inside while it traces; the user's warnings pass."""
-    loggers = [logging.getLogger(name) for name in ("torch.export", "torch.fx", "torch._export")]
+    """Silences what PyTorch says of its own inside while it traces; the user's warnings and prints pass."""
+    found = {name: log for name, log in logging.root.manager.loggerDict.items() if _is_foreign(name)}
+    loggers = [log for log in found.values() if isinstance(log, logging.Logger)]
+    loggers += [logging.getLogger("torch")]  # Whose level those have that come into being meanwhile.
     levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), contextlib.redirect_stderr(_Deaf(sys.stderr)):  # pyright: ignore
         for name in _FOREIGN:
             warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
         # Said in the caller's name: of recurrent layers and weight_norm, whose copies are thrown away.
@@ -114,6 +118,25 @@ def _quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
+
+
+def _is_foreign(name: str) -> bool:
+    return name.partition(".")[0] in _FOREIGN
+
+
+class _Deaf:
+    """A stream that takes everything but what PyTorch prints itself, partial programs and tracebacks."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        if _is_foreign(sys._getframe(1).f_globals.get("__name__", "")):
+            return len(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _fake(leaf: Any) -> Any:
@@ -233,7 +256,8 @@ def _updates(parameters: Sequence[Any], gradients: Sequence[Any], moments: Seque
 
 def _scalar(outputs: list[Any], loss: Callable[[Any], Any] | None, spec: Any) -> torch.Tensor:
     if loss is not None:
-        scalar = loss(pytree.tree_unflatten(outputs, spec))
+        with _OnOneDevice():
+            scalar = loss(pytree.tree_unflatten(outputs, spec))
         if not isinstance(scalar, torch.Tensor) or scalar.numel() != 1 or not scalar.requires_grad:
             raise FormatError("loss: must return a tensor of one element that depends on the parameters")
         return scalar.reshape(())
@@ -242,6 +266,28 @@ def _scalar(outputs: list[Any], loss: Callable[[Any], Any] | None, spec: Any) ->
     if not means:
         raise FormatError("no floating output depends on a parameter: give a loss, or use form='forward'")
     return sum(means[1:], start=means[0])
+
+
+class _OnOneDevice(TorchFunctionMode):
+    """Tensors from outside (a target on the ``meta`` device, say) are replaced by fake ones on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[int, tuple[torch.Tensor, Any]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        args, kwargs = pytree.tree_map(self._here, (args, dict(kwargs or {})))
+        return func(*args, **kwargs)
+
+    def _here(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.device):
+            return torch.device("cpu")
+        if not isinstance(leaf, torch.Tensor) or leaf.device.type == "cpu":
+            return leaf
+        with disable_proxy_modes_tracing():
+            made = self._made.setdefault(id(leaf), (leaf, _fake(leaf)))
+        return made[1]
 
 
 def _adam(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:

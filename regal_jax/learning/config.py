@@ -5,13 +5,12 @@ import enum
 import math
 import operator
 import os
-import pathlib
-import tomllib
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from regal_jax.documents import read_toml
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster
 from regal_jax.plan import Objective
@@ -220,11 +219,7 @@ class TrainConfig:
         Raises:
           ConfigError: No such file, no TOML, or as `from_document`.
         """
-        try:
-            document = tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
-        return cls.from_document(document)
+        return cls.from_document(read_toml(path))
 
     def as_document(self) -> dict[str, Any]:
         """Nested tables of plain values, from which `from_document` makes an equal config."""

@@ -12,6 +12,7 @@ from regal_jax.datasets.corpus.index import INDEX
 from regal_jax.datasets.store import read_set
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.interrupts import interruptible
 from regal_jax.learning.config import Contract, TrainConfig
 from regal_jax.plan import Objective, contract_for, critical_path
 
@@ -23,6 +24,7 @@ SAMPLE_PATH: Final = "sample"
 """Instead of a path: the graphs that come with the package."""
 
 
+@interruptible()
 def load_graphs(
     path: str | os.PathLike[str],
     split: str,
@@ -105,6 +107,7 @@ def noisy_copies(graphs: Sequence[ComputationGraph], copies: int, scale: float) 
     return [*graphs, *(with_noise(g, seed, scale=scale) for seed in range(copies) for g in graphs)]
 
 
+@interruptible()
 def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[ComputationGraph]]:
     """Graphs to train on and graphs to validate on, as `TrainConfig.data` says.
 

@@ -4,7 +4,8 @@ import json
 import pathlib
 from typing import Any, Self
 
-from regal_jax.errors import MissingExtraError
+from regal_jax.datasets.corpus.index import JsonLines
+from regal_jax.errors import FormatError, MissingExtraError
 
 __all__ = ["Record", "event_writer"]
 
@@ -38,15 +39,18 @@ class Record:
 
         Raises:
           MissingExtraError: No tensorboardX.
+          FormatError: A damaged line.
         """
         self._writer: Any = None
         if tensorboard:
             self._writer = event_writer()(str(folder / "tensorboard"), purge_step=step + 1)
         path = folder / "metrics.jsonl"
-        kept = [line for line in _lines(path) if json.loads(line)["step"] <= step]
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        temporary.replace(path)
+        lines = JsonLines(path)
+        records = lines.read()
+        for number, record in enumerate(records, 1):
+            if not isinstance(record.get("step"), int):
+                raise FormatError(f"{path}: line {number} has no step; delete it, or take another folder")
+        lines.replace([record for record in records if record["step"] <= step])
         self._file = path.open("a", encoding="utf-8")
 
     def __enter__(self) -> Self:
@@ -70,11 +74,3 @@ class Record:
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(f"{kind}/{name}", value, step)
-
-
-def _lines(path: pathlib.Path) -> list[str]:
-    """The whole lines; a kill may have left a part of one."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    return text[: text.rfind("\n") + 1].splitlines()

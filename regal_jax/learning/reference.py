@@ -1,5 +1,6 @@
 """What uniform searches reach: the denominators of all rewards, computed once and kept."""
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -10,6 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from regal_jax.documents import parse_json
+from regal_jax.errors import FormatError
+from regal_jax.importers.strict_json import Field
 from regal_jax.learning.config import TrainConfig
 from regal_jax.learning.pool import Pool, rows
 from regal_jax.search import Status, Stopping
@@ -96,14 +100,12 @@ def _read(path: pathlib.Path | None, settings: dict[str, Any]) -> dict[str, list
     known: dict[str, list[float]] = {}
     if path is None or not path.exists():
         return known
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            # The last line of a run that was killed; it is computed again.
-            continue
-        if entry["settings"] == settings:
-            known[entry["graph"]] = entry["fitness"]
+    for line in path.read_bytes().splitlines():
+        # The last line of a run that was killed, or a damaged one, is computed again.
+        with contextlib.suppress(FormatError):
+            entry = Field(parse_json(line))
+            if entry.get("settings").value == settings:
+                known[entry.get("graph").text()] = [item.number() for item in entry.get("fitness").items()]
     return known
 
 

@@ -27,6 +27,7 @@ from regal_jax.policies import (
     sample_action,
     to_proposal,
 )
+from regal_jax.programs import program
 from regal_jax.solve import keys_of, solve_traced
 
 __all__ = ["AXIS", "Learner", "Metrics", "TrainState", "rollout", "train_step"]
@@ -220,7 +221,7 @@ def train_step(
     return _train_step(learner, mesh, state, pool, learner.table, key)
 
 
-@functools.partial(jax.jit, static_argnames=("learner", "mesh"), donate_argnames=("state",))
+@program(static=(0, 1), donate=(2,))
 def _train_step(
     learner: Learner, mesh: Mesh, state: TrainState, pool: Pool, table: jax.Array, key: jax.Array
 ) -> tuple[TrainState, Metrics]:

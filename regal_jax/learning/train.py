@@ -1,5 +1,6 @@
 """`train`: the loop around the compiled step."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -8,15 +9,16 @@ import os
 import pathlib
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
-from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.interrupts import first_interrupt_waits, interruptible
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.config import DataConfig, TrainConfig
 from regal_jax.learning.pool import Pool, make_pools
@@ -24,9 +26,12 @@ from regal_jax.learning.record import Record, event_writer
 from regal_jax.learning.reference import with_references
 from regal_jax.learning.step import AXIS, Learner, TrainState, train_step
 from regal_jax.learning.validate import Validation, validate
+from regal_jax.locks import locked
 from regal_jax.policies import Policy, load_policy, save_policy
 
 __all__ = ["TrainResult", "train"]
+
+_COMPILING: Final = "compiling"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,6 +53,7 @@ class TrainResult:
     finished: bool
 
 
+@interruptible()
 def train(
     config: TrainConfig,
     graphs: Sequence[ComputationGraph],
@@ -87,8 +93,10 @@ def train(
     """
     if tensorboard:
         event_writer()  # Is it there? References take hours, and would come first.
-    run = _Run(config, graphs, validation, pathlib.Path(out), progress, devices, implementation)
-    return run.all(tensorboard)
+    folder = pathlib.Path(out)
+    with contextlib.ExitStack() as lock:
+        run = _Run(config, graphs, validation, folder, lock, progress, devices, implementation)
+        return run.all(tensorboard)
 
 
 class _Run:
@@ -100,11 +108,14 @@ class _Run:
         graphs: Sequence[ComputationGraph],
         validation: Sequence[ComputationGraph],
         out: pathlib.Path,
+        lock: contextlib.ExitStack,
         progress: bool,
         devices: Sequence[Any] | None,
         implementation: str | None,
     ) -> None:
         self._config, self._out, self._progress = config, out, progress
+        self._begun: set[int] = set()
+        self._note = ""
         self._mesh = _mesh(config.optimizer.batch, devices)
         # Where graphs lie is no part of a program: runs that differ in that alone share theirs.
         self._learner = Learner(dataclasses.replace(config, data=DataConfig()), implementation)
@@ -115,6 +126,7 @@ class _Run:
             for chosen in (graphs, validation)
         )
         # Not before all is known to be well: the folder then belongs to this run.
+        lock.enter_context(locked(out))
         _claim(out, config, graphs, validation)
         self._pools = self._ready(pools, "references")
         self._validation = self._ready(held_out, "validation references")
@@ -123,7 +135,16 @@ class _Run:
     def _ready(self, pools: list[Pool], what: str) -> list[Pool]:
         path = self._out / "references.jsonl"
         with _bar(self._progress, what, sum(p.size for p in pools), 0) as bar:
-            ready = [with_references(self._config, pool, path, progress=bar.update) for pool in pools]
+            ready = []
+            for pool in pools:
+                # The first chunk of a pool has its program compiled.
+                bar.set_description(f"{what} ({_COMPILING})")
+
+                def advance(graphs: int) -> None:
+                    bar.set_description(what, refresh=False)
+                    bar.update(graphs)
+
+                ready.append(with_references(self._config, pool, path, progress=advance))
         return [self._put(pool) for pool in ready]
 
     def _put(self, tree: Any) -> Any:
@@ -165,6 +186,7 @@ class _Run:
 
     def _step(self, state: TrainState, step: int, record: Record, bar: Any) -> TrainState:
         number = self._choose(step)
+        self._say(bar, "train", number)
         began = time.perf_counter()
         state, metrics = train_step(self._learner, self._mesh, state, self._pools[number], self._key)
         values = {name: float(value) for name, value in metrics._asdict().items()}
@@ -176,9 +198,17 @@ class _Run:
             )
         if (step + 1) % self._config.optimizer.log_every == 0:
             record.add("train", step + 1, {**values, "pool": number, "seconds": seconds})
+        self._say(bar, "train", number)
         bar.set_postfix(better=f"{100 * values['improvement']:.1f}%", refresh=False)
         bar.update(1)
         return state
+
+    def _say(self, bar: Any, what: str, program: int) -> None:
+        """Shows that ``what`` is going on, and the first time that its program is compiled for it."""
+        first = program not in self._begun
+        self._begun.add(program)
+        note = _COMPILING if first else self._note
+        bar.set_description(f"{what} ({note})" if note else what, refresh=first)
 
     def _choose(self, step: int) -> int:
         """Which pool a step takes its batch from: each as often as it has graphs."""
@@ -189,9 +219,11 @@ class _Run:
     def _validate(self, state: TrainState, notes: dict[str, Any], record: Record, bar: Any) -> dict[str, Any]:
         """Notes with the best validation so far; the best weights are on disk when this returns."""
         step = int(state.step)
+        self._say(bar, "validation", -1)
         found = validate(self._learner, state.policy, self._validation, self._validation_key)
         record.add("validation", step, found._asdict())
-        bar.set_description(f"train (validation {100 * found.improvement:+.1f}%)")
+        self._note = f"validation {100 * found.improvement:+.1f}%"
+        self._say(bar, "train", -1)
         if notes and found.improvement <= notes["best"]["improvement"]:
             return notes
         metadata = {"step": str(step), "training": json.dumps(_document(self._config))}
@@ -237,11 +269,10 @@ def _claim(
     if config.start:
         document["start"] = hashlib.sha256(pathlib.Path(config.start).read_bytes()).hexdigest()[:16]
     path = out / "config.json"
-    out.mkdir(parents=True, exist_ok=True)
     if path.exists():
         try:
-            old = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+            old = parse_json(path.read_bytes())
+        except FormatError:
             old = None
         if not isinstance(old, dict):
             raise FormatError(f"{path}: damaged; take another folder, or remove this one")

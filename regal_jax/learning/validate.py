@@ -1,6 +1,5 @@
 """How good a policy is on graphs that it is not trained on."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from flax import nnx
 from regal_jax.learning.pool import Pool, rows
 from regal_jax.learning.step import Learner
 from regal_jax.policies import entropy, own_places, sample_action, to_proposal
+from regal_jax.programs import program
 from regal_jax.solve import keys_of, solve_traced
 
 __all__ = ["Validation", "validate"]
@@ -68,7 +68,7 @@ def validate(learner: Learner, weights: Any, pools: Sequence[Pool], key: jax.Arr
     )
 
 
-@functools.partial(jax.jit, static_argnames=("learner",))
+@program(static=(0,))
 def _search(
     learner: Learner, weights: Any, pool: Pool, table: jax.Array, key: jax.Array
 ) -> tuple[jax.Array, jax.Array]:

@@ -16,8 +16,10 @@ import numpy as np
 from regal_jax.api import optimize_many
 from regal_jax.api.settings import each
 from regal_jax.datasets.corpus.index import JsonLines
+from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan, makespan_upper_bound
 from regal_jax.search import BrkgaConfig
 
@@ -70,7 +72,7 @@ class TunedConfig:
           ConfigError: Settings that cannot be.
         """
         try:
-            document = json.loads(pathlib.Path(path).read_text())
+            document = parse_json(pathlib.Path(path).read_bytes())
         except (OSError, ValueError) as error:
             raise FormatError(f"{path}: no tuned settings there ({error}); make them with tune()") from None
         if (
@@ -82,10 +84,13 @@ class TunedConfig:
         fields: dict[str, Any] = {field.name: document.get(field.name) for field in dataclasses.fields(cls)}
         try:
             return cls(**{**fields, "config": BrkgaConfig(**dict(fields["config"]))})
-        except TypeError as error:
+        except ConfigError:
+            raise
+        except (TypeError, ValueError) as error:
             raise FormatError(f"{path}: damaged settings ({error}); make them with tune()") from None
 
 
+@interruptible()
 def tune(
     graphs: Sequence[ComputationGraph],
     clusters: Cluster | Sequence[Cluster],

@@ -28,7 +28,9 @@ def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective)
     """A value of ``objective`` that no plan can beat.
 
     Makespan: the longest path, every op on its fastest allowed device, or all the work spread evenly,
-    whichever is more. Peak memory: the op that needs most for itself, or all that is kept, spread evenly.
+    whichever is more. Peak memory: the most that is certainly held at one moment, by a colocation group or
+    spread evenly over the devices that may hold it: the residents at time 0, what is kept in the end, and
+    while an op runs its inputs, outputs and `temp_bytes` beside the residents that are kept.
 
     Work is summed exactly, a timeline event by event: the two may cross in the last bits of a float.
 
@@ -36,13 +38,67 @@ def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective)
       ClusterError: The cluster does not fit the graph.
     """
     if objective is Objective.PEAK_MEMORY:
-        need = graph.temp_bytes.copy()
-        np.add.at(need, graph.tensor_op, graph.tensor_bytes)
-        np.add.at(need, graph.edge_op, graph.tensor_bytes[graph.edge_tensor])
-        kept = int(graph.tensor_bytes[graph.tensor_keep].sum())
-        return float(max(int(need.max()), -(-kept // cluster.num_devices)))
+        allowed = allowed_matrix(graph, cluster)
+        ends = (_spread(graph, allowed, held) for held in (graph.tensor_resident, graph.tensor_keep))
+        return float(max(_busiest(graph, allowed), *ends))
     runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf).min(axis=1)
     return float(max(critical_path(graph, runtime), math.fsum(runtime) / cluster.num_devices))
+
+
+def _spread(graph: ComputationGraph, allowed: np.ndarray, held: np.ndarray) -> int:
+    """Bytes that some device holds when every tensor in ``held`` (``[T]`` bool) is at home.
+
+    What can only be on some devices (``allowed``, ``[N, D]``) is on one of these, and a group on one device.
+    """
+    if not held.any():
+        return 0
+    size = np.where(held, graph.tensor_bytes, 0)
+    group = np.zeros(graph.num_ops, dtype=np.int64)
+    np.add.at(group, graph.colocation_leader[graph.tensor_op], size)
+    holders = np.unique(graph.tensor_op[held])
+    rows, which = np.unique(allowed[holders], axis=0, return_inverse=True)
+    where = np.vstack([rows, np.ones_like(allowed[:1])])
+    total = np.zeros(len(rows), dtype=np.int64)
+    np.add.at(total, which[np.searchsorted(holders, graph.tensor_op[held])], graph.tensor_bytes[held])
+    outside = rows.astype(np.int64) @ ~where.T
+    inside = total @ (outside == 0)
+    return max(int(group.max()), int((-(-inside // where.sum(axis=1))).max()))
+
+
+def _busiest(graph: ComputationGraph, allowed: np.ndarray) -> int:
+    """Bytes that some device holds while some op runs: what it needs, beside residents that are kept."""
+    size = graph.tensor_bytes
+    need = graph.temp_bytes.copy()
+    np.add.at(need, graph.tensor_op, size)
+    np.add.at(need, graph.edge_op, size[graph.edge_tensor])
+    stays = np.where(graph.tensor_resident & graph.tensor_keep, size, 0)
+    if not stays.any():
+        return int(need.max())
+    # Spread evenly, whoever holds them; what an op reads is in its need.
+    others = np.full(graph.num_ops, stays.sum())
+    np.subtract.at(others, graph.edge_op, stays[graph.edge_tensor])
+    beside = np.where(allowed, _beside(graph, allowed, stays), np.iinfo(np.int64).max).min(axis=1)
+    most = np.maximum(need + beside, -(-(need + others) // allowed.shape[1]))
+    return int(np.where(graph.resident, need, most).max())
+
+
+def _beside(graph: ComputationGraph, allowed: np.ndarray, stays: np.ndarray) -> np.ndarray:
+    """``[N, D]`` bytes of ``stays`` (``[T]``, always at home) beside an op if it runs on a device.
+
+    There are those that can be nowhere else, and those of the op's own group; not what the op reads.
+    """
+    (n, d), leader = allowed.shape, graph.colocation_leader
+    pinned = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
+    at = pinned[graph.tensor_op]
+    certain, group = np.zeros(d, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    np.add.at(certain, at[at >= 0], stays[at >= 0])
+    np.add.at(group, leader[graph.tensor_op[at < 0]], stays[at < 0])
+    beside = certain + group[leader][:, None]
+    read, reader, pin = stays[graph.edge_tensor], graph.edge_op, at[graph.edge_tensor]
+    own = (pin < 0) & (leader[graph.edge_producer] == leader[reader])
+    np.subtract.at(beside, (reader[pin >= 0], pin[pin >= 0]), read[pin >= 0])
+    np.subtract.at(beside, reader[own], read[own][:, None])
+    return beside
 
 
 def makespan_upper_bound(graph: ComputationGraph, cluster: Cluster) -> float:

@@ -11,6 +11,7 @@ from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.merging import ANCHOR_KINDS, merge_labels
 from regal_jax.graph.quotient import quotient
+from regal_jax.interrupts import interruptible
 from regal_jax.plan.bounds import Objective
 from regal_jax.plan.plan import Plan
 
@@ -39,6 +40,7 @@ class Contraction:
     members: tuple[np.ndarray, ...]
     tensor: np.ndarray
 
+    @interruptible()
     def expand(self, plan: Plan) -> Plan:
         """The plan of `original` in which the members of each op run one after another where it ran.
 
@@ -97,6 +99,7 @@ class Contraction:
         return f"{self.original.num_ops:,} ops contracted to {self.graph.num_ops:,}"
 
 
+@interruptible()
 def contract(
     graph: ComputationGraph,
     *,
@@ -117,9 +120,8 @@ def contract(
        and than an even share of all work for each of ``devices``.
     2. ``u`` is the only predecessor of ``v``, ``v`` is light, and ``v`` makes no more bytes than are
        freed when it has run: what can be done at once, and is better done at once.
-    3. Both are sources that take no time (parameters, inputs), on the same device in every plan, with a
-       reader in common, and a common successor that waits for both without reading (``start``): they are
-       in memory together from the beginning.
+    3. Both are resident (parameters, inputs), on the same device in every plan, with a reader in common: they
+       are in memory together from the beginning. A resident is merged with nothing else.
 
     **No circle**: a circle through the merged set would need a second path from ``u`` to ``v``. It would
     begin with another successor of ``u`` (rule 1: there is none) or end with another predecessor of ``v``

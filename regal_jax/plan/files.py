@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from regal_jax.documents import parse_json
 from regal_jax.errors import ClusterError, FormatError
 from regal_jax.graph import Cluster
 from regal_jax.plan.bounds import Objective
@@ -163,13 +164,9 @@ def plan_fields(text: str) -> dict[str, Any]:
 
 def _document(text: str) -> dict[str, Any]:
     try:
-        document = json.loads(text, parse_constant=_finite, parse_float=_finite)
-    except RecursionError:
-        raise FormatError("plan: nested too deeply; this is no plan") from None
-    except FormatError:
-        raise
-    except ValueError as error:
-        raise FormatError(f"plan: not JSON, or cut short: {error}") from None
+        document = parse_json(text)
+    except FormatError as error:
+        raise FormatError(f"plan: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise FormatError(f'plan: no object with "format": "{FORMAT}"; is this a plan\'s file?')
     if document.get("version") != VERSION:
@@ -255,12 +252,6 @@ def _each(values: list[Any], check: Callable[[Any], Any], where: str, length: in
     if length is not None and len(values) != length:
         raise FormatError(f"plan: {where} has {len(values)} entries, expected {length}")
     return [_get({str(i): v}, str(i), check, f"{where}.") for i, v in enumerate(values)]
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(value := float(text)):
-        raise FormatError(f"plan: {text[:20]} is no number of JSON; null stands for infinite")
-    return value
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from regal_jax.errors import FormatError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix
+from regal_jax.interrupts import interruptible
 from regal_jax.plan.bounds import Objective, lower_bound
 from regal_jax.plan.files import plan_fields, plan_text, write_atomically
 from regal_jax.plan.replay import Timeline, replay
@@ -65,6 +66,7 @@ class Plan:
     provenance: Mapping[str, Any]
 
     @classmethod
+    @interruptible()
     def from_events(
         cls,
         graph: ComputationGraph,
@@ -146,6 +148,7 @@ class Plan:
         moved = graph.num_ops + (graph.output_offset[line.op] + line.port) * self.cluster.num_devices
         return np.where(line.port < 0, line.op, moved + line.device)
 
+    @interruptible()
     def verify(self, graph: ComputationGraph) -> None:
         """Returns if this is a valid execution of ``graph`` and every number in it is right.
 
@@ -169,6 +172,7 @@ class Plan:
         """
         return cls(**plan_fields(text))
 
+    @interruptible()
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes `to_json` to ``path``, all or nothing.
 
@@ -178,6 +182,7 @@ class Plan:
         write_atomically(path, self.to_json().encode())
 
     @classmethod
+    @interruptible()
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The plan in the file ``path``; see `from_json`.
 

@@ -19,6 +19,7 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
+from regal_jax.interrupts import check_interrupt
 
 __all__ = ["Timeline", "check_placement", "replay", "transfer_event"]
 
@@ -38,7 +39,8 @@ class Timeline:
       finish: ``[M]`` float64.
       makespan: The largest finish.
       peak_memory: ``[D]`` int64.
-      memory_time: ``[D]`` float64 arrays, ascending: when the memory held on a device changes.
+      memory_time: ``[D]`` float64 arrays, ascending: when the memory held on a device changes; the first is
+        0, when it holds its residents.
       memory_bytes: ``[D]`` int64 arrays: what it holds from then on.
     """
 
@@ -89,11 +91,11 @@ def check_placement(graph: ComputationGraph, cluster: Cluster, placement: np.nda
 class _Memory:
     """What each device holds, its peak, and the history of both."""
 
-    def __init__(self, devices: int) -> None:
-        self.held = [0] * devices
-        self.peak = [0] * devices
-        self.times: list[list[float]] = [[0.0] for _ in range(devices)]
-        self.levels: list[list[int]] = [[0] for _ in range(devices)]
+    def __init__(self, held: list[int]) -> None:
+        self.held = held.copy()
+        self.peak = held.copy()
+        self.times: list[list[float]] = [[0.0] for _ in held]
+        self.levels: list[list[int]] = [[level] for level in held]
 
     def change(self, device: int, by: int, time: float, own: bool = True) -> None:
         if by == 0:
@@ -143,7 +145,11 @@ class _Replay:
         self.finish: list[float | None] = [None] * graph.num_ops
         self.copied: dict[tuple[int, int], float] = {}  # (tensor, device) -> arrival
         self.clock = [0.0] * cluster.num_devices
-        self.memory = _Memory(cluster.num_devices)
+        self.resident: list[bool] = graph.resident.tolist()
+        held = [0] * cluster.num_devices
+        for t in np.flatnonzero(graph.tensor_resident).tolist():
+            held[self.home[t]] += self.size[t]
+        self.memory = _Memory(held)
         self.cost: list[list[float]] = transfer_times(graph, cluster).tolist()
         self.link: list[list[int]] = cluster.link_index.tolist()
 
@@ -188,7 +194,8 @@ class _Replay:
         for t in moved:
             self.memory.change(k, self.size[t], start)
         temp = int(self.graph.temp_bytes[op])
-        self.memory.change(k, temp + sum(self.size[t] for t in outputs), start)
+        made = 0 if self.resident[op] else sum(self.size[t] for t in outputs)
+        self.memory.change(k, temp + made, start)
         self.memory.take_peak(k)
         self.memory.change(k, -temp, finish)
         for t in outputs:
@@ -243,6 +250,7 @@ def replay(
     state = _Replay(graph, cluster, placement)
     rows: list[tuple[int, int, int, int, float, float]] = []
     for event in np.asarray(events, dtype=np.int64).tolist():
+        check_interrupt()
         if 0 <= event < n:
             device, start, finish = state.compute(event)
             rows.append((event, -1, device, -1, start, finish))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
+from regal_jax.interrupts import check_interrupt
 from regal_jax.plan.replay import transfer_event
 
 __all__ = ["insert_transfers", "needed_transfers"]
@@ -53,6 +54,7 @@ def insert_transfers(
 
     offset, inputs = graph.inputs
     for o in np.asarray(op_order).tolist():
+        check_interrupt()
         if not eager:
             needs = inputs[offset[o] : offset[o + 1]].tolist()
             send(needs, [place[o]] * len(needs), [place[p] for p in graph.tensor_op[needs]])

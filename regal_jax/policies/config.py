@@ -313,7 +313,7 @@ def _numbers(field: str, values: Sequence[Any]) -> tuple[float, ...]:
         if isinstance(values, (str, bytes)) or any(isinstance(value, (bool, str)) for value in values):
             raise TypeError
         numbers = tuple(float(value) for value in values)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"policy: {field} is {values!r}; give numbers") from None
     if not all(map(math.isfinite, numbers)):
         raise ConfigError(f"policy: {field} is {values!r}; give finite numbers")

@@ -17,6 +17,7 @@ from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, mean_tran
 from regal_jax.heuristics.list_scheduling import Schedule, quick_schedule
 from regal_jax.heuristics.peaks import least_peak_balance
 from regal_jax.heuristics.placements import single_device_placement
+from regal_jax.interrupts import check_interrupt, interruptible
 from regal_jax.policies.choices import Balance, Cut, FeatureSet
 from regal_jax.policies.config import FeatureConfig
 from regal_jax.policies.levels import Levels, levels, quantised, standing
@@ -70,6 +71,7 @@ class GraphFeatures:
     order: jax.Array
 
 
+@interruptible()
 def make_features(
     graphs: Sequence[ComputationGraph],
     clusters: Cluster | Sequence[Cluster],
@@ -112,6 +114,7 @@ def make_features(
         "order": np.tile(np.arange(n, dtype=np.int32), (batch, 1)),
     }
     for b, (graph, cluster) in enumerate(zip(graphs, each, strict=True)):
+        check_interrupt()
         bucket.check_holds(graph)
         for name, row in _one(graph, cluster, config).items():
             arrays[name][b, : len(row)] = row
@@ -206,7 +209,9 @@ def _one(graph: ComputationGraph, cluster: Cluster, config: FeatureConfig) -> di
     # What is not finite is refused by name below; NumPy's warnings would only come first.
     with np.errstate(over="ignore", invalid="ignore"):
         measured = _measure(graph, cluster)
+        check_interrupt()
         nodes = _node_features(graph, cluster, config, measured)
+        check_interrupt()
         edges = _edge_features(graph, config, measured)
     _check_finite(graph, "op", nodes, config.node_names)
     _check_finite(graph, "edge", edges, config.edge_names)
@@ -243,8 +248,10 @@ def _node_features(
         columns.append(_degrees(graph, measured))
     if config.features.structural:
         mass = _mass(measured, config.balance)
+        check_interrupt()
         coordinates = _coordinates(graph, measured, mass, config.ways)
         columns += [_places(measured, mass), coordinates]
+        check_interrupt()
         if config.features is FeatureSet.ORDERED:
             balance, placement = least_peak_balance(graph, cluster, np.argsort(measured.order), _TRIES)
             columns.append(_falling(balance.order)[None])

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from regal_jax.compiling import compiled, usable
+from regal_jax.interrupts import uninterrupted
 
 __all__ = ["COORDINATES", "Start", "spectral_coordinates"]
 
@@ -63,7 +64,7 @@ def spectral_coordinates(
     degree = np.bincount(sender, weight, n) + np.bincount(receiver, weight, n)
     root = np.sqrt(np.where(degree > 0, degree, 1))
     edges = sender.copy(), receiver.copy(), weight / (root[sender] * root[receiver])
-    lanczos = compiled(_lanczos_loops) if usable() else _lanczos
+    lanczos = uninterrupted(compiled(_lanczos_loops)) if usable() else _lanczos
     basis, matrix = np.empty((k, _STEPS, n)), np.zeros((k, _STEPS, _STEPS))
     step = np.arange(_STEPS)
     for i, start in enumerate(starts):

@@ -13,7 +13,9 @@ import safetensors
 import safetensors.numpy
 from flax import nnx
 
+from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
+from regal_jax.interrupts import interruptible
 from regal_jax.plan.files import write_atomically
 from regal_jax.policies.config import PolicyConfig
 from regal_jax.policies.networks import Policy
@@ -27,6 +29,7 @@ VERSION: Final = "5"
 _RESERVED: Final = ("format", "version", "config")
 
 
+@interruptible()
 def save_policy(
     path: str | os.PathLike[str], policy: Policy, metadata: Mapping[str, str] | None = None
 ) -> None:
@@ -58,6 +61,7 @@ def save_policy(
     write_atomically(path, _sorted_header(safetensors.numpy.save(tensors, extra)))
 
 
+@interruptible()
 def load_policy(path: str | os.PathLike[str], *, num_devices: int | None = None) -> Policy:
     """Reads a policy.
 
@@ -85,6 +89,7 @@ def load_policy(path: str | os.PathLike[str], *, num_devices: int | None = None)
     return nnx.merge(graphdef, state)
 
 
+@interruptible()
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The texts that `save_policy` was given.
 
@@ -134,7 +139,7 @@ def _check_version(path: str | os.PathLike[str], metadata: Mapping[str, str]) ->
 
 def _config(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> PolicyConfig:
     try:
-        fields = json.loads(metadata.get("config", ""))
+        fields = parse_json(metadata.get("config", ""))
         return PolicyConfig(**fields)
     except (ValueError, TypeError) as error:
         raise FormatError(f"{path}: metadata 'config': {error}; the file is damaged") from None

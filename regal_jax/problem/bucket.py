@@ -16,6 +16,16 @@ def rung(size: int) -> int:
     return power * 3 // 4 if 2 < size <= power * 3 // 4 else power
 
 
+def _length(size: int) -> int:
+    """The smallest of 16, 32, 48, 64, 96, 128, ... that is not less than ``size``."""
+    return 16 if size <= 16 else 32 if size <= 32 else rung(size)
+
+
+def _multiple(size: int, unit: int) -> int:
+    """The smallest of ``unit`` times 1, 2, 4, 8, ... that is not less than ``size``."""
+    return unit * _power(-(-size // unit))
+
+
 def _power(size: int) -> int:
     """The smallest power of two that is not less than ``size``, which is at least 1."""
     return 1 << (size - 1).bit_length()
@@ -53,17 +63,17 @@ class Bucket:
     def of(cls, graph: ComputationGraph) -> Self:
         """The bucket of ``graph``: depends on nothing but the graph.
 
-        Ops and tensors, which cost time, go up to the next rung of 1, 2, 3, 4, 6, 8, 12, ...; edges, which
-        cost little, to the next power of two. Tensors and edges are at least the ops, control edges half
-        of them or none, so that graphs of one family share few buckets.
+        Ops and tensors, which cost time, go up to the next of 16, 32, 48, 64, 96, 128, ..., tensors at least
+        to the ops; edges, which cost little, to twice the padded ops or 4, 8, ... times as many, control
+        edges to 1, 2, 4, ... times as many, or none. So few programs serve graphs of all sizes.
         """
         size = cls.exact(graph)
-        ops = rung(size.ops)
+        ops = _length(size.ops)
         return cls(
             ops=ops,
-            tensors=rung(max(size.tensors, ops)),
-            edges=_power(max(size.edges, ops)),
-            controls=_power(max(size.controls, ops // 2, 1)) if size.controls else 0,
+            tensors=_length(max(size.tensors, ops)),
+            edges=_multiple(size.edges, 2 * ops),
+            controls=_multiple(size.controls, ops) if size.controls else 0,
         )
 
     @classmethod

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.errors import ConfigError, GraphError
@@ -31,7 +30,8 @@ _TIME_RANGE: Final = (1e-30, 1e30)
 class Problem:
     """``B`` graphs and their clusters. Memory is in `memory_unit`s, time in each graph's own unit.
 
-    Padding is inert: a padded op waits for ever, a padded tensor has no size and no consumer.
+    Padding is inert: a padded op waits for ever, a padded tensor has no size and no consumer, and no op may
+    run on a padded device.
 
     Attributes:
       num_ops: ``[B]`` int32, without padding.
@@ -50,6 +50,7 @@ class Problem:
       link: ``[B, D, D]`` int32, the kind of link from row to column; 0 on the diagonal.
       size: ``[B, T]`` int32.
       keep: ``[B, T]`` bool.
+      resident: ``[B, T]`` bool; in memory from the beginning.
       temp: ``[B, N]`` int32.
       capacity: ``[B, D]`` int32; 2**31 - 1 is unlimited.
       total_size: ``[B]`` float32, all tensors and temps: no device ever holds more.
@@ -74,6 +75,7 @@ class Problem:
     link: jax.Array
     size: jax.Array
     keep: jax.Array
+    resident: jax.Array
     temp: jax.Array
     capacity: jax.Array
     total_size: jax.Array
@@ -113,14 +115,16 @@ def make_problem(
     graphs: Sequence[ComputationGraph],
     clusters: Cluster | Sequence[Cluster],
     bucket: Bucket | None = None,
+    devices: int | None = None,
 ) -> Problem:
     """Pads graphs and puts them on the device.
 
     Args:
       graphs: ``B`` graphs, at least one.
-      clusters: One for all, or one a graph; all with the same number of devices, and all with
-        blocking transfers or none.
+      clusters: One for all, or one a graph; all with the same number of devices, unless ``devices`` is
+        given, and all with blocking transfers or none.
       bucket: The padded sizes; by default the common bucket of the graphs' own.
+      devices: ``D``; by default as many as the clusters have. Nothing runs on those beyond a cluster's own.
 
     Raises:
       ConfigError: No graph, a bucket too small, clusters that cannot share a batch.
@@ -132,18 +136,25 @@ def make_problem(
     each = [clusters] * len(graphs) if isinstance(clusters, Cluster) else list(clusters)
     if len(each) != len(graphs):
         raise ConfigError(f"make_problem: {len(graphs)} graphs but {len(each)} clusters; give one a graph")
-    kinds = {(c.num_devices, c.transfer is TransferModel.BLOCKING) for c in each}
+    kinds = {(devices or c.num_devices, c.transfer is TransferModel.BLOCKING) for c in each}
     if len(kinds) > 1:
         raise ConfigError(
             "make_problem: clusters of one batch need the same number of devices and either all blocking "
             f"transfers or none, got {', '.join(sorted({str(c) for c in each}))}; make one batch a kind"
         )
+    most = max(c.num_devices for c in each)
+    devices = devices or most
+    if devices < most:
+        raise ConfigError(f"make_problem: devices is {devices}, but a cluster has {most}; give at least that")
     if bucket is None:
         bucket = Bucket.common([Bucket.of(graph) for graph in graphs])
     # A power of two: few sizes to compile for.
     links = 1 << (max(len(cluster.links) for cluster in each) - 1).bit_length()
-    rows = [_arrays(graph, cluster, bucket, links) for graph, cluster in zip(graphs, each, strict=True)]
-    arrays = {name: jnp.asarray(np.stack([row[name] for row in rows])) for name in rows[0]}
+    rows = [
+        _arrays(graph, cluster, bucket, devices, links) for graph, cluster in zip(graphs, each, strict=True)
+    ]
+    # `jnp.asarray` would compile a program for every shape.
+    arrays = jax.device_put({name: np.stack([row[name] for row in rows]) for name in rows[0]})
     unlimited = bool(np.isinf([c.memory for c in each]).all())
     return Problem(**arrays, bucket=bucket, blocking=kinds.pop()[1], unlimited=unlimited)
 
@@ -154,8 +165,13 @@ def _pad(array: np.ndarray, size: int, fill: float = 0) -> np.ndarray:
     return padded
 
 
-def _arrays(graph: ComputationGraph, cluster: Cluster, bucket: Bucket, links: int) -> dict[str, np.ndarray]:
-    """The array fields of `Problem` for one graph; ``links`` is ``L``."""
+def _arrays(
+    graph: ComputationGraph, cluster: Cluster, bucket: Bucket, devices: int, links: int
+) -> dict[str, np.ndarray]:
+    """The array fields of `Problem` for one graph, on ``devices`` of which it may use its cluster's.
+
+    ``links`` is ``L``.
+    """
     bucket.check_holds(graph)
     n, t = bucket.ops, bucket.tensors
     successors = _successors(graph, bucket)
@@ -176,14 +192,17 @@ def _arrays(graph: ComputationGraph, cluster: Cluster, bucket: Bucket, links: in
         **successors,
         "tensor_op": _pad(graph.tensor_op, t),
         "transfer_time": _pad(np.pad(times, ((0, 0), (0, links - times.shape[1]))), t),
-        "link": cluster.link_index,
+        "link": np.pad(cluster.link_index, (0, devices - cluster.num_devices)),
         "size": _pad(size, t),
         "keep": _pad(graph.tensor_keep, t),
+        "resident": _pad(graph.tensor_resident, t),
         "temp": _pad(temp, n),
         "capacity": capacity.astype(np.int64),
         "total_size": np.array(float(size.sum() + temp.sum())),
         "upper_bound": np.array(_upper_bound(graph, cluster)),
     }
+    for name, fill in (("runtime", 0), ("allowed", False), ("capacity", _UNLIMITED)):
+        arrays[name] = _pad(arrays[name].T, devices, fill).T
     narrow = {np.dtype(np.int64): np.int32, np.dtype(np.float64): np.float32}
     return {k: a.astype(narrow.get(a.dtype, a.dtype)) for k, a in arrays.items()}
 

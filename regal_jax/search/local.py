@@ -122,10 +122,19 @@ class AnnealingParams:
     Attributes:
       proposal: Pytree with leading axis ``B``, or ``None``: parameters of the proposal.
       evaluations: ``[B]`` int32, after how many the temperature is the last one.
+      temperatures: ``[B, 257]`` float32, see `AnnealingConfig.temperatures`. Data, so that annealing and
+        local search are one program.
     """
 
     proposal: Any
     evaluations: jax.Array
+    temperatures: jax.Array
+
+    @classmethod
+    def of(cls, proposal: Any, config: AnnealingConfig, evaluations: int, batch: int) -> Self:
+        """For ``batch`` instances that all have this config and this budget."""
+        temperatures = np.broadcast_to(config.temperatures(), (batch, _STEPS + 1))
+        return cls(proposal, *jax.device_put((np.full(batch, evaluations, np.int32), temperatures)))
 
 
 @jax.tree_util.register_dataclass
@@ -171,7 +180,7 @@ class Annealing:
       fitness_fn: As in `Brkga`.
       sample_fn: The proposal, as in `Brkga`: where chains begin.
       move_fn: See `MoveFn`.
-      config: See `AnnealingConfig`.
+      config: See `AnnealingConfig`; its temperatures are not read here, but in `AnnealingParams`.
 
     References:
       Kirkpatrick, Gelatt and Vecchi 1983, "Optimization by simulated annealing", Science 220.
@@ -257,9 +266,10 @@ class Annealing:
 
     def _temperature(self, inputs: Inputs, state: AnnealingState) -> jax.Array:
         """``[B]`` float32, by the evaluations that are done."""
-        share = jnp.maximum(self._params(inputs).evaluations // _STEPS, 1)
+        params = self._params(inputs)
+        share = jnp.maximum(params.evaluations // _STEPS, 1)
         now = jnp.minimum(state.incumbent.evaluations // share, _STEPS)
-        return state.scale * jnp.asarray(self.config.temperatures())[now]
+        return state.scale * jnp.take_along_axis(params.temperatures, now[:, None], axis=1)[:, 0]
 
     @staticmethod
     def _params(inputs: Inputs) -> AnnealingParams:
@@ -318,10 +328,11 @@ def anneal(
     fitted = (AnnealingConfig() if config is None else config).fit(stopping.evaluations)
     if warm is not None:
         check_warm(warm, params, keys, sample_fn, None)
-    budget = jnp.asarray(np.full(keys.shape[0], stopping.evaluations, np.int32))
+    cooled = AnnealingParams.of(params, fitted, stopping.evaluations, keys.shape[0])
+    still = dataclasses.replace(fitted, initial_temperature=0.0, final_temperature=0.0)
     return run(
-        Annealing(fitness_fn, sample_fn, move_fn, fitted),
-        Inputs(problem, AnnealingParams(params, budget), keys),
+        Annealing(fitness_fn, sample_fn, move_fn, still),
+        Inputs(problem, cooled, keys),
         stopping,
         warm=warm,
         callback=callback,

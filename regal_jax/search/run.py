@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.errors import ConfigError
-from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.interrupts import check_interrupt, first_interrupt_waits, interruptible
+from regal_jax.programs import program
 from regal_jax.search.config import MAX_EVALUATIONS, whole
 from regal_jax.search.loop import (
     HISTORY,
@@ -75,9 +75,7 @@ class Stopping:
         if target.ndim and target.shape != (batch,):
             raise ConfigError(f"Stopping: {target.shape[0]} targets for {batch} instances; give one each")
         stall = MAX_EVALUATIONS if self.stall is None else self.stall
-        return Limits(
-            jnp.asarray(np.broadcast_to(target, (batch,))), jnp.asarray(np.full(batch, stall, np.int32))
-        )
+        return Limits(*jax.device_put((np.full(batch, target), np.full(batch, stall, np.int32))))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -126,7 +124,7 @@ class SearchResult:
     seconds: float
 
 
-@functools.partial(jax.jit, static_argnames=("searcher", "mesh"))
+@program(static=(0, 4))
 def _start(
     searcher: Searcher[Any], inputs: Inputs, limits: Limits, warm: WarmStart | None, mesh: Mesh | None
 ) -> Any:
@@ -139,7 +137,7 @@ def _start(
     return split(inputs, limits, warm)
 
 
-@functools.partial(jax.jit, static_argnames=("searcher", "mesh"), donate_argnames=("state",))
+@program(static=(0, 5), donate=(3,))
 def _run_chunk(
     searcher: Searcher[Any],
     inputs: Inputs,
@@ -222,6 +220,7 @@ class _Record:
         )
 
 
+@interruptible()
 def run(
     searcher: Searcher[Any],
     inputs: Inputs,
@@ -273,6 +272,7 @@ def run(
     try:
         with first_interrupt_waits() as interrupted:
             state = _start(searcher, inputs, limits, warm, mesh)
+            check_interrupt()
             record.begin(state.incumbent)
             if chunk is None:
                 # As fast as the first population was, its compilation included.
@@ -282,6 +282,7 @@ def run(
                 progress = record.progress(generations)
                 if callback is not None:
                     callback(progress)
+                check_interrupt()
                 left = generations - progress.generation
                 if not left or not record.running:
                     break

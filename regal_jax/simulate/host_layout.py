@@ -34,11 +34,13 @@ __all__ = [
 
 OPERANDS: Final = (
     *("num_ops", "num_tensors", "runtime", "indegree", "op_row", "successor", "via", "tensor_op"),
-    *("transfer_time", "size", "keep", "temp", "placement", "priority", "transfer_priority", "link"),
+    *("transfer_time", "link", "size", "keep", "resident", "temp"),
+    *("placement", "priority", "transfer_priority"),
 )
 """Operands of the custom call, by their names in `regal_jax.problem`; its results are those of `simulate`."""
 _NUM_OPS, _NUM_TENSORS, _RUNTIME, _INDEGREE, _OP_ROW, _SUCCESSOR, _VIA, _TENSOR_OP = range(8)
-_TRANSFER_TIME, _SIZE, _KEEP, _TEMP, _PLACEMENT, _PRIORITY, _TRANSFER_PRIORITY, _LINK = range(8, 16)
+_TRANSFER_TIME, _LINK, _SIZE, _KEEP, _RESIDENT, _TEMP = range(8, 14)
+_PLACEMENT, _PRIORITY, _TRANSFER_PRIORITY = range(14, 17)
 
 PLACE_BITS: Final = 10
 """A device fits (`regal_jax.graph.Cluster` has at most 1024)."""
@@ -70,12 +72,12 @@ Attributes:
   links: ``[E + C, 2]`` uint32: the successor; the tensor.
 """
 
-Memory = namedtuple("Memory", "size keep made")
+Memory = namedtuple("Memory", "size keep resident made")
 """What accounting for memory needs besides; ``None`` stands where nobody asks.
 
 Attributes:
   size: ``[T]`` int32.
-  keep: ``[T]`` bool.
+  keep, resident: ``[T]`` bool.
   made: ``[L, 2]`` int64, what an op, or a transfer of a tensor, allocates, and what it needs while it runs.
 """
 
@@ -221,12 +223,13 @@ def regroup_memory(frame, i, g, at):
     """`Memory` of a graph, its sums (``16 * (N + T)`` bytes) written to ``at``."""
     size, made = pointer(operand(frame, _SIZE) + 4 * i * g.t, np.int32), pointer(at, np.int64)
     temp = pointer(operand(frame, _TEMP) + 4 * i * g.n, np.int32)
+    resident = pointer(operand(frame, _RESIDENT) + i * g.t, np.int8)
     for o in range(g.n):
         made[2 * o], made[2 * o + 1] = 0, temp[o]
     for t in range(g.tensors):
-        made[2 * g.tensor_op[t]] += size[t]
+        made[2 * g.tensor_op[t]] += size[t] * np.int64(resident[t] == 0)
         made[2 * (g.n + t)], made[2 * (g.n + t) + 1] = size[t], 0
-    return Memory(size, pointer(operand(frame, _KEEP) + i * g.t, np.int8), made)
+    return Memory(size, pointer(operand(frame, _KEEP) + i * g.t, np.int8), resident, made)
 
 
 @compiled

@@ -53,7 +53,7 @@ def _lifetimes(
 ) -> tuple[jax.Array, jax.Array]:
     """``[T, D]`` positions of the allocation and of the release of each tensor on each device.
 
-    ``events + 1`` is out of range: never allocated, never freed.
+    ``events + 1`` is out of range: never allocated, never freed. Residents are there at the first event.
     """
     t, d = problem.size.shape[0], problem.num_devices
     never = events + 1
@@ -74,5 +74,6 @@ def _lifetimes(
     left = jnp.where(copied, arrived, -1).max(axis=1)
     last_home = jnp.maximum(jnp.maximum(last, left[:, None]), born[:, None])
     stop = jnp.where(home, jnp.where(problem.keep[:, None], never, last_home), last)
-    start = jnp.where(home, born[:, None], jnp.where(copied, arrived, never))
+    made = jnp.where(problem.resident, 0, born)[:, None]
+    start = jnp.where(home, made, jnp.where(copied, arrived, never))
     return start, jnp.where(home | copied, stop, never)

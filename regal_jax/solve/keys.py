@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
+from regal_jax.programs import program
 
 __all__ = ["graph_identities", "graph_keys", "keys_of"]
 
@@ -34,4 +34,7 @@ def graph_keys(key: jax.Array, graphs: Sequence[ComputationGraph]) -> jax.Array:
       key: Typed, consumed.
       graphs: ``B`` graphs.
     """
-    return keys_of(key, jnp.asarray(graph_identities(graphs)))
+    return _keys_of(key, graph_identities(graphs))
+
+
+_keys_of = program()(keys_of)

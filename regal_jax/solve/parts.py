@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Problem
+from regal_jax.programs import program
 from regal_jax.search import AnnealingConfig, BrkgaConfig, Progress, SearchResult, Status, Stopping, WarmStart
 from regal_jax.solve.solve import solve
 
@@ -130,7 +130,7 @@ def _take(
     try:
         result = solve(
             problem,
-            keys if done is None else _other(keys, turn.number),
+            keys if done is None else _other(keys, np.uint32(turn.number)),
             dataclasses.replace(stopping, evaluations=turn.budget, seconds=seconds),
             config=turn.part.config,
             warm=warm if done is None else _best_of(done),
@@ -144,13 +144,14 @@ def _take(
     return result if done is None else _join(done, result)
 
 
-def _other(keys: jax.Array, number: int) -> jax.Array:
-    return jax.vmap(lambda key: jax.random.fold_in(key, np.uint32(number)))(keys)
+@program()
+def _other(keys: jax.Array, number: jax.Array | np.uint32) -> jax.Array:
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
 
 
 def _best_of(result: SearchResult) -> WarmStart:
-    genes = jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], result.genes)
-    return WarmStart(genes, jnp.ones(len(result.fitness), jnp.int32))
+    genes = jax.tree.map(lambda leaf: np.asarray(leaf)[:, None], result.genes)
+    return WarmStart(*jax.device_put((genes, np.ones(len(result.fitness), np.int32))))
 
 
 def _ended(result: SearchResult, status: Status) -> SearchResult:

@@ -22,6 +22,7 @@ from regal_jax.policies import (
     to_proposal,
 )
 from regal_jax.problem import Problem
+from regal_jax.programs import program
 
 __all__ = ["action_entropy", "check_devices", "propose"]
 
@@ -79,7 +80,7 @@ def action_entropy(policy: Policy, features: GraphFeatures) -> np.ndarray:
 
 
 # A module is a pytree; `nnx.split` at every call would take longer than the program does for a small graph.
-@functools.partial(jax.jit, static_argnames=("likeliest",))
+@program(static=(5,))
 def _propose(
     policy: Policy,
     features: GraphFeatures,
@@ -97,6 +98,6 @@ def _propose(
     return to_proposal(policy.config, table, action, problem, place)
 
 
-@jax.jit
+@program()
 def _entropy(policy: Policy, features: GraphFeatures) -> jax.Array:
     return entropy(policy(features), features.node_mask)

@@ -8,6 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from regal_jax.encoding import PlanMoves, Proposal, gene_shapes, quantiles
+from regal_jax.interrupts import interruptible
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
@@ -50,6 +51,7 @@ def sampler(problem: Problem, proposal: Proposal | None) -> SampleFn:
     return TransformedProposal(UniformProposal.of(shapes), quantiles, late)
 
 
+@interruptible()
 def solve(
     problem: Problem,
     keys: jax.Array,

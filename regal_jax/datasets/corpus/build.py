@@ -19,8 +19,8 @@ from regal_jax.datasets.corpus.index import (
     GRAPHS,
     INDEX,
     JsonLines,
-    locked,
     read_corpus,
+    read_index,
     write_corpus,
 )
 from regal_jax.datasets.corpus.sources import SOURCES, Source
@@ -28,6 +28,7 @@ from regal_jax.datasets.corpus.trace_spec import FORMS, TraceSpec
 from regal_jax.errors import ConfigError, MissingExtraError
 from regal_jax.importers.roofline import find_profile
 from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.locks import locked
 
 __all__ = ["Settings", "build_corpus"]
 
@@ -87,21 +88,20 @@ def build_corpus(
     chosen = _check(sources, forms, limit, jobs, timeout, min_ops, max_ops)
     find_profile(profile)
     root = pathlib.Path(folder)
-    with _one_line_for_the_disk(root):
-        (root / GRAPHS).mkdir(parents=True, exist_ok=True)
-        with locked(root), first_interrupt_waits() as interrupted:
-            present = _installed(chosen, explicit=sources is not None)
-            settings = {"profile": profile, "min_ops": min_ops, "max_ops": max_ops}
-            packages = _settle(root, settings, present)
-            engine = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress)
-            listed = {source.name: engine.specs(source) for source in present}
-            specs = {
-                name: choose(found, forms, only, limit) for name, found in listed.items() if found is not None
-            }
-            pending = _pending(root, specs, retry_failures=retry_failures)
-            engine.run(_rounds(pending), packages)
-            document = finish(root)
-            return {**document, "complete": not interrupted()}
+    with _one_line_for_the_disk(root), locked(root), first_interrupt_waits() as interrupted:
+        (root / GRAPHS).mkdir(exist_ok=True)
+        present = _installed(chosen, explicit=sources is not None)
+        settings = {"profile": profile, "min_ops": min_ops, "max_ops": max_ops}
+        packages = _settle(root, settings, present)
+        engine = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress)
+        listed = {source.name: engine.specs(source) for source in present}
+        specs = {
+            name: choose(found, forms, only, limit) for name, found in listed.items() if found is not None
+        }
+        pending = _pending(root, specs, retry_failures=retry_failures)
+        engine.run(_rounds(pending), packages)
+        document = finish(root)
+        return {**document, "complete": not interrupted()}
 
 
 def choose(
@@ -223,7 +223,7 @@ def _pending(
         lines.mend()
     for leftover in (root / GRAPHS).glob("*/.*.tmp"):
         leftover.unlink(missing_ok=True)
-    records = index.read()
+    records = read_index(root)
     there = [record for record in records if (root / record["path"]).is_file()]
     if len(there) < len(records):
         index.replace(there)

@@ -19,6 +19,7 @@ from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.corpus.index import read_corpus
 from regal_jax.datasets.corpus.reader import corpus_records
 from regal_jax.datasets.corpus.splits import partition
+from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.plan.files import write_atomically
 
@@ -42,7 +43,7 @@ def read_family_splits(path: str | os.PathLike[str] = FAMILY_SPLITS) -> dict[str
     """
     remedy = "make one with 'regal-jax corpus splits'"
     try:
-        document = json.loads(pathlib.Path(path).read_bytes())
+        document = parse_json(pathlib.Path(path).read_bytes())
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror}; {remedy}") from None
     except ValueError:

@@ -7,7 +7,7 @@ from typing import Any
 
 from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.corpus.family_splits import read_family_splits
-from regal_jax.datasets.corpus.index import FAILURES, INDEX, JsonLines, read_corpus, write_corpus
+from regal_jax.datasets.corpus.index import FAILURES, JsonLines, read_corpus, read_index, write_corpus
 from regal_jax.datasets.corpus.splits import partition, roles
 from regal_jax.errors import FormatError
 
@@ -31,7 +31,7 @@ def finish(root: pathlib.Path, table: Mapping[str, str] | None = None) -> dict[s
     document = read_corpus(root)
     if document is None:
         raise FormatError(f"{root}: no corpus there; make one with 'regal-jax corpus build --out {root}'")
-    records = sorted(JsonLines(root / INDEX).read(), key=lambda record: record["path"])
+    records = sorted(read_index(root), key=lambda record: record["path"])
     failures = JsonLines(root / FAILURES).read()
     table = read_family_splits() if table is None else table
     families, topologies = partition(records, table)

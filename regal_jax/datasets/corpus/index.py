@@ -8,18 +8,21 @@ A corpus is a folder::
     graphs/SOURCE/MODEL.FORM.json.gz
 """
 
-import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from regal_jax.errors import ConfigError, FormatError
+from regal_jax.documents import parse_json
+from regal_jax.errors import FormatError
+from regal_jax.importers.files import at_path
+from regal_jax.importers.strict_json import Field
 from regal_jax.plan.files import write_atomically
 
 __all__ = [
-    "CORPUS", "FAILURES", "FORMAT", "GRAPHS", "INDEX", "JsonLines", "locked", "read_corpus", "write_corpus",
+    "CORPUS", "FAILURES", "FORMAT", "GRAPHS", "INDEX", "JsonLines", "read_corpus", "read_index",
+    "write_corpus",
 ]  # fmt: skip
 
 FORMAT: Final = "regal_jax.corpus"
@@ -50,7 +53,11 @@ class JsonLines:
         records = []
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                record = json.loads(line)
+                record = parse_json(line)
+                if b"\\u" in line:
+                    json.dumps(
+                        record, ensure_ascii=False
+                    ).encode()  # Half a character cannot be written again.
             except ValueError:
                 record = None
             if not isinstance(record, dict):
@@ -90,6 +97,23 @@ class JsonLines:
         write_atomically(self.path, "".join(lines).encode())
 
 
+def read_index(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """The records of a corpus, in the order in which they were made; what is needed of each is there.
+
+    Raises:
+      FormatError: Damage.
+    """
+    lines = JsonLines(folder / INDEX)
+    records = lines.read()
+    for number, record in enumerate(records, 1):
+        with at_path(f"{lines.path}: line {number}"):
+            field = Field(record)
+            for name in ("path", "source", "model", "family", "form", "topology_hash"):
+                field.get(name).text()
+            field.get("ops").count()
+    return records
+
+
 def read_corpus(folder: pathlib.Path) -> dict[str, Any] | None:
     """The document ``corpus.json``; ``None`` if there is none.
 
@@ -98,7 +122,7 @@ def read_corpus(folder: pathlib.Path) -> dict[str, Any] | None:
     """
     path = folder / CORPUS
     try:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -107,6 +131,9 @@ def read_corpus(folder: pathlib.Path) -> dict[str, Any] | None:
         raise FormatError(f"{path}: not a {FORMAT} document; build into another folder")
     if document.get("version") != VERSION:
         raise FormatError(f"{path}: version {document.get('version')!r} is not known; update regal-jax")
+    with at_path(path):
+        for name in ("settings", "packages"):
+            Field(document).get(name).mapping()
     return document
 
 
@@ -121,23 +148,3 @@ def write_corpus(folder: pathlib.Path, document: Mapping[str, Any]) -> None:
     text = json.dumps(whole, indent=1, ensure_ascii=False)[:-2]
     lines = ",\n".join(f"  {json.dumps(path)}: {json.dumps(value)}" for path, value in graphs.items())
     write_atomically(folder / CORPUS, f'{text},\n "graphs": {{\n{lines}\n }}\n}}\n'.encode())
-
-
-@contextlib.contextmanager
-def locked(folder: pathlib.Path) -> Iterator[None]:
-    """Keeps a second build out of ``folder``, where the system can.
-
-    Raises:
-      ConfigError: There is one already.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Not on Windows.
-        yield
-        return
-    with open(folder / ".lock", "wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"{folder}: another build is running there; wait for it") from None
-        yield

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from regal_jax.datasets.candidates import SPLITS
-from regal_jax.datasets.corpus.index import INDEX, JsonLines, read_corpus
+from regal_jax.datasets.corpus.index import CORPUS, INDEX, read_corpus, read_index
 from regal_jax.datasets.corpus.trace_spec import FORMS
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import load_graph
+from regal_jax.importers.files import at_path
+from regal_jax.importers.strict_json import Field
 
 __all__ = ["corpus_records", "load_corpus"]
 
@@ -28,13 +30,26 @@ def corpus_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     document = read_corpus(root)
     if document is None:
         raise FormatError(f"{root}: no corpus there; make one with 'regal-jax corpus build --out {root}'")
-    roles = document["graphs"]
-    records = {record.get("path"): record for record in JsonLines(root / INDEX).read()}
+    with at_path(root / CORPUS):
+        roles = _roles(Field(document))
+    records = {record["path"]: record for record in read_index(root)}
     missing = sorted(set(roles) - set(records))
     if missing:
         raise FormatError(f"{root / INDEX}: lacks {missing[0]!r}; run 'regal-jax corpus build' again")
     # Whatever an unfinished build has added since is left out until it is finished.
     return [{**records[path], **roles[path]} for path in sorted(roles)]
+
+
+def _roles(document: Field) -> dict[str, dict[str, Any]]:
+    """What each graph is for, as `regal_jax.datasets.corpus.finish` writes it."""
+    graphs = document.get("graphs")
+    for path in graphs.mapping():
+        role = graphs.get(path)
+        role.get("distinct").flag()
+        split = role.get("split").text()
+        if split not in SPLITS:
+            raise role.error(f"there is no split {split!r}; use one of {', '.join(SPLITS)}")
+    return graphs.value
 
 
 def load_corpus(

@@ -17,6 +17,7 @@ from regal_jax.datasets.corpus.statistics import graph_record
 from regal_jax.errors import ConfigError
 from regal_jax.importers import load_graph
 from regal_jax.importers.native import format_native
+from regal_jax.locks import locked
 from regal_jax.plan import contract
 from regal_jax.plan.files import write_atomically
 
@@ -139,15 +140,16 @@ class _Sample:
         """Replaces what is in ``target``; the index goes first and comes last, so half a sample is none."""
         records = [self.records[path] for path in sorted(self.records)]
         try:
-            (target / INDEX).unlink(missing_ok=True)
-            for old in target.glob("*/*.json.gz"):
-                old.unlink()
-            for path, data in self.files.items():
-                (target / path).parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(target / path, data)
-            for empty in [p for p in target.iterdir() if p.is_dir() and not any(p.iterdir())]:
-                empty.rmdir()
-            write_atomically(target / INDEX, b"".join(map(_line, records)))
+            with locked(target):
+                (target / INDEX).unlink(missing_ok=True)
+                for old in target.glob("*/*.json.gz"):
+                    old.unlink()
+                for path, data in self.files.items():
+                    (target / path).parent.mkdir(parents=True, exist_ok=True)
+                    write_atomically(target / path, data)
+                for empty in [p for p in target.iterdir() if p.is_dir() and not any(p.iterdir())]:
+                    empty.rmdir()
+                write_atomically(target / INDEX, b"".join(map(_line, records)))
         except OSError as error:
             raise ConfigError(
                 f"{target}: cannot be written: {error.strerror}; choose another folder"

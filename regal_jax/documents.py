@@ -1,0 +1,123 @@
+"""JSON and TOML from strangers: parsed strictly, with errors of one line."""
+
+import json
+import math
+import os
+import pathlib
+import tomllib
+from typing import Any, Final, NoReturn
+
+from regal_jax.errors import ConfigError, FormatError
+
+__all__ = ["parse_json", "parse_toml", "read_toml"]
+
+_DIGITS: Final = 308
+"""Whole numbers of more are too large for a float."""
+_LEVELS: Final = 64
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The JSON value in ``text``: numbers are finite, keys stand once, and nothing nests deeply.
+
+    Raises:
+      FormatError: Not UTF-8, not JSON (NaN and Infinity are not), a number that no float can hold, a key
+        twice, or more than 64 levels.
+    """
+    try:
+        value = json.loads(
+            text.decode("utf-8-sig") if isinstance(text, bytes) else text,
+            parse_int=_whole,
+            parse_float=_finite,
+            parse_constant=_refuse,
+            object_pairs_hook=_unique,
+        )
+    except UnicodeDecodeError as error:
+        raise FormatError(f"byte {error.start} is not UTF-8 text; check the file's encoding") from None
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"not JSON: line {error.lineno}, column {error.colno}: {error.msg}; is the file complete?"
+        ) from None
+    except RecursionError:
+        raise _too_deep("JSON") from None
+    _check_levels(value, "JSON")
+    return value
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table in ``text``, whose whole numbers a float can hold, and in which nothing nests deeply.
+
+    Raises:
+      FormatError: Not TOML, a whole number that no float can hold, or more than 64 levels.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FormatError(f"not TOML: {' '.join(str(error).split())}; mend it") from None
+    except RecursionError:
+        raise _too_deep("TOML") from None
+    except ValueError as error:  # A whole number of more digits than Python converts, or no date.
+        raise FormatError(f"not TOML: {' '.join(str(error).split())}; mend the value") from None
+    _check_levels(table, "TOML")
+    return table
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The table in a TOML file of settings.
+
+    Raises:
+      ConfigError: No such file, or as `parse_toml`.
+    """
+    try:
+        return parse_toml(pathlib.Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, FormatError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
+
+
+def _check_levels(value: Any, kind: str) -> None:
+    """Refuses what nests deeply, and whole numbers of TOML that are too large."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > _LEVELS:
+            raise _too_deep(kind)
+        below: list[Any] = []
+        for item in level:
+            for each in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
+                if isinstance(each, (dict, list)):
+                    below.append(each)
+                elif isinstance(each, int) and each.bit_length() > 1023:
+                    raise FormatError(f"{kind} has a whole number of {each.bit_length()} bits; {_SMALLER}")
+        level = below
+
+
+_SMALLER: Final = "write a smaller one"
+
+
+def _too_deep(kind: str) -> FormatError:
+    return FormatError(f"{kind} nests too deep; no document needs more than {_LEVELS} levels")
+
+
+def _refuse(text: str) -> NoReturn:
+    raise FormatError(f"JSON number {text[:20]} is not allowed; write a finite number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _refuse(text)
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise FormatError(f"JSON has a whole number of {len(text)} digits; {_SMALLER}")
+    return int(text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise FormatError(f"JSON object has the key {twice!r} twice; drop one of the two")
+    return made

@@ -1,0 +1,152 @@
+"""`constrain`: ops pinned to devices and kept together, by patterns over their names."""
+
+import dataclasses
+import difflib
+import fnmatch
+import re
+from collections.abc import Mapping, Sequence
+
+from regal_jax.errors import ConfigError
+from regal_jax.graph.computation_graph import ComputationGraph
+
+__all__ = ["Colocate", "Pin", "constrain"]
+
+Pin = Mapping[str, int | Sequence[int]]
+"""Pattern over op names -> the device, or devices, that its ops may run on."""
+Colocate = str | Sequence[str]
+"""Patterns over op names; the ops of each share a device."""
+
+
+def constrain(
+    graph: ComputationGraph,
+    pin: Pin | None = None,
+    colocate: Colocate = (),
+    *,
+    devices: int | None = None,
+) -> ComputationGraph:
+    """``graph`` with ops pinned to devices and kept together; what it had of either holds as well.
+
+    A pattern is an op's name, or one with the wildcards of `fnmatch`: ``*`` (slashes too), ``?`` and
+    ``[...]``; case counts. So ``"encoder/*"`` means the ops of the forward pass in ``encoder``,
+    ``"*encoder/*"`` those of its backward pass and its parameters as well.
+
+    Args:
+      graph: The graph; it is left as it is.
+      pin: Pattern -> device, or several to choose from. An op that several patterns match may use what all
+        of them allow.
+      colocate: Patterns; the ops of each share a device. Groups that have an op in common become one.
+      devices: How many there are, if that is known.
+
+    Returns:
+      The graph; the same one if nothing was asked for.
+
+    Raises:
+      ConfigError: A pattern that matches no op, a device that cannot be or that there is not, or pins that
+        leave an op, or a group that shares a device, none.
+
+    Examples:
+      >>> from regal_jax import GraphBuilder
+      >>> builder = GraphBuilder("tiny")
+      >>> ops = [builder.add_op(name) for name in ("encoder/a", "encoder/b", "head")]
+      >>> graph = constrain(builder.build(), pin={"encoder/*": 0}, colocate="encoder/*")
+      >>> graph.allowed_devices
+      ((0,), (0,), None)
+    """
+    patterns = [colocate] if isinstance(colocate, str) else list(colocate)
+    if not pin and not patterns:
+        return graph
+    groups = _groups(graph, patterns)
+    allowed = _allowed(graph, dict(pin or {}), devices)
+    _check_groups(graph, groups, allowed, dict(pin or {}))
+    return dataclasses.replace(graph, allowed_devices=tuple(allowed), colocation_group=tuple(groups))
+
+
+def _groups(graph: ComputationGraph, patterns: Sequence[str]) -> list[str | None]:
+    """The group of each op; united ones are called after the first of them in the graph."""
+    groups = list(graph.colocation_group)
+    for pattern in patterns:
+        ops = _matches(graph, pattern, "colocate")
+        united = {groups[o] for o in ops} - {None}
+        taken = [group for group in groups if group in united]
+        name = taken[0] if taken else graph.op_names[ops[0]]
+        # A group of that name that holds none of these ops is another one.
+        while not taken and name in groups:
+            name = f"{name}+"
+        members = set(ops)
+        groups = [name if o in members or g in united else g for o, g in enumerate(groups)]
+    return groups
+
+
+def _allowed(
+    graph: ComputationGraph, pin: dict[str, int | Sequence[int]], devices: int | None
+) -> list[tuple[int, ...] | None]:
+    allowed = list(graph.allowed_devices)
+    by: dict[int, str] = {}
+    for pattern, given in pin.items():
+        wanted = _devices(pattern, given, devices)
+        for o in _matches(graph, pattern, "pin"):
+            before = allowed[o]
+            common = wanted if before is None else tuple(k for k in before if k in wanted)
+            if not common:
+                why = f"the pin {by[o]!r}" if o in by else "the graph itself"
+                raise ConfigError(
+                    f"graph {graph.name!r}: op {graph.op_names[o]!r}: the pin {pattern!r} allows "
+                    f"{_text(wanted)}, {why} {_text(before or ())}; leave it one that all allow"
+                    + ("" if graph.op_kinds[o] != "input" or o in by else " (inputs: input_devices)")
+                )
+            allowed[o], by[o] = common, pattern
+    return allowed
+
+
+def _devices(pattern: str, given: int | Sequence[int], devices: int | None) -> tuple[int, ...]:
+    items = [given] if isinstance(given, int) or not hasattr(given, "__iter__") else list(given)
+    if not items or any(isinstance(k, bool | str) or not hasattr(k, "__index__") or int(k) < 0 for k in items):
+        raise ConfigError(f"pin: {pattern!r}: {given!r} must be the index of a device, from 0, or several")
+    wanted = tuple(sorted({int(k) for k in items}))
+    if devices is not None and wanted[-1] >= devices:
+        raise ConfigError(
+            f"pin: {pattern!r}: there is no device {wanted[-1]}; the cluster has {devices}, from 0"
+        )
+    return wanted
+
+
+def _matches(graph: ComputationGraph, pattern: str, what: str) -> list[int]:
+    """The ops that ``pattern`` names, at least one."""
+    if not isinstance(pattern, str):
+        raise ConfigError(f"{what}: {pattern!r} must be the name of an op or a pattern such as 'encoder/*'")
+    if pattern in graph.op_index:
+        return [graph.op_index[pattern]]
+    match = re.compile(fnmatch.translate(pattern)).match
+    ops = [o for o, name in enumerate(graph.op_names) if match(name)]
+    if not ops:
+        near = difflib.get_close_matches(pattern, graph.op_names, n=3, cutoff=0.0)
+        raise ConfigError(
+            f"{what}: no op of graph {graph.name!r} matches {pattern!r}; "
+            f"the nearest names are {', '.join(map(repr, near))}"
+        )
+    return ops
+
+
+def _check_groups(
+    graph: ComputationGraph,
+    groups: Sequence[str | None],
+    allowed: Sequence[tuple[int, ...] | None],
+    pin: Mapping[str, object],
+) -> None:
+    common: dict[str, tuple[int, set[int]]] = {}
+    for o, (group, mine) in enumerate(zip(groups, allowed, strict=True)):
+        if group is None or mine is None:
+            continue
+        first, left = common.setdefault(group, (o, set(mine)))
+        if not left & set(mine):
+            raise ConfigError(
+                f"graph {graph.name!r}: ops {graph.op_names[first]!r} ({_text(allowed[first] or ())}) and "
+                f"{graph.op_names[o]!r} ({_text(mine)}) must share a device, and "
+                f"{'the pins leave' if pin else 'there is'} none that both may use; "
+                "change a pin or a pattern of colocate"
+            )
+        left &= set(mine)
+
+
+def _text(devices: Sequence[int]) -> str:
+    return f"device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}"

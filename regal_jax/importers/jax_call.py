@@ -1,0 +1,177 @@
+"""A call of a JAX function with its arrays laid out flat, state of Flax NNX objects among them."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.core
+
+from regal_jax.errors import FormatError
+from regal_jax.importers.nnx_objects import NnxObjects, is_nnx, is_nnx_method, is_variable
+
+__all__ = ["ArgName", "FlatCall", "Leaf"]
+
+ArgName = int | str
+"""A positional argument by its index, or a keyword argument by its name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leaf:
+    """An array that the call is given.
+
+    Attributes:
+      arg: The argument that it belongs to; `None` if the function came with it (a bound method, a
+        `functools.partial`).
+      name: A readable path to it.
+      value: The array, shape or number.
+      state: It is held by an NNX object.
+      loose: That is a variable by itself, as in an `nnx.State`: no module that lives on after the call.
+    """
+
+    arg: ArgName | None
+    name: str
+    value: Any
+    state: bool = False
+    loose: bool = False
+
+
+class FlatCall:
+    """``fn(*args, **kwargs)`` as a function of flat arrays that changes nothing in place.
+
+    NNX objects (modules, optimisers, metrics, `nnx.Rngs`, variables) are split into their arrays here,
+    put together again from traced ones when the call is made, and split once more afterwards: their
+    new arrays are returned beside the results. Objects that several arguments share stay one.
+
+    Args:
+      fn: The function; a module, a method of one, or a `functools.partial` that holds some, too.
+      args: Its positional arguments.
+      kwargs: Its keyword arguments.
+      static: Indices of the positional arguments that are passed as they are.
+
+    Attributes:
+      leaves: The arrays, in the order of the arguments; those that come with ``fn`` first.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        static: frozenset[ArgName],
+    ) -> None:
+        self._fn, bound_args, bound_kwargs = _unbound(fn)
+        names = ["model" if n == "self" else n for n in _argument_names(self._fn, len(bound_args))]
+        slots = [_Slot(None, name, tree) for name, tree in zip(names, bound_args, strict=True)]
+        slots += [_Slot(None, key, bound_kwargs[key]) for key in sorted(bound_kwargs)]
+        self._bound = len(slots)
+        names = _argument_names(fn, len(args))
+        slots += [_Slot(i, names[i], tree, i in static) for i, tree in enumerate(args)]
+        slots += [_Slot(key, key, kwargs[key]) for key in sorted(kwargs)]
+        self._slots = slots
+        self._positional = len(bound_args), len(args)
+        self._keys = sorted(bound_kwargs), sorted(kwargs)
+        self._objects = NnxObjects([(name, x) for slot in slots for name, x in slot.objects()])
+        state = iter(self._objects.leaves())
+        self.leaves = [leaf for slot in slots for leaf in slot.leaves(state)]
+
+    def __call__(self, *values: Any) -> tuple[Any, list[Any]]:
+        """The results, and the new arrays of all NNX objects."""
+        pairs = list(zip(self.leaves, values, strict=True))
+        objects = self._objects.merge([value for leaf, value in pairs if leaf.state])
+        rest = iter(objects), iter([value for leaf, value in pairs if not leaf.state])
+        trees = [slot.fill(*rest) for slot in self._slots]
+        bound, given = trees[: self._bound], trees[self._bound :]
+        (few, count), (bound_keys, keys) = self._positional, self._keys
+        args = (*bound[:few], *given[:count])
+        named = dict(zip(bound_keys, bound[few:], strict=True)) | dict(zip(keys, given[count:], strict=True))
+        before = [jax.tree.leaves(tree, is_leaf=is_nnx) for tree in trees]
+        results = self._fn(*args, **named)
+        for slot, tree, leaves in zip(self._slots, trees, before, strict=True):
+            slot.check(tree, leaves)
+        return results, self._objects.split(objects)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Slot:
+    """One argument. Of those that come with the function, only NNX objects are taken out."""
+
+    arg: ArgName | None
+    name: str
+    tree: Any
+    static: bool = False
+
+    def _flat(self) -> tuple[list[tuple[str, Any]], Any]:
+        if self.static:
+            return [], None
+        flat, treedef = jax.tree_util.tree_flatten_with_path(self.tree, is_leaf=is_nnx)
+        return [(_join(self.name, _text(path)), x) for path, x in flat], treedef
+
+    def objects(self) -> list[tuple[str, Any]]:
+        return [(name, x) for name, x in self._flat()[0] if is_nnx(x)]
+
+    def leaves(self, state: Iterator[list[tuple[str, Any]]]) -> list[Leaf]:
+        """The arrays; ``state`` yields those of each NNX object."""
+        found: list[Leaf] = []
+        for name, x in self._flat()[0]:
+            if is_nnx(x):
+                loose = is_variable(x)
+                found += [Leaf(self.arg, _join(name, p), array, True, loose) for p, array in next(state)]
+            elif self.arg is not None:
+                found.append(Leaf(self.arg, name, x))
+        return found
+
+    def fill(self, objects: Iterator[Any], arrays: Iterator[Any]) -> Any:
+        """The argument with the next objects and arrays in the place of its own."""
+        if self.static:
+            return self.tree
+        flat, treedef = self._flat()
+        filled = (next(objects) if is_nnx(x) else x if self.arg is None else next(arrays) for _, x in flat)
+        return jax.tree_util.tree_unflatten(treedef, filled)
+
+    def check(self, tree: Any, before: list[Any]) -> None:
+        """Refuses an argument into which the function has put what it computed."""
+        if self.static:
+            return
+        known = set(map(id, before))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_nnx):
+            if id(leaf) not in known and (isinstance(leaf, jax.core.Tracer) or is_nnx(leaf)):
+                where = _join(self.name, _text(path))
+                raise FormatError(
+                    f"the function changes its argument {where!r} in place, which no trace of it shows: "
+                    "return the new value instead (only NNX objects are followed)"
+                )
+
+
+def _text(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _join(*parts: str) -> str:
+    return "/".join(filter(None, parts))
+
+
+def _unbound(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """``fn`` without the NNX objects that it holds, and what to call it with in front."""
+    if isinstance(fn, functools.partial):
+        inner, args, kwargs = _unbound(fn.func)
+        args, kwargs = (*args, *fn.args), {**kwargs, **fn.keywords}
+        held = any(map(is_nnx, jax.tree.leaves((args, kwargs), is_leaf=is_nnx)))
+        return (inner, args, kwargs) if held else (fn, (), {})
+    if is_nnx(fn):
+        return (lambda model, *args, **kwargs: model(*args, **kwargs)), (fn,), {}
+    if is_nnx_method(fn):
+        name = fn.__name__
+        return (lambda model, *args, **kwargs: getattr(model, name)(*args, **kwargs)), (fn.__self__,), {}  # pyright: ignore
+    return fn, (), {}
+
+
+def _argument_names(fn: Callable[..., Any], count: int) -> list[str]:
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return (plain + [f"arg{i}" for i in range(len(plain), count)])[:count]

@@ -1,0 +1,138 @@
+"""Flax NNX objects as their arrays, and back. Flax is loaded by whoever has such an object, not here."""
+
+import functools
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+import jax
+
+__all__ = ["NnxObjects", "is_nnx", "is_nnx_method", "is_variable"]
+
+_SCOPE: Final = "_regal_jax_scope"
+_SCOPED_METHODS: Final = ("__call__", "update")
+"""A call of a module; a step of an optimiser, a new value for a metric."""
+
+_entered = threading.local()
+
+
+def _nnx() -> Any:
+    """The module ``flax.nnx`` if anything has loaded it: without it there are no NNX objects."""
+    return sys.modules.get("flax.nnx")
+
+
+def is_nnx(x: Any) -> bool:
+    """Is ``x`` a module, optimiser, metric, `nnx.Rngs` or the like, or an `nnx.Variable`?"""
+    nnx = _nnx()
+    return nnx is not None and (isinstance(x, nnx.Pytree) or is_variable(x))
+
+
+def is_variable(x: Any) -> bool:
+    """Is ``x`` an `nnx.Variable`?"""
+    nnx = _nnx()
+    return nnx is not None and isinstance(x, nnx.Variable)
+
+
+def is_nnx_method(fn: Any) -> bool:
+    """Is ``fn`` a method that is bound to an NNX object?"""
+    owner = getattr(fn, "__self__", None)
+    return is_nnx(owner) and hasattr(type(owner), getattr(fn, "__name__", ""))
+
+
+class NnxObjects:
+    """NNX objects, split together: what they share stays shared.
+
+    What they compute is named: inside a method of `_SCOPED_METHODS` ops stand below the path of the object
+    (``encoder/layers_0``). It begins with the argument's name unless there is only one module.
+
+    Args:
+      named: A name for each object.
+    """
+
+    def __init__(self, named: Sequence[tuple[str, Any]]) -> None:
+        self._count = len(named)
+        if not named:
+            return
+        nnx = _nnx()
+        # A copy shares the arrays and nothing else: the user's objects stay as they are.
+        copy = nnx.merge(*nnx.split(tuple(x for _, x in named), graph=True))
+        variables = [x for _, x in nnx.iter_graph(copy, graph=True) if is_variable(x)]
+        if any(v.get_metadata().get(kind) for v in variables for kind in ("hijax", "ref")):
+            copy = nnx.with_vars(copy, hijax=False, ref=False)
+        _give_scopes(copy, [name for name, _ in named])
+        self._graphdef, self._state = nnx.split(copy, graph=True)
+        self._treedef = jax.tree.structure(self._state)
+
+    def leaves(self) -> list[list[tuple[str, Any]]]:
+        """For each object its arrays, with a path to each; what several objects hold is the first one's."""
+        found: list[list[tuple[str, Any]]] = [[] for _ in range(self._count)]
+        if not self._count:
+            return found
+        for path, x in jax.tree_util.tree_leaves_with_path(self._state, is_leaf=is_variable):
+            for inner, value in jax.tree_util.tree_leaves_with_path(x):
+                # The first key of a variable only says that this is its value.
+                keys = (*path, *(inner[1:] if is_variable(x) else inner))
+                index, *names = [jax.tree_util.keystr((key,), simple=True) for key in keys]
+                found[int(index)].append((_path(names), value))
+        return found
+
+    def merge(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """New objects around ``values``, which stand in the order of `leaves`."""
+        if not self._count:
+            return ()
+        return _nnx().merge(self._graphdef, jax.tree.unflatten(self._treedef, values))
+
+    def split(self, objects: tuple[Any, ...]) -> list[Any]:
+        """All arrays that ``objects`` hold by now."""
+        return jax.tree.leaves(_nnx().split(objects, graph=True)[1]) if self._count else []
+
+
+def _path(names: Sequence[Any]) -> str:
+    """``("layers", "0", "kernel")`` as ``"layers_0/kernel"``."""
+    parts: list[str] = []
+    for name in map(str, names):
+        if name.isdecimal() and parts:
+            parts[-1] += f"_{name}"
+        else:
+            parts.append(name)
+    return "/".join(parts)
+
+
+def _give_scopes(objects: tuple[Any, ...], names: Sequence[str]) -> None:
+    nnx = _nnx()
+    modules = {id(x) for x in objects if isinstance(x, nnx.Module)}
+    for path, x in nnx.iter_graph(objects, graph=True):
+        if not isinstance(x, nnx.Pytree) or not any(hasattr(type(x), m) for m in _SCOPED_METHODS):
+            continue
+        index, *rest = path
+        alone = isinstance(objects[index], nnx.Module) and len(modules) == 1
+        scope = _path(rest if alone else [names[index], *rest])
+        x.__class__ = _scoped(type(x))
+        setattr(x, _SCOPE, scope)
+
+
+@functools.cache
+def _scoped(cls: type) -> type:
+    """A subclass of ``cls`` whose methods name what they compute; one for each class, for JAX keeps it."""
+    methods = {m: _in_scope(getattr(cls, m)) for m in _SCOPED_METHODS if hasattr(cls, m)}
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return type(cls)(cls.__name__, (cls,), {**methods, **names})
+
+
+def _in_scope(method: Any) -> Any:
+    @functools.wraps(method)
+    def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        outer, own = getattr(_entered, "scope", ""), getattr(self, _SCOPE, "")
+        # Scopes of JAX nest: only what is new is entered.
+        new = own.removeprefix(outer).removeprefix("/") if own.startswith(f"{outer}/") or not outer else own
+        if not new or own == outer:
+            return method(self, *args, **kwargs)
+        _entered.scope = own
+        try:
+            with jax.named_scope(new):
+                return method(self, *args, **kwargs)
+        finally:
+            _entered.scope = outer
+
+    return scoped

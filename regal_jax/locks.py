@@ -1,0 +1,50 @@
+"""One process at a time writes a folder."""
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from regal_jax.errors import ConfigError
+
+__all__ = ["locked"]
+
+
+@contextlib.contextmanager
+def locked(folder: pathlib.Path) -> Iterator[None]:
+    """Makes ``folder`` if need be, and keeps others that lock it out, where the system can.
+
+    The lock is the system's (`flock`) on a file ``.lock``: it ends with the process, however that ends.
+
+    Raises:
+      ConfigError: Another process holds it, or the folder is a file.
+      OSError: The folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ConfigError(f"{folder}: is a file; name a new folder") from None
+    path = folder / ".lock"
+    with contextlib.ExitStack() as files:
+        while not _lock(files.enter_context(open(path, "wb")), path):
+            pass
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _lock(file: Any, path: pathlib.Path) -> bool:
+    """Takes the lock; ``False`` if the file has been taken away by who had it before."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(
+            f"{path.parent}: another process is writing there; wait for it, or name another folder"
+        ) from None
+    except (ImportError, OSError):  # Windows, or a file system without locks.
+        return True
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())

@@ -1,0 +1,156 @@
+"""Programs in memory: the ones used last, so many at most.
+
+`jax.jit` keeps every program that a function was ever compiled to. A process that meets many shapes would
+grow until it dies: a program takes memory and some tens of mapped regions, of which Linux allows a process
+65530. Here each program is a jitted function of its own; what JAX and XLA keep of it goes with that.
+"""
+
+import collections
+import functools
+import gc
+import os
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+import jax
+
+from regal_jax.errors import ConfigError, ResourceError
+from regal_jax.programs.regions import mapped_regions, region_limit
+from regal_jax.programs.stored import use_cache
+
+__all__ = ["Program", "clear", "count", "given_up", "options", "program"]
+
+MOST: Final = 96
+"""Programs that are kept, unless ``REGAL_JAX_PROGRAMS`` says another number. A search takes two to six, and
+each some five megabytes."""
+_VARIABLE: Final = "REGAL_JAX_PROGRAMS"
+_GIVE_UP: Final = 0.8
+"""Share of the limit of mapped regions from which programs are given up."""
+_REFUSE: Final = 0.95
+"""Share of it from which nothing more is compiled: XLA would end the process."""
+
+_kept: "collections.OrderedDict[Hashable, Callable[..., Any]]" = collections.OrderedDict()
+_lock = threading.RLock()
+_given_up = 0
+
+
+@functools.cache
+def options() -> dict[str, Any]:
+    """XLA's options for our programs, as `jax.jit` takes them.
+
+    On CPUs most of the work is inside a custom call, and what XLA's newer emitters of fusions gain elsewhere
+    is nothing that could be measured, while they take twice as long to compile and eight times the mapped
+    regions (docs/performance.md). What ``XLA_FLAGS`` says of an option stands.
+    """
+    if jax.default_backend() != "cpu":
+        return {}
+    chosen: dict[str, Any] = {"xla_cpu_parallel_codegen_split_count": 1}
+    if jax.__version_info__ < (0, 11):  # Later ones have no others.
+        chosen["xla_cpu_use_fusion_emitters"] = False
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {name: value for name, value in chosen.items() if name not in flags}
+
+
+def count() -> int:
+    """Programs that are kept at the moment."""
+    return len(_kept)
+
+
+def given_up() -> int:
+    """Programs that were given up so far: whoever measures time may want to compile anew beforehand."""
+    return _given_up
+
+
+def clear() -> None:
+    """Gives up all of them. What is needed again is compiled again, or comes from the persistent cache."""
+    _give_up(0)
+    gc.collect()
+
+
+def _give_up(left: int) -> None:
+    """All but the ``left`` that were used last."""
+    global _given_up
+    with _lock:
+        while len(_kept) > left:
+            _kept.popitem(last=False)
+            _given_up += 1
+
+
+class Program:
+    """A function that is compiled for each kind of arguments, as by `jax.jit`; made by `program`."""
+
+    def __init__(self, function: Callable[..., Any], static: tuple[int, ...], donate: tuple[int, ...]):
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._static = static
+        self._donate = donate
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The function of ``arguments``, all by position.
+
+        Raises:
+          ResourceError: No room for another program in this process.
+        """
+        fixed = tuple(arguments[i] for i in self._static)
+        given = [a for i, a in enumerate(arguments) if i not in self._static]
+        leaves, tree = jax.tree.flatten(given)
+        kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        return self._compiled((self, fixed, tree, kinds), len(arguments), fixed)(*given)
+
+    def _compiled(self, key: Hashable, arity: int, fixed: tuple[Any, ...]) -> Callable[..., Any]:
+        with _lock:
+            found = _kept.get(key)
+            if found is not None:
+                _kept.move_to_end(key)
+                return found
+            use_cache()
+            _make_room()
+            made = _kept[key] = self._jitted(arity, fixed)
+            return made
+
+    def _jitted(self, arity: int, fixed: tuple[Any, ...]) -> Callable[..., Any]:
+        """A jitted function that nobody else has, so that all that JAX keeps of it goes with it."""
+        function, static = self._function, dict(zip(self._static, fixed, strict=True))
+
+        def call(*given: Any) -> Any:
+            rest = iter(given)
+            return function(*(static[i] if i in static else next(rest) for i in range(arity)))
+
+        call.__name__ = call.__qualname__ = function.__name__
+        donate = tuple(i - sum(s < i for s in self._static) for i in self._donate)
+        return jax.jit(call, donate_argnums=donate, compiler_options=options())
+
+
+def program(
+    *, static: tuple[int, ...] = (), donate: tuple[int, ...] = ()
+) -> Callable[[Callable[..., Any]], Program]:
+    """A decorator: `jax.jit`, of whose programs only those are kept that were used last.
+
+    Args:
+      static: Positions of arguments that are not arrays; hashable. All others are pytrees of arrays.
+      donate: Positions of arguments whose memory may be reused.
+    """
+    return lambda function: Program(function, static, donate)
+
+
+@functools.cache
+def _most() -> int:
+    chosen = os.environ.get(_VARIABLE, str(MOST))
+    if not (chosen.isascii() and chosen.isdigit() and int(chosen[:9])):
+        raise ConfigError(f"{_VARIABLE}: must be a whole number of programs from 1, got {chosen!r}")
+    return int(chosen[:9])
+
+
+def _make_room() -> None:
+    _give_up(_most() - 1)
+    limit = region_limit()
+    if limit is None or mapped_regions() < _GIVE_UP * limit:
+        return
+    clear()
+    regions = mapped_regions()
+    if regions >= _REFUSE * limit:
+        raise ResourceError(
+            f"programs: this process has {regions} mapped regions of {limit} that Linux allows it, and "
+            "compiling another program could end it; raise vm.max_map_count, or work in several processes"
+        )

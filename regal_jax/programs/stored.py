@@ -1,0 +1,112 @@
+"""Programs on disk, so that the next process need not compile them: JAX's persistent compilation cache."""
+
+import contextlib
+import functools
+import os
+import pathlib
+import platform
+import zlib
+from typing import Final
+
+__all__ = ["cache_folder", "use_cache"]
+
+_VARIABLE: Final = "REGAL_JAX_CACHE"
+_OFF: Final = ("", "0", "off", "none", "false", "no")
+_MOST_BYTES: Final = 2**30
+_LEAST_SECONDS: Final = 0.05
+"""Programs that compile faster are not worth a file. JAX's own limit is 1 s, under which most of ours are."""
+
+
+@functools.cache
+def use_cache() -> pathlib.Path | None:
+    """Has JAX keep what it compiles from now on in a folder of the user's; once a process.
+
+    Every search calls this before its first program is compiled, ``import regal_jax`` does not. Nothing is
+    changed where JAX's cache has been configured (``JAX_COMPILATION_CACHE_DIR``, ``jax.config``) or switched
+    off (``jax_enable_compilation_cache``), where the environment variable ``REGAL_JAX_CACHE`` is ``off``, and
+    where there is no folder that this user alone can write to.
+
+    Returns:
+      The folder, or ``None`` if nothing was changed.
+    """
+    import jax
+
+    config = jax.config
+    if config.jax_compilation_cache_dir is not None:  # pyright: ignore[reportAttributeAccessIssue]
+        return None
+    if not config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
+        return None
+    folder = cache_folder()
+    if folder is None or not _ours(folder):
+        return None
+    _prune(folder)
+    config.update("jax_compilation_cache_dir", str(folder))
+    if config.jax_persistent_cache_min_compile_time_secs == 1.0:  # pyright: ignore[reportAttributeAccessIssue]
+        config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
+    return folder
+
+
+def cache_folder() -> pathlib.Path | None:
+    """Where programs are kept, whether or not it exists; ``None`` if nowhere.
+
+    ``REGAL_JAX_CACHE``, if it is set to a folder; otherwise ``regal_jax/jax`` in ``XDG_CACHE_HOME``, or in
+    ``~/.cache``. In it each kind of processor has a folder of its own: machine code for one may not run on
+    another that shares the home.
+    """
+    chosen = os.environ.get(_VARIABLE)
+    if chosen is not None and chosen.strip().lower() in _OFF:
+        return None
+    if chosen is None:
+        root = os.environ.get("XDG_CACHE_HOME")
+        try:
+            base = pathlib.Path(root) if root else pathlib.Path.home() / ".cache"
+        except RuntimeError:  # Nobody's home.
+            return None
+        chosen = base / "regal_jax" / "jax"
+    return pathlib.Path(chosen).absolute() / _processor()
+
+
+def _processor() -> str:
+    """A name for what machine code depends on."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        features = platform.processor()
+    return f"{platform.machine() or 'unknown'}-{zlib.crc32(features.encode()):08x}"
+
+
+def _ours(folder: pathlib.Path) -> bool:
+    """Is it there, or can it be made; and is it this user's own? Programs of others are not to be run."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = folder.stat().st_uid
+    except OSError:
+        return False
+    mine = not hasattr(os, "getuid") or owner == os.getuid()
+    return mine and os.access(folder, os.R_OK | os.W_OK | os.X_OK)
+
+
+def _prune(folder: pathlib.Path) -> None:
+    """Removes the oldest files once all together are larger than a gibibyte, down to half of that.
+
+    JAX's own bound (``jax_compilation_cache_max_size``) needs a package that JAX does not ask for, and fails
+    on folders that were used without it.
+    """
+    files = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            # Another process may be at the same.
+            with contextlib.suppress(OSError):
+                if entry.is_file(follow_symlinks=False):
+                    about = entry.stat()
+                    files.append((about.st_mtime, about.st_size, entry.path))
+    total = sum(size for _, size, _ in files)
+    if total <= _MOST_BYTES:
+        return
+    for _, size, path in sorted(files):
+        if total <= _MOST_BYTES // 2:
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        total -= size

@@ -1,0 +1,330 @@
+"""The formats that regal_jax reads: valid files, made by its own writers where it has one; readers."""
+
+import dataclasses
+import json
+import struct
+
+import jax
+import jax.numpy as jnp
+from importer_cases import COST_GRAPH, NATIVE, STG, WORKFLOW
+
+from regal_jax.datasets import build_set, generate
+from regal_jax.datasets.corpus import corpus_records, read_family_splits
+from regal_jax.datasets.corpus.finish import finish
+from regal_jax.datasets.corpus.index import write_corpus
+from regal_jax.datasets.manifest import choices_from_text
+from regal_jax.datasets.store import read_set
+from regal_jax.evaluation import EvaluationConfig, run_evaluation
+from regal_jax.evaluation.records import Records, read_evaluation
+from regal_jax.evaluation.rounds import best_validation
+from regal_jax.graph import Cluster
+from regal_jax.heuristics import run_heuristic
+from regal_jax.importers import load_graph, save_graph
+from regal_jax.learning import TrainConfig
+from regal_jax.learning.record import Record
+from regal_jax.learning.reference import _read as read_references
+from regal_jax.methods import TunedConfig
+from regal_jax.methods.tuning import _known as known_points
+from regal_jax.plan import Plan
+from regal_jax.policies import Policy, PolicyConfig, load_policy, read_metadata, save_policy
+from regal_jax.search import BrkgaConfig
+
+GRAPH = generate("layered", 12, seed=0)
+
+
+def written(name, save):
+    """What ``save(path)`` writes."""
+
+    def files(folder):
+        path = folder / name
+        save(path)
+        return [path.read_bytes()]
+
+    return files
+
+
+def texts(*given):
+    return lambda folder: [text.encode() for text in given]
+
+
+def reading(name, read):
+    """``read(path)`` of a file of these bytes."""
+
+    def run(data, folder):
+        path = folder / name
+        path.write_bytes(data)
+        return read(path)
+
+    return run
+
+
+def graphs(suffix, *more):
+    def files(folder):
+        save_graph(GRAPH, folder / f"graph{suffix}", **({"lossy": True} if suffix == ".stg" else {}))
+        return [(folder / f"graph{suffix}").read_bytes(), *(text.encode() for text in more)]
+
+    return files
+
+
+def hlo_program(folder):
+    def step(x, w):
+        return jax.lax.fori_loop(0, 3, lambda _, y: jnp.tanh(y @ w), x).sum()
+
+    square = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    return [jax.jit(jax.grad(step)).lower(square, square).compile().as_text().encode()]
+
+
+def onnx_model(folder):
+    from onnx import TensorProto, helper
+
+    info = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["y"], ["z"]),
+        helper.make_node("Reshape", ["z", "s"], ["out"]),
+    ]
+    weights = [
+        helper.make_tensor("w", TensorProto.FLOAT, [4, 3, 3, 3], [0.0] * 108),
+        helper.make_tensor("s", TensorProto.INT64, [2], [1, -1]),
+    ]
+    ends = [info("x", TensorProto.FLOAT, [1, 3, 8, 8])], [info("out", TensorProto.FLOAT, [1, 256])]
+    made = helper.make_model(helper.make_graph(nodes, "g", *ends, weights))
+    made.opset_import[0].version = 17
+    return [made.SerializeToString()]
+
+
+def mutate_onnx(data, rng):
+    """One field somewhere in the model gets another value, is dropped, or stands there twice."""
+    import onnx
+
+    model = onnx.ModelProto.FromString(data)
+    message = model
+    while True:
+        fields = message.ListFields()
+        below = [
+            item
+            for field, value in fields
+            if field.message_type is not None
+            for item in (value if field.is_repeated else [value])
+        ]
+        if not fields or not below or rng.random() < 0.3:
+            break
+        message = rng.choice(below)
+    if not fields:
+        raise ValueError("nothing to change")
+    field, value = rng.choice(fields)
+    if rng.random() < 0.2:
+        message.ClearField(field.name)
+    elif field.is_repeated:
+        if rng.random() < 0.5:
+            value.extend(list(value)[:2])
+        else:
+            del value[rng.randrange(len(value)) :]
+    elif isinstance(value, int):
+        number = rng.choice([0, -1, 1, 2**31 - 1, -(2**31), 2**62, 10**18, 7])
+        setattr(message, field.name, number % 2**31 if field.cpp_type in (1, 8) else number)
+    elif isinstance(value, str):
+        setattr(message, field.name, rng.choice(["", "x", "y", "z", "w", "a\nb", "\0", "Loop", "If", "Gemm"]))
+    elif isinstance(value, bytes):
+        setattr(message, field.name, rng.choice([b"", b"\xff", value * 2]))
+    return model.SerializeToString()
+
+
+def policy_file(folder):
+    from flax import nnx
+
+    config = PolicyConfig(rounds=1, width=4)
+    save_policy(
+        folder / "policy.safetensors", Policy(config, rngs=nnx.Rngs(0)), {"validation_improvement": "0.5"}
+    )
+    return [(folder / "policy.safetensors").read_bytes()]
+
+
+def mutate_safetensors(data, rng):
+    """In the header, its metadata, or the config in these."""
+    from fuzz import mutate_bytes, mutate_json
+
+    length = int.from_bytes(data[:8], "little")
+    header, rest = data[8 : 8 + length].decode(), data[8 + length :]
+    what = rng.random()
+    if what < 0.6:
+        document = json.loads(header)
+        key = rng.choice(["config", "config", "config", "validation_improvement", "version"])
+        document["__metadata__"][key] = mutate_json(document["__metadata__"][key], rng)
+        header = json.dumps(document)
+    elif what < 0.9:
+        header = mutate_json(header, rng)
+    else:
+        rest = mutate_bytes(rest, rng)
+        if rng.random() < 0.3:
+            return struct.pack("<Q", rng.choice([0, 2**63, length + 8, 10**9])) + data[8:]
+    return len(header.encode()).to_bytes(8, "little") + header.encode() + rest
+
+
+def read_policy(path):
+    read_metadata(path)
+    best_validation(str(path))
+    return load_policy(path)
+
+
+def toml(config):
+    """A table as TOML."""
+
+    def lines(table, path):
+        inner = {name: value for name, value in table.items() if isinstance(value, dict)}
+        if path:
+            yield f"[{path}]"
+        for name, value in table.items():
+            if name not in inner:
+                yield f"{name} = {json.dumps(value)}"
+        for name, value in inner.items():
+            yield from lines(value, f"{path}.{name}" if path else json.dumps(name))
+
+    return "\n".join(lines(config, "")) + "\n"
+
+
+def dataset(name):
+    def files(folder):
+        build_set(folder / "set", sizes={"train": 3}, archive=name != "manifest.json")
+        return [(folder / "set" / name).read_bytes()]
+
+    return files
+
+
+def open_set(path):
+    """A build that goes on where another one was."""
+    folder = path.parent / "set"
+    folder.mkdir(exist_ok=True)
+    path.replace(folder / "manifest.json")
+    build_set(folder, sizes={"train": 3})
+
+
+def choices(folder):
+    build_set(folder / "set", sizes={"train": 3})
+    return [json.dumps(json.loads((folder / "set/manifest.json").read_text())["members"]).encode()]
+
+
+CORPUS_INDEX = {"path": "graphs/a/b.json.gz", "source": "a", "model": "b", "family": "f", "form": "forward"}
+CORPUS_INDEX |= {"constructor": "b()", "ops": 9, "topology_hash": "12ab"}
+
+
+def corpus_document(folder):
+    roles = {CORPUS_INDEX["path"]: {"distinct": True, "represented_by": None, "split": "train"}}
+    write_corpus(folder, {"settings": {"profile": "h200"}, "packages": {}, "graphs": roles})
+    return [(folder / "corpus.json").read_bytes()]
+
+
+def read_corpus_document(path):
+    (path.parent / "index.jsonl").write_text(json.dumps(CORPUS_INDEX) + "\n")
+    corpus_records(path.parent)
+    finish(path.parent)
+
+
+def read_corpus_index(path):
+    corpus_document(path.parent)
+    corpus_records(path.parent)
+    finish(path.parent)
+
+
+def evaluation(name):
+    def files(folder):
+        (folder / "graphs").mkdir()
+        save_graph(GRAPH, folder / "graphs" / "graph.json")
+        config = EvaluationConfig(
+            str(folder / "graphs"), methods=("critical-path", "xla-best"), limits=(), evaluations=100
+        )
+        run_evaluation(config, folder / "out")
+        return [(folder / "out" / name).read_bytes()]
+
+    return files
+
+
+def read_settings(path):
+    return EvaluationConfig.from_document(EvaluationConfig.read(path))
+
+
+def read_records(path):
+    records = Records(path.parent)
+    records.mend()
+    return records.column("key", ["graph"], "value")
+
+
+def read_metrics(path):
+    best_validation(str(path.parent))
+    with Record(path.parent, 5, tensorboard=False):
+        pass
+
+
+METRICS = "".join(
+    json.dumps({"step": step, "kind": kind, "improvement": 0.25, "loss": -1.5}) + "\n"
+    for step in (0, 1)
+    for kind in ("train", "validation")
+)
+REFERENCES = json.dumps({"graph": "ab", "fitness": [0.5, 0.75], "settings": {"seed": 0}}) + "\n"
+POINTS = json.dumps({"setup": "s", "config": dataclasses.asdict(BrkgaConfig()), "logs": [-1.0, -2.5]}) + "\n"
+
+
+def read_points(path):
+    from regal_jax.datasets.corpus.index import JsonLines
+
+    return known_points(JsonLines(path), "s")
+
+
+def tuned(path):
+    TunedConfig(BrkgaConfig(), 0.9, 5000, "makespan", 3, 4).save(path)
+
+
+def plan(path):
+    cluster = Cluster.uniform(2, "1GiB", "blocking:latency=5us,bandwidth=25GB/s")
+    run_heuristic("critical-path", GRAPH, cluster).save(path)
+
+
+def read_plan(path):
+    found = Plan.load(path)
+    str(found)
+    found.save(path)
+    found.verify(GRAPH)
+
+
+def settings_of_training(folder):
+    return [toml(TrainConfig().as_document()).encode(), b"[policy]\nrounds = 2\n[search]\npopulation = 50\n"]
+
+
+def settings_of_evaluation(folder):
+    document = EvaluationConfig("sample", policies={"mine": "a.safetensors"}).as_document()
+    document["rounds"] = {"2": ["runs/a"]}
+    document["options"] = {"brkga": {"config": {"population": 50}}}
+    return [toml(document).encode()]
+
+
+SPLITS = {"format": "regal_jax.family_splits", "version": 1, "packages": {}, "distinct": 1}
+SPLITS["families"] = {"a": "train", "b": "test"}
+
+FORMATS = {
+    "native": (graphs(".json", NATIVE), "json", reading("g.json", load_graph), 2.0),
+    "wfformat": (texts(WORKFLOW), "json", reading("g.json", load_graph), 2.0),
+    "cost graph": (graphs(".pbtxt", COST_GRAPH), "text", reading("g.pbtxt", load_graph), 2.0),
+    "stg": (texts(STG), "text", reading("g.stg", load_graph), 2.0),
+    "onnx": (onnx_model, mutate_onnx, reading("g.onnx", load_graph), 1.0),
+    "hlo": (hlo_program, "text", reading("g.hlo", load_graph), 1.0),
+    "plan": (written("plan.json", plan), "json", reading("plan.json", read_plan), 2.0),
+    "policy": (policy_file, mutate_safetensors, reading("p.safetensors", read_policy), 0.3),
+    "training settings": (settings_of_training, "text", reading("run.toml", TrainConfig.load), 2.0),
+    "evaluation settings": (settings_of_evaluation, "text", reading("e.toml", read_settings), 2.0),
+    "evaluation": (evaluation("evaluation.json"), "json",
+                   reading("evaluation.json", lambda p: read_evaluation(p.parent)), 1.0),
+    "results": (evaluation("results.jsonl"), "text", reading("results.jsonl", read_records), 1.0),
+    "tuned": (written("tuned.json", tuned), "json", reading("tuned.json", TunedConfig.load), 1.0),
+    "points": (texts(POINTS * 2), "text", reading("points.jsonl", read_points), 1.0),
+    "metrics": (texts(METRICS), "text", reading("metrics.jsonl", read_metrics), 1.0),
+    "references": (texts(REFERENCES * 2), "text",
+                   reading("references.jsonl", lambda p: read_references(p, {"seed": 0})), 1.0),
+    "manifest": (dataset("manifest.json"), "json", reading("manifest.json", open_set), 0.1),
+    "archive": (dataset("train.tar.gz"), "text", reading("train.tar.gz", read_set), 0.3),
+    "choices": (choices, "json", reading("choices.json", choices_from_text), 1.0),
+    "corpus": (corpus_document, "json", reading("corpus.json", read_corpus_document), 1.0),
+    "corpus index": (texts(json.dumps(CORPUS_INDEX) + "\n"), "text",
+                     reading("index.jsonl", read_corpus_index), 1.0),
+    "family splits": (texts(json.dumps(SPLITS)), "json", reading("splits.json", read_family_splits), 1.0),
+}  # fmt: skip
+"""Name -> ``files(folder)``, the structure that is mutated, ``read(data, folder)``, and a weight."""

@@ -1,0 +1,137 @@
+"""Two processes that would write one folder: the second is refused, and a killed one blocks nobody."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from learning_cases import GRAPHS, HELD_OUT, tiny_config
+
+from regal_jax.datasets import generate
+from regal_jax.datasets.corpus import build_corpus
+from regal_jax.errors import ConfigError
+from regal_jax.evaluation import EvaluationConfig, run_evaluation
+from regal_jax.importers import save_graph
+from regal_jax.learning import train
+from regal_jax.locks import locked
+
+BUILD = (
+    "dataset",
+    "build",
+    "--out",
+    "set",
+    "--train",
+    "3",
+    "--validation",
+    "0",
+    "--test",
+    "0",
+    "--no-filter",
+)
+BUILDING = """
+    import pathlib, time
+    from regal_jax.datasets import build_set
+
+    def wait(**_):
+        pathlib.Path("inside").touch()
+        time.sleep(600)
+
+    build_set("set", sizes={"train": 3}, progress=wait)
+    """
+HOLDING = """
+    import pathlib, time
+    from regal_jax.locks import locked
+
+    with locked(pathlib.Path("out")):
+        pathlib.Path("inside").touch()
+        time.sleep(600)
+    """
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch):
+    """Starts a process that is killed in the end, and waits until it is inside."""
+    monkeypatch.chdir(tmp_path)
+    running = []
+
+    def start(code):
+        running.append(subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)]))
+        until = time.monotonic() + 120
+        while not pathlib.Path("inside").exists():
+            assert running[-1].poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def command(*arguments):
+    return subprocess.run([sys.executable, "-m", "regal_jax.cli", *arguments], capture_output=True, text=True)
+
+
+def test_a_second_dataset_build_is_refused_and_a_killed_one_blocks_nobody(begin):
+    first = begin(BUILDING)
+    second = command(*BUILD)
+    assert second.returncode == 2
+    assert second.stderr.count("\n") == 1
+    assert "set: another process is writing there" in second.stderr
+    first.kill()
+    first.wait()
+    assert pathlib.Path("set/.lock").exists()
+    third = command(*BUILD)
+    assert third.returncode == 0, third.stderr
+    assert sorted(os.listdir("set")) == ["manifest.json", "train"]
+    assert len(os.listdir("set/train")) == 3
+
+
+def test_so_are_all_others_that_write_a_folder(begin):
+    begin(HOLDING)
+    pathlib.Path("graphs").mkdir()
+    save_graph(generate("layered", 12, seed=0), "graphs/one.json")
+    config = EvaluationConfig("graphs", methods=("critical-path",), limits=(), evaluations=100)
+    for call in (
+        lambda: run_evaluation(config, "out"),
+        lambda: build_corpus("out"),
+        lambda: train(tiny_config(), GRAPHS, HELD_OUT, "out", progress=False),
+    ):
+        with pytest.raises(ConfigError, match="another process is writing there"):
+            call()
+    assert os.listdir("out") == [".lock"]
+
+
+def test_a_lock_leaves_nothing_behind(tmp_path):
+    for _ in range(2):
+        with locked(tmp_path / "a" / "b"):
+            with pytest.raises(ConfigError, match="another process"), locked(tmp_path / "a" / "b"):
+                pass
+            assert os.listdir(tmp_path / "a" / "b") == [".lock"]
+        assert os.listdir(tmp_path / "a" / "b") == []
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="is a file; name a new folder"), locked(tmp_path / "file"):
+        pass
+
+
+def test_a_lock_that_was_taken_away_meanwhile_is_taken_anew(tmp_path, monkeypatch):
+    """Between opening the file and locking it, who had it before has removed it."""
+    import fcntl
+
+    flock, seen = fcntl.flock, []
+
+    def late(file, how):
+        if not seen:
+            (tmp_path / ".lock").unlink()
+        seen.append(file)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with locked(tmp_path):
+        assert len(seen) == 2
+        with pytest.raises(ConfigError, match="another process"), locked(tmp_path):
+            pass
