@@ -518,6 +518,9 @@ def test_list_schedules_and_heft_take_the_short_way(model):
     plan = run_heuristic("critical-path", builder.build(), cluster)
     assert plan.makespan == 22
     assert sorted(plan.placement.tolist()) == [0, 0, 2]
+    if model == "delay":
+        graph = builder.build()
+        assert replay(graph, cluster, *heft_schedule(graph, cluster)).makespan == 22
 
 
 def test_parts_that_talk_go_to_one_machine():
