@@ -119,7 +119,7 @@ def _settings(objective: str, evaluations: int, seed: int) -> Settings:
     return Settings.checked(
         objective=objective,
         evaluations=evaluations,
-        key=seed,
+        seed=seed,
         method="brkga",
         policy=None,
         warm_start=True,

@@ -7,21 +7,58 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regal_jax.api import optimize, optimize_many
+    from regal_jax.api import Comparison, Improvement, compare, optimize, optimize_many
+    from regal_jax.errors import (
+        ClusterError,
+        ConfigError,
+        FormatError,
+        GraphError,
+        InfeasiblePlanWarning,
+        MissingExtraError,
+        PlanError,
+    )
     from regal_jax.examples import load_example
-    from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
-    from regal_jax.importers import from_hlo, from_jax, from_onnx, from_torch, load_graph, save_graph
-    from regal_jax.plan import Contraction, Plan, contract
+    from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
+    from regal_jax.heuristics import ListSearchConfig, PeakSearchConfig
+    from regal_jax.importers import (
+        DeviceProfile,
+        from_hlo,
+        from_jax,
+        from_onnx,
+        from_torch,
+        load_graph,
+        save_graph,
+    )
+    from regal_jax.plan import Contraction, Objective, Plan, PlanComparison, contract
     from regal_jax.search import AnnealingConfig, BrkgaConfig
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AnnealingConfig",
     "BrkgaConfig",
     "Cluster",
+    "ClusterError",
+    "Comparison",
     "ComputationGraph",
+    "ConfigError",
     "Contraction",
+    "DeviceProfile",
+    "FormatError",
     "GraphBuilder",
+    "GraphError",
+    "Improvement",
+    "InfeasiblePlanWarning",
+    "ListSearchConfig",
+    "MissingExtraError",
+    "Objective",
+    "PeakSearchConfig",
     "Plan",
+    "PlanComparison",
+    "PlanError",
+    "TransferModel",
+    "__version__",
+    "compare",
     "contract",
     "from_hlo",
     "from_jax",
@@ -35,11 +72,29 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "api": ("optimize", "optimize_many"),
+    "api": ("Comparison", "Improvement", "compare", "optimize", "optimize_many"),
+    "errors": (
+        "ClusterError",
+        "ConfigError",
+        "FormatError",
+        "GraphError",
+        "InfeasiblePlanWarning",
+        "MissingExtraError",
+        "PlanError",
+    ),
     "examples": ("load_example",),
-    "graph": ("Cluster", "ComputationGraph", "GraphBuilder"),
-    "importers": ("from_hlo", "from_jax", "from_onnx", "from_torch", "load_graph", "save_graph"),
-    "plan": ("Contraction", "Plan", "contract"),
+    "graph": ("Cluster", "ComputationGraph", "GraphBuilder", "TransferModel"),
+    "heuristics": ("ListSearchConfig", "PeakSearchConfig"),
+    "importers": (
+        "DeviceProfile",
+        "from_hlo",
+        "from_jax",
+        "from_onnx",
+        "from_torch",
+        "load_graph",
+        "save_graph",
+    ),
+    "plan": ("Contraction", "Objective", "Plan", "PlanComparison", "contract"),
     "search": ("AnnealingConfig", "BrkgaConfig"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
@@ -49,8 +104,11 @@ def __getattr__(name: str) -> Any:
     # Loaded when first used: the command's --help and the host-only rooms must not wait for jax.
     if name not in _ROOM_OF:
         raise AttributeError(f"module 'regal_jax' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"regal_jax.{_ROOM_OF[name]}"), name)
+    from regal_jax.interrupts import interruptible
+
+    with interruptible():
+        return getattr(importlib.import_module(f"regal_jax.{_ROOM_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

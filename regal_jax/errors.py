@@ -1,7 +1,7 @@
-"""Every exception that regal_jax raises on purpose.
+"""Every exception that regal_jax raises on purpose, and the warnings that it gives.
 
-All of them are ``ValueError`` (bad input), ``ImportError`` (an absent extra) or ``RuntimeError`` (a limit of
-the system), so that a caller who knows nothing of this module can still catch them. A message says what is
+All exceptions are ``ValueError`` (bad input), ``ImportError`` (an absent extra) or ``RuntimeError`` (a limit
+of the system), so that a caller who knows nothing of this module can still catch them. A message says what is
 wrong, where, and how to mend it, on one line.
 """
 
@@ -10,13 +10,14 @@ __all__ = [
     "ConfigError",
     "FormatError",
     "GraphError",
+    "InfeasiblePlanWarning",
     "MissingExtraError",
     "PlanError",
     "ResourceError",
 ]
 
 
-class _OneLine:
+class _OneLine(ValueError):
     """What a message quotes may hold anything: what would break its line stands there escaped."""
 
     def __init__(self, message: str = "") -> None:
@@ -24,24 +25,28 @@ class _OneLine:
         super().__init__("".join(shown))
 
 
-class GraphError(_OneLine, ValueError):
+class GraphError(_OneLine):
     """A computation graph that breaks a rule of docs/design.md, part 1."""
 
 
-class ClusterError(_OneLine, ValueError):
+class ClusterError(_OneLine):
     """A cluster that cannot exist, or that cannot run the graph it was paired with."""
 
 
-class FormatError(_OneLine, ValueError):
+class FormatError(_OneLine):
     """A file or document that cannot be read as the format it claims to be."""
 
 
-class PlanError(_OneLine, ValueError):
+class PlanError(_OneLine):
     """A plan that is not a valid execution of its graph on its cluster."""
 
 
-class ConfigError(_OneLine, ValueError):
+class ConfigError(_OneLine):
     """A search or solver setting with an impossible value."""
+
+
+class InfeasiblePlanWarning(UserWarning):
+    """A search returns a plan that needs more memory than its devices have."""
 
 
 class MissingExtraError(ImportError):

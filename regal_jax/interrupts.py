@@ -98,6 +98,8 @@ def _noting(patient: int) -> Iterator[_Notes]:
         raise
     finally:
         notes.patient -= patient
+        if patient and not notes.patient:
+            notes.pending = 0  # Whoever waited has been told.
         # Python's handler raises as soon as it is in place if a signal comes then.
         try:
             if ours:
@@ -143,9 +145,6 @@ def first_interrupt_waits() -> Iterator[Callable[[], bool]]:
             notes.told = [notes.pending > 0]
         told = notes.told
         yield lambda: told[0]
-        if notes.patient == 1:
-            notes.check()
-            notes.pending = 0  # Whoever asked has been told.
 
 
 def uninterrupted(function: _Function) -> _Function:

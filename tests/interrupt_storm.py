@@ -54,7 +54,8 @@ class Storm:
             self.arrived()
 
     def start(self, longest):
-        """One signal within ``longest`` seconds, and every third time another one soon after."""
+        """One signal within ``longest`` seconds or so, and every third time another one soon after."""
+        longest *= self.random.choice((1, 1, 3))  # The machine may have become busier.
         pauses = [self.random.random() * longest]
         if self.random.random() < 1 / 3:
             pauses.append(self.random.random() * longest / 4)

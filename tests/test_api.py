@@ -14,7 +14,7 @@ from strategies import instances
 from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
 from regal_jax.api.batches import cut
 from regal_jax.datasets import generate
-from regal_jax.errors import ClusterError, ConfigError
+from regal_jax.errors import ClusterError, ConfigError, InfeasiblePlanWarning
 from regal_jax.heuristics import HEURISTICS, heuristic_plans
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
@@ -105,6 +105,7 @@ def test_less_than_a_third_of_the_rows_are_copies():
 def test_few_sizes_of_batches_keep_programs_few():
     sizes = {call[1:] for members in range(1, 257) for call in cut(members, 256, 1)}
     assert sizes == {(1, 1), (8, 1), (64, 1), (256, 1)}
+    assert cut(23, 256, 1, (24, 8, 1)) == [(23, 24, 1)]
     sizes = {call[1:] for members in range(1, 257) for call in cut(members, 256, 6)}
     assert len(sizes) <= 10
 
@@ -166,7 +167,8 @@ def test_many_of_none():
 
 def test_infeasible_memory_gives_the_least_overflow(graph):
     tight = Cluster.uniform(2, 1, transfer="blocking")
-    plan = optimize(graph, tight, evaluations=200, key=0)
+    with pytest.warns(InfeasiblePlanWarning, match="can fit the memory"):
+        plan = optimize(graph, tight, evaluations=200, seed=0)
     assert not plan.feasible
     best = min(h(graph, tight, "makespan").overflow.sum() for h in HEURISTICS.values())
     assert plan.overflow.sum() <= best

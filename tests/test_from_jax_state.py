@@ -215,6 +215,42 @@ def test_a_functional_use_of_nnx_has_no_more_results_than_it_returns():
     assert graph.tensor_keep.sum() == 4
 
 
+class Graph(nnx.Module, pytree=False):
+    """Whatever may trouble the naming of ops: no pytree, a jitted call, an ``update`` that is no method."""
+
+    def __init__(self):
+        self.dense = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+        self.calls = nnx.Variable(jnp.zeros(()))
+
+    @nnx.jit
+    def __call__(self, x):
+        self.calls[...] += 1
+        return self.update(self.dense(x))
+
+    @staticmethod
+    def update(x):
+        return x
+
+
+@pytest.mark.parametrize("graph_mode", [False, True])
+def test_classes_and_modes_of_every_kind(graph_mode):
+    with nnx.set_graph_mode(graph_mode):
+        step = nnx.jit(lambda model, x: nnx.grad(lambda model: jnp.sum(model(x)))(model))
+        graph = from_jax(step, nnx.Linear(8, 8, rngs=nnx.Rngs(0)), X)
+    assert graph.op_kinds.count("dot_general") == 1
+    graph = from_jax(Graph(), X)
+    assert graph.op_names[:5] == ("model/calls", "model/dense/bias", "model/dense/kernel", "x", "start")
+    assert {"add", "dense/dot_general"} <= set(graph.op_names)
+    assert op(graph, "add")["keep"] == [True]
+
+
+def test_many_objects_keep_their_order():
+    layers = [nnx.Variable(jnp.zeros(i)) for i in range(12)]
+    graph = from_jax(lambda layers: [jnp.sum(v[...]) for v in layers], layers)
+    assert graph.tensor_bytes[:12].tolist() == [4 * i for i in range(12)]
+    assert graph.op_names[11] == "layers/11"
+
+
 def test_gradients_and_loops_of_nnx():
     layer = nnx.Linear(8, 4, rngs=nnx.Rngs(0))
     graph = from_jax(nnx.grad(lambda model, x: jnp.sum(model(x))), layer, X)

@@ -461,3 +461,13 @@ def test_what_the_user_prints_while_tracing_is_shown(capfd):
 
     from_torch(module(forward, w=nn.Linear(3, 3)), torch.empty(4, 3))
     assert "said" in capfd.readouterr().err
+
+
+def test_from_torch_pins_and_colocates():
+    perceptron = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    graph = from_torch(perceptron, torch.empty(4, 3), pin={"0/*": 1}, colocate="[12]/*")
+    o = graph.op_index
+    assert graph.allowed_devices[o["0/linear"]] == (1,)
+    assert graph.colocation_leader[o["1/relu"]] == graph.colocation_leader[o["2/linear"]]
+    # Parameters are with their first reader, and so is the one of the op that joined a group.
+    assert graph.colocation_leader[o["2.weight"]] == graph.colocation_leader[o["1/relu"]]

@@ -306,7 +306,9 @@ def test_symbolic_dimensions_have_the_given_sizes_or_1_with_a_warning(tmp_path):
     with pytest.warns(UserWarning, match=message) as caught:
         assert load_graph(path, dims={"batch": 8}).tensor_bytes.tolist() == [32, 32, 32]
     assert len(caught) == 1
-    with pytest.warns(UserWarning, match=r"dimension 'batch' is taken as 1, and so are 1 others; .*--dim batch"):
+    with pytest.warns(
+        UserWarning, match=r"dimension 'batch' is taken as 1, and so are 1 others; .*--dim batch"
+    ):
         assert load_graph(path).tensor_bytes.tolist() == [4, 4, 4]
     nameless = model(RELU, [info("x", None, 3)], [info("y", None, 3)])
     with pytest.warns(UserWarning, match="'x': a dimension without size or name is taken as 1"):
@@ -316,7 +318,7 @@ def test_symbolic_dimensions_have_the_given_sizes_or_1_with_a_warning(tmp_path):
 @pytest.mark.parametrize("size", [0, -1, 2.0, True, "8", 2**63])
 def test_sizes_of_dimensions_that_cannot_be_are_refused(size):
     proto = model(RELU, [info("x", "batch")], [info("y", "batch")])
-    with pytest.raises(ConfigError, match="dims: 'batch' is .* must be a whole number of at least 1"):
+    with pytest.raises(ConfigError, match=r"dims: 'batch' is .* must be a whole number of at least 1"):
         from_onnx(proto, dims={"batch": size})
 
 

@@ -3,16 +3,22 @@
 import contextlib
 import importlib
 import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import pytest
 
-from regal_jax import Cluster, optimize, optimize_many
+from regal_jax import Cluster, contract, optimize, optimize_many
+from regal_jax.api import RoomForImprovement
 from regal_jax.datasets import generate
-from regal_jax.heuristics import HEURISTICS, heuristic_plans
-from regal_jax.interrupts import first_interrupt_waits, interrupt
+from regal_jax.heuristics import HEURISTICS, ListSearch, best_heuristic, heuristic_plans, run_heuristic
+from regal_jax.heuristics.exact import cp_sat
+from regal_jax.interrupts import check_interrupt, first_interrupt_waits, interrupt, interruptible
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
+from regal_jax.policies import FeatureConfig, make_features
 from regal_jax.problem import Bucket
 
 solve = importlib.import_module("regal_jax.solve.solve")
@@ -223,3 +229,159 @@ def test_a_handler_of_the_users_own_stays():
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     assert pressed == [1]
+
+
+# Where the library looks --------------------------------------------------------------------------
+
+
+def test_nothing_is_raised_but_at_a_check_or_at_the_end():
+    done = []
+
+    @interruptible()
+    def to_the_end():
+        press(3)
+        done.append("end")
+
+    @interruptible()
+    def to_a_check():
+        press()
+        done.append("before")
+        check_interrupt()
+        done.append("after")
+
+    for call in (to_the_end, to_a_check):
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    assert done == ["end", "before"]
+
+
+def test_an_interrupt_that_was_acted_upon_is_forgotten():
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            press(2)
+    with interruptible():
+        check_interrupt()
+    with first_interrupt_waits() as interrupted:
+        press()
+    assert interrupted()
+    with interruptible(), first_interrupt_waits() as interrupted:
+        check_interrupt()
+    assert not interrupted()
+
+
+def test_whoever_was_patient_is_asked_once_more_and_nobody_else():
+    @first_interrupt_waits()
+    def insisted_upon():
+        press(5)
+        with pytest.raises(KeyboardInterrupt):
+            check_interrupt()
+        check_interrupt()
+        press()
+
+    with interruptible():
+        with pytest.raises(KeyboardInterrupt):
+            insisted_upon()
+        check_interrupt()
+
+
+def test_one_that_came_before_the_wait_is_told_of():
+    with interruptible():
+        press()
+        with first_interrupt_waits() as interrupted:
+            check_interrupt()
+        assert interrupted()
+
+
+def test_an_error_after_an_interrupt_is_an_interrupt():
+    @interruptible()
+    def call(times):
+        press(times)
+        raise RuntimeError("callback failed")
+
+    with pytest.raises(KeyboardInterrupt):
+        call(1)
+    with pytest.raises(RuntimeError, match="callback failed"):
+        call(0)
+
+
+def test_other_threads_are_left_alone():
+    def work():
+        with interruptible(), first_interrupt_waits() as interrupted:
+            check_interrupt()
+            return interrupted()
+
+    @interruptible()
+    def main():
+        press()
+        with ThreadPoolExecutor(1) as pool:
+            told.append(pool.submit(work).result())
+
+    told = []
+    with pytest.raises(KeyboardInterrupt):
+        main()
+    assert told == [False]
+
+
+def test_a_check_elsewhere_does_nothing():
+    check_interrupt()
+    with first_interrupt_waits():
+        press()
+    check_interrupt()
+
+
+ELSEWHERE = generate("layered", 30, seed=0)
+THREE = Cluster.uniform(3, "1GiB", "delay:latency=5us,bandwidth=25GB/s")
+PLAN = run_heuristic("bfs", ELSEWHERE, TWO)
+LONG = {
+    **{f"{name} blocking": lambda name=name: run_heuristic(name, ELSEWHERE, TWO) for name in HEURISTICS},
+    **{f"{name} delay": lambda name=name: run_heuristic(name, ELSEWHERE, THREE) for name in HEURISTICS},
+    "peak": lambda: run_heuristic("peak-balance", ELSEWHERE, TWO, "peak-memory"),
+    "best": lambda: best_heuristic(ELSEWHERE, TWO),
+    "contract": lambda: contract(ELSEWHERE),
+    "expand": lambda: contract(ELSEWHERE).expand(PLAN),
+    "verify": lambda: PLAN.verify(ELSEWHERE),
+    "features": lambda: make_features([ELSEWHERE], TWO, None, FeatureConfig()),
+    "generate": lambda: generate("layered", 30, seed=0),
+    "list search": lambda: ListSearch(ELSEWHERE, TWO, 0).run(10),
+    "cp-sat": lambda: cp_sat(ELSEWHERE, TWO, time_limit=60),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_what_takes_long_looks(name):
+    if name == "cp-sat":
+        pytest.importorskip("ortools")
+
+    @interruptible()
+    def call():
+        press()
+        LONG[name]()
+        reached.append(name)
+
+    reached = []
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    assert not reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_cp_sat_returns_what_it_has(monkeypatch):
+    pytest.importorskip("ortools")
+    graph = generate("erdos-renyi", 60, seed=0)
+    exact = importlib.import_module("regal_jax.heuristics.exact")
+    timer = threading.Timer(0.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    own = exact._solve
+    monkeypatch.setattr(exact, "_solve", lambda *given: timer.start() or own(*given))
+    began = time.monotonic()
+    plan = cp_sat(graph, TWO, time_limit=300)
+    assert time.monotonic() - began < 200
+    plan.verify(graph)
+    assert plan.provenance["status"] == "feasible"
+
+
+def test_an_interrupted_filter_decides_nothing(graphs, monkeypatch):
+    improvement = importlib.import_module("regal_jax.api.improvement")
+    own = improvement.solve
+    monkeypatch.setattr(improvement, "solve", lambda *a, **k: own(*a, **k, callback=lambda _: press()))
+    with pytest.raises(KeyboardInterrupt):
+        RoomForImprovement(low=200, high=400)(graphs)

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from regal_jax import Cluster, optimize
+from regal_jax import Cluster, optimize, save_graph
+from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, ResourceError
 from regal_jax.programs import clear, count, kept, mapped_regions, program, region_limit, stored, use_cache
@@ -141,6 +142,14 @@ def test_at_the_limit_there_is_one_clear_line(few, monkeypatch):
     with pytest.raises(ResourceError, match=r"960 mapped regions of 1000 .* raise vm.max_map_count") as error:
         optimize(generate("chain", 5, 0), TWO, evaluations=20, warm_start=False)
     assert "\n" not in str(error.value)
+
+
+def test_the_command_says_it_in_one_line(few, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(kept, "region_limit", lambda: 1000)
+    monkeypatch.setattr(kept, "mapped_regions", lambda: 960)
+    save_graph(generate("chain", 5, 0), tmp_path / "graph.json")
+    assert main(["optimize", str(tmp_path / "graph.json"), "--quiet"]) == 2
+    assert "vm.max_map_count" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", ""])

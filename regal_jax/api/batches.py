@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from regal_jax.encoding import encode
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
-from regal_jax.plan import Objective, Plan
+from regal_jax.plan import ROUNDING, Objective, Plan, lower_bound
 from regal_jax.problem import Bucket, Problem, make_problem, memory_unit, rung
 from regal_jax.search import AnnealingConfig, BrkgaConfig, WarmStart
 
@@ -23,7 +23,9 @@ _MOST_BYTES: Final = 2**36
 _BYTES: Final = 2**30
 """What the populations and simulator states of one batch may take, roughly."""
 _ROWS: Final = (256, 64, 8, 1)
-"""Rows of a batch on one device: a program each, so few of them. Fewer than eight gain little together."""
+"""Rows of a batch on a CPU: a program each, so few of them. Fewer than eight gain little together there."""
+_ROWS_ON_ACCELERATORS: Final = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+"""There a call takes as long for few as for many."""
 _PLANS: Final = 16
 """Warm starts are padded to as many: heuristics make about a dozen."""
 
@@ -77,10 +79,23 @@ class Batch:
         units = [memory_unit(graph) for graph in self.graphs]
         return np.asarray(self.problem.total_size, dtype=np.float64) * units
 
-    def relative(self, target: float, objective: Objective) -> np.ndarray:
+    def goals(self, target: float | None, objective: Objective) -> np.ndarray:
+        """``[B]`` the fitness that ends each search: of ``target``, or of what no plan can beat."""
+        goal = np.array(
+            [
+                plans[0].lower_bound if plans else lower_bound(graph, cluster, objective)
+                for plans, graph, cluster in zip(self.known, self.graphs, self.clusters, strict=True)
+            ]
+        )
+        # On one device every plan that fits takes as long as any other, however the sum is rounded.
+        same = objective is Objective.MAKESPAN and self.problem.num_devices == 1
+        bounds = np.ones(len(goal)) if same else self.relative(goal, objective)
+        return bounds if target is None else np.maximum(bounds, self.relative(target, objective))
+
+    def relative(self, target: float | np.ndarray, objective: Objective) -> np.ndarray:
         """``[B]`` the fitness of a plan whose objective is ``target``, give or take float32 rounding."""
         scale = self.scale(objective)
-        return np.minimum(target / np.where(scale > 0, scale, 1) * (1 + 1e-6), 1)
+        return np.minimum(target / np.where(scale > 0, scale, 1) * (1 + ROUNDING), 1)
 
 
 def share_out(
@@ -114,12 +129,13 @@ def share_out(
     devices = jax.devices() if devices is None else devices
     if not len(devices):
         raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
+    sizes = _ROWS if devices[0].platform == "cpu" else _ROWS_ON_ACCELERATORS
     shares = []
     for (bucket, width, blocking, _, _), members in groups.items():
         graph = pairs[members[0]][0]
         most = min(_most_graphs(graph, width, blocking, bucket, config), batch_size or _MOST_GRAPHS)
         first = 0
-        for count, rows, shards in cut(len(members), most, len(devices)):
+        for count, rows, shards in cut(len(members), most, len(devices), sizes):
             shares.append(Share(members[first : first + count], bucket, width, rows, devices[:shards]))
             first += count
     return shares
@@ -145,7 +161,7 @@ def _most_graphs(
     return int(np.clip(_BYTES // each, 1, _MOST_GRAPHS))
 
 
-def cut(members: int, most: int, devices: int) -> list[tuple[int, int, int]]:
+def cut(members: int, most: int, devices: int, sizes: Sequence[int] = _ROWS) -> list[tuple[int, int, int]]:
     """How a group of ``members`` graphs is cut into calls: ``(graphs, rows, shards)`` of each.
 
     Every shard has the same number of rows, one of few, and there are few numbers of shards: all of them are
@@ -155,11 +171,12 @@ def cut(members: int, most: int, devices: int) -> list[tuple[int, int, int]]:
       members: Graphs.
       most: Rows of a call.
       devices: That there are.
+      sizes: Rows that a shard may have, falling.
     """
     calls = []
     while members:
         shards = _largest([devices, *(1 << i for i in reversed(range(devices.bit_length())))], members, most)
-        each = _largest(_ROWS, members, most, shards)
+        each = _largest(sizes, members, most, shards)
         count = min(members, each * shards)
         calls.append((count, each * shards, shards))
         members -= count

@@ -9,7 +9,7 @@ from typing import Any, Final
 from regal_jax.api.settings import Settings
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch, ListSearch, ListSearchConfig, PeakSearch
-from regal_jax.plan import Plan
+from regal_jax.plan import ROUNDING, Plan, lower_bound
 from regal_jax.search import Status
 from regal_jax.solve import graph_identities
 
@@ -59,6 +59,8 @@ def search_on_host(
     """
     began = time.monotonic()
     search = _search(graph, cluster, settings, known)
+    goal = lower_bound(graph, cluster, settings.objective) * (1 + ROUNDING)
+    goal = max(goal, settings.target or 0.0)
     first = known[0].objective_value if known and known[0].feasible else math.inf
     status = Status.BUDGET
 
@@ -67,7 +69,7 @@ def search_on_host(
         done = search.evaluations
         if interrupted():
             status = Status.INTERRUPTED
-        elif settings.target is not None and min(first, search.best) <= settings.target:
+        elif min(first, search.best) <= goal:
             status = Status.TARGET
         elif settings.stall is not None and done and done - search.history[-1][0] >= settings.stall:
             status = Status.STALL

@@ -11,7 +11,7 @@ from regal_jax.api.batches import Share, make_batch
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan.files import cluster_document
-from regal_jax.problem import Bucket
+from regal_jax.problem import Bucket, rung
 from regal_jax.search import BrkgaConfig, SearchResult, Status, Stopping
 from regal_jax.solve import graph_keys, solve
 
@@ -105,7 +105,7 @@ class RoomForImprovement:
         seen = [_buckets[self]] if self in _buckets else []
         bucket = _buckets[self] = Bucket.common([*seen, *map(Bucket.of, graphs)])
         devices = jax.devices()[: len(graphs)]
-        rows = -(-len(graphs) // len(devices)) * len(devices)
+        rows = rung(-(-len(graphs) // len(devices))) * len(devices)
         share = Share(range(len(graphs)), bucket, self.cluster.num_devices, rows, devices)
         pairs = [(graph, self.cluster) for graph in graphs]
         batch = make_batch(share, pairs, [[]] * len(graphs), _CONFIG)

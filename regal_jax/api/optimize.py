@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,17 @@ import jax
 
 from regal_jax.api.batches import share_out
 from regal_jax.api.call import Call
+from regal_jax.api.earlier import WarmStarts, share_earlier
+from regal_jax.api.names import MethodName, ObjectiveName
+from regal_jax.api.pinned import Pinned
+from regal_jax.api.plausible import warn_of_units
 from regal_jax.api.settings import Config, Settings, check_pairs, each
-from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.api.watch import Improvement, Watch
+from regal_jax.errors import ConfigError, InfeasiblePlanWarning
+from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
 from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan, contract_for
+from regal_jax.plan.summary import shortage
 
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
@@ -25,36 +32,42 @@ def optimize(
     graph: ComputationGraph,
     cluster: Cluster,
     *,
-    objective: Objective | str = Objective.MAKESPAN,
+    objective: Objective | ObjectiveName = Objective.MAKESPAN,
     evaluations: int = 5000,
-    key: int | jax.Array = 0,
-    method: str = "brkga",
+    seed: int | jax.Array = 0,
+    method: MethodName = "brkga",
     policy: "Policy | str | os.PathLike[str] | None" = None,
-    warm_start: bool = True,
+    warm_start: WarmStarts = True,
     contract: bool = False,
+    pin: Pin | None = None,
+    colocate: Colocate = (),
     config: Config | None = None,
     target: float | None = None,
     stall: int | None = None,
     time_limit: float | None = None,
     progress: bool = False,
+    on_improvement: Callable[[Improvement], object] | None = None,
+    key: int | jax.Array | None = None,
 ) -> Plan:
     """Places and orders the ops of ``graph`` on ``cluster``.
 
     The plan has been replayed exactly on the host. With warm starts it is never worse than the best of
     `regal_jax.heuristics.HEURISTICS` (of those that a ``time_limit`` leaves time for); without, it is the
     paper's plain BRKGA. If no plan was found that fits the memory, the one with the least overflow is
-    returned: see `Plan.feasible`.
+    returned, with a warning: see `Plan.feasible`. A plan that meets its lower bound ends the
+    search at once.
 
-    Ctrl-C returns the best plan so far: the first one when what is being searched has come to a halt (a
-    moment; while a program is compiled, longer), a second one at once. While the heuristics run, the first
-    one acts at once. What ended the search is in ``plan.provenance["stopped"]``.
+    Ctrl-C returns the best plan so far: the first one when what is being searched has come to a halt, a
+    second one, or any while the heuristics run, between two steps of the work: within about a second, or
+    when the program that is being compiled is ready. What ended the search is in
+    ``plan.provenance["stopped"]``.
 
     Args:
       graph: What to run.
       cluster: What to run it on.
       objective: ``"makespan"`` (under the memory capacities, if they are finite) or ``"peak-memory"``.
       evaluations: Budget of the search: how many candidates are simulated.
-      key: A seed or a typed `jax.random.key`. The same key gives the same plan on the same versions.
+      seed: A number or a typed `jax.random.key`. The same seed gives the same plan on the same versions.
       method: ``"brkga"``; ``"annealing"`` or ``"local-search"``, which walk from the best warm start;
         ``"list-search"`` (makespan) and ``"peak-search"`` (peak memory), which search on the host, among list
         schedules and among placements of small peaks; ``"auto"``, which divides the budget between these,
@@ -62,10 +75,16 @@ def optimize(
       policy: What guides the search by the distributions of its first population and mutants: ``"default"``
         for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform ones. With
         ``None`` ``"auto"`` takes the weights that ship, where there are any for the objective and so many
-        devices, and ``"brkga"`` none.
-      warm_start: Begin from the heuristics' plans, and never do worse.
+        devices, and ``"brkga"`` none. Asked for ``"default"`` where there are none, it warns and goes on.
+      warm_start: ``True``: begin from the heuristics' plans, and never do worse. A `Plan`, the name of a
+        plan's file, or a list of these: begin from them as well, and never do worse. They may be for another
+        cluster or objective: `regal_jax.plan.adapt_plan` says what becomes of them; a plan for two devices is
+        a start on four. ``False``: begin from nothing. Heuristics take no plans.
       contract: Search on the graph that `regal_jax.contract` makes of this one, and expand the plan: for
         graphs of thousands of ops, most of them light. The heuristics run on both.
+      pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0, "*head/*": (0, 1)}``, beside what the
+        graph itself allows; see `regal_jax.graph.constrain`. The plan is one of ``graph`` as it was given.
+      colocate: Patterns over op names; the ops of each share a device.
       config: Of the BRKGA, or an `AnnealingConfig` for ``"annealing"`` and ``"local-search"``, or a
         `ListSearchConfig` for ``"list-search"``, or a `PeakSearchConfig` for ``"peak-search"``.
       target: Stop when the objective is this small.
@@ -73,9 +92,15 @@ def optimize(
       time_limit: Stop after so many seconds, compilation included. Results then depend on the machine.
         Annealing cools with the budget of evaluations: one that the time does not suffice for leaves it hot.
       progress: Show a progress bar.
+      on_improvement: Called with an `Improvement` whenever a better plan is seen: a heuristic's, or the best
+        of some tenths of a second of the search. What it raises ends the call.
+      key: The former name of ``seed``.
 
     Returns:
       The plan.
+
+    Warns:
+      InfeasiblePlanWarning: The plan does not fit the memory; `Plan.impossible` says if none can.
 
     Raises:
       ConfigError: An argument that cannot be.
@@ -88,7 +113,7 @@ def optimize(
     settings = Settings.checked(
         objective=objective,
         evaluations=evaluations,
-        key=key,
+        seed=seed if key is None else _one_seed(seed, key),
         method=method,
         policy=policy,
         warm_start=warm_start,
@@ -99,21 +124,26 @@ def optimize(
         time_limit=time_limit,
         progress=progress,
     )
-    with interruptible():
-        return _optimize([graph], [cluster], settings, batch_size=1, devices=None)[0]
+    tell = None if on_improvement is None else lambda _, improvement: on_improvement(improvement)
+    options = {"batch_size": 1, "devices": None, "on_improvement": tell}
+    plans = _optimize([graph], [cluster], settings, pin, colocate, **options)
+    _warn(plans)
+    return plans[0]
 
 
 def optimize_many(
     graphs: Sequence[ComputationGraph],
     clusters: Cluster | Sequence[Cluster],
     *,
-    objective: Objective | str = Objective.MAKESPAN,
+    objective: Objective | ObjectiveName = Objective.MAKESPAN,
     evaluations: int = 5000,
-    key: int | jax.Array = 0,
-    method: str = "brkga",
+    seed: int | jax.Array = 0,
+    method: MethodName = "brkga",
     policy: "Policy | str | os.PathLike[str] | None" = None,
-    warm_start: bool = True,
+    warm_start: WarmStarts = True,
     contract: bool = False,
+    pin: Pin | None = None,
+    colocate: Colocate = (),
     config: Config | None = None,
     target: float | None = None,
     stall: int | None = None,
@@ -122,6 +152,8 @@ def optimize_many(
     batch_size: int | None = None,
     devices: Sequence[Any] | None = None,
     on_plan: Callable[[int, Plan], object] | None = None,
+    on_improvement: Callable[[int, Improvement], object] | None = None,
+    key: int | jax.Array | None = None,
 ) -> list[Plan]:
     """`optimize` for many graphs: those of similar size share compiled calls.
 
@@ -137,11 +169,14 @@ def optimize_many(
       clusters: One for all, or one a graph.
       objective: As in `optimize`, like all that is not listed here.
       evaluations: Of each graph.
-      key: Each graph's own key is made from this one and the graph's content.
+      seed: Each graph's own key is made from this one and the graph's content.
       method: As in `optimize`.
       policy: As in `optimize`.
-      warm_start: As in `optimize`.
+      warm_start: As in `optimize`. Each plan goes to the graphs that it was made for, whatever its place
+        in the list: the plans of an earlier call, for instance, of which some graphs may have none.
       contract: As in `optimize`.
+      pin: As in `optimize`, of every graph.
+      colocate: As in `optimize`, of every graph.
       config: As in `optimize`.
       target: As in `optimize`.
       stall: As in `optimize`.
@@ -150,9 +185,14 @@ def optimize_many(
       batch_size: Most graphs in one call; chosen by size if not given.
       devices: JAX devices to search on; all of the default backend if not given.
       on_plan: Called with the index of a graph and its plan as soon as there is one, to save it, say.
+      on_improvement: As in `optimize`, but called with the index of a graph and the `Improvement`.
+      key: The former name of ``seed``.
 
     Returns:
       One plan a graph, in their order.
+
+    Warns:
+      InfeasiblePlanWarning: Plans that do not fit the memory, all in one warning.
 
     Raises:
       ConfigError: An argument that cannot be.
@@ -162,7 +202,7 @@ def optimize_many(
     settings = Settings.checked(
         objective=objective,
         evaluations=evaluations,
-        key=key,
+        seed=seed if key is None else _one_seed(seed, key),
         method=method,
         policy=policy,
         warm_start=warm_start,
@@ -177,30 +217,81 @@ def optimize_many(
         raise ConfigError("graphs: give a list of graphs, or call optimize for a single one")
     graphs = list(graphs)
     clusters = each(clusters, len(graphs))
-    with interruptible():
-        return _optimize(graphs, clusters, settings, batch_size=batch_size, devices=devices, on_plan=on_plan)
+    plans = _optimize(
+        graphs,
+        clusters,
+        settings,
+        pin,
+        colocate,
+        batch_size=batch_size,
+        devices=devices,
+        on_plan=on_plan,
+        on_improvement=on_improvement,
+    )
+    _warn(plans)
+    return plans
+
+
+def _one_seed(seed: int | jax.Array, key: int | jax.Array) -> int | jax.Array:
+    if not isinstance(seed, int) or seed != 0:
+        raise ConfigError("seed: key is its former name; give one of them")
+    return key
+
+
+def _warn(plans: Sequence[Plan]) -> None:
+    """Of plans that a caller might take for such as can be run."""
+    over = [plan for plan in plans if not plan.feasible]
+    if over:
+        more = f"{len(over)} of {len(plans)} plans do not fit the memory; " if len(plans) > 1 else ""
+        text = f"{more}{shortage(over[0], f' for {over[0].graph_name!r}')}"
+        warnings.warn(text, InfeasiblePlanWarning, stacklevel=3)
+
+
+def _warn_of_arguments(
+    graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], settings: Settings
+) -> None:
+    """Of each cluster once: of what cannot be meant, and of a policy that is not there."""
+    for cluster, graph in {cluster: graph for graph, cluster in zip(graphs, clusters, strict=True)}.items():
+        warn_of_units(graph, cluster, stacklevel=4)
+    for count in sorted({cluster.num_devices for cluster in clusters}):
+        if settings.lacks_policy(count):
+            warnings.warn(
+                f"policy: none is shipped for {settings.objective} on {count} devices; auto goes on without",
+                UserWarning,
+                stacklevel=4,
+            )
 
 
 def _optimize(
     graphs: Sequence[ComputationGraph],
     clusters: Sequence[Cluster],
     settings: Settings,
+    pin: Pin | None,
+    colocate: Colocate,
     *,
     batch_size: int | None,
     devices: Sequence[Any] | None,
     on_plan: Callable[[int, Plan], object] | None = None,
+    on_improvement: Callable[[int, Improvement], object] | None = None,
 ) -> list[Plan]:
-    check_pairs(graphs, clusters)
     began = time.monotonic()
-    pairs = list(zip(graphs, clusters, strict=True))
-    made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
-    if made is not None:
-        pairs = list(zip((one.graph for one in made), clusters, strict=True))
-    call = Call(pairs, settings, on_plan, contractions=made, began=began)
-    if not settings.parts:
-        return call.run([])
-    # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
-    counts = {cluster.num_devices for cluster in clusters}
-    guided = {count for count in counts if settings.guide(count) is not None}
-    fitted = settings.parts[0].config.fit(settings.evaluations)
-    return call.run(share_out(pairs, fitted, batch_size, devices, guided))
+    check_pairs(graphs, clusters)
+    _warn_of_arguments(graphs, clusters, settings)
+    with interruptible():
+        pinned = Pinned(graphs, clusters, pin, colocate)
+        pairs = list(zip(pinned.graphs, clusters, strict=True))
+        earlier = share_earlier(pinned.restrict(settings.earlier), pairs, settings.objective)
+        made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
+        if made is not None:
+            pairs = list(zip((one.graph for one in made), clusters, strict=True))
+        watch = Watch(pinned.releasing_improvements(on_improvement), len(pairs), began)
+        on_plan = pinned.releasing(on_plan)
+        call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, began=began)
+        shares = []
+        if settings.parts:
+            # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
+            counts = {cluster.num_devices for cluster in clusters}
+            guided = {count for count in counts if settings.guide(count) is not None}
+            fitted = settings.parts[0].config.fit(settings.evaluations)
+            shares = share_out(pairs, fitted, batch_size, devices, guided)
+        return [pinned.release(i, plan) for i, plan in enumerate(call.run(shares))]

@@ -18,7 +18,7 @@ from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Plan, decode_order, decode_placement
 from regal_jax.search import SearchResult, Status
 
-__all__ = ["fallback", "heuristic_plan", "hosted_plan", "searched_plan"]
+__all__ = ["decoded_plan", "fallback", "heuristic_plan", "searched_plan", "settled_plan"]
 
 
 @functools.cache
@@ -60,25 +60,53 @@ def fallback(
     return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **stopped})
 
 
-def hosted_plan(
-    graph: ComputationGraph, cluster: Cluster, settings: Settings, known: Sequence[Plan], hosted: HostResult
+def settled_plan(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    settings: Settings,
+    known: Sequence[Plan],
+    ended: Status,
+    hosted: HostResult | None,
 ) -> Plan:
-    """The best known plan, where a search on the host was all that was asked for."""
+    """The best known plan, where nothing is left to be searched: on the host only, or not at all."""
     if not known:
-        return fallback(graph, cluster, settings, [], hosted.status)
+        return fallback(graph, cluster, settings, [], ended)
+    best, value = known[0], known[0].objective_value
+    history = {"evaluations": [0], "best": [value if best.feasible else None]}
     provenance = {
         "method": settings.method,
-        "evaluations": hosted.evaluations,
+        "evaluations": hosted.evaluations if hosted else 0,
         **_common(settings),
-        "stopped": hosted.status.name.lower(),
-        "seconds": round(hosted.seconds, 3),
-        "config": dataclasses.asdict(settings.host_config),
-        "history": hosted.history,
-        "warm_start": {p.provenance["method"]: p.objective_value for p in known if p is not hosted.plan},
+        "stopped": _stopped(ended, best),
+        "seconds": round(hosted.seconds, 3) if hosted else 0.0,
+        "config": dataclasses.asdict(settings.config if settings.parts else settings.host_config),
+        "history": hosted.history if hosted else history,
+        "warm_start": {
+            p.provenance["method"]: p.objective_value for p in known if not hosted or p is not hosted.plan
+        },
     }
-    if known[0] is not hosted.plan:
-        provenance["best_from"] = known[0].provenance["method"]
-    return dataclasses.replace(known[0], provenance=provenance)
+    if not hosted or best is not hosted.plan:
+        provenance["best_from"] = best.provenance["method"]
+    elif settings.parts:
+        provenance["found_by"] = best.provenance["method"]
+    return dataclasses.replace(best, provenance=provenance)
+
+
+def decoded_plan(batch: Batch, row: int, genes: Any, settings: Settings) -> Plan:
+    """What one row of ``genes`` means, exactly replayed."""
+    graph, cluster = batch.graphs[row], batch.clusters[row]
+    n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
+    keys = genes_to_keys(jax.tree.map(lambda leaf: np.asarray(leaf[row]), genes))
+    placement = decode_placement(graph, cluster, keys["affinity"][:n, :d])
+    transfers = keys["transfer_priority"][:t, :d]
+    events = decode_order(graph, cluster, placement, keys["priority"][:n], transfers)
+    said = {"method": settings.method}
+    return Plan.from_events(graph, cluster, placement, events, objective=settings.objective, provenance=said)
+
+
+def _stopped(status: Status, plan: Plan) -> str:
+    """Why a search ended; whether it met the caller's target or a bound, the plan tells."""
+    return "optimal" if status is Status.TARGET and plan.optimal else status.name.lower()
 
 
 def searched_plan(
@@ -99,19 +127,14 @@ def searched_plan(
       proposal: What the policy said of the batch, if there was one.
       hosted: What a search on the host came to before, if there was one.
     """
-    graph, cluster = batch.graphs[row], batch.clusters[row]
-    n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
-    keys = genes_to_keys(jax.tree.map(lambda leaf: np.asarray(leaf[row]), result.genes))
-    placement = decode_placement(graph, cluster, keys["affinity"][:n, :d])
-    transfers = keys["transfer_priority"][:t, :d]
-    events = decode_order(graph, cluster, placement, keys["priority"][:n], transfers)
-    plan = Plan.from_events(graph, cluster, placement, events, objective=settings.objective)
+    cluster, n = batch.clusters[row], batch.graphs[row].num_ops
+    plan = decoded_plan(batch, row, result.genes, settings)
     provenance = {
         "method": settings.method,
         "evaluations": int(result.evaluations[row]) + (hosted.evaluations if hosted else 0),
         **_common(settings),
         **({} if proposal is None else _guidance(proposal, row, n, settings)),
-        "stopped": result.status[row].name.lower(),
+        "stopped": _stopped(result.status[row], plan),
         "seconds": round(result.seconds + (hosted.seconds if hosted else 0), 3),
         "graphs_in_call": len(batch.members),
         "config": dataclasses.asdict(settings.config),

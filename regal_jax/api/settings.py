@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from regal_jax.api.earlier import WarmStarts, earlier_plans
 from regal_jax.compiling import usable
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, ListSearchConfig, PeakSearchConfig
 from regal_jax.interrupts import interruptible
-from regal_jax.plan import Objective
+from regal_jax.plan import Objective, Plan
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part, joined_parts
 
@@ -48,11 +49,11 @@ def _as_key(key: Any) -> tuple[jax.Array, int | None]:
     """A typed key, and the seed it came from if it came from one."""
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         if not 0 <= key < 2**32:
-            raise ConfigError(f"key: a seed must be from 0 to {2**32 - 1}, got {key}")
+            raise ConfigError(f"seed: must be from 0 to {2**32 - 1}, got {key}")
         return jax.random.key(np.uint32(key)), int(key)
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
         return key, None
-    raise ConfigError(f"key: give a seed or jax.random.key(seed), got {key!r}")
+    raise ConfigError(f"seed: give a whole number or jax.random.key(number), got {key!r}")
 
 
 def _policy(policy: Any, method: str) -> "tuple[Policy | None, str | None]":
@@ -94,6 +95,7 @@ class Settings:
     policy: "Policy | None"
     policy_name: str | None
     warm_start: bool
+    earlier: tuple[Plan, ...]
     contract: bool
     config: Config
     target: float | None
@@ -108,10 +110,10 @@ class Settings:
         *,
         objective: Objective | str,
         evaluations: int,
-        key: Any,
+        seed: Any,
         method: str,
         policy: "Policy | str | os.PathLike[str] | None",
-        warm_start: bool,
+        warm_start: WarmStarts,
         contract: bool,
         config: Config | None,
         target: float | None,
@@ -144,16 +146,23 @@ class Settings:
                 raise ConfigError(f"{name}: must be a number of zero or more, got {value!r}")
         if not isinstance(contract, bool):
             raise ConfigError(f"contract: must be True or False, got {contract!r}")
-        typed, seed = _as_key(key)
+        earlier = earlier_plans(warm_start)
+        if earlier and method not in SEARCHES:
+            raise ConfigError(
+                f"warm_start: {method} is a heuristic, which starts from no plan; leave it out, or take one "
+                f"of the searches {', '.join(SEARCHES)}"
+            )
+        typed, number = _as_key(seed)
         return cls(
             objective=Objective(objective),
             evaluations=int(evaluations),
             key=typed,
-            seed=seed,
+            seed=number,
             method=method,
             policy=policy,
             policy_name=policy_name,
-            warm_start=warm_start,
+            warm_start=bool(earlier) or warm_start is not False,
+            earlier=earlier,
             contract=contract,
             config=config or _default_config(method),
             target=target,
@@ -201,6 +210,14 @@ class Settings:
             return int(self.evaluations * _HOST_SHARE[self.objective])
         return 0
 
+    def lacks_policy(self, num_devices: int) -> bool:
+        """Was the policy that ships asked for, of a method that can go on without, and there is none?"""
+        if self.policy_name != "default" or self.method != "auto":
+            return False
+        from regal_jax.policies import is_shipped
+
+        return not is_shipped(self.objective, num_devices)
+
     def guide(self, num_devices: int) -> "Policy | None":
         """The policy for a cluster of so many devices, if one was asked for, or is part of the method.
 
@@ -214,7 +231,7 @@ class Settings:
         from regal_jax.solve.propose import check_devices
 
         if self.policy is None:
-            if self.policy_name is None and not is_shipped(self.objective, num_devices):
+            if self.method == "auto" and not is_shipped(self.objective, num_devices):
                 return None
             return default_policy(self.objective, num_devices)
         check_devices(self.policy, num_devices)

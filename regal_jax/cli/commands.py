@@ -6,7 +6,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli.sources import check_writable, load
-from regal_jax.errors import ConfigError, FormatError
+from regal_jax.errors import FormatError
 
 if TYPE_CHECKING:
     from regal_jax.graph import ComputationGraph
@@ -53,9 +53,10 @@ def show(args: argparse.Namespace) -> int:
         if args.plot:
             plan.plot(args.plot)
         return 0
+    graph = load(args.file, args)
+    print(_describe(graph))
     if args.plot:
-        raise ConfigError("--plot draws plans; this is a graph: run 'regal-jax optimize' on it first")
-    print(_describe(load(args.file, args)))
+        graph.plot(args.plot)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Entry point of ``regal-jax``: parse, run, and turn every expected failure into one line.
 
-Exit codes: 0 done, 1 a plan that `verify` refutes, 2 bad input, 3 no plan fits the memory,
+Exit codes: 0 done, 1 a plan that `verify` refutes, 2 bad input, 3 no plan found fits the memory, or none can,
 130 interrupted before there was anything to return (training: before its end), 143 ended by SIGTERM.
 """
 
@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 from regal_jax.cli.parser import build_parser
+from regal_jax.errors import InfeasiblePlanWarning, ResourceError
 
 __all__ = ["main"]
 
@@ -31,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings(action="always", category=UserWarning):
             warnings.showwarning = _show_warning
+            # The commands say it themselves.
+            warnings.simplefilter("ignore", InfeasiblePlanWarning)
             return args.run(args)
     except KeyboardInterrupt:
         print("regal-jax: interrupted", file=sys.stderr)
@@ -39,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (| head); say nothing, and let the exit flush say nothing too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError, ResourceError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
         print(f"regal-jax {args.command}: error: {text}", file=sys.stderr)
         return 2

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
+from regal_jax.cli.resume import Previous, previous_results, save_better
 from regal_jax.cli.sources import check_writable, load
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.errors import ConfigError
@@ -44,21 +45,39 @@ def _optimize(args: argparse.Namespace) -> int:
     if not args.files:
         machine.use_all_cores()  # Tracing an example may start JAX.
     graphs = [load(file, args) for file in args.files or [None]]
+    previous: list[Previous | None] = [None] * len(graphs)
+    if args.out_dir is not None:
+        previous = previous_results(graphs, cluster, args.objective, [out for out in outs if out])
     machine.use_all_cores()
     options = {
         "objective": args.objective,
         "evaluations": args.evaluations,
-        "key": args.seed,
+        "seed": args.seed,
         "method": args.method,
         "policy": args.policy,
-        "warm_start": not args.no_warm_start,
+        "warm_start": _warm_start(args, previous),
         "contract": args.contract,
+        "pin": _pins(args.pin),
+        "colocate": args.colocate,
         "time_limit": args.time_limit,
         "progress": not args.quiet and sys.stderr.isatty(),
     }
     if len(graphs) > 1:
-        return _many(args, graphs, cluster, outs, options)
-    return _one(args, graphs[0], cluster, outs[0], options)
+        return _many(args, graphs, cluster, list(zip(outs, previous, strict=True)), options)
+    return _one(args, graphs[0], cluster, (outs[0], previous[0]), options)
+
+
+def _warm_start(args: argparse.Namespace, previous: Sequence[Previous | None]) -> Any:
+    """What the search begins with: heuristics, plans that were named, plans of an earlier run."""
+    from regal_jax.heuristics import HEURISTICS
+
+    if args.no_warm_start:
+        if args.warm_start:
+            raise ConfigError("give --warm-start or --no-warm-start, not both")
+        return False
+    # A heuristic begins with nothing; to have named a plan for it is refused by the search.
+    found = [] if args.method in HEURISTICS else [before.plan for before in previous if before]
+    return [*(args.warm_start or []), *found] or True
 
 
 def _outs(args: argparse.Namespace) -> list[str | None]:
@@ -140,11 +159,18 @@ def _cluster(args: argparse.Namespace) -> "Cluster":
     )
 
 
+def _pins(given: Sequence[tuple[str, list[int]]]) -> dict[str, list[int]]:
+    pins = dict(given)
+    if len(pins) < len(given):
+        raise ConfigError("--pin: a pattern twice; name all of its devices at once: PATTERN=0,1")
+    return pins
+
+
 def _one(
     args: argparse.Namespace,
     graph: "ComputationGraph",
     cluster: "Cluster",
-    out: str | None,
+    out: tuple[str | None, Previous | None],
     options: dict[str, Any],
 ) -> int:
     from regal_jax.api import optimize as search
@@ -154,15 +180,16 @@ def _one(
     plan = search(graph, cluster, **options)
     with first_interrupt_waits():
         plan.verify(graph)
-        if out:
-            plan.save(out)
+        plan, saved = save_better(plan, *out)
         if args.plot:
             plan.plot(args.plot)
         if args.trace:
             plan.save_trace(args.trace)
         if not args.quiet:
             print(plan)
-            for what, path in (("plan", out), ("plot", args.plot), ("trace", args.trace)):
+            if saved:
+                print(saved)
+            for what, path in (("plot", args.plot), ("trace", args.trace)):
                 if path:
                     print(f"{what} saved to {path}")
         return _report_overflow(plan)
@@ -172,7 +199,7 @@ def _many(
     args: argparse.Namespace,
     graphs: Sequence["ComputationGraph"],
     cluster: "Cluster",
-    outs: Sequence[str | None],
+    outs: Sequence[tuple[str | None, Previous | None]],
     options: dict[str, Any],
 ) -> int:
     """Saves each plan when it is there: a batch may take hours, and be killed."""
@@ -181,37 +208,28 @@ def _many(
     from regal_jax.api import optimize_many
     from regal_jax.plan.summary import headline
 
-    finished: set[int] = set()
+    finished: dict[int, Plan] = {}
 
     def finish(member: int, plan: "Plan") -> None:
         plan.verify(graphs[member])
-        out = outs[member]
-        if out is not None:
-            plan.save(out)
+        plan, saved = save_better(plan, *outs[member])
         if not args.quiet:
-            saved = "" if out is None else f"; saved to {out}"
-            tqdm.write(f"{args.files[member]}: {headline(plan)}{saved}")  # Above a progress bar.
+            line = "; ".join(filter(None, [headline(plan), saved]))
+            tqdm.write(f"{args.files[member]}: {line}")  # Above a progress bar.
             sys.stdout.flush()
-        finished.add(member)
+        finished[member] = plan
 
     plans = optimize_many(graphs, cluster, **options, on_plan=finish)
     with first_interrupt_waits():
-        for member in set(range(len(plans))) - finished:  # A second Ctrl-C came while they were saved.
+        for member in set(range(len(plans))) - finished.keys():  # A second Ctrl-C came while they were saved.
             finish(member, plans[member])
-    codes = [_report_overflow(plan, f" for {file}") for file, plan in zip(args.files, plans, strict=True)]
-    return max(codes)
+    return max(_report_overflow(finished[i], f" for {file}") for i, file in enumerate(args.files))
 
 
 def _report_overflow(plan: "Plan", where: str = "") -> int:
     if plan.feasible:
         return 0
-    from regal_jax.graph.units import format_bytes
+    from regal_jax.plan.summary import shortage
 
-    excess = ", ".join(
-        f"device {k} by {format_bytes(b)} ({b:.0f} bytes)" for k, b in enumerate(plan.overflow) if b
-    )
-    print(
-        f"regal-jax optimize: no plan found{where} fits the memory; the best overflows {excess}",
-        file=sys.stderr,
-    )
+    print(f"regal-jax optimize: {shortage(plan, where)}", file=sys.stderr)
     return INFEASIBLE

@@ -43,12 +43,15 @@ examples:
   regal-jax optimize graph.json --method critical-path      a heuristic alone
   regal-jax optimize a.onnx b.json --out-dir plans          many graphs, searched side by side
 
+Run again with the same --out-dir, a search goes on from the plans in it. A file there that is for another
+graph, cluster or objective, or is no plan, is refused before the search, and left as it is.
+
 Graphs of similar size are searched together, on all CPU cores (JAX_NUM_CPU_DEVICES sets another number)
 or all accelerators; --time-limit is for all of them together.
 
 exit codes: 0 done (Ctrl-C too, with the best plans so far); 2 bad input; 3 the best plan found does not
-fit the memory; 130 interrupted before there was a plan; 143 ended by SIGTERM, which acts like Ctrl-C:
-the best plans so far are saved.
+fit the memory (the message says whether any can); 130 interrupted before there was a plan; 143 ended by
+SIGTERM, which acts like Ctrl-C: the best plans so far are saved.
 """
 
 
@@ -89,6 +92,13 @@ def _dim(text: str) -> tuple[str, int]:
     if not (name and equals and size.isdecimal() and len(size) < 19 and int(size)):
         raise argparse.ArgumentTypeError(f"write NAME=SIZE, e.g. batch=8, got {text!r}")
     return name, int(size)
+
+
+def _pin(text: str) -> tuple[str, list[int]]:
+    pattern, equals, devices = text.rpartition("=")
+    if not (pattern and equals and all(k.isdecimal() and len(k) < 9 for k in devices.split(","))):
+        raise argparse.ArgumentTypeError(f"write PATTERN=DEVICE[,DEVICE], e.g. 'encoder/*=0', got {text!r}")
+    return pattern, [int(k) for k in devices.split(",")]
 
 
 count.__name__, _seed.__name__, _seconds.__name__ = "whole number", "whole number", "number of seconds"
@@ -159,15 +169,37 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
     )
     parser.add_argument(
+        "--warm-start",
+        action="append",
+        metavar="PLAN",
+        help="begin with this plan of the graph, for any cluster, as well, and never do worse; repeatable",
+    )
+    parser.add_argument(
         "--contract",
         action="store_true",
         help="search on a graph with fewer ops, light ones merged; the plan is of the original",
+    )
+    parser.add_argument(
+        "--pin",
+        type=_pin,
+        action="append",
+        default=[],
+        metavar="PATTERN=DEVICE",
+        help="where ops may run, by name or pattern: 'encoder/*=0', '*head/*=0,1'; may be repeated",
+    )
+    parser.add_argument(
+        "--colocate",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="ops that match share a device: 'layer_1/*'; may be given several times",
     )
     parser.add_argument("--out", metavar="FILE", help="save the plan as JSON")
     parser.add_argument(
         "--out-dir",
         metavar="DIR",
-        help="save the plan of each graph, when it is found, as DIR/GRAPH.plan.json; DIR is made",
+        help="save the plan of each graph, when it is found, as DIR/GRAPH.plan.json; DIR is made; plans of "
+        "an earlier run in it are starts, and stay unless a better one is found",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the plan (.png, .pdf, .svg)")
     parser.add_argument("--trace", metavar="FILE", help="save a trace for ui.perfetto.dev")
@@ -197,7 +229,7 @@ def _others(subparsers: "argparse._SubParsersAction[OneLineParser]") -> None:
         ),
     )
     _source(show)
-    show.add_argument("--plot", metavar="FILE", help="draw the plan (plans only)")
+    show.add_argument("--plot", metavar="FILE", help="draw the plan or the graph (.png, .pdf, .svg)")
     show.set_defaults(run=commands.show)
 
     verify = subparsers.add_parser(

@@ -16,7 +16,7 @@ from regal_jax.api.settings import HOST_SEARCHES, SEARCHES, Config
 from regal_jax.errors import ClusterError, ConfigError, FormatError, MissingExtraError
 from regal_jax.evaluation.config import GUIDED, EvaluationConfig
 from regal_jax.methods import CpSat, HeuristicMethod, Method, make_method
-from regal_jax.policies import Policy, default_policy, load_policy
+from regal_jax.policies import Policy, default_policy, is_shipped, load_policy
 from regal_jax.search import BrkgaConfig
 
 __all__ = ["REFERENCE", "Job", "Jobs", "make_jobs", "thousands"]
@@ -150,7 +150,9 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
 
 def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config: EvaluationConfig) -> _Made:
     if name not in config.policies:
-        raise ConfigError(f"needs a policy: give --policy {name}=FILE")
+        shipped = is_shipped(config.objective, config.devices)
+        default = f"--policy {name}=default for the weights that ship, or " if shipped else ""
+        raise ConfigError(f"needs a policy: give {default}--policy {name}=FILE")
     policy = _policy(config.policies[name], config)
     identity["policy"] = _digest_of_policy(policy)
     options["policy"] = policy

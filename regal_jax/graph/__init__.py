@@ -3,20 +3,27 @@
 from regal_jax.graph.builder import GraphBuilder
 from regal_jax.graph.cluster import Cluster, TransferModel
 from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.graph.constraints import Colocate, Pin, constrain
 from regal_jax.graph.fingerprint import topology_hash
 from regal_jax.graph.links import DEFAULT_LINK, LINKS
+from regal_jax.graph.networkx_graph import from_networkx, to_networkx
 from regal_jax.graph.pairing import allowed_matrix, mean_transfer_times, runtime_matrix, transfer_times
 
 __all__ = [
     "DEFAULT_LINK",
     "LINKS",
     "Cluster",
+    "Colocate",
     "ComputationGraph",
     "GraphBuilder",
+    "Pin",
     "TransferModel",
     "allowed_matrix",
+    "constrain",
+    "from_networkx",
     "mean_transfer_times",
     "runtime_matrix",
+    "to_networkx",
     "topology_hash",
     "transfer_times",
 ]

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from regal_jax.errors import ClusterError
+from regal_jax.graph.html import html_rows
 from regal_jax.graph.links import DEFAULT_LINK, LINKS, Link, link_name, parse_link, parse_transfer
 from regal_jax.graph.units import Quantity, format_bytes, parse_bandwidth, parse_bytes, parse_time
 
@@ -240,6 +241,13 @@ class Cluster:
         shown = [_shown(link) for link in self.links[:_SHOWN]]
         more = len(self.links) - len(shown)
         return " and ".join([*shown, *([f"{more} more"] if more else [])])
+
+    def __repr__(self) -> str:
+        text = str(self)
+        return f"<Cluster: {text if len(text) <= 200 else f'{text[:199]}…'}>"
+
+    def _repr_html_(self) -> str:
+        return html_rows("cluster", [("", repr(self)[1:-1].removeprefix("Cluster: "))])
 
     def __str__(self) -> str:
         capacities = {format_bytes(m) for m in self.memory}

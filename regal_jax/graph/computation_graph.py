@@ -3,13 +3,19 @@
 import dataclasses
 import functools
 import hashlib
-from typing import Final
+import os
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from regal_jax.errors import GraphError
+from regal_jax.graph.html import html_rows
 from regal_jax.graph.topology import find_cycle, offsets, rows, successors, topological_order
-from regal_jax.graph.units import TIME_UNITS
+from regal_jax.graph.units import TIME_UNITS, format_bytes, format_time
+
+if TYPE_CHECKING:
+    import networkx
+    from matplotlib.figure import Figure
 
 __all__ = ["MAX_BYTES", "ComputationGraph"]
 
@@ -218,6 +224,53 @@ class ComputationGraph:
             digest.update(f"{field}{array.shape}".encode())
             digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
         return digest.hexdigest()
+
+    # Other forms --------------------------------------------------------------------------------
+
+    def to_networkx(self) -> "networkx.MultiDiGraph":
+        """The graph for networkx (extra ``interop``); `regal_jax.graph.networkx_graph` documents the form.
+
+        Raises:
+          MissingExtraError: networkx is not installed.
+        """
+        from regal_jax.graph.networkx_graph import to_networkx
+
+        return to_networkx(self)
+
+    @staticmethod
+    def from_networkx(graph: "networkx.DiGraph") -> "ComputationGraph":
+        """The graph that `to_networkx` made, the same in everything, or one of a directed graph of one's own.
+
+        Raises:
+          GraphError: No directed graph, or a value that has no meaning.
+        """
+        from regal_jax.graph.networkx_graph import from_networkx
+
+        return from_networkx(graph)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
+        """Draws the graph, and saves it if there is a ``path``; see `regal_jax.viz.plot_graph`."""
+        # As `Plan.plot`: viz lies above, and this is only a door to it.
+        from regal_jax.viz import plot_graph
+
+        return plot_graph(self, path)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """What a person is shown of it."""
+        fastest = self.runtime.reshape(self.num_ops, -1).min(axis=1)
+        size, kept = float(self.tensor_bytes.sum()), float(self.tensor_bytes[self.tensor_keep].sum())
+        edges = f"{len(self.edge_op):,} of data, {len(self.control_source):,} of control"
+        return [
+            ("ops", f"{self.num_ops:,}, {format_time(float(fastest.sum()), self.time_unit)} of work"),
+            ("tensors", f"{self.num_tensors:,}, {format_bytes(size)}, of which kept {format_bytes(kept)}"),
+            ("edges", edges),
+        ]
+
+    def __repr__(self) -> str:
+        return f"<ComputationGraph {self.name!r}: {'; '.join(' '.join(row) for row in self._rows())}>"
+
+    def _repr_html_(self) -> str:
+        return html_rows(f"graph {self.name!r}", self._rows())
 
     def __str__(self) -> str:
         return (

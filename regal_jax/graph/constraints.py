@@ -4,7 +4,8 @@ import dataclasses
 import difflib
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph.computation_graph import ComputationGraph
@@ -53,11 +54,14 @@ def constrain(
       ((0,), (0,), None)
     """
     patterns = [colocate] if isinstance(colocate, str) else list(colocate)
+    pin = {} if pin is None else pin
+    if not isinstance(pin, Mapping):
+        raise ConfigError(f"pin: {pin!r} must be a mapping such as {{'encoder/*': 0}}")
     if not pin and not patterns:
         return graph
     groups = _groups(graph, patterns)
-    allowed = _allowed(graph, dict(pin or {}), devices)
-    _check_groups(graph, groups, allowed, dict(pin or {}))
+    allowed = _allowed(graph, pin, devices)
+    _check_groups(graph, groups, allowed)
     return dataclasses.replace(graph, allowed_devices=tuple(allowed), colocation_group=tuple(groups))
 
 
@@ -77,9 +81,7 @@ def _groups(graph: ComputationGraph, patterns: Sequence[str]) -> list[str | None
     return groups
 
 
-def _allowed(
-    graph: ComputationGraph, pin: dict[str, int | Sequence[int]], devices: int | None
-) -> list[tuple[int, ...] | None]:
+def _allowed(graph: ComputationGraph, pin: Pin, devices: int | None) -> list[tuple[int, ...] | None]:
     allowed = list(graph.allowed_devices)
     by: dict[int, str] = {}
     for pattern, given in pin.items():
@@ -89,18 +91,19 @@ def _allowed(
             common = wanted if before is None else tuple(k for k in before if k in wanted)
             if not common:
                 why = f"the pin {by[o]!r}" if o in by else "the graph itself"
+                placed = graph.op_kinds[o] == "input" and o not in by
                 raise ConfigError(
                     f"graph {graph.name!r}: op {graph.op_names[o]!r}: the pin {pattern!r} allows "
-                    f"{_text(wanted)}, {why} {_text(before or ())}; leave it one that all allow"
-                    + ("" if graph.op_kinds[o] != "input" or o in by else " (inputs: input_devices)")
+                    f"{_text(wanted)}, {why} {_text(before or ())}; "
+                    f"{'place inputs with input_devices' if placed else 'leave it one that all allow'}"
                 )
             allowed[o], by[o] = common, pattern
     return allowed
 
 
 def _devices(pattern: str, given: int | Sequence[int], devices: int | None) -> tuple[int, ...]:
-    items = [given] if isinstance(given, int) or not hasattr(given, "__iter__") else list(given)
-    if not items or any(isinstance(k, bool | str) or not hasattr(k, "__index__") or int(k) < 0 for k in items):
+    items = list(given) if isinstance(given, Iterable) else [given]
+    if not items or any(isinstance(k, bool) or not isinstance(k, Integral) or k < 0 for k in items):
         raise ConfigError(f"pin: {pattern!r}: {given!r} must be the index of a device, from 0, or several")
     wanted = tuple(sorted({int(k) for k in items}))
     if devices is not None and wanted[-1] >= devices:
@@ -131,7 +134,6 @@ def _check_groups(
     graph: ComputationGraph,
     groups: Sequence[str | None],
     allowed: Sequence[tuple[int, ...] | None],
-    pin: Mapping[str, object],
 ) -> None:
     common: dict[str, tuple[int, set[int]]] = {}
     for o, (group, mine) in enumerate(zip(groups, allowed, strict=True)):
@@ -141,9 +143,8 @@ def _check_groups(
         if not left & set(mine):
             raise ConfigError(
                 f"graph {graph.name!r}: ops {graph.op_names[first]!r} ({_text(allowed[first] or ())}) and "
-                f"{graph.op_names[o]!r} ({_text(mine)}) must share a device, and "
-                f"{'the pins leave' if pin else 'there is'} none that both may use; "
-                "change a pin or a pattern of colocate"
+                f"{graph.op_names[o]!r} ({_text(mine)}) share a device, and group {group!r} is left "
+                "none; change a pin or a pattern of colocate"
             )
         left &= set(mine)
 

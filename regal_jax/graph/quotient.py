@@ -36,8 +36,8 @@ def quotient(graph: ComputationGraph, leader: np.ndarray) -> Quotient:
     - its runtime is the sum of theirs, on each device;
     - its outputs are the members' tensors that are kept, resident or read by an op outside; what only members
       read, or nobody, is gone from the graph;
-    - it is resident if its members are;
     - its ``temp_bytes`` make up for those: see `_scratch`;
+    - it is resident if its members are;
     - its colocation group ties together every group that a member is in, and it may run where all of them
       may.
 

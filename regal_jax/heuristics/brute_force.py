@@ -1,7 +1,7 @@
 """The best plan of a tiny graph, by trying every placement and every order of events."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -113,8 +113,8 @@ class _Walk:
 
     def best(self) -> tuple[tuple[float, float], list[int]]:
         """The best key ``(overflow, objective)`` and events that reach it."""
-        residents = [self._held(0, k) for k in range(self.d)]
-        start = self._trimmed(0, [0.0] * self.d, [0.0] * self.n, residents)
+        # The first event of a device has its residents in its peak, and there is one where a resident is.
+        start = (0.0,) * (self.d + self.n + self.d)
         layer: dict[int, dict[_Vector, list[int]]] = {0: {start: []}}
         for _ in range(self.count):
             following: dict[int, dict[_Vector, list[int]]] = {}
@@ -174,7 +174,7 @@ class _Walk:
         peak[k] = max(peak[k], need)
         return self._trimmed(mask | 1 << event, clock, finish, peak)
 
-    def _trimmed(self, mask: int, clock: list[float], finish: list[float], peak: Sequence[float]) -> _Vector:
+    def _trimmed(self, mask: int, clock: list[float], finish: list[float], peak: list[float]) -> _Vector:
         """Zeros for what cannot matter any more, so that equal futures look equal."""
         for o in range(self.n):
             if not self.after[o] & ~mask:

@@ -205,6 +205,19 @@ def critical_path(
     return min(plans, key=lambda plan: plan.sort_key)
 
 
+def heft(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    objective: Objective | str = Objective.MAKESPAN,
+    *,
+    seed: int = 0,
+) -> Plan:
+    """HEFT (Topcuoglu, Hariri and Wu 2002), as if transfers held nobody; the replay has them as they are."""
+    placement, order = heft_schedule(graph, cluster)
+    drafts = _with_transfers(graph, cluster, placement, order, "HEFT")
+    return _best("heft", graph, cluster, objective, seed, drafts)
+
+
 def _rule_drafts(graph: ComputationGraph, cluster: Cluster, rules: Iterable[Rule]) -> Iterable[_Draft]:
     for rule in rules:
         details: dict[str, Any] = {"rule": dataclasses.asdict(rule)}
@@ -247,6 +260,7 @@ def xla_best(
 
 _HEURISTICS: Final[dict[str, Heuristic]] = {
     "critical-path": critical_path,
+    "heft": heft,
     "partition-dfs": partition_dfs,
     **_XLA,
     "xla-best": xla_best,

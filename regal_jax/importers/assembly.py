@@ -59,8 +59,8 @@ def assemble(
 ) -> ComputationGraph:
     """The graph of a program: its sources, an op ``start`` that waits for them, its steps.
 
-    All sources are resident ops, in memory from the beginning; a resident source is colocated with its first
-    reader. Steps that read nothing but sources wait for ``start``.
+    All sources are resident ops, in memory from the beginning; one that stays where its first reader is
+    (`Source.resident`) is colocated with it. Steps that read nothing but sources wait for ``start``.
 
     Args:
       name: Of the graph.

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.graph import ComputationGraph
+from regal_jax.graph import Colocate, ComputationGraph, Pin, constrain
 from regal_jax.importers.assembly import Source, Step, assemble
 from regal_jax.importers.flat_jaxpr import Equation, Program, aval_bytes, flatten, temp_bytes
 from regal_jax.importers.jax_call import ArgName, FlatCall, Leaf
@@ -37,6 +37,8 @@ def from_jax(
     static_argnums: int | Sequence[int] = (),
     input_devices: int | Mapping[ArgName, int] = 0,
     while_trip_count: float = 1,
+    pin: Pin | None = None,
+    colocate: Colocate = (),
     profile: str | DeviceProfile | Sequence[str | DeviceProfile] = "h200",
     name: str | None = None,
 ) -> ComputationGraph:
@@ -66,6 +68,8 @@ def from_jax(
     trace cannot show are refused: of NNX objects that ``fn`` closes over, and of Python containers and
     variables into which it puts what it computes.
 
+    Ctrl-C raises `KeyboardInterrupt` when ``fn`` has been traced, at the latest.
+
     Args:
       fn: A function that JAX can trace.
       *args: Its positional arguments: pytrees of arrays, shapes or numbers.
@@ -78,6 +82,8 @@ def from_jax(
       input_devices: Device of every input, or of each argument (those not named: 0).
       while_trip_count: Iterations of a ``while`` loop, which a trace cannot tell. The default counts
         one.
+      pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0}``; see `regal_jax.graph.constrain`.
+      colocate: Patterns over op names; the ops of each share a device.
       profile: The device (`regal_jax.importers.roofline.PROFILES` or your own) that runtimes are
         estimated for; a sequence gives one runtime for each device.
       name: Of the graph; the function's own by default.
@@ -112,7 +118,7 @@ def from_jax(
     kept = set(program.results[:returned]) | (set(program.results[returned:]) - loose)
     found = [find_profile(p) for p in profiles]
     steps = [_step(equation, found, while_trip_count) for equation in program.equations]
-    return assemble(name, sources, steps, kept)
+    return constrain(assemble(name, sources, steps, kept), pin, colocate)
 
 
 def _sources(

@@ -1,6 +1,7 @@
 """Flax NNX objects as their arrays, and back. Flax is loaded by whoever has such an object, not here."""
 
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Sequence
@@ -103,7 +104,7 @@ def _give_scopes(objects: tuple[Any, ...], names: Sequence[str]) -> None:
     nnx = _nnx()
     modules = {id(x) for x in objects if isinstance(x, nnx.Module)}
     for path, x in nnx.iter_graph(objects, graph=True):
-        if not isinstance(x, nnx.Pytree) or not any(hasattr(type(x), m) for m in _SCOPED_METHODS):
+        if not isinstance(x, nnx.Pytree) or not _methods(type(x)):
             continue
         index, *rest = path
         alone = isinstance(objects[index], nnx.Module) and len(modules) == 1
@@ -112,12 +113,24 @@ def _give_scopes(objects: tuple[Any, ...], names: Sequence[str]) -> None:
         setattr(x, _SCOPE, scope)
 
 
+def _methods(cls: type) -> dict[str, Any]:
+    """Those of `_SCOPED_METHODS` that instances of ``cls`` have; every class itself can be called."""
+    found = {name: inspect.getattr_static(cls, name, None) for name in _SCOPED_METHODS}
+    found = {name: x for name, x in found.items() if any(name in vars(c) for c in cls.__mro__)}
+    plain = (
+        name for name, x in found.items() if callable(x) and not isinstance(x, (staticmethod, classmethod))
+    )
+    return {name: getattr(cls, name) for name in plain}
+
+
 @functools.cache
 def _scoped(cls: type) -> type:
     """A subclass of ``cls`` whose methods name what they compute; one for each class, for JAX keeps it."""
-    methods = {m: _in_scope(getattr(cls, m)) for m in _SCOPED_METHODS if hasattr(cls, m)}
+    methods = {name: _in_scope(method) for name, method in _methods(cls).items()}
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return type(cls)(cls.__name__, (cls,), {**methods, **names})
+    # Flax's own default differs from what the class may have said.
+    pytree = getattr(cls, "_pytree__is_pytree", True)
+    return type(cls)(cls.__name__, (cls,), {**methods, **names}, pytree=pytree)  # pyright: ignore
 
 
 def _in_scope(method: Any) -> Any:

@@ -110,9 +110,7 @@ def subgraphs(node: Any) -> Iterator[Any]:
         yield from attribute.graphs
 
 
-def infer_values(
-    model: Any, dims: Mapping[str, int]
-) -> tuple[Any, dict[str, Value], dict[str, str]]:
+def infer_values(model: Any, dims: Mapping[str, int]) -> tuple[Any, dict[str, Value], dict[str, str]]:
     """Infers all shapes.
 
     Args:

@@ -122,15 +122,16 @@ PROFILES: Final[Mapping[str, DeviceProfile]] = {
 
 
 def find_profile(profile: str | DeviceProfile) -> DeviceProfile:
-    """The profile called ``profile``; a `DeviceProfile` is returned as it is.
+    """The profile called ``profile``, in any case; a `DeviceProfile` is returned as it is.
 
     Raises:
       ConfigError: No such name.
     """
     if isinstance(profile, DeviceProfile):
         return profile
-    if profile not in PROFILES:
+    name = profile.lower() if isinstance(profile, str) else profile
+    if name not in PROFILES:
         raise ConfigError(
             f"profile: unknown device {profile!r}; use one of {', '.join(PROFILES)}, or a DeviceProfile"
         )
-    return PROFILES[profile]
+    return PROFILES[name]

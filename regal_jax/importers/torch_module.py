@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
-from regal_jax.graph import ComputationGraph
+from regal_jax.graph import Colocate, ComputationGraph, Pin, constrain
 from regal_jax.importers.roofline import DeviceProfile, find_profile
 from regal_jax.interrupts import interruptible
 
@@ -23,6 +23,8 @@ def from_torch(
     loss: Callable[[Any], Any] | None = None,
     donate_state: bool = False,
     input_devices: int | Mapping[int | str, int] = 0,
+    pin: Pin | None = None,
+    colocate: Colocate = (),
     profile: str | DeviceProfile | Sequence[str | DeviceProfile] = "h200",
     name: str | None = None,
 ) -> ComputationGraph:
@@ -58,6 +60,8 @@ def from_torch(
       donate_state: Parameters, moments and buffers of which the program returns a new value are freed
         after their last reader.
       input_devices: Device of every input, or of each argument by index or name (those not named: 0).
+      pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0}``; see `regal_jax.graph.constrain`.
+      colocate: Patterns over op names; the ops of each share a device.
       profile: The device (`regal_jax.importers.roofline.PROFILES` or your own) that runtimes are
         estimated for; a sequence gives one runtime for each device.
       name: Of the graph; the module's class by default.
@@ -94,7 +98,8 @@ def from_torch(
     trees = (*args, *kwargs.values())
     owners = [a for a, tree in zip(arguments, trees, strict=True) for _ in pytree.tree_leaves(tree)]
     traced = trace(module, args, kwargs, form, loss, name)
-    return graph_of(name, traced, [devices[owner] for owner in owners], donate_state, found)
+    graph = graph_of(name, traced, [devices[owner] for owner in owners], donate_state, found)
+    return constrain(graph, pin, colocate)
 
 
 def _import_torch() -> Any:

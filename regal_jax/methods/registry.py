@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from regal_jax.api.names import MethodName
 from regal_jax.errors import ConfigError
 from regal_jax.methods.hosted import CpSat, HeuristicMethod
 from regal_jax.methods.method import Method
@@ -22,7 +23,7 @@ def _heuristic(title: str, name: str) -> Callable[..., Method]:
     return lambda: HeuristicMethod(title, name)
 
 
-def _searched(title: str, method: str, **fixed: Any) -> Callable[..., Method]:
+def _searched(title: str, method: MethodName, **fixed: Any) -> Callable[..., Method]:
     return lambda **options: Searched(**{"name": title, "method": method, **fixed, **options})
 
 
@@ -39,6 +40,7 @@ METHODS: Final[Mapping[str, Callable[..., Method]]] = MappingProxyType(
     {
         "gp-dfs": _heuristic("GP + DFS", "partition-dfs"),
         "critical-path": _heuristic("Critical path", "critical-path"),
+        "heft": _heuristic("HEFT", "heft"),
         "xla-list": _heuristic("XLA list", "xla-list"),
         "xla-dfs": _heuristic("XLA DFS", "xla-dfs"),
         "xla-post-order": _heuristic("XLA post-order", "xla-post-order"),

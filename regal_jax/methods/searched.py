@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,9 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
+from regal_jax.api.names import MethodName
 from regal_jax.api.settings import Config
+from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.methods.method import Results
 from regal_jax.plan import Objective
@@ -37,7 +40,7 @@ class Searched:
     """
 
     name: str
-    method: str = "brkga"
+    method: MethodName = "brkga"
     policy: "Policy | str | os.PathLike[str] | None" = None
     config: Config | None = None
     warm_start: bool = False
@@ -57,17 +60,20 @@ class Searched:
         graphs, seconds, plans = list(graphs), 0.0, []
         for _ in range(2 if self.twice else 1):
             began = time.perf_counter()
-            plans = optimize_many(
-                graphs,
-                clusters,
-                objective=objective,
-                evaluations=self.evaluations or evaluations,
-                key=key,
-                method=self.method,
-                policy=self.policy,
-                config=self.config,
-                warm_start=self.warm_start,
-                progress=False,
-            )
+            with warnings.catch_warnings():
+                # The results say it.
+                warnings.simplefilter("ignore", InfeasiblePlanWarning)
+                plans = optimize_many(
+                    graphs,
+                    clusters,
+                    objective=Objective(objective),
+                    evaluations=self.evaluations or evaluations,
+                    seed=key,
+                    method=self.method,
+                    policy=self.policy,
+                    config=self.config,
+                    warm_start=self.warm_start,
+                    progress=False,
+                )
             seconds = time.perf_counter() - began
         return Results.of(plans, np.full(len(graphs), seconds / max(len(graphs), 1)))

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -17,7 +18,7 @@ from regal_jax.api import optimize_many
 from regal_jax.api.settings import each
 from regal_jax.datasets.corpus.index import JsonLines
 from regal_jax.documents import parse_json
-from regal_jax.errors import ConfigError, FormatError
+from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan, makespan_upper_bound
@@ -128,7 +129,7 @@ def tune(
     points = _points(grid)
     if not graphs or not points:
         raise ConfigError("tune: needs at least one graph and one possible point of the grid")
-    options = {"objective": Objective(objective), "evaluations": evaluations, "key": key}
+    options = {"objective": Objective(objective), "evaluations": evaluations, "seed": key}
     setup = _digest(graphs, clusters, options)
     file = None if results is None else JsonLines(pathlib.Path(results))
     known = {} if file is None else _known(file, setup)
@@ -136,9 +137,12 @@ def tune(
     def logs(config: BrkgaConfig) -> list[float]:
         name = json.dumps(dataclasses.asdict(config), sort_keys=True)
         if name not in known:
-            plans = optimize_many(
-                graphs, clusters, config=config, warm_start=False, progress=False, **options
-            )
+            with warnings.catch_warnings():
+                # What does not fit counts as what it is worth.
+                warnings.simplefilter("ignore", InfeasiblePlanWarning)
+                plans = optimize_many(
+                    graphs, clusters, config=config, warm_start=False, progress=False, **options
+                )
             known[name] = [
                 float(np.log(max(_fitness(plan, graph), 1e-12)))
                 for plan, graph in zip(plans, graphs, strict=True)
@@ -185,9 +189,10 @@ def _fitness(plan: Plan, graph: ComputationGraph) -> float:
 
 def _digest(graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], options: dict[str, Any]) -> str:
     """Of all that decides what a point's results are."""
-    key = options["key"]
+    key = options["seed"]
     key = int(key) if isinstance(key, (int, np.integer)) else np.asarray(jax.random.key_data(key)).tolist()
-    parts = [[graph.content_hash for graph in graphs], [repr(cluster) for cluster in clusters]]
+    ran_on = [repr(dataclasses.astuple(cluster)) for cluster in clusters]
+    parts = [[graph.content_hash for graph in graphs], ran_on]
     text = json.dumps([*parts, str(options["objective"]), options["evaluations"], key])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

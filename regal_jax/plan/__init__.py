@@ -1,18 +1,25 @@
 """Plans on the host: decoding, exact replay, verification, files. Never imports jax or the simulator."""
 
+from regal_jax.plan.adapt import adapt_plan
 from regal_jax.plan.bounds import Objective, critical_path, lower_bound, makespan_upper_bound
+from regal_jax.plan.comparison import PlanComparison
 from regal_jax.plan.contraction import Contraction, contract, contract_for
 from regal_jax.plan.decode import decode_order, decode_placement
+from regal_jax.plan.limits import ROUNDING, meets_bound, why_impossible
 from regal_jax.plan.plan import Plan
 from regal_jax.plan.replay import Timeline, replay, transfer_event
 from regal_jax.plan.schedule import insert_transfers, needed_transfers
-from regal_jax.plan.verify import verify
+from regal_jax.plan.verify import check_graph, verify
 
 __all__ = [
+    "ROUNDING",
     "Contraction",
     "Objective",
     "Plan",
+    "PlanComparison",
     "Timeline",
+    "adapt_plan",
+    "check_graph",
     "contract",
     "contract_for",
     "critical_path",
@@ -21,8 +28,10 @@ __all__ = [
     "insert_transfers",
     "lower_bound",
     "makespan_upper_bound",
+    "meets_bound",
     "needed_transfers",
     "replay",
     "transfer_event",
     "verify",
+    "why_impossible",
 ]

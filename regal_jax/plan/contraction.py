@@ -13,7 +13,9 @@ from regal_jax.graph.merging import ANCHOR_KINDS, merge_labels
 from regal_jax.graph.quotient import quotient
 from regal_jax.interrupts import interruptible
 from regal_jax.plan.bounds import Objective
+from regal_jax.plan.decode import decode_order, decode_placement
 from regal_jax.plan.plan import Plan
+from regal_jax.plan.verify import check_graph
 
 __all__ = ["MAX_SHARE", "Contraction", "contract", "contract_for"]
 
@@ -93,6 +95,47 @@ class Contraction:
             events,
             objective=plan.objective,
             provenance={**plan.provenance, "contraction": said},
+        )
+
+    def project(self, plan: Plan) -> Plan:
+        """The plan of `graph` that is most like ``plan`` of `original`; the way back from `expand`.
+
+        An op goes to the device where its members, with those of its colocation group, spend most time, and
+        it has the priority of its last member; so its place in the order may be another one. Projecting what
+        `expand` made gives the plan that it was made from.
+
+        Args:
+          plan: A plan of `original`, on any cluster.
+
+        Raises:
+          PlanError: ``plan`` is of another graph.
+        """
+        check_graph(plan, self.original)
+        small, cluster, line = self.graph, plan.cluster, plan.timeline
+        if small is self.original:
+            return plan
+        index = np.array([self.original.op_index[name] for name in plan.op_names], dtype=np.int64)
+        took = (line.finish - line.start) + (line.makespan or 1.0) * 1e-9
+        place = np.zeros((small.num_ops, cluster.num_devices))
+        ran = line.port < 0
+        member = index[line.op]
+        np.add.at(place, (small.colocation_leader[self.op[member[ran]]], line.device[ran]), took[ran])
+        placement = decode_placement(small, cluster, place)
+        # The earlier the larger, and an op that is no member of anything has its own.
+        falling = -np.arange(line.num_events, dtype=np.float64)
+        priority = np.full(small.num_ops, np.inf)
+        np.minimum.at(priority, self.op[member[ran]], falling[ran])
+        new = np.full(self.original.num_tensors, -1)
+        new[self.tensor] = np.arange(small.num_tensors)
+        # A transfer that is new here is as urgent as the first reader of its tensor.
+        urgent = np.full(small.num_tensors, -np.inf)
+        np.maximum.at(urgent, small.edge_tensor, priority[small.edge_op] + 0.5)
+        transfer = np.repeat(urgent[:, None], cluster.num_devices, axis=1)
+        moved = new[self.original.output_offset[member[~ran]] + line.port[~ran]]
+        transfer[moved[moved >= 0], line.device[~ran][moved >= 0]] = falling[~ran][moved >= 0]
+        events = decode_order(small, cluster, placement, priority, transfer)
+        return Plan.from_events(
+            small, cluster, placement, events, objective=plan.objective, provenance=plan.provenance
         )
 
     def __str__(self) -> str:

@@ -12,7 +12,8 @@ Beside it: ``format``, ``version``, ``graph`` (``name``, ``hash``, ``time_unit``
 ``transfer``, and ``latency`` and ``bandwidth``, each for all pairs of devices or as a row for each source;
 ``null`` is infinite), ``objective``, ``lower_bound``,
 ``one_device_makespan``, ``transfers`` (``count``, ``bytes``), ``memory_profile`` (for each device the
-``bytes`` held from ``time`` on) and ``provenance``. Numbers are written so that they read back bit for bit.
+``bytes`` held from ``time`` on) and ``provenance``; where it is known that no plan fits the memory,
+``impossible`` says why. Numbers are written so that they read back bit for bit.
 """
 
 import json
@@ -90,6 +91,7 @@ def plan_text(plan: "Plan") -> str:
         "one_device_makespan": plan.one_device_makespan,
         "transfers": {"count": plan.num_transfers, "bytes": plan.transfer_bytes},
         "provenance": dict(plan.provenance),
+        **({"impossible": plan.impossible} if plan.impossible else {}),
         "placement": dict(zip(plan.op_names, plan.placement.tolist(), strict=True)),
         "events": _event_rows(plan),
         "memory_profile": [
@@ -159,6 +161,7 @@ def plan_fields(text: str) -> dict[str, Any]:
         "num_transfers": _get(transfers, "count", _integer, "transfers."),
         "transfer_bytes": _get(transfers, "bytes", _integer, "transfers."),
         "provenance": _get(document, "provenance", _object),
+        "impossible": _get(document, "impossible", _text) if "impossible" in document else "",
     }
 
 

@@ -1,6 +1,8 @@
 """`Plan`: a placement, an order, and everything that follows from them."""
 
 import dataclasses
+import difflib
+import functools
 import json
 import math
 import os
@@ -10,18 +12,22 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from regal_jax.errors import FormatError, PlanError
+from regal_jax.errors import FormatError, MissingExtraError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix
+from regal_jax.graph.html import html_rows
 from regal_jax.interrupts import interruptible
 from regal_jax.plan.bounds import Objective, lower_bound
+from regal_jax.plan.comparison import PlanComparison, compare_plans
 from regal_jax.plan.files import plan_fields, plan_text, write_atomically
+from regal_jax.plan.limits import meets_bound, why_impossible
 from regal_jax.plan.replay import Timeline, replay
 from regal_jax.plan.schedule import needed_transfers
-from regal_jax.plan.summary import summary
+from regal_jax.plan.summary import figures, headline, summary, title
 from regal_jax.plan.trace import chrome_trace
 from regal_jax.plan.verify import verify
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
 __all__ = ["Plan"]
@@ -48,6 +54,8 @@ class Plan:
       lower_bound: No plan on this cluster has a smaller value of `objective`.
       provenance: How it was made: ``method``, ``evaluations``, ``seed``, ``versions``, ``history``, ...;
         JSON values only.
+      impossible: Why no plan of the graph can fit the memory of `cluster`; empty if this plan does, or if
+        nobody knows: then it is only that none was found.
     """
 
     graph_name: str
@@ -64,6 +72,7 @@ class Plan:
     one_device_makespan: float
     lower_bound: float
     provenance: Mapping[str, Any]
+    impossible: str = ""
 
     @classmethod
     @interruptible()
@@ -91,6 +100,7 @@ class Plan:
         placement = np.array(placement, dtype=np.int64)
         timeline = replay(graph, cluster, placement, events)
         moved, _ = needed_transfers(graph, placement)
+        overflows = bool((timeline.peak_memory > np.array(cluster.memory)).any())
         return cls(
             graph_name=graph.name,
             graph_hash=graph.content_hash,
@@ -106,6 +116,7 @@ class Plan:
             one_device_makespan=min(math.fsum(r) for r in runtime_matrix(graph, cluster).T),
             lower_bound=lower_bound(graph, cluster, objective),
             provenance=_json_values(dict(provenance or {}), "provenance"),
+            impossible=why_impossible(graph, cluster) if overflows else "",
         )
 
     @property
@@ -132,6 +143,11 @@ class Plan:
     def objective_value(self) -> float:
         """Makespan, or the largest peak, as `objective` says."""
         return self.makespan if self.objective is Objective.MAKESPAN else float(self.peak_memory.max())
+
+    @property
+    def optimal(self) -> bool:
+        """Does it fit the memory and meet `lower_bound`, give or take a millionth, as float32 has it?"""
+        return self.feasible and meets_bound(self.objective_value, self.lower_bound)
 
     @property
     def sort_key(self) -> tuple[float, float]:
@@ -215,6 +231,68 @@ class Plan:
         from regal_jax.viz import plot_plan
 
         return plot_plan(self, path)
+
+    @functools.cached_property
+    def _device_of(self) -> dict[str, int]:
+        return dict(zip(self.op_names, self.placement.tolist(), strict=True))
+
+    def placement_of(self, op: str) -> int:
+        """The device that ``op`` (a name) runs on.
+
+        Raises:
+          PlanError: There is no such op.
+        """
+        if op not in self._device_of:
+            near = difflib.get_close_matches(str(op), self.op_names, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise PlanError(f"the plan for {self.graph_name!r} has no op {op!r}{hint}")
+        return self._device_of[op]
+
+    def to_dataframe(self) -> "pandas.DataFrame":
+        """One row an event, in schedule order (extra ``interop``).
+
+        Columns: ``event`` (``compute`` or ``transfer``), ``op`` (which runs, or makes the tensor), its
+        ``kind``, ``tensor`` (``OP:PORT``) and ``source`` of a transfer, ``device``, and in `time_unit`
+        ``start`` and ``finish``.
+
+        Raises:
+          MissingExtraError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtraError("pandas", "interop") from None
+        line = self.timeline
+        moves = (line.port >= 0).tolist()
+        names = [self.op_names[o] for o in line.op.tolist()]
+        tensor = [f"{n}:{p}" if m else None for n, p, m in zip(names, line.port.tolist(), moves, strict=True)]
+        columns = {
+            "event": ["transfer" if m else "compute" for m in moves],
+            "op": names,
+            "kind": [self.op_kinds[o] for o in line.op.tolist()],
+            "tensor": tensor,
+            "source": pandas.array(
+                [k if m else None for k, m in zip(line.source.tolist(), moves, strict=True)], "Int64"
+            ),
+            "device": line.device,
+            "start": line.start,
+            "finish": line.finish,
+        }
+        return pandas.DataFrame(columns)
+
+    def compare(self, other: "Plan") -> PlanComparison:
+        """In what ``other`` differs from this plan: makespan, peaks, transfers, placement.
+
+        Raises:
+          PlanError: They place different ops.
+        """
+        return compare_plans(self, other)
+
+    def __repr__(self) -> str:
+        return f"<{title(self)[0].upper()}{title(self)[1:]}; {headline(self)}>"
+
+    def _repr_html_(self) -> str:
+        return html_rows(title(self), figures(self))
 
     def __str__(self) -> str:
         return summary(self)

@@ -6,18 +6,30 @@ import numpy as np
 
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan.bounds import Objective
+from regal_jax.plan.limits import meets_bound
 
 if TYPE_CHECKING:
     from regal_jax.plan.plan import Plan
 
-__all__ = ["headline", "summary"]
+__all__ = ["figures", "headline", "shortage", "summary", "title"]
 
 _MOST_DEVICES = 8
 
 
 def summary(plan: "Plan") -> str:
     """The plan's figures, aligned, in human units."""
-    d, over = plan.cluster.num_devices, plan.cluster.over
+    return "\n".join([title(plan), *(f"  {label:<12} {text}" for label, text in figures(plan))])
+
+
+def title(plan: "Plan") -> str:
+    """What it is a plan of."""
+    ops = _count(len(plan.op_names), "op")
+    return f"plan for {plan.graph_name!r}: {ops} on {_count(plan.cluster.num_devices, 'device')}"
+
+
+def figures(plan: "Plan") -> list[tuple[str, str]]:
+    """What they are called, and what they are in human units; what has no name goes on."""
+    over = plan.cluster.over
     moved = f"{plan.num_transfers:,} ({format_bytes(plan.transfer_bytes)})" if plan.num_transfers else "none"
     rows = [
         ("objective", f"{plan.objective}: {_distance(plan)}"),
@@ -25,11 +37,12 @@ def summary(plan: "Plan") -> str:
         *(("peak memory" if i == 0 else "", text) for i, text in enumerate(_peaks(plan))),
         ("transfers", f"{moved}, {plan.cluster.transfer}{f' over {over}' if over else ''}"),
     ]
+    if plan.impossible:
+        rows.append(("impossible", f"no plan fits the memory: {plan.impossible}"))
     made = _made_by(plan)
     if made:
         rows.append(("made by", made))
-    head = f"plan for {plan.graph_name!r}: {_count(len(plan.op_names), 'op')} on {_count(d, 'device')}"
-    return "\n".join([head, *(f"  {label:<12} {text}" for label, text in rows)])
+    return rows
 
 
 def headline(plan: "Plan") -> str:
@@ -47,6 +60,16 @@ def headline(plan: "Plan") -> str:
             f"stopped after {_count(plan.provenance.get('evaluations', 0), 'evaluation')}: {stopped}"
         )
     return ", ".join(parts)
+
+
+def shortage(plan: "Plan", where: str = "") -> str:
+    """What to say of a plan that does not fit the memory: can none, or was none found; and by how much."""
+    excess = ", ".join(
+        f"device {k} by {format_bytes(b)} ({b:.0f} bytes)" for k, b in enumerate(plan.overflow.tolist()) if b
+    )
+    if plan.impossible:
+        return f"no plan{where} can fit the memory: {plan.impossible}; the least overflow found is {excess}"
+    return f"no plan found{where} fits the memory; the best overflows {excess}"
 
 
 def _made_by(plan: "Plan") -> str:
@@ -70,8 +93,7 @@ def _distance(plan: "Plan") -> str:
     value, bound = plan.objective_value, plan.lower_bound
     makespan = plan.objective is Objective.MAKESPAN
     shown = format_time(bound, plan.time_unit) if makespan else format_bytes(bound)
-    # The bound and the value may differ in the last bits of a float.
-    if value <= bound * (1 + 1e-12):
+    if meets_bound(value, bound):
         return f"optimal, it meets the lower bound of {shown}"
     if bound == 0:
         return f"the lower bound is {shown}"

@@ -12,7 +12,7 @@ from regal_jax.plan.schedule import needed_transfers
 if TYPE_CHECKING:
     from regal_jax.plan.plan import Plan
 
-__all__ = ["verify"]
+__all__ = ["check_graph", "verify"]
 
 
 def verify(plan: "Plan", graph: ComputationGraph) -> None:
@@ -29,11 +29,7 @@ def verify(plan: "Plan", graph: ComputationGraph) -> None:
     Raises:
       PlanError: The first violation.
     """
-    if plan.graph_hash != graph.content_hash:
-        raise PlanError(
-            f"the plan is for graph {plan.graph_name!r} ({plan.graph_hash[:12]}), not for {graph.name!r} "
-            f"({graph.content_hash[:12]}); their ops, costs or edges differ"
-        )
+    check_graph(plan, graph)
     if plan.time_unit != graph.time_unit:
         raise PlanError(f"the plan counts time in {plan.time_unit!r}, its graph in {graph.time_unit!r}")
     unknown = [name for name in plan.op_names if name not in graph.op_index]
@@ -51,6 +47,39 @@ def verify(plan: "Plan", graph: ComputationGraph) -> None:
         _check_figures(plan, graph, placement, events)
     except ClusterError as error:
         raise PlanError(f"the plan's cluster cannot run the graph: {error}") from None
+
+
+def check_graph(plan: "Plan", graph: ComputationGraph) -> None:
+    """Returns if ``plan`` is for ``graph``.
+
+    Raises:
+      PlanError: It is for another one; the message says in what they differ, as far as the plan tells.
+    """
+    if plan.graph_hash != graph.content_hash:
+        raise PlanError(
+            f"the plan is for graph {plan.graph_name!r} ({plan.graph_hash[:12]}), not for {graph.name!r} "
+            f"({graph.content_hash[:12]}); {_difference(plan, graph)}"
+        )
+
+
+def _difference(plan: "Plan", graph: ComputationGraph) -> str:
+    if sorted(plan.op_names) != sorted(graph.op_names):
+        return "their ops differ"
+    if plan.time_unit != graph.time_unit:
+        return f"the plan counts time in {plan.time_unit!r}, the graph in {graph.time_unit!r}"
+    line = plan.timeline
+    computes = line.port < 0
+    op = np.array([graph.op_index[name] for name in plan.op_names], dtype=np.int64)[line.op[computes]]
+    runtime = graph.runtime.reshape(graph.num_ops, -1)
+    device = np.minimum(line.device[computes], runtime.shape[1] - 1)
+    took = line.finish[computes] - line.start[computes]
+    # As exact as a difference of times is.
+    if np.allclose(runtime[op, device], took, rtol=1e-6, atol=1e-9 * line.makespan):
+        return "their sizes, edges or constraints differ"
+    return (
+        "they have the same ops with other runtimes, as graphs that were traced for different devices do: "
+        "take the profile that the plan was made with"
+    )
 
 
 def _event_ids(plan: "Plan", graph: ComputationGraph, placement: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -145,6 +174,9 @@ def _check_figures(plan: "Plan", graph: ComputationGraph, placement: np.ndarray,
     for field in ("makespan", "lower_bound", "one_device_makespan", "num_transfers", "transfer_bytes"):
         if getattr(plan, field) != getattr(again, field):
             raise PlanError(f"the {field} is {getattr(again, field)}, the plan says {getattr(plan, field)}")
+    # Files of earlier versions do not say it.
+    if plan.impossible and not again.impossible:
+        raise PlanError("the plan says that no plan fits the memory, which is not known")
     if not np.array_equal(line.peak_memory, fresh.peak_memory):
         raise PlanError(
             f"peak_memory is {fresh.peak_memory.tolist()}, the plan says {line.peak_memory.tolist()}"

@@ -45,6 +45,8 @@ class Status(enum.IntEnum):
     TIME = 4
     INTERRUPTED = 5
     """Ctrl-C."""
+    OPTIMAL = 6
+    """The caller knows that nothing is better; the loop itself never says so."""
 
 
 @jax.tree_util.register_dataclass

@@ -89,6 +89,7 @@ class Progress:
       evaluations: ``[B]`` int32.
       status: ``[B]`` int32, a `Status`.
       seconds: Since the call.
+      genes: ``[B, ...]`` of the incumbents, on the host.
     """
 
     generation: int
@@ -97,6 +98,7 @@ class Progress:
     evaluations: np.ndarray
     status: np.ndarray
     seconds: float
+    genes: Any = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -205,7 +207,7 @@ class _Record:
         best = self._parts[-1][2]
         done = sum(len(fitness) for fitness, _, _ in self._parts) - 1
         fitness, evaluations, status = (np.asarray(x) for x in (best.fitness, best.evaluations, best.status))
-        return Progress(done, generations, fitness, evaluations, status, self.seconds)
+        return Progress(done, generations, fitness, evaluations, status, self.seconds, best.genes)
 
     def result(self, ending: Status) -> SearchResult:
         best = self._parts[-1][2]
@@ -233,10 +235,9 @@ def run(
 ) -> SearchResult:
     """Run a searcher to its end, chunk by compiled chunk.
 
-    Ctrl-C ends the search after the chunk that is running, with the incumbent so far. A second one, or a
-    `KeyboardInterrupt` raised by the callback, ends it at once with the incumbent of the last whole chunk;
-    while the first population is not evaluated, there is none, and such an interrupt passes through. See
-    `regal_jax.interrupts`.
+    Ctrl-C ends the search after the chunk that is running, with the incumbent so far. So does a second one
+    (see `regal_jax.interrupts`), and a `KeyboardInterrupt` raised by the callback; while the first population
+    is not evaluated there is no incumbent, and these two pass through.
 
     Args:
       searcher: What to run.

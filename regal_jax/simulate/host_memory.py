@@ -68,11 +68,10 @@ def peaks(m, g, memory, c, transfers, s):
     _first_and_last_reads(g, c, transfers, s)
     _releases(m, g, memory, c, transfers, s)
     for k in range(g.d):
-        s.held[k] = 0
+        s.held[k], s.peak[k] = 0, 0
+    # The first event of a device has them in its peak, and there is one where a resident is.
     for t in range(g.tensors):
         s.held[c.placement[g.tensor_op[t]]] += memory.size[t] * np.int64(memory.resident[t])
-    for k in range(g.d):
-        s.peak[k] = s.held[k]
     for p in range(m):
         event = s.taken[p]
         row = (event >> (2 * PLACE_BITS)) & ROW

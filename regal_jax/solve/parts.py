@@ -178,7 +178,7 @@ def _told(
             evaluations = done.evaluations + np.where(finished, 0, evaluations)
             status = np.where(finished, np.array(done.status, np.int32), status)
             seconds += done.seconds
-        callback(Progress(generation, generations, fitness, evaluations, status, seconds))
+        callback(Progress(generation, generations, fitness, evaluations, status, seconds, progress.genes))
 
     return tell
 

@@ -8,6 +8,7 @@ from regal_jax.viz.comparison import (
     plot_rounds,
     plot_seconds,
 )
+from regal_jax.viz.graph import plot_graph
 from regal_jax.viz.history import plot_history
 from regal_jax.viz.sizes import plot_sizes
 from regal_jax.viz.timeline import plot_plan
@@ -15,6 +16,7 @@ from regal_jax.viz.timeline import plot_plan
 __all__ = [
     "picture_formats",
     "plot_entropies",
+    "plot_graph",
     "plot_history",
     "plot_improvements",
     "plot_limits",

@@ -1,0 +1,140 @@
+"""`compare`: several methods on one graph, side by side."""
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any, Final
+
+import jax
+
+from regal_jax.api.names import MethodName, ObjectiveName
+from regal_jax.api.optimize import optimize
+from regal_jax.api.settings import SEARCHES
+from regal_jax.errors import ConfigError, InfeasiblePlanWarning
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph.html import html_table
+from regal_jax.graph.units import format_bytes, format_time
+from regal_jax.plan import Objective, Plan
+
+__all__ = ["Comparison", "compare"]
+
+_DEFAULT: Final[tuple[MethodName, ...]] = ("single-device", "partition-dfs", "critical-path", "brkga", "auto")
+_HEAD: Final = ("method", "makespan", "peak memory", "above the bound", "transfers", "evaluations", "seconds")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """Plans of one graph on one cluster by several methods; `repr`, and in a notebook HTML, is a table.
+
+    Attributes:
+      plans: Method to its plan, in the order asked for.
+      seconds: Method to the seconds that it took, compilation included.
+    """
+
+    plans: dict[str, Plan]
+    seconds: dict[str, float]
+
+    @property
+    def best(self) -> str:
+        """The method with the best plan: one that fits the memory before one that does not."""
+        return min(self.plans, key=lambda method: self.plans[method].sort_key)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One a method: ``method``, ``makespan`` in the graph's unit, ``peak_memory`` (bytes, the largest),
+        ``overflow`` (bytes, summed over devices), ``above_bound`` (a share of the objective's lower bound;
+        ``None`` if that is 0), ``transfers``, ``evaluations``, ``seconds``."""
+        return [
+            {
+                "method": method,
+                "makespan": plan.makespan,
+                "peak_memory": int(plan.peak_memory.max()),
+                "overflow": float(plan.overflow.sum()),
+                "above_bound": plan.objective_value / plan.lower_bound - 1 if plan.lower_bound else None,
+                "transfers": plan.num_transfers,
+                "evaluations": plan.provenance.get("evaluations", 0),
+                "seconds": self.seconds[method],
+            }
+            for method, plan in self.plans.items()
+        ]
+
+    def _texts(self) -> list[tuple[str, ...]]:
+        unit = next(iter(self.plans.values())).time_unit
+        return [
+            (
+                f"{row['method']}{' (best)' if row['method'] == self.best else ''}",
+                format_time(row["makespan"], unit),
+                format_bytes(row["peak_memory"])
+                + (f", OVERFLOW by {format_bytes(row['overflow'])}" if row["overflow"] else ""),
+                "" if row["above_bound"] is None else f"{100 * row['above_bound']:.1f} %",
+                f"{row['transfers']:,}",
+                f"{row['evaluations']:,}",
+                f"{row['seconds']:.2f}",
+            )
+            for row in self.rows
+        ]
+
+    def _title(self) -> str:
+        plan = next(iter(self.plans.values()))
+        return f"{plan.objective} of {plan.graph_name!r} on {plan.cluster}"
+
+    def __repr__(self) -> str:
+        table = [_HEAD, *self._texts()]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table)
+        return "\n".join([self._title(), *(f"  {line}" for line in lines)])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), _HEAD, self._texts())
+
+
+def compare(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    methods: Sequence[MethodName] = _DEFAULT,
+    *,
+    objective: Objective | ObjectiveName = Objective.MAKESPAN,
+    evaluations: int = 5000,
+    seed: int | jax.Array = 0,
+    **options: Any,
+) -> Comparison:
+    """Runs `regal_jax.optimize` with each method, every search with as many evaluations.
+
+    Plans that do not fit the memory are marked in the table instead of warned of.
+
+    Args:
+      graph: What to run.
+      cluster: What to run it on.
+      methods: As ``method`` of `optimize`.
+      objective: As in `optimize`.
+      evaluations: Of each search; heuristics spend none.
+      seed: As in `optimize`.
+      **options: As in `optimize`, of all searches: ``warm_start``, ``contract``, ``time_limit`` and so on.
+
+    Raises:
+      ConfigError: No method, one that is named twice, or an argument that cannot be.
+      ClusterError: A cluster that cannot run the graph.
+    """
+    if isinstance(methods, str) or not len(methods):
+        raise ConfigError(f"methods: give a list of at least one method, got {methods!r}")
+    twice = next((method for i, method in enumerate(methods) if method in methods[:i]), None)
+    if twice is not None:
+        raise ConfigError(f"methods: {twice!r} stands twice; name it once")
+    plans: dict[str, Plan] = {}
+    seconds: dict[str, float] = {}
+    for method in methods:
+        began = time.monotonic()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InfeasiblePlanWarning)
+            plans[method] = optimize(
+                graph,
+                cluster,
+                objective=objective,
+                evaluations=evaluations,
+                seed=seed,
+                method=method,
+                **(options if method in SEARCHES else {}),
+            )
+        seconds[method] = time.monotonic() - began
+    return Comparison(plans, seconds)

@@ -1,0 +1,90 @@
+"""Plans that a caller has from before, as starts of a search."""
+
+import dataclasses
+import os
+import reprlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from regal_jax.errors import ConfigError, PlanError
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.plan import Objective, Plan, adapt_plan, check_graph
+
+__all__ = ["Earlier", "WarmStarts", "earlier_plans", "share_earlier"]
+
+Earlier = Plan | str | os.PathLike[str]
+WarmStarts = bool | Earlier | Iterable[Earlier]
+"""What ``warm_start`` takes."""
+
+
+def earlier_plans(warm_start: Any) -> tuple[Plan, ...]:
+    """The plans in ``warm_start``, those in files too.
+
+    Raises:
+      ConfigError: Something that is no plan, or a file that cannot be read.
+      FormatError: A file that is no plan.
+    """
+    if isinstance(warm_start, bool):
+        return ()
+    if isinstance(warm_start, (Plan, str, os.PathLike)):
+        return (_plan(warm_start),)
+    if not isinstance(warm_start, Iterable):
+        raise _wrong(warm_start)
+    return tuple(map(_plan, warm_start))
+
+
+def _plan(given: Any) -> Plan:
+    if isinstance(given, Plan):
+        return given
+    if not isinstance(given, (str, os.PathLike)):
+        raise _wrong(given)
+    try:
+        return Plan.load(given)
+    except OSError as error:
+        raise ConfigError(
+            f"warm_start: cannot read {os.fspath(given)!r}: {error.strerror}; name a plan's file"
+        ) from None
+
+
+def _wrong(given: Any) -> ConfigError:
+    return ConfigError(
+        f"warm_start: give True, False, a Plan, a plan's file, or a list of these, got {reprlib.repr(given)}"
+    )
+
+
+def share_earlier(
+    plans: Sequence[Plan],
+    pairs: Sequence[tuple[ComputationGraph, Cluster]],
+    objective: Objective,
+) -> list[list[Plan]]:
+    """For each graph the plans that were made for it, carried over to its cluster, best first.
+
+    Raises:
+      ConfigError: A plan of none of the graphs, or one that is no valid execution.
+    """
+    found: list[list[Plan]] = [[] for _ in pairs]
+    for plan in plans:
+        members = [i for i, (graph, _) in enumerate(pairs) if graph.content_hash == plan.graph_hash]
+        try:
+            if not members and len(pairs) == 1:
+                check_graph(plan, pairs[0][0])
+            if not members:
+                raise PlanError(
+                    f"the plan is for graph {plan.graph_name!r} ({plan.graph_hash[:12]}), which is none of "
+                    f"the {len(pairs)} graphs here"
+                )
+            for i in members:
+                found[i].append(adapt_plan(plan, *pairs[i], objective))
+        except PlanError as error:
+            raise ConfigError(f"warm_start: {error}") from None
+    return [_named(sorted(each, key=lambda plan: plan.sort_key)) for each in found]
+
+
+def _named(plans: Sequence[Plan]) -> list[Plan]:
+    """Each with a name of its own in place of the provenance of its search."""
+    named = []
+    for number, plan in enumerate(plans, 1):
+        which = f" {number}" if len(plans) > 1 else ""
+        name = f"earlier plan{which} ({plan.provenance.get('method', 'unknown')})"
+        named.append(dataclasses.replace(plan, provenance={"method": name}))
+    return named

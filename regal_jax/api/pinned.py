@@ -1,0 +1,91 @@
+"""Graphs with the pins of a call, and its plans as plans of the graphs without."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from regal_jax.api.watch import Improvement
+from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin, constrain
+from regal_jax.plan import Plan
+
+__all__ = ["Pinned"]
+
+
+class Pinned:
+    """Graphs as `constrain` makes them; pins only restrict, so each plan is one of its original graph too.
+
+    Args:
+      originals: The graphs that the user has.
+      clusters: One a graph.
+      pin: As in `constrain`.
+      colocate: As in `constrain`.
+
+    Attributes:
+      graphs: What to search.
+
+    Raises:
+      ConfigError: As `constrain`.
+    """
+
+    def __init__(
+        self,
+        originals: Sequence[ComputationGraph],
+        clusters: Sequence[Cluster],
+        pin: Pin | None,
+        colocate: Colocate,
+    ) -> None:
+        self._originals = originals
+        self.graphs = [
+            constrain(graph, pin, colocate, devices=cluster.num_devices)
+            for graph, cluster in zip(originals, clusters, strict=True)
+        ]
+        self._said = {
+            "pin": {pattern: np.atleast_1d(devices).tolist() for pattern, devices in (pin or {}).items()},
+            "colocate": [colocate] if isinstance(colocate, str) else list(colocate),
+        }
+
+    def restrict(self, plans: Sequence[Plan]) -> list[Plan]:
+        """Plans of the user's graphs as ones of `graphs`, where `adapt_plan` moves what may not stay."""
+        searched = {
+            original.content_hash: graph.content_hash
+            for original, graph in zip(self._originals, self.graphs, strict=True)
+        }
+        return [
+            dataclasses.replace(plan, graph_hash=searched.get(plan.graph_hash, plan.graph_hash))
+            for plan in plans
+        ]
+
+    def release(self, member: int, plan: Plan) -> Plan:
+        """The plan of ``graphs[member]`` as one of the user's graph, which `Plan.verify` takes."""
+        original, pinned = self._originals[member], self.graphs[member]
+        if original is pinned:
+            return plan
+        return Plan.from_events(
+            original,
+            plan.cluster,
+            plan.placement,
+            plan.event_ids(pinned),
+            objective=plan.objective,
+            provenance={**plan.provenance, **{name: said for name, said in self._said.items() if said}},
+        )
+
+    def releasing(
+        self, on_plan: Callable[[int, Plan], object] | None
+    ) -> Callable[[int, Plan], object] | None:
+        """``on_plan`` for plans of `graphs`."""
+        return on_plan and (lambda member, plan: on_plan(member, self.release(member, plan)))
+
+    def releasing_improvements(
+        self, on_improvement: Callable[[int, Improvement], object] | None
+    ) -> Callable[[int, Improvement], object] | None:
+        """``on_improvement`` for plans of `graphs`."""
+
+        if on_improvement is None:
+            return None
+
+        def tell(member: int, improvement: Improvement) -> None:
+            plan = self.release(member, improvement.plan)
+            on_improvement(member, dataclasses.replace(improvement, plan=plan))
+
+        return tell

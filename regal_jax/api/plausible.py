@@ -1,0 +1,63 @@
+"""Warnings of a cluster whose numbers most likely lack a unit."""
+
+import warnings
+from typing import Any, Final
+
+import numpy as np
+
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph.units import format_bytes, format_time
+from regal_jax.plan import Objective, lower_bound
+
+__all__ = ["warn_of_units"]
+
+_LITTLE: Final = 2**20
+"""Bytes. Nobody has a device with less, but graphs in units of their own may be for one."""
+_TIMES: Final = 1000
+"""By how much a need exceeds what there is, or a transfer all of the work, where that is not meant."""
+
+
+def warn_of_units(graph: ComputationGraph, cluster: Cluster, stacklevel: int) -> None:
+    """Warns of ``memory=16`` and ``bandwidth=300`` where they make no sense for ``graph``.
+
+    Args:
+      graph: The graph.
+      cluster: The cluster.
+      stacklevel: As `warnings.warn` takes it, of the caller.
+    """
+    for text in filter(None, (_memory(graph, cluster), _bandwidth(graph, cluster))):
+        warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)
+
+
+def _memory(graph: ComputationGraph, cluster: Cluster) -> str:
+    most = max(cluster.memory)
+    if most >= _LITTLE:
+        return ""
+    bound = lower_bound(graph, cluster, Objective.PEAK_MEMORY)
+    if bound <= _TIMES * max(most, 1.0):
+        return ""
+    return (
+        f"memory: the devices have at most {format_bytes(most)}, and one must hold {format_bytes(bound)} of "
+        f"graph {graph.name!r} at a time; plain numbers are bytes, write e.g. '16GiB'"
+    )
+
+
+def _bandwidth(graph: ComputationGraph, cluster: Cluster) -> str:
+    if cluster.num_devices == 1 or not len(graph.edge_tensor) or not _is_plain(cluster.bandwidth):
+        return ""
+    largest = float(graph.tensor_bytes[graph.edge_tensor].max())
+    takes = cluster.transfer_time(largest, graph.time_unit) - cluster.transfer_time(0.0, graph.time_unit)
+    work = float(graph.runtime.reshape(graph.num_ops, -1).min(axis=1).sum())
+    if takes <= _TIMES * work or not work:
+        return ""
+    unit = graph.time_unit
+    return (
+        f"bandwidth: {cluster.bandwidth} is bytes a {unit}, with which a transfer of {format_bytes(largest)} "
+        f"takes {format_time(takes, unit)}, and all the work of graph {graph.name!r} takes "
+        f"{format_time(work, unit)}; write e.g. '300GB/s'"
+    )
+
+
+def _is_plain(quantity: Any) -> bool:
+    """Is there a number without a unit in it?"""
+    return any(not isinstance(q, str) or not any(map(str.isalpha, q)) for q in np.ravel(quantity).tolist())

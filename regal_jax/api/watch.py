@@ -1,0 +1,89 @@
+"""What a caller is told while a search goes on."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from regal_jax.plan import Plan
+from regal_jax.search import Progress
+
+__all__ = ["Improvement", "Watch"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Improvement:
+    """A plan that is better than all before it.
+
+    Attributes:
+      plan: Replayed exactly on the host. Its provenance is that of the moment, not of the whole search.
+      evaluations: That were spent when it was seen; 0 for plans of heuristics.
+      seconds: Since the call.
+    """
+
+    plan: Plan
+    evaluations: int
+    seconds: float
+
+    @property
+    def objective_value(self) -> float:
+        """Of the plan; it counts for little while `Plan.feasible` is false."""
+        return self.plan.objective_value
+
+
+class Watch:
+    """Tells a callback of every plan that is better than those before it.
+
+    Args:
+      callback: Called with the place of a graph in the caller's list and an `Improvement`.
+      graphs: How many there are.
+      began: When the call did, by `time.monotonic`.
+    """
+
+    def __init__(
+        self, callback: Callable[[int, Improvement], object] | None, graphs: int, began: float
+    ) -> None:
+        self._callback, self._began = callback, began
+        self._best: list[Plan | None] = [None] * graphs
+
+    @property
+    def enabled(self) -> bool:
+        """Does anybody listen?"""
+        return self._callback is not None
+
+    def see(self, member: int, plan: Plan, evaluations: int) -> None:
+        """Tells of ``plan`` if it is better than those seen before."""
+        best = self._best[member]
+        if self._callback is not None and (best is None or plan.sort_key < best.sort_key):
+            self._best[member] = plan
+            self._callback(member, Improvement(plan, evaluations, time.monotonic() - self._began))
+
+    def follow(
+        self,
+        members: Sequence[int],
+        before: Sequence[int],
+        decode: Callable[[int, Progress], Plan],
+        also: Callable[[Progress], object],
+    ) -> Callable[[Progress], None]:
+        """A callback for the search of a batch.
+
+        Args:
+          members: Places of its graphs in the caller's list, one for each of its first rows.
+          before: Evaluations of each that were spent before.
+          decode: The plan of a row.
+          also: Called first.
+        """
+        seen = np.full(len(members), np.inf)
+
+        def callback(progress: Progress) -> None:
+            also(progress)
+            if not self.enabled:
+                return
+            fitness = progress.fitness[: len(members)]
+            for row in np.flatnonzero(fitness < seen).tolist():
+                seen[row] = fitness[row]
+                spent = before[row] + int(progress.evaluations[row])
+                self.see(members[row], decode(row, progress), spent)
+
+        return callback

@@ -1,0 +1,136 @@
+"""A plan that was made for one cluster, carried over to another one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from regal_jax.errors import PlanError
+from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
+from regal_jax.plan.bounds import Objective
+from regal_jax.plan.plan import Plan
+from regal_jax.plan.schedule import insert_transfers, needed_transfers
+from regal_jax.plan.verify import check_graph
+
+__all__ = ["adapt_plan"]
+
+
+def adapt_plan(
+    plan: Plan,
+    graph: ComputationGraph,
+    cluster: Cluster,
+    objective: Objective | str | None = None,
+    *,
+    provenance: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The plan of ``graph`` on ``cluster`` that does what ``plan`` does, as far as it can.
+
+    Devices keep their numbers. Ops stay where they are if they may run there. Those of a device that
+    ``cluster`` does not have go together to the device with the least work, and an op that is not allowed
+    there, with its colocation group, to the allowed one with the least work. Ops keep their order. Transfers
+    that are needed again keep their place in it; where others are needed, the better of two orders is taken:
+    those before their first readers, or all transfers as soon as their tensors exist. On a cluster with the
+    same devices and transfer model the events are those of ``plan``.
+
+    The figures of ``plan`` do not matter: the result has been replayed.
+
+    Args:
+      plan: Of ``graph``, on any cluster.
+      graph: What it executes.
+      cluster: What to run it on.
+      objective: Of the result; that of ``plan`` by default.
+      provenance: Of the result; that of ``plan`` by default.
+
+    Raises:
+      PlanError: ``plan`` is for another graph, or no valid order of its ops.
+      ClusterError: ``cluster`` does not fit the graph.
+    """
+    index = _op_index(plan, graph)
+    placement, target = _placement(plan, graph, cluster, index)
+    objective = plan.objective if objective is None else objective
+    provenance = plan.provenance if provenance is None else provenance
+    kept, added = _events(plan, graph, cluster, placement, index, target)
+    drafts = [kept]
+    if added:
+        order = kept[kept < graph.num_ops]
+        drafts.append(insert_transfers(graph, cluster, placement, order, eager=True))
+    plans = [
+        Plan.from_events(graph, cluster, placement, events, objective=objective, provenance=provenance)
+        for events in drafts
+    ]
+    return min(plans, key=lambda plan: plan.sort_key)
+
+
+def _op_index(plan: Plan, graph: ComputationGraph) -> np.ndarray:
+    """``[N]``: the op of ``graph`` that each op of ``plan`` is; by name, for a tool may have sorted them."""
+    check_graph(plan, graph)
+    found = [graph.op_index.get(name, -1) for name in plan.op_names]
+    if sorted(found) != list(range(graph.num_ops)):
+        raise PlanError("the plan does not place every op of its graph once")
+    return np.array(found, dtype=np.int64)
+
+
+def _placement(
+    plan: Plan, graph: ComputationGraph, cluster: Cluster, index: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """``[N]`` device of each op, and the device here that stands for each device of ``plan``."""
+    d, most = cluster.num_devices, plan.cluster.num_devices
+    runtime, allowed = runtime_matrix(graph, cluster), allowed_matrix(graph, cluster)
+    before = np.empty(graph.num_ops, dtype=np.int64)
+    before[index] = plan.placement
+    before = before[graph.colocation_leader]
+    everything = runtime.mean(axis=1)
+    # A little for every op: where nothing takes time, it is their number that is spread.
+    weight = everything + (everything.max() or 1.0) * 1e-9
+    work = np.bincount(before, weight, minlength=most)
+    target, load = np.arange(most), work[:d].copy()
+    load.resize(d)
+    for k in d + np.argsort(-work[d:], kind="stable"):
+        target[k] = load.argmin()
+        load[target[k]] += work[k]
+    placement = target[before]
+    for leader in np.unique(graph.colocation_leader[~allowed[np.arange(graph.num_ops), placement]]).tolist():
+        group = graph.colocation_leader == leader
+        moved = weight[group].sum()
+        load[placement[leader]] -= moved
+        placement[group] = np.where(allowed[leader], load, np.inf).argmin()
+        load[placement[leader]] += moved
+    return placement, target
+
+
+def _events(
+    plan: Plan,
+    graph: ComputationGraph,
+    cluster: Cluster,
+    placement: np.ndarray,
+    index: np.ndarray,
+    target: np.ndarray,
+) -> tuple[np.ndarray, int]:
+    """Event ids in the order of ``plan``, and how many of the transfers among them are not its own."""
+    line, n, d = plan.timeline, graph.num_ops, cluster.num_devices
+    op = index[line.op]
+    if not np.array_equal(np.sort(op[line.port < 0]), np.arange(n)):
+        raise PlanError("the plan does not compute every op once")
+    if cluster.transfer is not TransferModel.BLOCKING:
+        return op[line.port < 0], 0
+    if (line.port >= np.diff(graph.output_offset)[op]).any():
+        raise PlanError("the plan transfers a tensor that its graph does not have")
+    missing = {n + t * d + k for t, k in np.stack(needed_transfers(graph, placement), axis=1).tolist()}
+    offset, inputs = graph.inputs
+    place, bounds, reads = placement.tolist(), offset.tolist(), inputs.tolist()
+    moved = n + (graph.output_offset[op] + line.port) * d + target[line.device]
+    events, added = [], 0
+    for o, event in zip(op.tolist(), np.where(line.port < 0, op, moved).tolist(), strict=True):
+        if event >= n:
+            if event in missing:
+                missing.remove(event)
+                events.append(event)
+            continue
+        for t in reads[bounds[o] : bounds[o + 1]]:
+            transfer = n + t * d + place[o]
+            if transfer in missing:
+                missing.remove(transfer)
+                events.append(transfer)
+                added += 1
+        events.append(event)
+    return np.array(events, dtype=np.int64), added

@@ -1,0 +1,55 @@
+"""Is a plan as good as any can be, and can any plan fit the memory at all?"""
+
+from typing import Final
+
+import numpy as np
+
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
+from regal_jax.graph.units import format_bytes
+from regal_jax.plan.bounds import Objective, lower_bound
+
+__all__ = ["ROUNDING", "meets_bound", "why_impossible"]
+
+ROUNDING: Final = 2.0**-20
+"""What values may differ by, as a share, and be the same to a search: float32 has 24 bits, and a makespan
+adds up many numbers."""
+
+
+def meets_bound(value: float, bound: float) -> bool:
+    """Is ``value`` a lower bound of it, give or take `ROUNDING`?"""
+    return value <= bound * (1 + ROUNDING)
+
+
+def why_impossible(graph: ComputationGraph, cluster: Cluster) -> str:
+    """Why no plan of ``graph`` fits the memory of ``cluster``; empty if that is not known.
+
+    Known is what follows from bounds: the largest peak of any plan (`lower_bound`), what a single op needs on
+    the devices that it may use, and what is kept, against all memory there is.
+
+    Raises:
+      ClusterError: The cluster does not fit the graph.
+    """
+    memory = np.array(cluster.memory)
+    bound = lower_bound(graph, cluster, Objective.PEAK_MEMORY)
+    if bound > memory.max():
+        return (
+            f"some device must hold {format_bytes(bound)} at a time, and none has more than "
+            f"{format_bytes(memory.max())}"
+        )
+    need = graph.temp_bytes.copy()
+    np.add.at(need, graph.tensor_op, graph.tensor_bytes)
+    np.add.at(need, graph.edge_op, graph.tensor_bytes[graph.edge_tensor])
+    room = np.where(allowed_matrix(graph, cluster), memory, -np.inf).max(axis=1)
+    if (need > room).any():
+        op = int(np.argmax(need > room))
+        return (
+            f"op {graph.op_names[op]!r} needs {format_bytes(float(need[op]))}, and the devices that it may "
+            f"use have {format_bytes(room[op])} at most"
+        )
+    kept = float(graph.tensor_bytes[graph.tensor_keep].sum())
+    if kept > memory.sum():
+        return (
+            f"{format_bytes(kept)} are kept to the end, and all devices together have "
+            f"{format_bytes(memory.sum())}"
+        )
+    return ""

@@ -1,0 +1,133 @@
+"""`plot_graph`: a small graph op by op, a large one in sums."""
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from regal_jax.graph import ComputationGraph
+from regal_jax.viz.axes import bare, byte_scale, save, scaled, short, time_scale
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_graph"]
+
+_MOST_OPS: Final = 60
+"""Beyond it, boxes and arrows cannot be told apart."""
+_COLOURS: Final = (
+    "#4e79a7", "#f1a340", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac",
+)  # fmt: skip
+_KINDS: Final = 10
+_BINS: Final = 80
+
+
+def plot_graph(
+    graph: ComputationGraph, path: str | os.PathLike[str] | None = None, *, width: float = 11.0
+) -> "Figure":
+    """Draws ``graph``.
+
+    Of up to 60 ops each is a box in the column of its level (the longest path that leads to it), coloured by
+    kind; arrows are data, dashed ones control edges. Of more: ops and work by level, and by kind the work and
+    the bytes made.
+
+    Args:
+      graph: The graph.
+      path: Where to save it, if anywhere; the suffix names the format.
+      width: Of the figure, in inches.
+
+    Returns:
+      The figure; no global state of matplotlib is touched.
+    """
+    from regal_jax.viz.figure import PlanFigure
+
+    level = _levels(graph)
+    if graph.num_ops <= _MOST_OPS:
+        tallest = int(np.bincount(level).max())
+        figure = PlanFigure(figsize=(width, 1.2 + 0.45 * tallest), layout="constrained")
+        _draw_ops(figure.subplots(), graph, level)
+    else:
+        figure = PlanFigure(figsize=(width, 0.55 * width), layout="constrained")
+        axes = figure.subplots(2, 2).ravel()
+        _draw_levels(axes[:2], graph, level)
+        _draw_kinds(axes[2:], graph)
+    figure.suptitle(str(graph), fontsize=9)
+    save(figure, path)
+    return figure
+
+
+def _work(graph: ComputationGraph) -> np.ndarray:
+    """``[N]``, each op on its fastest device."""
+    return graph.runtime.reshape(graph.num_ops, -1).min(axis=1)
+
+
+def _levels(graph: ComputationGraph) -> np.ndarray:
+    """``[N]`` int64: edges of the longest path to each op."""
+    level = [0] * graph.num_ops
+    offset, successor = (array.tolist() for array in graph.successors)
+    for o in graph.topological_order.tolist():
+        for after in successor[offset[o] : offset[o + 1]]:
+            level[after] = max(level[after], level[o] + 1)
+    return np.array(level, dtype=np.int64)
+
+
+def _draw_ops(ax: "Axes", graph: ComputationGraph, level: np.ndarray) -> None:
+    common = [kind for kind, _ in Counter(graph.op_kinds).most_common(len(_COLOURS) - 1)]
+    colour = dict(zip(common, _COLOURS, strict=False))
+    height = np.zeros(graph.num_ops)
+    # Each column in the order of what its ops read, so that arrows cross less.
+    for column in range(int(level.max()) + 1):
+        ops = np.flatnonzero(level == column)
+        reads = [height[graph.edge_producer[graph.edge_op == o]] for o in ops]
+        wish = [before.mean() if before.size else 0.0 for before in reads]
+        ordered = ops[np.argsort(wish, kind="stable")]
+        height[ordered] = np.arange(len(ops)) - (len(ops) - 1) / 2
+    pairs = dict.fromkeys(zip(graph.edge_producer.tolist(), graph.edge_op.tolist(), strict=True), "-")
+    for pair in zip(graph.control_source.tolist(), graph.control_target.tolist(), strict=True):
+        pairs.setdefault(pair, "--")
+    for (u, v), style in pairs.items():
+        arrow = {"arrowstyle": "->", "color": "#888888", "lw": 0.7, "linestyle": style, "shrinkB": 9}
+        ax.annotate("", (level[v], -height[v]), (level[u], -height[u]), arrowprops=arrow)
+    room = max(4, int(90 / (int(level.max()) + 1)))
+    for o, name in enumerate(graph.op_names):
+        box = {"boxstyle": "round,pad=0.25", "fc": colour.get(graph.op_kinds[o], _COLOURS[-1]), "ec": "none"}
+        where = (level[o], -height[o])
+        ax.text(*where, short(name, room), fontsize=6, ha="center", va="center", color="white", bbox=box)
+    for kind, fill in colour.items():
+        ax.plot([], [], "s", color=fill, label=kind or "(none)")
+    ax.legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    ax.set_xlim(-0.6, int(level.max()) + 0.6)
+    ax.set_ylim(-float(height.max()) - 0.7, float(height.max()) + 0.7)
+    bare(ax)
+    ax.set_yticks([])
+    ax.set_xlabel("level", fontsize=8)
+
+
+def _draw_levels(axes: "np.ndarray", graph: ComputationGraph, level: np.ndarray) -> None:
+    edges = np.linspace(0, int(level.max()) + 1, min(_BINS, int(level.max()) + 1) + 1)
+    work = _work(graph)
+    factor, unit = time_scale(float(np.histogram(level, edges, weights=work)[0].max()), graph.time_unit)
+    for ax, weights, label in ((axes[0], None, "ops"), (axes[1], work * factor, f"work ({unit})")):
+        ax.hist(level, edges, weights=weights, color=_COLOURS[0])
+        ax.set_xlabel("level", fontsize=8)
+        ax.set_ylabel(label, fontsize=8)
+        ax.tick_params(labelsize=7)
+        scaled(ax, "y")
+
+
+def _draw_kinds(axes: "np.ndarray", graph: ComputationGraph) -> None:
+    kinds, which = np.unique(np.array(graph.op_kinds), return_inverse=True)
+    made = np.bincount(graph.tensor_op, graph.tensor_bytes, minlength=graph.num_ops)
+    for ax, values, scale, label in (
+        (axes[0], _work(graph), lambda most: time_scale(most, graph.time_unit), "work"),
+        (axes[1], made, byte_scale, "bytes made"),
+    ):
+        total = np.bincount(which, values, minlength=len(kinds))
+        most = np.argsort(-total, kind="stable")[:_KINDS][::-1]
+        factor, unit = scale(float(total.max()))
+        ax.barh([short(str(kinds[i]) or "(none)", 24) for i in most], total[most] * factor, color=_COLOURS[1])
+        ax.set_xlabel(f"{label} ({unit})", fontsize=8)
+        ax.tick_params(labelsize=7)
+        scaled(ax, "x")

@@ -1,0 +1,124 @@
+"""``regal-jax optimize --out-dir`` a second time, and ``--warm-start``."""
+
+import json
+import os
+import pathlib
+
+import pytest
+
+from regal_jax.cli import main
+from regal_jax.datasets import generate
+from regal_jax.importers import load_graph, save_graph
+from regal_jax.plan import Plan
+
+FILE = pathlib.Path("plans/a.plan.json")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("a", 3), ("b", 4)):
+        save_graph(generate("erdos-renyi", 40, seed=seed), f"{name}.json")
+
+
+def run(*args):
+    transfer = () if "--transfer" in args else ("--transfer", "blocking:latency=1,bandwidth=10")
+    return main(["optimize", *map(str, args), *transfer])
+
+
+def test_a_better_plan_is_never_replaced(capsys):
+    good, quick = ("--evaluations", 5000, "--method", "auto"), ("--method", "bfs")
+    assert run("a.json", "--out-dir", "plans", *good) == 0
+    before = FILE.read_bytes()
+    plan = Plan.load(FILE)
+    capsys.readouterr()
+    for options in (quick, ("--evaluations", 20), ("--evaluations", 20, "--no-warm-start")):
+        assert run("a.json", "--out-dir", "plans", *options) == 0
+        out = capsys.readouterr().out
+        assert "kept the plan in plans/a.plan.json: nothing better was found" in out
+        assert str(plan) in out
+        assert FILE.read_bytes() == before
+    assert run("a.json", "b.json", "--out-dir", "plans", *quick) == 0
+    lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    assert lines["a.json"].endswith("; kept the plan in plans/a.plan.json: nothing better was found")
+    assert lines["b.json"].endswith("; plan saved to plans/b.plan.json")
+    assert FILE.read_bytes() == before
+    assert sorted(os.listdir("plans")) == ["a.plan.json", "b.plan.json"]
+
+
+def test_a_search_goes_on_from_the_folder_and_a_better_plan_is_saved(capsys):
+    assert run("a.json", "--out-dir", "plans", "--method", "random-topological") == 0
+    worse = Plan.load(FILE)
+    assert run("a.json", "--out-dir", "plans", "--evaluations", 300) == 0
+    better = Plan.load(FILE)
+    assert better.sort_key < worse.sort_key
+    assert worse.objective_value in [
+        value for name, value in better.provenance["warm_start"].items() if name.startswith("earlier plan")
+    ]
+    assert "plan saved to plans/a.plan.json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("--devices", 3), "a plan for another cluster"),
+        (("--memory", "1GiB"), "a plan for another cluster"),
+        (("--transfer", "free"), "a plan for another cluster"),
+        (("--objective", "peak-memory"), "a plan for another objective"),
+        ("graph", "a plan for another graph"),
+        ("text", "no plan that can be read"),
+        ("order", "a plan that does not hold"),
+    ],
+)
+def test_a_file_that_answers_another_question_is_refused_and_kept(change, said, capsys):
+    assert run("a.json", "--out-dir", "plans", "--method", "bfs") == 0
+    if change == "graph":
+        save_graph(generate("erdos-renyi", 40, seed=9), "a.json")
+    elif change == "text":
+        FILE.write_text("{}")
+    elif change == "order":
+        document = json.loads(FILE.read_text())
+        document["events"].reverse()
+        FILE.write_text(json.dumps(document))
+    before = FILE.read_bytes()
+    capsys.readouterr()
+    options = change if isinstance(change, tuple) else ()
+    assert run("a.json", "b.json", "--out-dir", "plans", "--method", "bfs", *options) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"'plans/a.plan.json' holds {said}, and is left as it is" in err
+    assert FILE.read_bytes() == before
+    assert os.listdir("plans") == ["a.plan.json"]
+
+
+def test_stale_figures_are_written_anew():
+    assert run("a.json", "--out-dir", "plans", "--method", "critical-path") == 0
+    right = Plan.load(FILE)
+    document = json.loads(FILE.read_text())
+    document["makespan"] /= 2
+    FILE.write_text(json.dumps(document))
+    assert run("a.json", "--out-dir", "plans", "--method", "bfs") == 0
+    again = Plan.load(FILE)
+    again.verify(load_graph("a.json"))
+    assert again.makespan == right.makespan
+
+
+def test_warm_start_names_plans(capsys):
+    assert run("a.json", "--evaluations", 5000, "--method", "auto", "--out", "good.json") == 0
+    good = Plan.load("good.json")
+    assert run("a.json", "--method", "bfs", "--out", "bad.json") == 0
+    starts = ("--warm-start", "bad.json", "--warm-start", "good.json")
+    assert run("a.json", "--evaluations", 20, *starts, "--out", "p.json") == 0
+    assert Plan.load("p.json").sort_key <= good.sort_key
+    capsys.readouterr()
+    for arguments, said in (
+        (["b.json", "--warm-start", "good.json"], "warm_start: the plan is for graph"),
+        (["a.json", "--warm-start", "absent.json"], "warm_start: cannot read 'absent.json'"),
+        (["a.json", "--warm-start", "good.json", "--no-warm-start"], "not both"),
+        (["a.json", "--warm-start", "good.json", "--method", "bfs"], "bfs is a heuristic"),
+    ):
+        assert run(*arguments) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        assert said in err

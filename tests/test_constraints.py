@@ -1,0 +1,258 @@
+"""Pins and colocation by pattern: in graphs, in both importers, in `optimize` and in the command."""
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from importer_cases import graphs
+
+from regal_jax import Cluster, GraphBuilder, Plan, from_jax, optimize, optimize_many, save_graph
+from regal_jax.cli import main
+from regal_jax.errors import ConfigError
+from regal_jax.graph import constrain
+
+TWO = Cluster.uniform(2, transfer="free")
+
+
+def towers(name="towers"):
+    """Two chains that two devices would share out: encoder/a, encoder/b and decoder/a, decoder/b."""
+    builder = GraphBuilder(name)
+    for part in ("encoder", "decoder"):
+        builder.add_op(f"{part}/a", runtime=1.0, outputs=[4])
+        builder.add_op(f"{part}/b", runtime=1.0, inputs=[f"{part}/a"], outputs=[4])
+    builder.add_op("odd[0]", runtime=1.0)
+    return builder.build()
+
+
+def placement(plan):
+    return dict(zip(plan.op_names, plan.placement.tolist(), strict=True))
+
+
+# The function -----------------------------------------------------------------------------------
+
+
+def test_pins_restrict_the_ops_that_match_and_no_others():
+    graph = constrain(towers(), pin={"encoder/*": 1, "*/b": [2, 1, 1], "odd[0]": np.int64(3)})
+    assert graph.allowed_devices == ((1,), (1,), None, (1, 2), (3,))
+    assert graph.op_names == towers().op_names
+    assert constrain(graph, pin={"decoder/b": [0, 2]}).allowed_devices[3] == (2,)  # What there was holds too.
+    assert constrain(graph) is graph
+
+
+def test_colocated_patterns_share_a_device_and_overlaps_unite():
+    def partition(graph):
+        return graph.colocation_leader.tolist()
+
+    assert partition(constrain(towers(), colocate="encoder/*")) == [0, 0, 2, 3, 4]
+    assert partition(constrain(towers(), colocate=["encoder/*", "decoder/*"])) == [0, 0, 2, 2, 4]
+    assert partition(constrain(towers(), colocate=["encoder/*", "decoder/*", "*/b"])) == [0, 0, 0, 0, 4]
+    once = constrain(towers(), colocate=["encoder/*", "decoder/*"])
+    assert partition(constrain(once, colocate=["*/a"])) == [0, 0, 0, 0, 4]
+    assert partition(constrain(once, colocate=["odd[0]"])) == [0, 0, 2, 2, 4]
+
+
+def test_a_new_group_is_no_old_one_that_has_its_name():
+    builder = GraphBuilder()
+    for name, group in (("x", "y"), ("y", None), ("z", None)):
+        builder.add_op(name, colocation_group=group)
+    graph = constrain(builder.build(), colocate=["[yz]"])
+    assert graph.colocation_leader.tolist() == [0, 1, 1]
+
+
+@hypothesis.given(graphs(), st.data())
+def test_constraints_are_those_of_brute_force(graph, data):
+    """Which placements are allowed: those that the graph allowed, and the patterns."""
+    names = st.sampled_from(graph.op_names)
+    pin = data.draw(st.dictionaries(names, st.lists(st.integers(0, 2), min_size=1, max_size=3), max_size=3))
+    pairs = data.draw(st.lists(st.sampled_from(["*", *graph.op_names]), max_size=2))
+
+    def holds(place, allowed, groups):
+        fits = all(a is None or k in a for k, a in zip(place, allowed, strict=True))
+        return fits and all(len({place[o] for o in ops}) == 1 for ops in groups)
+
+    def members(graph):
+        kinds = set(graph.colocation_group) - {None}
+        return [[o for o, g in enumerate(graph.colocation_group) if g == kind] for kind in kinds]
+
+    asked = [
+        range(graph.num_ops) if p == "*" and p not in graph.op_names else [graph.op_index[p]] for p in pairs
+    ]
+    wanted = [tuple(pin[n]) if n in pin else None for n in graph.op_names]
+    try:
+        made = constrain(graph, pin, pairs)
+    except ConfigError:
+        made = None
+    found = 0
+    for _ in range(30):
+        place = data.draw(st.lists(st.integers(0, 2), min_size=graph.num_ops, max_size=graph.num_ops))
+        place = [place[0]] * graph.num_ops if data.draw(st.booleans()) else place
+        right = holds(place, graph.allowed_devices, members(graph)) and holds(place, wanted, asked)
+        found += right
+        assert right == (made is not None and holds(place, made.allowed_devices, members(made)))
+    assert made is not None or not found
+
+
+@pytest.mark.parametrize(
+    ("pin", "colocate", "message"),
+    [
+        ({"enkoder/*": 0}, (), r"pin: no op of graph 'towers' matches 'enkoder/\*'; the nearest .*'encoder/"),
+        ({}, ["Encoder/*"], r"colocate: no op of graph 'towers' matches 'Encoder/\*'; the nearest names are"),
+        (
+            {"encoder/*": 0, "*/a": 1},
+            (),
+            r"op 'encoder/a': the pin '\*/a' allows device 1, the pin 'encoder/\*'",
+        ),
+        (
+            {"encoder/a": 0, "encoder/b": 1},
+            "encoder/*",
+            "'encoder/a' .device 0. and 'encoder/b' .device 1. share",
+        ),
+        ({"encoder/a": [0, 2]}, (), "there is no device 2; the cluster has 2, from 0"),
+        ({"encoder/a": -1}, (), "-1 must be the index of a device, from 0"),
+        ({"encoder/a": True}, (), "True must be the index"),
+        ({"encoder/a": "0"}, (), "'0' must be the index"),
+        ({"encoder/a": []}, (), "must be the index"),
+        ({0: 0}, (), "pin: 0 must be the name of an op"),
+        (["encoder/a"], (), "must be a mapping"),
+        ({}, [3], "colocate: 3 must be the name"),
+    ],
+)
+def test_what_cannot_hold_is_refused_in_one_line(pin, colocate, message):
+    for call in (
+        lambda: constrain(towers(), pin, colocate, devices=2),
+        lambda: optimize(towers(), TWO, pin=pin, colocate=colocate, method="critical-path"),
+    ):
+        with pytest.raises(ConfigError, match=message) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_pin_against_the_graph_itself_says_so():
+    graph = constrain(towers(), pin={"encoder/a": 0})
+    with pytest.raises(ConfigError, match="allows device 1, the graph itself device 0"):
+        constrain(graph, pin={"encoder/*": 1})
+    traced = from_jax(jnp.sin, jax.ShapeDtypeStruct((3,), jnp.float32))
+    with pytest.raises(ConfigError, match="place inputs with input_devices"):
+        constrain(traced, pin={"*": 1})
+
+
+# Importers --------------------------------------------------------------------------------------
+
+
+def test_from_jax_pins_and_colocates():
+    def fn(x):
+        with jax.named_scope("encoder"):
+            x = jnp.cos(jnp.sin(x))
+        return jnp.tanh(x)
+
+    x = jax.ShapeDtypeStruct((3,), jnp.float32)
+    graph = from_jax(fn, x, pin={"encoder/*": 1}, colocate=["encoder/cos", "tanh"])
+    allowed = dict(zip(graph.op_names, graph.allowed_devices, strict=True))
+    assert allowed == {"x": (0,), "start": None, "encoder/sin": (1,), "encoder/cos": (1,), "tanh": None}
+    with pytest.raises(ConfigError, match="no op of graph 'fn' matches"):
+        from_jax(fn, x, pin={"decoder/*": 1})
+
+
+# The search -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"method": "critical-path"}, {"evaluations": 200}, {"contract": True}])
+def test_plans_obey_and_verify_against_the_graph_as_it_was(options):
+    graph = towers()
+    plan = optimize(graph, TWO, pin={"encoder/*": 1}, colocate=["decoder/*", "odd*"], **options)
+    plan.verify(graph)
+    where = placement(plan)
+    assert where["encoder/a"] == where["encoder/b"] == 1
+    assert where["decoder/a"] == where["decoder/b"]
+    assert plan.graph_hash == graph.content_hash
+    assert plan.provenance["pin"] == {"encoder/*": [1]}
+    assert plan.provenance["colocate"] == ["decoder/*", "odd*"]
+    # Two chains of two seconds side by side, and one op more: the pins cost nothing here.
+    assert plan.makespan == 3.0
+    assert optimize(graph, TWO, pin={"*": 0}, **options).makespan == 5.0
+
+
+def test_many_graphs_are_pinned_alike_and_each_plan_is_of_its_own():
+    many, seen = [towers("one"), towers("two")], {}
+    plans = optimize_many(
+        many, TWO, pin={"*/b": 1}, method="critical-path", progress=False, on_plan=seen.__setitem__
+    )
+    for i, (graph, plan) in enumerate(zip(many, plans, strict=True)):
+        plan.verify(graph)
+        seen[i].verify(graph)
+        assert placement(plan)["encoder/b"] == placement(seen[i])["decoder/b"] == 1
+
+
+# The command ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    save_graph(towers(), "towers.json")
+    return "towers.json"
+
+
+def test_the_command_pins_and_its_plan_verifies(file):
+    args = ["--transfer", "free", "--method", "critical-path", "--quiet", "--out", "plan.json"]
+    args += [
+        "--pin",
+        "encoder/*=1",
+        "--pin",
+        "decoder/*=0,1",
+        "--colocate",
+        "decoder/*",
+        "--colocate",
+        "odd[0]",
+    ]
+    assert main(["optimize", file, *args]) == 0
+    where = placement(Plan.load("plan.json"))
+    assert where["encoder/a"] == where["encoder/b"] == 1
+    assert where["decoder/a"] == where["decoder/b"]
+    assert Plan.load("plan.json").provenance["pin"] == {"encoder/*": [1], "decoder/*": [0, 1]}
+    assert main(["verify", "plan.json", file]) == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--pin", "encoder/*"],
+        ["--pin", "encoder/*=x"],
+        ["--pin", "=0"],
+        ["--pin", "encoder/*=2"],
+        ["--pin", "a=0", "--pin", "a=1"],
+        ["--pin", "nothing=0"],
+        ["--colocate", "nothing"],
+        ["--dim", "batch=8"],
+        ["--dim", "batch"],
+        ["--dim", "batch=0"],
+    ],
+)
+def test_the_command_refuses_in_one_line(args, file, capsys):
+    try:
+        code = main(["optimize", file, "--method", "critical-path", *args])
+    except SystemExit as stop:
+        code = stop.code
+    err = capsys.readouterr().err
+    assert code == 2
+    assert err.count("\n") == 1, err
+
+
+def test_the_command_gives_dimensions_their_sizes(tmp_path, capsys):
+    onnx = pytest.importorskip("onnx")
+    made = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 3]) for name in "xy"]
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", made[:1], made[1:])), str(path))
+    assert main(["show", str(path), "--dim", "batch=8"]) == 0
+    out, err = capsys.readouterr()
+    assert "192 B" in out  # Two arrays of 8 by 3.
+    assert err == ""
+    assert main(["show", str(path)]) == 0
+    assert "'batch' is taken as 1" in capsys.readouterr().err
+    for args in (["--dim", "length=8"], ["--dim", "batch=1", "--dim", "batch=2"]):
+        assert main(["show", str(path), *args]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
