@@ -156,7 +156,7 @@ def test_a_batch_is_spread_over_the_cores_and_the_plans_are_the_same():
     sizes, count, cores = devices("all", *searched)
     assert count == cores
     assert sizes == [min(2, cores)]
-    assert devices("one", *searched, cores=1) == ([1], 1, 1)
+    assert devices("one", *searched, cores=1) == ([1, 1], 1, 1)  # Two graphs are no batch on one core.
     one = plans("one")
     assert len(one) == 2
     assert all(same(plan, one[name]) for name, plan in plans("all").items())
