@@ -29,7 +29,7 @@ every_method = pytest.mark.parametrize("method", METHODS)
 
 @pytest.fixture(scope="module")
 def graphs():
-    return [generate("layered", n, seed=seed) for n, seed in ((12, 0), (20, 1), (13, 2))]
+    return [generate("erdos-renyi", n, seed=seed) for n, seed in ((30, 1), (40, 1), (30, 2))]
 
 
 def same(a, b):
