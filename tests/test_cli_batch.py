@@ -78,6 +78,8 @@ def test_what_is_found_is_saved_before_the_next_search():
 
 
 def test_graphs_that_do_not_fit_are_named(capsys):
+    for name, ops in (("a", 10), ("c", 20)):
+        save_graph(generate("layered", ops, seed=ord(name)), f"{name}.json")
     options = ("--method", "bfs", "--quiet", "--memory")
     sizes = [Plan.load(p).peak_memory.max() for p in _heuristic_plans("a.json", "c.json")]
     assert run("a.json", "c.json", *options, min(sizes)) == 3
