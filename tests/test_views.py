@@ -305,6 +305,6 @@ def test_heft_is_a_method():
 @pytest.mark.parametrize(("devices", "default"), [(2, True), (3, False)])
 def test_evaluate_offers_the_weights_that_ship(devices, default):
     config = EvaluationConfig(graphs="anything", devices=devices)
-    with pytest.raises(ConfigError, match="needs a policy: give .*--policy regal=FILE") as raised:
+    with pytest.raises(ConfigError, match=r"needs a policy: give .*--policy regal=FILE") as raised:
         jobs._guided("regal", {}, {}, config)
     assert ("--policy regal=default for the weights that ship" in str(raised.value)) == default
