@@ -102,8 +102,8 @@ def without_edges(graph: ComputationGraph) -> ComputationGraph:
 
 
 def distinct_runtimes(graph: ComputationGraph, rng: np.random.Generator) -> ComputationGraph:
-    """The same graph with runtimes of which no two, and no two sums, are the same."""
-    return dataclasses.replace(graph, runtime=rng.exponential(size=graph.num_ops))
+    """The same graph with runtimes of which no two, and no two sums, are the same; no op is resident."""
+    return dataclasses.replace(graph, runtime=rng.exponential(size=graph.num_ops), resident=())
 
 
 def randomised(module: nnx.Module, seed: int = 0) -> nnx.Module:

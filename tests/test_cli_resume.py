@@ -16,7 +16,6 @@ FILE = pathlib.Path("plans/a.plan.json")
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
     monkeypatch.chdir(tmp_path)
     for name, seed in (("a", 3), ("b", 4)):
         save_graph(generate("erdos-renyi", 40, seed=seed), f"{name}.json")

@@ -190,7 +190,6 @@ def test_many_graphs_are_pinned_alike_and_each_plan_is_of_its_own():
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
     monkeypatch.chdir(tmp_path)
     save_graph(towers(), "towers.json")
     return "towers.json"

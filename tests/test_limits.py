@@ -156,7 +156,6 @@ def test_one_warning_for_many_and_none_where_all_is_well():
 
 
 def test_the_command_says_which_of_both_it_is_and_exits_3(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("regal_jax.cli.machine.use_compilation_cache", lambda: None)
     monkeypatch.chdir(tmp_path)
     save_graph(two_ops(), "g.json")
     for memory, said in (("59B", "no plan can fit the memory: some device must hold 60 B"),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from strategies import random_graph, random_keys
 
 from regal_jax import BrkgaConfig, encoding, optimize
+from regal_jax.compiling import run_loops
 from regal_jax.datasets import generate
 from regal_jax.encoding import gene_shapes
 from regal_jax.errors import ClusterError, FormatError
@@ -33,8 +34,16 @@ from regal_jax.heuristics import best_heuristic, run_heuristic
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat
 from regal_jax.heuristics.heft import heft_schedule
-from regal_jax.heuristics.list_scheduling import QUICK_RULES, list_schedule, quick_schedule
+from regal_jax.heuristics.list_kernel import schedule
+from regal_jax.heuristics.list_scheduling import (
+    QUICK_RULES,
+    kernel_arguments,
+    list_schedule,
+    placement_and_events,
+    quick_schedule,
+)
 from regal_jax.heuristics.placements import partition_placement
+from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.plan import Plan, decode_order, decode_placement, makespan_upper_bound, replay
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.simulate import simulate
@@ -393,8 +402,8 @@ def test_a_table_that_is_uniform_gives_what_the_number_gives_bit_for_bit(model, 
     number = Cluster((INF,) * 3, model, "2us", "3B/s")
     table = Cluster((INF,) * 3, model, ALIKE, "3B/s")
     assert (len(number.links), len(table.links)) == (1, 2)
-    for schedule in (heft_schedule, *(functools.partial(list_schedule, rule=rule) for rule in QUICK_RULES)):
-        assert all(map(np.array_equal, schedule(graph, number), schedule(graph, table)))
+    for make in (heft_schedule, *(functools.partial(list_schedule, rule=rule) for rule in QUICK_RULES)):
+        assert all(map(np.array_equal, make(graph, number), make(graph, table)))
     numbers = np.argsort(graph.topological_order)
     one, other = (quick_schedule(graph, cluster, numbers) for cluster in (number, table))
     assert all(map(np.array_equal, one, other))
@@ -427,6 +436,21 @@ def test_clusters_with_few_and_many_links_share_a_batch():
         own = {k: leaf[b : b + 1] for k, leaf in genes.items()}
         result = _implementations()["host"](alone, decode(alone, own))
         assert np.array_equal(result.makespan[0], all_of_them.makespan[b])
+
+
+@pytest.mark.parametrize("model", ["blocking", "delay"])
+def test_devices_that_are_padded_change_no_link(model):
+    rng = np.random.default_rng(2)
+    graph = random_graph(rng, 15, 3)
+    cluster = Cluster((INF,) * 3, model, np.arange(9.0).reshape(3, 3))
+    padded = make_problem([graph], cluster, devices=4)
+    problem = make_problem([graph], cluster)
+    genes = _candidates(padded, rng, 4)
+    own = {k: leaf if k == "priority" else leaf[..., :3] for k, leaf in genes.items()}
+    for name in ("xla", "host"):
+        run = _implementations()[name]
+        ours, theirs = run(problem, decode(problem, own)), run(padded, decode(padded, genes))
+        assert np.array_equal(ours.makespan, theirs.makespan)
 
 
 # Searches ---------------------------------------------------------------------------------------------
@@ -471,6 +495,19 @@ def test_equal_devices_are_not_alike_where_their_links_are_not(model, cheap):
 
 
 @pytest.mark.parametrize("model", ["blocking", "delay"])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_list_schedules_say_of_times_is_exact(model, seed):
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, 25, 3)
+    cluster = Cluster((INF,) * 3, model, _table(rng, 3, [0, 1, 5]), _table(rng, 3, [0.5, 3, INF]))
+    for rule in QUICK_RULES:
+        rank, price = upward_rank(graph, cluster), np.zeros(graph.num_ops * 3)
+        state = run_loops(schedule, *kernel_arguments(graph, cluster), rank, price, *rule.numbers)
+        line = replay(graph, cluster, *placement_and_events(state))
+        assert max(state.clock) == pytest.approx(line.makespan, rel=1e-12)
+
+
+@pytest.mark.parametrize("model", ["blocking", "delay"])
 def test_list_schedules_and_heft_take_the_short_way(model):
     latency = np.array([[0, 50, 1], [1, 0, 50], [50, 50, 0]])
     cluster = Cluster((INF,) * 3, model, latency)
@@ -481,6 +518,9 @@ def test_list_schedules_and_heft_take_the_short_way(model):
     plan = run_heuristic("critical-path", builder.build(), cluster)
     assert plan.makespan == 22
     assert sorted(plan.placement.tolist()) == [0, 0, 2]
+    if model == "delay":
+        graph = builder.build()
+        assert replay(graph, cluster, *heft_schedule(graph, cluster)).makespan == 22
 
 
 def test_parts_that_talk_go_to_one_machine():

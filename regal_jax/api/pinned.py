@@ -81,8 +81,11 @@ class Pinned:
     ) -> Callable[[int, Improvement], object] | None:
         """``on_improvement`` for plans of `graphs`."""
 
+        if on_improvement is None:
+            return None
+
         def tell(member: int, improvement: Improvement) -> None:
             plan = self.release(member, improvement.plan)
             on_improvement(member, dataclasses.replace(improvement, plan=plan))
 
-        return on_improvement and tell
+        return tell

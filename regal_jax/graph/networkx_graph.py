@@ -47,6 +47,8 @@ def to_networkx(graph: ComputationGraph) -> "networkx.MultiDiGraph":
             fields["allowed_devices"] = list(allowed)
         if group is not None:
             fields["colocation_group"] = group
+        if graph.resident[o]:
+            fields["resident"] = True
         made.add_node(name, **fields)
     port = graph.tensor_port.tolist()
     for t, o in zip(graph.edge_tensor.tolist(), graph.edge_op.tolist(), strict=True):
@@ -100,6 +102,7 @@ def from_networkx(graph: "networkx.DiGraph") -> ComputationGraph:
                 temp_bytes=data.get("temp_bytes", 0),
                 allowed_devices=data.get("allowed_devices"),
                 colocation_group=data.get("colocation_group"),
+                resident=data.get("resident", False),
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise GraphError(f"networkx: node {node!r} cannot be read: {error!r}") from None

@@ -30,6 +30,14 @@ VERSION: Final = 1
 CORPUS, INDEX, FAILURES, GRAPHS = "corpus.json", "index.jsonl", "failures.jsonl", "graphs"
 
 
+def _parse(data: bytes) -> Any:
+    """The JSON value in ``data``; raises `ValueError` for what is none, or cannot be written again."""
+    value = parse_json(data)
+    if b"\\u" in data:
+        json.dumps(value, ensure_ascii=False).encode()  # Half a character is no text.
+    return value
+
+
 class JsonLines:
     """An append-only list of JSON objects, one a line.
 
@@ -53,11 +61,7 @@ class JsonLines:
         records = []
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                record = parse_json(line)
-                if b"\\u" in line:
-                    json.dumps(
-                        record, ensure_ascii=False
-                    ).encode()  # Half a character cannot be written again.
+                record = _parse(line)
             except ValueError:
                 record = None
             if not isinstance(record, dict):
@@ -122,7 +126,7 @@ def read_corpus(folder: pathlib.Path) -> dict[str, Any] | None:
     """
     path = folder / CORPUS
     try:
-        document = parse_json(path.read_bytes())
+        document = _parse(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
