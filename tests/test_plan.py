@@ -241,9 +241,9 @@ def test_wrong_values_and_missing_fields_are_refused_or_found(path):
     ("old", "new", "message"),
     [
         ('"version": 1', '"version": 2', "version 2 cannot be read, only 1"),
-        ('"makespan": 32.0', '"makespan": NaN', "NaN is no number"),
-        ('"makespan": 32.0', '"makespan": 1e999', "no number of JSON"),
-        ('"makespan": 32.0', '"makespan": -Infinity', "no number"),
+        ('"makespan": 32.0', '"makespan": NaN', "NaN is not allowed"),
+        ('"makespan": 32.0', '"makespan": 1e999', "1e999 is not allowed"),
+        ('"makespan": 32.0', '"makespan": -Infinity', "-Infinity is not allowed"),
         ('"start": 2.0', '"start": "2"', r"events\[2\]\.start must be a finite number, got '2'"),
         ('"op": "split"', '"op": "nothing"', "no placement"),
         ('"split:1"', '"split:x"', "OP:PORT"),

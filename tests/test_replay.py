@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import instances, random_keys
 
+from regal_jax.compiling import run_loops
 from regal_jax.errors import PlanError
-from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
+from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel, allowed_matrix
 from regal_jax.plan import (
     Objective,
     Plan,
@@ -21,6 +22,8 @@ from regal_jax.plan import (
     replay,
     transfer_event,
 )
+from regal_jax.plan.execution import execute
+from regal_jax.plan.replay import _layout, _state
 
 
 def run(builder: GraphBuilder, cluster: Cluster, places: list[int], events: list):
@@ -559,3 +562,23 @@ def test_decoding_is_kahn_with_the_largest_key_next(instance, seed):
         ready = [e for e in needs if e not in expected and needs[e] <= set(expected)]
         expected.append(min(ready, key=lambda e: (-keys[e], e)))
     assert decode_order(graph, cluster, placement, priority, transfer).tolist() == expected
+
+
+@settings(max_examples=100)
+@given(instances(), st.randoms(use_true_random=False))
+def test_compiled_or_not_the_replay_is_the_same(instance, chance):
+    graph, cluster = instance
+    events = graph.topological_order.tolist()
+    placement = np.array([int(np.flatnonzero(row)[0]) for row in allowed_matrix(graph, cluster)])
+    placement = placement[graph.colocation_leader]
+    events = insert_transfers(graph, cluster, placement, events).tolist()
+    if chance.random() < 0.5:  # An order that may not be one.
+        i = chance.randrange(len(events))
+        events.insert(i, events.pop(chance.randrange(len(events))))
+    layout = _layout(graph, cluster, placement, np.array(events))
+    state = _state(graph, cluster.num_devices, len(events))
+    compiled = run_loops(execute, layout, state)
+    lists = (type(x)(*(np.asarray(y).tolist() for y in x)) for x in (layout, state))
+    plain = execute(*lists)
+    for ours, theirs in zip(compiled, plain, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -14,7 +14,7 @@ from strategies import instances, random_keys
 import regal_jax
 from regal_jax import Cluster, GraphBuilder, optimize
 from regal_jax.datasets import load_sample
-from regal_jax.errors import FormatError, GraphError
+from regal_jax.errors import FormatError, GraphError, InfeasiblePlanWarning
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat
 from regal_jax.heuristics.list_scheduling import MEMORY_RULES, list_schedule
@@ -74,8 +74,8 @@ def test_an_input_cannot_leave_before_a_parameter_appears():
 def test_no_method_says_that_it_fits(method):
     """``big`` fits on device 0 only, where ``small`` is."""
     graph = program()
-    options = {"evaluations": 500, "key": 0, "progress": False} if method == "brkga" else {}
-    plan = optimize(graph, LIMITED, method=method, **options)
+    with pytest.warns(InfeasiblePlanWarning):
+        plan = optimize(graph, LIMITED, method=method, evaluations=500)
     plan.verify(graph)
     assert not plan.feasible
     assert plan.overflow.sum() >= 0.1 * GIB

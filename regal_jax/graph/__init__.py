@@ -1,17 +1,24 @@
 """Graphs and clusters on the host: what is to be run, and on what. Never imports jax."""
 
 from regal_jax.graph.builder import GraphBuilder
-from regal_jax.graph.cluster import Cluster, TransferModel
+from regal_jax.graph.cluster import MAX_DEVICES, Cluster, TransferModel
 from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.constraints import Colocate, Pin, constrain
 from regal_jax.graph.fingerprint import topology_hash
 from regal_jax.graph.links import DEFAULT_LINK, LINKS
 from regal_jax.graph.networkx_graph import from_networkx, to_networkx
-from regal_jax.graph.pairing import allowed_matrix, mean_transfer_times, runtime_matrix, transfer_times
+from regal_jax.graph.pairing import (
+    allowed_matrix,
+    mean_transfer_times,
+    once_a_pair,
+    runtime_matrix,
+    transfer_times,
+)
 
 __all__ = [
     "DEFAULT_LINK",
     "LINKS",
+    "MAX_DEVICES",
     "Cluster",
     "Colocate",
     "ComputationGraph",
@@ -22,6 +29,7 @@ __all__ = [
     "constrain",
     "from_networkx",
     "mean_transfer_times",
+    "once_a_pair",
     "runtime_matrix",
     "to_networkx",
     "topology_hash",

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -195,6 +195,11 @@ class ComputationGraph:
         return topological_order(
             self.num_ops, self.edge_producer, self.edge_op, self.control_source, self.control_target
         )
+
+    @functools.cached_property
+    def said_of_clusters(self) -> dict[str, dict[Any, Any]]:
+        """What `regal_jax.graph.pairing` keeps of this graph on clusters."""
+        return {}
 
     # Placement constraints ---------------------------------------------------------------------
 

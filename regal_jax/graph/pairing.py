@@ -1,5 +1,9 @@
 """A graph and a cluster together: what runs where, and how fast."""
 
+import functools
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
 import numpy as np
 
 from regal_jax.errors import ClusterError
@@ -7,9 +11,37 @@ from regal_jax.graph.cluster import Cluster
 from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.units import parse_bandwidth, parse_time
 
-__all__ = ["allowed_matrix", "mean_transfer_times", "runtime_matrix", "transfer_times"]
+__all__ = ["allowed_matrix", "mean_transfer_times", "once_a_pair", "runtime_matrix", "transfer_times"]
+
+_MOST: Final = 4
+"""Clusters of which a graph keeps what was said: heuristics and replays ask again and again."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+def once_a_pair(function: _Function) -> _Function:
+    """A function of a graph, a cluster and hashable arguments that is worked out once for each.
+
+    The graph keeps the last results; arrays become read-only.
+    """
+
+    @functools.wraps(function)
+    def call(graph: ComputationGraph, *arguments: Any) -> Any:
+        kept = graph.said_of_clusters.setdefault(function.__qualname__, {})
+        if arguments not in kept:
+            found = function(graph, *arguments)
+            if isinstance(found, np.ndarray):
+                found.setflags(write=False)
+            while len(kept) >= _MOST:
+                kept.pop(next(iter(kept)), None)
+            kept[arguments] = found
+            return found
+        return kept[arguments]
+
+    return cast(_Function, call)
+
+
+@once_a_pair
 def runtime_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     """``[N, D]`` float64 runtimes, in the graph's time unit.
 
@@ -27,6 +59,7 @@ def runtime_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     return graph.runtime
 
 
+@once_a_pair
 def allowed_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     """``[N, D]`` bool: may the op, and its whole colocation group, run on the device?
 
@@ -52,6 +85,7 @@ def allowed_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     return allowed
 
 
+@once_a_pair
 def transfer_times(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     """``[T, L]`` float64: time to move each tensor over each of ``cluster.links``, in the graph's time unit.
 
@@ -75,6 +109,7 @@ def transfer_times(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     return times
 
 
+@once_a_pair
 def mean_transfer_times(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     """``[T]`` float64: the mean time to move each tensor to another device, over all ordered pairs.
 

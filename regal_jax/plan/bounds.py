@@ -10,6 +10,7 @@ from regal_jax.graph import (
     ComputationGraph,
     TransferModel,
     allowed_matrix,
+    once_a_pair,
     runtime_matrix,
     transfer_times,
 )
@@ -24,6 +25,7 @@ class Objective(enum.StrEnum):
     PEAK_MEMORY = "peak-memory"
 
 
+@once_a_pair
 def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> float:
     """A value of ``objective`` that no plan can beat.
 
@@ -101,6 +103,7 @@ def _beside(graph: ComputationGraph, allowed: np.ndarray, stays: np.ndarray) -> 
     return beside
 
 
+@once_a_pair
 def makespan_upper_bound(graph: ComputationGraph, cluster: Cluster) -> float:
     """No order of events on ``cluster`` takes longer: each at its slowest, one after another."""
     runtime = runtime_matrix(graph, cluster).max(axis=1).sum()

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, once_a_pair
 from regal_jax.graph.units import format_bytes
 from regal_jax.plan.bounds import Objective, lower_bound
 
@@ -20,6 +20,7 @@ def meets_bound(value: float, bound: float) -> bool:
     return value <= bound * (1 + ROUNDING)
 
 
+@once_a_pair
 def why_impossible(graph: ComputationGraph, cluster: Cluster) -> str:
     """Why no plan of ``graph`` fits the memory of ``cluster``; empty if that is not known.
 

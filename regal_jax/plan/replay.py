@@ -6,10 +6,12 @@ use it as their oracle.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 
+from regal_jax.compiling import run_loops
 from regal_jax.errors import PlanError
 from regal_jax.graph import (
     Cluster,
@@ -20,6 +22,7 @@ from regal_jax.graph import (
     transfer_times,
 )
 from regal_jax.interrupts import check_interrupt
+from regal_jax.plan.execution import MISSING, NEEDLESS, NO_EVENT, TOO_EARLY, TWICE, Layout, State, execute
 
 __all__ = ["Timeline", "check_placement", "replay", "transfer_event"]
 
@@ -88,143 +91,6 @@ def check_placement(graph: ComputationGraph, cluster: Cluster, placement: np.nda
         )
 
 
-class _Memory:
-    """What each device holds, its peak, and the history of both."""
-
-    def __init__(self, held: list[int]) -> None:
-        self.held = held.copy()
-        self.peak = held.copy()
-        self.times: list[list[float]] = [[0.0] for _ in held]
-        self.levels: list[list[int]] = [[level] for level in held]
-
-    def change(self, device: int, by: int, time: float, own: bool = True) -> None:
-        if by == 0:
-            return
-        self.held[device] += by
-        times = self.times[device]
-        # The device's own events come in the order of its clock. A release by a reader elsewhere (delay,
-        # free) has its place in the order of events but a time of its own: it gives way to both neighbours.
-        if own:
-            for i in range(len(times) - 1, -1, -1):
-                if times[i] <= time:
-                    break
-                times[i] = time
-        times.append(max(time, times[-1]))
-        self.levels[device].append(self.held[device])
-
-    def take_peak(self, device: int) -> None:
-        self.peak[device] = max(self.peak[device], self.held[device])
-
-
-class _Replay:
-    """State of one replay; `compute` and `transfer` are the two kinds of event."""
-
-    def __init__(self, graph: ComputationGraph, cluster: Cluster, placement: np.ndarray) -> None:
-        self.graph, self.cluster = graph, cluster
-        self.blocking = cluster.transfer is TransferModel.BLOCKING
-        self.runtime = runtime_matrix(graph, cluster).tolist()
-        self.place: list[int] = placement.tolist()
-        self.home: list[int] = placement[graph.tensor_op].tolist()
-        self.size: list[int] = graph.tensor_bytes.tolist()
-        self.keep: list[bool] = graph.tensor_keep.tolist()
-        self.outputs: list[int] = graph.output_offset.tolist()
-        offset, tensor = graph.inputs
-        self.input_offset, self.input_tensor = offset.tolist(), tensor.tolist()
-        offset, op = graph.control_predecessors
-        self.control_offset, self.control_op = offset.tolist(), op.tolist()
-        # readers[t][k]: consumers of t on device k that have not run; on its home, every other device
-        # that needs a copy counts as one more.
-        self.readers: list[dict[int, int]] = [{} for _ in range(graph.num_tensors)]
-        for t, o in zip(graph.edge_tensor.tolist(), graph.edge_op.tolist(), strict=True):
-            k = self.place[o]
-            self.readers[t][k] = self.readers[t].get(k, 0) + 1
-        for t, by_device in enumerate(self.readers):
-            copies = sum(1 for k in by_device if k != self.home[t])
-            if copies:
-                by_device[self.home[t]] = by_device.get(self.home[t], 0) + copies
-        self.finish: list[float | None] = [None] * graph.num_ops
-        self.copied: dict[tuple[int, int], float] = {}  # (tensor, device) -> arrival
-        self.clock = [0.0] * cluster.num_devices
-        self.resident: list[bool] = graph.resident.tolist()
-        held = [0] * cluster.num_devices
-        for t in np.flatnonzero(graph.tensor_resident).tolist():
-            held[self.home[t]] += self.size[t]
-        self.memory = _Memory(held)
-        self.cost: list[list[float]] = transfer_times(graph, cluster).tolist()
-        self.link: list[list[int]] = cluster.link_index.tolist()
-
-    def _read(self, tensor: int, device: int, time: float, own: bool = True) -> None:
-        """One reader of ``tensor`` on ``device`` has run; the last one frees it there."""
-        readers = self.readers[tensor]
-        readers[device] -= 1
-        if readers[device] == 0 and not (self.keep[tensor] and device == self.home[tensor]):
-            self.memory.change(device, -self.size[tensor], time, own)
-
-    def _cost(self, tensor: int, device: int) -> float:
-        return self.cost[tensor][self.link[self.home[tensor]][device]]
-
-    def _finished(self, op: int, waiting: str) -> float:
-        finish = self.finish[op]
-        if finish is None:
-            raise PlanError(f"{waiting} comes before {self.graph.op_names[op]!r}, which it waits for")
-        return finish
-
-    def compute(self, op: int) -> tuple[int, float, float]:
-        name, k = self.graph.op_names[op], self.place[op]
-        if self.finish[op] is not None:
-            raise PlanError(f"op {name!r} is computed twice")
-        start = self.clock[k]
-        inputs = self.input_tensor[self.input_offset[op] : self.input_offset[op + 1]]
-        moved = []
-        for t in inputs:
-            arrival = self._finished(int(self.graph.tensor_op[t]), f"op {name!r}")
-            if self.home[t] != k and (t, k) not in self.copied:
-                if self.blocking:
-                    raise PlanError(
-                        f"op {name!r} comes before the transfer of {self.graph.tensor_name(t)} to {k}"
-                    )
-                moved.append(t)
-                self.copied[t, k] = arrival + self._cost(t, k)
-            start = max(start, arrival if self.home[t] == k else self.copied[t, k])
-        for u in self.control_op[self.control_offset[op] : self.control_offset[op + 1]]:
-            start = max(start, self._finished(u, f"op {name!r}"))
-        finish = start + self.runtime[op][k]
-        self.clock[k] = self.finish[op] = finish
-        outputs = range(self.outputs[op], self.outputs[op + 1])
-        for t in moved:
-            self.memory.change(k, self.size[t], start)
-        temp = int(self.graph.temp_bytes[op])
-        made = 0 if self.resident[op] else sum(self.size[t] for t in outputs)
-        self.memory.change(k, temp + made, start)
-        self.memory.take_peak(k)
-        self.memory.change(k, -temp, finish)
-        for t in outputs:
-            if not self.readers[t] and not self.keep[t]:
-                self.memory.change(k, -self.size[t], finish)
-        for t in inputs:
-            self._read(t, k, finish)
-        for t in moved:
-            self._read(t, self.home[t], start, own=False)
-        return k, start, finish
-
-    def transfer(self, tensor: int, device: int) -> tuple[int, float, float]:
-        name, source = self.graph.tensor_name(tensor), self.home[tensor]
-        what = f"transfer of {name} to {device}"
-        if not self.blocking or device == source or not self.readers[tensor].get(device):
-            raise PlanError(f"{what} is needless: drop it")
-        if (tensor, device) in self.copied:
-            raise PlanError(f"{what} happens twice")
-        self._finished(int(self.graph.tensor_op[tensor]), what)
-        start = max(self.clock[source], self.clock[device])
-        finish = start + self._cost(tensor, device)
-        self.clock[source] = self.clock[device] = finish
-        self.copied[tensor, device] = finish
-        self.memory.change(device, self.size[tensor], start)
-        self.memory.take_peak(device)
-        self._read(tensor, source, finish)
-        return source, start, finish
-
-
 def replay(
     graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: Sequence[int] | np.ndarray
 ) -> Timeline:
@@ -244,36 +110,101 @@ def replay(
       PlanError: ``placement`` or ``events`` are not a valid execution.
       ClusterError: The cluster does not fit the graph.
     """
-    n, d = graph.num_ops, cluster.num_devices
+    n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
     placement = np.asarray(placement, dtype=np.int64)
     check_placement(graph, cluster, placement)
-    state = _Replay(graph, cluster, placement)
-    rows: list[tuple[int, int, int, int, float, float]] = []
-    for event in np.asarray(events, dtype=np.int64).tolist():
-        check_interrupt()
-        if 0 <= event < n:
-            device, start, finish = state.compute(event)
-            rows.append((event, -1, device, -1, start, finish))
-        elif n <= event < n + graph.num_tensors * d:
-            tensor, device = divmod(event - n, d)
-            source, start, finish = state.transfer(tensor, device)
-            op, port = int(graph.tensor_op[tensor]), int(graph.tensor_port[tensor])
-            rows.append((op, port, device, source, start, finish))
-        else:
-            raise PlanError(f"event {event} does not exist; ids end at {n + graph.num_tensors * d - 1}")
-    missing = [graph.op_names[o] for o, finish in enumerate(state.finish) if finish is None]
-    if missing:
-        raise PlanError(f"op {missing[0]!r} is never computed ({len(missing)} ops are missing)")
-    op, port, device, source, start, finish = (np.array(column) for column in zip(*rows, strict=True))
+    events = np.asarray(events, dtype=np.int64)
+    check_interrupt()
+    state = run_loops(execute, _layout(graph, cluster, placement, events), _state(graph, d, len(events)))
+    if state.fault[0]:
+        raise PlanError(_message(graph, cluster, *map(int, state.fault)))
+    is_op = events < n
+    tensor, device = np.divmod(np.where(is_op, 0, events - n), d)
+    op = np.where(is_op, events, graph.tensor_op[tensor] if t else 0)
+    finish = np.asarray(state.finish, np.float64)
+    count = state.last[d]
+    on, when = np.asarray(state.on[:count]), np.asarray(state.when[:count], np.float64)
+    level = np.asarray(state.level[:count], np.int64)
     return Timeline(
         op=op,
-        port=port,
-        device=device,
-        source=source,
-        start=start,
+        port=np.where(is_op, -1, graph.tensor_port[tensor] if t else 0),
+        device=np.where(is_op, placement[op], device),
+        source=np.where(is_op, -1, placement[op]),
+        start=np.asarray(state.start, np.float64),
         finish=finish,
         makespan=float(finish.max()),
-        peak_memory=np.array(state.memory.peak, dtype=np.int64),
-        memory_time=tuple(np.array(t) for t in state.memory.times),
-        memory_bytes=tuple(np.array(b, dtype=np.int64) for b in state.memory.levels),
+        peak_memory=np.asarray(state.peak, np.int64),
+        memory_time=tuple(when[on == k] for k in range(d)),
+        memory_bytes=tuple(level[on == k] for k in range(d)),
     )
+
+
+def _layout(graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: np.ndarray) -> Layout:
+    """What the loop reads."""
+    return Layout(
+        place=placement,
+        runtime=runtime_matrix(graph, cluster)[np.arange(graph.num_ops), placement],
+        temp=graph.temp_bytes,
+        resident=graph.resident,
+        outputs=graph.output_offset,
+        input_rows=graph.inputs[0],
+        inputs=graph.inputs[1],
+        control_rows=graph.control_predecessors[0],
+        controls=graph.control_predecessors[1],
+        producer=graph.tensor_op,
+        size=graph.tensor_bytes,
+        keep=graph.tensor_keep,
+        reader_rows=graph.consumer_offset,
+        readers=graph.edge_op,
+        cost=transfer_times(graph, cluster).ravel(),
+        link=cluster.link_index.ravel().astype(np.int64),
+        links=len(cluster.links),
+        devices=cluster.num_devices,
+        blocking=cluster.transfer is TransferModel.BLOCKING,
+        events=events,
+    )
+
+
+def _state(graph: ComputationGraph, devices: int, events: int) -> State:
+    """What the loop writes to: zeros."""
+    n, t, e = graph.num_ops, graph.num_tensors, len(graph.edge_op)
+    changes = devices + 2 * n + t + 2 * e
+    ids = functools.partial(np.zeros, dtype=np.int64)
+    return State(
+        start=np.zeros(events),
+        finish=np.zeros(events),
+        done=np.zeros(n),
+        copied=np.zeros(t * devices),
+        clock=np.zeros(devices),
+        held=ids(devices),
+        peak=ids(devices),
+        left=ids(t * devices),
+        moved=ids(int(np.diff(graph.inputs[0]).max(initial=0))),
+        on=ids(changes),
+        when=np.zeros(changes),
+        level=ids(changes),
+        before=ids(changes),
+        last=ids(devices + 1),
+        fault=ids(3),
+    )
+
+
+def _message(graph: ComputationGraph, cluster: Cluster, fault: int, event: int, other: int) -> str:
+    """What is wrong with an event."""
+    n, d = graph.num_ops, cluster.num_devices
+    if fault == NO_EVENT:
+        return f"event {event} does not exist; ids end at {n + graph.num_tensors * d - 1}"
+    if fault == MISSING:
+        return f"op {graph.op_names[event]!r} is never computed ({other} ops are missing)"
+    if event < n:
+        what = f"op {graph.op_names[event]!r}"
+    else:
+        what = f"transfer of {graph.tensor_name((event - n) // d)} to {(event - n) % d}"
+    if fault == TWICE:
+        return f"{what} is computed twice" if event < n else f"{what} happens twice"
+    if fault == NEEDLESS:
+        return f"{what} is needless: drop it"
+    if fault == TOO_EARLY:
+        return f"{what} comes before {graph.op_names[other]!r}, which it waits for"
+    tensor, device = divmod(other, d)
+    return f"{what} comes before the transfer of {graph.tensor_name(tensor)} to {device}"

@@ -4,19 +4,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from regal_jax.graph import Cluster, ComputationGraph, TransferModel
-from regal_jax.interrupts import check_interrupt
-from regal_jax.plan.replay import transfer_event
+from regal_jax.graph import MAX_DEVICES, Cluster, ComputationGraph, TransferModel
 
 __all__ = ["insert_transfers", "needed_transfers"]
 
 
 def needed_transfers(graph: ComputationGraph, placement: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """``(tensor [K], device [K])``: every copy that ``placement`` (``[N]``) makes necessary, exactly once."""
-    away = placement[graph.edge_op] != placement[graph.edge_producer]
-    pairs = np.stack([graph.edge_tensor[away], placement[graph.edge_op[away]]], axis=1)
-    tensor, device = np.unique(pairs, axis=0).T
+    pair, _ = _away(graph, placement)
+    tensor, device = np.divmod(np.unique(pair), MAX_DEVICES)
     return tensor, device
+
+
+def _away(graph: ComputationGraph, placement: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The data edges between devices, and of each the tensor and where it goes in one number."""
+    edge = np.flatnonzero(placement[graph.edge_op] != placement[graph.edge_producer])
+    return graph.edge_tensor[edge] * MAX_DEVICES + placement[graph.edge_op[edge]], edge
 
 
 def insert_transfers(
@@ -39,28 +42,19 @@ def insert_transfers(
     Returns:
       ``[M]`` event ids, as `regal_jax.plan.replay` takes them.
     """
+    order = np.asarray(op_order, dtype=np.int64)
     if cluster.transfer is not TransferModel.BLOCKING:
-        return np.asarray(op_order, dtype=np.int64)
-    place = np.asarray(placement).tolist()
-    sent: set[int] = set()
-    events: list[int] = []
-
-    def send(tensors: Sequence[int], devices: Sequence[int], home: Sequence[int]) -> None:
-        for t, k, h in zip(tensors, devices, home, strict=True):
-            event = transfer_event(graph, cluster, t, k)
-            if k != h and event not in sent:
-                sent.add(event)
-                events.append(event)
-
-    offset, inputs = graph.inputs
-    for o in np.asarray(op_order).tolist():
-        check_interrupt()
-        if not eager:
-            needs = inputs[offset[o] : offset[o + 1]].tolist()
-            send(needs, [place[o]] * len(needs), [place[p] for p in graph.tensor_op[needs]])
-        events.append(o)
-        if eager:
-            first, last = graph.consumer_offset[graph.output_offset[[o, o + 1]]]
-            tensors = graph.edge_tensor[first:last].tolist()
-            send(tensors, [place[c] for c in graph.edge_op[first:last]], [place[o]] * len(tensors))
-    return np.array(events, dtype=np.int64)
+        return order
+    position = np.empty(graph.num_ops, dtype=np.int64)
+    position[order] = np.arange(len(order))
+    pair, edge = _away(graph, np.asarray(placement))
+    if eager:
+        before = position[graph.edge_producer[edge]] + 1
+    else:
+        before = position[graph.edge_op[edge]]
+        soonest = np.argsort(before, kind="stable")
+        pair, before = pair[soonest], before[soonest]
+    # Of the readers on a device the first one counts. Edges are sorted by tensor and reader.
+    first = np.sort(np.unique(pair, return_index=True)[1])
+    tensor, device = np.divmod(pair[first], MAX_DEVICES)
+    return np.insert(order, before[first], graph.num_ops + tensor * cluster.num_devices + device)
