@@ -234,9 +234,9 @@ def test_bad_arguments(graph):
         ({"policy": "default", "method": "annealing"}, "policy: guides brkga and auto, not annealing"),
         ({"policy": 3}, "policy: give None, 'none', 'default', a file"),
         ({"time_limit": -1.0}, "time_limit"),
-        ({"key": "abc"}, "key"),
-        ({"key": -1}, "key"),
-        ({"key": jax.numpy.zeros(2, "uint32")}, "key"),
+        ({"seed": "abc"}, "seed"),
+        ({"seed": -1}, "seed"),
+        ({"seed": jax.numpy.zeros(2, "uint32")}, "seed"),
     ]:
         with pytest.raises(ConfigError, match=message):
             optimize(graph, TWO, **options)
