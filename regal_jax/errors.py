@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 
-class _OneLine(ValueError):
+class _OneLine(Exception):
     """What a message quotes may hold anything: what would break its line stands there escaped."""
 
     def __init__(self, message: str = "") -> None:
@@ -25,27 +25,27 @@ class _OneLine(ValueError):
         super().__init__("".join(shown))
 
 
-class GraphError(_OneLine):
+class GraphError(_OneLine, ValueError):
     """A computation graph that breaks a rule of docs/design.md, part 1."""
 
 
-class ClusterError(_OneLine):
+class ClusterError(_OneLine, ValueError):
     """A cluster that cannot exist, or that cannot run the graph it was paired with."""
 
 
-class FormatError(_OneLine):
+class FormatError(_OneLine, ValueError):
     """A file or document that cannot be read as the format it claims to be."""
 
 
-class PlanError(_OneLine):
+class PlanError(_OneLine, ValueError):
     """A plan that is not a valid execution of its graph on its cluster."""
 
 
-class ConfigError(_OneLine):
+class ConfigError(_OneLine, ValueError):
     """A search or solver setting with an impossible value."""
 
 
-class InfeasiblePlanWarning(UserWarning):
+class InfeasiblePlanWarning(_OneLine, UserWarning):
     """A search returns a plan that needs more memory than its devices have."""
 
 
@@ -58,5 +58,5 @@ class MissingExtraError(ImportError):
         )
 
 
-class ResourceError(RuntimeError):
+class ResourceError(_OneLine, RuntimeError):
     """A limit of the operating system that the process has come too close to."""

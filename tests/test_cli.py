@@ -182,7 +182,6 @@ BAD = {
     "nested": ["optimize", "nested.json"],
     "garbage plan": ["verify", "garbage.pbtxt", "graph.stg"],
     "no command": [],
-    "plot of a graph": ["show", "graph.stg", "--plot", "x.png"],
 }
 
 

@@ -67,7 +67,8 @@ def test_one_graph_may_have_a_folder_too(capsys):
     assert [plan.provenance["method"] for plan in plans().values()] == ["bfs", "bfs"]
 
 
-def test_what_is_found_is_saved_before_the_next_search():
+def test_what_is_found_is_saved_before_the_next_search(monkeypatch):
+    monkeypatch.setattr("regal_jax.api.call._TOGETHER", 0)
     with open("endless.json", "w") as file:
         ops = [{"name": f"o{i}", "runtime": 1e40} for i in range(21)]
         json.dump(
@@ -190,7 +191,7 @@ def end_while_searching(arguments, number, before=()):
 
 
 def test_ctrl_c_saves_what_there_is():
-    code, out = end_while_searching(["a.json", "--out", "p.json"], signal.SIGINT)
+    code, out = end_while_searching(["a.json", "--method", "brkga", "--out", "p.json"], signal.SIGINT)
     assert code == 0
     assert "plan saved" in out
     plan = Plan.load("p.json")
@@ -203,7 +204,8 @@ def test_ctrl_c_saves_what_there_is():
 def test_sigterm_saves_what_there_is_and_exits_143(background):
     # Shells start background jobs with SIGINT ignored.
     before = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if background else []
-    code, out = end_while_searching(["a.json", "c.json", "--out-dir", "plans"], signal.SIGTERM, before)
+    arguments = ["a.json", "c.json", "--method", "brkga", "--out-dir", "plans"]
+    code, out = end_while_searching(arguments, signal.SIGTERM, before)
     assert code == 143
     assert out.count("stopped after") == 2
     first, second = plans().values()

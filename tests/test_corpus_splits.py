@@ -257,7 +257,9 @@ def test_bad_input_is_one_line_and_nothing_is_lost(corpus, tmp_path, capsys):
     mine.write_text('{"years": "of work"}')
     empty = tmp_path / "empty"
     empty.mkdir()
-    (empty / "corpus.json").write_text('{"format": "regal_jax.corpus", "version": 1, "graphs": {}}')
+    (empty / "corpus.json").write_text(
+        '{"format": "regal_jax.corpus", "version": 1, "settings": {}, "packages": {}, "graphs": {}}'
+    )
     for arguments, message in (
         ([str(tmp_path / "nothing"), "--out", str(tmp_path / "a")], "no corpus there"),
         ([str(empty), "--out", str(tmp_path / "a")], "has no graphs yet"),

@@ -113,7 +113,8 @@ def ran(monkeypatch):
     """What would have been run: a heuristic stands in for every method."""
     calls, heuristic = [], make_method("critical-path")
 
-    def timed(self, job, graphs):
+    def timed(self, job, tasks):
+        graphs = [task.graph for task in tasks]
         calls.append((job, graphs))
         return heuristic(graphs, self._config.cluster)
 
@@ -223,17 +224,17 @@ def test_a_graph_that_a_method_refuses(tmp_path, monkeypatch):
     config = EvaluationConfig(**TWO, methods=("brkga",), options=OPTIONS)
     victim = evaluation_graphs(config)[1]
 
-    def refuse(self, job, graphs):
-        if victim.content_hash in [graph.content_hash for graph in graphs]:
+    def refuse(self, job, tasks):
+        if victim.content_hash in [task.graph.content_hash for task in tasks]:
             raise ConfigError("too large\nby far")
-        return timed(self, job, graphs)
+        return timed(self, job, tasks)
 
     monkeypatch.setattr(run_module._Run, "_timed", refuse)
     assert run_evaluation(config, tmp_path / "out").made == 3
-    assert [line.get("error") for line in lines(tmp_path / "out")].count("too large by far") == 1
+    assert [line.get("error") for line in lines(tmp_path / "out")].count("too large\\nby far") == 1
     assert run_evaluation(config, tmp_path / "out").made == 0
     (row,) = report(tmp_path / "out").comparison.rows
-    assert (row.graphs, row.refused) == (2, {victim.content_hash: "too large by far"})
+    assert (row.graphs, row.refused) == (2, {victim.content_hash: "too large\\nby far"})
 
 
 def test_an_absent_extra_leaves_the_solver_out(tmp_path, monkeypatch):

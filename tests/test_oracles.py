@@ -1,10 +1,13 @@
 """A long search finds what exhaustive search and CP-SAT prove to be the best."""
 
+import warnings
+
 import numpy as np
 import pytest
 from strategies import random_cluster, random_graph
 
 from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize
+from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat
 
@@ -36,9 +39,11 @@ def test_brute_force_agrees_with_a_long_search(seed, objective):
     cluster = random_cluster(rng, devices, model)
     graph = random_graph(rng, 3 + seed % 4, devices)
     best = brute_force(graph, cluster, objective)
-    plan = optimize(
-        graph, cluster, objective=objective, evaluations=20_000, key=0, warm_start=False, config=RESTARTING
-    )
+    options = {"evaluations": 20_000, "warm_start": False, "config": RESTARTING}
+    with warnings.catch_warnings():
+        # Some of these limits no plan meets.
+        warnings.simplefilter("ignore", InfeasiblePlanWarning)
+        plan = optimize(graph, cluster, objective=objective, method="brkga", **options)
     assert plan.sort_key == pytest.approx(best.sort_key, rel=1e-6)
 
 
@@ -53,6 +58,7 @@ def test_cp_sat_agrees_on_makespan(transfer, num_ops):
         plan = optimize(
             graph,
             cluster,
+            method="brkga",
             evaluations=1_000_000,
             key=key,
             target=best.makespan,

@@ -29,6 +29,8 @@ from regal_jax.solve import graph_keys, solve_in_parts
 
 __all__ = ["Call"]
 
+_TOGETHER: Final = 4
+"""Graphs for each core."""
 _BLINK: Final = 0.1
 """Seconds."""
 _HOST_TIME: Final = 0.5
@@ -146,8 +148,29 @@ class Call:
             bar.say("heuristics")
             self._run_heuristics()
         self._finish_optimal()
+        for members, some in self._together(shares):
+            ended = self._search_some(members, some, bar)
+            if ended is not Status.BUDGET:
+                return ended
+        return Status.BUDGET
+
+    def _together(self, shares: Sequence[Share]) -> Iterator[tuple[list[int], list[Share]]]:
+        """Graphs whose turns alternate, and their shares: work for all cores, but few."""
+        members: list[int] = []
+        some: list[Share] = []
+        for share in shares:
+            members, some = [*members, *share.members], [*some, share]
+            if len(members) >= _TOGETHER * available_cores():
+                yield members, some
+                members, some = [], []
+        if not shares:
+            members = list(range(len(self._pairs)))
+        yield members, some
+
+    def _search_some(self, members: Sequence[int], shares: Sequence[Share], bar: Bar) -> Status:
+        """All turns of these graphs."""
         while True:
-            due = {i: self._due(i) for i in range(len(self._pairs)) if i not in self._plans}
+            due = {i: self._due(i) for i in members if i not in self._plans}
             due = {i: turn for i, turn in due.items() if turn is not None}
             if not due:
                 return Status.BUDGET
@@ -227,7 +250,8 @@ class Call:
         left, seconds = self._seconds_left(), None
         if left is not None:
             share = _HOST_TIME if self._settings.parts else 1.0
-            seconds = max(left, 0) * share / math.ceil(len(due) / workers)
+            # Of all graphs that are not done: these are the first of them.
+            seconds = max(left, 0) * share / math.ceil((len(self._pairs) - len(self._plans)) / workers)
         # Compiled loops hold no lock, and each search has its own random numbers.
         with first_interrupt_waits() as interrupted, ThreadPoolExecutor(workers) as pool:
 

@@ -87,6 +87,7 @@ def _check(
     plans = optimize_many(
         list(graphs.values()),
         Cluster.uniform(2, transfer="blocking"),
+        method="brkga",
         evaluations=evaluations,
         warm_start=False,
         progress=False,

@@ -68,7 +68,7 @@ def report(out: str | os.PathLike[str]) -> Report:
     if not comparison.rows:
         raise FormatError(f"{folder}: no result in it yet; run 'regal-jax evaluate' first")
     validation, problems = _validation(rounds)
-    realistic = settings["suite"] == "realistic"
+    realistic = settings.get("suite") == "realistic"
     figures = _draw(folder, comparison, validation)
     table = (
         realistic_markdown(comparison, settings)
