@@ -30,8 +30,8 @@ def _onnx_bytes():
         helper.make_tensor("w", TensorProto.FLOAT, [4, 5], [0.0] * 20),
         helper.make_tensor("s", TensorProto.INT64, [2], [-1, 5]),
     ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])
-    r = helper.make_tensor_value_info("r", TensorProto.FLOAT, ["n", 5])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])
+    r = helper.make_tensor_value_info("r", TensorProto.FLOAT, [3, 5])
     return helper.make_model(helper.make_graph(nodes, "g", [x], [r], weights)).SerializeToString()
 
 
