@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -50,13 +51,16 @@ def compiled(function: Callable[..., Any]) -> Any:
         return njit(error_model="numpy", nogil=True)(function)
 
 
-def run_loops(function: Callable[..., Any], *arguments: Any) -> Any:
+def run_loops(function: Callable[..., Any], *arguments: Any, worth_loading: bool = True) -> Any:
     """What ``function`` returns: in compiled loops over arrays, or in Python's over lists, fastest there.
 
     Args:
       function: Indexes its arguments, and may write to them.
       *arguments: Numbers, arrays that stay as they are, and named tuples of such.
+      worth_loading: May Numba be loaded for it? That takes as long as some ten thousand steps in Python.
     """
+    if not worth_loading and "numba" not in sys.modules:
+        return function(*map(_lists, arguments))
     return loops(function)(*map(for_loops, arguments))
 
 
@@ -71,10 +75,16 @@ def _uninterrupted(function: Callable[..., Any]) -> Callable[..., Any]:
     return uninterrupted(compiled(function))
 
 
+def _lists(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return type(argument)(*map(_lists, argument))
+    return argument.tolist() if isinstance(argument, np.ndarray) else argument
+
+
 def for_loops(argument: Any) -> Any:
     """An argument of `loops`: copies, all of one kind, so that it is compiled once; or lists."""
+    if not usable():
+        return _lists(argument)
     if isinstance(argument, tuple):
         return type(argument)(*map(for_loops, argument))
-    if isinstance(argument, np.ndarray):
-        return argument.copy() if usable() else argument.tolist()
-    return argument
+    return argument.copy() if isinstance(argument, np.ndarray) else argument

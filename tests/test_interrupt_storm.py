@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import queue
 import random
 import subprocess
 import sys
@@ -62,6 +63,18 @@ def test_a_thousand_interrupts_of_the_main_thread_while_another_one_works(name):
     storm(name, 1000, 3, "beside", seconds=3600)
 
 
+def reply_of(client, asked, seconds):
+    """How the cell ended; ``"nothing"`` if the kernel does not say."""
+    try:
+        reply = client.get_shell_msg(timeout=seconds)
+        while reply["parent_header"].get("msg_id") != asked:
+            reply = client.get_shell_msg(timeout=seconds)
+    except queue.Empty:
+        return "nothing"
+    said = reply["content"]
+    return said["status"] if said["status"] == "ok" else said["ename"]
+
+
 def kernel_storm(name, count, seed):
     """Interrupts of a notebook's kernel, as its user sends them; what came of the cells."""
     manager = pytest.importorskip("jupyter_client.manager")
@@ -79,11 +92,11 @@ def kernel_storm(name, count, seed):
             for _ in range(chance.randint(1, 2)):
                 time.sleep(chance.random() * longest)
                 kernel.interrupt_kernel()
-            reply = client.get_shell_msg(timeout=120)
-            while reply["parent_header"].get("msg_id") != asked:
-                reply = client.get_shell_msg(timeout=120)
-            said = reply["content"]
-            what = said["status"] if said["status"] == "ok" else said["ename"]
+            what = reply_of(client, asked, 20 + 10 * longest)
+            if what == "nothing":
+                # The interrupt met the kernel's own loop, before or after the cell: the next cell has to run.
+                again = client.execute_interactive("check(call())", timeout=300)
+                assert again["content"]["status"] == "ok"
             counts[what] = counts.get(what, 0) + 1
             assert kernel.is_alive()
         reply = client.execute_interactive("check(call())", timeout=300)
@@ -97,7 +110,7 @@ def kernel_storm(name, count, seed):
 def test_some_interrupts_of_a_notebook_kernel():
     pytest.importorskip("numba")
     counts = kernel_storm("critical-path", 25, 0)
-    assert set(counts) <= {"ok", "KeyboardInterrupt"}
+    assert set(counts) <= {"ok", "KeyboardInterrupt", "nothing"}
     assert counts["KeyboardInterrupt"] > 3
 
 
@@ -105,4 +118,4 @@ def test_some_interrupts_of_a_notebook_kernel():
 @pytest.mark.parametrize("name", ["critical-path", "brkga", "auto", "from-jax"])
 def test_a_thousand_interrupts_of_a_notebook_kernel(name):
     pytest.importorskip("numba")
-    assert set(kernel_storm(name, 1000, 1)) <= {"ok", "KeyboardInterrupt"}
+    assert set(kernel_storm(name, 1000, 1)) <= {"ok", "KeyboardInterrupt", "nothing"}

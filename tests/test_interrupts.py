@@ -47,7 +47,7 @@ def graphs():
 
 
 def many(graphs, **options):
-    options = {"evaluations": 200, "key": 0, "progress": False, "batch_size": 1, **options}
+    options = {"method": "brkga", "evaluations": 200, "progress": False, "batch_size": 1, **options}
     return optimize_many(graphs, TWO, devices=jax.devices()[:1], **options)
 
 
@@ -187,7 +187,7 @@ def test_before_there_is_anything_it_passes_through(graphs, monkeypatch):
         pressing_at_first_population_of(graphs[0], 2, monkeypatch)
         given = (graphs[0], TWO) if call is optimize else (graphs,)
         with pytest.raises(KeyboardInterrupt):
-            call(*given, evaluations=150, warm_start=False)
+            call(*given, method="brkga", evaluations=150, warm_start=False)
     pressing_in_heuristic(monkeypatch, next(iter(HEURISTICS)), graphs[0])
     with pytest.raises(KeyboardInterrupt):
         optimize(graphs[0], TWO, evaluations=150)

@@ -174,7 +174,7 @@ TWO = Cluster.uniform(2, transfer="blocking:latency=1,bandwidth=10")
 @pytest.mark.parametrize("contract", [False, True])
 @pytest.mark.parametrize("method", ["brkga", "auto"])
 def test_improvements_are_told_as_they_are_found(method, contract):
-    graph, seen = generate("erdos-renyi", 60, seed=1), []
+    graph, seen = generate("regal-watts-strogatz", 80, seed=3), []
     options = {"evaluations": 3000, "method": method, "contract": contract}
     plan = optimize(graph, TWO, **options, on_improvement=seen.append)
     assert len(seen) > 2

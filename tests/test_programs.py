@@ -140,15 +140,15 @@ def test_at_the_limit_there_is_one_clear_line(few, monkeypatch):
     monkeypatch.setattr(kept, "region_limit", lambda: 1000)
     monkeypatch.setattr(kept, "mapped_regions", lambda: 960)
     with pytest.raises(ResourceError, match=r"960 mapped regions of 1000 .* raise vm.max_map_count") as error:
-        optimize(generate("chain", 5, 0), TWO, evaluations=20, warm_start=False)
+        optimize(generate("layered", 30, 0), TWO, method="brkga", evaluations=20, warm_start=False)
     assert "\n" not in str(error.value)
 
 
 def test_the_command_says_it_in_one_line(few, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(kept, "region_limit", lambda: 1000)
     monkeypatch.setattr(kept, "mapped_regions", lambda: 960)
-    save_graph(generate("chain", 5, 0), tmp_path / "graph.json")
-    assert main(["optimize", str(tmp_path / "graph.json"), "--quiet"]) == 2
+    save_graph(generate("layered", 30, 0), tmp_path / "graph.json")
+    assert main(["optimize", str(tmp_path / "graph.json"), "--method", "brkga", "--quiet"]) == 2
     assert "vm.max_map_count" in capsys.readouterr().err
 
 

@@ -46,7 +46,7 @@ def test_a_plan_is_carried_over_to_any_cluster(instance, model, more, seed):
 @pytest.mark.parametrize("seed", range(40))
 def test_fewer_devices_take_what_they_may_and_keep_the_order(seed):
     rng = np.random.default_rng(seed)
-    graph = dataclasses.replace(random_graph(rng, 30, 5), runtime=rng.exponential(1.0, 30))
+    graph = dataclasses.replace(random_graph(rng, 30, 5, residents=0), runtime=rng.exponential(1.0, 30))
     plan = run_heuristic("critical-path", graph, random_cluster(rng, 5), seed=seed)
     few = Cluster.uniform(2)
     graph = dataclasses.replace(

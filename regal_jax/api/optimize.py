@@ -128,9 +128,10 @@ def optimize(
     )
     tell = None if on_improvement is None else lambda _, improvement: on_improvement(improvement)
     options = {"batch_size": 1, "devices": None, "on_improvement": tell}
-    plans = _optimize([graph], [cluster], settings, pin, colocate, **options)
-    _warn(plans)
-    return plans[0]
+    with interruptible():
+        plans = _optimize([graph], [cluster], settings, pin, colocate, **options)
+        _warn(plans)
+        return plans[0]
 
 
 def optimize_many(
@@ -219,19 +220,20 @@ def optimize_many(
         raise ConfigError("graphs: give a list of graphs, or call optimize for a single one")
     graphs = list(graphs)
     clusters = each(clusters, len(graphs))
-    plans = _optimize(
-        graphs,
-        clusters,
-        settings,
-        pin,
-        colocate,
-        batch_size=batch_size,
-        devices=devices,
-        on_plan=on_plan,
-        on_improvement=on_improvement,
-    )
-    _warn(plans)
-    return plans
+    with interruptible():
+        plans = _optimize(
+            graphs,
+            clusters,
+            settings,
+            pin,
+            colocate,
+            batch_size=batch_size,
+            devices=devices,
+            on_plan=on_plan,
+            on_improvement=on_improvement,
+        )
+        _warn(plans)
+        return plans
 
 
 def _one_seed(seed: int | jax.Array, key: int | jax.Array) -> int | jax.Array:
@@ -279,21 +281,20 @@ def _optimize(
     began = time.monotonic()
     check_pairs(graphs, clusters)
     _warn_of_arguments(graphs, clusters, settings)
-    with interruptible():
-        pinned = Pinned(graphs, clusters, pin, colocate)
-        pairs = list(zip(pinned.graphs, clusters, strict=True))
-        earlier = share_earlier(pinned.restrict(settings.earlier), pairs, settings.objective)
-        made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
-        if made is not None:
-            pairs = list(zip((one.graph for one in made), clusters, strict=True))
-        watch = Watch(pinned.releasing_improvements(on_improvement), len(pairs), began)
-        on_plan = pinned.releasing(on_plan)
-        call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, began=began)
-        shares = []
-        if settings.parts:
-            # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
-            counts = {cluster.num_devices for cluster in clusters}
-            guided = {count for count in counts if settings.guide(count) is not None}
-            fitted = settings.parts[0].config.fit(settings.evaluations)
-            shares = share_out(pairs, fitted, batch_size, devices, guided)
-        return [pinned.release(i, plan) for i, plan in enumerate(call.run(shares))]
+    pinned = Pinned(graphs, clusters, pin, colocate)
+    pairs = list(zip(pinned.graphs, clusters, strict=True))
+    earlier = share_earlier(pinned.restrict(settings.earlier), pairs, settings.objective)
+    made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
+    if made is not None:
+        pairs = list(zip((one.graph for one in made), clusters, strict=True))
+    watch = Watch(pinned.releasing_improvements(on_improvement), len(pairs), began)
+    on_plan = pinned.releasing(on_plan)
+    call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, began=began)
+    shares = []
+    if settings.parts:
+        # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
+        counts = {cluster.num_devices for cluster in clusters}
+        guided = {count for count in counts if settings.guide(count) is not None}
+        fitted = settings.parts[0].config.fit(settings.evaluations)
+        shares = share_out(pairs, fitted, batch_size, devices, guided)
+    return [pinned.release(i, plan) for i, plan in enumerate(call.run(shares))]

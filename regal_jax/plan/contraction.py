@@ -239,8 +239,8 @@ def _alone(graph: ComputationGraph) -> int:
     n = graph.num_ops
     position = np.empty(n, dtype=np.int64)
     position[graph.topological_order] = np.arange(n)
-    begin = position[graph.tensor_op]
-    end = begin.copy()
+    begin = np.where(graph.tensor_resident, 0, position[graph.tensor_op])
+    end = position[graph.tensor_op]
     np.maximum.at(end, graph.edge_tensor, position[graph.edge_op])
     end[graph.tensor_keep] = n - 1
     change = np.zeros(n + 1, dtype=np.int64)

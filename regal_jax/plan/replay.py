@@ -8,6 +8,7 @@ use it as their oracle.
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from regal_jax.graph import (
 )
 from regal_jax.interrupts import check_interrupt
 from regal_jax.plan.execution import MISSING, NEEDLESS, NO_EVENT, TOO_EARLY, TWICE, Layout, State, execute
+
+_WORTH_LOADING: Final = 20_000
+"""Events from which a replay loads Numba."""
 
 __all__ = ["Timeline", "check_placement", "replay", "transfer_event"]
 
@@ -115,7 +119,8 @@ def replay(
     check_placement(graph, cluster, placement)
     events = np.asarray(events, dtype=np.int64)
     check_interrupt()
-    state = run_loops(execute, _layout(graph, cluster, placement, events), _state(graph, d, len(events)))
+    layout, state = _layout(graph, cluster, placement, events), _state(graph, d, len(events))
+    state = run_loops(execute, layout, state, worth_loading=len(events) > _WORTH_LOADING)
     if state.fault[0]:
         raise PlanError(_message(graph, cluster, *map(int, state.fault)))
     is_op = events < n
