@@ -63,6 +63,10 @@ def test_a_thousand_interrupts_of_the_main_thread_while_another_one_works(name):
     storm(name, 1000, 3, "beside", seconds=3600)
 
 
+ENDS = {"ok", "KeyboardInterrupt", "aborted", "nothing"}
+"""Of a cell. The kernel aborts those that wait when an interrupt comes, and may not answer one that ends then."""
+
+
 def reply_of(client, asked, seconds):
     """How the cell ended; ``"nothing"`` if the kernel does not say."""
     try:
@@ -72,7 +76,7 @@ def reply_of(client, asked, seconds):
     except queue.Empty:
         return "nothing"
     said = reply["content"]
-    return said["status"] if said["status"] == "ok" else said["ename"]
+    return said.get("ename", said["status"])
 
 
 def kernel_storm(name, count, seed):
@@ -92,7 +96,7 @@ def kernel_storm(name, count, seed):
             for _ in range(chance.randint(1, 2)):
                 time.sleep(chance.random() * longest)
                 kernel.interrupt_kernel()
-            what = reply_of(client, asked, 20 + 10 * longest)
+            what = reply_of(client, asked, 5 + 10 * longest)
             if what == "nothing":
                 # The interrupt met the kernel's own loop, before or after the cell: the next cell has to run.
                 again = client.execute_interactive("check(call())", timeout=300)
@@ -109,8 +113,8 @@ def kernel_storm(name, count, seed):
 
 def test_some_interrupts_of_a_notebook_kernel():
     pytest.importorskip("numba")
-    counts = kernel_storm("critical-path", 25, 0)
-    assert set(counts) <= {"ok", "KeyboardInterrupt", "nothing"}
+    counts = kernel_storm("critical-path", 15, 0)
+    assert set(counts) <= ENDS
     assert counts["KeyboardInterrupt"] > 3
 
 
@@ -118,4 +122,4 @@ def test_some_interrupts_of_a_notebook_kernel():
 @pytest.mark.parametrize("name", ["critical-path", "brkga", "auto", "from-jax"])
 def test_a_thousand_interrupts_of_a_notebook_kernel(name):
     pytest.importorskip("numba")
-    assert set(kernel_storm(name, 1000, 1)) <= {"ok", "KeyboardInterrupt", "nothing"}
+    assert set(kernel_storm(name, 1000, 1)) <= ENDS
