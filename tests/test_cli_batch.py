@@ -70,7 +70,7 @@ def test_one_graph_may_have_a_folder_too(capsys):
 def test_what_is_found_is_saved_before_the_next_search(monkeypatch):
     monkeypatch.setattr("regal_jax.api.call._TOGETHER", 0)
     with open("endless.json", "w") as file:
-        ops = [{"name": f"o{i}", "runtime": 1e40} for i in range(70)]
+        ops = [{"name": f"o{i}", "runtime": 1e40} for i in range(71)]
         json.dump(
             {"format": "regal_jax.graph", "version": 1, "time_unit": "s", "name": "e", "ops": ops}, file
         )
