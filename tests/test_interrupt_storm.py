@@ -64,7 +64,7 @@ def test_a_thousand_interrupts_of_the_main_thread_while_another_one_works(name):
 
 
 ENDS = {"ok", "KeyboardInterrupt", "aborted", "nothing"}
-"""Of a cell. A kernel aborts cells that wait when an interrupt comes, and may not answer one that ends then."""
+"""Of a cell. A kernel aborts cells that wait at an interrupt, and may not answer one that ends then."""
 
 
 def reply_of(client, asked, seconds):
