@@ -209,7 +209,8 @@ class TestTheMethod:
                 pressed.append(signal.raise_signal(signal.SIGINT))
 
         monkeypatch.setattr(ListSearch, "_judge", pressing)
-        graphs = [generate("layered", 30, seed) for seed in range(5)]
+        # Far from their bounds: none is done before it is interrupted.
+        graphs = [generate("erdos-renyi", 60, seed) for seed in range(5)]
         plans = optimize_many(graphs, TWO, method=method, evaluations=10**6, progress=False)
         assert [plan.provenance["stopped"] for plan in plans] == ["interrupted"] * 5
         spent = [plan.provenance["evaluations"] for plan in plans]
