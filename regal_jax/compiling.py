@@ -12,7 +12,7 @@ import numpy as np
 
 from regal_jax.interrupts import interruptible, uninterrupted
 
-__all__ = ["compiled", "for_loops", "installed", "loops", "run_loops", "usable"]
+__all__ = ["compiled", "for_loops", "installed", "loops", "part", "run_loops", "usable"]
 
 
 @functools.cache
@@ -67,6 +67,14 @@ def run_loops(function: Callable[..., Any], *arguments: Any, worth_loading: bool
 def loops(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` as `run_loops` calls it, for those who call it often; its arguments are `for_loops`."""
     return _uninterrupted(function) if usable() else function
+
+
+def part(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` as other `loops` call it.
+
+    These know of changes in their own file only: after one of ``function`` theirs in ``__pycache__`` is old.
+    """
+    return compiled(function) if usable() else function
 
 
 @functools.cache

@@ -88,9 +88,13 @@ def counting(objective):
 def test_all_parts_together_keep_the_budget(graphs, evaluations, objective, monkeypatch):
     COUNTED.clear()
     monkeypatch.setattr(solve, "_fitness", lambda *_: counting(objective))
-    judge = ListSearch._judge
-    monkeypatch.setattr(ListSearch, "_judge", lambda *args: [COUNTED.append(1), judge(*args)])
-    run = PeakSearch.run
+    advance, run = ListSearch._advance, PeakSearch.run
+
+    def made(*args, **kwargs):
+        COUNTED.append(advance(*args, **kwargs))
+        return COUNTED[-1]
+
+    monkeypatch.setattr(ListSearch, "_advance", made)
 
     def counted(search, *args):
         before = search.evaluations

@@ -502,7 +502,7 @@ def test_what_list_schedules_say_of_times_is_exact(model, seed):
     cluster = Cluster((INF,) * 3, model, _table(rng, 3, [0, 1, 5]), _table(rng, 3, [0.5, 3, INF]))
     for rule in QUICK_RULES:
         rank, price = upward_rank(graph, cluster), np.zeros(graph.num_ops * 3)
-        state = run_loops(schedule, *kernel_arguments(graph, cluster), rank, price, *rule.numbers)
+        state = run_loops(schedule, *kernel_arguments(graph, cluster), rank, price, *rule.numbers, INF)
         line = replay(graph, cluster, *placement_and_events(state))
         assert max(state.clock) == pytest.approx(line.makespan, rel=1e-12)
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import signal
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,17 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import instances, random_graph
 
-from regal_jax import Cluster, GraphBuilder, optimize, optimize_many
+from regal_jax import Cluster, GraphBuilder, compiling, optimize, optimize_many
+from regal_jax.compiling import for_loops, loops
 from regal_jax.cores import available_cores
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
-from regal_jax.heuristics import ListSearch, ListSearchConfig, heuristic_plans
+from regal_jax.heuristics import ListSearch, ListSearchConfig, heuristic_plans, list_climb
 from regal_jax.heuristics.brute_force import brute_force
-from regal_jax.heuristics.list_scheduling import list_schedule
-from regal_jax.heuristics.schedule_peaks import SchedulePeaks
-from regal_jax.plan import Objective, Plan
+from regal_jax.heuristics.list_kernel import schedule
+from regal_jax.heuristics.list_scheduling import (
+    MEMORY_RULES,
+    TIME_RULES,
+    Rule,
+    kernel_arguments,
+    list_schedule,
+    placement_and_events,
+)
+from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.heuristics.schedule_peaks import make_room, peaks
+from regal_jax.plan import Objective, Plan, critical_path, replay
 
+seeds = st.integers(0, 2**32 - 1)
 TWO = Cluster.uniform(2, transfer="blocking")
 
 
@@ -51,17 +63,67 @@ def test_what_it_says_is_what_the_replay_says(
 
 
 @settings(max_examples=60)
-@given(instance=instances(max_ops=20), seed=st.integers(0, 2**32 - 1))
+@given(instance=instances(max_ops=20), rule=st.sampled_from([*TIME_RULES, *MEMORY_RULES]), seed=seeds)
 def test_peaks_of_schedules_are_those_of_the_replay(
-    instance: tuple[ComputationGraph, Cluster], seed: int
+    instance: tuple[ComputationGraph, Cluster], rule: Rule, seed: int
 ) -> None:
     graph, cluster = instance
-    search = ListSearch(graph, cluster, seed)
-    search.run(8)
-    for plan in (search.plan(), *heuristic_plans(graph, cluster)):
-        assert plan is not None
-        found = SchedulePeaks(graph, cluster)(plan.placement, plan.event_ids(graph))
-        np.testing.assert_array_equal(found, plan.peak_memory)
+    layout, state = map(for_loops, kernel_arguments(graph, cluster))
+    room = for_loops(make_room(layout, state))
+    rng = np.random.default_rng(seed)
+    for _ in range(3):
+        rank = upward_rank(graph, cluster) * (0.5 + rng.random(graph.num_ops))
+        price = rng.random(graph.num_ops * cluster.num_devices) * rank.max()
+        loops(schedule)(layout, state, for_loops(rank), for_loops(price), *rule.numbers, math.inf)
+        found = loops(peaks)(layout, state, room)
+        timeline = replay(graph, cluster, *placement_and_events(state))
+        np.testing.assert_array_equal(np.array(found), timeline.peak_memory)
+
+
+@settings(max_examples=60)
+@given(instance=instances(max_ops=20), rule=st.sampled_from(TIME_RULES), seed=seeds)
+def test_only_schedules_that_are_longer_are_given_up(
+    instance: tuple[ComputationGraph, Cluster], rule: Rule, seed: int
+) -> None:
+    graph, cluster = instance
+    rng = np.random.default_rng(seed)
+    layout, state = map(for_loops, kernel_arguments(graph, cluster))
+    rank = for_loops(upward_rank(graph, cluster) * (0.5 + rng.random(graph.num_ops)))
+    price = for_loops(rng.random(graph.num_ops * cluster.num_devices))
+    loops(schedule)(layout, state, rank, price, *rule.numbers, math.inf)
+    whole, events = max(state.clock), placement_and_events(state)
+    for share in (0.5, 0.9, 0.999999, 1, 1.01):
+        loops(schedule)(layout, state, rank, price, *rule.numbers, share * whole)
+        if math.isinf(max(state.clock)):
+            assert share < 1
+        else:
+            assert max(state.clock) == whole
+            for one, other in zip(events, placement_and_events(state), strict=True):
+                np.testing.assert_array_equal(one, other)
+    least = np.array(layout.least)
+    short = 0.5 * max(critical_path(graph, least), least.sum() / cluster.num_devices)
+    loops(schedule)(layout, state, rank, price, *rule.numbers, short)
+    assert math.isinf(max(state.clock)) == (short > 0)
+
+
+@settings(max_examples=25)
+@given(instance=instances(max_ops=15), seed=st.integers(0, 99))
+def test_loops_do_the_same_in_python(instance: tuple[ComputationGraph, Cluster], seed: int) -> None:
+    graph, cluster = instance
+    compiled = ListSearch(graph, cluster, seed)
+    compiled.run(60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiling, "usable", lambda: False)
+        patch.setattr(list_climb, "_schedule", schedule)
+        patch.setattr(list_climb, "_peaks", peaks)
+        plain = ListSearch(graph, cluster, seed)
+        assert isinstance(plain._now.rank, list)
+        plain.run(60)
+        assert plain.history == compiled.history
+        one, other = plain.plan(), compiled.plan()
+    assert one is not None
+    assert other is not None
+    np.testing.assert_array_equal(one.timeline.op, other.timeline.op)
 
 
 @settings(max_examples=20)
@@ -190,10 +252,12 @@ class TestTheMethod:
 
     @pytest.mark.parametrize("method", ["list-search", "auto"])
     def test_every_graph_gets_some_of_the_time(self, method: str) -> None:
-        graphs = [generate("erdos-renyi", 40, seed) for seed in range(3)]
+        # Far from their bounds: none is solved before its time is over.
+        graphs = [generate("erdos-renyi", 60, seed) for seed in range(3)]
+        cluster = Cluster.uniform(2, transfer="blocking:latency=100us,bandwidth=1GB/s")
         began = time.monotonic()
         plans = optimize_many(
-            graphs, TWO, method=method, evaluations=10**8, time_limit=2.0, progress=False, warm_start=False
+            graphs, cluster, method=method, evaluations=10**8, time_limit=2.0, progress=False, warm_start=False
         )
         assert time.monotonic() - began < 60
         assert [plan.provenance["stopped"] for plan in plans] == ["time"] * 3
@@ -201,14 +265,15 @@ class TestTheMethod:
 
     @pytest.mark.parametrize("method", ["list-search", "auto"])
     def test_ctrl_c_keeps_the_best_so_far(self, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        judge, pressed = ListSearch._judge, []
+        advance, pressed = ListSearch._advance, []
 
-        def pressing(self: ListSearch, recipe: object) -> None:
-            judge(self, recipe)  # pyright: ignore[reportArgumentType]
-            if self.evaluations == 40 and not pressed:
+        def pressing(self: ListSearch, *args: Any, given: bool) -> int:
+            made = advance(self, *args, given=given)
+            if self.evaluations >= 40 and not pressed:
                 pressed.append(signal.raise_signal(signal.SIGINT))
+            return made
 
-        monkeypatch.setattr(ListSearch, "_judge", pressing)
+        monkeypatch.setattr(ListSearch, "_advance", pressing)
         # Far from their bounds: none is done before it is interrupted.
         graphs = [generate("erdos-renyi", 60, seed) for seed in range(5)]
         plans = optimize_many(graphs, TWO, method=method, evaluations=10**6, progress=False)

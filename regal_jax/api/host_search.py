@@ -115,13 +115,13 @@ class _Watch:
             return self._ends(search, before)
 
         if steps is None:
-            search.run(evaluations - self._spent, ends)
+            search.run(evaluations - self._spent, ends, self._goal)
             self._whole = True
         else:
             while self._steps < steps and self.status is Status.BUDGET:
                 self._steps += 1
                 last = budget.step_evaluations(evaluations, self._steps) - self._spent
-                search.run(last - (search.evaluations - before), ends)
+                search.run(last - (search.evaluations - before), ends, self._goal)
                 if not budget.pays(search, evaluations):
                     break
         self._note(search, before)

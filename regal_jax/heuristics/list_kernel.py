@@ -4,12 +4,14 @@ import heapq
 from collections import namedtuple
 from typing import Any
 
+import numpy as np
+
 __all__ = ["Layout", "State", "schedule"]
 
 Layout = namedtuple(
     "Layout",
     "input_rows inputs predecessors after_rows after output_rows producer readers size temp keep "
-    "runtime cost link links leader allowed memory position blocking resident",
+    "runtime cost link links leader allowed memory position blocking resident least tail",
 )
 """A graph on its cluster. Lists of lists are flat, with where each begins; so are matrices.
 
@@ -31,6 +33,8 @@ Attributes:
   position: ``[N]``, in a topological order: who goes first of equal rank.
   blocking: Are transfers events?
   resident: ``[N]``, those that go first: what they make is there before anything runs.
+  least: ``[N]``, the shortest runtime of each op.
+  tail: ``[N]``, the longest path of such runtimes after it.
 """
 
 State = namedtuple(
@@ -47,7 +51,7 @@ Attributes:
   meet: ``[D * D]``, the last slot after which two devices stood at the same time.
   left: ``[T]``, readers that have not run.
   held, most: ``[D]`` bytes, now and at most; never too few.
-  lag: ``[D]``, clocks after the transfers that an op would need.
+  lag: ``[D]``, clocks after the transfers that an op would need, of the devices that these are from.
   moves: ``[T]``, those transfers.
   bound: ``[N]``, where a colocation group is, or -1.
   waiting: ``[N]``, edges from predecessors that have not run.
@@ -62,7 +66,7 @@ Attributes:
 
 def schedule(
     layout: Any, state: Any, rank: Any, price: Any, look: int, waste: float, behind: float, weight: float,
-    by_finish: bool, goal: int,
+    by_finish: bool, goal: int, limit: float,
 ) -> Any:  # fmt: skip
     """Takes op after op, each on the device that suits it best at that moment, into ``state``.
 
@@ -77,13 +81,15 @@ def schedule(
       weight: As there, ``rank``.
       by_finish: As there, ``finish``.
       goal: 0 for ``"time"``, 1 for ``"fit"``, 2 for ``"peak"``.
+      limit: A schedule that is bound to be longer is given up, unless this is infinite.
 
     Returns:
-      ``state``.
+      ``state``; all clocks are infinite if it was given up.
     """
     (
         input_rows, inputs, predecessors, after_rows, after, output_rows, producer, readers, size,
         temp, keep, runtime, cost, link, links, leader, allowed, memory, position, blocking, resident,
+        least, tail,
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
@@ -127,22 +133,27 @@ def schedule(
         """``(start, clocks of others put forward)`` if the op went to device ``k`` now."""
         start, lost = clock[k], 0.0
         if blocking and count > 0:
-            for h in range(d):
+            for i in range(count):
+                h = place[producer[moves[i]]]
                 lag[h] = clock[h]
             for i in range(count):
                 t = moves[i]
                 h = place[producer[t]]
                 if not rides(t, h, k):
                     start = max(start, lag[h]) + time_of(t, h, k)
+                    lost += start - lag[h]
                     lag[h] = start
-            for h in range(d):
-                lost += lag[h] - clock[h]
         elif not blocking:
             for j in range(input_rows[o], input_rows[o + 1]):
                 t = inputs[j]
                 u = producer[t]
                 start = max(start, finish[u] + (0.0 if place[u] == k else time_of(t, place[u], k)))
         return max(start, release[o]), lost
+
+    def judge(o, k, start, lost):
+        """What the rule says, the less the better, if the op starts then and others lose so much."""
+        score = start + waste * (lost + start - clock[k]) + behind * clock[k] - weight * rank[o]
+        return score + price[o * d + k] + (runtime[o * d + k] if by_finish else 0.0)
 
     def stays(o, t):
         """Is the output there after its op? An unread resident is until all residents have had their turn."""
@@ -192,11 +203,8 @@ def schedule(
             if copied[t * d + k] == 1 or (k == home and not keep[t]):
                 held[k] -= size[t]
 
-    def take(o, k):
+    def take(o, k, count, start, need):
         """The transfers that the op needs on device ``k``, and then the op."""
-        count = list_moves(o, k)
-        start, _ = begin(o, k, count)
-        need, _ = needs(o, k, count)
         most[k] = max(most[k], need)
         for i in range(count):
             move(moves[i], k)
@@ -237,36 +245,57 @@ def schedule(
     # Those of highest rank, in order, are compared; the heap has the others.
     while len(few) < look and len(ready) > 0:
         few.append(heapq.heappop(ready))
+    # Work that is left, and what sums of floats may be wrong by.
+    rest, slack = 0.0, 1e-9 * limit
+    for o in range(n):
+        rest += least[o]
     while len(few) > 0:
-        best, device = -1, -1
-        over, more, score, least = 0.0, 0.0, 0.0, 0.0
-        for i in range(len(few)):
-            o = few[i][2]
-            if resident[few[0][2]] and not resident[o]:
-                break
-            for k in range(d):
+        best, device = 0, -1
+        over, more, score, first = 0.0, 0.0, 0.0, 0.0
+        among = 1
+        while among < len(few) and (resident[few[among][2]] or not resident[few[0][2]]):
+            among += 1
+        # At last the best of them once more: what looks at a choice is compiled once.
+        for i in range(among + 1):
+            taken = i == among
+            o = few[best if taken else i][2]
+            for k in range(device if taken else 0, device + 1 if taken else d):
                 if not allowed[o * d + k] or (bound[leader[o]] >= 0 and bound[leader[o]] != k):
                     continue
+                if goal == 0 and device >= 0 and not taken:
+                    # Before the transfers are looked at: no op begins earlier than this.
+                    if judge(o, k, max(clock[k], release[o]), 0.0) > score:
+                        continue
                 count = list_moves(o, k)
                 start, lost = begin(o, k, count)
-                mine = start + waste * (lost + start - clock[k]) + behind * clock[k] - weight * rank[o]
-                mine += price[o * d + k]
-                if by_finish:
-                    mine += runtime[o * d + k]
+                need, grown = 0, 0
+                if goal > 0 or taken:
+                    need, grown = needs(o, k, count)
+                if taken:
+                    take(o, k, count, start, need)
+                    continue
+                mine = judge(o, k, start, lost)
                 above, added = 0.0, 0.0
                 if goal > 0:
-                    need, grown = needs(o, k, count)
-                    limit = memory[k] if goal == 1 else float(max(most))
-                    above, added = max(0.0, need - limit), 0.0 if goal == 1 else float(grown)
+                    room = memory[k] if goal == 1 else float(max(most))
+                    above, added = max(0.0, need - room), 0.0 if goal == 1 else float(grown)
                 if (
-                    best < 0
+                    device < 0
                     or above < over
-                    or (above == over and (added, mine, clock[k]) < (more, score, least))
+                    or (above == over and (added, mine, clock[k]) < (more, score, first))
                 ):
                     best, device = i, k
-                    over, more, score, least = above, added, mine, clock[k]
+                    over, more, score, first = above, added, mine, clock[k]
         o = few.pop(best)[2]
-        take(o, device)
+        if limit < np.inf:
+            rest -= least[o]
+            idle = -rest
+            for k in range(d):
+                idle += max(0.0, limit - clock[k])
+            if idle < -slack * d or finish[o] + tail[o] > limit + slack:
+                for k in range(d):
+                    clock[k] = np.inf
+                break
         if len(ready) > 0:
             few.append(heapq.heappop(ready))
         for j in range(after_rows[o], after_rows[o + 1]):

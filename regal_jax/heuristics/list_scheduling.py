@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
-from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.heuristics.ranks import shortest_paths, upward_rank
 from regal_jax.plan import makespan_upper_bound
 
 __all__ = [
@@ -130,7 +131,7 @@ def list_schedule(
 
     rank = upward_rank(graph, cluster)
     prices = np.zeros(graph.num_ops * cluster.num_devices) if price is None else price.ravel()
-    done = run_loops(schedule, *kernel_arguments(graph, cluster), rank, prices, *rule.numbers)
+    done = run_loops(schedule, *kernel_arguments(graph, cluster), rank, prices, *rule.numbers, math.inf)
     return placement_and_events(done)
 
 
@@ -172,7 +173,7 @@ def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
         runtime=steps(layout.runtime), cost=steps(layout.cost), position=np.asarray(numbers, np.int64)
     )
     free = np.zeros(n * d)
-    done = run_loops(schedule, layout, state, steps(rank), free, *_QUICK_RULE.numbers)
+    done = run_loops(schedule, layout, state, steps(rank), free, *_QUICK_RULE.numbers, math.inf)
     placement, events = placement_and_events(done)
     computes = events < n
     sent = np.full(graph.num_tensors * d, -1)
@@ -220,6 +221,7 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         np.argsort(graph.topological_order),
         cluster.transfer is TransferModel.BLOCKING,
         graph.resident,
+        *shortest_paths(graph, cluster),
     )
     ids = functools.partial(np.zeros, dtype=np.int64)
     most_events = n + len(graph.edge_op)

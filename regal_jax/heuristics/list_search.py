@@ -4,14 +4,14 @@ import collections
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from regal_jax.compiling import for_loops, loops
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics.host_search import HostSearch, Value
+from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.list_scheduling import (
     MEMORY_RULES,
     TIME_RULES,
@@ -24,7 +24,7 @@ from regal_jax.heuristics.list_scheduling import (
 from regal_jax.heuristics.orders import bfs_order, dfs_order
 from regal_jax.heuristics.placements import device_subsets, partition_placement
 from regal_jax.heuristics.ranks import upward_rank
-from regal_jax.heuristics.schedule_peaks import SchedulePeaks
+from regal_jax.heuristics.schedule_peaks import make_room
 from regal_jax.interrupts import check_interrupt
 from regal_jax.plan import Objective, Plan, insert_transfers
 
@@ -33,16 +33,14 @@ __all__ = ["ListSearch", "ListSearchConfig"]
 _SHARES: Final = ("price_share", "other_rule", "block_share", "largest_block")
 _START_RULES: Final = 3
 """How many of the rules begin from each placement."""
-_NEAR: Final = 0.6
-"""Probability that a block goes to a device of an op near it, if there is one."""
-_SAME: Final = 0.7
-"""Probability that of a block only those go that are where its middle is."""
-_LEAST: Final = 0.1
-"""Share of the tries of either kind of change."""
+_AT_ONCE: Final = 64
+"""Changes for which random numbers are drawn together."""
+_OPS_AT_ONCE: Final = 10_000
+"""About so many ops are scheduled before the search asks whether it is to end: some milliseconds."""
 _PRIOR: Final = 20
 """So many tries of each kind of change count before there are any."""
-_IN_ORDER: Final = Rule()
-"""Takes ops by their ranks alone."""
+_IN_ORDER: Final = 0
+"""The rule that takes ops by their ranks alone."""
 _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
 
 
@@ -143,37 +141,51 @@ class ListSearch(HostSearch):
           ClusterError: The cluster does not fit the graph.
         """
         # Its import may load Numba, which takes longer than most heuristics.
-        from regal_jax.heuristics.list_kernel import schedule
+        from regal_jax.heuristics.list_climb import Recipe, climb
 
         super().__init__(graph, cluster, seed)
         self._config = config or ListSearchConfig()
         self._rules = list(self._config.rules)
-        self._schedule: Callable[..., Any] = loops(schedule)
-        self._layout, self._state = map(for_loops, kernel_arguments(graph, cluster))
+        self._climb: Callable[..., int] = loops(climb)
         self._rank = upward_rank(graph, cluster)
         self._longest = float(self._rank.max())
-        self._peaks = SchedulePeaks(graph, cluster)
-        self._limited = bool(np.isfinite(self._memory).any())
+        layout, state = kernel_arguments(graph, cluster)
+        n, d = graph.num_ops, cluster.num_devices
+        self._layout, self._state, self._room = map(for_loops, (layout, state, make_room(layout, state)))
+        self._trial, self._now, self._best = (
+            for_loops(
+                Recipe(np.zeros(n), np.zeros(n * d), np.zeros(1, int), np.zeros(n, int), np.full(2, np.inf))
+            )
+            for _ in range(3)
+        )
+        self._space = self._make_space()
+        self._paid = for_loops(np.array([1.0, _PRIOR] * 2))
+        self._normals = self._random.spawn(1)[0]
+        self._draws = _Draws(np.zeros((0, 1)), np.zeros((0, 1)))
         self._starts = self._prices([plan.placement for plan in starts])
-        self._begin = collections.deque([*self._recipes(self._rules), *map(self._as_planned, starts)])
-        self._blocks = _Blocks(graph, cluster)
-        self._paid = {kind: [1.0, float(_PRIOR)] for kind in ("block", "numbers")}
-        self._now: _Recipe | None = None
-        self._best: _Recipe | None = None
+        self._begin = collections.deque([*self._recipes(range(len(self._rules)))])
+        self._begin.extend(map(self._as_planned, starts))
 
-    def run(self, evaluations: int, ends: Callable[[], bool] | None = None) -> None:
-        """Makes so many more schedules, or fewer: ``ends`` is asked before each."""
-        for _ in range(evaluations):
-            if ends is not None and ends():
-                return
+    def run(self, evaluations: int, ends: Callable[[], bool] | None = None, goal: float = -math.inf) -> None:
+        """Makes so many more schedules, or fewer: ``ends`` is asked before each few of them."""
+        last = self.evaluations + evaluations
+        while self.evaluations < last and not (ends is not None and ends()) and self.best > goal:
             check_interrupt()
-            self._step()
+            if self._begin:
+                self._try_given(self._begin.popleft())
+            else:
+                self._try(last - self.evaluations, goal)
 
     def plan(self) -> Plan | None:
         """The best so far, its transfers as scheduled or as early as can be; ``None`` before the first."""
-        if self._best is None:
+        if not self.evaluations:
             return None
-        placement, events = placement_and_events(self._make(self._best))
+        # Its import may load Numba, which takes longer than most heuristics.
+        from regal_jax.heuristics.list_kernel import schedule
+
+        rule = self._rules[int(self._best.rule[0])]
+        numbers = self._best.rank, self._best.price, *rule.numbers, math.inf
+        placement, events = placement_and_events(loops(schedule)(self._layout, self._state, *numbers))
         drafts = [(events, "as scheduled")]
         if len(events) > self._graph.num_ops:
             ops = events[events < self._graph.num_ops]
@@ -188,13 +200,36 @@ class ListSearch(HostSearch):
                 provenance={
                     "method": "list-search",
                     "schedules": self.evaluations,
-                    "rule": dataclasses.asdict(self._best.rule),
+                    "rule": dataclasses.asdict(rule),
                     "transfers": transfers,
                 },
             )
             for each, transfers in drafts
         ]
         return min(plans, key=lambda plan: plan.sort_key)
+
+    def _make_space(self) -> Any:
+        """What the loops draw from."""
+        from regal_jax.heuristics.list_climb import Space
+
+        graph, cluster, config = self._graph, self._cluster, self._config
+        return for_loops(
+            Space(
+                rank=self._rank,
+                rules=np.array([rule.numbers for rule in self._rules], np.float64).ravel(),
+                orders=np.concatenate([dfs_order(graph), bfs_order(graph), graph.topological_order]),
+                ranks=int(config.ranks),
+                prices=int(config.prices),
+                rank_noise=float(config.rank_noise * self._longest),
+                price_noise=float(config.price_noise * self._longest),
+                price_share=float(config.price_share),
+                other_rule=float(config.other_rule),
+                block_share=float(config.block_share),
+                largest_block=float(config.largest_block),
+                prohibitive=prohibitive_price(graph, cluster),
+                limited=bool(np.isfinite(self._memory).any()),
+            )
+        )
 
     def _prices(self, starts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """``[N, D]`` each: what is begun with. Any device first, then partitions and ``starts``."""
@@ -209,134 +244,72 @@ class ListSearch(HostSearch):
         wanted = (place[:, None] == np.arange(shape[1]) for place in each)
         return [np.zeros(shape), *(prices_of(graph, cluster, here) for here in wanted)]
 
-    def _as_planned(self, plan: Plan) -> "_Recipe":
+    def _as_planned(self, plan: Plan) -> "_Given":
         """With the placement of ``plan`` and its order of ops."""
         count = self._graph.num_ops
         events = plan.event_ids(self._graph)
         rank = np.empty(count)
         rank[events[events < count]] = self._longest * (1 - np.arange(count) / count)
         wanted = plan.placement[:, None] == np.arange(self._cluster.num_devices)
-        return _Recipe(rank, prices_of(self._graph, self._cluster, wanted), _IN_ORDER)
+        return _Given(rank, prices_of(self._graph, self._cluster, wanted), _IN_ORDER)
 
-    def _recipes(self, rules: Sequence[Rule]) -> Iterator["_Recipe"]:
+    def _recipes(self, rules: Sequence[int]) -> Iterator["_Given"]:
         for number, price in enumerate(self._starts):
             for rule in rules[: None if number == 0 else _START_RULES]:
-                yield _Recipe(self._rank, price, rule)
+                yield _Given(self._rank, price, rule)
 
-    def _step(self) -> None:
-        if self._begin or self._now is None:
-            self._judge(self._begin.popleft())
-            if not self._begin and math.isinf(self.best) and _FIT.goal not in {r.goal for r in self._rules}:
-                # Nothing fits: from now on also by a rule that looks at memory.
-                self._rules.append(dataclasses.replace(_FIT, look=self._config.look))
-                self._begin.extend(self._recipes(self._rules[-1:]))
-            return
-        kind, before = self._kind(), self._now.value
-        self._judge(self._changed(self._now) if kind == "numbers" else self._with_block(self._now))
-        self._paid[kind][0] += self._now.value < before
-        self._paid[kind][1] += 1
+    def _try_given(self, given: "_Given") -> None:
+        self._trial.rank[:] = for_loops(given.rank)
+        self._trial.price[:] = for_loops(given.price.ravel())
+        self._trial.rule[0] = given.rule
+        self._advance(_Draws(np.zeros((1, 1)), np.zeros((1, 1))), -math.inf, given=True)
+        if not self._begin and math.isinf(self.best) and _FIT.goal not in {r.goal for r in self._rules}:
+            # Nothing fits: from now on also by a rule that looks at memory.
+            self._rules.append(dataclasses.replace(_FIT, look=self._config.look))
+            self._space = self._make_space()
+            self._begin.extend(self._recipes([len(self._rules) - 1]))
 
-    def _kind(self) -> str:
-        """Of the next change: by the share of tries that made the schedule better."""
-        if self._cluster.num_devices == 1:
-            return "numbers"
-        block, numbers = (won / tried for won, tried in self._paid.values())
-        first = self._config.block_share
-        share = first * block / (first * block + (1 - first) * numbers) if 0 < first < 1 else first
-        share = np.clip(share, min(_LEAST, first), max(1 - _LEAST, first))
-        return "block" if self._random.random() < share else "numbers"
+    def _try(self, most: int, goal: float) -> None:
+        """Changes of what was kept last."""
+        if not len(self._draws.uniform):
+            self._draws = self._drawn()
+        count = min(most, max(1, _OPS_AT_ONCE // self._graph.num_ops))
+        made = self._advance(_Draws(*(draws[:count] for draws in self._draws)), goal, given=False)
+        self._draws = _Draws(*(draws[made:] for draws in self._draws))
 
-    def _with_block(self, now: "_Recipe") -> "_Recipe":
-        ops, device = self._blocks.draw(now.place, self._config.largest_block, self._random)
-        price = now.price.copy()
-        price[ops] = self._blocks.price
-        price[ops, device] = 0.0
-        return dataclasses.replace(now, price=price)
+    def _drawn(self) -> "_Draws":
+        from regal_jax.heuristics.list_climb import DRAWS
 
-    def _changed(self, now: "_Recipe") -> "_Recipe":
-        config, random = self._config, self._random
-        rank, price, rule = now.rank, now.price, now.rule
-        count, devices = price.shape
-        if random.random() < config.price_share:
-            price = price.copy()
-            ops = random.integers(count, size=config.prices)
-            noise = random.standard_normal((config.prices, devices))
-            price[ops] = config.price_noise * self._longest * noise
-        else:
-            rank = rank.copy()
-            ops = random.integers(count, size=config.ranks)
-            noise = random.standard_normal(config.ranks)
-            rank[ops] = self._rank[ops] + config.rank_noise * self._longest * noise
-        if random.random() < config.other_rule:
-            rule = self._rules[int(random.integers(len(self._rules)))]
-        return _Recipe(rank, price, rule)
+        ranks, prices = self._config.ranks, self._config.prices
+        width = max(ranks, prices * self._cluster.num_devices)
+        return _Draws(
+            self._random.random((_AT_ONCE, DRAWS + max(ranks, prices))),
+            self._normals.standard_normal((_AT_ONCE, width)),
+        )
 
-    def _make(self, recipe: "_Recipe") -> Any:
-        numbers = for_loops(recipe.rank), for_loops(recipe.price.ravel())
-        return self._schedule(self._layout, self._state, *numbers, *recipe.rule.numbers)
-
-    def _judge(self, recipe: "_Recipe") -> None:
-        """Makes the schedule, and keeps it if it is no worse."""
-        state = self._make(recipe)
-        self.evaluations += 1
-        value = 0.0, float(max(state.clock))
-        if self._limited and (self._now is None or value <= self._now.value):
-            # The loops know neither later readers nor transfers that are put in after the fact.
-            value = self._value(self._peaks(*placement_and_events(state)), value[1])
-        recipe = dataclasses.replace(recipe, value=value, place=np.array(state.place))
-        if self._now is None or value <= self._now.value:
-            self._now = recipe
-        if self._improves(value):
-            self._best = recipe
+    def _advance(self, draws: "_Draws", goal: float, *, given: bool) -> int:
+        """Makes a schedule for each row of ``draws``, or fewer: how many."""
+        values = for_loops(np.zeros(2 * len(draws.uniform)))
+        made = self._climb(
+            self._layout, self._state, self._room, self._space, self._trial, self._now, self._best, self._paid,
+            *(for_loops(rows.ravel()) for rows in draws), values, given, goal,
+        )  # fmt: skip
+        for i in range(made):
+            self.evaluations += 1
+            self._improves((float(values[2 * i]), float(values[2 * i + 1])))
+        return made
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Recipe:
-    """What a schedule is made from, and what came of it.
-
-    Attributes:
-      rank: ``[N]``.
-      price: ``[N, D]``.
-      rule: Whose turn it is.
-      value: Known when the schedule is made.
-      place: ``[N]`` device of each op; likewise.
-    """
+class _Given(NamedTuple):
+    """What a schedule is made from: rank ``[N]``, price ``[N, D]``, number of the rule."""
 
     rank: np.ndarray
     price: np.ndarray
-    rule: Rule
-    value: Value = (math.inf, math.inf)
-    place: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+    rule: int
 
 
-class _Blocks:
-    """Draws ops that stand together in an order of the graph, and a device for them.
+class _Draws(NamedTuple):
+    """``[S, U]`` and ``[S, Z]``: a row for each change."""
 
-    Attributes:
-      price: Of the other devices.
-    """
-
-    def __init__(self, graph: ComputationGraph, cluster: Cluster) -> None:
-        self._orders = [dfs_order(graph), bfs_order(graph), graph.topological_order]
-        self._devices = cluster.num_devices
-        self.price = prohibitive_price(graph, cluster)
-
-    def draw(self, place: np.ndarray, largest: float, random: np.random.Generator) -> tuple[np.ndarray, int]:
-        """``(ops, device)``; lengths of all magnitudes are as likely."""
-        order = self._orders[int(random.integers(len(self._orders)))]
-        half = int(max(2.0, largest * len(order)) ** random.random()) // 2
-        middle = int(random.integers(len(order)))
-        block = order[max(0, middle - half) : middle + half + 1]
-        home = place[order[middle]]
-        if random.random() < _SAME:
-            block = block[place[block] == home]
-        around = place[order[max(0, middle - 4 * half - 2) : middle + 4 * half + 3]]
-        others = around[around != home]
-        if len(others) and random.random() < _NEAR:
-            return block, int(others[int(random.integers(len(others)))])
-        # Of those that have nothing to do one is as good as another, and one choice in all.
-        busy = np.bincount(place, minlength=self._devices) > 0
-        choices = np.flatnonzero(busy & (np.arange(self._devices) != home))
-        if not busy.all():
-            choices = np.append(choices, random.choice(np.flatnonzero(~busy)))
-        return block, int(choices[int(random.integers(len(choices)))])
+    uniform: np.ndarray
+    normal: np.ndarray

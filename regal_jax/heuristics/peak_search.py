@@ -1,6 +1,7 @@
 """Search among placements of small peaks: moves that lower them, after blows that no move makes good."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -85,14 +86,14 @@ class PeakSearch(HostSearch):
         self._balance: PeakBalance | None = None
         self._placement = np.zeros(0, np.int64)
 
-    def run(self, evaluations: int, ends: Callable[[], bool] | None = None) -> None:
+    def run(self, evaluations: int, ends: Callable[[], bool] | None = None, goal: float = -math.inf) -> None:
         """Looks at about so many more placements, never at more; ``ends`` is asked before each blow."""
         last = self.evaluations + evaluations
         if self._balance is None and evaluations > 2 * (len(self._starts) + 1):
             self._start()
         # Sums of a blow's moves, and of its outcome.
         while self._balance is not None and self.evaluations + self._config.tries + MOST_OVER <= last:
-            if ends is not None and ends():
+            if (ends is not None and ends()) or self.best <= goal:
                 return
             check_interrupt()
             self._step(self._balance)

@@ -7,7 +7,7 @@ import numpy as np
 from regal_jax.compiling import run_loops
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, mean_transfer_times, runtime_matrix
 
-__all__ = ["upward_rank"]
+__all__ = ["shortest_paths", "upward_rank"]
 
 
 def upward_rank(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
@@ -17,10 +17,25 @@ def upward_rank(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     over all ordered pairs of devices, or nothing if there is one device only.
     """
     mean = _means(runtime_matrix(graph, cluster), allowed_matrix(graph, cluster))
+    return _longest_paths(graph, mean, _costs(graph, cluster))
+
+
+def shortest_paths(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
+    """``(least, tail)``, ``[N]`` each: what no schedule takes less time for.
+
+    The shortest runtime of each op, and the longest path of such runtimes that begins after it.
+    """
+    allowed = allowed_matrix(graph, cluster)
+    least = np.where(allowed, runtime_matrix(graph, cluster), np.inf).min(axis=1)
+    return least, _longest_paths(graph, least, np.zeros(graph.num_tensors)) - least
+
+
+def _longest_paths(graph: ComputationGraph, runtime: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    """``[N]``, of each op and all after it, where ops take ``runtime`` and their outputs ``cost`` to move."""
     readers = graph.output_offset, graph.consumer_offset, graph.edge_op
     after = graph.control_offset, graph.control_target
-    order, cost = graph.topological_order, _costs(graph, cluster)
-    return np.array(run_loops(_rank, np.zeros(graph.num_ops), order, mean, cost, *readers, *after))
+    order = graph.topological_order
+    return np.array(run_loops(_rank, np.zeros(graph.num_ops), order, runtime, cost, *readers, *after))
 
 
 def _means(runtime: np.ndarray, allowed: np.ndarray) -> np.ndarray:
@@ -32,10 +47,10 @@ def _costs(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
 
 
 def _rank(
-    rank: Any, ops: Any, mean: Any, cost: Any, outputs: Any, consumers: Any, reader: Any,
+    rank: Any, ops: Any, runtime: Any, cost: Any, outputs: Any, consumers: Any, reader: Any,
     controls: Any, target: Any,
 ) -> Any:  # fmt: skip
-    """`upward_rank`, into ``rank``."""
+    """`_longest_paths`, into ``rank``."""
     for i in range(len(ops) - 1, -1, -1):
         o = ops[i]
         below = 0.0
@@ -44,5 +59,5 @@ def _rank(
                 below = max(below, cost[t] + rank[reader[j]])
         for j in range(controls[o], controls[o + 1]):
             below = max(below, rank[target[j]])
-        rank[o] = mean[o] + below
+        rank[o] = runtime[o] + below
     return rank

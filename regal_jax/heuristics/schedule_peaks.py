@@ -1,66 +1,98 @@
-"""The peaks of memory of a schedule, in a few sums over arrays: for searches, which look at thousands."""
+"""The peaks of memory of a list schedule, for searches, which look at thousands of them."""
+
+from collections import namedtuple
+from typing import Any
 
 import numpy as np
 
-from regal_jax.graph import Cluster, ComputationGraph, TransferModel
+__all__ = ["Room", "make_room", "peaks"]
 
-__all__ = ["SchedulePeaks"]
+Room = namedtuple("Room", "order first position begin end change peak")
+"""What `peaks` writes to.
+
+Attributes:
+  order: ``[M]``, events in the order in which they happen.
+  first: ``[M + 1]``, where each slot begins in there.
+  position: ``[N]`` of each op in there.
+  begin, end: ``[T * D]``, from where to where a device holds a tensor.
+  change: ``[D * (M + 2)]`` bytes, what a device holds more at a position than at the one before.
+  peak: ``[D]`` bytes, what comes of it all.
+"""
 
 
-class SchedulePeaks:
-    """What the devices hold at most under the schedules of a graph.
+def make_room(layout: Any, state: Any) -> Room:
+    """For the schedules of a `regal_jax.heuristics.list_kernel.Layout` in such a ``State``."""
+    devices, events = len(state.clock), len(state.event)
+    sizes = events, events + 1, len(state.place), *[len(layout.size) * devices] * 2, devices * (events + 2)
+    return Room(*(np.zeros(size, np.int64) for size in (*sizes, devices)))
 
-    The same numbers as those of `regal_jax.plan.replay`, at a fiftieth of its price.
+
+def peaks(layout: Any, state: Any, room: Any) -> Any:
+    """What the devices hold at most under the schedule in ``state``: the same as `regal_jax.plan.replay` says.
 
     Args:
-      graph: The graph.
-      cluster: The cluster.
+      layout: The graph, as `regal_jax.heuristics.list_kernel.schedule` takes it.
+      state: As it returns it.
+      room: What is in it does not matter.
+
+    Returns:
+      ``room.peak``.
     """
-
-    def __init__(self, graph: ComputationGraph, cluster: Cluster) -> None:
-        self._graph, self._devices = graph, cluster.num_devices
-        self._blocking = cluster.transfer is TransferModel.BLOCKING
-        self._ops, self._size = graph.num_ops, graph.tensor_bytes
-        self._home_edge = graph.edge_tensor * cluster.num_devices
-
-    def __call__(self, placement: np.ndarray, events: np.ndarray) -> np.ndarray:
-        """``[D]`` bytes.
-
-        Args:
-          placement: ``[N]``.
-          events: ``[M]`` ids in schedule order.
-        """
-        graph, n, d = self._graph, self._ops, self._devices
-        last = len(events)
-        position = np.empty(n, np.int64)
-        computes = events < n
-        position[events[computes]] = np.flatnonzero(computes)
-        home = placement[graph.tensor_op]
-        at_home = np.arange(graph.num_tensors) * d + home
-        # Of each tensor on each device, [T D]: from where to where it is there.
-        begin = np.full(graph.num_tensors * d, last)
-        reader, there = position[graph.edge_op], self._home_edge + placement[graph.edge_op]
-        if self._blocking:
-            moved = events[~computes] - n
-            sent = np.flatnonzero(~computes)
+    input_rows, inputs, output_rows, producer = (
+        layout.input_rows, layout.inputs, layout.output_rows, layout.producer,
+    )  # fmt: skip
+    size, temp, keep, resident, blocking = (
+        layout.size, layout.temp, layout.keep, layout.resident, layout.blocking,
+    )  # fmt: skip
+    place, event, slot = state.place, state.event, state.slot
+    order, first, position, begin, end, change, peak = room
+    n, d, last = len(place), len(peak), state.counts[0]
+    for i in range(state.counts[1] + 1):
+        first[i] = 0
+    for i in range(last):
+        first[slot[i] + 1] += 1
+    for i in range(state.counts[1]):
+        first[i + 1] += first[i]
+    # What rides along comes after all that was there before it.
+    for i in range(last):
+        order[first[slot[i]]] = event[i]
+        first[slot[i]] += 1
+    for i in range(len(begin)):
+        begin[i], end[i] = last, -1
+    for i in range(last):
+        if order[i] < n:
+            position[order[i]] = i
         else:
-            np.minimum.at(begin, there, reader)
-            moved = np.flatnonzero(begin < last)
-            moved = moved[moved % d != home[moved // d]]
-            sent = begin[moved]
-        begin[moved] = sent
-        # What a resident makes is there from the beginning.
-        begin[at_home] = np.where(graph.resident[graph.tensor_op], 0, position[graph.tensor_op])
-        end = np.full(graph.num_tensors * d, -1)
-        end[at_home] = position[graph.tensor_op]
-        np.maximum.at(end, there, reader)
-        np.maximum.at(end, at_home[moved // d], sent)
-        end[at_home[graph.tensor_keep]] = last
-        held = np.flatnonzero(begin < last)
-        size, device = self._size[held // d], held % d
-        change = np.bincount(device * (last + 2) + begin[held], size, d * (last + 2))
-        change -= np.bincount(device * (last + 2) + np.minimum(end[held] + 1, last + 1), size, d * (last + 2))
-        level = np.cumsum(change.reshape(d, last + 2), axis=1)
-        peaks = level.max(axis=1)
-        np.maximum.at(peaks, placement, level[placement, position] + graph.temp_bytes)
-        return peaks
+            begin[order[i] - n] = i
+    for o in range(n):
+        for j in range(input_rows[o], input_rows[o + 1]):
+            i = inputs[j] * d + place[o]
+            end[i] = max(end[i], position[o])
+            if not blocking:
+                begin[i] = min(begin[i], position[o])
+    for o in range(n):
+        k = place[o]
+        for t in range(output_rows[o], output_rows[o + 1]):
+            home = t * d + k
+            end[home] = last if keep[t] else max(end[home], position[o])
+            for i in range(t * d, t * d + d):
+                if i != home and begin[i] < last:
+                    end[home] = max(end[home], begin[i])
+            # What a resident makes is there from the beginning.
+            begin[home] = 0 if resident[o] else position[o]
+    for i in range(d * (last + 2)):
+        change[i] = 0
+    for i in range(len(begin)):
+        if begin[i] < last:
+            row = i % d * (last + 2)
+            change[row + begin[i]] += size[i // d]
+            change[row + min(end[i] + 1, last + 1)] -= size[i // d]
+    for k in range(d):
+        held, peak[k] = 0, 0
+        for i in range(last):
+            held += change[k * (last + 2) + i]
+            peak[k] = max(peak[k], held)
+            o = order[i]
+            if o < n and place[o] == k:
+                peak[k] = max(peak[k], held + temp[o])
+    return peak
