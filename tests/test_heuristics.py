@@ -124,7 +124,12 @@ def test_list_scheduling_sees_the_clocks_and_the_memory_that_the_replay_sees(
     graph, cluster = instance
     placement, events = list_schedule(graph, cluster, rule)
     timeline = replay(graph, cluster, placement, events)
-    numbers = upward_rank(graph, cluster), np.zeros(graph.num_ops * cluster.num_devices), *rule.numbers, math.inf
+    numbers = (
+        upward_rank(graph, cluster),
+        np.zeros(graph.num_ops * cluster.num_devices),
+        *rule.numbers,
+        math.inf,
+    )
     state = run_loops(list_kernel.schedule, *kernel_arguments(graph, cluster), *numbers)
     assert max(state.finish) == pytest.approx(timeline.makespan, rel=1e-12)
     if rule.goal != "time":

@@ -257,7 +257,13 @@ class TestTheMethod:
         cluster = Cluster.uniform(2, transfer="blocking:latency=100us,bandwidth=1GB/s")
         began = time.monotonic()
         plans = optimize_many(
-            graphs, cluster, method=method, evaluations=10**8, time_limit=2.0, progress=False, warm_start=False
+            graphs,
+            cluster,
+            method=method,
+            evaluations=10**8,
+            time_limit=2.0,
+            progress=False,
+            warm_start=False,
         )
         assert time.monotonic() - began < 60
         assert [plan.provenance["stopped"] for plan in plans] == ["time"] * 3

@@ -262,10 +262,10 @@ def schedule(
             for k in range(device if taken else 0, device + 1 if taken else d):
                 if not allowed[o * d + k] or (bound[leader[o]] >= 0 and bound[leader[o]] != k):
                     continue
-                if goal == 0 and device >= 0 and not taken:
-                    # Before the transfers are looked at: no op begins earlier than this.
-                    if judge(o, k, max(clock[k], release[o]), 0.0) > score:
-                        continue
+                # Before the transfers are looked at: no op begins earlier than this.
+                known = goal == 0 and device >= 0 and not taken
+                if known and judge(o, k, max(clock[k], release[o]), 0.0) > score:
+                    continue
                 count = list_moves(o, k)
                 start, lost = begin(o, k, count)
                 need, grown = 0, 0

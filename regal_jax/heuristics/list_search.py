@@ -291,9 +291,11 @@ class ListSearch(HostSearch):
         """Makes a schedule for each row of ``draws``, or fewer: how many."""
         values = for_loops(np.zeros(2 * len(draws.uniform)))
         made = self._climb(
-            self._layout, self._state, self._room, self._space, self._trial, self._now, self._best, self._paid,
-            *(for_loops(rows.ravel()) for rows in draws), values, given, goal,
-        )  # fmt: skip
+            *(self._layout, self._state, self._room, self._space),
+            *(self._trial, self._now, self._best, self._paid),
+            *(for_loops(rows.ravel()) for rows in draws),
+            *(values, given, goal),
+        )
         for i in range(made):
             self.evaluations += 1
             self._improves((float(values[2 * i]), float(values[2 * i + 1])))

@@ -28,7 +28,7 @@ def make_room(layout: Any, state: Any) -> Room:
 
 
 def peaks(layout: Any, state: Any, room: Any) -> Any:
-    """What the devices hold at most under the schedule in ``state``: the same as `regal_jax.plan.replay` says.
+    """What the devices hold at most under the schedule in ``state``, as `regal_jax.plan.replay` has it.
 
     Args:
       layout: The graph, as `regal_jax.heuristics.list_kernel.schedule` takes it.
@@ -38,9 +38,7 @@ def peaks(layout: Any, state: Any, room: Any) -> Any:
     Returns:
       ``room.peak``.
     """
-    input_rows, inputs, output_rows, producer = (
-        layout.input_rows, layout.inputs, layout.output_rows, layout.producer,
-    )  # fmt: skip
+    input_rows, inputs, output_rows = layout.input_rows, layout.inputs, layout.output_rows
     size, temp, keep, resident, blocking = (
         layout.size, layout.temp, layout.keep, layout.resident, layout.blocking,
     )  # fmt: skip
