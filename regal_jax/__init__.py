@@ -3,8 +3,9 @@
 Start with `optimize` and `optimize_many`; `from_jax` and `load_graph` make graphs out of what you have.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from regal_jax.lazy import lazily
 
 if TYPE_CHECKING:
     from regal_jax.api import Comparison, Improvement, compare, optimize, optimize_many
@@ -71,44 +72,34 @@ __all__ = [
     "save_graph",
 ]
 
-_ROOMS = {
-    "api": ("Comparison", "Improvement", "compare", "optimize", "optimize_many"),
-    "errors": (
-        "ClusterError",
-        "ConfigError",
-        "FormatError",
-        "GraphError",
-        "InfeasiblePlanWarning",
-        "MissingExtraError",
-        "PlanError",
-    ),
-    "examples": ("load_example",),
-    "graph": ("Cluster", "ComputationGraph", "GraphBuilder", "TransferModel"),
-    "heuristics": ("ListSearchConfig", "PeakSearchConfig"),
-    "importers": (
-        "DeviceProfile",
-        "from_hlo",
-        "from_jax",
-        "from_onnx",
-        "from_torch",
-        "load_graph",
-        "save_graph",
-    ),
-    "plan": ("Contraction", "Objective", "Plan", "PlanComparison", "contract"),
-    "search": ("AnnealingConfig", "BrkgaConfig"),
-}
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    # Loaded when first used: the command's --help and the host-only rooms must not wait for jax.
-    if name not in _ROOM_OF:
-        raise AttributeError(f"module 'regal_jax' has no attribute {name!r}")
-    from regal_jax.interrupts import interruptible
-
-    with interruptible():
-        return getattr(importlib.import_module(f"regal_jax.{_ROOM_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# The command's --help and those who only use the host must not wait for jax.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "api": ("Comparison", "Improvement", "compare", "optimize", "optimize_many"),
+        "errors": (
+            "ClusterError",
+            "ConfigError",
+            "FormatError",
+            "GraphError",
+            "InfeasiblePlanWarning",
+            "MissingExtraError",
+            "PlanError",
+        ),
+        "examples": ("load_example",),
+        "graph": ("Cluster", "ComputationGraph", "GraphBuilder", "TransferModel"),
+        "heuristics": ("ListSearchConfig", "PeakSearchConfig"),
+        "importers": (
+            "DeviceProfile",
+            "from_hlo",
+            "from_jax",
+            "from_onnx",
+            "from_torch",
+            "load_graph",
+            "save_graph",
+        ),
+        "plan": ("Contraction", "Objective", "Plan", "PlanComparison", "contract"),
+        "search": ("AnnealingConfig", "BrkgaConfig"),
+    },
+    ["__version__"],
+)

@@ -294,7 +294,7 @@ def _optimize(
     if settings.parts:
         # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
         counts = {cluster.num_devices for cluster in clusters}
-        guided = {count for count in counts if settings.guide(count) is not None}
+        guided = {count for count in counts if settings.guides(count)}
         fitted = settings.parts[0].config.fit(settings.evaluations)
         shares = share_out(pairs, fitted, batch_size, devices, guided)
     return [pinned.release(i, plan) for i, plan in enumerate(call.run(shares))]

@@ -219,24 +219,33 @@ class Settings:
 
         return not is_shipped(self.objective, num_devices)
 
-    def guide(self, num_devices: int) -> "Policy | None":
-        """The policy for a cluster of so many devices, if one was asked for, or is part of the method.
+    def guides(self, num_devices: int) -> bool:
+        """Is there a policy for a cluster of so many devices, asked for or part of the method?
 
         Raises:
-          ConfigError: There is none for so many.
+          ConfigError: One was asked for, and there is none for so many.
         """
         if self.policy_name == "none" or (self.policy_name is None and self.method != "auto"):
-            return None
-        # Flax takes as long to load as JAX does.
+            return False
         from regal_jax.policies import default_policy, is_shipped
-        from regal_jax.solve.propose import check_devices
 
-        if self.policy is None:
-            if self.method == "auto" and not is_shipped(self.objective, num_devices):
-                return None
-            return default_policy(self.objective, num_devices)
-        check_devices(self.policy, num_devices)
-        return self.policy
+        if self.policy is not None:
+            from regal_jax.solve.propose import check_devices
+
+            check_devices(self.policy, num_devices)
+        elif not is_shipped(self.objective, num_devices):
+            if self.method == "auto":
+                return False
+            default_policy(self.objective, num_devices)  # Says what there is.
+        return True
+
+    def guide(self, num_devices: int) -> "Policy | None":
+        """The policy that `guides`, or ``None``; Flax is loaded for it, which takes as long as JAX."""
+        if not self.guides(num_devices):
+            return None
+        from regal_jax.policies import default_policy
+
+        return default_policy(self.objective, num_devices) if self.policy is None else self.policy
 
 
 def each(clusters: Cluster | Sequence[Cluster], count: int) -> Sequence[Cluster]:

@@ -2,19 +2,20 @@
 
 import functools
 from importlib import resources
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective
-from regal_jax.policies.networks import Policy
-from regal_jax.policies.weights import load_policy
+
+if TYPE_CHECKING:
+    from regal_jax.policies.networks import Policy
 
 __all__ = ["default_policy", "is_shipped"]
 
 _FOLDER: Final = resources.files("regal_jax.policies") / "trained"
 
 
-def default_policy(objective: Objective | str, num_devices: int) -> Policy:
+def default_policy(objective: Objective | str, num_devices: int) -> "Policy":
     """The policy that is installed with the package; its model card is docs/policies.md.
 
     Args:
@@ -37,7 +38,10 @@ def _name(objective: Objective, num_devices: int) -> str:
 
 
 @functools.cache
-def _load(objective: Objective, num_devices: int) -> Policy:
+def _load(objective: Objective, num_devices: int) -> "Policy":
+    # Flax takes as long to load as JAX does.
+    from regal_jax.policies.weights import load_policy
+
     file = _FOLDER / _name(objective, num_devices)
     if not file.is_file():
         files = _FOLDER.iterdir() if _FOLDER.is_dir() else ()
