@@ -2,17 +2,28 @@
 
 import functools
 import importlib.util
+import math
 import os
 import sys
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
 from regal_jax.interrupts import interruptible, uninterrupted
 
 __all__ = ["compiled", "for_loops", "installed", "loops", "part", "run_loops", "usable"]
+
+
+_LOADING: Final = 0.1
+"""Seconds in Python's loops after which Numba is loaded: it takes about as long."""
+_COMPILING: Final = 1.0
+"""Seconds in Python's loops after which a function is compiled, which takes a few."""
+_in_python: defaultdict[Callable[..., Any], float] = defaultdict(float)
+"""Seconds, of each function, as its callers think."""
 
 
 @functools.cache
@@ -51,17 +62,37 @@ def compiled(function: Callable[..., Any]) -> Any:
         return njit(error_model="numpy", nogil=True)(function)
 
 
-def run_loops(function: Callable[..., Any], *arguments: Any, worth_loading: bool = True) -> Any:
+def run_loops(function: Callable[..., Any], *arguments: Any, seconds: float = math.inf) -> Any:
     """What ``function`` returns: in compiled loops over arrays, or in Python's over lists, fastest there.
+
+    Loading Numba and compiling take longer than small loops do in Python. So they are put off until as much
+    time has gone into these; what an earlier process has compiled is only loaded.
 
     Args:
       function: Indexes its arguments, and may write to them.
       *arguments: Numbers, arrays that stay as they are, and named tuples of such.
-      worth_loading: May Numba be loaded for it? That takes as long as some ten thousand steps in Python.
+      seconds: That it takes in Python, roughly.
     """
-    if not worth_loading and "numba" not in sys.modules:
+    if installed() and _stays_in_python(function, seconds):
+        _in_python[function] += seconds
         return function(*map(_lists, arguments))
     return loops(function)(*map(for_loops, arguments))
+
+
+def _stays_in_python(function: Callable[..., Any], seconds: float) -> bool:
+    """Is it too early to load Numba, or to compile ``function``?"""
+    if "numba" not in sys.modules and sum(_in_python.values()) + seconds <= _LOADING:
+        return True
+    if _in_python[function] + seconds > _COMPILING or not usable():
+        return False
+    return not (getattr(compiled(function), "overloads", ()) or _is_kept(function))
+
+
+@functools.cache
+def _is_kept(function: Callable[..., Any]) -> bool:
+    """Has an earlier process compiled it? Of an older version of it, maybe."""
+    folder = getattr(getattr(compiled(function), "stats", None), "cache_path", None)
+    return folder is not None and any(Path(folder).glob(f"*.{function.__name__}-*.nbi"))
 
 
 def loops(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,7 @@
 """Loops for the host: compiled where Numba is, the same without it."""
 
+import collections
+import functools
 import importlib
 import sys
 import types
@@ -10,7 +12,7 @@ import pytest
 from regal_jax import compiling
 from regal_jax.datasets import generate
 from regal_jax.graph import Cluster
-from regal_jax.heuristics import peaks
+from regal_jax.heuristics import list_climb, list_kernel, peaks, schedule_peaks
 from regal_jax.heuristics.list_scheduling import MEMORY_RULES, TIME_RULES, list_schedule, quick_schedule
 from regal_jax.heuristics.list_search import ListSearch
 from regal_jax.heuristics.orders import lpmf_order
@@ -33,6 +35,7 @@ def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     pytest.importorskip("numba")
     graph, cluster = generate("layered", 60, 1), Cluster.uniform(3, transfer="blocking")
     assert compiling.usable()
+    monkeypatch.setattr(compiling, "_COMPILING", -1)
     numbers = np.argsort(graph.topological_order)
     compiled = least_peak_balance(graph, cluster, numbers), lpmf_order(graph)
     schedule = quick_schedule(graph, cluster, numbers)
@@ -44,6 +47,9 @@ def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     for cache in _CACHES:
         cache.cache_clear()
     monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
+    # As it is where they are loaded without Numba.
+    monkeypatch.setattr(list_climb, "_schedule", list_kernel.schedule)
+    monkeypatch.setattr(list_climb, "_peaks", schedule_peaks.peaks)
     plain = least_peak_balance(graph, cluster, numbers), lpmf_order(graph)
     (ours, placement), (theirs, same) = compiled[0], plain[0]
     assert (ours._kernel is None, theirs._kernel is None) == (False, True)
@@ -92,3 +98,50 @@ def test_no_folder_for_the_cache(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", types.SimpleNamespace(njit=njit))
     assert compiling.compiled(len) is len
     assert asked == [True, False]
+
+
+@pytest.fixture
+def loops_of(monkeypatch, tmp_path):
+    """A function of numbers that tells who ran it; Numba is there, and compiles at once."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(compiling, "_in_python", collections.defaultdict(float))
+    ran = []
+
+    def twice(x):
+        return 2 * x
+
+    def compile_it(function):
+        def call(x):
+            ran.append("compiled")
+            call.overloads = ("one",)
+            return function(x)
+
+        call.overloads, call.stats = (), types.SimpleNamespace(cache_path=str(tmp_path))
+        return call
+
+    compile_it = functools.cache(compile_it)
+    monkeypatch.setattr(compiling, "compiled", compile_it)
+
+    def run(seconds):
+        ran.clear()
+        assert compiling.run_loops(twice, 3, seconds=seconds) == 6
+        return ran == ["compiled"]
+
+    compiling._uninterrupted.cache_clear()
+    yield run
+    compiling._uninterrupted.cache_clear()
+
+
+def test_small_loops_stay_in_python_until_compiling_pays(loops_of):
+    assert [loops_of(0.4) for _ in range(5)] == [False, False, True, True, True]
+
+
+def test_large_loops_are_compiled_at_once(loops_of):
+    assert loops_of(2.0)
+    # Then that is what there is.
+    assert loops_of(0.001)
+
+
+def test_what_is_on_disk_is_used_at_once(loops_of, tmp_path):
+    (tmp_path / "module.twice-7.py311.nbi").touch()
+    assert loops_of(0.001)

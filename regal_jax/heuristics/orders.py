@@ -6,7 +6,7 @@ Each function takes a graph, or its links, and returns ``[N]`` op indices in an 
 import heapq
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from regal_jax.heuristics.links import Links
 from regal_jax.interrupts import check_interrupt
 
 __all__ = ["bfs_order", "dfs", "dfs_order", "given_order", "lpmf", "lpmf_order", "random_order"]
+
+_LPMF_SECONDS: Final = 15e-6
+"""Of an op, in Python."""
 
 
 def _kahn(links: Links, key: Callable[[int, int], Any]) -> np.ndarray:
@@ -96,7 +99,8 @@ def lpmf(links: Links) -> np.ndarray:
         [len(row) for row in links.before],
         *_flat(links.after),
     )
-    return np.array(run_loops(_lpmf, *(np.array(each, dtype=np.int64) for each in lists)), dtype=np.int64)
+    numbers = (np.array(each, dtype=np.int64) for each in lists)
+    return np.array(run_loops(_lpmf, *numbers, seconds=_LPMF_SECONDS * len(need)), dtype=np.int64)
 
 
 def _flat(rows: list[list[int]]) -> tuple[list[int], list[int]]:

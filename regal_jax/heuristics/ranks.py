@@ -1,6 +1,6 @@
 """Ranks of ops by what is below them: who goes first where there is a choice."""
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -8,6 +8,9 @@ from regal_jax.compiling import run_loops
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, mean_transfer_times, runtime_matrix
 
 __all__ = ["shortest_paths", "upward_rank"]
+
+_SECONDS: Final = 1e-6
+"""Of an op, in Python."""
 
 
 def upward_rank(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
@@ -35,7 +38,8 @@ def _longest_paths(graph: ComputationGraph, runtime: np.ndarray, cost: np.ndarra
     readers = graph.output_offset, graph.consumer_offset, graph.edge_op
     after = graph.control_offset, graph.control_target
     order = graph.topological_order
-    return np.array(run_loops(_rank, np.zeros(graph.num_ops), order, runtime, cost, *readers, *after))
+    numbers = order, runtime, cost, *readers, *after
+    return np.array(run_loops(_rank, np.zeros(graph.num_ops), *numbers, seconds=_SECONDS * graph.num_ops))
 
 
 def _means(runtime: np.ndarray, allowed: np.ndarray) -> np.ndarray:

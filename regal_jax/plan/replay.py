@@ -25,8 +25,8 @@ from regal_jax.graph import (
 from regal_jax.interrupts import check_interrupt
 from regal_jax.plan.execution import MISSING, NEEDLESS, NO_EVENT, TOO_EARLY, TWICE, Layout, State, execute
 
-_WORTH_LOADING: Final = 20_000
-"""Events from which a replay loads Numba."""
+_SECONDS: Final = 5e-6
+"""Of an event, in Python."""
 
 __all__ = ["Timeline", "check_placement", "replay", "transfer_event"]
 
@@ -120,7 +120,7 @@ def replay(
     events = np.asarray(events, dtype=np.int64)
     check_interrupt()
     layout, state = _layout(graph, cluster, placement, events), _state(graph, d, len(events))
-    state = run_loops(execute, layout, state, worth_loading=len(events) > _WORTH_LOADING)
+    state = run_loops(execute, layout, state, seconds=_SECONDS * len(events))
     if state.fault[0]:
         raise PlanError(_message(graph, cluster, *map(int, state.fault)))
     is_op = events < n
