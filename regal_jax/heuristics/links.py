@@ -1,6 +1,7 @@
 """The graph as plain Python lists: what loops over ops one by one want."""
 
 import dataclasses
+import functools
 import itertools
 from typing import Self
 
@@ -21,7 +22,7 @@ def _rows(count: int, row: np.ndarray, item: np.ndarray) -> list[list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Links:
-    """Adjacency of a `ComputationGraph`, row by row.
+    """Adjacency of a `ComputationGraph`, row by row; whoever has it may not change it.
 
     Attributes:
       inputs: ``[N]`` tensors that each op reads, ascending.
@@ -56,8 +57,15 @@ class Links:
           numbers: ``[N]``, each from 0 to ``N - 1`` once: the links are of the graph whose op ``o`` is
             called ``numbers[o]``, and its tensors accordingly. By default its own numbers.
         """
-        if numbers is None:
-            numbers = np.arange(graph.num_ops)
+        return cls._own(graph) if numbers is None else cls._made(graph, numbers)
+
+    @classmethod
+    @functools.lru_cache(maxsize=2)  # Of the graph that many heuristics look at, one after the other.
+    def _own(cls, graph: ComputationGraph) -> Self:
+        return cls._made(graph, np.arange(graph.num_ops))
+
+    @classmethod
+    def _made(cls, graph: ComputationGraph, numbers: np.ndarray) -> Self:
         ops = np.argsort(numbers)
         tensors = np.lexsort((graph.tensor_port, numbers[graph.tensor_op]))
         called = np.empty(graph.num_tensors, np.int64)

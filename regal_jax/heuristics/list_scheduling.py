@@ -13,6 +13,7 @@ from regal_jax.graph import (
     ComputationGraph,
     TransferModel,
     allowed_matrix,
+    once_a_pair,
     runtime_matrix,
     transfer_times,
 )
@@ -199,14 +200,13 @@ def placement_and_events(state: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.array(state.place), np.array(state.event[:events])[order]
 
 
-def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, Any]:
-    """``(Layout, State)`` of `regal_jax.heuristics.list_kernel`."""
-    from regal_jax.heuristics.list_kernel import Layout, State
+@once_a_pair
+def _layout(graph: ComputationGraph, cluster: Cluster) -> Any:
+    from regal_jax.heuristics.list_kernel import Layout
 
-    n, d, t = graph.num_ops, cluster.num_devices, graph.num_tensors
-    layout = Layout(
+    return Layout(
         *graph.inputs,
-        np.bincount(graph.successors[1], minlength=n),
+        np.bincount(graph.successors[1], minlength=graph.num_ops),
         *graph.successors,
         graph.output_offset,
         graph.tensor_op,
@@ -226,6 +226,13 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         graph.resident,
         *shortest_paths(graph, cluster),
     )
+
+
+def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, Any]:
+    """``(Layout, State)`` of `regal_jax.heuristics.list_kernel`."""
+    from regal_jax.heuristics.list_kernel import State
+
+    n, d, t = graph.num_ops, cluster.num_devices, graph.num_tensors
     ids = functools.partial(np.zeros, dtype=np.int64)
     most_events = n + len(graph.edge_op)
     state = State(
@@ -247,4 +254,4 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         slot=ids(most_events),
         counts=ids(2),
     )
-    return layout, state
+    return _layout(graph, cluster), state
