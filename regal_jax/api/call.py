@@ -11,7 +11,7 @@ from typing import Final
 import jax
 import numpy as np
 
-from regal_jax.api.batches import Batch, Share, make_batch
+from regal_jax.api.batches import Batch, Share, make_batch, narrowed
 from regal_jax.api.budget import WORTH_CONTRACTING, Turn, Who, next_turn
 from regal_jax.api.host_search import HostRun
 from regal_jax.api.outcome import accelerator_turn, decoded_plan, finished_plan, heuristic_plan
@@ -213,7 +213,8 @@ class Call:
                     times = sum(turn.who is Who.ACCELERATOR for turn in self._turns[member])
                     groups.setdefault((due[member], times), []).append(member)
             for (budget, times), members in groups.items():
-                yield dataclasses.replace(share, members=members), budget, times
+                for narrow in narrowed(share, members):
+                    yield narrow, budget, times
 
     def _seconds_left(self) -> float | None:
         limit = self._settings.time_limit
