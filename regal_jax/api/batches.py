@@ -141,8 +141,8 @@ def share_out(
 def narrowed(share: Share, members: Sequence[int]) -> list[Share]:
     """``share`` for some of its members only, in as many calls as that takes.
 
-    On a CPU every row costs time, so there are as many as these members need. An accelerator takes as long for
-    few rows as for many, and keeps the program that it has.
+    On a CPU every row costs time, so there are as many as these members need. An accelerator takes as long
+    for few rows as for many, and keeps the program that it has.
     """
     some = dataclasses.replace(share, members=members)
     return _cut_up(some) if _on_cpu(share.devices) else [some]
