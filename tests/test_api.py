@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from strategies import instances
 
 from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
-from regal_jax.api.batches import cut
+from regal_jax.api.batches import cut, make_batch
+from regal_jax.api.budget import Who
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError, InfeasiblePlanWarning
 from regal_jax.heuristics import HEURISTICS, heuristic_plans
@@ -100,18 +101,42 @@ def test_less_than_a_third_of_the_rows_are_copies():
                 assert rows <= most
                 assert rows % shards == 0
                 assert shards <= min(devices, graphs + graphs // 2)
-    assert cut(7, 256, 1) == [(7, 8, 1)]
-    assert cut(9, 256, 1) == [(8, 8, 1), (1, 1, 1)]
+    assert cut(7, 256, 1, (64, 8, 1)) == [(7, 8, 1)]
+    assert cut(9, 256, 1, (64, 8, 1)) == [(8, 8, 1), (1, 1, 1)]
     assert cut(5, 256, 8) == [(4, 4, 4), (1, 1, 1)]
     assert cut(6, 256, 8) == [(6, 8, 8)]
+    assert cut(66, 256, 1) == [(64, 64, 1), (1, 1, 1), (1, 1, 1)]
 
 
 def test_few_sizes_of_batches_keep_programs_few():
     sizes = {call[1:] for members in range(1, 257) for call in cut(members, 256, 1)}
-    assert sizes == {(1, 1), (8, 1), (64, 1), (256, 1)}
+    assert sizes == {(1, 1), (64, 1)}
     assert cut(23, 256, 1, (24, 8, 1)) == [(23, 24, 1)]
     sizes = {call[1:] for members in range(1, 257) for call in cut(members, 256, 6)}
     assert len(sizes) <= 10
+
+
+def test_rows_are_those_of_the_graphs_that_are_due(monkeypatch):
+    """Of 48 graphs that may share a call, five have another budget and get calls of their own."""
+    made, run = [], []
+
+    def turn(turns, evaluations, who, **_):
+        if turns:
+            return None
+        run.append(len(run))
+        return Who.ACCELERATOR, 10 if run[-1] % 48 < 5 else 20
+
+    def recorded(share, *more):
+        made.append((len(share.members), share.rows))
+        return make_batch(share, *more)
+
+    monkeypatch.setattr("regal_jax.api.call.next_turn", turn)
+    monkeypatch.setattr("regal_jax.api.call.make_batch", recorded)
+    monkeypatch.setattr("regal_jax.api.call.available_cores", lambda: 16)
+    graphs = [generate("erdos-renyi", 6, seed=seed) for seed in range(48)]
+    options = {"method": "brkga", "evaluations": 20, "warm_start": False, "progress": False}
+    optimize_many(graphs, TWO, devices=jax.devices()[:1], **options)
+    assert sorted(made) == [(1, 1)] * 5 + [(43, 64)]
 
 
 def test_clusters_may_differ(graph):

@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import importlib
 import signal
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 
 from regal_jax import AnnealingConfig, BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
 from regal_jax.api import settings
-from regal_jax.api.budget import accelerator_parts
+from regal_jax.api.budget import Turn, Who, accelerator_parts, improves, is_settled, next_turn
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.heuristics import ListSearch, ListSearchConfig, PeakSearch, PeakSearchConfig, heuristic_plans
@@ -219,6 +221,41 @@ def test_parts_are_told_in_the_provenance(graphs):
     plan = optimize(graphs[0], Cluster.uniform(1), method="auto", objective="peak-memory", evaluations=50)
     assert told_parts(plan) == on_accelerator
     assert "parts" not in optimize(graphs[0], TWO, method="brkga", evaluations=50).provenance
+
+
+def turn_of_host(spent, **options):
+    history = {"evaluations": [0], "best": [1.0]}
+    return Turn(Who.HOST, spent, spent, (), False, history, Status.BUDGET, 0.0, **options)
+
+
+def test_where_nothing_can_be_gained_the_host_has_the_rest(graphs, monkeypatch):
+    both = (Who.HOST, Who.ACCELERATOR)
+    stalled = [turn_of_host(400)]
+    assert next_turn(stalled, 1000, both, settled=False) == (Who.ACCELERATOR, 100)
+    assert next_turn(stalled, 1000, both, settled=True) == (Who.HOST, 600)
+    assert next_turn([*stalled, turn_of_host(600)], 1000, both, settled=True) is None
+    # With so little the host cannot begin.
+    assert next_turn([turn_of_host(0)], 3, both, settled=True) == (Who.ACCELERATOR, 3)
+
+    asked = []
+    monkeypatch.setattr("regal_jax.api.call.is_settled", lambda plan: asked.append(plan) or True)
+    plan = optimize(graphs[0], TWO, method="auto", evaluations=300)
+    assert set(told_parts(plan)) == {"ListSearchConfig"}
+    assert asked[-1].sort_key == plan.sort_key
+
+
+def test_what_is_within_a_gain_of_its_bound_is_settled():
+    def plan(value, bound, overflow=0.0) -> Any:
+        return SimpleNamespace(
+            objective_value=value, lower_bound=bound, feasible=not overflow, sort_key=(overflow, value)
+        )
+
+    assert not is_settled(None)
+    for bound in (0.0, 0.5, 0.9985, 0.9995, 1.0):
+        known = plan(1.0, bound)
+        assert is_settled(known) == (not improves(known, plan(bound, bound)))  # Nothing is better than that.
+    assert is_settled(plan(1.0, 0.9995))
+    assert not is_settled(plan(1.0, 1.0, overflow=2.0))
 
 
 def test_without_compiled_loops_the_host_has_no_part(graphs, monkeypatch):

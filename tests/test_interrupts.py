@@ -40,7 +40,7 @@ def _signals_are_left_as_they_were():
 @pytest.fixture(scope="module")
 def graphs():
     """Three batches, two of them of one bucket."""
-    made = [generate("erdos-renyi", n, seed=seed) for n, seed in ((30, 1), (30, 2), (40, 2))]
+    made = [generate("erdos-renyi", n, seed=seed) for n, seed in ((30, 1), (30, 2), (70, 2))]
     first, second, third = map(Bucket.of, made)
     assert first == second != third
     return made

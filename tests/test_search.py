@@ -383,6 +383,21 @@ def test_result_is_never_worse_than_a_warm_start():
     np.testing.assert_array_equal(result.genes[0], best[0, 0])
 
 
+def test_the_check_of_warm_starts_traces_a_proposal_once():
+    sample, traces = uniform(6), []
+
+    def counted(params, key):
+        traces.append(key)
+        return sample(params, key)
+
+    problem, rows = planted(2), jnp.zeros((2, 1, 6), U16)
+    for count in ([1, 0], [1, 1]):
+        warm = WarmStart(rows, jnp.array(count, jnp.int32))
+        brkga(distance, problem, keys(2), Stopping(12), sample_fn=counted, config=SMALL, warm=warm)
+    # For the check, and for the first population and the mutants of the one program.
+    assert len(traces) == 2
+
+
 @pytest.mark.parametrize(
     ("genes", "count", "message"),
     [

@@ -15,15 +15,16 @@ from regal_jax.plan import ROUNDING, Objective, Plan, lower_bound
 from regal_jax.problem import Bucket, Problem, make_problem, memory_unit, rung
 from regal_jax.search import AnnealingConfig, BrkgaConfig, WarmStart
 
-__all__ = ["Batch", "Share", "cut", "make_batch", "share_out"]
+__all__ = ["Batch", "Share", "cut", "make_batch", "narrowed", "share_out"]
 
 _MOST_GRAPHS: Final = 256
 _MOST_BYTES: Final = 2**36
 """A single graph whose search would take more than this is refused."""
 _BYTES: Final = 2**30
 """What the populations and simulator states of one batch may take, roughly."""
-_ROWS: Final = (256, 64, 8, 1)
-"""Rows of a batch on a CPU: a program each, so few of them. Fewer than eight gain little together there."""
+_ROWS: Final = (64, 1)
+"""Rows of a batch on a CPU: a program each, so few of them. Few graphs gain little together there
+(docs/performance.md)."""
 _ROWS_ON_ACCELERATORS: Final = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 """There a call takes as long for few as for many."""
 _PLANS: Final = 16
@@ -129,16 +130,37 @@ def share_out(
     devices = jax.devices() if devices is None else devices
     if not len(devices):
         raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
-    sizes = _ROWS if devices[0].platform == "cpu" else _ROWS_ON_ACCELERATORS
     shares = []
     for (bucket, width, blocking, _, _), members in groups.items():
         graph = pairs[members[0]][0]
         most = min(_most_graphs(graph, width, blocking, bucket, config), batch_size or _MOST_GRAPHS)
-        first = 0
-        for count, rows, shards in cut(len(members), most, len(devices), sizes):
-            shares.append(Share(members[first : first + count], bucket, width, rows, devices[:shards]))
-            first += count
+        shares += _cut_up(Share(members, bucket, width, most, devices))
     return shares
+
+
+def narrowed(share: Share, members: Sequence[int]) -> list[Share]:
+    """``share`` for some of its members only, in as many calls as that takes.
+
+    On a CPU every row costs time, so there are as many as these members need. An accelerator takes as long
+    for few rows as for many, and keeps the program that it has.
+    """
+    some = dataclasses.replace(share, members=members)
+    return _cut_up(some) if _on_cpu(share.devices) else [some]
+
+
+def _cut_up(share: Share) -> list[Share]:
+    """Calls for its members, of at most its rows, on at most its devices."""
+    sizes = _ROWS if _on_cpu(share.devices) else _ROWS_ON_ACCELERATORS
+    shares, first = [], 0
+    for count, rows, shards in cut(len(share.members), share.rows, len(share.devices), sizes):
+        members, devices = share.members[first : first + count], share.devices[:shards]
+        shares.append(dataclasses.replace(share, members=members, rows=rows, devices=devices))
+        first += count
+    return shares
+
+
+def _on_cpu(devices: Sequence[Any]) -> bool:
+    return devices[0].platform == "cpu"
 
 
 def _most_graphs(

@@ -16,6 +16,7 @@ __all__ = [
     "Who",
     "accelerator_parts",
     "improves",
+    "is_settled",
     "most_steps",
     "next_turn",
     "pays",
@@ -73,16 +74,19 @@ class Turn:
     shown: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def next_turn(turns: Sequence[Turn], evaluations: int, who: Sequence[Who]) -> tuple[Who, int] | None:
+def next_turn(
+    turns: Sequence[Turn], evaluations: int, who: Sequence[Who], *, settled: bool = False
+) -> tuple[Who, int] | None:
     """Who searches a graph next, and its budget; ``None`` if there is nothing more to do.
 
-    The host begins, and goes on for as long as that pays. Then the accelerator tries; whether it has gained
-    decides which of the two has the rest.
+    The host begins, and goes on for as long as that pays. Then the accelerator tries, unless nothing that it
+    finds could count as a gain; whether it has gained decides which of the two has the rest.
 
     Args:
       turns: That the graph has had.
       evaluations: Its budget.
       who: The places where the method has a search, the host first.
+      settled: Is what is known too close to the bound for a gain (`is_settled`)?
     """
     left = evaluations - sum(turn.budget for turn in turns)
     if not turns:
@@ -93,19 +97,22 @@ def next_turn(turns: Sequence[Turn], evaluations: int, who: Sequence[Who]) -> tu
     if any(turn.who is Who.HOST and not turn.budget for turn in turns):
         # It cannot begin with so little.
         return Who.ACCELERATOR, left
+    # The host can make use of what it could not spend before.
+    rest = Who.HOST, evaluations - sum(turn.evaluations for turn in turns)
     if last.who is Who.HOST:
         # A second turn of the host ends with the budget, or where the caller wants it to end.
-        return (
-            None
-            if len(turns) > 1
-            else (Who.ACCELERATOR, min(left, step_evaluations(evaluations, _PROBE) or left))
-        )
+        if len(turns) > 1:
+            return None
+        probe = min(left, step_evaluations(evaluations, _PROBE) or left)
+        return rest if settled else (Who.ACCELERATOR, probe)
     if last.status is Status.STALL or len(turns) > 2:
         return None
-    if last.gained:
-        return Who.ACCELERATOR, left
-    # The host can make use of what it could not spend before.
-    return Who.HOST, evaluations - sum(turn.evaluations for turn in turns)
+    return (Who.ACCELERATOR, left) if last.gained else rest
+
+
+def is_settled(best: Plan | None) -> bool:
+    """Is the best plan known so close to its lower bound that no other could be a gain (`improves`)?"""
+    return best is not None and best.feasible and best.lower_bound >= best.objective_value * (1 - _GAIN)
 
 
 def improves(before: Plan | None, after: Plan | None) -> bool:

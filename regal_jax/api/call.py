@@ -11,8 +11,8 @@ from typing import Final
 import jax
 import numpy as np
 
-from regal_jax.api.batches import Batch, Share, make_batch
-from regal_jax.api.budget import WORTH_CONTRACTING, Turn, Who, next_turn
+from regal_jax.api.batches import Batch, Share, make_batch, narrowed
+from regal_jax.api.budget import WORTH_CONTRACTING, Turn, Who, is_settled, next_turn
 from regal_jax.api.host_search import HostRun
 from regal_jax.api.outcome import accelerator_turn, decoded_plan, finished_plan, heuristic_plan
 from regal_jax.api.progress import Bar
@@ -191,7 +191,9 @@ class Call:
     def _due(self, member: int) -> tuple[Who, int] | None:
         """Whose turn it is, and its budget."""
         settings, cluster = self._settings, self._pairs[member][1]
-        return next_turn(self._turns[member], settings.evaluations, settings.places(cluster.num_devices))
+        places = settings.places(cluster.num_devices)
+        settled = is_settled(next(iter(self._known[member]), None))
+        return next_turn(self._turns[member], settings.evaluations, places, settled=settled)
 
     def _took(self, member: int, turn: Turn) -> None:
         """Notes what a turn came to; the graph is done if no other is to come."""
@@ -213,7 +215,8 @@ class Call:
                     times = sum(turn.who is Who.ACCELERATOR for turn in self._turns[member])
                     groups.setdefault((due[member], times), []).append(member)
             for (budget, times), members in groups.items():
-                yield dataclasses.replace(share, members=members), budget, times
+                for narrow in narrowed(share, members):
+                    yield narrow, budget, times
 
     def _seconds_left(self) -> float | None:
         limit = self._settings.time_limit

@@ -100,18 +100,18 @@ def quantile_table(alphas: Sequence[float] | np.ndarray, betas: Sequence[float] 
     point = a + b > _NARROW
     at = np.floor(a / (a + b) * 65536).astype(np.uint32)
     a, b = np.where(point, 1, a), np.where(point, 1, b)
-    u = jnp.arange(_INTERVALS + 1, dtype=jnp.float32)[None] / _INTERVALS
-    ends = _inverse(jnp.asarray(a, jnp.float32)[:, None], jnp.asarray(b, jnp.float32)[:, None], u)
+    u = np.arange(_INTERVALS + 1, dtype=np.float32)[None] / np.float32(_INTERVALS)
+    ends = _inverse(a.astype(np.float32)[:, None], b.astype(np.float32)[:, None], u)
     ends = np.floor(np.asarray(ends, dtype=np.float64) * 65536).astype(np.uint32)
     # Bisection is not exact to the last bit, the identity is.
     ends[(a == 1) & (b == 1)] = np.arange(_INTERVALS + 1) * _FINE
     ends[point] = at[point, None]
     left = np.minimum(ends[:, :-1], 65535)
-    return jnp.asarray(left << 16 | np.minimum(ends[:, 1:] - left, 65535))
+    return jax.device_put(left << 16 | np.minimum(ends[:, 1:] - left, 65535))
 
 
 @jax.jit
-def _inverse(a: jax.Array, b: jax.Array, u: jax.Array) -> jax.Array:
+def _inverse(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray, u: jax.Array | np.ndarray) -> jax.Array:
     """The quantile function of beta(a, b) at ``u``, by bisection on the regularised incomplete beta."""
     shape = jnp.broadcast_shapes(a.shape, u.shape)
     a, b, u = (jnp.broadcast_to(x, shape) for x in (a, b, u))

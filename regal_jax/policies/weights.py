@@ -84,6 +84,7 @@ def load_policy(path: str | os.PathLike[str], *, num_devices: int | None = None)
     graphdef, state = nnx.split(nnx.eval_shape(lambda: Policy(config, rngs=nnx.Rngs(0))))
     expected = _flatten(nnx.to_pure_dict(state))
     _check(path, tensors, {name: leaf.shape for name, leaf in expected.items()})
+    # `jnp.asarray` would compile a program for every shape.
     arrays = jax.device_put(tensors)
     nnx.replace_by_pure_dict(state, _fill(nnx.to_pure_dict(state), arrays))
     return nnx.merge(graphdef, state)

@@ -17,8 +17,9 @@ def rung(size: int) -> int:
 
 
 def _length(size: int) -> int:
-    """The smallest of 16, 32, 48, 64, 96, 128, ... that is not less than ``size``."""
-    return 16 if size <= 16 else 32 if size <= 32 else rung(size)
+    """The smallest of 64, 128, 256, 512, 1024, 1536, 2048, 3072, ... that is not less than ``size``."""
+    power = max(_power(size), 64)
+    return power if power <= 1024 else rung(size)
 
 
 def _multiple(size: int, unit: int) -> int:

@@ -203,10 +203,15 @@ class Brkga:
     @staticmethod
     def _each(function: Callable[..., Any], inputs: Inputs, seeds: jax.Array, *more: Any) -> Any:
         """A function of parameters, a key and more ``[B, I, K, ...]``, for all of ``seeds [B, I, K, 2]``."""
-        keys = jax.random.wrap_key_data(seeds, impl="threefry2x32")
-        axes = (None, 0, *[0] * len(more))
-        draw = jax.vmap(jax.vmap(function, axes), axes)
-        return jax.vmap(draw, (None if inputs.params is None else 0, *axes[1:]))(inputs.params, keys, *more)
+        batch, islands, each = seeds.shape[:3]
+        # Every level of `vmap` traces the function anew, so islands are flattened into individuals.
+        rows, more = jax.tree.map(flat, (seeds, more))
+        keys = jax.random.wrap_key_data(rows, impl="threefry2x32")
+        draw = jax.vmap(function, (None, 0, *[0] * len(more)))
+        drawn = jax.vmap(draw, (None if inputs.params is None else 0, 0, *[0] * len(more)))(
+            inputs.params, keys, *more
+        )
+        return jax.tree.map(lambda x: x.reshape(batch, islands, each, *x.shape[2:]), drawn)
 
     @jax.named_scope("sampling")
     def sample(self, inputs: Inputs, seeds: jax.Array, drawn: Any = None) -> Any:

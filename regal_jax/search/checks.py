@@ -1,5 +1,6 @@
 """What every searcher asks of its keys, its warm starts and the fitness function."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,8 +27,10 @@ def check_warm(
     warm: WarmStart, params: Any, keys: jax.Array, sample_fn: Callable[..., Any], most: int | None
 ) -> None:
     """Refuses warm starts in other shapes than the proposal's draws, or more than ``most`` an instance."""
-    draw = jax.vmap(sample_fn, (None if params is None else 0, 0))
-    drawn = jax.tree.map(lambda x: (*x.shape, str(x.dtype)), jax.eval_shape(draw, params, keys))
+    leaves, tree = jax.tree.flatten(params)
+    kinds = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
+    individual = _individual(sample_fn, tree, kinds, keys.dtype)
+    drawn = jax.tree.map(lambda x: (len(keys), *x.shape, str(x.dtype)), individual)
     given = jax.tree.map(lambda x: (x.shape[0], *x.shape[2:], str(x.dtype)), warm.genes)
     if drawn != given:
         raise ConfigError(f"warm: genes [B, ...] are {given}, the proposal draws {drawn}; encode them alike")
@@ -42,6 +45,18 @@ def check_warm(
         raise ConfigError(
             f"warm: count is {count.tolist()}; give one number from 0 to {max(widths)} an instance"
         )
+
+
+@functools.lru_cache(maxsize=64)
+def _individual(
+    sample_fn: Callable[..., Any],
+    tree: Any,
+    kinds: tuple[tuple[tuple[int, ...], np.dtype], ...],
+    key: np.dtype,
+) -> Any:
+    """What ``sample_fn`` draws, as shapes. Tracing it takes as long as a small search, hence once a kind."""
+    params = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*kind) for kind in kinds])
+    return jax.eval_shape(sample_fn, params, jax.ShapeDtypeStruct((), key))
 
 
 def evaluate(fitness_fn: Callable[[Any, Any], jax.Array], problem: Any, genes: Any) -> jax.Array:
