@@ -292,4 +292,5 @@ def test_impossible_parts():
 
 
 def test_the_last_part_gets_all_that_is_left():
-    assert accelerator_parts(BrkgaConfig())[-1].share == 1
+    for alone in (False, True):
+        assert accelerator_parts(BrkgaConfig(), alone=alone)[-1].share == 1

@@ -25,7 +25,7 @@ from regal_jax.heuristics import heuristic_plans
 from regal_jax.interrupts import check_interrupt, first_interrupt_waits
 from regal_jax.plan import Contraction, Plan, contract_for
 from regal_jax.search import Progress, Status, Stopping
-from regal_jax.solve import graph_keys, solve_in_parts
+from regal_jax.solve import Part, graph_keys, solve_in_parts
 
 __all__ = ["Call"]
 
@@ -181,11 +181,12 @@ class Call:
                 return Status.INTERRUPTED
             turns = {i: n for i, (who, n) in due.items() if who is Who.ACCELERATOR}
             for share, budget, number in self._in_calls(shares, turns):
-                batch = make_batch(share, self._pairs, self._known, self._settings.parts[0].config)
+                parts = self._settings.parts(self._pairs[share.members[0]][1].num_devices)
+                batch = make_batch(share, self._pairs, self._known, parts[0].config)
                 left = self._seconds_left()
                 if left is not None and left <= 0:
                     return Status.TIME
-                if self._search(batch, budget, number, left, bar):
+                if self._search(batch, parts, budget, number, left, bar):
                     return Status.INTERRUPTED
 
     def _due(self, member: int) -> tuple[Who, int] | None:
@@ -252,7 +253,7 @@ class Call:
         workers = min(available_cores(), len(due))
         left, seconds = self._seconds_left(), None
         if left is not None:
-            share = _HOST_TIME if self._settings.parts else 1.0
+            share = _HOST_TIME if self._settings.accelerated else 1.0
             # Of all graphs that are not done: these are the first of them.
             seconds = max(left, 0) * share / math.ceil((len(self._pairs) - len(self._plans)) / workers)
         # Compiled loops hold no lock, and each search has its own random numbers.
@@ -291,7 +292,9 @@ class Call:
         bar.advance(turn.evaluations)
         self._took(member, turn)
 
-    def _search(self, batch: Batch, budget: int, number: int, left: float | None, bar: Bar) -> bool:
+    def _search(
+        self, batch: Batch, parts: Sequence[Part], budget: int, number: int, left: float | None, bar: Bar
+    ) -> bool:
         """A turn of one batch, the graphs' ``number``-th; tells whether Ctrl-C ended that."""
         settings = self._settings
         key = jax.random.fold_in(settings.key, np.uint32(number)) if number else settings.key
@@ -304,7 +307,7 @@ class Call:
                 batch.problem,
                 keys,
                 Stopping(budget, stall=settings.stall, target=target, seconds=left),
-                settings.parts,
+                parts,
                 objective=settings.objective,
                 proposal=proposal,
                 warm=batch.warm,

@@ -291,10 +291,10 @@ def _optimize(
     on_plan = pinned.releasing(on_plan)
     call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, began=began)
     shares = []
-    if settings.parts:
+    if settings.accelerated:
         # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
         counts = {cluster.num_devices for cluster in clusters}
         guided = {count for count in counts if settings.guides(count)}
-        fitted = settings.parts[0].config.fit(settings.evaluations)
+        fitted = settings.parts(min(counts))[0].config.fit(settings.evaluations)
         shares = share_out(pairs, fitted, batch_size, devices, guided)
     return [pinned.release(i, plan) for i, plan in enumerate(call.run(shares))]

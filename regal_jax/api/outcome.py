@@ -73,7 +73,7 @@ def finished_plan(
         stopped = {"evaluations": spent, "stopped": status.name.lower()}
         return dataclasses.replace(best, provenance={**_common(settings), **best.provenance, **stopped})
     told = {name: value for turn in turns for name, value in turn.told.items()}
-    hosted = not settings.parts
+    hosted = not settings.accelerated
     provenance = {
         "method": settings.method,
         "evaluations": spent,
@@ -82,7 +82,7 @@ def finished_plan(
         "seconds": round(sum(turn.seconds for turn in turns), 3),
         **told,
         "config": dataclasses.asdict(settings.host_config if hosted else settings.config),
-        **_parts(settings, turns),
+        **_parts(settings, cluster.num_devices, turns),
         "history": _joined([turn.history for turn in turns]) if turns else _at_once(best),
     }
     others = [plan for plan in known if plan.provenance.get("method") != settings.method]
@@ -162,9 +162,10 @@ def _values(plans: Iterable[Plan]) -> dict[str, float]:
     return values
 
 
-def _parts(settings: Settings, turns: Sequence[Turn]) -> dict[str, Any]:
+def _parts(settings: Settings, num_devices: int, turns: Sequence[Turn]) -> dict[str, Any]:
     """Whose turn it was, in this order, and its share of the budget, if the method has several searches."""
-    if len(settings.parts) < 2:
+    on_accelerator = settings.parts(num_devices)
+    if len(on_accelerator) + settings.on_host(num_devices) < 2:
         return {}
     parts: list[dict[str, Any]] = []
     for turn in turns:
@@ -172,7 +173,7 @@ def _parts(settings: Settings, turns: Sequence[Turn]) -> dict[str, Any]:
         if turn.who is Who.HOST:
             parts.append({**_part(share, settings.host_config), **turn.shown})
             continue
-        for part in settings.parts:
+        for part in on_accelerator:
             parts.append(_part(share * left * part.share, part.config))
             left *= 1 - part.share
     return {"parts": parts}

@@ -179,12 +179,16 @@ class Settings:
         return self.method in SEARCHES
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def accelerated(self) -> bool:
+        """Does the method search on the accelerator?"""
+        return self.searches and not isinstance(self.config, (ListSearchConfig, PeakSearchConfig))
+
+    def parts(self, num_devices: int) -> tuple[Part, ...]:
         """The searches on the accelerator, which share what a search on the host leaves of the budget."""
-        if isinstance(self.config, (ListSearchConfig, PeakSearchConfig)) or not self.searches:
+        if not self.searches or isinstance(self.config, (ListSearchConfig, PeakSearchConfig)):
             return ()
         if self.method == "auto" and isinstance(self.config, BrkgaConfig):
-            return accelerator_parts(self.config)
+            return accelerator_parts(self.config, alone=not self.on_host(num_devices))
         return (Part(1.0, self.config),)
 
     @property
@@ -204,7 +208,7 @@ class Settings:
     def places(self, num_devices: int) -> tuple[Who, ...]:
         """Where the method searches; nowhere, if it is a search among devices and there is one."""
         host = (Who.HOST,) if self.on_host(num_devices) else ()
-        return (*host, Who.ACCELERATOR) if self.parts else host
+        return (*host, Who.ACCELERATOR) if self.accelerated else host
 
     def contracts_on_host(self, num_devices: int) -> bool:
         """Is it for this call to decide whether the contracted graph is searched as well?"""
