@@ -31,7 +31,7 @@ for line in sys.stdin:
         os.kill(os.getppid(), 2)
     sent[:] = (int.from_bytes(sent[:], "little") + 1).to_bytes(4, "little")
 """
-CLEAN = ("interrupts.py", "contextlib.py", "signal.py", "enum.py", "interrupt_storm.py")
+CLEAN = ("interrupts.py", "contextlib.py", "signal.py", "enum.py", "threading.py", "interrupt_storm.py")
 """Where a `KeyboardInterrupt` may have been raised: at a check, or before and after the call."""
 MIDDLE = ("interrupted", "best so far", "unfinished")
 """What comes of a call that an interrupt met while it ran."""
@@ -289,12 +289,17 @@ def storm(name, count, seed, seconds):
     made = Storm()
     began = time.perf_counter()
     while made.middle < count:
-        # Signals may come early or late: before the call, or between it and what waits for them.
+        # Signals may come early or late: before the call, or between it and what waits for both of them.
         try:
-            made.one(call, check, length)
+            try:
+                made.one(call, check, length)
+                made.arrived()
+            except KeyboardInterrupt:
+                made.counts["outside"] += 1
+                made.arrived()
         except KeyboardInterrupt:
             made.counts["outside"] += 1
-        made.arrived()
+            made.arrived()
         if time.perf_counter() - began > seconds and made.middle < count:
             sys.exit(
                 f"{name}: {made.middle} of {count} calls were interrupted while they ran within {seconds} s: "
