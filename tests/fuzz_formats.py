@@ -156,8 +156,7 @@ def mutate_safetensors(data, rng):
     if what < 0.6:
         document = json.loads(header)
         texts = document["__metadata__"]
-        longest = max(texts, key=lambda name: len(texts[name]))
-        key = rng.choice([longest, longest, longest, *texts])
+        key = rng.choice([name for name in texts if name != "format"])
         texts[key] = mutate_json(texts[key], rng)
         header = json.dumps(document)
     elif what < 0.9:

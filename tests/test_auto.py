@@ -59,7 +59,7 @@ def test_no_worse_than_any_heuristic(graphs, method, objective):
 
 @every_method
 def test_company_changes_nothing_and_the_same_key_gives_the_same_plan(graphs, method):
-    options = {"method": method, "evaluations": 300, "key": 5, "progress": False}
+    options = {"method": method, "evaluations": 300, "seed": 5, "progress": False}
     together = optimize_many(graphs, TWO, **options)
     for plan, graph in zip(together, graphs, strict=True):
         same(plan, optimize(graph, TWO, **options))

@@ -14,7 +14,7 @@ from regal_jax.api.earlier import WarmStarts, share_earlier
 from regal_jax.api.names import MethodName, ObjectiveName
 from regal_jax.api.pinned import Pinned
 from regal_jax.api.plausible import warn_of_units
-from regal_jax.api.settings import Config, Settings, check_pairs, each
+from regal_jax.api.settings import Config, Settings, check_pairs, each, one_seed
 from regal_jax.api.watch import Improvement, Watch
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
@@ -115,7 +115,7 @@ def optimize(
     settings = Settings.checked(
         objective=objective,
         evaluations=evaluations,
-        seed=seed if key is None else _one_seed(seed, key),
+        seed=one_seed(seed, key),
         method=method,
         policy=policy,
         warm_start=warm_start,
@@ -205,7 +205,7 @@ def optimize_many(
     settings = Settings.checked(
         objective=objective,
         evaluations=evaluations,
-        seed=seed if key is None else _one_seed(seed, key),
+        seed=one_seed(seed, key),
         method=method,
         policy=policy,
         warm_start=warm_start,
@@ -234,12 +234,6 @@ def optimize_many(
         )
         _warn(plans)
         return plans
-
-
-def _one_seed(seed: int | jax.Array, key: int | jax.Array) -> int | jax.Array:
-    if not isinstance(seed, int) or seed != 0:
-        raise ConfigError("seed: key is its former name; give one of them")
-    return key
 
 
 def _warn(plans: Sequence[Plan]) -> None:

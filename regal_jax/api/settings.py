@@ -42,6 +42,19 @@ HOST_SEARCHES: Final = {"list-search": Objective.MAKESPAN, "peak-search": Object
 """The searches of the host, each for one objective."""
 
 
+def one_seed(seed: int | jax.Array, key: int | jax.Array | None) -> int | jax.Array:
+    """The seed, which older callers name ``key``.
+
+    Raises:
+      ConfigError: Both are given.
+    """
+    if key is None:
+        return seed
+    if not isinstance(seed, int) or seed != 0:
+        raise ConfigError("seed: key is its former name; give one of them")
+    return key
+
+
 def _as_key(key: Any) -> tuple[jax.Array, int | None]:
     """A typed key, and the seed it came from if it came from one."""
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
