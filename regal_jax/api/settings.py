@@ -87,6 +87,17 @@ def _policy(policy: Any, method: str) -> "tuple[Policy | None, str | None]":
     return load_policy(policy), os.fspath(policy)
 
 
+def _chosen(method: str | None, policy: Any, config: Any) -> str:
+    """The method: what was named, else what the rest that was given is for."""
+    if method is not None:
+        return method
+    for name, kind in SEARCHES.items():
+        if name != "auto" and isinstance(config, kind):
+            return name
+    own = policy is not None and not (isinstance(policy, str) and policy in ("none", "default"))
+    return "brkga" if own else "auto"
+
+
 def _default_config(method: str) -> Config:
     if method == "local-search":
         return AnnealingConfig.local_search()
@@ -121,7 +132,7 @@ class Settings:
         objective: Objective | str,
         evaluations: int,
         seed: Any,
-        method: str,
+        method: str | None,
         policy: "Policy | str | os.PathLike[str] | None",
         warm_start: WarmStarts,
         contract: bool | None,
@@ -140,6 +151,7 @@ class Settings:
             raise ConfigError(f"objective: unknown {objective!r}; use one of {', '.join(Objective)}")
         if isinstance(evaluations, bool) or not isinstance(evaluations, (int, np.integer)) or evaluations < 1:
             raise ConfigError(f"evaluations: must be a whole number of at least 1, got {evaluations!r}")
+        method = _chosen(method, policy, config)
         if method not in SEARCHES and method not in HEURISTICS:
             names = ", ".join([*SEARCHES, *HEURISTICS])
             raise ConfigError(f"method: unknown {method!r}; use one of {names}")
@@ -231,6 +243,13 @@ class Settings:
         from regal_jax.policies import is_shipped
 
         return not is_shipped(self.objective, num_devices)
+
+    def passes_over_policy(self, plan: Plan) -> bool:
+        """Was a policy named, and the search of ``plan`` ran its course without it?"""
+        asked = self.method == "auto" and self.policy_name not in (None, "none")
+        ended = plan.provenance.get("stopped") in ("optimal", "contraction optimal", "target", "interrupted")
+        unused = asked and not ended and "policy" not in plan.provenance
+        return unused and not self.lacks_policy(plan.cluster.num_devices)
 
     def guide(self, num_devices: int) -> "Policy | None":
         """The policy for a cluster of so many devices, if one was asked for, or is part of the method.
