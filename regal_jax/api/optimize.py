@@ -89,7 +89,7 @@ def optimize(
         methods do not.
       pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0, "*head/*": (0, 1)}``, beside what the
         graph itself allows; see `regal_jax.graph.constrain`. The plan is one of ``graph`` as it was given,
-        and so is its lower bound; that of a graph which `constrain` has made knows the pins.
+        and its lower bound is that of ``graph`` without the pins.
       colocate: Patterns over op names; the ops of each share a device.
       config: A `BrkgaConfig` for ``"brkga"`` and what ``"auto"`` has of it, an `AnnealingConfig` for
         ``"annealing"`` and ``"local-search"``, a `ListSearchConfig` for ``"list-search"``, or a

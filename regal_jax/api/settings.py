@@ -25,7 +25,7 @@ from regal_jax.solve import Part
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
 
-__all__ = ["HOST_SEARCHES", "SEARCHES", "Config", "Settings", "check_pairs", "each"]
+__all__ = ["HOST_SEARCHES", "SEARCHES", "Config", "Settings", "check_pairs", "each", "one_seed"]
 
 Config = BrkgaConfig | AnnealingConfig | ListSearchConfig | PeakSearchConfig
 SEARCHES: Final = {
