@@ -140,7 +140,7 @@ def _side(
     known = best_heuristic(graph, cluster, settings.objective, seed=settings.seed or 0)
     heuristic_seconds = time.perf_counter() - began
     pairs = [(graph, cluster)]
-    (part,) = settings.parts
+    (part,) = settings.parts(cluster.num_devices)
     share = share_out(pairs, part.config.fit(settings.evaluations), 1, jax.devices()[:1])[0]
     batch = make_batch(share, pairs, [known], part.config)
     keys = graph_keys(settings.key, [graph])

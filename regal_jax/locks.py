@@ -1,4 +1,4 @@
-"""One process at a time writes a folder."""
+"""One process at a time writes a folder, or a file."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 from regal_jax.errors import ConfigError
 
-__all__ = ["locked"]
+__all__ = ["locked", "locked_file"]
 
 
 @contextlib.contextmanager
@@ -25,9 +25,29 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise ConfigError(f"{folder}: is a file; name a new folder") from None
-    path = folder / ".lock"
+    refusal = f"{folder}: another process is writing there; wait for it, or name another folder"
+    with _held(folder / ".lock", refusal):
+        yield
+
+
+@contextlib.contextmanager
+def locked_file(path: pathlib.Path) -> Iterator[None]:
+    """Keeps others that lock the file ``path`` out, as `locked` does for a folder.
+
+    Raises:
+      ConfigError: Another process holds it.
+      OSError: There is no such folder, or it cannot be written.
+    """
+    refusal = f"{path}: another process is writing it; wait for it, or name another file"
+    with _held(path.with_name(f".{path.name}.lock"), refusal):
+        yield
+
+
+@contextlib.contextmanager
+def _held(path: pathlib.Path, refusal: str) -> Iterator[None]:
+    """Holds the lock on the file ``path``, which is there meanwhile."""
     with contextlib.ExitStack() as files:
-        while not _lock(files.enter_context(open(path, "wb")), path):
+        while not _lock(files.enter_context(open(path, "wb")), path, refusal):
             pass
         try:
             yield
@@ -35,16 +55,14 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _lock(file: Any, path: pathlib.Path) -> bool:
+def _lock(file: Any, path: pathlib.Path, refusal: str) -> bool:
     """Takes the lock; ``False`` if the file has been taken away by who had it before."""
     try:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ConfigError(
-            f"{path.parent}: another process is writing there; wait for it, or name another folder"
-        ) from None
+        raise ConfigError(refusal) from None
     except (ImportError, OSError):  # Windows, or a file system without locks.
         return True
     return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())

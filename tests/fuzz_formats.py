@@ -1,12 +1,14 @@
 """The formats that regal_jax reads: valid files, made by its own writers where it has one; readers."""
 
 import dataclasses
+import functools
 import json
 import struct
 
 import jax
 import jax.numpy as jnp
 from importer_cases import COST_GRAPH, NATIVE, STG, WORKFLOW
+from learning_cases import tiny_config
 
 from regal_jax.datasets import build_set, generate
 from regal_jax.datasets.corpus import corpus_records, read_family_splits
@@ -21,8 +23,12 @@ from regal_jax.graph import Cluster
 from regal_jax.heuristics import run_heuristic
 from regal_jax.importers import load_graph, save_graph
 from regal_jax.learning import TrainConfig
+from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.record import Record
 from regal_jax.learning.reference import _read as read_references
+from regal_jax.learning.step import Learner
+from regal_jax.learning.train import _claim as claim
+from regal_jax.learning.validate import Validation
 from regal_jax.methods import TunedConfig
 from regal_jax.methods.tuning import _known as known_points
 from regal_jax.plan import Plan
@@ -141,7 +147,7 @@ def policy_file(folder):
 
 
 def mutate_safetensors(data, rng):
-    """In the header, its metadata, or the config in these."""
+    """In the header, its metadata, or the documents in these."""
     from fuzz import mutate_bytes, mutate_json
 
     length = int.from_bytes(data[:8], "little")
@@ -149,8 +155,9 @@ def mutate_safetensors(data, rng):
     what = rng.random()
     if what < 0.6:
         document = json.loads(header)
-        key = rng.choice(["config", "config", "config", "validation_improvement", "version"])
-        document["__metadata__"][key] = mutate_json(document["__metadata__"][key], rng)
+        texts = document["__metadata__"]
+        key = rng.choice([name for name in texts if name != "format"])
+        texts[key] = mutate_json(texts[key], rng)
         header = json.dumps(document)
     elif what < 0.9:
         header = mutate_json(header, rng)
@@ -165,6 +172,26 @@ def read_policy(path):
     read_metadata(path)
     best_validation(str(path))
     return load_policy(path)
+
+
+@functools.cache
+def tiny_state():
+    """What training starts from, of a small network."""
+    return Learner(tiny_config()).init()
+
+
+BEST = Validation(0.5, 1.0, 0.25, 0.75, 2.0)
+
+
+def checkpoint(path):
+    Checkpoints(path.parent).save(tiny_state(), {"best": BEST._asdict(), "best_step": 0})
+
+
+def read_checkpoint(path):
+    state, notes = Checkpoints(path.parent).restore(tiny_state())
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(tiny_state()), strict=True):
+        assert (a == b).all()
+    assert Validation(**notes["best"]) == BEST
 
 
 def toml(config):
@@ -297,6 +324,10 @@ def settings_of_evaluation(folder):
     return [toml(document).encode()]
 
 
+def run_of_training(path):
+    claim(path.parent, tiny_config(), [GRAPH], [GRAPH])
+
+
 SPLITS = {"format": "regal_jax.family_splits", "version": 1, "packages": {}, "distinct": 1}
 SPLITS["families"] = {"a": "train", "b": "test"}
 
@@ -308,8 +339,12 @@ FORMATS = {
     "onnx": (onnx_model, mutate_onnx, reading("g.onnx", load_graph), 1.0),
     "hlo": (hlo_program, "text", reading("g.hlo", load_graph), 1.0),
     "plan": (written("plan.json", plan), "json", reading("plan.json", read_plan), 2.0),
-    "policy": (policy_file, mutate_safetensors, reading("p.safetensors", read_policy), 0.3),
+    "policy": (policy_file, mutate_safetensors, reading("p.safetensors", read_policy), 0.5),
     "training settings": (settings_of_training, "text", reading("run.toml", TrainConfig.load), 2.0),
+    "run of training": (written("config.json", run_of_training), "json",
+                        reading("config.json", run_of_training), 1.0),
+    "checkpoint": (written("0.safetensors", checkpoint), mutate_safetensors,
+                   reading("0.safetensors", read_checkpoint), 0.5),
     "evaluation settings": (settings_of_evaluation, "text", reading("e.toml", read_settings), 2.0),
     "evaluation": (evaluation("evaluation.json"), "json",
                    reading("evaluation.json", lambda p: read_evaluation(p.parent)), 1.0),

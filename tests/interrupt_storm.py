@@ -1,7 +1,10 @@
-"""Calls interrupted at random moments, in a process of their own: ``interrupt_storm.py CASE COUNT SEED``.
+"""Calls interrupted at random moments, in a process of their own.
+
+Its arguments are ``CASE COUNT SEED SECONDS``, and ``beside`` for calls off the main thread.
 
 Another process sends the signals, one or two a call. A call ends with its result, which is checked, or with
-a clean `KeyboardInterrupt`. What came of them all is printed as JSON; a process that dies prints nothing.
+a clean `KeyboardInterrupt`. This goes on until ``COUNT`` calls were interrupted while they ran, for
+``SECONDS`` at most. What came of them all is printed as JSON; a process that dies prints nothing.
 """
 
 import contextlib
@@ -10,12 +13,13 @@ import json
 import mmap
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 
 HELPER = """
 import mmap, os, sys, time
@@ -27,15 +31,43 @@ for line in sys.stdin:
         os.kill(os.getppid(), 2)
     sent[:] = (int.from_bytes(sent[:], "little") + 1).to_bytes(4, "little")
 """
-CLEAN = ("interrupts.py", "contextlib.py", "signal.py", "enum.py", "interrupt_storm.py")
+CLEAN = ("interrupts.py", "contextlib.py", "signal.py", "enum.py", "threading.py", "interrupt_storm.py")
 """Where a `KeyboardInterrupt` may have been raised: at a check, or before and after the call."""
+MIDDLE = ("interrupted", "best so far", "unfinished")
+"""What comes of a call that an interrupt met while it ran."""
+
+
+class Length:
+    """How long a call takes, in seconds: it follows the calls, whatever else the machine does."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.last = deque(maxlen=5)
+
+    def took(self, seconds, *, whole):
+        """A call has ended. One cut short later than it was expected to end may be half of a whole one."""
+        if whole:
+            self.last.append(seconds)
+        elif seconds > self.expected:
+            self.last.append(2 * seconds)
+
+    @property
+    def expected(self):
+        return statistics.median(self.last) if self.last else 0.0
+
+    def pauses(self):
+        """One signal while the call runs, or every fourth time perhaps after it; often a second one soon."""
+        longest = self.expected * self.random.choice((1, 1, 1, 2))
+        pauses = [self.random.random() * longest]
+        if self.random.random() < 1 / 3:
+            pauses.append(self.random.random() * longest / 4)
+        return pauses
 
 
 class Storm:
     """Sends signals to this process while a function runs, and counts how that ends."""
 
-    def __init__(self, seed):
-        self.random = random.Random(seed)
+    def __init__(self):
         self.counts = Counter()
         self.slowest = 0.0
         self.started = 0
@@ -50,18 +82,13 @@ class Storm:
                 text=True,
                 start_new_session=True,
             )
-            self.start(0.0)
+            self.start([0.0])
             self.arrived()
 
-    def start(self, longest):
-        """One signal within ``longest`` seconds or so, and every third time another one soon after."""
-        longest *= self.random.choice((1, 1, 3))  # The machine may have become busier.
-        pauses = [self.random.random() * longest]
-        if self.random.random() < 1 / 3:
-            pauses.append(self.random.random() * longest / 4)
+    def start(self, pauses):
+        """A signal after each of the pauses, in seconds."""
         self.started += 1
         print(*pauses, file=self.helper.stdin, flush=True)
-        return sum(pauses)
 
     def arrived(self):
         """All signals of `start` have been sent, and come in here at the latest."""
@@ -74,21 +101,45 @@ class Storm:
             except KeyboardInterrupt:
                 self.counts["after"] += 1
 
-    def one(self, call, check, longest):
+    def one(self, call, check, length):
+        pauses = length.pauses()
         began = time.perf_counter()
-        last = self.start(longest)
+        self.start(pauses)
         try:
             result = call()
-            what = check(result)
         except KeyboardInterrupt as error:
-            what = "interrupted"
-            where = error.__traceback__
-            while where.tb_next is not None:
-                where = where.tb_next
-            file = where.tb_frame.f_code.co_filename
-            assert file.endswith(CLEAN), f"raised in {file}, line {where.tb_lineno}"
+            # Before and after the library's own work, Python's handler raises in this file.
+            what = "outside" if raised_in(error).endswith("interrupt_storm.py") else "interrupted"
+        else:
+            what = None
+        took = time.perf_counter() - began
+        what = what or self.checked(result, check)
+        length.took(took, whole=what not in (*MIDDLE, "outside"))
         self.counts[what] += 1
-        self.slowest = max(self.slowest, time.perf_counter() - began - last)
+        self.slowest = max(self.slowest, took - sum(pauses))
+
+    def checked(self, result, check):
+        """What the result is. It is checked again if a signal comes meanwhile."""
+        while True:
+            try:
+                return check(result)
+            except KeyboardInterrupt:
+                self.counts["after"] += 1
+
+    @property
+    def middle(self):
+        """Calls that were interrupted while they ran."""
+        return sum(self.counts[what] for what in MIDDLE)
+
+
+def raised_in(error):
+    """The file where an interrupt was raised, which is one of those where that does no harm."""
+    where = error.__traceback__
+    while where.tb_next is not None:
+        where = where.tb_next
+    file = where.tb_frame.f_code.co_filename
+    assert file.endswith(CLEAN), f"raised in {file}, line {where.tb_lineno}"
+    return file
 
 
 def plan_of(graph):
@@ -191,7 +242,19 @@ def cases():
         from regal_jax.heuristics.exact import cp_sat
 
         free = Cluster.uniform(2, "inf", "free")
-        return lambda: cp_sat(small, free, time_limit=0.5), lambda plan: plan.provenance["status"]
+
+        def call():
+            began = time.perf_counter()
+            return cp_sat(small, free, time_limit=0.5), time.perf_counter() - began
+
+        def check(made):
+            plan, took = made
+            plan.verify(small)
+            # The solver stops before its time for an optimum, or for an interrupt.
+            early = took < 0.5 and plan.provenance["status"] == "feasible"
+            return "best so far" if early else plan.provenance["status"]
+
+        return call, check
 
     return {
         "critical-path": lambda: heuristic("critical-path"),
@@ -215,35 +278,51 @@ def cases():
     }
 
 
-def storm(name, count, seed):
-    """``count`` interrupted calls; what came of them."""
+def storm(name, count, seed, seconds):
+    """Calls until ``count`` were interrupted while they ran; what came of them all."""
     call, check = cases()[name]()
-    for _ in range(2):
-        began = time.perf_counter()
-        check(call())
-        longest = 1.1 * (time.perf_counter() - began)
-    made = Storm(seed)
-    while sum(made.counts.values()) - made.counts["after"] < count:
-        # Signals may come early or late: before the call, or between it and what waits for them.
-        try:
-            made.one(call, check, longest)
-        except KeyboardInterrupt:
-            made.counts["after"] += 1
-        made.arrived()
+    length = Length(seed)
     check(call())
-    return {"counts": dict(made.counts), "slowest": made.slowest, "call": longest}
+    began = time.perf_counter()
+    check(call())
+    length.took(time.perf_counter() - began, whole=True)
+    made = Storm()
+    began = time.perf_counter()
+    while made.middle < count:
+        # Signals may come early or late: before the call, or between it and what waits for both of them.
+        try:
+            try:
+                made.one(call, check, length)
+                made.arrived()
+            except KeyboardInterrupt:
+                made.counts["outside"] += 1
+                made.arrived()
+        except KeyboardInterrupt:
+            made.counts["outside"] += 1
+            made.arrived()
+        if time.perf_counter() - began > seconds and made.middle < count:
+            sys.exit(
+                f"{name}: {made.middle} of {count} calls were interrupted while they ran within {seconds} s: "
+                f"{dict(made.counts)}; a call takes {length.expected:.3g} s"
+            )
+    check(call())
+    return {"counts": dict(made.counts), "slowest": made.slowest, "call": length.expected}
 
 
-def storm_beside(name, count, seed):
+def storm_beside(name, count, seed, seconds):
     """The calls in a thread of their own, while the main thread gets the signals: nothing happens to them."""
     call, check = cases()[name]()
     check(call())
-    made, done, failed = Storm(seed), [], []
+    made, done, failed = Storm(), [], []
+    chance, began = random.Random(seed), time.perf_counter()
 
     def work():
         try:
             while len(done) < 3 or made.counts["after"] < count:
                 done.append(check(call()))
+                assert time.perf_counter() - began < seconds, (
+                    f"{len(done)} calls, {made.counts} in {seconds} s"
+                )
         except BaseException as error:
             failed.append(repr(error))
 
@@ -251,15 +330,15 @@ def storm_beside(name, count, seed):
     thread.start()
     while thread.is_alive():
         with contextlib.suppress(KeyboardInterrupt):
-            made.start(0.02)
+            made.start([0.02 * chance.random()])
             made.arrived()
     assert not failed, failed
     return {"counts": dict(made.counts), "calls": Counter(done)}
 
 
 if __name__ == "__main__":
-    which, number, first, *beside = sys.argv[1:]
+    which, number, first, longest, *beside = sys.argv[1:]
     run = storm_beside if beside else storm
-    sys.stdout.write(json.dumps(run(which, int(number), int(first))) + "\n")
+    sys.stdout.write(json.dumps(run(which, int(number), int(first), float(longest))) + "\n")
     sys.stdout.flush()
     os._exit(0)

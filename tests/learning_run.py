@@ -54,7 +54,7 @@ def in_save(step):
 
     def dying(self, state, notes):
         if int(state.step) == step:
-            threading.Timer(0.004, die).start()
+            threading.Timer(0.001, die).start()
         save(self, state, notes)
         if int(state.step) == step:
             die()

@@ -386,7 +386,7 @@ def test_every_source_gives_graphs(source, tmp_path):
     document = build_corpus(tmp_path, sources=[source], limit=3, jobs=2)
     assert document["counts"]["graphs"] >= 3
     for _, graph in load_corpus(tmp_path):
-        optimize(graph, Cluster.uniform(2, transfer="blocking"), evaluations=200, key=0).verify(graph)
+        optimize(graph, Cluster.uniform(2, transfer="blocking"), evaluations=200, seed=0).verify(graph)
 
 
 def test_finishing_twice_changes_nothing(build, tmp_path):

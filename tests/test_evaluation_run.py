@@ -72,7 +72,9 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
     assert len(values(tmp_path / "out")) == len(records) == outcome.made
     graphs = {graph.content_hash: graph for graph in evaluation_graphs(config)}
     method = make_method("brkga", config=make_jobs(config).jobs[0].method.config)
-    exact = {seed: method(list(graphs.values()), config.cluster, evaluations=80, key=seed) for seed in (0, 9)}
+    exact = {
+        seed: method(list(graphs.values()), config.cluster, evaluations=80, seed=seed) for seed in (0, 9)
+    }
     for seed, results in exact.items():
         found = {
             r["graph"]: r for r in records if (r["method"], r["seed"], r["limit"]) == ("brkga", seed, 80)

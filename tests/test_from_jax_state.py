@@ -319,6 +319,15 @@ def test_arrays_put_into_what_is_closed_over_are_refused():
     cases = {"log": append, "table['sums']": tabulate, "space.total": assign, "counter": count}
     for where, fn in {**cases, "TOTAL": everywhere}.items():
         assert refused(fn, X).startswith(f"the function stores an array that it computes in {where!r}")
+    # So are objects whose class is from another package, and what these hold.
+    meter = type("Meter", (), {"__module__": "elsewhere.meters"})()
+    meter.inner = type("Window", (), {"__module__": "elsewhere.meters"})()
+
+    def measure(x):
+        meter.inner.last = jnp.sum(x)
+        return x
+
+    assert "'meter.inner.last'" in refused(measure, X)
     # Helpers, transformations and repeated traces hide nothing.
     assert "'log'" in refused(jax.jit(lambda x: append(x)), X)
     assert "'log'" in refused(jax.value_and_grad(lambda x: jnp.sum(append(x))), X)

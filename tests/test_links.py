@@ -547,7 +547,7 @@ def test_a_long_search_finds_what_brute_force_proves():
     cluster = Cluster((INF,) * 3, "blocking", latency=np.arange(9.0).reshape(3, 3) / 8)
     best = brute_force(graph, cluster)
     config = BrkgaConfig(restart_after=2000)
-    plan = optimize(graph, cluster, evaluations=10_000, key=0, warm_start=False, config=config)
+    plan = optimize(graph, cluster, evaluations=10_000, seed=0, warm_start=False, config=config)
     plan.verify(graph)
     assert plan.makespan == pytest.approx(best.makespan, rel=1e-6)
 

@@ -223,7 +223,7 @@ def test_impossible_settings(field: str, value: object) -> None:
 class TestTheMethod:
     def test_provenance(self) -> None:
         graph = generate("erdos-renyi", 40, 0)
-        plan = optimize(graph, TWO, method="list-search", evaluations=200, key=3)
+        plan = optimize(graph, TWO, method="list-search", evaluations=200, seed=3)
         told = plan.provenance
         assert (told["method"], told["evaluations"], told["stopped"]) == ("list-search", 200, "budget")
         assert "best_from" not in told
@@ -233,7 +233,7 @@ class TestTheMethod:
         assert history["best"][0] == min(p.makespan for p in heuristic_plans(graph, TWO))
         assert history["best"][-1] >= plan.makespan
         assert told["config"] == dataclasses.asdict(ListSearchConfig())
-        alone = optimize(graph, TWO, method="list-search", evaluations=200, key=3, warm_start=False)
+        alone = optimize(graph, TWO, method="list-search", evaluations=200, seed=3, warm_start=False)
         assert alone.provenance["warm_start"] == {}
         alone.verify(graph)
 

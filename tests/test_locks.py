@@ -14,9 +14,11 @@ from regal_jax.datasets import generate
 from regal_jax.datasets.corpus import build_corpus
 from regal_jax.errors import ConfigError
 from regal_jax.evaluation import EvaluationConfig, run_evaluation
+from regal_jax.graph import Cluster
 from regal_jax.importers import save_graph
 from regal_jax.learning import train
-from regal_jax.locks import locked
+from regal_jax.locks import locked, locked_file
+from regal_jax.methods import tune
 
 BUILD = (
     "dataset",
@@ -104,6 +106,32 @@ def test_so_are_all_others_that_write_a_folder(begin):
         with pytest.raises(ConfigError, match="another process is writing there"):
             call()
     assert os.listdir("out") == [".lock"]
+
+
+def test_a_second_optimize_into_one_folder_is_refused(begin):
+    begin(HOLDING)
+    save_graph(generate("layered", 12, seed=0), "one.json")
+    one = ("optimize", "one.json", "--evaluations", "50", "--quiet")
+    second = command(*one, "--out-dir", "out")
+    assert second.returncode == 2
+    assert second.stderr.count("\n") == 1
+    assert "out: another process is writing there; wait for it, or name another folder" in second.stderr
+    assert os.listdir("out") == [".lock"]
+    third = command(*one, "--out-dir", "else")
+    assert third.returncode == 0, third.stderr
+    assert os.listdir("else") == ["one.plan.json"]
+
+
+def test_two_tunings_do_not_share_a_file_of_results(tmp_path):
+    graph, grid = generate("layered", 12, seed=0), {"population": (50,)}
+    options = {"evaluations": 20, "grid": grid}
+    cluster = Cluster.uniform(2)
+    with locked_file(tmp_path / "one.jsonl"):
+        with pytest.raises(ConfigError, match=r"one\.jsonl: another process is writing it; wait for it, or"):
+            tune([graph], cluster, results=tmp_path / "one.jsonl", **options)
+        tune([graph], cluster, results=tmp_path / "other.jsonl", **options)
+    tune([graph], cluster, results=tmp_path / "one.jsonl", **options)
+    assert sorted(os.listdir(tmp_path)) == ["one.jsonl", "other.jsonl"]
 
 
 def test_a_lock_leaves_nothing_behind(tmp_path):

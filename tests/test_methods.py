@@ -58,7 +58,7 @@ def options_of(name, tuned, policy):
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned, policy):
     method = make_method(name, **options_of(name, tuned, policy))
-    options = {"evaluations": 130, "key": 3, "objective": HOST_SEARCHES.get(name, Objective.MAKESPAN)}
+    options = {"evaluations": 130, "seed": 3, "objective": HOST_SEARCHES.get(name, Objective.MAKESPAN)}
     results = method(graphs, TWO, **options)
     assert method.name
     assert len(results.plans) == len(graphs)
@@ -102,9 +102,9 @@ def same_plans(results, plans):
 
 def test_a_guided_method_is_the_search_that_users_have(graphs, policy):
     graphs, options = graphs[1:], {"policy": policy, "config": SETTINGS}
-    guided = make_method("regal", **options)(graphs, TWO, evaluations=200, key=4)
+    guided = make_method("regal", **options)(graphs, TWO, evaluations=200, seed=4)
     options |= {"method": "brkga", "warm_start": False, "progress": False}
-    plans = optimize_many(graphs, TWO, **options, evaluations=200, key=4)
+    plans = optimize_many(graphs, TWO, **options, evaluations=200, seed=4)
     same_plans(guided, plans)
     assert [p.provenance["action_entropy"] for p in guided.plans] == [
         p.provenance["action_entropy"] for p in plans
@@ -118,8 +118,8 @@ def test_a_policy_that_knows_nothing_is_plain_brkga(graphs, policy, monkeypatch)
 
     monkeypatch.setattr("regal_jax.solve.propose.propose", uniform)
     graphs = graphs[1:]
-    guided = make_method("regal", policy=policy, config=SETTINGS)(graphs, TWO, evaluations=200, key=4)
-    same_plans(guided, make_method("brkga", config=SETTINGS)(graphs, TWO, evaluations=200, key=4).plans)
+    guided = make_method("regal", policy=policy, config=SETTINGS)(graphs, TWO, evaluations=200, seed=4)
+    same_plans(guided, make_method("brkga", config=SETTINGS)(graphs, TWO, evaluations=200, seed=4).plans)
     assert [plan.provenance["action_entropy"] for plan in guided.plans] == [0] * 2
 
 
@@ -237,7 +237,7 @@ def test_tuning_goes_on_where_it_was_killed(graphs, tmp_path, monkeypatch):
         return [run_heuristic("random-topological", graph, TWO, objective, seed=seed) for graph in graphs]
 
     monkeypatch.setattr(tuning_module, "optimize_many", planned)
-    options = {"evaluations": 60, "grid": GRID, "key": 1}
+    options = {"evaluations": 60, "grid": GRID, "seed": 1}
     whole = tune(graphs, TWO, results=tmp_path / "whole.jsonl", **options)
     lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
     assert len(lines) == 5
@@ -247,9 +247,22 @@ def test_tuning_goes_on_where_it_was_killed(graphs, tmp_path, monkeypatch):
     assert tune(graphs, TWO, results=torn, **options) == whole
     assert len(calls) == 2
     assert torn.read_bytes() == b"".join(lines)
-    # Of another key nothing is known.
-    tune(graphs[:1], TWO, results=torn, **{**options, "key": 2})
+    # Of another seed nothing is known.
+    tune(graphs[:1], TWO, results=torn, **{**options, "seed": 2})
     assert len(calls) == 7
+
+
+def test_seed_is_the_word_and_key_still_means_it(graphs):
+    for name in ("random-search", "critical-path"):
+        method = make_method(name)
+        one, other = (method(graphs, TWO, evaluations=60, **given) for given in ({"seed": 5}, {"key": 5}))
+        np.testing.assert_array_equal(one.value, other.value)
+        with pytest.raises(ConfigError, match="seed: key is its former name; give one"):
+            method(graphs, TWO, seed=5, key=5)
+    options = {"evaluations": 60, "grid": {"population": (50, 60)}}
+    assert tune(graphs, TWO, seed=5, **options) == tune(graphs, TWO, key=5, **options)
+    with pytest.raises(ConfigError, match="seed: key is its former name; give one"):
+        tune(graphs, TWO, seed=5, key=5)
 
 
 def test_tuned_settings_are_saved_and_used(graphs, tmp_path, tuned):

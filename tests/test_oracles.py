@@ -60,7 +60,7 @@ def test_cp_sat_agrees_on_makespan(transfer, num_ops):
             cluster,
             method="brkga",
             evaluations=1_000_000,
-            key=key,
+            seed=key,
             target=best.makespan,
             config=LARGE,
             warm_start=False,
@@ -85,6 +85,6 @@ def test_cp_sat_agrees_on_peak_memory_of_one_device(num_ops):
     assert best.provenance["status"] == "optimal"
     peak = float(best.peak_memory.max())
     plan = optimize(
-        graph, cluster, objective="peak-memory", evaluations=50_000, key=0, target=peak, config=RESTARTING
+        graph, cluster, objective="peak-memory", evaluations=50_000, seed=0, target=peak, config=RESTARTING
     )
     assert plan.peak_memory.max() == peak

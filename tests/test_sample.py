@@ -82,7 +82,7 @@ def test_two_small_ones_are_searched_together(sample):
     small = sorted((graph for _, graph in sample), key=lambda graph: graph.num_ops)[:10]
     # Two of about one size share one compiled program.
     graphs = min(itertools.pairwise(small), key=lambda pair: pair[1].num_ops / pair[0].num_ops)
-    plans = optimize_many(graphs, CLUSTER, evaluations=200, key=0, progress=False)
+    plans = optimize_many(graphs, CLUSTER, evaluations=200, seed=0, progress=False)
     for graph, plan in zip(graphs, plans, strict=True):
         plan.verify(graph)
 
@@ -90,7 +90,7 @@ def test_two_small_ones_are_searched_together(sample):
 @pytest.mark.slow
 def test_all_are_searched_together(sample):
     graphs = [graph for _, graph in sample]
-    plans = optimize_many(graphs, CLUSTER, evaluations=200, key=0, progress=False)
+    plans = optimize_many(graphs, CLUSTER, evaluations=200, seed=0, progress=False)
     for graph, plan in zip(graphs, plans, strict=True):
         plan.verify(graph)
 

@@ -100,7 +100,7 @@ def test_a_file_that_is_no_order_is_refused(change, said):
 # As starts of a search ----------------------------------------------------------------------------
 
 TWO = Cluster.uniform(2, transfer="blocking:latency=1,bandwidth=10")
-LITTLE = {"evaluations": 20, "key": 7}
+LITTLE = {"evaluations": 20, "seed": 7}
 
 
 @pytest.fixture(scope="module")

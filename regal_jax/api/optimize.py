@@ -14,7 +14,7 @@ from regal_jax.api.earlier import WarmStarts, share_earlier
 from regal_jax.api.names import MethodName, ObjectiveName
 from regal_jax.api.pinned import Pinned
 from regal_jax.api.plausible import warn_of_units
-from regal_jax.api.settings import Config, Settings, check_pairs, each
+from regal_jax.api.settings import Config, Settings, check_pairs, each, one_seed
 from regal_jax.api.watch import Improvement, Watch
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
@@ -35,7 +35,7 @@ def optimize(
     objective: Objective | ObjectiveName = Objective.MAKESPAN,
     evaluations: int = 5000,
     seed: int | jax.Array = 0,
-    method: MethodName = "auto",
+    method: MethodName | None = None,
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: WarmStarts = True,
     contract: bool | None = None,
@@ -68,14 +68,17 @@ def optimize(
       evaluations: Budget of the search: how many candidates are simulated.
       seed: A number or a typed `jax.random.key`. The same seed gives the same plan on the same versions.
       method: ``"auto"``, which begins with a search on the host, for as long as it pays, and gives what is
-        left to BRKGA, guided by a policy, and annealing of its best; ``"brkga"``, which without warm starts
+        left to BRKGA, guided by a policy; ``"brkga"``, which without warm starts
         is the paper's; ``"annealing"`` or ``"local-search"``, which walk from the best warm start;
         ``"list-search"`` (makespan) and ``"peak-search"`` (peak memory), the searches on the host, among list
-        schedules and among placements of small peaks; or the name of a heuristic to use alone.
+        schedules and among placements of small peaks; or the name of a heuristic to use alone. ``None``:
+        the one that ``config`` is for (``"brkga"``, ``"annealing"``, ``"list-search"``, ``"peak-search"``),
+        ``"brkga"`` with a ``policy`` of your own, else ``"auto"``.
       policy: What guides the search by the distributions of its first population and mutants: ``"default"``
         for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform ones. With
         ``None`` ``"auto"`` takes the weights that ship, where there are any for the objective and so many
-        devices, and ``"brkga"`` none. Asked for ``"default"`` where there are none, it warns and goes on.
+        devices, and ``"brkga"`` none. Asked for ``"default"`` where there are none, it warns and goes on;
+        it also warns if the search on the host took all of the budget, and no policy guided anything.
       warm_start: ``True``: begin from the heuristics' plans, and never do worse. A `Plan`, the name of a
         plan's file, or a list of these: begin from them as well, and never do worse. They may be for another
         cluster or objective: `regal_jax.plan.adapt_plan` says what becomes of them; a plan for two devices is
@@ -85,10 +88,12 @@ def optimize(
         ``"auto"`` searches both for the makespan, the contracted graph first, where it is much smaller; other
         methods do not.
       pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0, "*head/*": (0, 1)}``, beside what the
-        graph itself allows; see `regal_jax.graph.constrain`. The plan is one of ``graph`` as it was given.
+        graph itself allows; see `regal_jax.graph.constrain`. The plan is one of ``graph`` as it was given,
+        and its lower bound is that of ``graph`` without the pins.
       colocate: Patterns over op names; the ops of each share a device.
-      config: Of the BRKGA, or an `AnnealingConfig` for ``"annealing"`` and ``"local-search"``, or a
-        `ListSearchConfig` for ``"list-search"``, or a `PeakSearchConfig` for ``"peak-search"``.
+      config: A `BrkgaConfig` for ``"brkga"`` and what ``"auto"`` has of it, an `AnnealingConfig` for
+        ``"annealing"`` and ``"local-search"``, a `ListSearchConfig` for ``"list-search"``, or a
+        `PeakSearchConfig` for ``"peak-search"``.
       target: Stop when the objective is this small.
       stall: Stop after so many evaluations without improvement.
       time_limit: Stop after so many seconds, compilation included. Results then depend on the machine.
@@ -103,6 +108,7 @@ def optimize(
 
     Warns:
       InfeasiblePlanWarning: The plan does not fit the memory; `Plan.impossible` says if none can.
+      UserWarning: Numbers that cannot be meant, or a policy that was named and not used.
 
     Raises:
       ConfigError: An argument that cannot be.
@@ -115,7 +121,7 @@ def optimize(
     settings = Settings.checked(
         objective=objective,
         evaluations=evaluations,
-        seed=seed if key is None else _one_seed(seed, key),
+        seed=one_seed(seed, key),
         method=method,
         policy=policy,
         warm_start=warm_start,
@@ -130,7 +136,7 @@ def optimize(
     options = {"batch_size": 1, "devices": None, "on_improvement": tell}
     with interruptible():
         plans = _optimize([graph], [cluster], settings, pin, colocate, **options)
-        _warn(plans)
+        _warn(plans, settings)
         return plans[0]
 
 
@@ -141,7 +147,7 @@ def optimize_many(
     objective: Objective | ObjectiveName = Objective.MAKESPAN,
     evaluations: int = 5000,
     seed: int | jax.Array = 0,
-    method: MethodName = "auto",
+    method: MethodName | None = None,
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: WarmStarts = True,
     contract: bool | None = None,
@@ -205,7 +211,7 @@ def optimize_many(
     settings = Settings.checked(
         objective=objective,
         evaluations=evaluations,
-        seed=seed if key is None else _one_seed(seed, key),
+        seed=one_seed(seed, key),
         method=method,
         policy=policy,
         warm_start=warm_start,
@@ -232,18 +238,21 @@ def optimize_many(
             on_plan=on_plan,
             on_improvement=on_improvement,
         )
-        _warn(plans)
+        _warn(plans, settings)
         return plans
 
 
-def _one_seed(seed: int | jax.Array, key: int | jax.Array) -> int | jax.Array:
-    if not isinstance(seed, int) or seed != 0:
-        raise ConfigError("seed: key is its former name; give one of them")
-    return key
-
-
-def _warn(plans: Sequence[Plan]) -> None:
-    """Of plans that a caller might take for such as can be run."""
+def _warn(plans: Sequence[Plan], settings: Settings) -> None:
+    """Of a policy that was not used, and of plans that a caller might take for such as can be run."""
+    unguided = sum(settings.passes_over_policy(plan) for plan in plans)
+    if unguided:
+        more = f" for {unguided} of {len(plans)} graphs" if len(plans) > 1 else ""
+        warnings.warn(
+            f"policy: it guided nothing{more}, since the search on the host took all of the budget; "
+            "take method='brkga', which it guides",
+            UserWarning,
+            stacklevel=3,
+        )
     over = [plan for plan in plans if not plan.feasible]
     if over:
         more = f"{len(over)} of {len(plans)} plans do not fit the memory; " if len(plans) > 1 else ""

@@ -25,7 +25,7 @@ from regal_jax.solve import Part
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
 
-__all__ = ["HOST_SEARCHES", "SEARCHES", "Config", "Settings", "check_pairs", "each"]
+__all__ = ["HOST_SEARCHES", "SEARCHES", "Config", "Settings", "check_pairs", "each", "one_seed"]
 
 Config = BrkgaConfig | AnnealingConfig | ListSearchConfig | PeakSearchConfig
 SEARCHES: Final = {
@@ -40,6 +40,19 @@ SEARCHES: Final = {
 _GUIDED: Final = ("brkga", "auto")
 HOST_SEARCHES: Final = {"list-search": Objective.MAKESPAN, "peak-search": Objective.PEAK_MEMORY}
 """The searches of the host, each for one objective."""
+
+
+def one_seed(seed: int | jax.Array, key: int | jax.Array | None) -> int | jax.Array:
+    """The seed, which older callers name ``key``.
+
+    Raises:
+      ConfigError: Both are given.
+    """
+    if key is None:
+        return seed
+    if not isinstance(seed, int) or seed != 0:
+        raise ConfigError("seed: key is its former name; give one of them")
+    return key
 
 
 def _as_key(key: Any) -> tuple[jax.Array, int | None]:
@@ -72,6 +85,17 @@ def _policy(policy: Any, method: str) -> "tuple[Policy | None, str | None]":
     if not os.path.exists(policy):
         raise ConfigError(f"policy: no file {os.fspath(policy)!r}; give 'default' or a file of weights")
     return load_policy(policy), os.fspath(policy)
+
+
+def _chosen(method: str | None, policy: Any, config: Any) -> str:
+    """The method: what was named, else what the rest that was given is for."""
+    if method is not None:
+        return method
+    for name, kind in SEARCHES.items():
+        if name != "auto" and isinstance(config, kind):
+            return name
+    own = policy is not None and not (isinstance(policy, str) and policy in ("none", "default"))
+    return "brkga" if own else "auto"
 
 
 def _default_config(method: str) -> Config:
@@ -108,7 +132,7 @@ class Settings:
         objective: Objective | str,
         evaluations: int,
         seed: Any,
-        method: str,
+        method: str | None,
         policy: "Policy | str | os.PathLike[str] | None",
         warm_start: WarmStarts,
         contract: bool | None,
@@ -127,6 +151,7 @@ class Settings:
             raise ConfigError(f"objective: unknown {objective!r}; use one of {', '.join(Objective)}")
         if isinstance(evaluations, bool) or not isinstance(evaluations, (int, np.integer)) or evaluations < 1:
             raise ConfigError(f"evaluations: must be a whole number of at least 1, got {evaluations!r}")
+        method = _chosen(method, policy, config)
         if method not in SEARCHES and method not in HEURISTICS:
             names = ", ".join([*SEARCHES, *HEURISTICS])
             raise ConfigError(f"method: unknown {method!r}; use one of {names}")
@@ -222,6 +247,13 @@ class Settings:
         from regal_jax.policies import is_shipped
 
         return not is_shipped(self.objective, num_devices)
+
+    def passes_over_policy(self, plan: Plan) -> bool:
+        """Was a policy named, and the search of ``plan`` ran its course without it?"""
+        asked = self.method == "auto" and self.policy_name not in (None, "none")
+        ended = plan.provenance.get("stopped") in ("optimal", "contraction optimal", "target", "interrupted")
+        unused = asked and not ended and "policy" not in plan.provenance
+        return unused and not self.lacks_policy(plan.cluster.num_devices)
 
     def guides(self, num_devices: int) -> bool:
         """Is there a policy for a cluster of so many devices, asked for or part of the method?

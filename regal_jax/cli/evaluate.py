@@ -253,7 +253,7 @@ def _tune(args: argparse.Namespace) -> int:
         objective=config.objective,
         evaluations=args.evaluations,
         grid={**DEFAULT_GRID, **dict(args.grid or ())},
-        key=args.seed,
+        seed=args.seed,
         results=f"{args.out}.points.jsonl",
         progress=progress_bars(quiet=args.quiet),
     )

@@ -1,6 +1,7 @@
 """``regal-jax optimize``: one graph, or many. Heavy imports stay inside: ``--help`` must be quick."""
 
 import argparse
+import contextlib
 import os
 import pathlib
 import sys
@@ -13,6 +14,7 @@ from regal_jax.cli.sources import check_writable, load
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.errors import ConfigError
 from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.locks import locked
 
 if TYPE_CHECKING:
     from regal_jax.graph import Cluster, ComputationGraph
@@ -40,6 +42,14 @@ def optimize(args: argparse.Namespace) -> int:
 def _optimize(args: argparse.Namespace) -> int:
     outs = _outs(args)
     check_writable(*outs, args.trace)
+    # What the folder holds is read before the search and replaced after it.
+    folder = contextlib.nullcontext() if args.out_dir is None else locked(pathlib.Path(args.out_dir))
+    with folder:
+        return _searched(args, outs)
+
+
+def _searched(args: argparse.Namespace, outs: list[str | None]) -> int:
+    """Searches, and saves what it finds in ``outs``."""
     _check_plot(args.plot)
     cluster = _cluster(args)
     if not args.files:

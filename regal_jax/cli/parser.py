@@ -153,10 +153,9 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=_seed, default=0, help="(default 0)")
     parser.add_argument(
         "--method",
-        default="auto",
         metavar="NAME",
-        help="auto (default; joins the others), brkga, annealing, local-search, list-search, peak-search, or "
-        "a heuristic: critical-path, ...; an unknown one lists them",
+        help="auto (joins the others; the default, but brkga with a --policy of your own), brkga, annealing, "
+        "local-search, list-search, peak-search, or a heuristic: critical-path, ...; another one lists all",
     )
     parser.add_argument(
         "--policy",

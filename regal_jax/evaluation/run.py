@@ -159,7 +159,7 @@ class _Run:
     def _timed(self, job: Job, tasks: Sequence[Task]) -> Results:
         budget = job.evaluations or self._config.evaluations
         graphs, clusters = [task.graph for task in tasks], [task.cluster for task in tasks]
-        options = {"objective": tasks[0].objective, "key": job.seed}
+        options = {"objective": tasks[0].objective, "seed": job.seed}
         size = (job.name, *_program(tasks[0]), len(tasks))
         if self._given_up != given_up():
             self._warm.clear()  # They may be among them.

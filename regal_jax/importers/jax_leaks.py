@@ -17,6 +17,7 @@ __all__ = ["refusing_leaks"]
 
 _DEPTH: Final = 4
 """Containers, objects and functions inside one another that are looked into."""
+_OWN: Final = ("builtins", "flax", "jax", "jaxlib", "numpy")
 
 
 @contextlib.contextmanager
@@ -24,7 +25,7 @@ def refusing_leaks(fn: Any) -> Iterator[None]:
     """Refuses what ``fn`` does inside if it puts a traced array into something that it closes over.
 
     Looked into are variables of enclosing functions and globals that ``fn`` names, and lists, dicts, sets,
-    deques, plain objects and functions of the same package in these.
+    deques, objects with attributes and functions of the same package in these.
 
     Args:
       fn: The function that is traced.
@@ -71,11 +72,13 @@ def _inside(where: str, x: Any, package: str) -> Iterator[tuple[str, Any]]:
         yield from ((f"{where}[{key!r}]", value) for key, value in list(x.items()))
     elif isinstance(x, (list, tuple, set, frozenset, collections.deque)):
         yield from ((where, value) for value in list(x))
-    elif not isinstance(x, (type, types.ModuleType)) and type(x).__module__.partition(".")[0] in (
-        package,
-        "types",
-    ):
+    elif not isinstance(x, (type, types.ModuleType)) and _may_keep_arrays(type(x)):
         yield from ((f"{where}.{key}", value) for key, value in list(getattr(x, "__dict__", {}).items()))
+
+
+def _may_keep_arrays(kind: type) -> bool:
+    """Objects of anybody may, but for those of JAX and Flax, which keep tracers for their own ends."""
+    return kind.__module__.partition(".")[0] not in _OWN
 
 
 def _closed_over(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:

@@ -1,49 +1,49 @@
-"""Checkpoints of a run, by Orbax: whole or not there at all."""
+"""Checkpoints of a run: a file each, whole or not there at all, and nothing in it is trusted unchecked."""
 
 import dataclasses
+import hashlib
+import json
 import pathlib
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, Final
 
 import jax
-import orbax.checkpoint as ocp
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
 
+from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
 from regal_jax.learning.step import TrainState
+from regal_jax.plan.files import write_atomically
 
-__all__ = ["VERSION", "Checkpoints"]
+__all__ = ["FORMAT", "VERSION", "Checkpoints"]
 
-VERSION = 1
+FORMAT: Final = "regal_jax.checkpoint"
+VERSION: Final = "2"
 """Of what a checkpoint holds."""
 
+_KEPT: Final = 2
+_REMEDY: Final = "take another --out folder, or remove this one to begin anew"
 
+
+@dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """The last two checkpoints of a run, in ``folder``."""
+    """The last two checkpoints of a run, in ``folder``: safetensors files that are named by their steps."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=ocp.checkpoint_managers.LatestN(2),
-            # Small states: a thread that writes on while the process is killed gains nothing.
-            enable_async_checkpointing=False,
-        )
-        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._manager.close()
+    folder: pathlib.Path
 
     def save(self, state: TrainState, notes: dict[str, Any]) -> None:
         """Saves the state, and ``notes`` of plain values with it."""
         step = int(state.step)
-        if step in self._manager.all_steps():
-            return
-        arguments = ocp.args.Composite(
-            state=ocp.args.StandardSave(_fields(state)),
-            notes=ocp.args.JsonSave({"version": VERSION, **notes}),
-        )
-        self._manager.save(step, args=arguments)
-        self._manager.wait_until_finished()
+        tensors = {name: np.asarray(leaf) for name, leaf in _leaves(state).items()}
+        text = json.dumps(notes)
+        metadata = {"format": FORMAT, "version": VERSION, "notes": text, "digest": _digest(tensors, text)}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path(step), safetensors.numpy.save(tensors, metadata))
+        for old in self._steps()[:-_KEPT]:
+            self._path(old).unlink(missing_ok=True)
 
     def restore(self, like: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """The last state saved, with its notes; ``None`` if there is none.
@@ -54,33 +54,67 @@ class Checkpoints:
         Raises:
           FormatError: A checkpoint of another version or of another network, or one that is damaged.
         """
-        step = self._manager.latest_step()
-        if step is None:
+        steps = self._steps()
+        if not steps:
             return None
-        where = f"{self._manager.directory}/{step}"
-        remedy = "take another --out folder, or remove this one to begin anew"
-        try:
-            notes = self._manager.restore(step, args=ocp.args.Composite(notes=ocp.args.JsonRestore()))[
-                "notes"
-            ]
-        except (OSError, ValueError, KeyError) as error:
-            raise FormatError(f"{where}: damaged checkpoint ({_first_line(error)}); {remedy}") from None
-        if notes.get("version") != VERSION:
-            raise FormatError(
-                f"{where}: a checkpoint of version {notes.get('version')}, not {VERSION}; {remedy}"
-            )
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, _fields(like))
-        arguments = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
-        try:
-            fields = self._manager.restore(step, args=arguments)["state"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FormatError(f"{where}: does not fit this run ({_first_line(error)}); {remedy}") from None
-        return TrainState(**fields), notes
+        path = self._path(steps[-1])
+        tensors, notes = _read(path)
+        wanted = _leaves(like)
+        for name in sorted(wanted.keys() | tensors.keys()):
+            found, expected = (_kind_of(leaves.get(name)) for leaves in (tensors, wanted))
+            if found != expected:
+                raise FormatError(
+                    f"{path}: does not fit this run ({name} is {found}, not {expected}); {_REMEDY}"
+                )
+        state = jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(tensors[name]) for name in wanted])
+        if int(state.step) != steps[-1]:
+            raise FormatError(f"{path}: holds step {int(state.step)}; give the file its own name again")
+        return state, notes
+
+    def _path(self, step: int) -> pathlib.Path:
+        return self.folder / f"{step}.safetensors"
+
+    def _steps(self) -> list[int]:
+        """Of which there is a checkpoint, in order."""
+        if not self.folder.is_dir():
+            return []
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                raise FormatError(f"{path}: is no checkpoint of this release; {_REMEDY}")
+        stems = [path.stem for path in self.folder.glob("*.safetensors")]
+        return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit() and len(stem) < 11)
 
 
-def _fields(state: TrainState) -> dict[str, Any]:
-    return {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+def _leaves(state: TrainState) -> dict[str, Any]:
+    """Arrays by the path that leads to them."""
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+def _kind_of(leaf: Any) -> str:
+    return "missing" if leaf is None else f"{leaf.dtype} {tuple(leaf.shape)}"
+
+
+def _digest(tensors: Mapping[str, np.ndarray], notes: str) -> str:
+    """Of everything that a checkpoint holds. Safetensors files have no checksum of their own."""
+    made = hashlib.sha256(notes.encode())
+    for name, tensor in sorted(tensors.items()):
+        made.update(f"{name} {_kind_of(tensor)}".encode())
+        made.update(np.ascontiguousarray(tensor).tobytes())
+    return made.hexdigest()
+
+
+def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Tensors and notes as they were saved."""
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            version = metadata.get("version")
+            if metadata.get("format") == FORMAT and version != VERSION:
+                raise FormatError(f"{path}: a checkpoint of version {version}, not {VERSION}; {_REMEDY}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError) as error:
+        raise FormatError(f"{path}: damaged checkpoint ({error}); {_REMEDY}") from None
+    text = metadata.get("notes", "")
+    if metadata.get("format") != FORMAT or metadata.get("digest") != _digest(tensors, text):
+        raise FormatError(f"{path}: damaged checkpoint (it is not what was saved); {_REMEDY}")
+    return tensors, parse_json(text)

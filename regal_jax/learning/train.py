@@ -153,15 +153,15 @@ class _Run:
 
     def all(self, tensorboard: bool) -> TrainResult:
         """Every step that is left."""
-        with Checkpoints(self._out / "checkpoints") as checkpoints:
-            state, notes = checkpoints.restore(self._learner.init()) or (self._learner.init(), {})
-            state = self._put(state)
-            begun = int(state.step)
-            # Without a checkpoint the validation before the first step is made again, too.
-            last = begun if notes else -1
-            bar = _bar(self._progress, "train", self._config.optimizer.steps, begun)
-            with Record(self._out, last, tensorboard=tensorboard) as record, bar:
-                state, notes = self._loop(state, notes, checkpoints, record, bar)
+        checkpoints = Checkpoints(self._out / "checkpoints")
+        state, notes = checkpoints.restore(self._learner.init()) or (self._learner.init(), {})
+        state = self._put(state)
+        begun = int(state.step)
+        # Without a checkpoint the validation before the first step is made again, too.
+        last = begun if notes else -1
+        bar = _bar(self._progress, "train", self._config.optimizer.steps, begun)
+        with Record(self._out, last, tensorboard=tensorboard) as record, bar:
+            state, notes = self._loop(state, notes, checkpoints, record, bar)
         steps = int(state.step)
         policy = load_policy(self._out / "policy.safetensors")
         best = Validation(**notes["best"])
@@ -277,7 +277,8 @@ def _claim(
         if not isinstance(old, dict):
             raise FormatError(f"{path}: damaged; take another folder, or remove this one")
         if old != document:
-            changed = [name for name in document if old.get(name) != document[name]]
+            names = sorted(document.keys() | old.keys())
+            changed = [name for name in names if old.get(name) != document.get(name)]
             raise ConfigError(
                 f"{out}: holds a run with other {' and '.join(changed)}; take another folder, or give the "
                 "same ones"

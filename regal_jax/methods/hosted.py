@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from regal_jax.api.settings import check_pairs, each
+from regal_jax.api.settings import check_pairs, each, one_seed
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import run_heuristic
 from regal_jax.heuristics.exact import cp_sat
@@ -33,11 +33,11 @@ def _one_by_one(
     return Results.of(plans, seconds)
 
 
-def _seed(key: int | jax.Array) -> int:
-    """A seed for the host from a seed, or from a typed key."""
-    if isinstance(key, (int, np.integer)):
-        return int(key)
-    return int(np.asarray(jax.random.key_data(key)).reshape(-1)[-1])
+def _host_seed(seed: int | jax.Array) -> int:
+    """A number for the host from a seed, which may be a typed key."""
+    if isinstance(seed, (int, np.integer)):
+        return int(seed)
+    return int(np.asarray(jax.random.key_data(seed)).reshape(-1)[-1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +59,16 @@ class HeuristicMethod:
         *,
         objective: Objective | str = Objective.MAKESPAN,
         evaluations: int = 5000,
-        key: int | jax.Array = 0,
+        seed: int | jax.Array = 0,
+        key: int | jax.Array | None = None,
     ) -> Results:
         """As `Method` has it; ``evaluations`` is not used."""
         del evaluations
-        seed = _seed(key)
+        number = _host_seed(one_seed(seed, key))
         return _one_by_one(
             graphs,
             clusters,
-            lambda graph, cluster: run_heuristic(self.heuristic, graph, cluster, objective, seed=seed),
+            lambda graph, cluster: run_heuristic(self.heuristic, graph, cluster, objective, seed=number),
         )
 
 
@@ -92,7 +93,8 @@ class CpSat:
         *,
         objective: Objective | str = Objective.MAKESPAN,
         evaluations: int = 5000,
-        key: int | jax.Array = 0,
+        seed: int | jax.Array = 0,
+        key: int | jax.Array | None = None,
     ) -> Results:
         """As `Method` has it; ``evaluations`` is not used.
 
@@ -101,11 +103,11 @@ class CpSat:
         """
         del evaluations
         # The solver's seeds are 31 bits wide.
-        seed = _seed(key) % 2**31
+        number = _host_seed(one_seed(seed, key)) % 2**31
 
         def make(graph: ComputationGraph, cluster: Cluster) -> Plan:
             return cp_sat(
-                graph, cluster, objective, time_limit=self.time_limit, workers=self.workers, seed=seed
+                graph, cluster, objective, time_limit=self.time_limit, workers=self.workers, seed=number
             )
 
         return _one_by_one(graphs, clusters, make)

@@ -69,7 +69,8 @@ class Method(Protocol):
         *,
         objective: Objective | str = Objective.MAKESPAN,
         evaluations: int = 5000,
-        key: int | jax.Array = 0,
+        seed: int | jax.Array = 0,
+        key: int | jax.Array | None = None,
     ) -> Results:
         """Plans every graph.
 
@@ -78,7 +79,8 @@ class Method(Protocol):
           clusters: One for all, or one a graph.
           objective: What to minimise.
           evaluations: Most candidates that may be simulated for each graph.
-          key: A seed or a typed key; each graph's own is made from it and the graph's content.
+          seed: A number or a typed `jax.random.key`; each graph's own is made from it and its content.
+          key: The former name of ``seed``.
 
         Raises:
           ConfigError: An argument that cannot be, or a problem that the method does not cover.

@@ -12,7 +12,7 @@ import numpy as np
 
 from regal_jax.api import optimize_many
 from regal_jax.api.names import MethodName
-from regal_jax.api.settings import Config
+from regal_jax.api.settings import Config, one_seed
 from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.methods.method import Results
@@ -54,7 +54,8 @@ class Searched:
         *,
         objective: Objective | str = Objective.MAKESPAN,
         evaluations: int = 5000,
-        key: int | jax.Array = 0,
+        seed: int | jax.Array = 0,
+        key: int | jax.Array | None = None,
     ) -> Results:
         """As `Method` has it."""
         graphs, seconds, plans = list(graphs), 0.0, []
@@ -68,7 +69,7 @@ class Searched:
                     clusters,
                     objective=Objective(objective),
                     evaluations=self.evaluations or evaluations,
-                    seed=key,
+                    seed=one_seed(seed, key),
                     method=self.method,
                     policy=self.policy,
                     config=self.config,

@@ -15,12 +15,13 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
-from regal_jax.api.settings import each
+from regal_jax.api.settings import each, one_seed
 from regal_jax.datasets.corpus.index import JsonLines
 from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.interrupts import interruptible
+from regal_jax.locks import locked_file
 from regal_jax.plan import Objective, Plan, makespan_upper_bound
 from regal_jax.search import BrkgaConfig
 
@@ -99,13 +100,14 @@ def tune(
     objective: Objective | str = Objective.MAKESPAN,
     evaluations: int = 5000,
     grid: Mapping[str, Sequence[float]] = DEFAULT_GRID,
-    key: int | jax.Array = 0,
+    seed: int | jax.Array = 0,
     results: str | os.PathLike[str] | None = None,
     progress: Callable[..., Any] | None = None,
+    key: int | jax.Array | None = None,
 ) -> TunedConfig:
     """Tries every point of a grid on all graphs, without warm starts, and returns the best one.
 
-    Every point is searched with the same key, and so are the default settings, whose result is the measure:
+    Every point is searched with the same seed, and so are the default settings, whose result is the measure:
     the mean of ``log(fitness / fitness of the defaults)``, where the fitness of a plan is that of
     docs/design.md, part 1. Points that cannot be (more elites and mutants than individuals) are skipped.
 
@@ -115,13 +117,15 @@ def tune(
       objective: What to minimise.
       evaluations: Of each search.
       grid: Values of `BrkgaConfig` fields; ``elites`` and ``mutants`` below 1 are shares of the population.
-      key: A seed or a typed key.
+      seed: A number or a typed `jax.random.key`.
       results: JSONL file to which each point is added when it is done. A call that finds points of the same
-        graphs, clusters, objective, budget and key there does not repeat them.
+        graphs, clusters, objective, budget and seed there does not repeat them.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
+      key: The former name of ``seed``.
 
     Raises:
-      ConfigError: No graphs, an empty grid, or settings that cannot be.
+      ConfigError: No graphs, an empty grid, settings that cannot be, or another process that writes the
+        file of results.
       FormatError: A damaged file of results.
     """
     graphs = list(graphs)
@@ -129,9 +133,24 @@ def tune(
     points = _points(grid)
     if not graphs or not points:
         raise ConfigError("tune: needs at least one graph and one possible point of the grid")
-    options = {"objective": Objective(objective), "evaluations": evaluations, "seed": key}
+    options = {"objective": Objective(objective), "evaluations": evaluations, "seed": one_seed(seed, key)}
+    if results is None:
+        return _best(graphs, clusters, points, options, None, progress)
+    path = pathlib.Path(results)
+    with locked_file(path):
+        return _best(graphs, clusters, points, options, JsonLines(path), progress)
+
+
+def _best(
+    graphs: list[ComputationGraph],
+    clusters: Sequence[Cluster],
+    points: list[BrkgaConfig],
+    options: dict[str, Any],
+    file: JsonLines | None,
+    progress: Callable[..., Any] | None,
+) -> TunedConfig:
+    """The best of the points, of which ``file`` may know some."""
     setup = _digest(graphs, clusters, options)
-    file = None if results is None else JsonLines(pathlib.Path(results))
     known = {} if file is None else _known(file, setup)
 
     def logs(config: BrkgaConfig) -> list[float]:
@@ -161,7 +180,8 @@ def tune(
     means = [float(np.mean(np.array(logs(point)) - default)) for point in _shown(points, progress)]
     best = int(np.argmin(means))
     ratio = float(np.exp(means[best]))
-    return TunedConfig(points[best], ratio, evaluations, str(options["objective"]), len(graphs), len(points))
+    budget, objective = options["evaluations"], str(options["objective"])
+    return TunedConfig(points[best], ratio, budget, objective, len(graphs), len(points))
 
 
 def _shown(points: list[BrkgaConfig], progress: Callable[..., Any] | None) -> Any:
@@ -195,11 +215,14 @@ def _fitness(plan: Plan, graph: ComputationGraph) -> float:
 
 def _digest(graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], options: dict[str, Any]) -> str:
     """Of all that decides what a point's results are."""
-    key = options["seed"]
-    key = int(key) if isinstance(key, (int, np.integer)) else np.asarray(jax.random.key_data(key)).tolist()
+    seed = options["seed"]
+    if isinstance(seed, (int, np.integer)):
+        seed = int(seed)
+    else:
+        seed = np.asarray(jax.random.key_data(seed)).tolist()
     ran_on = [repr(dataclasses.astuple(cluster)) for cluster in clusters]
     parts = [[graph.content_hash for graph in graphs], ran_on]
-    text = json.dumps([*parts, str(options["objective"]), options["evaluations"], key])
+    text = json.dumps([*parts, str(options["objective"]), options["evaluations"], seed])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
