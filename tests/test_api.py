@@ -227,7 +227,9 @@ def test_target_and_time_limit_stop_the_search(graph):
     plan = optimize(graph, TWO, evaluations=10**9, seed=0, target=loose.makespan * 1.2)
     assert plan.makespan <= loose.makespan * 1.2
     assert plan.provenance["stopped"] == "target"
-    plan = optimize(graph, TWO, evaluations=10**9, seed=0, time_limit=1.0)
+    # Far from its bound, so that it is not solved before.
+    costly = Cluster.uniform(2, transfer="blocking:latency=10us")
+    plan = optimize(graph, costly, evaluations=10**9, seed=0, time_limit=1.0)
     assert plan.provenance["stopped"] == "time"
     plan.verify(graph)
 

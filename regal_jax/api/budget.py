@@ -149,8 +149,8 @@ def pays(search: HostSearch, evaluations: int) -> bool:
 def accelerator_parts(config: BrkgaConfig, *, alone: bool) -> tuple[Part, ...]:
     """What shares a turn on the accelerator: BRKGA, which a policy guides.
 
-    ``alone``, without a search on the host before it (one device, or no compiled loops), also annealing of the
-    best, as the last part. After a search on the host annealing gained nothing in any of 24 turns
+    ``alone``, without a search on the host before it (one device, or no compiled loops), also annealing of
+    the best, as the last part. After a search on the host annealing gained nothing in any of 24 turns
     (development cases of `regal_jax.evaluation`), where BRKGA gained in four.
     """
     return (Part(_BRKGA_SHARE, config), Part(1.0, AnnealingConfig())) if alone else (Part(1.0, config),)

@@ -304,6 +304,6 @@ def _optimize(
         # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
         counts = {cluster.num_devices for cluster in clusters}
         guided = {count for count in counts if settings.guides(count)}
-        fitted = settings.parts(min(counts))[0].config.fit(settings.evaluations)
+        fitted = settings.parts(min(counts, default=1))[0].config.fit(settings.evaluations)
         shares = share_out(pairs, fitted, batch_size, devices, guided)
     return [pinned.release(i, plan) for i, plan in enumerate(call.run(shares))]
