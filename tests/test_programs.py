@@ -186,7 +186,8 @@ before = jax.config.jax_compilation_cache_dir
 from regal_jax.datasets import generate
 seen = collections.Counter()
 jax.monitoring.register_event_listener(lambda name, **_: seen.update([name.rpartition("/")[2]]))
-plan = optimize(generate("erdos-renyi", 30, 0), Cluster.uniform(2), evaluations=300, warm_start=False)
+options = {"method": "brkga", "evaluations": 300, "warm_start": False}
+plan = optimize(generate("erdos-renyi", 30, 0), Cluster.uniform(2), **options)
 print(json.dumps({
     "before": before, "after": jax.config.jax_compilation_cache_dir, "plan": plan.makespan,
     "least": jax.config.jax_persistent_cache_min_compile_time_secs, "hits": seen["cache_hits"],
