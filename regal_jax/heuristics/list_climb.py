@@ -102,12 +102,12 @@ def climb(
         """A few ops get another rank, or other prices."""
         if uniform[u + 1] < price_share:
             for i in range(prices):
-                o = int(uniform[u + 9 + i] * n)
+                o = int(uniform[u + DRAWS + i] * n)
                 for k in range(d):
                     price[o * d + k] = price_noise * normal[z + i * d + k]
         else:
             for i in range(ranks):
-                o = int(uniform[u + 9 + i] * n)
+                o = int(uniform[u + DRAWS + i] * n)
                 rank[o] = base[o] + rank_noise * normal[z + i]
         if uniform[u + 2] < other_rule:
             rule[0] = int(uniform[u + 3] * (len(rules) // 6))
