@@ -27,6 +27,7 @@ CACHE = None
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     CACHE = tempfile.TemporaryDirectory(prefix="regal-jax-tests-", ignore_cleanup_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE.name
+    os.environ.setdefault("REGAL_JAX_CACHE", CACHE.name)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_compilation_cache_dir", CACHE.name)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

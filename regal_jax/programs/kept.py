@@ -14,10 +14,12 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import jax
+from jax.tree_util import PyTreeDef
 
 from regal_jax.errors import ConfigError, ResourceError
 from regal_jax.programs.regions import mapped_regions, region_limit
 from regal_jax.programs.stored import use_cache
+from regal_jax.programs.traced import traced
 
 __all__ = ["Program", "clear", "count", "given_up", "options", "program"]
 
@@ -30,7 +32,7 @@ _GIVE_UP: Final = 0.8
 _REFUSE: Final = 0.95
 """Share of it from which nothing more is compiled: XLA would end the process."""
 
-_kept: "collections.OrderedDict[Hashable, Callable[..., Any]]" = collections.OrderedDict()
+_kept: "collections.OrderedDict[Hashable, _Made]" = collections.OrderedDict()
 _lock = threading.RLock()
 _given_up = 0
 
@@ -82,9 +84,7 @@ class Program:
 
     def __init__(self, function: Callable[..., Any], static: tuple[int, ...], donate: tuple[int, ...]):
         functools.update_wrapper(self, function)
-        self._function = function
-        self._static = static
-        self._donate = donate
+        self.function, self.static, self.donate = function, static, donate
 
     def __call__(self, *arguments: Any) -> Any:
         """The function of ``arguments``, all by position.
@@ -92,34 +92,68 @@ class Program:
         Raises:
           ResourceError: No room for another program in this process.
         """
-        fixed = tuple(arguments[i] for i in self._static)
-        given = [a for i, a in enumerate(arguments) if i not in self._static]
+        fixed = tuple(arguments[i] for i in self.static)
+        given = [a for i, a in enumerate(arguments) if i not in self.static]
         leaves, tree = jax.tree.flatten(given)
         kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        return self._compiled((self, fixed, tree, kinds), len(arguments), fixed)(*given)
-
-    def _compiled(self, key: Hashable, arity: int, fixed: tuple[Any, ...]) -> Callable[..., Any]:
+        spread = any(isinstance(leaf, jax.Array) and leaf.sharding.num_devices > 1 for leaf in leaves)
+        key = (self, fixed, tree, kinds, spread)
         with _lock:
-            found = _kept.get(key)
-            if found is not None:
+            made = _kept.get(key)
+            if made is None:
+                use_cache()
+                _make_room()
+                made = _kept[key] = _Made(self, len(arguments), fixed, tree, spread=spread)
+            else:
                 _kept.move_to_end(key)
-                return found
-            use_cache()
-            _make_room()
-            made = _kept[key] = self._jitted(arity, fixed)
-            return made
+        return made(leaves)
 
-    def _jitted(self, arity: int, fixed: tuple[Any, ...]) -> Callable[..., Any]:
-        """A jitted function that nobody else has, so that all that JAX keeps of it goes with it."""
-        function, static = self._function, dict(zip(self._static, fixed, strict=True))
 
-        def call(*given: Any) -> Any:
-            rest = iter(given)
+class _Made:
+    """A program: a jitted function that nobody else has, so that all that JAX keeps of it goes with it.
+
+    Args:
+      program: Of which it is one.
+      arity: Arguments, static ones included.
+      fixed: The static ones.
+      tree: Structure of the others.
+      spread: Is one of them spread over several devices? What is on the disk is for one.
+    """
+
+    def __init__(
+        self, program: Program, arity: int, fixed: tuple[Any, ...], tree: PyTreeDef, *, spread: bool
+    ):
+        self._program, self._arity, self._fixed, self._tree = program, arity, fixed, tree
+        self._spread = spread
+        self._lock = threading.Lock()
+        self._jitted: Callable[..., Any] | None = None
+
+    def __call__(self, leaves: list[Any]) -> Any:
+        jitted = self._jitted
+        if jitted is None:
+            with self._lock:
+                jitted = self._jitted = self._jitted or self._made(leaves)
+        return jitted(*leaves)
+
+    def _made(self, leaves: list[Any]) -> Callable[..., Any]:
+        function, tree, arity = self._program.function, self._tree, self._arity
+        static = dict(zip(self._program.static, self._fixed, strict=True))
+
+        def call(*leaves: Any) -> Any:
+            rest = iter(jax.tree.unflatten(tree, leaves))
             return function(*(static[i] if i in static else next(rest) for i in range(arity)))
 
         call.__name__ = call.__qualname__ = function.__name__
-        donate = tuple(i - sum(s < i for s in self._static) for i in self._donate)
-        return jax.jit(call, donate_argnums=donate, compiler_options=options())
+        if not self._spread:
+            call = traced(function, self._fixed, tree, leaves, call)
+        return jax.jit(call, donate_argnums=self._donated(), compiler_options=options())
+
+    def _donated(self) -> tuple[int, ...]:
+        """Which leaves."""
+        given = [i for i in range(self._arity) if i not in self._program.static]
+        children = zip(given, self._tree.children(), strict=True)
+        which = [i for i, child in children for _ in range(child.num_leaves)]
+        return tuple(leaf for leaf, i in enumerate(which) if i in self._program.donate)
 
 
 def program(

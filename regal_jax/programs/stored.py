@@ -8,7 +8,7 @@ import platform
 import zlib
 from typing import Final
 
-__all__ = ["cache_folder", "use_cache"]
+__all__ = ["cache_folder", "trace_folder", "use_cache"]
 
 _VARIABLE: Final = "REGAL_JAX_CACHE"
 _OFF: Final = ("", "0", "off", "none", "false", "no")
@@ -44,6 +44,23 @@ def use_cache() -> pathlib.Path | None:
     if config.jax_persistent_cache_min_compile_time_secs == 1.0:  # pyright: ignore[reportAttributeAccessIssue]
         config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
     return folder
+
+
+@functools.cache
+def trace_folder() -> pathlib.Path | None:
+    """Where traced programs are kept: with the compiled ones, or where those would be if JAX's cache had not
+    been configured. ``None`` if nowhere: caches are off, or the programs are not for this machine's CPU.
+    """
+    import jax
+    import jax.extend.backend
+
+    if not jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
+        return None
+    # For accelerators a program has parts that depend on what it is lowered for.
+    if set(jax.extend.backend.backends()) != {"cpu"}:
+        return None
+    folder = cache_folder()
+    return folder if folder is not None and _ours(folder) else None
 
 
 def cache_folder() -> pathlib.Path | None:

@@ -6,6 +6,7 @@ compilation cache, and the kernel itself is kept in Numba's.
 
 import ctypes
 import functools
+import itertools
 import warnings
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 from regal_jax.compiling import installed
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Decisions, Problem
+from regal_jax.programs import call_needs, custom_call
 
 __all__ = ["available", "simulate_on_host"]
 
@@ -44,10 +46,18 @@ def _register(transfers: bool, memory: bool) -> str:
     """Loads or compiles one variant of the kernel and tells XLA; its name there."""
     from regal_jax.simulate.host_kernel import handler
 
-    target = f"regal_jax_simulate_{'events' if transfers else 'delays'}{'_memory' * memory}"
+    target = _target(transfers, memory)
     address = ctypes.c_void_p(handler(transfers, memory).address)
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(address), platform="cpu")
     return target
+
+
+def _target(transfers: bool, memory: bool) -> str:
+    return f"regal_jax_simulate_{'events' if transfers else 'delays'}{'_memory' * memory}"
+
+
+for _variant in itertools.product((False, True), repeat=2):
+    custom_call(_target(*_variant), functools.partial(_register, *_variant))
 
 
 def simulate_on_host(
@@ -65,6 +75,7 @@ def simulate_on_host(
     b, p, n = decisions.placement.shape
     t, d = (problem.bucket.tensors if problem.blocking else 0), problem.num_devices
     target = _register(problem.blocking, memory)
+    call_needs(target)
     shapes = (
         jax.ShapeDtypeStruct((b, p), jnp.float32),
         jax.ShapeDtypeStruct((b, p, d if memory else 0), jnp.int32),

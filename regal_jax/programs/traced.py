@@ -1,0 +1,202 @@
+"""Traced programs on disk: a process that finds one there neither traces nor lowers it.
+
+A file is a line of JSON, then what `jax.export` wrote. The line says of what the program was made: the
+function and its static arguments, kinds of the others, our source, versions, and what the modules held whose
+functions were traced. Only a program of which all that is so is taken, so that nothing changes but the time.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import jax
+
+from regal_jax.compiling import installed
+from regal_jax.programs.stored import trace_folder
+from regal_jax.programs.words import UnnamedError, module_word, module_words, source_word, word
+
+__all__ = ["call_needs", "custom_call", "traced"]
+
+_FORMAT: Final = 1
+_custom_calls: dict[str, Callable[[], object]] = {}
+"""Names of our custom calls, and what makes each of them known to XLA."""
+_needed = threading.local()
+"""``names``: of the custom calls in what this thread traces."""
+
+
+def custom_call(name: str, register: Callable[[], object]) -> None:
+    """Tells of a custom call that programs may have: ``register`` makes it known to XLA, and may be repeated."""
+    _custom_calls[name] = register
+
+
+def call_needs(name: str) -> None:
+    """Notes that what is traced at the moment has this custom call."""
+    names = getattr(_needed, "names", None)
+    if names is not None:
+        names.add(name)
+
+
+@contextlib.contextmanager
+def _noting() -> Iterator[set[str]]:
+    before, _needed.names = getattr(_needed, "names", None), set()
+    try:
+        yield _needed.names
+    finally:
+        _needed.names = before
+
+
+def traced(
+    function: Callable[..., Any],
+    statics: Sequence[Any],
+    tree: jax.tree_util.PyTreeDef,
+    leaves: Sequence[Any],
+    call: Callable[..., Any],
+) -> Callable[..., Any]:
+    """``call`` without its Python: from the disk, or traced now and written there.
+
+    Args:
+      function: What ``call`` runs; its name and static arguments say which program this is.
+      statics: Its static arguments.
+      tree: Structure of its other arguments.
+      leaves: Their leaves, of which only shapes and dtypes count.
+      call: Function of the leaves.
+
+    Returns:
+      A function of the leaves, to be compiled: ``call`` itself if there is no folder, or no words that tell
+      this program from others.
+    """
+    folder = trace_folder()
+    if folder is None:
+        return call
+    try:
+        about = {
+            "function": word(function),
+            "statics": word(tuple(statics)),
+            "tree": word(tree),
+            "leaves": [f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves],
+            "source": source_word(),
+            "numba": installed(),
+            "modes": [str(getattr(jax.config, name, None)) for name in _MODES],
+            "prefix": sys.prefix,
+            "format": _FORMAT,
+        }
+    except (UnnamedError, OSError):
+        return call
+    name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+    path = folder / f"{function.__name__}-{name}.traced"
+    found = _read(path, about) or _export(path, about, leaves, call)
+
+    def known(*leaves: Any) -> Any:
+        return found(*leaves)
+
+    known.__name__ = known.__qualname__ = call.__name__
+    return known
+
+
+_MODES: Final = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
+"""Settings of JAX that change what a trace means."""
+
+
+def _read(path: pathlib.Path, about: dict[str, Any]) -> Callable[..., Any] | None:
+    """What is in a file, if it is this program as it would be traced now."""
+    try:
+        line, _, body = path.read_bytes().partition(b"\n")
+        head = json.loads(line)
+        if head["about"] != about or head["digest"] != hashlib.sha256(body).hexdigest():
+            return None
+        for name in head["calls"]:
+            _custom_calls[name]()  # Which may load modules.
+        if any(module_word(module) != held for module, held in head["modules"].items()):
+            return None
+        for kind in head["types"]:
+            _serializable(kind)
+        return jax.export.deserialize(bytearray(body)).call
+    except Exception:  # Damaged, or of another JAX: whatever it is, it is traced anew.
+        return None
+
+
+def _export(
+    path: pathlib.Path, about: dict[str, Any], leaves: Sequence[Any], call: Callable[..., Any]
+) -> Callable[..., Any]:
+    """What `jax.export` makes of ``call``; it is written to a file where that can be."""
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+    checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in _custom_calls]
+    with _noting() as calls:
+        exported = jax.export.export(jax.jit(call), disabled_checks=checks)(*shapes)
+    kinds = sorted({_kind_name(kind) for kind in _kinds(exported.out_tree)})
+    try:
+        for kind in kinds:
+            _serializable(kind)
+        body = bytes(exported.serialize())
+    except (ValueError, AttributeError):  # An output of a kind that cannot be written.
+        return call
+    head = {"about": about, "modules": module_words(), "calls": sorted(calls), "types": kinds}
+    head["digest"] = hashlib.sha256(body).hexdigest()
+    with contextlib.suppress(OSError):
+        _replace(path, json.dumps(head).encode() + b"\n" + body)
+    # Not what was exported just now, which holds all that was traced.
+    return jax.export.deserialize(bytearray(body)).call
+
+
+def _replace(path: pathlib.Path, content: bytes) -> None:
+    """Writes a file that is there whole or not at all."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".traced-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _kinds(tree: jax.tree_util.PyTreeDef) -> Iterator[type]:
+    """Types of ours in the structure of a pytree."""
+    node = tree.node_data()
+    if node is None:
+        return
+    if node[0].__module__ != "builtins":
+        yield node[0]
+    for child in tree.children():
+        yield from _kinds(child)
+
+
+def _kind_name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+@functools.cache
+def _serializable(name: str) -> None:
+    """Tells JAX how a type of ours stands in a file: dataclasses of arrays, and named tuples."""
+    module, _, qualified = name.partition(":")
+    kind: Any = importlib.import_module(module)
+    for part in qualified.split("."):
+        kind = getattr(kind, part)
+    if dataclasses.is_dataclass(kind):
+        jax.export.register_pytree_node_serialization(
+            kind,
+            serialized_name=name,
+            serialize_auxdata=_plain,
+            deserialize_auxdata=lambda fields: tuple(json.loads(fields)),
+        )
+    else:
+        jax.export.register_namedtuple_serialization(kind, serialized_name=name)
+
+
+def _plain(fields: tuple[Any, ...]) -> bytes:
+    """Static fields of a dataclass as JSON."""
+    for field in fields:
+        if type(field) not in (bool, int, float, str, type(None)):
+            raise ValueError(f"a static field is {field!r}")
+    return json.dumps(fields).encode()

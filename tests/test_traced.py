@@ -1,0 +1,288 @@
+"""Traced programs on disk: the same program or none, whatever is in the files."""
+
+import functools
+import hashlib
+import importlib
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from regal_jax import Cluster, optimize
+from regal_jax.datasets import generate
+from regal_jax.encoding import PlanMoves
+from regal_jax.plan import Objective
+from regal_jax.problem import Bucket, make_problem
+from regal_jax.programs import clear, stored, traced
+from regal_jax.programs.words import UnnamedError, module_word, tree_word, word
+from regal_jax.search import Brkga, BrkgaConfig, Inputs, Limits, Stopping, UniformProposal, brkga
+from regal_jax.search.run import _run_chunk, _start
+from regal_jax.simulate import simulate
+from regal_jax.solve import graph_keys, sampler
+from regal_jax.solve.solve import _fitness
+
+brkga_module, loop_module = map(importlib.import_module, ("regal_jax.search.brkga", "regal_jax.search.loop"))
+GRAPH = generate("erdos-renyi", 30, 0)
+TWO = Cluster.uniform(2, transfer="blocking")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where traces go; nothing is in memory."""
+    monkeypatch.setattr(traced, "trace_folder", lambda: tmp_path)
+    clear()
+    yield tmp_path
+    clear()
+
+
+@pytest.fixture
+def exports(monkeypatch):
+    """Names of the programs that were traced."""
+    made = []
+    export = traced._export
+
+    def counted(path, *rest):
+        made.append(path.name.rpartition("-")[0])
+        return export(path, *rest)
+
+    monkeypatch.setattr(traced, "_export", counted)
+    return made
+
+
+def searched(**options):
+    clear()
+    return optimize(GRAPH, TWO, method="brkga", evaluations=300, warm_start=False, **options)
+
+
+def same(one, other):
+    assert one.makespan == other.makespan
+    np.testing.assert_array_equal(one.placement, other.placement)
+    assert one.provenance["history"] == other.provenance["history"]
+
+
+def test_what_is_on_the_disk_is_not_traced_again_and_changes_no_plan(folder, exports, monkeypatch):
+    first = searched()
+    assert sorted(exports) == ["_run_chunk", "_start", "keys_of"]
+    assert len(list(folder.iterdir())) == 3
+    second = searched()
+    assert len(exports) == 3
+    same(first, second)
+    monkeypatch.setattr(traced, "trace_folder", lambda: None)
+    same(first, searched())
+    assert len(exports) == 3
+
+
+def test_a_policy_is_on_the_disk_too(folder, exports):
+    first = searched(policy="default")
+    assert "_propose" in exports
+    count = len(exports)
+    same(first, searched(policy="default"))
+    assert len(exports) == count
+
+
+def test_another_process_finds_them(tmp_path):
+    code = (
+        "from regal_jax import Cluster, optimize\n"
+        "from regal_jax.datasets import generate\n"
+        "from regal_jax.programs import traced\n"
+        "made, export = [], traced._export\n"
+        "traced._export = lambda *a: made.append(a) or export(*a)\n"
+        "plan = optimize(generate('layered', 20, 0), Cluster.uniform(2), method='brkga', evaluations=100)\n"
+        "print(len(made), plan.makespan)\n"
+    )
+    lines = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment(tmp_path),
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert int(lines[0][0]) >= 2
+    assert lines[1] == ["0", lines[0][1]]
+
+
+def environment(folder):
+    import os
+
+    return {**os.environ, "REGAL_JAX_CACHE": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def cut(data):
+    return data[: len(data) // 2]
+
+
+def flipped(data):
+    return data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
+
+
+def of_another(data):
+    head, _, body = data.partition(b"\n")
+    return json.dumps({**json.loads(head), "about": {}}).encode() + b"\n" + body
+
+
+def calling(data):
+    head, _, body = data.partition(b"\n")
+    return json.dumps({**json.loads(head), "calls": ["nobody_knows"]}).encode() + b"\n" + body
+
+
+def nonsense(data):
+    """A whole file whose digest is right, of another format."""
+    head, body = json.loads(data.partition(b"\n")[0]), b"nonsense" * 100
+    return json.dumps({**head, "digest": hashlib.sha256(body).hexdigest()}).encode() + b"\n" + body
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, of_another, calling, nonsense, lambda data: b""])
+def test_a_file_that_is_not_right_is_made_again(damage, folder, exports):
+    first = searched()
+    for file in folder.iterdir():
+        file.write_bytes(damage(file.read_bytes()))
+    count = len(exports)
+    same(first, searched())
+    assert len(exports) == 2 * count
+    searched()
+    assert len(exports) == 2 * count
+
+
+def test_what_was_traced_with_another_function_or_constant_is_not_taken(folder, exports, monkeypatch):
+    first = searched()
+    count = len(exports)
+    improve = brkga_module.improve
+
+    def worse(incumbent, genes, fitness):
+        return improve(incumbent, genes, fitness + 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(brkga_module, "improve", worse)
+        other = searched()
+    assert other.provenance["history"] != first.provenance["history"]
+    assert len(exports) == 2 * count
+    # Nor is what was traced then taken afterwards.
+    same(first, searched())
+    assert len(exports) == 3 * count
+
+
+@pytest.mark.parametrize(
+    ("holder", "name", "value"),
+    [
+        ("regal_jax.search.loop", "improve", lambda *a: None),
+        ("regal_jax.search.loop", "HISTORY", 7),
+        ("regal_jax.search.brkga:Brkga", "step", lambda *a: None),
+        ("regal_jax.simulate.simulate", "IMPLEMENTATIONS", {}),
+        ("regal_jax.search.run", "start", loop_module.improve),
+    ],
+)
+def test_the_word_of_a_module_tells_what_was_replaced(holder, name, value, monkeypatch):
+    module, _, kind = holder.partition(":")
+    held = importlib.import_module(module)
+    before = module_word(module)
+    assert before == module_word(module)
+    monkeypatch.setattr(getattr(held, kind) if kind else held, name, value)
+    assert module_word(module) != before
+
+
+def test_words():
+    assert word((1, "a", None, 2.5)) == word((1, "a", None, 2.5))
+    apart = [1, 1.0, True, "1", (1,), [1], None, {1: 1}, frozenset((1,)), b"1", int, jnp.float32, simulate]
+    apart += [
+        BrkgaConfig(),
+        BrkgaConfig(population=70),
+        PlanMoves(),
+        functools.partial(simulate, memory=True),
+    ]
+    apart += [functools.partial(simulate, memory=False), Bucket(1, 2, 3, 4), Bucket(2, 1, 3, 4)]
+    apart += [jax.tree.structure(tree) for tree in (1, (1,), [1], {"a": 1}, {"b": 1}, None, Limits(1, 2))]
+    apart += [UniformProposal.of(jax.ShapeDtypeStruct((n,), np.uint16)) for n in (1, 2)]
+    assert len({word(each) for each in apart}) == len(apart)
+    assert tree_word(jax.tree.structure((1, Limits(1, 2)))) != tree_word(
+        jax.tree.structure((Limits(1, 2), 1))
+    )
+
+
+def mine(problem, genes):
+    return genes.astype(jnp.float32).sum(-1) - problem.sum(-1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda x: x,
+        mine,
+        functools.partial(mine, problem=1),
+        object(),
+        np.ones(2),
+        (1, [mine]),
+        pathlib.Path(),
+    ],
+)
+def test_what_is_the_callers_own_has_no_word(value):
+    with pytest.raises(UnnamedError):
+        word(value)
+
+
+def test_a_search_of_the_callers_own_function_leaves_no_file(folder):
+    sample = UniformProposal.of(jax.ShapeDtypeStruct((4,), jnp.uint16))
+    keys = jax.random.split(jax.random.key(0), 1)
+    result = brkga(mine, jnp.ones((1, 1, 4)), keys, Stopping(300), sample_fn=sample)
+    assert np.isfinite(result.fitness).all()
+    assert not list(folder.iterdir())
+
+
+def test_arguments_spread_over_devices_are_traced_for_them(folder, exports):
+    """A program on the disk is for one device."""
+    graphs = [generate("layered", 10, i) for i in range(4)]
+    expected = np.asarray(jax.random.key_data(graph_keys(jax.random.key(0), graphs)))
+    assert exports == ["keys_of"]
+    mesh = jax.make_mesh((4,), ("graphs",), axis_types=(jax.sharding.AxisType.Auto,))
+    key = jax.device_put(jax.random.key(0), NamedSharding(mesh, PartitionSpec()))
+    found = graph_keys(key, graphs)
+    np.testing.assert_array_equal(jax.random.key_data(found), expected)
+    assert exports == ["keys_of"]
+
+
+def test_a_folder_that_cannot_be_written_to_harms_nothing(folder, exports):
+    first = searched()
+    shutil.rmtree(folder)
+    same(first, searched())
+    assert len(exports) == 6
+
+
+def test_no_folder_where_caches_are_off(monkeypatch):
+    for name, value in (("REGAL_JAX_CACHE", "off"), ("JAX", False)):
+        with monkeypatch.context() as patch:
+            if name == "JAX":
+                before = jax.config.jax_enable_compilation_cache
+                jax.config.update("jax_enable_compilation_cache", value)
+            else:
+                patch.setenv(name, value)
+            stored.trace_folder.cache_clear()
+            try:
+                assert stored.trace_folder() is None
+            finally:
+                stored.trace_folder.cache_clear()
+                if name == "JAX":
+                    jax.config.update("jax_enable_compilation_cache", before)
+    assert stored.trace_folder() is not None
+
+
+def test_what_is_donated_is_used_up(folder, exports):
+    """Also where the program is from the disk."""
+    problem = make_problem([GRAPH], [TWO])
+    searcher = Brkga(_fitness(Objective.MAKESPAN, None), sampler(problem, None), BrkgaConfig(population=50))
+    inputs = Inputs(problem, None, graph_keys(jax.random.key(0), [GRAPH]))
+    for _ in range(2):
+        clear()
+        state = _start(searcher, inputs, Limits.none(1), None, None)
+        _run_chunk(searcher, inputs, Limits.none(1), state, np.int32(1), None)
+        assert state.fitness.is_deleted()
+        assert not inputs.keys.is_deleted()
+    assert exports == ["keys_of", "_start", "_run_chunk"]
