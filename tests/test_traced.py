@@ -256,22 +256,27 @@ def test_a_folder_that_cannot_be_written_to_harms_nothing(folder, exports):
     assert len(exports) == 6
 
 
-def test_no_folder_where_caches_are_off(monkeypatch):
-    for name, value in (("REGAL_JAX_CACHE", "off"), ("JAX", False)):
-        with monkeypatch.context() as patch:
-            if name == "JAX":
-                before = jax.config.jax_enable_compilation_cache
-                jax.config.update("jax_enable_compilation_cache", value)
-            else:
-                patch.setenv(name, value)
-            stored.trace_folder.cache_clear()
-            try:
-                assert stored.trace_folder() is None
-            finally:
-                stored.trace_folder.cache_clear()
-                if name == "JAX":
-                    jax.config.update("jax_enable_compilation_cache", before)
+@pytest.fixture
+def chosen():
+    """Has the folder chosen anew."""
+    stored.trace_folder.cache_clear()
+    yield
+    stored.trace_folder.cache_clear()
+
+
+def test_no_folder_where_caches_are_off(chosen, monkeypatch):
     assert stored.trace_folder() is not None
+    monkeypatch.setenv("REGAL_JAX_CACHE", "off")
+    stored.trace_folder.cache_clear()
+    assert stored.trace_folder() is None
+
+
+def test_no_folder_where_the_cache_of_jax_is_off(chosen):
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        assert stored.trace_folder() is None
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
 
 
 def test_what_is_donated_is_used_up(folder, exports):

@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import jax
-from jax.tree_util import PyTreeDef
 
 from regal_jax.errors import ConfigError, ResourceError
 from regal_jax.programs.regions import mapped_regions, region_limit
@@ -120,9 +119,7 @@ class _Made:
       spread: Is one of them spread over several devices? What is on the disk is for one.
     """
 
-    def __init__(
-        self, program: Program, arity: int, fixed: tuple[Any, ...], tree: PyTreeDef, *, spread: bool
-    ):
+    def __init__(self, program: Program, arity: int, fixed: tuple[Any, ...], tree: Any, *, spread: bool):
         self._program, self._arity, self._fixed, self._tree = program, arity, fixed, tree
         self._spread = spread
         self._lock = threading.Lock()

@@ -6,7 +6,6 @@ functions were traced. Only a program of which all that is so is taken, so that 
 """
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import importlib
@@ -35,7 +34,7 @@ _needed = threading.local()
 
 
 def custom_call(name: str, register: Callable[[], object]) -> None:
-    """Tells of a custom call that programs may have: ``register`` makes it known to XLA, and may be repeated."""
+    """Tells of a custom call that programs may have: ``register``, which may be repeated, tells XLA of it."""
     _custom_calls[name] = register
 
 
@@ -58,7 +57,7 @@ def _noting() -> Iterator[set[str]]:
 def traced(
     function: Callable[..., Any],
     statics: Sequence[Any],
-    tree: jax.tree_util.PyTreeDef,
+    tree: Any,
     leaves: Sequence[Any],
     call: Callable[..., Any],
 ) -> Callable[..., Any]:
@@ -161,7 +160,7 @@ def _replace(path: pathlib.Path, content: bytes) -> None:
         raise
 
 
-def _kinds(tree: jax.tree_util.PyTreeDef) -> Iterator[type]:
+def _kinds(tree: Any) -> Iterator[type]:
     """Types of ours in the structure of a pytree."""
     node = tree.node_data()
     if node is None:
@@ -183,7 +182,7 @@ def _serializable(name: str) -> None:
     kind: Any = importlib.import_module(module)
     for part in qualified.split("."):
         kind = getattr(kind, part)
-    if dataclasses.is_dataclass(kind):
+    if hasattr(kind, "__dataclass_fields__"):
         jax.export.register_pytree_node_serialization(
             kind,
             serialized_name=name,

@@ -74,7 +74,7 @@ def _name(value: Any) -> str | None:
     return f"{module}.{name}" if found is value or getattr(found, "__wrapped__", None) is value else None
 
 
-def tree_word(tree: jax.tree_util.PyTreeDef) -> str:
+def tree_word(tree: Any) -> str:
     """A word for the structure of a pytree.
 
     Raises:
