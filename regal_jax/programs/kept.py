@@ -91,6 +91,21 @@ class Program:
         Raises:
           ResourceError: No room for another program in this process.
         """
+        made, leaves = self._made(arguments)
+        return made(leaves)
+
+    def shapes(self, *arguments: Any) -> Any:
+        """Shapes of what a call with such ``arguments`` gives, if it would be compiled first; else ``None``.
+
+        ``None`` as well if it could only be told by tracing the program once more.
+
+        Raises:
+          ResourceError: No room for another program in this process.
+        """
+        made, leaves = self._made(arguments)
+        return made.shapes(leaves)
+
+    def _made(self, arguments: tuple[Any, ...]) -> "tuple[_Made, list[Any]]":
         fixed = tuple(arguments[i] for i in self.static)
         given = [a for i, a in enumerate(arguments) if i not in self.static]
         leaves, tree = jax.tree.flatten(given)
@@ -105,7 +120,7 @@ class Program:
                 made = _kept[key] = _Made(self, len(arguments), fixed, tree, spread=spread)
             else:
                 _kept.move_to_end(key)
-        return made(leaves)
+        return made, leaves
 
 
 class _Made:
@@ -124,26 +139,38 @@ class _Made:
         self._spread = spread
         self._lock = threading.Lock()
         self._jitted: Callable[..., Any] | None = None
+        self._shapes: Any = None
+        self._ready = False
 
     def __call__(self, leaves: list[Any]) -> Any:
-        jitted = self._jitted
-        if jitted is None:
-            with self._lock:
-                jitted = self._jitted = self._jitted or self._made(leaves)
-        return jitted(*leaves)
+        results = self._function(leaves)(*leaves)
+        self._ready = True
+        return results
 
-    def _made(self, leaves: list[Any]) -> Callable[..., Any]:
-        function, tree, arity = self._program.function, self._tree, self._arity
-        static = dict(zip(self._program.static, self._fixed, strict=True))
+    def shapes(self, leaves: list[Any]) -> Any:
+        """Shapes of the results, as `Program.shapes` has it."""
+        if self._ready:
+            return None
+        self._function(leaves)
+        return self._shapes
 
-        def call(*leaves: Any) -> Any:
-            rest = iter(jax.tree.unflatten(tree, leaves))
-            return function(*(static[i] if i in static else next(rest) for i in range(arity)))
+    def _function(self, leaves: list[Any]) -> Callable[..., Any]:
+        """What `jax.jit` has made, or makes now."""
+        with self._lock:
+            if self._jitted is not None:
+                return self._jitted
+            function, tree, arity = self._program.function, self._tree, self._arity
+            static = dict(zip(self._program.static, self._fixed, strict=True))
 
-        call.__name__ = call.__qualname__ = function.__name__
-        if not self._spread:
-            call = traced(function, self._fixed, tree, leaves, call)
-        return jax.jit(call, donate_argnums=self._donated(), compiler_options=options())
+            def call(*leaves: Any) -> Any:
+                rest = iter(jax.tree.unflatten(tree, leaves))
+                return function(*(static[i] if i in static else next(rest) for i in range(arity)))
+
+            call.__name__ = call.__qualname__ = function.__name__
+            if not self._spread:
+                call, self._shapes = traced(function, self._fixed, tree, leaves, call)
+            self._jitted = jax.jit(call, donate_argnums=self._donated(), compiler_options=options())
+            return self._jitted
 
     def _donated(self) -> tuple[int, ...]:
         """Which leaves."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import jax
+import jax.export
 
 from regal_jax.compiling import installed
 from regal_jax.programs.stored import trace_folder
@@ -60,7 +61,7 @@ def traced(
     tree: Any,
     leaves: Sequence[Any],
     call: Callable[..., Any],
-) -> Callable[..., Any]:
+) -> tuple[Callable[..., Any], Any]:
     """``call`` without its Python: from the disk, or traced now and written there.
 
     Args:
@@ -71,12 +72,12 @@ def traced(
       call: Function of the leaves.
 
     Returns:
-      A function of the leaves, to be compiled: ``call`` itself if there is no folder, or no words that tell
-      this program from others.
+      A function of the leaves, to be compiled, and the shapes of its results; ``call`` itself and ``None`` if
+      there is no folder, or no words that tell this program from others.
     """
     folder = trace_folder()
     if folder is None:
-        return call
+        return call, None
     try:
         about = {
             "function": word(function),
@@ -90,23 +91,27 @@ def traced(
             "format": _FORMAT,
         }
     except (UnnamedError, OSError):
-        return call
+        return call, None
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
     path = folder / f"{function.__name__}-{name}.traced"
     found = _read(path, about) or _export(path, about, leaves, call)
+    if found is None:
+        return call, None
+    run = found.call
 
     def known(*leaves: Any) -> Any:
-        return found(*leaves)
+        return run(*leaves)
 
     known.__name__ = known.__qualname__ = call.__name__
-    return known
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in found.out_avals]
+    return known, jax.tree.unflatten(found.out_tree, shapes)
 
 
 _MODES: Final = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
 """Settings of JAX that change what a trace means."""
 
 
-def _read(path: pathlib.Path, about: dict[str, Any]) -> Callable[..., Any] | None:
+def _read(path: pathlib.Path, about: dict[str, Any]) -> jax.export.Exported | None:
     """What is in a file, if it is this program as it would be traced now."""
     try:
         line, _, body = path.read_bytes().partition(b"\n")
@@ -119,15 +124,15 @@ def _read(path: pathlib.Path, about: dict[str, Any]) -> Callable[..., Any] | Non
             return None
         for kind in head["types"]:
             _serializable(kind)
-        return jax.export.deserialize(bytearray(body)).call
+        return jax.export.deserialize(bytearray(body))
     except Exception:  # Damaged, or of another JAX: whatever it is, it is traced anew.
         return None
 
 
 def _export(
     path: pathlib.Path, about: dict[str, Any], leaves: Sequence[Any], call: Callable[..., Any]
-) -> Callable[..., Any]:
-    """What `jax.export` makes of ``call``; it is written to a file where that can be."""
+) -> jax.export.Exported | None:
+    """What `jax.export` makes of ``call``; written to a file; ``None`` if that cannot be."""
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in _custom_calls]
     with _noting() as calls:
@@ -138,13 +143,13 @@ def _export(
             _serializable(kind)
         body = bytes(exported.serialize())
     except (ValueError, AttributeError):  # An output of a kind that cannot be written.
-        return call
+        return None
     head = {"about": about, "modules": module_words(), "calls": sorted(calls), "types": kinds}
     head["digest"] = hashlib.sha256(body).hexdigest()
     with contextlib.suppress(OSError):
         _replace(path, json.dumps(head).encode() + b"\n" + body)
     # Not what was exported just now, which holds all that was traced.
-    return jax.export.deserialize(bytearray(body)).call
+    return jax.export.deserialize(bytearray(body))
 
 
 def _replace(path: pathlib.Path, content: bytes) -> None:

@@ -1,7 +1,9 @@
 """The host side of a search: chunks, progress, time limit, Ctrl-C, and what comes out."""
 
+import contextlib
 import dataclasses
 import functools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -173,6 +175,34 @@ def _run_chunk(
     return split(inputs, limits, state, generations)
 
 
+def _begin(
+    searcher: Searcher[Any],
+    inputs: Inputs,
+    limits: Limits,
+    warm: WarmStart | None,
+    mesh: Mesh | None,
+    generations: int,
+) -> Any:
+    """`_start`. If it is compiled for that, another thread compiles `_run_chunk`, as XLA holds no lock."""
+    shapes = _start.shapes(searcher, inputs, limits, warm, mesh) if generations else None
+    if shapes is None or mesh is not None:
+        return _start(searcher, inputs, limits, warm, mesh)
+
+    def compile_chunk() -> None:
+        # It does nothing but to be compiled. What is wrong with it is said when it is called again.
+        with contextlib.suppress(Exception):
+            zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+            state = jax.device_put(zeros, inputs.keys.sharding)
+            _run_chunk(searcher, inputs, limits, state, np.int32(0), None)
+
+    thread = threading.Thread(target=compile_chunk, name="regal_jax compiles")
+    thread.start()
+    try:
+        return _start(searcher, inputs, limits, warm, mesh)
+    finally:
+        thread.join()
+
+
 class _Record:
     """Snapshots on the host: each is appended whole, so an interrupt at any moment finds a whole one."""
 
@@ -272,7 +302,7 @@ def run(
     inputs, ending = _on_device(inputs, place), Status.BUDGET
     try:
         with first_interrupt_waits() as interrupted:
-            state = _start(searcher, inputs, limits, warm, mesh)
+            state = _begin(searcher, inputs, limits, warm, mesh, generations)
             check_interrupt()
             record.begin(state.incumbent)
             if chunk is None:
