@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import instances, random_graph
 
@@ -83,8 +83,16 @@ def test_peaks_of_schedules_are_those_of_the_replay(
         np.testing.assert_array_equal(np.array(found), timeline.peak_memory)
 
 
+def slow_elsewhere() -> tuple[ComputationGraph, Cluster]:
+    """An op that takes no time on the first device."""
+    builder = GraphBuilder()
+    builder.add_op("a", runtime=[0, 3])
+    return builder.build(), TWO
+
+
 @settings(max_examples=60)
 @given(instance=instances(max_ops=20), rule=st.sampled_from(TIME_RULES), seed=seeds)
+@example(instance=slow_elsewhere(), rule=TIME_RULES[1], seed=0)
 def test_only_schedules_that_are_longer_are_given_up(
     instance: tuple[ComputationGraph, Cluster], rule: Rule, seed: int
 ) -> None:
@@ -106,7 +114,8 @@ def test_only_schedules_that_are_longer_are_given_up(
     least = np.array(layout.least)
     short = 0.5 * max(critical_path(graph, least), least.sum() / cluster.num_devices)
     loops(schedule)(layout, state, rank, price, *rule.numbers, short)
-    assert math.isinf(max(state.clock)) == (short > 0)
+    # A path of no length does not tell how long it takes on devices that are not the fastest.
+    assert whole > 0 if math.isinf(max(state.clock)) else short == 0
 
 
 @settings(max_examples=25)
