@@ -1,5 +1,9 @@
 """Pins and colocation by pattern: in graphs, in both importers, in `optimize` and in the command."""
 
+import dataclasses
+import itertools
+import math
+
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -7,11 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from importer_cases import graphs
+from strategies import instances
 
 from regal_jax import Cluster, GraphBuilder, Plan, from_jax, optimize, optimize_many, save_graph
 from regal_jax.cli import main
 from regal_jax.errors import ConfigError
 from regal_jax.graph import constrain
+from regal_jax.heuristics.brute_force import brute_force
+from regal_jax.plan import Objective, lower_bound
 
 TWO = Cluster.uniform(2, transfer="free")
 
@@ -136,6 +143,84 @@ def test_a_pin_against_the_graph_itself_says_so():
     traced = from_jax(jnp.sin, jax.ShapeDtypeStruct((3,), jnp.float32))
     with pytest.raises(ConfigError, match="place inputs with input_devices"):
         constrain(traced, pin={"*": 1})
+
+
+# Lower bounds -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(instance=instances(max_ops=5, devices=(2, 3), constraints=False), data=st.data())
+def test_no_plan_beats_the_bounds_of_a_graph_with_pins(objective, instance, data):
+    graph, cluster = instance
+    cluster = dataclasses.replace(cluster, memory=(math.inf,) * cluster.num_devices)
+    devices = st.lists(st.integers(0, cluster.num_devices - 1), min_size=1, max_size=2)
+    pin = data.draw(st.dictionaries(st.sampled_from(graph.op_names), devices))
+    patterns = [f"op[{a}{b}]" for a, b in itertools.pairwise(range(graph.num_ops))]
+    try:
+        pinned = constrain(graph, pin, data.draw(st.lists(st.sampled_from(patterns))) if patterns else [])
+    except ConfigError:
+        hypothesis.reject()
+    bound = lower_bound(pinned, cluster, objective)
+    assert bound >= lower_bound(graph, cluster, objective)
+    assert brute_force(pinned, cluster, objective).objective_value * (1 + 1e-12) >= bound
+
+
+def independent(*runtimes):
+    builder = GraphBuilder("independent")
+    for i, runtime in enumerate(runtimes):
+        builder.add_op(f"op{i}", runtime=runtime)
+    return builder.build()
+
+
+def sender():
+    builder = GraphBuilder("sender")
+    builder.add_op("a", runtime=1.0, outputs=[8, 80])
+    builder.add_op("b", runtime=1.0, inputs=["a:0"])
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("graph", "devices", "pin", "colocate", "bound"),
+    [
+        # Without constraints: 12 s on three devices.
+        (independent(*[2.0] * 6), 3, {}, (), 4.0),
+        (independent(*[2.0] * 6), 3, {"op[0-3]": 1}, (), 8.0),
+        (independent(*[2.0] * 6), 3, {"*": (0, 1)}, (), 6.0),
+        (independent(*[2.0] * 6), 3, {"op[0-3]": (0, 1), "op[45]": 0}, (), 6.0),
+        (independent(*[2.0] * 6), 3, {}, "op[0-3]", 8.0),
+        # Its best device is none for one of its ops.
+        (independent([1.0, 9.0], [5.0, 1.0]), 2, {}, (), 1.0),
+        (independent([1.0, 9.0], [5.0, 1.0]), 2, {}, "*", 6.0),
+        (independent([1.0, 9.0], [5.0, 1.0]), 2, {"op0": 1}, "*", 10.0),
+        # Eight bytes at 1 B/s after a latency of 2 s.
+        (sender(), 2, {}, (), 2.0),
+        (sender(), 2, {"a": 0}, (), 2.0),
+        (sender(), 2, {"a": 0, "b": 1}, (), 12.0),
+        (sender(), 3, {"a": (0, 1), "b": (0, 2)}, (), 2.0),
+        (sender(), 3, {"a": 0, "b": (1, 2)}, (), 12.0),
+    ],
+)
+@pytest.mark.parametrize("model", ["blocking", "delay"])
+def test_bounds_that_are_met(graph, devices, pin, colocate, bound, model):
+    cluster = Cluster((math.inf,) * devices, model, latency=2, bandwidth=1)
+    pinned = constrain(graph, pin, colocate)
+    assert lower_bound(pinned, cluster, Objective.MAKESPAN) == bound
+    assert brute_force(pinned, cluster).makespan == bound
+
+
+def test_the_shortest_link_between_their_devices_counts():
+    latency = [[0, 9, 5], [9, 0, 9], [4, 9, 0]]
+    cluster = Cluster((math.inf,) * 3, "delay", latency=latency)
+    for pin, bound in (
+        ({"a": 0, "b": (1, 2)}, 7.0),
+        ({"a": (1, 2), "b": 0}, 6.0),
+        ({"a": 1, "b": (0, 2)}, 11.0),
+        ({"a": (0, 1), "b": 1}, 2.0),
+    ):
+        pinned = constrain(sender(), pin)
+        assert lower_bound(pinned, cluster, Objective.MAKESPAN) == bound
+        assert brute_force(pinned, cluster).makespan == bound
 
 
 # Importers --------------------------------------------------------------------------------------
