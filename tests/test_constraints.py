@@ -15,7 +15,7 @@ from strategies import instances
 
 from regal_jax import Cluster, GraphBuilder, Plan, from_jax, optimize, optimize_many, save_graph
 from regal_jax.cli import main
-from regal_jax.errors import ConfigError
+from regal_jax.errors import ConfigError, InfeasiblePlanWarning, PlanError
 from regal_jax.graph import constrain
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.plan import Objective, lower_bound
@@ -252,11 +252,55 @@ def test_plans_obey_and_verify_against_the_graph_as_it_was(options):
     assert where["encoder/a"] == where["encoder/b"] == 1
     assert where["decoder/a"] == where["decoder/b"]
     assert plan.graph_hash == graph.content_hash
-    assert plan.provenance["pin"] == {"encoder/*": [1]}
-    assert plan.provenance["colocate"] == ["decoder/*", "odd*"]
+    assert plan.pin == {"encoder/*": (1,)}
+    assert plan.colocate == ("decoder/*", "odd*")
     # Two chains of two seconds side by side, and one op more: the pins cost nothing here.
     assert plan.makespan == 3.0
     assert optimize(graph, TWO, pin={"*": 0}, **options).makespan == 5.0
+
+
+def test_a_plan_that_meets_the_bound_of_its_pins_is_optimal_and_ends_the_search():
+    graph, seen = towers(), []
+    assert lower_bound(graph, TWO, Objective.MAKESPAN) == 2.5
+    for pin, colocate, bound in (({"*": 0}, (), 5.0), ({}, ["*/*"], 4.0), ({"*oder/*": [1]}, "odd*", 4.0)):
+        plan = optimize(graph, TWO, pin=pin, colocate=colocate, evaluations=10**6, on_improvement=seen.append)
+        assert plan.makespan == plan.lower_bound == bound
+        assert plan.optimal
+        assert plan.provenance["stopped"] == "optimal"
+        assert plan.provenance["evaluations"] < 1000
+        assert seen[-1].plan.lower_bound == bound
+        plan.verify(graph)
+        seen[-1].plan.verify(graph)
+
+
+def test_a_plan_obeys_its_pins_or_does_not_verify():
+    graph = towers()
+    plan = optimize(graph, TWO, pin={"encoder/*": 1, "odd*": 0}, colocate="decoder/*", method="critical-path")
+    for changes, message in (
+        ({"pin": {"encoder/*": (0,)}}, "'encoder/a' may not run on device 0|may not run on device 1"),
+        ({"colocate": ("*",), "pin": {}}, "the rest of its colocation group"),
+        ({"pin": {"encoder/*": (2,)}}, "constraints are not for its graph: pin: .* no device 2"),
+        ({"pin": {"encoder/*": ()}}, "constraints are not for its graph"),
+        ({"colocate": ("nothing",)}, "constraints are not for its graph: colocate: no op"),
+        ({"lower_bound": 2.5 + 2**-40}, "the lower_bound is 2.5"),
+    ):
+        with pytest.raises(PlanError, match=message) as caught:
+            dataclasses.replace(plan, **changes).verify(graph)
+        assert "\n" not in str(caught.value)
+    all_at_0 = optimize(graph, TWO, pin={"*": 0}, method="critical-path")
+    with pytest.raises(PlanError, match=r"the lower_bound is 2\.5, the plan says 5"):
+        dataclasses.replace(all_at_0, pin={}).verify(graph)
+
+
+def test_a_plan_says_that_its_pins_leave_too_little_memory():
+    graph = towers()
+    cluster = Cluster.uniform(2, memory=11, transfer="free")
+    with pytest.warns(InfeasiblePlanWarning):
+        plan = optimize(graph, dataclasses.replace(cluster, memory=(7, 100)), pin={"*": 0}, evaluations=50)
+    assert plan.impossible
+    plan.verify(graph)
+    with pytest.raises(PlanError, match="which is not known"):
+        dataclasses.replace(plan, pin={}, lower_bound=2.5).verify(graph)
 
 
 def test_many_graphs_are_pinned_alike_and_each_plan_is_of_its_own():
@@ -296,7 +340,7 @@ def test_the_command_pins_and_its_plan_verifies(file):
     where = placement(Plan.load("plan.json"))
     assert where["encoder/a"] == where["encoder/b"] == 1
     assert where["decoder/a"] == where["decoder/b"]
-    assert Plan.load("plan.json").provenance["pin"] == {"encoder/*": [1], "decoder/*": [0, 1]}
+    assert Plan.load("plan.json").pin == {"encoder/*": (1,), "decoder/*": (0, 1)}
     assert main(["verify", "plan.json", file]) == 0
 
 
