@@ -260,6 +260,17 @@ def test_pins_come_back():
         assert_same(other, Plan.from_json(other.to_json()))
 
 
+def test_files_of_earlier_versions_obey_nothing_beyond_their_graph():
+    plan, graph = pinned_plan()
+    document = json.loads(plan.to_json())
+    del document["pin"], document["colocate"]
+    # They told of pins in their provenance, and stated the bound of the graph without.
+    document |= {"lower_bound": 2.0, "provenance": {"pin": {"[cd]": [1]}, "colocate": ["[bc]"]}}
+    old = Plan.from_json(json.dumps(document))
+    assert (old.pin, old.colocate) == ({}, ())
+    old.verify(graph)
+
+
 @pytest.mark.parametrize(
     "path", [("pin",), ("pin", "[cd]"), ("pin", "[cd]", 0), ("colocate",), ("colocate", 0)]
 )
