@@ -209,6 +209,36 @@ def test_bounds_that_are_met(graph, devices, pin, colocate, bound, model):
     assert brute_force(pinned, cluster).makespan == bound
 
 
+def fan(sources, readers):
+    """Each reader reads the outputs of all sources, of 10 s at 1 B/s."""
+    builder = GraphBuilder("fan")
+    for i in range(sources):
+        builder.add_op(f"a{i}", runtime=1.0, outputs=[10])
+    for i in range(readers):
+        builder.add_op(f"b{i}", runtime=1.0, inputs=[f"a{k}:0" for k in range(sources)])
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("graph", "devices", "pin", "bound"),
+    [
+        # Two readers share the copy.
+        (fan(1, 2), 2, {"a0": 0, "b*": 1}, 12.0),
+        (fan(2, 1), 2, {"a*": 0, "b*": 1}, 22.0),
+        (fan(2, 1), 3, {"a*": (0, 2), "b*": 1}, 21.0),
+        (fan(1, 2), 3, {"a0": 0, "b0": 1, "b1": 2}, 21.0),
+        (fan(1, 2), 3, {"a0": 0, "b0": (1, 2), "b1": (1, 2)}, 12.0),
+        (fan(1, 2), 3, {"a0": 0, "b*": 0}, 3.0),
+    ],
+)
+def test_blocking_transfers_take_the_time_of_both_devices(graph, devices, pin, bound):
+    pinned, cluster = constrain(graph, pin), Cluster((math.inf,) * devices, "blocking", bandwidth=1)
+    assert lower_bound(pinned, cluster, Objective.MAKESPAN) == bound
+    assert brute_force(pinned, cluster).makespan <= bound + 1.0
+    late = dataclasses.replace(cluster, transfer="delay")
+    assert lower_bound(pinned, late, Objective.MAKESPAN) == min(bound, 12.0)
+
+
 def test_the_shortest_link_between_their_devices_counts():
     latency = [[0, 9, 5], [9, 0, 9], [4, 9, 0]]
     cluster = Cluster((math.inf,) * 3, "delay", latency=latency)

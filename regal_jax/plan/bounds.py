@@ -31,10 +31,10 @@ def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective)
 
     Makespan: the longest path, every op on its fastest allowed device, with the transfers between ops that
     share no allowed device; all the work, spread evenly; the work that only some devices may do, spread
-    evenly over these; or a colocation group on its best device: whichever is most. Peak memory: the most
-    that is certainly held at one moment, by a colocation group or spread evenly over the devices that may
-    hold it: the residents at time 0, what is kept in the end, and while an op runs its inputs, outputs and
-    `temp_bytes` beside the residents that are kept.
+    evenly over these, with blocking transfers to where a reader is pinned; or a colocation group on its best
+    device: whichever is most. Peak memory: the most that is certainly held at one moment, by a colocation
+    group or spread evenly over the devices that may hold it: the residents at time 0, what is kept in the
+    end, and while an op runs its inputs, outputs and `temp_bytes` beside the residents that are kept.
 
     Work is summed exactly, a timeline event by event: the two may cross in the last bits of a float.
 
@@ -48,37 +48,67 @@ def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective)
     allowed = allowed_matrix(graph, cluster)
     runtime = np.where(allowed, runtime_matrix(graph, cluster), np.inf).min(axis=1)
     path = critical_path(graph, runtime, _unavoidable(graph, cluster, allowed))
-    even = math.fsum(runtime) / cluster.num_devices
-    return float(max(path, even, _restricted(allowed, runtime), _together(graph, cluster, allowed)))
+    devices, work = _work(graph, cluster, allowed, runtime)
+    even = math.fsum(work) / cluster.num_devices
+    return float(max(path, even, _restricted(devices, work), _together(graph, cluster, allowed)))
 
 
 def _unavoidable(graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
     """``[E]``, by `ComputationGraph.inputs`: least time of the transfer, where no placement does without."""
     offset, tensor = graph.inputs
-    reader, producer = np.repeat(np.arange(graph.num_ops), np.diff(offset)), graph.tensor_op[tensor]
+    reader = np.repeat(np.arange(graph.num_ops), np.diff(offset))
     time = np.zeros(len(tensor))
-    apart = np.flatnonzero(~(allowed[producer] & allowed[reader]).any(axis=1))
-    if not len(apart):
-        return time
-    sets, which = np.unique(allowed, axis=0, return_inverse=True)
-    between = np.stack([which[producer[apart]], which[reader[apart]]], axis=1)
-    for source, target in np.unique(between, axis=0).tolist():
-        edges = apart[(between == (source, target)).all(axis=1)]
-        links = np.unique(cluster.link_index[np.ix_(sets[source], sets[target])])
-        time[edges] = transfer_times(graph, cluster)[tensor[edges]][:, links].min(axis=1)
+    apart = np.flatnonzero(~(allowed[graph.tensor_op[tensor]] & allowed[reader]).any(axis=1))
+    time[apart] = _least_time(graph, cluster, allowed, tensor[apart], reader[apart])
     return time
 
 
-def _restricted(allowed: np.ndarray, runtime: np.ndarray) -> float:
-    """Longest that devices are busy with ops (of ``runtime [N]``) that may use no others (``[N, D]``)."""
-    narrow = ~allowed.all(axis=1)
+def _least_time(
+    graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray, tensor: np.ndarray, reader: np.ndarray
+) -> np.ndarray:
+    """Of each transfer of a tensor to a reader: over the fastest link between devices that they may be on."""
+    time = np.zeros(len(tensor))
+    if not len(tensor):
+        return time
+    sets, which = np.unique(allowed, axis=0, return_inverse=True)
+    between = np.stack([which[graph.tensor_op[tensor]], which[reader]], axis=1)
+    for source, target in np.unique(between, axis=0).tolist():
+        mine = (between == (source, target)).all(axis=1)
+        links = np.unique(cluster.link_index[np.ix_(sets[source], sets[target])])
+        time[mine] = transfer_times(graph, cluster)[tensor[mine]][:, links].min(axis=1)
+    return time
+
+
+def _work(
+    graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray, runtime: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What devices must do: the devices that may (``[W, D]`` bool), and the time that it takes one (``[W]``).
+
+    Ops, of ``runtime [N]``; and blocking transfers to devices that readers are pinned to and the producer may
+    not use, which occupy a device on either side.
+    """
+    if cluster.transfer is not TransferModel.BLOCKING:
+        return allowed, runtime
+    tensor, reader, producer = graph.edge_tensor, graph.edge_op, graph.edge_producer
+    home = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)[reader]
+    moved = np.flatnonzero((home >= 0) & ~allowed[producer, home])
+    # A tensor goes to a device once.
+    moved = moved[np.unique(tensor[moved] * cluster.num_devices + home[moved], return_index=True)[1]]
+    time = _least_time(graph, cluster, allowed, tensor[moved], reader[moved])
+    devices = np.concatenate([allowed, allowed[producer[moved]], allowed[reader[moved]]])
+    return devices, np.concatenate([runtime, time, time])
+
+
+def _restricted(devices: np.ndarray, work: np.ndarray) -> float:
+    """Longest that some devices are busy with what no others may do; as `_work` returns it."""
+    narrow = ~devices.all(axis=1)
     if not narrow.any():
         return 0.0
-    sets, which = np.unique(allowed[narrow], axis=0, return_inverse=True)
-    by_set = np.split(runtime[narrow][np.argsort(which, kind="stable")], np.cumsum(np.bincount(which))[:-1])
-    work = np.array([math.fsum(times) for times in by_set])
+    sets, which = np.unique(devices[narrow], axis=0, return_inverse=True)
+    by_set = np.split(work[narrow][np.argsort(which, kind="stable")], np.cumsum(np.bincount(which))[:-1])
+    total = np.array([math.fsum(times) for times in by_set])
     inside = sets.astype(np.int64) @ ~sets.T == 0
-    return max(math.fsum(work[inside[:, s]]) / sets[s].sum() for s in range(len(sets)))
+    return max(math.fsum(total[inside[:, s]]) / sets[s].sum() for s in range(len(sets)))
 
 
 def _together(graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray) -> float:
