@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from importer_cases import COST_GRAPH, NATIVE, STG, WORKFLOW
 from learning_cases import tiny_config
 
+from regal_jax import optimize
 from regal_jax.datasets import build_set, generate
 from regal_jax.datasets.corpus import corpus_records, read_family_splits
 from regal_jax.datasets.corpus.finish import finish
@@ -20,7 +21,6 @@ from regal_jax.evaluation import EvaluationConfig, run_evaluation
 from regal_jax.evaluation.records import Records, read_evaluation
 from regal_jax.evaluation.rounds import best_validation
 from regal_jax.graph import Cluster
-from regal_jax.heuristics import run_heuristic
 from regal_jax.importers import load_graph, save_graph
 from regal_jax.learning import TrainConfig
 from regal_jax.learning.checkpoint import Checkpoints
@@ -303,7 +303,10 @@ def tuned(path):
 
 def plan(path):
     cluster = Cluster.uniform(2, "1GiB", "blocking:latency=5us,bandwidth=25GB/s")
-    run_heuristic("critical-path", GRAPH, cluster).save(path)
+    names = GRAPH.op_names
+    optimize(
+        GRAPH, cluster, method="critical-path", pin={names[0]: 1, names[-1]: (0, 1)}, colocate=names[1]
+    ).save(path)
 
 
 def read_plan(path):

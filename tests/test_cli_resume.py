@@ -65,6 +65,8 @@ def test_a_search_goes_on_from_the_folder_and_a_better_plan_is_saved(capsys):
         (("--memory", "1GiB"), "a plan for another cluster"),
         (("--transfer", "free"), "a plan for another cluster"),
         (("--objective", "peak-memory"), "a plan for another objective"),
+        (("--pin", "*=0"), "a plan for another choice of pins"),
+        (("--colocate", "*"), "a plan for another choice of pins"),
         ("graph", "a plan for another graph"),
         ("text", "no plan that can be read"),
         ("order", "a plan that does not hold"),
@@ -101,6 +103,26 @@ def test_stale_figures_are_written_anew():
     again = Plan.load(FILE)
     again.verify(load_graph("a.json"))
     assert again.makespan == right.makespan
+
+
+def test_a_folder_of_pinned_plans_goes_on_with_the_same_pins(capsys):
+    pins = ("--pin", "*1=1,0", "--pin", "*2=0", "--colocate", "*[34]")
+    same = ("--colocate", "*[34]", "--pin", "*2=0", "--pin", "*1=0,1")
+    assert run("a.json", "--out-dir", "plans", "--method", "critical-path", *pins) == 0
+    right, before = Plan.load(FILE), FILE.read_bytes()
+    assert run("a.json", "--out-dir", "plans", "--method", "bfs", *same) == 0
+    assert FILE.read_bytes() == before
+    assert run("a.json", "--out-dir", "plans", "--method", "bfs") == 2
+    assert "holds a plan for another choice of pins" in capsys.readouterr().err
+    document = json.loads(before)
+    document["makespan"] /= 2
+    FILE.write_text(json.dumps(document))
+    assert run("a.json", "--out-dir", "plans", "--method", "bfs", *same) == 0
+    again = Plan.load(FILE)
+    again.verify(load_graph("a.json"))
+    assert again.makespan == right.makespan
+    assert again.lower_bound == right.lower_bound
+    assert again.pin == {"*2": (0,), "*1": (0, 1)}
 
 
 def test_warm_start_names_plans(capsys):

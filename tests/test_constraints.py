@@ -1,5 +1,9 @@
 """Pins and colocation by pattern: in graphs, in both importers, in `optimize` and in the command."""
 
+import dataclasses
+import itertools
+import math
+
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -7,11 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from importer_cases import graphs
+from strategies import instances
 
 from regal_jax import Cluster, GraphBuilder, Plan, from_jax, optimize, optimize_many, save_graph
 from regal_jax.cli import main
-from regal_jax.errors import ConfigError
+from regal_jax.errors import ConfigError, InfeasiblePlanWarning, PlanError
 from regal_jax.graph import constrain
+from regal_jax.heuristics.brute_force import brute_force
+from regal_jax.plan import Objective, lower_bound
 
 TWO = Cluster.uniform(2, transfer="free")
 
@@ -138,6 +145,114 @@ def test_a_pin_against_the_graph_itself_says_so():
         constrain(traced, pin={"*": 1})
 
 
+# Lower bounds -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(instance=instances(max_ops=5, devices=(2, 3), constraints=False), data=st.data())
+def test_no_plan_beats_the_bounds_of_a_graph_with_pins(objective, instance, data):
+    graph, cluster = instance
+    cluster = dataclasses.replace(cluster, memory=(math.inf,) * cluster.num_devices)
+    devices = st.lists(st.integers(0, cluster.num_devices - 1), min_size=1, max_size=2)
+    pin = data.draw(st.dictionaries(st.sampled_from(graph.op_names), devices))
+    patterns = [f"op[{a}{b}]" for a, b in itertools.pairwise(range(graph.num_ops))]
+    try:
+        pinned = constrain(graph, pin, data.draw(st.lists(st.sampled_from(patterns))) if patterns else [])
+    except ConfigError:
+        hypothesis.reject()
+    bound = lower_bound(pinned, cluster, objective)
+    assert bound >= lower_bound(graph, cluster, objective)
+    assert brute_force(pinned, cluster, objective).objective_value * (1 + 1e-12) >= bound
+
+
+def independent(*runtimes):
+    builder = GraphBuilder("independent")
+    for i, runtime in enumerate(runtimes):
+        builder.add_op(f"op{i}", runtime=runtime)
+    return builder.build()
+
+
+def sender():
+    builder = GraphBuilder("sender")
+    builder.add_op("a", runtime=1.0, outputs=[8, 80])
+    builder.add_op("b", runtime=1.0, inputs=["a:0"])
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("graph", "devices", "pin", "colocate", "bound"),
+    [
+        # Without constraints: 12 s on three devices.
+        (independent(*[2.0] * 6), 3, {}, (), 4.0),
+        (independent(*[2.0] * 6), 3, {"op[0-3]": 1}, (), 8.0),
+        (independent(*[2.0] * 6), 3, {"*": (0, 1)}, (), 6.0),
+        (independent(*[2.0] * 6), 3, {"op[0-3]": (0, 1), "op[45]": 0}, (), 6.0),
+        (independent(*[2.0] * 6), 3, {}, "op[0-3]", 8.0),
+        # Its best device is none for one of its ops.
+        (independent([1.0, 9.0], [5.0, 1.0]), 2, {}, (), 1.0),
+        (independent([1.0, 9.0], [5.0, 1.0]), 2, {}, "*", 6.0),
+        (independent([1.0, 9.0], [5.0, 1.0]), 2, {"op0": 1}, "*", 10.0),
+        # Eight bytes at 1 B/s after a latency of 2 s.
+        (sender(), 2, {}, (), 2.0),
+        (sender(), 2, {"a": 0}, (), 2.0),
+        (sender(), 2, {"a": 0, "b": 1}, (), 12.0),
+        (sender(), 3, {"a": (0, 1), "b": (0, 2)}, (), 2.0),
+        (sender(), 3, {"a": 0, "b": (1, 2)}, (), 12.0),
+    ],
+)
+@pytest.mark.parametrize("model", ["blocking", "delay"])
+def test_bounds_that_are_met(graph, devices, pin, colocate, bound, model):
+    cluster = Cluster((math.inf,) * devices, model, latency=2, bandwidth=1)
+    pinned = constrain(graph, pin, colocate)
+    assert lower_bound(pinned, cluster, Objective.MAKESPAN) == bound
+    assert brute_force(pinned, cluster).makespan == bound
+
+
+def fan(sources, readers):
+    """Each reader reads the outputs of all sources, of 10 s at 1 B/s."""
+    builder = GraphBuilder("fan")
+    for i in range(sources):
+        builder.add_op(f"a{i}", runtime=1.0, outputs=[10])
+    for i in range(readers):
+        builder.add_op(f"b{i}", runtime=1.0, inputs=[f"a{k}:0" for k in range(sources)])
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("graph", "devices", "pin", "bound"),
+    [
+        # Two readers share the copy.
+        (fan(1, 2), 2, {"a0": 0, "b*": 1}, 12.0),
+        (fan(2, 1), 2, {"a*": 0, "b*": 1}, 22.0),
+        (fan(2, 1), 3, {"a*": (0, 2), "b*": 1}, 21.0),
+        (fan(1, 2), 3, {"a0": 0, "b0": 1, "b1": 2}, 21.0),
+        (fan(1, 2), 3, {"a0": 0, "b0": (1, 2), "b1": (1, 2)}, 12.0),
+        (fan(1, 2), 3, {"a0": 0, "b*": 0}, 3.0),
+    ],
+)
+def test_blocking_transfers_take_the_time_of_both_devices(graph, devices, pin, bound):
+    pinned, cluster = constrain(graph, pin), Cluster((math.inf,) * devices, "blocking", bandwidth=1)
+    assert lower_bound(pinned, cluster, Objective.MAKESPAN) == bound
+    assert brute_force(pinned, cluster).makespan <= bound + 1.0
+    late = dataclasses.replace(cluster, transfer="delay")
+    assert lower_bound(pinned, late, Objective.MAKESPAN) == min(bound, 12.0)
+
+
+def test_the_shortest_link_between_their_devices_counts():
+    latency = [[0, 9, 5], [9, 0, 9], [4, 9, 0]]
+    cluster = Cluster((math.inf,) * 3, "delay", latency=latency)
+    for pin, bound in (
+        ({"a": 0, "b": (1, 2)}, 7.0),
+        ({"a": (1, 2), "b": 0}, 6.0),
+        ({"a": 1, "b": (0, 2)}, 11.0),
+        ({"a": (0, 1), "b": 1}, 2.0),
+    ):
+        pinned = constrain(sender(), pin)
+        assert lower_bound(pinned, cluster, Objective.MAKESPAN) == bound
+        assert brute_force(pinned, cluster).makespan == bound
+
+
 # Importers --------------------------------------------------------------------------------------
 
 
@@ -167,11 +282,55 @@ def test_plans_obey_and_verify_against_the_graph_as_it_was(options):
     assert where["encoder/a"] == where["encoder/b"] == 1
     assert where["decoder/a"] == where["decoder/b"]
     assert plan.graph_hash == graph.content_hash
-    assert plan.provenance["pin"] == {"encoder/*": [1]}
-    assert plan.provenance["colocate"] == ["decoder/*", "odd*"]
+    assert plan.pin == {"encoder/*": (1,)}
+    assert plan.colocate == ("decoder/*", "odd*")
     # Two chains of two seconds side by side, and one op more: the pins cost nothing here.
     assert plan.makespan == 3.0
     assert optimize(graph, TWO, pin={"*": 0}, **options).makespan == 5.0
+
+
+def test_a_plan_that_meets_the_bound_of_its_pins_is_optimal_and_ends_the_search():
+    graph, seen = towers(), []
+    assert lower_bound(graph, TWO, Objective.MAKESPAN) == 2.5
+    for pin, colocate, bound in (({"*": 0}, (), 5.0), ({}, ["*/*"], 4.0), ({"*oder/*": [1]}, "odd*", 4.0)):
+        plan = optimize(graph, TWO, pin=pin, colocate=colocate, evaluations=10**6, on_improvement=seen.append)
+        assert plan.makespan == plan.lower_bound == bound
+        assert plan.optimal
+        assert plan.provenance["stopped"] == "optimal"
+        assert plan.provenance["evaluations"] < 1000
+        assert seen[-1].plan.lower_bound == bound
+        plan.verify(graph)
+        seen[-1].plan.verify(graph)
+
+
+def test_a_plan_obeys_its_pins_or_does_not_verify():
+    graph = towers()
+    plan = optimize(graph, TWO, pin={"encoder/*": 1, "odd*": 0}, colocate="decoder/*", method="critical-path")
+    for changes, message in (
+        ({"pin": {"encoder/*": (0,)}}, "'encoder/a' may not run on device 0|may not run on device 1"),
+        ({"colocate": ("*",), "pin": {}}, "the rest of its colocation group"),
+        ({"pin": {"encoder/*": (2,)}}, "constraints are not for its graph: pin: .* no device 2"),
+        ({"pin": {"encoder/*": ()}}, "constraints are not for its graph"),
+        ({"colocate": ("nothing",)}, "constraints are not for its graph: colocate: no op"),
+        ({"lower_bound": 2.5 + 2**-40}, "the lower_bound is 2.5"),
+    ):
+        with pytest.raises(PlanError, match=message) as caught:
+            dataclasses.replace(plan, **changes).verify(graph)
+        assert "\n" not in str(caught.value)
+    all_at_0 = optimize(graph, TWO, pin={"*": 0}, method="critical-path")
+    with pytest.raises(PlanError, match=r"the lower_bound is 2\.5, the plan says 5"):
+        dataclasses.replace(all_at_0, pin={}).verify(graph)
+
+
+def test_a_plan_says_that_its_pins_leave_too_little_memory():
+    graph = towers()
+    cluster = Cluster.uniform(2, memory=11, transfer="free")
+    with pytest.warns(InfeasiblePlanWarning):
+        plan = optimize(graph, dataclasses.replace(cluster, memory=(7, 100)), pin={"*": 0}, evaluations=50)
+    assert plan.impossible
+    plan.verify(graph)
+    with pytest.raises(PlanError, match="which is not known"):
+        dataclasses.replace(plan, pin={}, lower_bound=2.5).verify(graph)
 
 
 def test_many_graphs_are_pinned_alike_and_each_plan_is_of_its_own():
@@ -211,7 +370,7 @@ def test_the_command_pins_and_its_plan_verifies(file):
     where = placement(Plan.load("plan.json"))
     assert where["encoder/a"] == where["encoder/b"] == 1
     assert where["decoder/a"] == where["decoder/b"]
-    assert Plan.load("plan.json").provenance["pin"] == {"encoder/*": [1], "decoder/*": [0, 1]}
+    assert Plan.load("plan.json").pin == {"encoder/*": (1,), "decoder/*": (0, 1)}
     assert main(["verify", "plan.json", file]) == 0
 
 

@@ -53,7 +53,7 @@ def traced(learner, pool, count=1):
 def test_nothing_in_it_leaves_the_device(baseline):
     config = tiny_config(baseline=baseline)
     names = traced(Learner(config, "xla"), pool_of(config), 2)
-    assert {"while", "sort", "all_gather", "random_bits"} & names
+    assert names >= {"while", "sort", "all_gather", "random_bits"}
     assert len(names) > 40
     assert not suspects(names)
 

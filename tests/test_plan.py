@@ -13,7 +13,7 @@ from strategies import instances
 from test_replay import WORKED_PLACES, random_schedule, worked
 
 from regal_jax.errors import FormatError, PlanError
-from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
+from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel, constrain
 from regal_jax.plan import Objective, Plan, Timeline, needed_transfers, transfer_event, verify
 
 BLOCKING = Cluster((1000, 120), "blocking", "1s", 10)
@@ -232,6 +232,59 @@ def test_wrong_values_and_missing_fields_are_refused_or_found(path):
         )
         if harmless or (path == ("version",) and wrong is True):
             continue
+        with pytest.raises((FormatError, PlanError)) as caught:
+            Plan.from_json(json.dumps(document)).verify(graph)
+        assert "\n" not in str(caught.value)
+
+
+def pinned_plan() -> tuple[Plan, ComputationGraph]:
+    """A plan whose bound is 3 s by its pin and its group together, else 2 s."""
+    builder = GraphBuilder("pinned")
+    for name in "abcd":
+        builder.add_op(name, runtime=1.0, outputs=[8])
+    graph, cluster = builder.build(), Cluster((99, 99), "blocking")
+    pin, colocate = {"[cd]": (1,), "a": (0, 1)}, ("[bc]",)
+    made = Plan.from_events(constrain(graph, pin, colocate), cluster, np.array([0, 1, 1, 1]), [0, 1, 2, 3])
+    return dataclasses.replace(made, graph_hash=graph.content_hash, pin=pin, colocate=colocate), graph
+
+
+def test_pins_come_back():
+    plan, graph = pinned_plan()
+    plan.verify(graph)
+    assert_same(plan, Plan.from_json(plan.to_json()))
+    document = json.loads(plan.to_json())
+    assert (document["pin"], document["colocate"]) == ({"[cd]": [1], "a": [0, 1]}, ["[bc]"])
+    for field in ("pin", "colocate"):
+        other = dataclasses.replace(plan, **{field: type(getattr(plan, field))()})
+        assert field not in json.loads(other.to_json())
+        assert_same(other, Plan.from_json(other.to_json()))
+
+
+def test_files_of_earlier_versions_obey_nothing_beyond_their_graph():
+    plan, graph = pinned_plan()
+    document = json.loads(plan.to_json())
+    del document["pin"], document["colocate"]
+    # They told of pins in their provenance, and stated the bound of the graph without.
+    document |= {"lower_bound": 2.0, "provenance": {"pin": {"[cd]": [1]}, "colocate": ["[bc]"]}}
+    old = Plan.from_json(json.dumps(document))
+    assert (old.pin, old.colocate) == ({}, ())
+    old.verify(graph)
+
+
+@pytest.mark.parametrize(
+    "path", [("pin",), ("pin", "[cd]"), ("pin", "[cd]", 0), ("colocate",), ("colocate", 0)]
+)
+def test_wrong_pins_are_refused_or_found(path):
+    plan, graph = pinned_plan()
+    for wrong in [*WRONG, "d", "", "[cd", {"d": [1]}, {"x": [1]}, {"?": [2]}, ["d"], "\u2028"]:
+        document = json.loads(plan.to_json())
+        holder = document
+        for key in path[:-1]:
+            holder = holder[key]
+        if wrong == "DELETE":
+            del holder[path[-1]]
+        else:
+            holder[path[-1]] = wrong
         with pytest.raises((FormatError, PlanError)) as caught:
             Plan.from_json(json.dumps(document)).verify(graph)
         assert "\n" not in str(caught.value)

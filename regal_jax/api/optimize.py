@@ -88,8 +88,8 @@ def optimize(
         ``"auto"`` searches both for the makespan, the contracted graph first, where it is much smaller; other
         methods do not.
       pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0, "*head/*": (0, 1)}``, beside what the
-        graph itself allows; see `regal_jax.graph.constrain`. The plan is one of ``graph`` as it was given,
-        and its lower bound is that of ``graph`` without the pins.
+        graph itself allows; see `regal_jax.graph.constrain`. The plan is one of ``graph`` as it was given;
+        it says what it obeys (`Plan.pin`), and its lower bound is that of plans that do.
       colocate: Patterns over op names; the ops of each share a device.
       config: A `BrkgaConfig` for ``"brkga"`` and what ``"auto"`` has of it, an `AnnealingConfig` for
         ``"annealing"`` and ``"local-search"``, a `ListSearchConfig` for ``"list-search"``, or a

@@ -40,10 +40,10 @@ class Pinned:
             constrain(graph, pin, colocate, devices=cluster.num_devices)
             for graph, cluster in zip(originals, clusters, strict=True)
         ]
-        self._said = {
-            "pin": {pattern: np.atleast_1d(devices).tolist() for pattern, devices in (pin or {}).items()},
-            "colocate": [colocate] if isinstance(colocate, str) else list(colocate),
+        self._pin = {
+            pattern: tuple(np.atleast_1d(devices).tolist()) for pattern, devices in (pin or {}).items()
         }
+        self._colocate = (colocate,) if isinstance(colocate, str) else tuple(colocate)
 
     def restrict(self, plans: Sequence[Plan]) -> list[Plan]:
         """Plans of the user's graphs as ones of `graphs`, where `adapt_plan` moves what may not stay."""
@@ -57,17 +57,12 @@ class Pinned:
         ]
 
     def release(self, member: int, plan: Plan) -> Plan:
-        """The plan of ``graphs[member]`` as one of the user's graph, which `Plan.verify` takes."""
-        original, pinned = self._originals[member], self.graphs[member]
-        if original is pinned:
+        """The plan of ``graphs[member]`` as one of the user's graph that obeys the pins."""
+        original = self._originals[member]
+        if original is self.graphs[member]:
             return plan
-        return Plan.from_events(
-            original,
-            plan.cluster,
-            plan.placement,
-            plan.event_ids(pinned),
-            objective=plan.objective,
-            provenance={**plan.provenance, **{name: said for name, said in self._said.items() if said}},
+        return dataclasses.replace(
+            plan, graph_hash=original.content_hash, pin=self._pin, colocate=self._colocate
         )
 
     def releasing(

@@ -206,15 +206,23 @@ class Settings:
     @property
     def accelerated(self) -> bool:
         """Does the method search on the accelerator?"""
-        return self.searches and not isinstance(self.config, (ListSearchConfig, PeakSearchConfig))
+        return self._accelerator_config is not None
+
+    @property
+    def _accelerator_config(self) -> BrkgaConfig | AnnealingConfig | None:
+        """Of the search on the accelerator; ``None`` if there is none."""
+        if not self.searches or isinstance(self.config, (ListSearchConfig, PeakSearchConfig)):
+            return None
+        return self.config
 
     def parts(self, num_devices: int) -> tuple[Part, ...]:
         """The searches on the accelerator, which share what a search on the host leaves of the budget."""
-        if not self.searches or isinstance(self.config, (ListSearchConfig, PeakSearchConfig)):
+        config = self._accelerator_config
+        if config is None:
             return ()
-        if self.method == "auto" and isinstance(self.config, BrkgaConfig):
-            return accelerator_parts(self.config, alone=not self.on_host(num_devices))
-        return (Part(1.0, self.config),)
+        if self.method == "auto" and isinstance(config, BrkgaConfig):
+            return accelerator_parts(config, alone=not self.on_host(num_devices))
+        return (Part(1.0, config),)
 
     @property
     def host_config(self) -> ListSearchConfig | PeakSearchConfig:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
-from regal_jax.cli.resume import Previous, previous_results, save_better
+from regal_jax.cli.resume import Previous, Question, previous_results, save_better
 from regal_jax.cli.sources import check_writable, load
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.errors import ConfigError
@@ -57,7 +57,8 @@ def _searched(args: argparse.Namespace, outs: list[str | None]) -> int:
     graphs = [load(file, args) for file in args.files or [None]]
     previous: list[Previous | None] = [None] * len(graphs)
     if args.out_dir is not None:
-        previous = previous_results(graphs, cluster, args.objective, [out for out in outs if out])
+        question = Question(cluster, args.objective, _pins(args.pin), args.colocate)
+        previous = previous_results(graphs, question, [out for out in outs if out])
     machine.use_all_cores()
     options = {
         "objective": args.objective,

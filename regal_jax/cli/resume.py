@@ -1,12 +1,12 @@
 """What a folder of results holds from before: ``--out-dir`` never loses a better plan.
 
-A folder has the plans of one question. A file that answers another one (another graph, cluster or
-objective), or is no plan, is refused before the search: neither overwritten nor silently left.
+A folder has the plans of one question. A file that answers another one (another graph, cluster, objective
+or choice of pins), or is no plan, is refused before the search: neither overwritten nor silently left.
 """
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from regal_jax.errors import ConfigError, FormatError, PlanError
@@ -15,7 +15,24 @@ if TYPE_CHECKING:
     from regal_jax.graph import Cluster, ComputationGraph
     from regal_jax.plan import Plan
 
-__all__ = ["Previous", "previous_results", "save_better"]
+__all__ = ["Previous", "Question", "previous_results", "save_better"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Question:
+    """What a plan of a graph is to answer.
+
+    Attributes:
+      cluster: What it is to run on.
+      objective: What it is to minimise.
+      pin: Devices for ops, as `optimize` takes them.
+      colocate: Patterns whose ops share a device.
+    """
+
+    cluster: "Cluster"
+    objective: str
+    pin: Mapping[str, Sequence[int]]
+    colocate: Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,7 +49,7 @@ class Previous:
 
 
 def previous_results(
-    graphs: Sequence["ComputationGraph"], cluster: "Cluster", objective: str, paths: Sequence[str]
+    graphs: Sequence["ComputationGraph"], question: Question, paths: Sequence[str]
 ) -> list[Previous | None]:
     """What the files of ``paths`` hold for the graphs; ``None`` where there is no file.
 
@@ -40,13 +57,13 @@ def previous_results(
       ConfigError: A file that holds anything else.
     """
     return [
-        _previous(graph, cluster, objective, path) if os.path.exists(path) else None
+        _previous(graph, question, path) if os.path.exists(path) else None
         for graph, path in zip(graphs, paths, strict=True)
     ]
 
 
-def _previous(graph: "ComputationGraph", cluster: "Cluster", objective: str, path: str) -> Previous:
-    from regal_jax.plan import Plan, adapt_plan
+def _previous(graph: "ComputationGraph", question: Question, path: str) -> Previous:
+    from regal_jax.plan import Plan
 
     def refuse(what: str) -> ConfigError:
         return ConfigError(
@@ -59,8 +76,9 @@ def _previous(graph: "ComputationGraph", cluster: "Cluster", objective: str, pat
         raise refuse("no plan that can be read") from None
     for what, differs in (
         ("graph", plan.graph_hash != graph.content_hash),
-        ("cluster", plan.cluster != cluster),
-        ("objective", plan.objective != objective),
+        ("cluster", plan.cluster != question.cluster),
+        ("objective", plan.objective != question.objective),
+        ("choice of pins", _pins(plan.pin, plan.colocate) != _pins(question.pin, question.colocate)),
     ):
         if differs:
             raise refuse(f"a plan for another {what}")
@@ -68,10 +86,25 @@ def _previous(graph: "ComputationGraph", cluster: "Cluster", objective: str, pat
         plan.verify(graph)
     except PlanError:
         try:
-            return Previous(adapt_plan(plan, graph, cluster), holds=False)
+            return Previous(_replayed(plan, graph, question), holds=False)
         except PlanError:
             raise refuse("a plan that does not hold") from None
     return Previous(plan, holds=True)
+
+
+def _pins(pin: Mapping[str, Sequence[int]], colocate: Sequence[str]) -> tuple[object, ...]:
+    """To be compared: the order of devices and of patterns does not matter."""
+    return {pattern: sorted(set(devices)) for pattern, devices in pin.items()}, sorted(set(colocate))
+
+
+def _replayed(plan: "Plan", graph: "ComputationGraph", question: Question) -> "Plan":
+    """``plan`` with the figures that it has."""
+    from regal_jax.api.pinned import Pinned
+    from regal_jax.plan import adapt_plan
+
+    pinned = Pinned([graph], [question.cluster], question.pin, question.colocate)
+    restricted = pinned.restrict([plan])[0]
+    return pinned.release(0, adapt_plan(restricted, pinned.graphs[0], question.cluster))
 
 
 def save_better(plan: "Plan", path: str | None, previous: Previous | None) -> tuple["Plan", str]:

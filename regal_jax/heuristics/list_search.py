@@ -167,7 +167,13 @@ class ListSearch(HostSearch):
         self._begin.extend(map(self._as_planned, starts))
 
     def run(self, evaluations: int, ends: Callable[[], bool] | None = None, goal: float = -math.inf) -> None:
-        """Makes so many more schedules, or fewer: ``ends`` is asked before each few of them."""
+        """Makes more schedules.
+
+        Args:
+          evaluations: How many.
+          ends: Asked before each few of them; ``True`` ends the run.
+          goal: The run ends at a schedule that fits the memory and is no longer than this.
+        """
         last = self.evaluations + evaluations
         while self.evaluations < last and not (ends is not None and ends()) and self.best > goal:
             check_interrupt()

@@ -87,7 +87,13 @@ class PeakSearch(HostSearch):
         self._placement = np.zeros(0, np.int64)
 
     def run(self, evaluations: int, ends: Callable[[], bool] | None = None, goal: float = -math.inf) -> None:
-        """Looks at about so many more placements, never at more; ``ends`` is asked before each blow."""
+        """Looks at more placements.
+
+        Args:
+          evaluations: About how many; never more.
+          ends: Asked before each blow; ``True`` ends the run.
+          goal: The run ends at a placement that fits the memory and whose largest peak is no larger.
+        """
         last = self.evaluations + evaluations
         if self._balance is None and evaluations > 2 * (len(self._starts) + 1):
             self._start()

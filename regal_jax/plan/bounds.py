@@ -29,10 +29,12 @@ class Objective(enum.StrEnum):
 def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> float:
     """A value of ``objective`` that no plan can beat.
 
-    Makespan: the longest path, every op on its fastest allowed device, or all the work spread evenly,
-    whichever is more. Peak memory: the most that is certainly held at one moment, by a colocation group or
-    spread evenly over the devices that may hold it: the residents at time 0, what is kept in the end, and
-    while an op runs its inputs, outputs and `temp_bytes` beside the residents that are kept.
+    Makespan: the longest path, every op on its fastest allowed device, with the transfers between ops that
+    share no allowed device; all the work, spread evenly; the work that only some devices may do, spread
+    evenly over these, with blocking transfers to where a reader is pinned; or a colocation group on its best
+    device: whichever is most. Peak memory: the most that is certainly held at one moment, by a colocation
+    group or spread evenly over the devices that may hold it: the residents at time 0, what is kept in the
+    end, and while an op runs its inputs, outputs and `temp_bytes` beside the residents that are kept.
 
     Work is summed exactly, a timeline event by event: the two may cross in the last bits of a float.
 
@@ -43,8 +45,83 @@ def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective)
         allowed = allowed_matrix(graph, cluster)
         ends = (_spread(graph, allowed, held) for held in (graph.tensor_resident, graph.tensor_keep))
         return float(max(_busiest(graph, allowed), *ends))
-    runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf).min(axis=1)
-    return float(max(critical_path(graph, runtime), math.fsum(runtime) / cluster.num_devices))
+    allowed = allowed_matrix(graph, cluster)
+    runtime = np.where(allowed, runtime_matrix(graph, cluster), np.inf).min(axis=1)
+    path = critical_path(graph, runtime, _unavoidable(graph, cluster, allowed))
+    devices, work = _work(graph, cluster, allowed, runtime)
+    even = math.fsum(work) / cluster.num_devices
+    return float(max(path, even, _restricted(devices, work), _together(graph, cluster, allowed)))
+
+
+def _unavoidable(graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
+    """``[E]``, by `ComputationGraph.inputs`: least time of the transfer, where no placement does without."""
+    offset, tensor = graph.inputs
+    reader = np.repeat(np.arange(graph.num_ops), np.diff(offset))
+    time = np.zeros(len(tensor))
+    apart = np.flatnonzero(~(allowed[graph.tensor_op[tensor]] & allowed[reader]).any(axis=1))
+    time[apart] = _least_time(graph, cluster, allowed, tensor[apart], reader[apart])
+    return time
+
+
+def _least_time(
+    graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray, tensor: np.ndarray, reader: np.ndarray
+) -> np.ndarray:
+    """Of each transfer of a tensor to a reader: over the fastest link between devices that they may be on."""
+    time = np.zeros(len(tensor))
+    if not len(tensor):
+        return time
+    sets, which = np.unique(allowed, axis=0, return_inverse=True)
+    between = np.stack([which[graph.tensor_op[tensor]], which[reader]], axis=1)
+    for source, target in np.unique(between, axis=0).tolist():
+        mine = (between == (source, target)).all(axis=1)
+        links = np.unique(cluster.link_index[np.ix_(sets[source], sets[target])])
+        time[mine] = transfer_times(graph, cluster)[tensor[mine]][:, links].min(axis=1)
+    return time
+
+
+def _work(
+    graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray, runtime: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What devices must do: the devices that may (``[W, D]`` bool), and the time that it takes one (``[W]``).
+
+    Ops, of ``runtime [N]``; and blocking transfers to devices that readers are pinned to and the producer may
+    not use, which occupy a device on either side.
+    """
+    if cluster.transfer is not TransferModel.BLOCKING:
+        return allowed, runtime
+    tensor, reader, producer = graph.edge_tensor, graph.edge_op, graph.edge_producer
+    home = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)[reader]
+    moved = np.flatnonzero((home >= 0) & ~allowed[producer, home])
+    # A tensor goes to a device once.
+    moved = moved[np.unique(tensor[moved] * cluster.num_devices + home[moved], return_index=True)[1]]
+    time = _least_time(graph, cluster, allowed, tensor[moved], reader[moved])
+    devices = np.concatenate([allowed, allowed[producer[moved]], allowed[reader[moved]]])
+    return devices, np.concatenate([runtime, time, time])
+
+
+def _restricted(devices: np.ndarray, work: np.ndarray) -> float:
+    """Longest that some devices are busy with what no others may do; as `_work` returns it."""
+    narrow = ~devices.all(axis=1)
+    if not narrow.any():
+        return 0.0
+    sets, which = np.unique(devices[narrow], axis=0, return_inverse=True)
+    by_set = np.split(work[narrow][np.argsort(which, kind="stable")], np.cumsum(np.bincount(which))[:-1])
+    total = np.array([math.fsum(times) for times in by_set])
+    inside = sets.astype(np.int64) @ ~sets.T == 0
+    return max(math.fsum(total[inside[:, s]]) / sets[s].sum() for s in range(len(sets)))
+
+
+def _together(graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray) -> float:
+    """How long the longest colocation group of several ops takes on the best device for it."""
+    runtime, leader = runtime_matrix(graph, cluster), graph.colocation_leader
+    several = np.flatnonzero(np.bincount(leader[runtime.any(axis=1)], minlength=graph.num_ops) > 1)
+    return max(
+        (
+            min(math.fsum(times) for times in runtime[leader == first][:, allowed[first]].T)
+            for first in several.tolist()
+        ),
+        default=0.0,
+    )
 
 
 def _spread(graph: ComputationGraph, allowed: np.ndarray, held: np.ndarray) -> int:
@@ -115,14 +192,23 @@ def makespan_upper_bound(graph: ComputationGraph, cluster: Cluster) -> float:
     return float(runtime + cost[copies > 0].sum())
 
 
-def critical_path(graph: ComputationGraph, runtime: np.ndarray) -> float:
-    """Length of the longest path, each op counting its ``runtime`` (``[N]``)."""
+def critical_path(graph: ComputationGraph, runtime: np.ndarray, wait: np.ndarray | None = None) -> float:
+    """Length of the longest path.
+
+    Args:
+      graph: The graph.
+      runtime: ``[N]``, of each op.
+      wait: ``[E]``, between each input (by `ComputationGraph.inputs`) and its reader; ``None`` for no time.
+    """
     finish = runtime.tolist()
+    waits = np.zeros(len(graph.inputs[1])).tolist() if wait is None else wait.tolist()
     offset, tensor = graph.inputs
     control_offset, control = graph.control_predecessors
     producer = graph.tensor_op[tensor].tolist()
     bounds, control_bounds, controls = offset.tolist(), control_offset.tolist(), control.tolist()
     for o in graph.topological_order.tolist():
-        before = producer[bounds[o] : bounds[o + 1]] + controls[control_bounds[o] : control_bounds[o + 1]]
-        finish[o] += max((finish[u] for u in before), default=0.0)
+        mine = slice(bounds[o], bounds[o + 1])
+        ready = [finish[u] + late for u, late in zip(producer[mine], waits[mine], strict=True)]
+        ready += [finish[u] for u in controls[control_bounds[o] : control_bounds[o + 1]]]
+        finish[o] += max(ready, default=0.0)
     return max(finish)

@@ -13,7 +13,8 @@ Beside it: ``format``, ``version``, ``graph`` (``name``, ``hash``, ``time_unit``
 ``null`` is infinite), ``objective``, ``lower_bound``,
 ``one_device_makespan``, ``transfers`` (``count``, ``bytes``), ``memory_profile`` (for each device the
 ``bytes`` held from ``time`` on) and ``provenance``; where it is known that no plan fits the memory,
-``impossible`` says why. Numbers are written so that they read back bit for bit.
+``impossible`` says why; where the search was given pins or colocation, ``pin`` (pattern over op names to
+list of devices) and ``colocate`` (list of patterns). Numbers are written so that they read back bit for bit.
 """
 
 import json
@@ -92,6 +93,8 @@ def plan_text(plan: "Plan") -> str:
         "transfers": {"count": plan.num_transfers, "bytes": plan.transfer_bytes},
         "provenance": dict(plan.provenance),
         **({"impossible": plan.impossible} if plan.impossible else {}),
+        **({"pin": {pattern: list(devices) for pattern, devices in plan.pin.items()}} if plan.pin else {}),
+        **({"colocate": list(plan.colocate)} if plan.colocate else {}),
         "placement": dict(zip(plan.op_names, plan.placement.tolist(), strict=True)),
         "events": _event_rows(plan),
         "memory_profile": [
@@ -162,6 +165,10 @@ def plan_fields(text: str) -> dict[str, Any]:
         "transfer_bytes": _get(transfers, "bytes", _integer, "transfers."),
         "provenance": _get(document, "provenance", _object),
         "impossible": _get(document, "impossible", _text) if "impossible" in document else "",
+        "pin": _pins(_get(document, "pin", _object), d) if "pin" in document else {},
+        "colocate": tuple(_each(_get(document, "colocate", _list), _text, "colocate", None))
+        if "colocate" in document
+        else (),
     }
 
 
@@ -178,6 +185,13 @@ def _document(text: str) -> dict[str, Any]:
             "use the regal_jax that wrote it"
         )
     return document
+
+
+def _pins(fields: dict[str, Any], d: int) -> dict[str, tuple[int, ...]]:
+    return {
+        pattern: tuple(_each(_get(fields, pattern, _list, "pin."), _index(d), f"pin.{pattern!a}", None))
+        for pattern in fields
+    }
 
 
 def _cluster(fields: dict[str, Any]) -> Cluster:

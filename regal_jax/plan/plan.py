@@ -56,6 +56,9 @@ class Plan:
         JSON values only.
       impossible: Why no plan of the graph can fit the memory of `cluster`; empty if this plan does, or if
         nobody knows: then it is only that none was found.
+      pin: Devices that were asked for, by pattern over op names, beside what the graph itself allows: see
+        `regal_jax.graph.constrain`. `lower_bound` and `impossible` are of plans that obey it.
+      colocate: Patterns whose ops were to share a device; likewise.
     """
 
     graph_name: str
@@ -73,6 +76,8 @@ class Plan:
     lower_bound: float
     provenance: Mapping[str, Any]
     impossible: str = ""
+    pin: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    colocate: tuple[str, ...] = ()
 
     @classmethod
     @interruptible()

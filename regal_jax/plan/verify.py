@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regal_jax.errors import ClusterError, PlanError
-from regal_jax.graph import ComputationGraph, TransferModel, transfer_times
+from regal_jax.errors import ClusterError, ConfigError, PlanError
+from regal_jax.graph import ComputationGraph, TransferModel, constrain, transfer_times
 from regal_jax.plan.replay import Timeline, check_placement
 from regal_jax.plan.schedule import needed_transfers
 
@@ -41,12 +41,15 @@ def verify(plan: "Plan", graph: ComputationGraph) -> None:
     placement = np.empty_like(plan.placement)
     placement[index] = plan.placement
     try:
+        graph = constrain(graph, plan.pin, plan.colocate, devices=plan.cluster.num_devices)
         check_placement(graph, plan.cluster, placement)
         events = _event_ids(plan, graph, placement, index)
         _check_times(plan, graph, placement, events)
         _check_figures(plan, graph, placement, events)
     except ClusterError as error:
         raise PlanError(f"the plan's cluster cannot run the graph: {error}") from None
+    except ConfigError as error:
+        raise PlanError(f"the plan's constraints are not for its graph: {error}") from None
 
 
 def check_graph(plan: "Plan", graph: ComputationGraph) -> None:
