@@ -94,6 +94,19 @@ def shorten_types(_app, _what, _name, _value, _options, lines):
             lines[index] = re.sub(r"\b(?:\w+\.)+(?=[A-Za-z])", "", line)
 
 
+def find_by_its_end(app, env, node, content):
+    """Link the name of a class, or of something in it, that one object of the reference ends with."""
+    target = node["reftarget"]
+    if node.get("refdomain") != "py" or not target[:1].isupper():
+        return None
+    domain = env.domains.python_domain
+    names = (name for name, found in domain.objects.items() if not found.aliased)
+    ends = [name for name in names if name.endswith(f".{target}")]
+    if len(ends) != 1:
+        return None
+    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", ends[0], node, content)
+
+
 def drop_tildes(_app, tree):
     """Sphinx leaves its mark for short names in unions of literals."""
     for text in list(tree.findall(nodes.Text)):
@@ -108,3 +121,4 @@ def setup(app):
     app.connect("autodoc-process-docstring", read_attribute, priority=600)  # after it
     app.connect("autodoc-process-docstring", shorten_types, priority=700)
     app.connect("doctree-read", drop_tildes)
+    app.connect("missing-reference", find_by_its_end)
