@@ -9,6 +9,7 @@ import re
 import sys
 
 from docutils import nodes
+from sphinx.domains.python import PyObject
 from sphinx.ext.napoleon import GoogleDocstring
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -42,6 +43,7 @@ autodoc_typehints_description_target = "documented_params"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 napoleon_use_rtype = False
 
 html_theme = "sphinx_book_theme"
@@ -90,7 +92,7 @@ def read_attribute(app, _what, name, value, options, lines):
 def shorten_types(_app, _what, _name, _value, _options, lines):
     """Write the types of attributes as they are written in the code: `Array`, not `jax.jaxlib._jax.Array`."""
     for index, line in enumerate(lines):
-        if line.startswith((":vartype", "   :type:")):
+        if line.startswith(":vartype"):
             lines[index] = re.sub(r"\b(?:\w+\.)+(?=[A-Za-z])", "", line)
 
 
@@ -115,6 +117,9 @@ def drop_tildes(_app, tree):
 
 
 def setup(app):
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"
     app.connect("source-read", add_contents)
     app.connect("autodoc-skip-member", skip_known)
     app.connect("autodoc-process-docstring", keep_attribute, priority=400)  # before napoleon
