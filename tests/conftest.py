@@ -61,6 +61,7 @@ LONGEST = (
     "test_policies_networks",
     "test_host",
     "test_cli_batch",
+    "test_doctests",
     "test_limits",
     "test_defaults",
     "test_realistic",

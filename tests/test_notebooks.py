@@ -1,4 +1,7 @@
-"""Every notebook runs from top to bottom: by default with less to search and to train, in full when slow."""
+"""Every notebook runs from top to bottom, and is committed with the outputs of such a run.
+
+By default there is less to search and to train than what is written; the slow tests run what is written.
+"""
 
 import pathlib
 
@@ -21,21 +24,43 @@ LESS = {
 }
 """What is written in a notebook, and what is run instead; every cell stays."""
 
-
-def test_there_are_notebooks():
-    assert NOTEBOOKS
-
-
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 # It comes from the Jupyter machinery.
 quiet = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
+def test_there_are_notebooks():
+    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04"]
+
+
+@every_notebook
+def test_notebook_is_committed_as_it_ran(path):
+    assert faults(nbformat.read(path, as_version=4)) == []
+
+
+def test_faults_are_found():
+    ran = {"source": "print(1)", "execution_count": 1}
+    said = nbformat.v4.new_output("stream", name="stdout", text="1\n")
+    warned = nbformat.v4.new_output("stream", name="stderr", text="careful\n")
+    failed = nbformat.v4.new_output("error", ename="E", evalue="", traceback=[])
+    for cells, expected in (
+        ([{**ran, "outputs": [said]}], []),
+        ([ran], ["no outputs"]),
+        ([{"source": "print(1)", "outputs": [said]}], ["cells ran as [None]"]),
+        ([{**ran, "execution_count": 2, "outputs": [said]}], ["cells ran as [2]"]),
+        ([{**ran, "outputs": [said, warned]}], ["cell 1: stderr"]),
+        ([{**ran, "outputs": [failed]}], ["cell 1: error"]),
+    ):
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(**cell) for cell in cells])
+        assert faults(notebook) == expected
+
+
 @quiet
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@every_notebook
 def test_notebook_runs(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     for written, less in LESS.get(path.stem, {}).items():
-        (cell,) = (cell for cell in notebook.cells if cell.cell_type == "code" and written in cell.source)
+        (cell,) = (cell for cell in code(notebook) if written in cell.source)
         cell.source = cell.source.replace(written, less)
     run(notebook, tmp_path)
 
@@ -49,7 +74,34 @@ def test_notebook_runs_in_full(path, tmp_path):
     run(nbformat.read(path, as_version=4), tmp_path)
 
 
-def run(notebook, tmp_path):
-    resources = {"metadata": {"path": str(tmp_path)}}
+def run(notebook, folder):
+    """Run `notebook` in `folder`: no fault, outputs of the committed kinds, no file left there."""
+    committed = [kinds(cell) for cell in code(notebook)]
+    resources = {"metadata": {"path": str(folder)}}
     NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
-    assert all(cell.get("execution_count") for cell in notebook.cells if cell.cell_type == "code")
+    assert faults(notebook) == []
+    assert [kinds(cell) for cell in code(notebook)] == committed
+    assert list(folder.iterdir()) == []
+
+
+def faults(notebook) -> list[str]:
+    """What tells `notebook` from one that ran from top to bottom, with outputs and without errors."""
+    cells = code(notebook)
+    found = []
+    counts = [cell.execution_count for cell in cells]
+    if counts != list(range(1, len(cells) + 1)):
+        found.append(f"cells ran as {counts}")
+    if not any(cell.outputs for cell in cells):
+        found.append("no outputs")
+    for number, cell in enumerate(cells, 1):
+        kind = {output.get("name", output.output_type) for output in cell.outputs}
+        found += [f"cell {number}: {bad}" for bad in ("error", "stderr") if bad in kind]
+    return found
+
+
+def code(notebook) -> list:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def kinds(cell) -> set[tuple[str, ...]]:
+    return {(output.output_type, *sorted(output.get("data", {}))) for output in cell.outputs}

@@ -115,6 +115,14 @@ def compare(
     Raises:
       ConfigError: No method, one that is named twice, or an argument that cannot be.
       ClusterError: A cluster that cannot run the graph.
+
+    Examples:
+      >>> from regal_jax import Cluster, compare
+      >>> from regal_jax.datasets import generate
+      >>> graph, cluster = generate("layered", 12, seed=0), Cluster.uniform(2, transfer="free")
+      >>> comparison = compare(graph, cluster, ["single-device", "critical-path"])
+      >>> comparison.best, [row["method"] for row in comparison.rows]
+      ('critical-path', ['single-device', 'critical-path'])
     """
     if isinstance(methods, str) or not len(methods):
         raise ConfigError(f"methods: give a list of at least one method, got {methods!r}")

@@ -115,6 +115,15 @@ def optimize(
       ClusterError: A cluster that cannot run the graph.
       KeyboardInterrupt: Ctrl-C before there was any plan.
 
+    Examples:
+      >>> from regal_jax import Cluster, GraphBuilder, optimize
+      >>> builder = GraphBuilder("diamond")
+      >>> for name, inputs in {"a": [], "b": ["a:0"], "c": ["a:0"], "d": ["b:0", "c:0"]}.items():
+      ...     _ = builder.add_op(name, runtime="1ms", inputs=inputs, outputs=["1MiB"])
+      >>> plan = optimize(builder.build(), Cluster.uniform(2, transfer="free"), seed=0)
+      >>> round(1000 * plan.makespan, 3), plan.optimal
+      (3.0, True)
+
     References:
       Paliwal et al. 2020, "Reinforced Genetic Algorithm Learning for Optimizing Computation Graphs", ICLR.
     """
@@ -207,6 +216,14 @@ def optimize_many(
       ConfigError: An argument that cannot be.
       ClusterError: A cluster that cannot run its graph.
       KeyboardInterrupt: Ctrl-C before there was a plan of any graph.
+
+    Examples:
+      >>> from regal_jax import Cluster, optimize_many
+      >>> from regal_jax.datasets import generate
+      >>> graphs = [generate("chain", ops, seed=0) for ops in (3, 4)]
+      >>> plans = optimize_many(graphs, Cluster.uniform(2), progress=False)
+      >>> [(plan.graph_name, plan.optimal) for plan in plans]
+      [('chain-3-0', True), ('chain-4-0', True)]
     """
     settings = Settings.checked(
         objective=objective,

@@ -36,6 +36,12 @@ def with_noise(
       ConfigError: A negative seed, or an impossible scale.
       GraphError: Costs grew beyond what a graph may hold.
 
+    Examples:
+      >>> from regal_jax.datasets import generate, with_noise
+      >>> graph = generate("chain", 3, seed=0)
+      >>> graph.runtime.tolist(), with_noise(graph, seed=1, whole_runtimes=True).runtime.tolist()
+      ([51.0, 49.0, 56.0], [53.0, 53.0, 58.0])
+
     References:
       Paliwal et al. 2020, ICLR, "Tasks and datasets": multiplicative noise to tensor sizes and op running
       times, variants of a graph sharing its topology.

@@ -65,6 +65,12 @@ def load_sample(
     Raises:
       ConfigError: No such split.
       FormatError: There is no sample, or it is damaged.
+
+    Examples:
+      >>> from regal_jax.datasets import load_sample
+      >>> record, graph = load_sample("test")[0]
+      >>> record["source"], record["form"], record["ops"] == graph.num_ops
+      ('flax', 'training-step', True)
     """
     if split is not None and split not in SPLITS:
         raise ConfigError(f"split: there is no {split!r}; use one of {', '.join(SPLITS)}")

@@ -101,6 +101,11 @@ def generate(family: str, n: int, seed: int, **parameters: Any) -> ComputationGr
 
     Raises:
       ConfigError: An unknown family or parameter, or an impossible number.
+
+    Examples:
+      >>> from regal_jax.datasets import generate
+      >>> print(generate("chain", 3, seed=0))
+      graph 'chain-3-0': 3 ops, 3 tensors, 2 data edges, 0 control edges
     """
     if family not in FAMILIES:
         raise ConfigError(f"family: unknown {family!r}; use one of {', '.join(FAMILIES)}")

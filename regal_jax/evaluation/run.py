@@ -59,6 +59,12 @@ def run_evaluation(
       ConfigError: Settings that cannot be, no graph, or another run in the same folder.
       FormatError: Graphs or results that cannot be read.
       ClusterError: A cluster that cannot be.
+
+    Examples:
+      >>> from regal_jax.evaluation import EvaluationConfig, run_evaluation
+      >>> config = EvaluationConfig("sample", limit=2, methods=("critical-path",), other_seed=-1, limits=())
+      >>> run_evaluation(config, "results").finished
+      True
     """
     folder = pathlib.Path(out)
     tasks = evaluation_tasks(config)

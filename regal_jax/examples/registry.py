@@ -120,6 +120,11 @@ def load_example(
 
     Raises:
       ConfigError: No such example, or an impossible batch size.
+
+    Examples:
+      >>> from regal_jax import load_example
+      >>> load_example("mlp", batch_size=8).name
+      'mlp'
     """
     if name not in EXAMPLES:
         raise ConfigError(f"example: there is no {name!r}; use one of {', '.join(EXAMPLES)}")

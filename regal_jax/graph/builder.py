@@ -23,6 +23,7 @@ class GraphBuilder:
       time_unit: Unit of plain runtimes: ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``.
 
     Examples:
+      >>> from regal_jax import GraphBuilder
       >>> builder = GraphBuilder("tiny")
       >>> builder.add_op("a", runtime="2s", outputs=["1MiB"])
       0

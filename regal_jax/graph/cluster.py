@@ -118,6 +118,11 @@ class Cluster:
 
         Raises:
           ClusterError: As the constructor.
+
+        Examples:
+          >>> from regal_jax import Cluster
+          >>> print(Cluster.uniform(4, memory="16GiB", transfer="nvlink4"))
+          4 device(s) of 16.00 GiB, blocking transfers over nvlink4 (latency 3us, bandwidth 375GB/s)
         """
         return cls((memory,) * _count(devices, "devices"), transfer)
 
@@ -147,6 +152,7 @@ class Cluster:
           ClusterError: As the constructor.
 
         Examples:
+          >>> from regal_jax import Cluster
           >>> Cluster.nodes(2, 4, within="nvlink4", between="ethernet-100g", memory="80GiB").num_devices
           8
         """

@@ -47,6 +47,7 @@ def constrain(
 
     Examples:
       >>> from regal_jax import GraphBuilder
+      >>> from regal_jax.graph import constrain
       >>> builder = GraphBuilder("tiny")
       >>> ops = [builder.add_op(name) for name in ("encoder/a", "encoder/b", "head")]
       >>> graph = constrain(builder.build(), pin={"encoder/*": 0}, colocate="encoder/*")

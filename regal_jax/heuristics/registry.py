@@ -347,6 +347,13 @@ def run_heuristic(
     Raises:
       ConfigError: No such heuristic.
       ClusterError: The cluster does not fit the graph.
+
+    Examples:
+      >>> from regal_jax import Cluster
+      >>> from regal_jax.datasets import generate
+      >>> from regal_jax.heuristics import run_heuristic
+      >>> run_heuristic("critical-path", generate("chain", 3, seed=0), Cluster.uniform(2)).makespan
+      156.0
     """
     if name not in HEURISTICS:
         raise ConfigError(f"method: unknown heuristic {name!r}; use one of {', '.join(HEURISTICS)}")

@@ -53,6 +53,14 @@ def from_hlo(program: PathLike | Any, **options: Any) -> ComputationGraph:
       GraphError: The graph breaks a rule.
       ConfigError: An option with an impossible value.
 
+    Examples:
+      >>> import jax, jax.numpy as jnp
+      >>> from regal_jax import from_hlo
+      >>> array = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+      >>> compiled = jax.jit(lambda w, x: jnp.tanh(x @ w)).lower(array, array).compile()
+      >>> from_hlo(compiled).op_kinds[:3]
+      ('parameter', 'parameter', 'start')
+
     References:
       openxla/xla: hlo_parser, hlo_dataflow_analysis (what is written in place), hlo_cost_analysis.
     """

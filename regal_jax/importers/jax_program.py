@@ -96,6 +96,15 @@ def from_jax(
         something in a way that no trace shows.
       ConfigError: An option with an impossible value.
       GraphError: ``fn`` has no arrays and computes nothing.
+
+    Examples:
+      >>> import jax, jax.numpy as jnp
+      >>> from regal_jax import from_jax
+      >>> array = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+      >>> def layer(w, x):
+      ...     return jnp.tanh(x @ w)
+      >>> from_jax(layer, array, array, resident_argnums=0).op_names
+      ('w', 'x', 'start', 'dot_general', 'tanh')
     """
     name = name or _name_of(fn)
     kwargs = dict(kwargs or {})

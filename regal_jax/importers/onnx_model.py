@@ -41,6 +41,14 @@ def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
       FormatError: Not a model, or one that contradicts itself; names the place and the remedy.
       GraphError: The graph breaks a rule, e.g. has a cycle.
       MissingExtraError: `onnx` is not installed.
+
+    Examples:
+      >>> from onnx import TensorProto, helper
+      >>> from regal_jax import from_onnx
+      >>> x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 8]) for name in "xy")
+      >>> node = helper.make_node("Relu", ["x"], ["y"], name="relu")
+      >>> from_onnx(helper.make_model(helper.make_graph([node], "net", [x], [y]))).op_names
+      ('x', 'start', 'relu')
     """
     if not isinstance(model, (str, os.PathLike)):
         return _convert(model, **options)

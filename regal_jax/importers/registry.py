@@ -126,6 +126,13 @@ def load_graph(path: PathLike, format: str | None = None, **options: Any) -> Com
       FormatError: The file cannot be read as its format; names the file, the place and the remedy.
       GraphError: The graph in it breaks a rule; names the file too.
       MissingExtraError: The format needs an extra that is not installed.
+
+    Examples:
+      >>> from regal_jax import load_graph, save_graph
+      >>> from regal_jax.datasets import generate
+      >>> save_graph(generate("chain", 3, seed=0), "chain.json.gz")
+      >>> load_graph("chain.json.gz").num_ops
+      3
     """
     found = find_format(path, format)
     if os.path.isdir(path):
@@ -146,6 +153,14 @@ def save_graph(graph: ComputationGraph, path: PathLike, format: str | None = Non
 
     Raises:
       FormatError: The format cannot hold the graph, is only read, or the file cannot be written.
+
+    Examples:
+      >>> from regal_jax import load_graph, save_graph
+      >>> from regal_jax.datasets import generate
+      >>> graph = generate("chain", 3, seed=0)
+      >>> save_graph(graph, "chain.json")
+      >>> load_graph("chain.json").content_hash == graph.content_hash
+      True
     """
     found = find_format(path, format)
     if found.format is None:

@@ -73,6 +73,14 @@ def from_torch(
       FormatError: Not a module, or one that PyTorch cannot trace on these arguments (the cause is kept).
       ConfigError: An option with an impossible value.
       MissingExtraError: PyTorch is not installed.
+
+    Examples:
+      >>> import torch
+      >>> from regal_jax import from_torch
+      >>> with torch.device("meta"):  # no weight needs memory
+      ...     graph = from_torch(torch.nn.Linear(4, 2), torch.empty(8, 4))
+      >>> graph.op_names
+      ('weight', 'bias', 'input', 'start', 'linear')
     """
     torch = _import_torch()
     # These import torch themselves.

@@ -88,6 +88,20 @@ def train(
       FormatError: A checkpoint that cannot be read.
       MissingExtraError: No tensorboardX.
 
+    Examples:
+      >>> from regal_jax.datasets import generate
+      >>> from regal_jax.learning import OptimizerConfig, TaskConfig, TrainConfig, train
+      >>> from regal_jax.policies import PolicyConfig
+      >>> graphs = [generate("layered", 6, seed=seed) for seed in range(2)]
+      >>> config = TrainConfig(
+      ...     task=TaskConfig(evaluations=10),
+      ...     policy=PolicyConfig(rounds=1, width=4),
+      ...     optimizer=OptimizerConfig(steps=1, batch=1, samples=2),
+      ... )
+      >>> result = train(config, graphs[:1], graphs[1:], "run", progress=False)
+      >>> result.steps, result.finished
+      (1, True)
+
     References:
       REGAL, ICLR 2020, section 4; workshop text, section 2.3.
     """

@@ -192,6 +192,13 @@ def contract(
 
     Raises:
       ConfigError: An argument that cannot be.
+
+    Examples:
+      >>> from regal_jax import contract
+      >>> from regal_jax.datasets import generate
+      >>> made = contract(generate("chain", 5, seed=0), max_share=1.0)
+      >>> print(made)
+      5 ops contracted to 1
     """
     if not isinstance(graph, ComputationGraph):
         raise ConfigError(f"graph: give a ComputationGraph, got {type(graph).__name__}")

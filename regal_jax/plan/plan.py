@@ -177,6 +177,13 @@ class Plan:
 
         Raises:
           PlanError: The first violation.
+
+        Examples:
+          >>> from regal_jax import Cluster, optimize
+          >>> from regal_jax.datasets import generate
+          >>> graph = generate("chain", 3, seed=0)
+          >>> plan = optimize(graph, Cluster.uniform(2), method="bfs")
+          >>> plan.verify(graph)
         """
         verify(self, graph)
 
@@ -199,6 +206,12 @@ class Plan:
 
         Raises:
           OSError: It cannot be written.
+
+        Examples:
+          >>> from regal_jax import Cluster, optimize
+          >>> from regal_jax.datasets import generate
+          >>> plan = optimize(generate("chain", 3, seed=0), Cluster.uniform(2), method="bfs")
+          >>> plan.save("plan.json")
         """
         write_atomically(path, self.to_json().encode())
 
@@ -210,6 +223,14 @@ class Plan:
         Raises:
           FormatError: The file is no plan.
           OSError: The file cannot be read.
+
+        Examples:
+          >>> from regal_jax import Cluster, Plan, optimize
+          >>> from regal_jax.datasets import generate
+          >>> plan = optimize(generate("chain", 3, seed=0), Cluster.uniform(2), method="bfs")
+          >>> plan.save("plan.json")
+          >>> Plan.load("plan.json").makespan == plan.makespan
+          True
         """
         try:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))

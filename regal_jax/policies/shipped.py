@@ -24,6 +24,11 @@ def default_policy(objective: Objective | str, num_devices: int) -> "Policy":
 
     Raises:
       ConfigError: There is none for so many devices.
+
+    Examples:
+      >>> from regal_jax.policies import default_policy
+      >>> default_policy("makespan", 2).config.num_devices
+      2
     """
     return _load(Objective(objective), num_devices)
 

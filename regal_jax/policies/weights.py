@@ -73,6 +73,12 @@ def load_policy(path: str | os.PathLike[str], *, num_devices: int | None = None)
       FormatError: The file is no policy, is damaged, or is of another version.
       ConfigError: The policy is for another number of devices.
       OSError: The file cannot be read.
+
+    Examples:
+      >>> from regal_jax.policies import default_policy, load_policy, save_policy
+      >>> save_policy("policy.safetensors", default_policy("makespan", 2))
+      >>> load_policy("policy.safetensors").config.num_devices
+      2
     """
     metadata, tensors = _read(path)
     config = _config(path, metadata)

@@ -90,6 +90,7 @@ def family_of(name: str) -> str:
       A short lower-case name; never empty.
 
     Examples:
+      >>> from regal_jax.datasets.corpus.families import family_of
       >>> [family_of(name) for name in ("ResNet50V2", "tf_efficientnet_b0", "xlm-roberta", "volo_d1_224")]
       ['resnet', 'efficientnet', 'bert', 'volo']
     """
