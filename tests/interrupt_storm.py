@@ -134,12 +134,14 @@ class Storm:
 
 def raised_in(error):
     """The file where an interrupt was raised, which is one of those where that does no harm."""
-    where = error.__traceback__
+    caller, where = None, error.__traceback__
     while where.tb_next is not None:
-        where = where.tb_next
-    file = where.tb_frame.f_code.co_filename
-    assert file.endswith(CLEAN), f"raised in {file}, line {where.tb_lineno}"
-    return file
+        caller, where = where.tb_frame.f_code.co_filename, where.tb_next
+    code = where.tb_frame.f_code
+    if caller == __file__ and where.tb_lineno == next(line for *_, line in code.co_lines() if line):
+        return caller  # The call had begun, and nothing of it had been done.
+    assert code.co_filename.endswith(CLEAN), f"raised in {code.co_filename}, line {where.tb_lineno}"
+    return code.co_filename
 
 
 def plan_of(graph):

@@ -100,7 +100,9 @@ def test_devices_share_a_batch_and_change_nothing():
 
 def test_it_is_compiled_once_and_not_again_after_a_restore(tmp_path):
     def count():
-        return sum(f._cache_size() for key, f in kept._kept.items() if key[0] is step_module._train_step)
+        return sum(
+            f._jitted._cache_size() for key, f in kept._kept.items() if key[0] is step_module._train_step
+        )
 
     config = tiny_config()
     before = count()

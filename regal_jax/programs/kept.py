@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import jax
+from jax.core import Tracer
 
 from regal_jax.errors import ConfigError, ResourceError
 from regal_jax.programs.regions import mapped_regions, region_limit
@@ -110,7 +111,7 @@ class Program:
         given = [a for i, a in enumerate(arguments) if i not in self.static]
         leaves, tree = jax.tree.flatten(given)
         kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        spread = any(isinstance(leaf, jax.Array) and leaf.sharding.num_devices > 1 for leaf in leaves)
+        spread = any(map(_is_spread, leaves))
         key = (self, fixed, tree, kinds, spread)
         with _lock:
             made = _kept.get(key)
@@ -123,6 +124,13 @@ class Program:
         return made, leaves
 
 
+def _is_spread(leaf: Any) -> bool:
+    """Is an array on several devices, or can nobody say because it is being traced?"""
+    if isinstance(leaf, Tracer):
+        return True
+    return isinstance(leaf, jax.Array) and leaf.sharding.num_devices > 1
+
+
 class _Made:
     """A program: a jitted function that nobody else has, so that all that JAX keeps of it goes with it.
 
@@ -131,7 +139,7 @@ class _Made:
       arity: Arguments, static ones included.
       fixed: The static ones.
       tree: Structure of the others.
-      spread: Is one of them spread over several devices? What is on the disk is for one.
+      spread: Is one of them spread over several devices, or being traced? What is on the disk is for one.
     """
 
     def __init__(self, program: Program, arity: int, fixed: tuple[Any, ...], tree: Any, *, spread: bool):
