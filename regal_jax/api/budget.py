@@ -11,6 +11,7 @@ from regal_jax.search import AnnealingConfig, BrkgaConfig, Status
 from regal_jax.solve import Part
 
 __all__ = [
+    "RACE",
     "WORTH_CONTRACTING",
     "Turn",
     "Who",
@@ -25,8 +26,10 @@ __all__ = [
 
 _STEPS: Final = 10
 """Decisions are made after every tenth of the budget, so that few graphs have different budgets left."""
-_MOST_CONTRACTED: Final = 5
-"""Steps that a search of the contracted graph has at most: the original has its turn, too."""
+RACE: Final = 2
+"""Steps of each graph, contracted or not, after which the one with the better plan goes on."""
+_MOST_CONTRACTED: Final = 7
+"""Steps after which a search of the contracted graph ends: the original has its turn, too."""
 _WINDOW: Final = 3
 """Steps without a gain after which a search gives the rest away."""
 _PROBE: Final = 1

@@ -65,13 +65,7 @@ class HostRun:
         shown = {}
         if self._first and self._contraction is not None:
             shown["contracted"] = self._contraction.graph.num_ops
-            small, cluster = self._contraction.graph, self._pair[1]
-            # List schedules know little of memory; other plans of the contracted graph are soon found.
-            begin = [] if math.isinf(min(cluster.memory)) else [run_heuristic("peak-balance", small, cluster)]
-            search = _search(small, cluster, self._settings, begin)
-            watch.run(search, evaluations, budget.most_steps(contracted=True))
-            found = search.plan()
-            plans += [] if found is None else [self._contraction.expand(found)]
+            plans += self._race(self._contraction, known, evaluations, watch)
         self._first = False
         if watch.status is Status.BUDGET:
             if self._search is None:
@@ -86,6 +80,38 @@ class HostRun:
         best = known[0] if known else None
         gained = budget.improves(best, plans[0] if plans else None)
         return watch.turn(tuple(plans), evaluations, shown, gained=gained)
+
+
+    def _race(
+        self, contraction: Contraction, known: Sequence[Plan], evaluations: int, watch: "_Watch"
+    ) -> list[Plan]:
+        """Searches both graphs for a few steps, and goes on with the contracted one if that leads.
+
+        Otherwise the search of the original is kept, and is to go on from where it is: from a plan of the
+        contracted graph it might not get away.
+
+        Returns:
+          What was found, as plans of the original.
+        """
+        small, cluster = contraction.graph, self._pair[1]
+        # List schedules know little of memory; other plans of the contracted graph are soon found.
+        begin = [] if math.isinf(min(cluster.memory)) else [run_heuristic("peak-balance", small, cluster)]
+        contracted = _search(small, cluster, self._settings, begin)
+        whole = _search(*self._pair, self._settings, known)
+        watch.run(contracted, evaluations, budget.RACE)
+        if watch.status is Status.BUDGET:
+            watch.run(whole, evaluations, 2 * budget.RACE)
+        plans = [] if contracted.plan() is None else [contraction.expand(contracted.plan())]
+        if watch.status is not Status.BUDGET or not plans or _leads(whole.plan(), plans[0]):
+            self._search = whole
+            return plans
+        watch.run(contracted, evaluations, budget.most_steps(contracted=True))
+        found = [contraction.expand(contracted.plan()), whole.plan()]
+        return [plan for plan in found if plan is not None]
+
+
+def _leads(one: Plan | None, other: Plan) -> bool:
+    return one is not None and one.sort_key < other.sort_key
 
 
 class _Watch:
