@@ -191,6 +191,8 @@ def test_what_cannot_be_saved(tmp_path):
     for metadata in ({"config": "mine"}, {"seed": 7}):
         with pytest.raises(ConfigError, match="give texts, under names other than format, version, config"):
             save_policy(path, policy, metadata)
+    with pytest.raises(ConfigError, match="give a path, then a Policy"):
+        save_policy(policy, path)
     policy.hidden.bias[...] = jnp.full_like(policy.hidden.bias[...], np.nan)
     with pytest.raises(ConfigError, match=r"weights 'hidden.bias' are not finite"):
         save_policy(path, policy)

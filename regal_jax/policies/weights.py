@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -41,10 +42,12 @@ def save_policy(
       metadata: Texts to keep with the weights, such as what they were trained on.
 
     Raises:
-      ConfigError: Metadata that are not texts or take a name that the format uses; weights that are not
-        finite.
+      ConfigError: Something else than a policy; metadata that are not texts or take a name that the format
+        uses; weights that are not finite.
       OSError: The file cannot be written.
     """
+    if not isinstance(policy, Policy):
+        raise ConfigError(f"save_policy: give a path, then a Policy, got {reprlib.repr(policy)}")
     extra = dict(metadata or {})
     for name, value in extra.items():
         if not isinstance(name, str) or not isinstance(value, str) or name in _RESERVED:
