@@ -81,7 +81,6 @@ class HostRun:
         gained = budget.improves(best, plans[0] if plans else None)
         return watch.turn(tuple(plans), evaluations, shown, gained=gained)
 
-
     def _race(
         self, contraction: Contraction, known: Sequence[Plan], evaluations: int, watch: "_Watch"
     ) -> list[Plan]:

@@ -85,8 +85,8 @@ def optimize(
         a start on four. ``False``: begin from nothing. Heuristics take no plans.
       contract: Whether to search the graph that `regal_jax.contract` makes of this one, and expand the plan.
         ``True``: nothing else is searched; the heuristics run on both. ``False``: it is not. ``None``:
-        ``"auto"`` searches both for the makespan, where the contracted graph is much smaller, and goes on with
-        the one that leads; other methods do not.
+        ``"auto"`` searches both for the makespan, where the contracted graph is much smaller, and goes on
+        with the one that leads; other methods do not.
       pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0, "*head/*": (0, 1)}``, beside what the
         graph itself allows; see `regal_jax.graph.constrain`. The plan is one of ``graph`` as it was given;
         it says what it obeys (`Plan.pin`), and its lower bound is that of plans that do.
