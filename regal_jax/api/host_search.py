@@ -90,7 +90,7 @@ class HostRun:
         contracted graph it might not get away.
 
         Returns:
-          What was found, as plans of the original.
+          What was found, as plans of the original, without what the search that is kept has.
         """
         small, cluster = contraction.graph, self._pair[1]
         # List schedules know little of memory; other plans of the contracted graph are soon found.
@@ -100,17 +100,18 @@ class HostRun:
         watch.run(contracted, evaluations, budget.RACE)
         if watch.status is Status.BUDGET:
             watch.run(whole, evaluations, 2 * budget.RACE)
-        plans = [] if contracted.plan() is None else [contraction.expand(contracted.plan())]
-        if watch.status is not Status.BUDGET or not plans or _leads(whole.plan(), plans[0]):
-            self._search = whole
-            return plans
-        watch.run(contracted, evaluations, budget.most_steps(contracted=True))
-        found = [contraction.expand(contracted.plan()), whole.plan()]
-        return [plan for plan in found if plan is not None]
+        best, other = _expanded(contraction, contracted.plan()), whole.plan()
+        leads = best is not None and (other is None or best.sort_key <= other.sort_key)
+        if watch.status is Status.BUDGET and leads:
+            watch.run(contracted, evaluations, budget.most_steps(contracted=True))
+            best = _expanded(contraction, contracted.plan())
+        else:
+            self._search, other = whole, None
+        return [plan for plan in (best, other) if plan is not None]
 
 
-def _leads(one: Plan | None, other: Plan) -> bool:
-    return one is not None and one.sort_key < other.sort_key
+def _expanded(contraction: Contraction, plan: Plan | None) -> Plan | None:
+    return None if plan is None else contraction.expand(plan)
 
 
 class _Watch:
