@@ -11,7 +11,7 @@ from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.choices import Choice
 from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError
-from regal_jax.plan.files import write_atomically
+from regal_jax.files import write_atomically
 
 __all__ = ["MANIFEST", "choices_from_text", "choices_to_text", "finish_manifest", "open_manifest"]
 

@@ -15,8 +15,8 @@ import safetensors.numpy
 
 from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
+from regal_jax.files import write_atomically
 from regal_jax.learning.step import TrainState
-from regal_jax.plan.files import write_atomically
 
 __all__ = ["FORMAT", "VERSION", "Checkpoints"]
 

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
+from regal_jax.files import write_atomically
 from regal_jax.graph import ComputationGraph
 from regal_jax.interrupts import first_interrupt_waits, interruptible
 from regal_jax.learning.checkpoint import Checkpoints
@@ -298,9 +299,7 @@ def _claim(
                 "same ones"
             )
         return
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def _bar(enabled: bool, what: str, total: int, done: int) -> Any:

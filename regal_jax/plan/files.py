@@ -19,10 +19,8 @@ list of devices) and ``colocate`` (list of patterns). Numbers are written so tha
 
 import json
 import math
-import os
 import reprlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -36,29 +34,10 @@ from regal_jax.plan.replay import Timeline
 if TYPE_CHECKING:
     from regal_jax.plan.plan import Plan
 
-__all__ = ["FORMAT", "VERSION", "cluster_document", "plan_fields", "plan_text", "write_atomically"]
+__all__ = ["FORMAT", "VERSION", "cluster_document", "plan_fields", "plan_text"]
 
 FORMAT: Final = "regal_jax.plan"
 VERSION: Final = 1
-
-
-def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes all of ``data`` or nothing: whoever reads ``path`` meanwhile sees the old file or the new one.
-
-    Raises:
-      OSError: It cannot be written.
-    """
-    # Asked before the links are resolved: /dev/stdout leads to a pipe, which has no path of its own.
-    if Path(path).exists() and not Path(path).is_file():
-        Path(path).write_bytes(data)
-        return
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def cluster_document(cluster: Cluster) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from regal_jax.errors import FormatError, MissingExtraError, PlanError
+from regal_jax.files import write_atomically
 from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix
 from regal_jax.graph.html import html_rows
 from regal_jax.interrupts import interruptible
 from regal_jax.plan.bounds import Objective, lower_bound
 from regal_jax.plan.comparison import PlanComparison, compare_plans
-from regal_jax.plan.files import plan_fields, plan_text, write_atomically
+from regal_jax.plan.files import plan_fields, plan_text
 from regal_jax.plan.limits import meets_bound, why_impossible
 from regal_jax.plan.replay import Timeline, replay
 from regal_jax.plan.schedule import needed_transfers

@@ -16,8 +16,8 @@ from flax import nnx
 
 from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
+from regal_jax.files import write_atomically
 from regal_jax.interrupts import interruptible
-from regal_jax.plan.files import write_atomically
 from regal_jax.policies.config import PolicyConfig
 from regal_jax.policies.networks import Policy
 

@@ -10,10 +10,8 @@ import functools
 import hashlib
 import importlib
 import json
-import os
 import pathlib
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -22,6 +20,7 @@ import jax
 import jax.export
 
 from regal_jax.compiling import installed
+from regal_jax.files import write_atomically
 from regal_jax.programs.stored import trace_folder
 from regal_jax.programs.words import UnnamedError, module_word, module_words, source_word, word
 
@@ -147,22 +146,9 @@ def _export(
     head = {"about": about, "modules": module_words(), "calls": sorted(calls), "types": kinds}
     head["digest"] = hashlib.sha256(body).hexdigest()
     with contextlib.suppress(OSError):
-        _replace(path, json.dumps(head).encode() + b"\n" + body)
+        write_atomically(path, json.dumps(head).encode() + b"\n" + body)
     # Not what was exported just now, which holds all that was traced.
     return jax.export.deserialize(bytearray(body))
-
-
-def _replace(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file that is there whole or not at all."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".traced-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _kinds(tree: Any) -> Iterator[type]:

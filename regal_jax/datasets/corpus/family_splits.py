@@ -21,7 +21,7 @@ from regal_jax.datasets.corpus.reader import corpus_records
 from regal_jax.datasets.corpus.splits import partition
 from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.plan.files import write_atomically
+from regal_jax.files import write_atomically
 
 __all__ = ["FAMILY_SPLITS", "read_family_splits", "write_family_splits"]
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
+from regal_jax.files import write_atomically
 from regal_jax.importers.files import at_path
 from regal_jax.importers.strict_json import Field
-from regal_jax.plan.files import write_atomically
 
 __all__ = [
     "CORPUS", "FAILURES", "FORMAT", "GRAPHS", "INDEX", "JsonLines", "read_corpus", "read_index",
