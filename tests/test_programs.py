@@ -1,5 +1,6 @@
 """Compiled programs: bounded in memory, kept on disk, refused before the process would die."""
 
+import ctypes
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, ResourceError
 from regal_jax.programs import clear, count, kept, mapped_regions, program, region_limit, stored, use_cache
+from regal_jax.programs.regions import return_memory
 
 MAPPED = mapped_regions() and region_limit()
 linux = pytest.mark.skipif(not MAPPED, reason="the system does not tell of mapped regions")
@@ -123,6 +125,45 @@ def test_padded_devices_change_no_plan():
     plan.verify(graph)
     assert set(plan.placement.tolist()) <= set(range(5))
     assert plan.makespan == pytest.approx(plan.provenance["history"]["best"][-1], rel=1e-5)
+
+
+def test_memory_is_returned_after_every_thirty_two_programs_that_were_given_up(few, monkeypatch):
+    returned = []
+    monkeypatch.setattr(kept, "return_memory", lambda: returned.append(kept.given_up()))
+    began = kept.given_up()
+
+    @program()
+    def same(x):
+        return x
+
+    for size in range(1, 80):
+        same(np.zeros(size, np.float32))
+    given_up = kept.given_up()
+    assert len(returned) == given_up // 32 - began // 32 >= 2
+
+
+@linux
+def test_what_was_freed_in_small_pieces_is_returned():
+    def resident():
+        return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "malloc_trim"):
+        pytest.skip("another C library")
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    pieces = []
+    for _ in range(100_000):
+        piece = libc.malloc(1000)
+        ctypes.memset(piece, 1, 1000)
+        pieces.append(piece)
+    # What is in use at the end keeps the rest from the system.
+    kept_piece = pieces.pop()
+    for piece in pieces:
+        libc.free(piece)
+    before = resident()
+    return_memory()
+    assert before - resident() > 50e6
+    libc.free(kept_piece)
 
 
 def test_near_the_limit_programs_are_given_up_first(few, monkeypatch):

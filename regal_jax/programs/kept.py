@@ -17,7 +17,7 @@ import jax
 from jax.core import Tracer
 
 from regal_jax.errors import ConfigError, ResourceError
-from regal_jax.programs.regions import mapped_regions, region_limit
+from regal_jax.programs.regions import mapped_regions, region_limit, return_memory
 from regal_jax.programs.stored import use_cache
 from regal_jax.programs.traced import traced
 
@@ -29,6 +29,8 @@ each some five megabytes."""
 _VARIABLE: Final = "REGAL_JAX_PROGRAMS"
 _GIVE_UP: Final = 0.8
 """Share of the limit of mapped regions from which programs are given up."""
+_RETURN_EVERY: Final = 32
+"""Programs given up between two returns of freed memory to the system."""
 _REFUSE: Final = 0.95
 """Share of it from which nothing more is compiled: XLA would end the process."""
 
@@ -74,9 +76,14 @@ def _give_up(left: int) -> None:
     """All but the ``left`` that were used last."""
     global _given_up
     with _lock:
+        before = _given_up
         while len(_kept) > left:
             _kept.popitem(last=False)
             _given_up += 1
+        due = _given_up // _RETURN_EVERY > before // _RETURN_EVERY
+    if due:
+        gc.collect()
+        return_memory()
 
 
 class Program:
