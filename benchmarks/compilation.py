@@ -11,7 +11,7 @@ from benchmarks.timing import Series
 from regal_jax.encoding import gene_shapes
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
-from regal_jax.search import Brkga, Inputs, Limits, UniformProposal, run_chunk, start
+from regal_jax.search import BrkgaSearcher, Inputs, Limits, UniformProposal, run_chunk, start
 
 __all__ = ["compile_times"]
 
@@ -22,7 +22,7 @@ def _once(case: GraphCase, implementation: str | None) -> dict[str, float]:
     """Seconds of each step, of the two programs of a search together: first population and generations."""
     problem = case.problem()
     value = functools.partial(fitness, objective=Objective(case.objective), implementation=implementation)
-    searcher = Brkga(value, UniformProposal.of(gene_shapes(problem)), case.config())
+    searcher = BrkgaSearcher(value, UniformProposal.of(gene_shapes(problem)), case.config())
     inputs, limits = Inputs(problem, None, case.keys()), Limits.none(case.graphs)
     first = jax.jit(functools.partial(start, searcher))
     state = jax.eval_shape(first, inputs, limits)

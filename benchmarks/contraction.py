@@ -15,7 +15,7 @@ from tqdm import tqdm
 from benchmarks.environment import environment
 from benchmarks.table import aligned
 from regal_jax.api.batches import make_batch, share_out
-from regal_jax.api.outcome import accelerator_turn
+from regal_jax.api.outcome import device_turn
 from regal_jax.api.settings import Settings
 from regal_jax.errors import ConfigError
 from regal_jax.examples import EXAMPLES, load_example
@@ -124,7 +124,6 @@ def _settings(objective: str, evaluations: int, seed: int) -> Settings:
         policy=None,
         warm_start=True,
         contract=False,
-        config=None,
         target=None,
         stall=None,
         time_limit=None,
@@ -140,7 +139,7 @@ def _side(
     known = best_heuristic(graph, cluster, settings.objective, seed=settings.seed or 0)
     heuristic_seconds = time.perf_counter() - began
     pairs = [(graph, cluster)]
-    (part,) = settings.parts(cluster.num_devices)
+    ((part,),) = (stage.parts for stage in settings.agenda(cluster.num_devices).device_stages)
     share = share_out(pairs, part.config.fit(settings.evaluations), 1, jax.devices()[:1])[0]
     batch = make_batch(share, pairs, [known], part.config)
     keys = graph_keys(settings.key, [graph])
@@ -156,7 +155,7 @@ def _side(
             warm=batch.warm,
         )
         search_seconds = time.perf_counter() - began
-    found = accelerator_turn(batch, 0, result, settings, settings.evaluations).plans
+    found = device_turn(batch, 0, result, settings, 0, settings.evaluations).plans
     plan = min([*known, *found], key=lambda plan: plan.sort_key)
     first = known[0]
     if made is not None:

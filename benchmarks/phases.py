@@ -10,7 +10,7 @@ from benchmarks.timing import Contender, looped
 from regal_jax.encoding import decode
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
-from regal_jax.search import Brkga, Inputs, improve, run_traced
+from regal_jax.search import BrkgaSearcher, Inputs, improve, run_traced
 from regal_jax.simulate import simulate
 from regal_jax.solve import sampler
 
@@ -27,7 +27,7 @@ _GENERATIONS = 5
 class _Generation:
     """What the parts are called with: the state before a generation, and what is made on the way."""
 
-    searcher: Brkga
+    searcher: BrkgaSearcher
     inputs: Inputs
     state: Any
     order: jax.Array
@@ -44,7 +44,7 @@ def _generation(case: GraphCase, implementation: str | None) -> _Generation:
         return fitness(problem, genes, Objective(case.objective), implementation=implementation)
 
     proposal = case.make_proposal(problem)
-    searcher = Brkga(value, sampler(problem, proposal), config)
+    searcher = BrkgaSearcher(value, sampler(problem, proposal), config)
     inputs = Inputs(problem, proposal, case.keys())
 
     @jax.jit

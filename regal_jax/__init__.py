@@ -32,11 +32,26 @@ if TYPE_CHECKING:
     )
     from regal_jax.plan import Contraction, Objective, Plan, PlanComparison, contract
     from regal_jax.search import AnnealingConfig, BrkgaConfig
+    from regal_jax.solvers import (
+        Annealing,
+        Auto,
+        Brkga,
+        CpSat,
+        Heuristic,
+        ListSearch,
+        LocalSearch,
+        PeakSearch,
+        Portfolio,
+        RandomSearch,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Annealing",
     "AnnealingConfig",
+    "Auto",
+    "Brkga",
     "BrkgaConfig",
     "Cluster",
     "ClusterError",
@@ -44,19 +59,26 @@ __all__ = [
     "ComputationGraph",
     "ConfigError",
     "Contraction",
+    "CpSat",
     "DeviceProfile",
     "FormatError",
     "GraphBuilder",
     "GraphError",
+    "Heuristic",
     "Improvement",
     "InfeasiblePlanWarning",
+    "ListSearch",
     "ListSearchConfig",
+    "LocalSearch",
     "MissingExtraError",
     "Objective",
+    "PeakSearch",
     "PeakSearchConfig",
     "Plan",
     "PlanComparison",
     "PlanError",
+    "Portfolio",
+    "RandomSearch",
     "TransferModel",
     "__version__",
     "compare",
@@ -100,6 +122,18 @@ __getattr__, __dir__ = lazily(
         ),
         "plan": ("Contraction", "Objective", "Plan", "PlanComparison", "contract"),
         "search": ("AnnealingConfig", "BrkgaConfig"),
+        "solvers": (
+            "Annealing",
+            "Auto",
+            "Brkga",
+            "CpSat",
+            "Heuristic",
+            "ListSearch",
+            "LocalSearch",
+            "PeakSearch",
+            "Portfolio",
+            "RandomSearch",
+        ),
     },
     ["__version__"],
 )

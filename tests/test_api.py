@@ -11,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from strategies import instances
 
-from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
+from regal_jax import Auto, Brkga, BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
 from regal_jax.api.batches import cut, make_batch
-from regal_jax.api.budget import Who
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError, InfeasiblePlanWarning
 from regal_jax.heuristics import HEURISTICS, heuristic_plans
@@ -125,7 +124,7 @@ def test_rows_are_those_of_the_graphs_that_are_due(monkeypatch):
         if turns:
             return None
         run.append(len(run))
-        return Who.ACCELERATOR, 10 if run[-1] % 48 < 5 else 20
+        return 1, 10 if run[-1] % 48 < 5 else 20
 
     def recorded(share, *more):
         made.append((len(share.members), share.rows))
@@ -217,7 +216,7 @@ def test_methods_and_settings(graph):
     plan = optimize(graph, TWO, method="critical-path")
     assert plan.provenance["method"] == "critical-path"
     config = BrkgaConfig(population=30, elites=5, mutants=5, islands=2)
-    plan = optimize(graph, TWO, method="auto", evaluations=300, seed=0, config=config)
+    plan = optimize(graph, TWO, method=Auto(config), evaluations=300, seed=0)
     assert plan.provenance["method"] == "auto"
     assert plan.provenance["evaluations"] <= 300
 
@@ -295,9 +294,9 @@ def test_what_is_too_large_to_search_is_refused_before_the_heuristics(graph, mon
 
     for name in HEURISTICS:
         monkeypatch.setitem(HEURISTICS, name, ran)
-    config = BrkgaConfig(population=2 * 10**7)
+    solver = Brkga(population=2 * 10**7)
     with pytest.raises(ConfigError, match=f"{graph.name}.*GiB; use fewer devices or a smaller population"):
-        optimize(graph, TWO, evaluations=10**8, config=config)
+        optimize(graph, TWO, method=solver, evaluations=10**8)
     for options in ({"devices": []}, {"batch_size": 0}):
         with pytest.raises(ConfigError, match=next(iter(options))):
             optimize_many([graph], TWO, progress=False, **options)

@@ -11,12 +11,25 @@ import jax
 import numpy as np
 import pytest
 
-from regal_jax import AnnealingConfig, BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
-from regal_jax.api import settings
-from regal_jax.api.budget import Turn, Who, accelerator_parts, improves, is_settled, next_turn
+from regal_jax import (
+    Annealing,
+    AnnealingConfig,
+    Auto,
+    Brkga,
+    BrkgaConfig,
+    Cluster,
+    GraphBuilder,
+    optimize,
+    optimize_many,
+)
+from regal_jax.api.budget import Turn, improves, is_settled, next_turn
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
-from regal_jax.heuristics import ListSearch, ListSearchConfig, PeakSearch, PeakSearchConfig, heuristic_plans
+from regal_jax.heuristics import (
+    ListSearchRun,
+    PeakSearchRun,
+    heuristic_plans,
+)
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.policies import Policy, PolicyConfig, save_policy
@@ -91,20 +104,20 @@ def counting(objective):
 def test_all_parts_together_keep_the_budget(graphs, evaluations, objective, monkeypatch):
     COUNTED.clear()
     monkeypatch.setattr(solve, "_fitness", lambda *_: counting(objective))
-    advance, run = ListSearch._advance, PeakSearch.run
+    advance, run = ListSearchRun._advance, PeakSearchRun.run
 
     def made(*args, **kwargs):
         COUNTED.append(advance(*args, **kwargs))
         return COUNTED[-1]
 
-    monkeypatch.setattr(ListSearch, "_advance", made)
+    monkeypatch.setattr(ListSearchRun, "_advance", made)
 
     def counted(search, *args):
         before = search.evaluations
         run(search, *args)
         COUNTED.append(search.evaluations - before)
 
-    monkeypatch.setattr(PeakSearch, "run", counted)
+    monkeypatch.setattr(PeakSearchRun, "run", counted)
     plan = optimize(graphs[0], TWO, method="auto", objective=objective, evaluations=evaluations)
     jax.effects_barrier()
     assert sum(COUNTED) == plan.provenance["evaluations"] <= evaluations
@@ -230,17 +243,17 @@ def test_parts_are_told_in_the_provenance(graphs):
 
 def turn_of_host(spent, **options):
     history = {"evaluations": [0], "best": [1.0]}
-    return Turn(Who.HOST, spent, spent, (), False, history, Status.BUDGET, 0.0, **options)
+    return Turn(0, spent, spent, (), False, history, Status.BUDGET, 0.0, **options)
 
 
 def test_where_nothing_can_be_gained_the_host_has_the_rest(graphs, monkeypatch):
-    both = (Who.HOST, Who.ACCELERATOR)
+    both = Auto().agenda(Objective.MAKESPAN, 2)
     stalled = [turn_of_host(400)]
-    assert next_turn(stalled, 1000, both, settled=False) == (Who.ACCELERATOR, 100)
-    assert next_turn(stalled, 1000, both, settled=True) == (Who.HOST, 600)
+    assert next_turn(stalled, 1000, both, settled=False) == (1, 100)
+    assert next_turn(stalled, 1000, both, settled=True) == (0, 600)
     assert next_turn([*stalled, turn_of_host(600)], 1000, both, settled=True) is None
     # With so little the host cannot begin.
-    assert next_turn([turn_of_host(0)], 3, both, settled=True) == (Who.ACCELERATOR, 3)
+    assert next_turn([turn_of_host(0)], 3, both, settled=True) == (1, 3)
 
     asked = []
     monkeypatch.setattr("regal_jax.api.call.is_settled", lambda plan: asked.append(plan) or True)
@@ -264,7 +277,7 @@ def test_what_is_within_a_gain_of_its_bound_is_settled():
 
 
 def test_without_compiled_loops_the_host_has_no_part(graphs, monkeypatch):
-    monkeypatch.setattr(settings, "usable", lambda: False)
+    monkeypatch.setattr("regal_jax.solvers.portfolio.usable", lambda: False)
     plan = optimize(graphs[0], TWO, method="auto", evaluations=50)
     assert told_parts(plan) == ["BrkgaConfig", "AnnealingConfig"]
     assert plan.provenance["evaluations"] == 50
@@ -272,20 +285,10 @@ def test_without_compiled_loops_the_host_has_no_part(graphs, monkeypatch):
     assert plan.provenance["evaluations"] == 50
 
 
-def test_settings_must_fit_the_method(graphs):
-    for method, config in (
-        ("brkga", AnnealingConfig()),
-        ("auto", AnnealingConfig()),
-        ("annealing", BrkgaConfig()),
-        ("list-search", BrkgaConfig()),
-        ("auto", ListSearchConfig()),
-        ("list-search", PeakSearchConfig()),
-    ):
-        with pytest.raises(ConfigError, match=f"config: {method} is set by a"):
-            optimize(graphs[0], TWO, method=method, config=config)  # pyright: ignore[reportArgumentType]
-    config = AnnealingConfig(chains=3)
-    plan = optimize(graphs[0], TWO, method="annealing", config=config, evaluations=50)
-    assert plan.provenance["config"] == dataclasses.asdict(config)
+def test_settings_of_a_solver_are_told(graphs):
+    solver = Annealing(chains=3)
+    plan = optimize(graphs[0], TWO, method=solver, evaluations=50)
+    assert plan.provenance["config"] == dataclasses.asdict(AnnealingConfig(chains=3))
     assert plan.provenance["evaluations"] == 48
 
 
@@ -297,8 +300,8 @@ def test_impossible_parts():
 
 
 def test_the_last_part_gets_all_that_is_left():
-    for alone in (False, True):
-        assert accelerator_parts(BrkgaConfig(), alone=alone)[-1].share == 1
+    for devices in (1, 2):
+        assert Auto().agenda(Objective.MAKESPAN, devices).device_stages[-1].parts[-1].share == 1
 
 
 def test_what_is_given_says_which_search_it_is_for(graphs, tmp_path):
@@ -306,26 +309,22 @@ def test_what_is_given_says_which_search_it_is_for(graphs, tmp_path):
 
     policy = Policy(PolicyConfig(rounds=1, width=4), rngs=nnx.Rngs(0))
     save_policy(tmp_path / "mine.safetensors", policy)
-    configs = {
-        "brkga": BrkgaConfig(population=20, elites=4, mutants=4),
-        "annealing": AnnealingConfig(),
-        "list-search": ListSearchConfig(),
-    }
-    for method, config in configs.items():
-        plan = optimize(graphs[0], TWO, config=config, evaluations=100)
-        assert plan.provenance["method"] == method
-        assert plan.provenance["config"] == dataclasses.asdict(config)
-        same(plan, optimize(graphs[0], TWO, config=config, evaluations=100, method=method))
     for mine, name in (
         (policy, "given"),
         (tmp_path / "mine.safetensors", str(tmp_path / "mine.safetensors")),
     ):
         plan = optimize_many([graphs[0]], TWO, policy=mine, evaluations=100, progress=False)[0]
         assert (plan.provenance["method"], plan.provenance["policy"]) == ("brkga", name)
-    for options in ({}, {"policy": "none"}, {"method": "auto", "config": configs["brkga"]}):
+    for options in (
+        {},
+        {"policy": "none"},
+        {"method": Auto(BrkgaConfig(population=20, elites=4, mutants=4))},
+    ):
         assert optimize(graphs[0], TWO, evaluations=100, **options).provenance["method"] == "auto"
-    with pytest.raises(ConfigError, match="policy: guides brkga and auto, not annealing"):
-        optimize(graphs[0], TWO, config=configs["annealing"], policy=policy)
+    with pytest.raises(ConfigError, match="policy: guides auto and brkga, not annealing"):
+        optimize(graphs[0], TWO, method="annealing", policy=policy)
+    with pytest.raises(ConfigError, match="policy: brkga has one of its own"):
+        optimize(graphs[0], TWO, method=Brkga(policy=policy), policy="default")
 
 
 def test_a_policy_that_was_named_and_not_used_is_warned_of():

@@ -14,7 +14,7 @@ from regal_jax.datasets import generate
 from regal_jax.graph import Cluster
 from regal_jax.heuristics import list_climb, list_kernel, peaks, schedule_peaks
 from regal_jax.heuristics.list_scheduling import MEMORY_RULES, TIME_RULES, list_schedule, quick_schedule
-from regal_jax.heuristics.list_search import ListSearch
+from regal_jax.heuristics.list_search import ListSearchRun
 from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 
@@ -41,7 +41,7 @@ def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     schedule = quick_schedule(graph, cluster, numbers)
     rules = (*TIME_RULES, *MEMORY_RULES)
     lists = [list_schedule(graph, cluster, rule) for rule in rules]
-    search = ListSearch(graph, cluster, 0)
+    search = ListSearchRun(graph, cluster, 0)
     search.run(60)
     found = search.plan()
     for cache in _CACHES:
@@ -60,7 +60,7 @@ def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     for rule, made in zip(rules, lists, strict=True):
         for one, same in zip(made, list_schedule(graph, cluster, rule), strict=True):
             assert one.tolist() == same.tolist()
-    again = ListSearch(graph, cluster, 0)
+    again = ListSearchRun(graph, cluster, 0)
     again.run(60)
     assert again.history == search.history
     assert again.plan().timeline.op.tolist() == found.timeline.op.tolist()

@@ -6,11 +6,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from regal_jax import Cluster, GraphBuilder, load_example, optimize, optimize_many
+from regal_jax import Auto, Brkga, Cluster, GraphBuilder, load_example, optimize, optimize_many
 from regal_jax.api import budget
-from regal_jax.api.budget import Turn, Who, next_turn
+from regal_jax.api.budget import Turn, next_turn
 from regal_jax.datasets import generate, load_sample
-from regal_jax.heuristics import HEURISTICS, ListSearch, heuristic_plans, run_heuristic
+from regal_jax.heuristics import HEURISTICS, ListSearchRun, heuristic_plans, run_heuristic
 from regal_jax.plan import Objective, contract_for
 from regal_jax.search import Status
 
@@ -123,17 +123,17 @@ class TestContraction:
         assert both.makespan < 0.95 * original.makespan
 
 
-def turn(who, spent, *, gained=False, status=Status.BUDGET):
-    return Turn(who, spent, spent, (), gained, {"evaluations": [], "best": []}, status, 0.0)
+def turn(stage, spent, *, gained=False, status=Status.BUDGET):
+    return Turn(stage, spent, spent, (), gained, {"evaluations": [], "best": []}, status, 0.0)
 
 
 class TestTheBudget:
-    HOST, ACC = Who.HOST, Who.ACCELERATOR
+    HOST, ACC = 0, 1
 
     def test_what_pays_has_the_rest(self):
-        both = (self.HOST, self.ACC)
+        both = Auto().agenda(Objective.MAKESPAN, 2)
         assert next_turn([], 1000, both) == (self.HOST, 1000)
-        assert next_turn([], 1000, (self.ACC,)) == (self.ACC, 1000)
+        assert next_turn([], 1000, Brkga().agenda(Objective.MAKESPAN, 2)) == (0, 1000)
         assert next_turn([turn(self.HOST, 1000)], 1000, both) is None
         host = turn(self.HOST, 400)
         assert next_turn([host], 1000, both) == (self.ACC, 100)
@@ -176,7 +176,7 @@ def test_list_search_moves_what_belongs_together():
     builder.add_op("join", runtime=1.0, inputs=["a11:0", "b11:0"])
     graph = builder.build()
     cluster = Cluster.uniform(2, transfer="blocking:latency=5,bandwidth=1e9")
-    search = ListSearch(graph, cluster, 0)
+    search = ListSearchRun(graph, cluster, 0)
     # Without the partitions that it begins with.
     search._begin = type(search._begin)(list(search._begin)[:6])
     search.run(400)

@@ -1,5 +1,6 @@
 """Evaluations on small graphs: what is run, what is kept, what a kill or other settings change."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -24,7 +25,7 @@ from regal_jax.methods import make_method
 from regal_jax.policies import Policy, PolicyConfig, save_policy
 
 SEARCH = {"population": 20, "elites": 4, "mutants": 3}
-OPTIONS = {name: {"config": SEARCH} for name in ("brkga", "regal")}
+OPTIONS = {name: {"settings": SEARCH} for name in ("brkga", "regal")}
 TWO = {"graphs": "set", "evaluations": 80, "limits": (), "other_seed": -1, "warm_up": False}
 
 
@@ -59,7 +60,7 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
         **{**TWO, "limits": (40, 80, 160), "other_seed": 9}, methods=("brkga", "critical-path"),
         policies={"regal": "policy2.safetensors", "mine": "policy2.safetensors", "gas": "policy3.safetensors",
                   "idrs": "none.safetensors"},
-        options={**OPTIONS, "mine": {"config": SEARCH}}, seeds=(0, 1),
+        options={**OPTIONS, "mine": {"settings": SEARCH}}, seeds=(0, 1),
     )  # fmt: skip
     outcome = run_evaluation(config, tmp_path / "out")
     assert outcome.finished
@@ -71,7 +72,7 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
     records = lines(tmp_path / "out")
     assert len(values(tmp_path / "out")) == len(records) == outcome.made
     graphs = {graph.content_hash: graph for graph in evaluation_graphs(config)}
-    method = make_method("brkga", config=make_jobs(config).jobs[0].method.config)
+    method = make_method("brkga", settings=dataclasses.asdict(make_jobs(config).jobs[0].method.solver.config))
     exact = {
         seed: method(list(graphs.values()), config.cluster, evaluations=80, seed=seed) for seed in (0, 9)
     }
@@ -316,13 +317,15 @@ def test_settings_that_cannot_be(settings, message):
 
 
 def test_settings_survive_a_file(tmp_path):
-    text = 'graphs = "set"\nseeds = [3, 4]\n[options.brkga.config]\npopulation = 40\n[policies]\nmine = "p"\n'
+    text = (
+        'graphs = "set"\nseeds = [3, 4]\n[options.brkga.settings]\npopulation = 40\n[policies]\nmine = "p"\n'
+    )
     (tmp_path / "evaluation.toml").write_text(text)
     config = EvaluationConfig.from_document(EvaluationConfig.read(tmp_path / "evaluation.toml"))
     assert (config.seeds, config.policies, config.evaluations) == ((3, 4), {"mine": "p"}, 5000)
     assert EvaluationConfig.from_document(json.loads(json.dumps(config.as_document()))) == config
-    assert make_jobs(config).jobs[0].method.config.population == 40
+    assert make_jobs(config).jobs[0].method.solver.config.population == 40
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
         EvaluationConfig.read(tmp_path / "none.toml")
-    with pytest.raises(ConfigError, match=r"options.brkga.config: .*colour"):
-        make_jobs(EvaluationConfig("set", options={"brkga": {"config": {"colour": 1}}}))
+    with pytest.raises(ConfigError, match="brkga: there is no setting 'colour'"):
+        make_jobs(EvaluationConfig("set", options={"brkga": {"settings": {"colour": 1}}}))

@@ -12,7 +12,7 @@ import pytest
 from regal_jax import Cluster, contract, optimize, optimize_many
 from regal_jax.api import RoomForImprovement
 from regal_jax.datasets import generate
-from regal_jax.heuristics import HEURISTICS, ListSearch, best_heuristic, heuristic_plans, run_heuristic
+from regal_jax.heuristics import HEURISTICS, ListSearchRun, best_heuristic, heuristic_plans, run_heuristic
 from regal_jax.heuristics.exact import cp_sat
 from regal_jax.interrupts import check_interrupt, first_interrupt_waits, interrupt, interruptible
 from regal_jax.objective import fitness
@@ -342,7 +342,7 @@ LONG = {
     "verify": lambda: PLAN.verify(ELSEWHERE),
     "features": lambda: make_features([ELSEWHERE], TWO, None, FeatureConfig()),
     "generate": lambda: generate("layered", 30, seed=0),
-    "list search": lambda: ListSearch(ELSEWHERE, TWO, 0).run(10),
+    "list search": lambda: ListSearchRun(ELSEWHERE, TWO, 0).run(10),
     "cp-sat": lambda: cp_sat(ELSEWHERE, TWO, time_limit=60),
 }
 

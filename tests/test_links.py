@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import random_graph, random_keys
 
-from regal_jax import BrkgaConfig, encoding, optimize
+from regal_jax import Brkga, encoding, optimize
 from regal_jax.compiling import run_loops
 from regal_jax.datasets import generate
 from regal_jax.encoding import gene_shapes
@@ -546,8 +546,8 @@ def test_a_long_search_finds_what_brute_force_proves():
     graph = random_graph(rng, 5, 3, constraints=False)
     cluster = Cluster((INF,) * 3, "blocking", latency=np.arange(9.0).reshape(3, 3) / 8)
     best = brute_force(graph, cluster)
-    config = BrkgaConfig(restart_after=2000)
-    plan = optimize(graph, cluster, evaluations=10_000, seed=0, warm_start=False, config=config)
+    solver = Brkga(restart_after=2000)
+    plan = optimize(graph, cluster, method=solver, evaluations=10_000, seed=0, warm_start=False)
     plan.verify(graph)
     assert plan.makespan == pytest.approx(best.makespan, rel=1e-6)
 

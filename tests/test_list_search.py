@@ -21,7 +21,7 @@ from regal_jax.cores import available_cores
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
-from regal_jax.heuristics import ListSearch, ListSearchConfig, heuristic_plans, list_climb
+from regal_jax.heuristics import ListSearchConfig, ListSearchRun, heuristic_plans, list_climb
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.list_kernel import schedule
 from regal_jax.heuristics.list_scheduling import (
@@ -46,7 +46,7 @@ def test_what_it_says_is_what_the_replay_says(
     instance: tuple[ComputationGraph, Cluster], seed: int, schedules: int
 ) -> None:
     graph, cluster = instance
-    search = ListSearch(graph, cluster, seed)
+    search = ListSearchRun(graph, cluster, seed)
     search.run(schedules)
     assert search.evaluations == schedules
     plan = search.plan()
@@ -122,13 +122,13 @@ def test_only_schedules_that_are_longer_are_given_up(
 @given(instance=instances(max_ops=15), seed=st.integers(0, 99))
 def test_loops_do_the_same_in_python(instance: tuple[ComputationGraph, Cluster], seed: int) -> None:
     graph, cluster = instance
-    compiled = ListSearch(graph, cluster, seed)
+    compiled = ListSearchRun(graph, cluster, seed)
     compiled.run(60)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "usable", lambda: False)
         patch.setattr(list_climb, "_schedule", schedule)
         patch.setattr(list_climb, "_peaks", peaks)
-        plain = ListSearch(graph, cluster, seed)
+        plain = ListSearchRun(graph, cluster, seed)
         assert isinstance(plain._now.rank, list)
         plain.run(60)
         assert plain.history == compiled.history
@@ -141,7 +141,7 @@ def test_loops_do_the_same_in_python(instance: tuple[ComputationGraph, Cluster],
 @settings(max_examples=20)
 @given(instance=instances(max_ops=15), seed=st.integers(0, 99))
 def test_it_goes_on_where_it_was(instance: tuple[ComputationGraph, Cluster], seed: int) -> None:
-    once, twice = (ListSearch(*instance, seed) for _ in range(2))
+    once, twice = (ListSearchRun(*instance, seed) for _ in range(2))
     once.run(30)
     twice.run(13)
     before = twice.plan()
@@ -158,7 +158,7 @@ def test_it_goes_on_where_it_was(instance: tuple[ComputationGraph, Cluster], see
 @pytest.mark.parametrize("seed", range(8))
 def test_between_the_optimum_and_its_rules(seed: int) -> None:
     graph = random_graph(np.random.default_rng(seed), 6, 2, inputs_per_op=1.0)
-    search = ListSearch(graph, TWO, seed)
+    search = ListSearchRun(graph, TWO, seed)
     search.run(300)
     best = brute_force(graph, TWO).objective_value
     rules = min(
@@ -172,7 +172,7 @@ def test_it_finds_what_no_rule_does() -> None:
     graphs = [generate("erdos-renyi", 60, seed) for seed in range(4)]
     gains = []
     for graph in graphs:
-        search = ListSearch(graph, TWO, 0)
+        search = ListSearchRun(graph, TWO, 0)
         search.run(300)
         gains.append(search.best / min(p.makespan for p in heuristic_plans(graph, TWO)))
     assert max(gains) <= 1
@@ -181,18 +181,18 @@ def test_it_finds_what_no_rule_does() -> None:
 
 def test_memory_comes_first() -> None:
     graph = generate("layered", 30, 1)
-    free = ListSearch(graph, TWO, 0)
+    free = ListSearchRun(graph, TWO, 0)
     free.run(50)
     plan = free.plan()
     assert plan is not None
     tight = Cluster.uniform(2, memory=0.8 * float(plan.timeline.peak_memory.max()), transfer="blocking")
-    search = ListSearch(graph, tight, 0)
+    search = ListSearchRun(graph, tight, 0)
     search.run(400)
     plan = search.plan()
     assert plan is not None
     assert plan.feasible
     assert search.history[0][1] is None
-    nowhere = ListSearch(graph, Cluster.uniform(2, memory=1, transfer="blocking"), 0)
+    nowhere = ListSearchRun(graph, Cluster.uniform(2, memory=1, transfer="blocking"), 0)
     nowhere.run(60)
     assert math.isinf(nowhere.best)
     # A rule that watches memory has joined in.
@@ -205,7 +205,7 @@ def test_memory_comes_first() -> None:
 def test_one_op_and_none_yet(devices: int, transfer: str) -> None:
     builder = GraphBuilder("one")
     builder.add_op("only", runtime=0.0)
-    search = ListSearch(builder.build(), Cluster.uniform(devices, transfer=transfer), 0)
+    search = ListSearchRun(builder.build(), Cluster.uniform(devices, transfer=transfer), 0)
     assert search.plan() is None
     assert math.isinf(search.best)
     search.run(20)
@@ -295,15 +295,15 @@ class TestTheMethod:
 
     @pytest.mark.parametrize("method", ["list-search", "auto"])
     def test_ctrl_c_keeps_the_best_so_far(self, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        advance, pressed = ListSearch._advance, []
+        advance, pressed = ListSearchRun._advance, []
 
-        def pressing(self: ListSearch, *args: Any, given: bool) -> int:
+        def pressing(self: ListSearchRun, *args: Any, given: bool) -> int:
             made = advance(self, *args, given=given)
             if self.evaluations >= 40 and not pressed:
                 pressed.append(signal.raise_signal(signal.SIGINT))
             return made
 
-        monkeypatch.setattr(ListSearch, "_advance", pressing)
+        monkeypatch.setattr(ListSearchRun, "_advance", pressing)
         # Far from their bounds: none is done before it is interrupted.
         graphs = [generate("erdos-renyi", 60, seed) for seed in range(5)]
         plans = optimize_many(graphs, TWO, method=method, evaluations=10**6, progress=False)

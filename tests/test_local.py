@@ -21,7 +21,7 @@ from regal_jax.search import (
     anneal,
     run,
 )
-from regal_jax.search.local import Annealing
+from regal_jax.search.local import AnnealingSearcher
 
 N = 6
 SAMPLE = UniformProposal.of(jax.ShapeDtypeStruct((N,), jnp.uint16))
@@ -56,7 +56,7 @@ def accepted(config, evaluations):
     seen = []
 
     @dataclasses.dataclass(frozen=True)
-    class Watched(Annealing):
+    class Watched(AnnealingSearcher):
         def step(self, inputs, state):
             state = super().step(inputs, state)
             jax.debug.callback(lambda f: seen.append(float(f[0, 0])), state.fitness, ordered=True)
@@ -108,7 +108,7 @@ def test_a_hotter_neighbour_is_accepted_by_the_rule_of_metropolis():
     sample = UniformProposal.of(jax.ShapeDtypeStruct((1,), jnp.uint16))
     # A temperature of 2 in units of the level: accepted with probability exp(-1 / 2).
     config = AnnealingConfig(400, 0.002, 0.002)
-    searcher = Annealing(lambda p, g: level(p, g)[..., 0], sample, Up(), config)
+    searcher = AnnealingSearcher(lambda p, g: level(p, g)[..., 0], sample, Up(), config)
     inputs = Inputs(None, AnnealingParams.of(None, config, 10**6, 1), jax.random.key(0)[None])
     state = jax.jit(searcher.init)(inputs, zero)
     step = jax.jit(searcher.step)
@@ -189,7 +189,7 @@ def test_bad_arguments():
         search(warm=WarmStart(jnp.zeros((2, 1, N + 1), jnp.uint16), jnp.ones(2, jnp.int32)))
     with pytest.raises(ConfigError, match=r"fitness_fn: returned float32\[2, 1, 6\]"):
         search(fitness=lambda p, g: g.astype(jnp.float32))
-    searcher = Annealing(distance, SAMPLE, Redraw(), AnnealingConfig())
+    searcher = AnnealingSearcher(distance, SAMPLE, Redraw(), AnnealingConfig())
     inputs = Inputs(problem(), None, jax.random.split(jax.random.key(0), 2))
     with pytest.raises(ConfigError, match=r"inputs.params must be AnnealingParams"):
         run(searcher, inputs, Stopping(5))

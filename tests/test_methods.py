@@ -8,19 +8,22 @@ import pytest
 from flax import nnx
 
 from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize_many
-from regal_jax.api.settings import HOST_SEARCHES
 from regal_jax.datasets import generate
 from regal_jax.encoding import quantile_table, uniform_proposal
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.heuristics import heuristic_plans, run_heuristic
-from regal_jax.methods import METHODS, Results, Searched, TunedConfig, make_method, tune
+from regal_jax.methods import Method, Results, TunedConfig, make_method, method_names, tune
 from regal_jax.methods import tuning as tuning_module
 from regal_jax.plan import Objective
 from regal_jax.policies import Policy, PolicyConfig
+from regal_jax.solvers import solver
 
 TWO = Cluster.uniform(2, transfer="blocking")
 POLICIES = ("regal", "gas", "idrs")
+METHODS = method_names()
+OBJECTIVES = {"peak-search": Objective.PEAK_MEMORY}
 SETTINGS = BrkgaConfig(population=20, elites=4, mutants=3)
+TABLE = dataclasses.asdict(SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +55,13 @@ def options_of(name, tuned, policy):
         return {"file": tuned}
     if name in POLICIES:
         return {"policy": policy}
-    return {"time_limit": 2.0, "workers": 1} if name == "cp-sat" else {}
+    return {"settings": {"time_limit": 2.0, "workers": 1}} if name == "cp-sat" else {}
 
 
-@pytest.mark.parametrize("name", list(METHODS))
+@pytest.mark.parametrize("name", METHODS)
 def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned, policy):
     method = make_method(name, **options_of(name, tuned, policy))
-    options = {"evaluations": 130, "seed": 3, "objective": HOST_SEARCHES.get(name, Objective.MAKESPAN)}
+    options = {"evaluations": 130, "seed": 3, "objective": OBJECTIVES.get(name, Objective.MAKESPAN)}
     results = method(graphs, TWO, **options)
     assert method.name
     assert len(results.plans) == len(graphs)
@@ -79,7 +82,7 @@ def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "cp-sat"])
 def test_no_graphs(name, tuned, policy):
-    objective = HOST_SEARCHES.get(name, Objective.MAKESPAN)
+    objective = OBJECTIVES.get(name, Objective.MAKESPAN)
     results = make_method(name, **options_of(name, tuned, policy))([], TWO, objective=objective)
     assert results.value.shape == results.seconds.shape == results.feasible.shape == (0,)
 
@@ -101,7 +104,7 @@ def same_plans(results, plans):
 
 
 def test_a_guided_method_is_the_search_that_users_have(graphs, policy):
-    graphs, options = graphs[1:], {"policy": policy, "config": SETTINGS}
+    graphs, options = graphs[1:], {"policy": policy, "settings": TABLE}
     guided = make_method("regal", **options)(graphs, TWO, evaluations=200, seed=4)
     options |= {"method": "brkga", "warm_start": False, "progress": False}
     plans = optimize_many(graphs, TWO, **options, evaluations=200, seed=4)
@@ -118,15 +121,16 @@ def test_a_policy_that_knows_nothing_is_plain_brkga(graphs, policy, monkeypatch)
 
     monkeypatch.setattr("regal_jax.solve.propose.propose", uniform)
     graphs = graphs[1:]
-    guided = make_method("regal", policy=policy, config=SETTINGS)(graphs, TWO, evaluations=200, seed=4)
-    same_plans(guided, make_method("brkga", config=SETTINGS)(graphs, TWO, evaluations=200, seed=4).plans)
+    guided = make_method("regal", policy=policy, settings=TABLE)(graphs, TWO, evaluations=200, seed=4)
+    same_plans(guided, make_method("brkga", settings=TABLE)(graphs, TWO, evaluations=200, seed=4).plans)
     assert [plan.provenance["action_entropy"] for plan in guided.plans] == [0] * 2
 
 
 def test_idrs_draws_every_candidate_as_random_search_does(policy):
     idrs, random = make_method("idrs", policy=policy), make_method("random-search")
-    assert idrs.config == random.config
-    assert (idrs.config.elites, idrs.config.mutants) == (0, idrs.config.population)
+    config = idrs.solver.config
+    assert config == random.solver.config
+    assert (config.elites, config.mutants) == (0, config.population)
 
 
 def test_a_policy_is_asked_and_followed(graphs, policy, monkeypatch):
@@ -147,25 +151,27 @@ def test_a_policy_is_asked_and_followed(graphs, policy, monkeypatch):
 
 
 def test_a_policy_guides_no_walk(graphs, policy):
-    with pytest.raises(ConfigError, match="policy: guides brkga and auto, not annealing"):
-        make_method("regal", policy=policy, method="annealing")(graphs, TWO, evaluations=10)
+    with pytest.raises(ConfigError, match="policy: guides auto and brkga, not annealing"):
+        optimize_many(graphs, TWO, policy=policy, method="annealing", evaluations=10, progress=False)
 
 
 def test_a_budget_of_its_own(graphs):
-    method = make_method("brkga-1k", config=SETTINGS)
+    method = make_method("brkga-1k", settings=TABLE)
     assert method.name == "BRKGA 1K"
     results = method(graphs[2:], TWO, evaluations=30)
     assert 980 < results.evaluations[0] <= 1000
 
 
 def test_twice_changes_no_result(graphs):
-    once, twice = (Searched("x", "annealing", twice=t)(graphs, TWO, evaluations=50) for t in (False, True))
+    once, twice = (
+        Method("x", solver("annealing"), twice=t)(graphs, TWO, evaluations=50) for t in (False, True)
+    )
     np.testing.assert_array_equal(once.value, twice.value)
 
 
 def test_infeasible_graphs_come_last(graphs):
     tight = Cluster.uniform(2, 1, transfer="blocking")
-    results = make_method("brkga", config=SETTINGS)(
+    results = make_method("brkga", settings=TABLE)(
         [graphs[2], graphs[2], graphs[0]], [tight, TWO, TWO], evaluations=60
     )
     assert results.feasible.tolist() == [False, True, True]
@@ -176,7 +182,7 @@ def test_infeasible_graphs_come_last(graphs):
 
 def test_unknown_names_and_options():
     for name in ("magic", "brkga-0k", "brkga-k", "BRKGA"):
-        with pytest.raises(ConfigError, match=f"method: unknown '{name}'; use one of gp-dfs"):
+        with pytest.raises(ConfigError, match=f"method: unknown '{name}'; use one of auto, brkga"):
             make_method(name)
     for name in POLICIES:
         with pytest.raises(ConfigError, match=rf"method {name}: .*policy"):
@@ -185,6 +191,8 @@ def test_unknown_names_and_options():
         make_method("tuned-brkga")
     with pytest.raises(ConfigError, match=r"method gp-dfs: .*time_limit"):
         make_method("gp-dfs", time_limit=3)
+    with pytest.raises(ConfigError, match="brkga: there is no setting 'time_limit'; use one of population"):
+        make_method("brkga", settings={"time_limit": 3})
 
 
 def test_bad_problems_are_refused(graphs, policy):
@@ -209,10 +217,10 @@ def test_the_best_point_of_the_grid_wins(graphs, monkeypatch):
     seen = []
     many = tuning_module.optimize_many
 
-    def watched(*args, config, **options):
-        seen.append(config)
+    def watched(*args, method, **options):
+        seen.append(method.config)
         # A search that is better the larger its population is.
-        return many(*args, config=config, **{**options, "evaluations": config.population})
+        return many(*args, method=method, **{**options, "evaluations": method.population})
 
     monkeypatch.setattr(tuning_module, "optimize_many", watched)
     graph = generate("erdos-renyi", 30, seed=0)
@@ -230,10 +238,10 @@ def test_the_best_point_of_the_grid_wins(graphs, monkeypatch):
 def test_tuning_goes_on_where_it_was_killed(graphs, tmp_path, monkeypatch):
     calls = []
 
-    def planned(graphs, clusters, *, config, objective, **_):
+    def planned(graphs, clusters, *, method, objective, **_):
         """Quick, and different for each point."""
-        calls.append(config)
-        seed = config.population + round(100 * config.elite_bias)
+        calls.append(method)
+        seed = method.population + round(100 * method.elite_bias)
         return [run_heuristic("random-topological", graph, TWO, objective, seed=seed) for graph in graphs]
 
     monkeypatch.setattr(tuning_module, "optimize_many", planned)
@@ -269,7 +277,7 @@ def test_tuned_settings_are_saved_and_used(graphs, tmp_path, tuned):
     assert TunedConfig.load(tuned).config == SETTINGS
     method = make_method("tuned-brkga", file=tuned)
     assert method.name == "Tuned BRKGA"
-    plain = make_method("brkga", config=SETTINGS)
+    plain = make_method("brkga", settings=TABLE)
     np.testing.assert_array_equal(
         method(graphs, TWO, evaluations=60).value, plain(graphs, TWO, evaluations=60).value
     )

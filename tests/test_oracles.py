@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from strategies import random_cluster, random_graph
 
-from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize
+from regal_jax import Brkga, Cluster, GraphBuilder, optimize
 from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat
 
 # Small populations that restart: on a few ops it is new starts that find the optimum, not long runs.
-RESTARTING = BrkgaConfig(restart_after=2000)
+RESTARTING = Brkga(restart_after=2000)
 # Rendezvous make a dozen ops hard: 50 000 evaluations of the default population miss the optimum by some
 # per cent; islands find it within a few hundred thousand, from one start in two or three.
-LARGE = BrkgaConfig(200, 30, 20, islands=5, exchange_every=30, restart_after=100_000)
+LARGE = Brkga(200, 30, 20, islands=5, exchange_every=30, restart_after=100_000)
 STARTS = 8
 
 
@@ -58,11 +58,10 @@ def test_cp_sat_agrees_on_makespan(transfer, num_ops):
         plan = optimize(
             graph,
             cluster,
-            method="brkga",
+            method=LARGE,
             evaluations=1_000_000,
             seed=key,
             target=best.makespan,
-            config=LARGE,
             warm_start=False,
         )
         found.append(plan.makespan)
@@ -85,6 +84,6 @@ def test_cp_sat_agrees_on_peak_memory_of_one_device(num_ops):
     assert best.provenance["status"] == "optimal"
     peak = float(best.peak_memory.max())
     plan = optimize(
-        graph, cluster, objective="peak-memory", evaluations=50_000, seed=0, target=peak, config=RESTARTING
+        graph, cluster, method=RESTARTING, objective="peak-memory", evaluations=50_000, seed=0, target=peak
     )
     assert plan.peak_memory.max() == peak

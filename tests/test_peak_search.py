@@ -13,7 +13,7 @@ from regal_jax import Cluster, GraphBuilder, optimize, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
-from regal_jax.heuristics import PeakSearch, PeakSearchConfig, heuristic_plans
+from regal_jax.heuristics import PeakSearchConfig, PeakSearchRun, heuristic_plans
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.plan import Objective
 
@@ -31,10 +31,10 @@ def test_what_it_says_is_what_the_replay_says(
 ) -> None:
     graph, cluster = instance
     if cluster.num_devices == 1:
-        with pytest.raises(ConfigError, match="PeakSearch: the cluster has 1 device"):
-            PeakSearch(graph, cluster, seed)
+        with pytest.raises(ConfigError, match="peak-search: the cluster has 1 device"):
+            PeakSearchRun(graph, cluster, seed)
         return
-    search = PeakSearch(graph, cluster, seed, PeakSearchConfig(tries))
+    search = PeakSearchRun(graph, cluster, seed, PeakSearchConfig(tries))
     search.run(evaluations)
     assert search.evaluations <= evaluations
     plan = search.plan()
@@ -54,7 +54,7 @@ def test_what_it_says_is_what_the_replay_says(
 
 def test_it_goes_on_where_it_was_and_never_back() -> None:
     graph = generate("layered", 60, 0)
-    once, twice = (PeakSearch(graph, TWO, 7) for _ in range(2))
+    once, twice = (PeakSearchRun(graph, TWO, 7) for _ in range(2))
     once.run(2000)
     peaks = []
     while twice.evaluations < once.evaluations:
@@ -70,7 +70,7 @@ def test_it_goes_on_where_it_was_and_never_back() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_no_better_than_the_optimum(seed: int) -> None:
     graph = random_graph(np.random.default_rng(seed), 6, 2, inputs_per_op=1.0)
-    search = PeakSearch(graph, TWO, seed)
+    search = PeakSearchRun(graph, TWO, seed)
     search.run(500)
     assert search.best >= brute_force(graph, TWO, PEAK).objective_value
 
@@ -80,7 +80,7 @@ def test_it_finds_what_the_heuristics_do_not() -> None:
     gains = []
     for graph in graphs:
         known = sorted(heuristic_plans(graph, TWO, PEAK), key=lambda plan: plan.sort_key)
-        search = PeakSearch(graph, TWO, 0, starts=[plan.placement for plan in known[:4]])
+        search = PeakSearchRun(graph, TWO, 0, starts=[plan.placement for plan in known[:4]])
         search.run(5000)
         gains.append(min(search.best / known[0].objective_value, 1))
     assert np.mean(gains) < 0.99
@@ -98,7 +98,7 @@ def test_groups_stay_together_and_where_they_may() -> None:
             allowed_devices=[1] if o == 6 else None,
         )
     graph = builder.build()
-    search = PeakSearch(graph, Cluster.uniform(3, transfer="blocking"), 0)
+    search = PeakSearchRun(graph, Cluster.uniform(3, transfer="blocking"), 0)
     search.run(1500)
     plan = search.plan()
     assert plan is not None
@@ -151,14 +151,14 @@ class TestTheMethod:
         assert late.provenance["stopped"] == "time"
 
     def test_ctrl_c_keeps_the_best_so_far(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        step, pressed = PeakSearch._step, []
+        step, pressed = PeakSearchRun._step, []
 
-        def pressing(self: PeakSearch, balance: object) -> None:
+        def pressing(self: PeakSearchRun, balance: object) -> None:
             step(self, balance)  # pyright: ignore[reportArgumentType]
             if self.evaluations > 500 and not pressed:
                 pressed.append(signal.raise_signal(signal.SIGINT))
 
-        monkeypatch.setattr(PeakSearch, "_step", pressing)
+        monkeypatch.setattr(PeakSearchRun, "_step", pressing)
         graph = generate("layered", 80, 3)
         plan = optimize(graph, TWO, objective=PEAK, method="peak-search", evaluations=10**6)
         assert plan.provenance["stopped"] == "interrupted"

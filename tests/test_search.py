@@ -12,8 +12,8 @@ import pytest
 from regal_jax.errors import ConfigError
 from regal_jax.search import (
     BiasFunction,
-    Brkga,
     BrkgaConfig,
+    BrkgaSearcher,
     Inputs,
     Limits,
     Status,
@@ -196,7 +196,7 @@ def copies(problem, genes):
 
 def parent_of_each_gene(config, genes=4000):
     """Breed one generation from individuals that are constant: gene value = rank of the parent."""
-    searcher = Brkga(copies, uniform(genes), config)
+    searcher = BrkgaSearcher(copies, uniform(genes), config)
     inputs = Inputs(None, None, keys())
     state = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: searcher.init(inputs, None))
@@ -259,7 +259,7 @@ def test_children_never_overwrite_elites_and_elites_never_get_worse():
         {"x": jax.ShapeDtypeStruct((5,), U16), "y": jax.ShapeDtypeStruct((3, 2), U16)}
     )
     config = BrkgaConfig(population=20, elites=6, mutants=4, islands=2, exchange_every=3, exchange_elites=2)
-    searcher = Brkga(sum_of_two_leaves, sample, config)
+    searcher = BrkgaSearcher(sum_of_two_leaves, sample, config)
     inputs = Inputs(None, None, keys(3))
     state = init(searcher, inputs)
     step = jax.jit(searcher.step)
@@ -292,7 +292,7 @@ def test_children_never_overwrite_elites_and_elites_never_get_worse():
 
 
 def test_first_population_is_neither_zero_nor_repeated():
-    searcher = Brkga(distance, uniform(50), BrkgaConfig(islands=2))
+    searcher = BrkgaSearcher(distance, uniform(50), BrkgaConfig(islands=2))
     state = init(searcher, Inputs(jnp.zeros((3, 50), jnp.int32), None, keys(3)))
     genes = np.asarray(population(searcher, state)).reshape(-1, 50)
     assert len(np.unique(genes, axis=0)) == 600
@@ -303,7 +303,7 @@ def test_first_population_is_neither_zero_nor_repeated():
 
 
 def test_mutants_are_new_in_every_generation():
-    searcher = Brkga(distance, uniform(6), SMALL)
+    searcher = BrkgaSearcher(distance, uniform(6), SMALL)
     inputs = Inputs(planted(1), None, keys())
     states = [init(searcher, inputs)]
     step = jax.jit(searcher.step)
@@ -318,7 +318,7 @@ def test_proposal_gets_the_parameters_of_its_instance():
         return random_keys(key, jax.ShapeDtypeStruct((6,), U16)) // U16(2) + low
 
     low = jnp.array([0, 30_000], U16)
-    searcher = Brkga(distance, sample, SMALL)
+    searcher = BrkgaSearcher(distance, sample, SMALL)
     inputs = Inputs(planted(2), low, keys(2))
     state = jax.jit(searcher.step)(inputs, init(searcher, inputs))
     mutants = np.asarray(population(searcher, state))[:, 0, -3:]
@@ -360,7 +360,7 @@ def test_drawing_ahead_changes_nothing(late, restart_after):
 @pytest.mark.parametrize("islands", [1, 2])
 def test_warm_starts_lead_the_first_population(islands):
     config = BrkgaConfig(population=4, elites=1, mutants=1, islands=islands)
-    searcher = Brkga(distance, uniform(6), config)
+    searcher = BrkgaSearcher(distance, uniform(6), config)
     inputs = Inputs(planted(2), None, keys(2))
     genes = np.arange(2 * 3 * 6, dtype=np.uint16).reshape(2, 3, 6)
     cold = population(searcher, init(searcher, inputs))
@@ -433,7 +433,7 @@ def broken_below(problem, genes):
 
 
 def test_nan_is_never_the_incumbent_nor_ahead_of_a_number():
-    searcher = Brkga(broken_below, uniform(2), SMALL)
+    searcher = BrkgaSearcher(broken_below, uniform(2), SMALL)
     inputs = Inputs(jnp.float32(20_000), None, keys(2))
     state = init(searcher, inputs)
     step = jax.jit(searcher.step)
@@ -500,7 +500,7 @@ def test_other_key_types_work():
 
 def test_exchange_moves_the_best_round_the_ring_without_evaluations():
     config = BrkgaConfig(population=6, elites=2, mutants=4, islands=3, exchange_every=2, exchange_elites=2)
-    searcher = Brkga(copies, uniform(1), config)
+    searcher = BrkgaSearcher(copies, uniform(1), config)
     inputs = Inputs(None, None, keys())
     state = init(searcher, inputs)
     # Island 0 owns values that no draw of this small test reaches.
@@ -528,7 +528,7 @@ def plateau(problem, genes):
 
 def test_restart_draws_everyone_afresh_and_keeps_the_incumbent():
     config = BrkgaConfig(population=12, elites=4, mutants=3, restart_after=16, islands=2)
-    searcher = Brkga(plateau, uniform(9), config)
+    searcher = BrkgaSearcher(plateau, uniform(9), config)
     inputs = Inputs(None, None, keys(2))
     state = init(searcher, inputs)
     first = np.asarray(state.incumbent.genes)
@@ -552,7 +552,7 @@ def test_restart_of_one_instance_leaves_the_other_alone():
     config = BrkgaConfig(population=12, elites=4, mutants=3, restart_after=40)
     problem = jnp.stack([planted(1)[0], jnp.zeros(6, jnp.int32)])
     warm = WarmStart(jnp.zeros((2, 1, 6), U16), jnp.array([0, 1], jnp.int32))
-    searcher = Brkga(distance, uniform(6), config)
+    searcher = BrkgaSearcher(distance, uniform(6), config)
     inputs = Inputs(problem, None, keys(2))
     state = init(searcher, inputs, warm)
     step = jax.jit(searcher.step)
@@ -689,7 +689,7 @@ def test_two_is_the_smallest_population_that_mates():
 
 
 def test_start_is_the_first_population_only():
-    searcher, inputs = Brkga(distance, uniform(6), SMALL), Inputs(planted(1), None, keys())
+    searcher, inputs = BrkgaSearcher(distance, uniform(6), SMALL), Inputs(planted(1), None, keys())
     state = jax.jit(start, static_argnums=0)(searcher, inputs, Limits.none(1))
     assert state.incumbent.evaluations.tolist() == [12]
     assert state.generation == 0

@@ -14,11 +14,11 @@ import pytest
 
 from regal_jax.errors import ConfigError
 from regal_jax.search import (
-    Annealing,
     AnnealingConfig,
     AnnealingParams,
-    Brkga,
+    AnnealingSearcher,
     BrkgaConfig,
+    BrkgaSearcher,
     Inputs,
     Limits,
     Status,
@@ -81,8 +81,8 @@ CHAINS = {
     "cool annealing": AnnealingConfig(chains=2),
     "local search": AnnealingConfig.local_search(chains=4, restart_after=30),
 }
-SEARCHERS = {name: Brkga(distance, SAMPLE, config) for name, config in CONFIGS.items()} | {
-    name: Annealing(distance, SAMPLE, Redraw(), config) for name, config in CHAINS.items()
+SEARCHERS = {name: BrkgaSearcher(distance, SAMPLE, config) for name, config in CONFIGS.items()} | {
+    name: AnnealingSearcher(distance, SAMPLE, Redraw(), config) for name, config in CHAINS.items()
 }
 every_searcher = pytest.mark.parametrize("searcher", SEARCHERS.values(), ids=SEARCHERS.keys())
 
@@ -93,7 +93,7 @@ def problem(batch, seed=3):
 
 def inputs(batch=3, searcher=None):
     params = None
-    if isinstance(searcher, Annealing):
+    if isinstance(searcher, AnnealingSearcher):
         params = AnnealingParams.of(None, searcher.config, 2000, batch)
     return Inputs(problem(batch), params, jax.random.split(jax.random.key(4), batch))
 
@@ -299,7 +299,7 @@ def test_interrupt_before_there_is_anything_passes_through():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(Brkga(interrupted, SAMPLE, BrkgaConfig()), inputs(), Stopping(2000))
+        run(BrkgaSearcher(interrupted, SAMPLE, BrkgaConfig()), inputs(), Stopping(2000))
 
 
 def test_interrupt_leaves_a_finished_instance_as_it_ended():
@@ -352,7 +352,7 @@ def test_targets_must_match_the_instances():
 def test_one_trace_serves_every_budget_problem_and_stopping_rule():
     # Once in the first population, once in the loop.
     traced = chex.assert_max_traces(n=2)(lambda problem, genes: distance(problem, genes))
-    searcher = Brkga(traced, SAMPLE, BrkgaConfig(population=12, elites=4, mutants=3))
+    searcher = BrkgaSearcher(traced, SAMPLE, BrkgaConfig(population=12, elites=4, mutants=3))
     for evaluations, stall, target, seed in [
         (50, None, None, 0),
         (900, 100, 5.0, 1),

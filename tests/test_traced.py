@@ -22,7 +22,7 @@ from regal_jax.plan import Objective
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.programs import clear, stored, traced
 from regal_jax.programs.words import UnnamedError, module_word, tree_word, word
-from regal_jax.search import Brkga, BrkgaConfig, Inputs, Limits, Stopping, UniformProposal, brkga
+from regal_jax.search import BrkgaConfig, BrkgaSearcher, Inputs, Limits, Stopping, UniformProposal, brkga
 from regal_jax.search.run import _run_chunk, _start
 from regal_jax.simulate import simulate
 from regal_jax.solve import graph_keys, sampler
@@ -176,7 +176,7 @@ def test_what_was_traced_with_another_function_or_constant_is_not_taken(folder, 
     [
         ("regal_jax.search.loop", "improve", lambda *a: None),
         ("regal_jax.search.loop", "HISTORY", 7),
-        ("regal_jax.search.brkga:Brkga", "step", lambda *a: None),
+        ("regal_jax.search.brkga:BrkgaSearcher", "step", lambda *a: None),
         ("regal_jax.simulate.simulate", "IMPLEMENTATIONS", {}),
         ("regal_jax.search.run", "start", loop_module.improve),
     ],
@@ -282,7 +282,9 @@ def test_no_folder_where_the_cache_of_jax_is_off(chosen):
 def test_what_is_donated_is_used_up(folder, exports):
     """Also where the program is from the disk."""
     problem = make_problem([GRAPH], [TWO])
-    searcher = Brkga(_fitness(Objective.MAKESPAN, None), sampler(problem, None), BrkgaConfig(population=50))
+    searcher = BrkgaSearcher(
+        _fitness(Objective.MAKESPAN, None), sampler(problem, None), BrkgaConfig(population=50)
+    )
     inputs = Inputs(problem, None, graph_keys(jax.random.key(0), [GRAPH]))
     for _ in range(2):
         clear()

@@ -14,7 +14,6 @@ from strategies import instances
 import regal_jax
 from regal_jax import Cluster, ComputationGraph, GraphBuilder, Plan, compare, optimize, optimize_many
 from regal_jax.api import names
-from regal_jax.api.settings import SEARCHES
 from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, GraphError, MissingExtraError, PlanError
@@ -25,6 +24,7 @@ from regal_jax.importers import PROFILES, save_graph
 from regal_jax.importers.roofline import find_profile
 from regal_jax.methods import make_method
 from regal_jax.plan import Objective
+from regal_jax.solvers import solvers
 
 TWO = Cluster.uniform(2, "16GiB", "blocking:latency=1,bandwidth=10")
 
@@ -211,9 +211,9 @@ def literals(alias):
 
 
 def test_literals_are_what_the_registries_hold():
-    assert literals(names.SearchName) == set(SEARCHES)
+    assert literals(names.SearchName) == {name for name, entry in solvers().items() if entry.searches}
     assert literals(names.HeuristicName) == set(HEURISTICS)
-    assert literals(names.MethodName) == set(SEARCHES) | set(HEURISTICS)
+    assert literals(names.MethodName) == set(solvers())
     assert literals(names.ObjectiveName) == set(Objective)
     assert literals(names.TransferName) == set(TransferModel)
 

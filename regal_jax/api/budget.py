@@ -1,21 +1,18 @@
 """How ``method="auto"`` divides the budget of a graph, by what pays there; all of it is decided here."""
 
 import dataclasses
-import enum
 from collections.abc import Sequence
 from typing import Any, Final
 
 from regal_jax.heuristics import HostSearch
 from regal_jax.plan import Plan
-from regal_jax.search import AnnealingConfig, BrkgaConfig, Status
-from regal_jax.solve import Part
+from regal_jax.search import Status
+from regal_jax.solvers import Agenda, HostStage
 
 __all__ = [
     "RACE",
     "WORTH_CONTRACTING",
     "Turn",
-    "Who",
-    "accelerator_parts",
     "improves",
     "is_settled",
     "most_steps",
@@ -36,16 +33,8 @@ _PROBE: Final = 1
 """Steps of the accelerator, after which it has to have gained."""
 _GAIN: Final = 1e-3
 """Relative improvement that counts as one."""
-_BRKGA_SHARE: Final = 0.8
 WORTH_CONTRACTING: Final = 0.8
 """A contraction that leaves a larger share of the ops is not searched."""
-
-
-class Who(enum.StrEnum):
-    """Who searches."""
-
-    HOST = "host"
-    ACCELERATOR = "accelerator"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,7 +42,7 @@ class Turn:
     """What came of a search of one graph, which had a share of the budget.
 
     Attributes:
-      who: Where it ran.
+      stage: Which one of the agenda, from 0 on.
       budget: Evaluations that it had.
       evaluations: That it spent.
       plans: What it found, best first.
@@ -65,7 +54,7 @@ class Turn:
       shown: More for its part in there.
     """
 
-    who: Who
+    stage: int
     budget: int
     evaluations: int
     plans: tuple[Plan, ...]
@@ -78,39 +67,58 @@ class Turn:
 
 
 def next_turn(
-    turns: Sequence[Turn], evaluations: int, who: Sequence[Who], *, settled: bool = False
-) -> tuple[Who, int] | None:
-    """Who searches a graph next, and its budget; ``None`` if there is nothing more to do.
+    turns: Sequence[Turn], evaluations: int, agenda: Agenda, *, settled: bool = False
+) -> tuple[int, int] | None:
+    """Which stage searches a graph next, and its budget; ``None`` if there is nothing more to do.
 
-    The host begins, and goes on for as long as that pays. Then the accelerator tries, unless nothing that it
-    finds could count as a gain; whether it has gained decides which of the two has the rest.
+    See `regal_jax.solvers.Agenda`.
 
     Args:
       turns: That the graph has had.
       evaluations: Its budget.
-      who: The places where the method has a search, the host first.
+      agenda: The stages.
       settled: Is what is known too close to the bound for a gain (`is_settled`)?
     """
     left = evaluations - sum(turn.budget for turn in turns)
-    if not turns:
-        return (who[0], left) if who else None
-    last = turns[-1]
-    if left <= 0 or last.status in (Status.TARGET, Status.TIME, Status.INTERRUPTED) or len(who) == 1:
+    last = turns[-1] if turns else None
+    if left <= 0 or (last and last.status in (Status.TARGET, Status.TIME, Status.INTERRUPTED)):
         return None
-    if any(turn.who is Who.HOST and not turn.budget for turn in turns):
+    if agenda.shares is not None:
+        return _next_share(turns, left, agenda.shares)
+    if last is None:
+        return _first_turn(left, agenda)
+    if len(agenda.stages) == 1:
+        return None
+    tried = 1 + max(turn.stage for turn in turns)
+    if isinstance(agenda.stages[0], HostStage) and any(not turn.budget for turn in turns if turn.stage == 0):
         # It cannot begin with so little.
-        return Who.ACCELERATOR, left
-    # The host can make use of what it could not spend before.
-    rest = Who.HOST, evaluations - sum(turn.evaluations for turn in turns)
-    if last.who is Who.HOST:
-        # A second turn of the host ends with the budget, or where the caller wants it to end.
-        if len(turns) > 1:
-            return None
-        probe = min(left, step_evaluations(evaluations, _PROBE) or left)
-        return rest if settled else (Who.ACCELERATOR, probe)
-    if last.status is Status.STALL or len(turns) > 2:
+        return (1, left) if tried == 1 else None
+    # The first stage can make use of what it could not spend before.
+    rest = 0, evaluations - sum(turn.evaluations for turn in turns)
+    if sum(turn.stage == last.stage for turn in turns) > 1 or (last.stage and last.status is Status.STALL):
         return None
-    return (Who.ACCELERATOR, left) if last.gained else rest
+    if last.stage and last.gained:
+        return last.stage, left
+    if settled or tried == len(agenda.stages):
+        return rest
+    return tried, min(left, step_evaluations(evaluations, _PROBE) or left)
+
+
+def _next_share(turns: Sequence[Turn], left: int, shares: Sequence[float]) -> tuple[int, int] | None:
+    """The next stage that its share pays for."""
+    for stage in range(1 + turns[-1].stage if turns else 0, len(shares)):
+        budget = left if stage == len(shares) - 1 else int(left * shares[stage])
+        if budget:
+            return stage, budget
+    return None
+
+
+def _first_turn(left: int, agenda: Agenda) -> tuple[int, int] | None:
+    if not agenda.stages:
+        return None
+    # A search in compiled programs spends all that it has, so that others would come to nothing.
+    alone = len(agenda.stages) == 1 or isinstance(agenda.stages[0], HostStage)
+    return 0, left if alone else max(1, left // len(agenda.stages))
 
 
 def is_settled(best: Plan | None) -> bool:
@@ -147,13 +155,3 @@ def pays(search: HostSearch, evaluations: int) -> bool:
     if now is None:
         return search.history[-1][0] > since
     return before[-1] is None or now < before[-1] * (1 - _GAIN)
-
-
-def accelerator_parts(config: BrkgaConfig, *, alone: bool) -> tuple[Part, ...]:
-    """What shares a turn on the accelerator: BRKGA, which a policy guides.
-
-    ``alone``, without a search on the host before it (one device, or no compiled loops), also annealing of
-    the best, as the last part. After a search on the host annealing gained nothing in any of 24 turns
-    (development cases of `regal_jax.evaluation`), where BRKGA gained in four.
-    """
-    return (Part(_BRKGA_SHARE, config), Part(1.0, AnnealingConfig())) if alone else (Part(1.0, config),)

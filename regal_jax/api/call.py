@@ -12,9 +12,9 @@ import jax
 import numpy as np
 
 from regal_jax.api.batches import Batch, Share, make_batch, narrowed
-from regal_jax.api.budget import WORTH_CONTRACTING, Turn, Who, is_settled, next_turn
+from regal_jax.api.budget import WORTH_CONTRACTING, Turn, is_settled, next_turn
 from regal_jax.api.host_search import HostRun
-from regal_jax.api.outcome import accelerator_turn, decoded_plan, finished_plan, heuristic_plan
+from regal_jax.api.outcome import constructed_plan, decoded_plan, device_turn, finished_plan
 from regal_jax.api.progress import Bar
 from regal_jax.api.settings import Settings
 from regal_jax.api.watch import Watch
@@ -25,7 +25,8 @@ from regal_jax.heuristics import heuristic_plans
 from regal_jax.interrupts import check_interrupt, first_interrupt_waits
 from regal_jax.plan import Contraction, Plan, contract_for
 from regal_jax.search import Progress, Status, Stopping
-from regal_jax.solve import Part, graph_keys, solve_in_parts
+from regal_jax.solve import graph_keys, solve_in_parts
+from regal_jax.solvers import Constructive, DeviceStage, HostStage
 
 __all__ = ["Call"]
 
@@ -34,7 +35,7 @@ _TOGETHER: Final = 4
 _BLINK: Final = 0.1
 """Seconds."""
 _HOST_TIME: Final = 0.5
-"""Share of a time limit that the host may use, if the accelerator may be needed, too."""
+"""Share of a time limit that a search on the host may use, if other stages may be needed, too."""
 
 
 class Call:
@@ -57,7 +58,7 @@ class Call:
         self._on_plan = on_plan
         self._known = [list(plans) for plans in earlier]
         self._turns: list[list[Turn]] = [[] for _ in pairs]
-        self._on_host: dict[int, HostRun] = {}
+        self._on_host: dict[tuple[int, int], HostRun] = {}
         self._best_uncontracted: list[Plan | None] = [None] * len(pairs)
         if contractions is not None:
             self._known = [
@@ -77,10 +78,15 @@ class Call:
           KeyboardInterrupt: Before there was a plan of any graph.
         """
         settings = self._settings
-        searching = settings.searches
+        solver = settings.solver
+        searching = solver.searches
         try:
             with Bar(len(self._pairs) * settings.evaluations, enabled=settings.progress and searching) as bar:
-                ended = self._search_all(shares, bar) if searching else self._run_heuristic()
+                ended = (
+                    self._construct(solver)
+                    if isinstance(solver, Constructive)
+                    else self._search_all(shares, bar)
+                )
         except KeyboardInterrupt:
             if not self._plans and not any(self._known):
                 raise
@@ -133,9 +139,9 @@ class Call:
         known, turns = self._known[member], self._turns[member]
         self._done(member, finished_plan(*self._pairs[member], self._settings, known, turns, ended))
 
-    def _run_heuristic(self) -> Status:
+    def _construct(self, solver: Constructive) -> Status:
         for i, pair in enumerate(self._pairs):
-            plan = heuristic_plan(*pair, self._settings)
+            plan = constructed_plan(*pair, self._settings, solver, self._seconds_left())
             with first_interrupt_waits() as interrupted:
                 self._done(i, plan)
             if interrupted():
@@ -177,24 +183,25 @@ class Call:
             left = self._seconds_left()
             if left is not None and left <= 0:
                 return Status.TIME
-            if self._run_host_searches({i: n for i, (who, n) in due.items() if who is Who.HOST}, bar):
+            stages = {i: self._stage(i, stage) for i, (stage, _) in due.items()}
+            if self._run_host_searches({i: due[i] for i in due if isinstance(stages[i], HostStage)}, bar):
                 return Status.INTERRUPTED
-            turns = {i: n for i, (who, n) in due.items() if who is Who.ACCELERATOR}
-            for share, budget, number in self._in_calls(shares, turns):
-                parts = self._settings.parts(self._pairs[share.members[0]][1].num_devices)
-                batch = make_batch(share, self._pairs, self._known, parts[0].config)
+            turns = {i: due[i] for i in due if isinstance(stages[i], DeviceStage)}
+            for share, stage, budget, number in self._in_calls(shares, turns):
                 left = self._seconds_left()
                 if left is not None and left <= 0:
                     return Status.TIME
-                if self._search(batch, parts, budget, number, left, bar):
+                if self._search(share, stage, budget, number, bar):
                     return Status.INTERRUPTED
 
-    def _due(self, member: int) -> tuple[Who, int] | None:
-        """Whose turn it is, and its budget."""
-        settings, cluster = self._settings, self._pairs[member][1]
-        places = settings.places(cluster.num_devices)
+    def _stage(self, member: int, stage: int) -> HostStage | DeviceStage:
+        return self._settings.agenda(self._pairs[member][1].num_devices).stages[stage]
+
+    def _due(self, member: int) -> tuple[int, int] | None:
+        """Which stage is next, and its budget."""
+        agenda = self._settings.agenda(self._pairs[member][1].num_devices)
         settled = is_settled(next(iter(self._known[member]), None))
-        return next_turn(self._turns[member], settings.evaluations, places, settled=settled)
+        return next_turn(self._turns[member], self._settings.evaluations, agenda, settled=settled)
 
     def _took(self, member: int, turn: Turn) -> None:
         """Notes what a turn came to; the graph is done if no other is to come."""
@@ -207,17 +214,20 @@ class Call:
         elif self._due(member) is None:
             self._finish(member)
 
-    def _in_calls(self, shares: Sequence[Share], due: dict[int, int]) -> Iterator[tuple[Share, int, int]]:
-        """Those that are ``due``, by budget and by how often they have been searched so."""
+    def _in_calls(
+        self, shares: Sequence[Share], due: dict[int, tuple[int, int]]
+    ) -> Iterator[tuple[Share, int, int, int]]:
+        """Those that are ``due``, by stage, budget and how often they have been searched so."""
         for share in shares:
-            groups: dict[tuple[int, int], list[int]] = {}
+            groups: dict[tuple[int, int, int], list[int]] = {}
             for member in share.members:
                 if member in due:
-                    times = sum(turn.who is Who.ACCELERATOR for turn in self._turns[member])
-                    groups.setdefault((due[member], times), []).append(member)
-            for (budget, times), members in groups.items():
+                    before = (self._stage(member, turn.stage) for turn in self._turns[member])
+                    times = sum(isinstance(stage, DeviceStage) for stage in before)
+                    groups.setdefault((*due[member], times), []).append(member)
+            for (stage, budget, times), members in groups.items():
                 for narrow in narrowed(share, members):
-                    yield narrow, budget, times
+                    yield narrow, stage, budget, times
 
     def _seconds_left(self) -> float | None:
         limit = self._settings.time_limit
@@ -245,7 +255,7 @@ class Call:
             if left is not None and left <= 0:
                 return
 
-    def _run_host_searches(self, due: dict[int, int], bar: Bar) -> bool:
+    def _run_host_searches(self, due: dict[int, tuple[int, int]], bar: Bar) -> bool:
         """Those of the graphs that are due, on all cores; tells whether Ctrl-C ended them."""
         if not due:
             return False
@@ -253,20 +263,21 @@ class Call:
         workers = min(available_cores(), len(due))
         left, seconds = self._seconds_left(), None
         if left is not None:
-            share = _HOST_TIME if self._settings.accelerated else 1.0
+            others = any(len(self._settings.agenda(self._pairs[i][1].num_devices).stages) > 1 for i in due)
+            share = _HOST_TIME if others else 1.0
             # Of all graphs that are not done: these are the first of them.
             seconds = max(left, 0) * share / math.ceil((len(self._pairs) - len(self._plans)) / workers)
         # Compiled loops hold no lock, and each search has its own random numbers.
         with first_interrupt_waits() as interrupted, ThreadPoolExecutor(workers) as pool:
 
-            def search(i: int, evaluations: int) -> Turn:
-                if i not in self._on_host:
-                    self._on_host[i] = self._host_run(i)
-                return self._on_host[i].turn(
+            def search(i: int, stage: int, evaluations: int) -> Turn:
+                if (i, stage) not in self._on_host:
+                    self._on_host[i, stage] = self._host_run(i, stage)
+                return self._on_host[i, stage].turn(
                     self._known[i], evaluations, seconds=seconds, interrupted=interrupted
                 )
 
-            running = {pool.submit(search, i, evaluations): i for i, evaluations in due.items()}
+            running = {pool.submit(search, i, *turn): i for i, turn in due.items()}
             try:
                 while running and not interrupted():
                     # Not longer: only between two bytecodes does Python look for signals.
@@ -280,26 +291,40 @@ class Call:
                     self._searched_on_host(i, future.result(), bar)
         return interrupted()
 
-    def _host_run(self, member: int) -> HostRun:
+    def _host_run(self, member: int, number: int) -> HostRun:
         settings, (graph, cluster) = self._settings, self._pairs[member]
+        agenda = settings.agenda(cluster.num_devices)
+        stage = agenda.stages[number]
+        if not isinstance(stage, HostStage):
+            raise TypeError(f"stage {number} is none of the host")
         contraction = None
-        if settings.contracts_on_host(cluster.num_devices):
+        if stage.contracts and settings.contract is None:
             made = contract_for(graph, cluster, settings.objective)
             contraction = made if made.graph.num_ops <= WORTH_CONTRACTING * graph.num_ops else None
-        return HostRun(graph, cluster, settings, contraction)
+        return HostRun(
+            graph,
+            cluster,
+            settings,
+            stage=number,
+            solver=stage.solver,
+            while_it_pays=number == 0 and agenda.shares is None and len(agenda.stages) > 1,
+            contraction=contraction,
+        )
 
     def _searched_on_host(self, member: int, turn: Turn, bar: Bar) -> None:
         bar.advance(turn.evaluations)
         self._took(member, turn)
 
-    def _search(
-        self, batch: Batch, parts: Sequence[Part], budget: int, number: int, left: float | None, bar: Bar
-    ) -> bool:
-        """A turn of one batch, the graphs' ``number``-th; tells whether Ctrl-C ended that."""
-        settings = self._settings
-        key = jax.random.fold_in(settings.key, np.uint32(number)) if number else settings.key
+    def _search(self, share: Share, number: int, budget: int, times: int, bar: Bar) -> bool:
+        """A turn of one batch, with so many before in compiled programs; tells whether Ctrl-C ended it."""
+        settings, stage = self._settings, self._stage(share.members[0], number)
+        if not isinstance(stage, DeviceStage):
+            raise TypeError(f"stage {number} is one of the host")
+        batch = make_batch(share, self._pairs, self._known, stage.parts[0].config)
+        left = self._seconds_left()
+        key = jax.random.fold_in(settings.key, np.uint32(times)) if times else settings.key
         keys = graph_keys(key, batch.graphs)
-        proposal = self._proposal(batch, keys)
+        proposal = self._proposal(batch, stage, keys)
         target = batch.goals(settings.target, settings.objective)
         # Search and replays together: genes that nobody has replayed yet are no plans.
         with first_interrupt_waits() as interrupted:
@@ -307,7 +332,7 @@ class Call:
                 batch.problem,
                 keys,
                 Stopping(budget, stall=settings.stall, target=target, seconds=left),
-                parts,
+                stage.parts,
                 objective=settings.objective,
                 proposal=proposal,
                 warm=batch.warm,
@@ -316,7 +341,7 @@ class Call:
             )
             for row, member in enumerate(batch.members):
                 check_interrupt()
-                self._took(member, accelerator_turn(batch, row, result, settings, budget, proposal))
+                self._took(member, device_turn(batch, row, result, settings, number, budget, proposal))
         return interrupted() or Status.INTERRUPTED in result.status
 
     def _follow(self, batch: Batch, bar: Callable[[Progress], None]) -> Callable[[Progress], None]:
@@ -330,9 +355,9 @@ class Call:
         before = [sum(turn.evaluations for turn in self._turns[member]) for member in batch.members]
         return self._watch.follow(batch.members, before, decode, bar)
 
-    def _proposal(self, batch: Batch, keys: jax.Array) -> Proposal | None:
+    def _proposal(self, batch: Batch, stage: DeviceStage, keys: jax.Array) -> Proposal | None:
         """What the policy says of a batch, if there is one."""
-        policy = self._settings.guide(batch.clusters[0].num_devices)
+        policy = self._settings.policy(stage, batch.clusters[0].num_devices)
         if policy is None:
             return None
         from regal_jax.solve.propose import propose

@@ -3,19 +3,19 @@
 import dataclasses
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import jax
 
 from regal_jax.api.names import MethodName, ObjectiveName
 from regal_jax.api.optimize import optimize
-from regal_jax.api.settings import SEARCHES
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.html import html_table
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan import Objective, Plan
+from regal_jax.solvers import Solver, solver
 
 __all__ = ["Comparison", "compare"]
 
@@ -92,7 +92,7 @@ class Comparison:
 def compare(
     graph: ComputationGraph,
     cluster: Cluster,
-    methods: Sequence[MethodName] = _DEFAULT,
+    methods: Sequence[MethodName | Solver] | Mapping[str, MethodName | Solver] = _DEFAULT,
     *,
     objective: Objective | ObjectiveName = Objective.MAKESPAN,
     evaluations: int = 5000,
@@ -106,7 +106,8 @@ def compare(
     Args:
       graph: What to run.
       cluster: What to run it on.
-      methods: As ``method`` of `optimize`.
+      methods: As ``method`` of `optimize`; with names of your own, to compare settings of one solver:
+        ``{"small": Brkga(population=50), "large": Brkga(population=200)}``.
       objective: As in `optimize`.
       evaluations: Of each search; heuristics spend none.
       seed: As in `optimize`.
@@ -126,23 +127,25 @@ def compare(
     """
     if isinstance(methods, str) or not len(methods):
         raise ConfigError(f"methods: give a list of at least one method, got {methods!r}")
-    twice = next((method for i, method in enumerate(methods) if method in methods[:i]), None)
+    made = list(map(solver, methods.values() if isinstance(methods, Mapping) else methods))
+    names = list(methods) if isinstance(methods, Mapping) else [one.name for one in made]
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
-        raise ConfigError(f"methods: {twice!r} stands twice; name it once")
+        raise ConfigError(f"methods: {twice!r} stands twice; name it once, or give a table of your own names")
     plans: dict[str, Plan] = {}
     seconds: dict[str, float] = {}
-    for method in methods:
+    for name, method in zip(names, made, strict=True):
         began = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", InfeasiblePlanWarning)
-            plans[method] = optimize(
+            plans[name] = optimize(
                 graph,
                 cluster,
                 objective=objective,
                 evaluations=evaluations,
                 seed=seed,
                 method=method,
-                **(options if method in SEARCHES else {}),
+                **(options if method.searches else {}),
             )
-        seconds[method] = time.monotonic() - began
+        seconds[name] = time.monotonic() - began
     return Comparison(plans, seconds)

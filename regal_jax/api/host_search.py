@@ -1,23 +1,21 @@
-"""`ListSearch` or `PeakSearch` of one graph, under what the caller said of when to stop."""
+"""Turns of a search on the host of one graph, under what the caller said of when to stop."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from regal_jax.api import budget
-from regal_jax.api.budget import Turn, Who
-from regal_jax.api.settings import HOST_SEARCHES, Settings
+from regal_jax.api.budget import Turn
+from regal_jax.api.settings import Settings
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import HostSearch, ListSearch, ListSearchConfig, PeakSearch, run_heuristic
+from regal_jax.heuristics import HostSearch, run_heuristic
 from regal_jax.plan import ROUNDING, Contraction, Plan, lower_bound
 from regal_jax.search import Status
 from regal_jax.solve import graph_identities
+from regal_jax.solvers import HostSolver, Instance
 
-__all__ = ["HostRun"]
-
-_STARTS: Final = 4
-"""Plans of heuristics that are begun with."""
+__all__ = ["HostRun", "instance_of"]
 
 
 class HostRun:
@@ -27,6 +25,9 @@ class HostRun:
       graph: The graph.
       cluster: Where it is to run.
       settings: Of the call.
+      stage: Of the agenda.
+      solver: What searches.
+      while_it_pays: Does the first turn end as soon as it gains nothing more?
       contraction: Of the graph, if it is worth a search; its best plan, expanded, is one to begin with.
     """
 
@@ -35,10 +36,15 @@ class HostRun:
         graph: ComputationGraph,
         cluster: Cluster,
         settings: Settings,
+        *,
+        stage: int,
+        solver: HostSolver,
+        while_it_pays: bool,
         contraction: Contraction | None = None,
     ) -> None:
         self._pair, self._settings, self._contraction = (graph, cluster), settings, contraction
-        self._search: ListSearch | PeakSearch | None = None
+        self._stage, self._solver, self._while_it_pays = stage, solver, while_it_pays
+        self._search: HostSearch | None = None
         self._first = True
 
     def turn(
@@ -61,7 +67,7 @@ class HostRun:
         goal = max(goal, self._settings.target or 0.0)
         watch = _Watch(self._settings, known, goal, seconds, interrupted)
         plans: list[Plan] = []
-        while_it_pays = self._first and self._settings.method not in HOST_SEARCHES
+        while_it_pays = self._first and self._while_it_pays
         shown = {}
         if self._first and self._contraction is not None:
             shown["contracted"] = self._contraction.graph.num_ops
@@ -70,7 +76,7 @@ class HostRun:
         if watch.status is Status.BUDGET:
             if self._search is None:
                 begin = sorted([*plans, *known], key=lambda plan: plan.sort_key)
-                self._search = _search(*self._pair, self._settings, begin)
+                self._search = self._begin(*self._pair, begin)
             watch.run(
                 self._search, evaluations, budget.most_steps(contracted=False) if while_it_pays else None
             )
@@ -79,7 +85,10 @@ class HostRun:
         plans.sort(key=lambda plan: plan.sort_key)
         best = known[0] if known else None
         gained = budget.improves(best, plans[0] if plans else None)
-        return watch.turn(tuple(plans), evaluations, shown, gained=gained)
+        return watch.turn(self._stage, tuple(plans), evaluations, shown, gained=gained)
+
+    def _begin(self, graph: ComputationGraph, cluster: Cluster, starts: Sequence[Plan]) -> HostSearch:
+        return self._solver.begin(instance_of(graph, cluster, self._settings, starts))
 
     def _race(
         self, contraction: Contraction, known: Sequence[Plan], evaluations: int, watch: "_Watch"
@@ -95,8 +104,8 @@ class HostRun:
         small, cluster = contraction.graph, self._pair[1]
         # List schedules know little of memory; other plans of the contracted graph are soon found.
         begin = [] if math.isinf(min(cluster.memory)) else [run_heuristic("peak-balance", small, cluster)]
-        contracted = _search(small, cluster, self._settings, begin)
-        whole = _search(*self._pair, self._settings, known)
+        contracted = self._begin(small, cluster, begin)
+        whole = self._begin(*self._pair, known)
         watch.run(contracted, evaluations, budget.RACE)
         if watch.status is Status.BUDGET:
             watch.run(whole, evaluations, 2 * budget.RACE)
@@ -133,7 +142,7 @@ class _Watch:
         self._least = known[0].objective_value if known and known[0].feasible else math.inf
         self._evaluations, self._best = [0], [self._least]
 
-    def run(self, search: ListSearch | PeakSearch, evaluations: int, steps: int | None) -> None:
+    def run(self, search: HostSearch, evaluations: int, steps: int | None) -> None:
         """Runs it up to that many evaluations of the turn, or steps of it, while it pays."""
         before = search.evaluations
 
@@ -176,7 +185,15 @@ class _Watch:
         self._least = min(self._least, search.best)
         self._spent += search.evaluations - before
 
-    def turn(self, plans: tuple[Plan, ...], evaluations: int, shown: dict[str, Any], *, gained: bool) -> Turn:
+    def turn(
+        self,
+        stage: int,
+        plans: tuple[Plan, ...],
+        evaluations: int,
+        shown: dict[str, Any],
+        *,
+        gained: bool,
+    ) -> Turn:
         """What came of it all."""
         if self._evaluations[-1] < self._spent:
             self._evaluations.append(self._spent)
@@ -187,7 +204,7 @@ class _Watch:
             # For the last step of a search there may be too little, but not more: others can use that.
             used = self._spent
         return Turn(
-            who=Who.HOST,
+            stage=stage,
             budget=used,
             evaluations=self._spent,
             plans=plans,
@@ -199,12 +216,9 @@ class _Watch:
         )
 
 
-def _search(
-    graph: ComputationGraph, cluster: Cluster, settings: Settings, known: Sequence[Plan]
-) -> ListSearch | PeakSearch:
-    seed = [*settings.key_words, *graph_identities([graph])[0].tolist()]
-    config = settings.host_config
-    starts = known[:_STARTS]
-    if isinstance(config, ListSearchConfig):
-        return ListSearch(graph, cluster, seed, config, starts)
-    return PeakSearch(graph, cluster, seed, config, [plan.placement for plan in starts])
+def instance_of(
+    graph: ComputationGraph, cluster: Cluster, settings: Settings, starts: Sequence[Plan] = (), **more: Any
+) -> Instance:
+    """What a solver on the host is given of a call."""
+    seed = (*settings.key_words, *graph_identities([graph])[0].tolist())
+    return Instance(graph, cluster, settings.objective, seed, starts, settings.number, **more)

@@ -11,7 +11,9 @@ ObjectiveName = Literal["makespan", "peak-memory"]
 """Of `regal_jax.plan.Objective`."""
 TransferName = Literal["blocking", "delay", "free"]
 """Of `regal_jax.graph.TransferModel`."""
-SearchName = Literal["auto", "brkga", "annealing", "local-search", "list-search", "peak-search"]
+SearchName = Literal[
+    "auto", "brkga", "annealing", "local-search", "random-search", "list-search", "peak-search"
+]
 """Of the methods of `regal_jax.optimize` that spend evaluations."""
 HeuristicName = Literal[
     "critical-path",
@@ -30,5 +32,5 @@ HeuristicName = Literal[
     "given",
 ]
 """Of `regal_jax.heuristics.HEURISTICS`."""
-MethodName = SearchName | HeuristicName
+MethodName = SearchName | HeuristicName | Literal["cp-sat"]
 """What ``method`` of `regal_jax.optimize` may be."""

@@ -14,13 +14,14 @@ from regal_jax.api.earlier import WarmStarts, share_earlier
 from regal_jax.api.names import MethodName, ObjectiveName
 from regal_jax.api.pinned import Pinned
 from regal_jax.api.plausible import warn_of_units
-from regal_jax.api.settings import Config, Settings, check_pairs, each, one_seed
+from regal_jax.api.settings import Settings, check_pairs, each, one_seed
 from regal_jax.api.watch import Improvement, Watch
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
 from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan, contract_for
 from regal_jax.plan.summary import shortage
+from regal_jax.solvers import Solver
 
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
@@ -35,13 +36,12 @@ def optimize(
     objective: Objective | ObjectiveName = Objective.MAKESPAN,
     evaluations: int = 5000,
     seed: int | jax.Array = 0,
-    method: MethodName | None = None,
+    method: "MethodName | Solver | None" = None,
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: WarmStarts = True,
     contract: bool | None = None,
     pin: Pin | None = None,
     colocate: Colocate = (),
-    config: Config | None = None,
     target: float | None = None,
     stall: int | None = None,
     time_limit: float | None = None,
@@ -67,15 +67,15 @@ def optimize(
       objective: ``"makespan"`` (under the memory capacities, if they are finite) or ``"peak-memory"``.
       evaluations: Budget of the search: how many candidates are simulated.
       seed: A number or a typed `jax.random.key`. The same seed gives the same plan on the same versions.
-      method: ``"auto"``, which begins with a search on the host, for as long as it pays, and gives what is
-        left to BRKGA, guided by a policy; ``"brkga"``, which without warm starts
-        is the paper's; ``"annealing"`` or ``"local-search"``, which walk from the best warm start;
-        ``"list-search"`` (makespan) and ``"peak-search"`` (peak memory), the searches on the host, among list
-        schedules and among placements of small peaks; or the name of a heuristic to use alone. ``None``:
-        the one that ``config`` is for (``"brkga"``, ``"annealing"``, ``"list-search"``, ``"peak-search"``),
-        ``"brkga"`` with a ``policy`` of your own, else ``"auto"``.
-      policy: What guides the search by the distributions of its first population and mutants: ``"default"``
-        for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform ones. With
+      method: A solver, or the name of one with its default settings (`regal_jax.solvers.solvers` has all):
+        ``"auto"``, which begins with a search on the host, for as long as it pays, and gives what is left to
+        BRKGA, guided by a policy; ``"brkga"`` (`Brkga`), which without warm starts is the paper's;
+        ``"annealing"`` and ``"local-search"``, which walk from the best warm start; ``"list-search"``
+        (makespan) and ``"peak-search"`` (peak memory), the searches on the host; a `Portfolio` of these;
+        ``"cp-sat"``; or a heuristic alone. ``None``: ``"brkga"`` with a ``policy`` of your own, else
+        ``"auto"``.
+      policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"default"``
+        for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform draws. With
         ``None`` ``"auto"`` takes the weights that ship, where there are any for the objective and so many
         devices, and ``"brkga"`` none. Asked for ``"default"`` where there are none, it warns and goes on;
         it also warns if the search on the host took all of the budget, and no policy guided anything.
@@ -91,9 +91,6 @@ def optimize(
         graph itself allows; see `regal_jax.graph.constrain`. The plan is one of ``graph`` as it was given;
         it says what it obeys (`Plan.pin`), and its lower bound is that of plans that do.
       colocate: Patterns over op names; the ops of each share a device.
-      config: A `BrkgaConfig` for ``"brkga"`` and what ``"auto"`` has of it, an `AnnealingConfig` for
-        ``"annealing"`` and ``"local-search"``, a `ListSearchConfig` for ``"list-search"``, or a
-        `PeakSearchConfig` for ``"peak-search"``.
       target: Stop when the objective is this small.
       stall: Stop after so many evaluations without improvement.
       time_limit: Stop after so many seconds, compilation included. Results then depend on the machine.
@@ -135,7 +132,6 @@ def optimize(
         policy=policy,
         warm_start=warm_start,
         contract=contract,
-        config=config,
         target=target,
         stall=stall,
         time_limit=time_limit,
@@ -156,13 +152,12 @@ def optimize_many(
     objective: Objective | ObjectiveName = Objective.MAKESPAN,
     evaluations: int = 5000,
     seed: int | jax.Array = 0,
-    method: MethodName | None = None,
+    method: "MethodName | Solver | None" = None,
     policy: "Policy | str | os.PathLike[str] | None" = None,
     warm_start: WarmStarts = True,
     contract: bool | None = None,
     pin: Pin | None = None,
     colocate: Colocate = (),
-    config: Config | None = None,
     target: float | None = None,
     stall: int | None = None,
     time_limit: float | None = None,
@@ -195,7 +190,6 @@ def optimize_many(
       contract: As in `optimize`.
       pin: As in `optimize`, of every graph.
       colocate: As in `optimize`, of every graph.
-      config: As in `optimize`.
       target: As in `optimize`.
       stall: As in `optimize`.
       time_limit: Seconds for the whole call.
@@ -233,7 +227,6 @@ def optimize_many(
         policy=policy,
         warm_start=warm_start,
         contract=contract,
-        config=config,
         target=target,
         stall=stall,
         time_limit=time_limit,
@@ -317,10 +310,12 @@ def _optimize(
     on_plan = pinned.releasing(on_plan)
     call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, began=began)
     shares = []
-    if settings.accelerated:
+    counts = {cluster.num_devices for cluster in clusters}
+    parts = [part for n in counts for stage in settings.agenda(n).device_stages for part in stage.parts]
+    if parts:
         # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
-        counts = {cluster.num_devices for cluster in clusters}
-        guided = {count for count in counts if settings.guides(count)}
-        fitted = settings.parts(min(counts, default=1))[0].config.fit(settings.evaluations)
-        shares = share_out(pairs, fitted, batch_size, devices, guided)
+        guided = {count for count in counts if settings.guided(count)}
+        fitted = [part.config.fit(settings.evaluations) for part in parts]
+        largest = max(fitted, key=lambda config: config.first_evaluations)
+        shares = share_out(pairs, largest, batch_size, devices, guided)
     return [pinned.release(i, plan) for i, plan in enumerate(call.run(shares))]

@@ -10,15 +10,17 @@ import jax
 import numpy as np
 
 from regal_jax.api.batches import Batch
-from regal_jax.api.budget import Turn, Who, improves
+from regal_jax.api.budget import Turn, improves
+from regal_jax.api.host_search import instance_of
 from regal_jax.api.settings import Settings
 from regal_jax.encoding import Proposal, genes_to_keys
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Plan, decode_order, decode_placement
 from regal_jax.search import SearchResult, Status
+from regal_jax.solvers import Constructive, HostStage
 
-__all__ = ["accelerator_turn", "decoded_plan", "finished_plan", "heuristic_plan"]
+__all__ = ["constructed_plan", "decoded_plan", "device_turn", "finished_plan"]
 
 
 @functools.cache
@@ -40,9 +42,15 @@ def _common(settings: Settings) -> dict[str, Any]:
     }
 
 
-def heuristic_plan(graph: ComputationGraph, cluster: Cluster, settings: Settings) -> Plan:
-    """The plan of the heuristic that ``settings`` names."""
-    plan = HEURISTICS[settings.method](graph, cluster, settings.objective, seed=settings.seed or 0)
+def constructed_plan(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    settings: Settings,
+    solver: Constructive,
+    seconds: float | None,
+) -> Plan:
+    """The plan of a solver that searches nothing, for which so many seconds are left."""
+    plan = solver.construct(instance_of(graph, cluster, settings, seconds=seconds))
     return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance})
 
 
@@ -66,6 +74,7 @@ def finished_plan(
     """
     if not known:
         known = [HEURISTICS["single-device"](graph, cluster, settings.objective)]
+    solver, agenda = settings.solver, settings.agenda(cluster.num_devices)
     best, spent = known[0], sum(turn.evaluations for turn in turns)
     found = next((turn for turn in turns if any(best is plan for plan in turn.plans)), None)
     status = turns[-1].status if turns and ended is None else ended or Status.BUDGET
@@ -73,24 +82,24 @@ def finished_plan(
         stopped = {"evaluations": spent, "stopped": status.name.lower()}
         return dataclasses.replace(best, provenance={**_common(settings), **best.provenance, **stopped})
     told = {name: value for turn in turns for name, value in turn.told.items()}
-    hosted = not settings.accelerated
+    hosted = not agenda.device_stages
     provenance = {
-        "method": settings.method,
+        "method": solver.name,
         "evaluations": spent,
         **_common(settings),
         "stopped": _stopped(status, best),
         "seconds": round(sum(turn.seconds for turn in turns), 3),
         **told,
-        "config": dataclasses.asdict(settings.host_config if hosted else settings.config),
+        "config": dataclasses.asdict(solver.config),
         **_parts(settings, cluster.num_devices, turns),
         "history": _joined([turn.history for turn in turns]) if turns else _at_once(best),
     }
-    others = [plan for plan in known if plan.provenance.get("method") != settings.method]
+    others = [plan for plan in known if plan.provenance.get("method") != solver.name]
     if others or hosted:
         provenance["warm_start"] = _values(others)
     if found is None:
         provenance["best_from"] = best.provenance["method"]
-    elif best.provenance["method"] != settings.method:
+    elif best.provenance["method"] != solver.name:
         # By a part of the method.
         provenance["found_by"] = best.provenance["method"]
     return dataclasses.replace(best, provenance=provenance)
@@ -104,7 +113,7 @@ def decoded_plan(batch: Batch, row: int, genes: Any, settings: Settings) -> Plan
     placement = decode_placement(graph, cluster, keys["affinity"][:n, :d])
     transfers = keys["transfer_priority"][:t, :d]
     events = decode_order(graph, cluster, placement, keys["priority"][:n], transfers)
-    said = {"method": settings.method}
+    said = {"method": settings.solver.name}
     return Plan.from_events(graph, cluster, placement, events, objective=settings.objective, provenance=said)
 
 
@@ -113,28 +122,34 @@ def _stopped(status: Status, plan: Plan) -> str:
     return "optimal" if status is Status.TARGET and plan.optimal else status.name.lower()
 
 
-def accelerator_turn(
+def device_turn(
     batch: Batch,
     row: int,
     result: SearchResult,
     settings: Settings,
+    stage: int,
     budget: int,
     proposal: Proposal | None = None,
 ) -> Turn:
-    """What a search on the accelerator came to for one row of a batch, exactly replayed.
+    """What a search in a compiled program came to for one row of a batch, exactly replayed.
 
     Args:
       batch: What was searched.
       row: Of the batch.
       result: Of the search.
       settings: Of the call.
+      stage: Of the agenda.
       budget: Evaluations that each graph had.
       proposal: What the policy said of the batch, if there was one.
     """
     plan = decoded_plan(batch, row, result.genes, settings)
-    guidance = {} if proposal is None else _guidance(proposal, row, batch.graphs[row].num_ops, settings)
+    guidance = {}
+    if proposal is not None:
+        guide = settings.agenda(batch.clusters[row].num_devices).device_stages[0].guide
+        name = guide.name if guide is not None else None
+        guidance = _guidance(proposal, row, batch.graphs[row].num_ops, name or "default")
     return Turn(
-        who=Who.ACCELERATOR,
+        stage=stage,
         budget=budget,
         evaluations=int(result.evaluations[row]),
         plans=(plan,),
@@ -146,12 +161,12 @@ def accelerator_turn(
     )
 
 
-def _guidance(proposal: Proposal, row: int, num_ops: int, settings: Settings) -> dict[str, Any]:
+def _guidance(proposal: Proposal, row: int, num_ops: int, name: str) -> dict[str, Any]:
     """Which policy it was, and how mixed its actions."""
     from regal_jax.policies import placement_entropy
 
     taken = np.asarray(proposal.index)[row, :num_ops, :-1]
-    return {"policy": settings.policy_name or "default", "action_entropy": round(placement_entropy(taken), 6)}
+    return {"policy": name, "action_entropy": round(placement_entropy(taken), 6)}
 
 
 def _values(plans: Iterable[Plan]) -> dict[str, float]:
@@ -164,16 +179,17 @@ def _values(plans: Iterable[Plan]) -> dict[str, float]:
 
 def _parts(settings: Settings, num_devices: int, turns: Sequence[Turn]) -> dict[str, Any]:
     """Whose turn it was, in this order, and its share of the budget, if the method has several searches."""
-    on_accelerator = settings.parts(num_devices)
-    if len(on_accelerator) + settings.on_host(num_devices) < 2:
+    agenda = settings.agenda(num_devices)
+    if agenda.count < 2:
         return {}
     parts: list[dict[str, Any]] = []
     for turn in turns:
         share, left = turn.budget / settings.evaluations, 1.0
-        if turn.who is Who.HOST:
-            parts.append({**_part(share, settings.host_config), **turn.shown})
+        stage = agenda.stages[turn.stage]
+        if isinstance(stage, HostStage):
+            parts.append({**_part(share, stage.solver.config), **turn.shown})
             continue
-        for part in on_accelerator:
+        for part in stage.parts:
             parts.append(_part(share * left * part.share, part.config))
             left *= 1 - part.share
     return {"parts": parts}

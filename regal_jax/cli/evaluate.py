@@ -17,9 +17,8 @@ __all__ = ["add_evaluate"]
 INTERRUPTED = 130
 
 _EVALUATE_EPILOG = """\
-methods: brkga (always), tuned-brkga, gp-dfs, critical-path, xla-list, xla-dfs, xla-post-order, xla-best,
-peak-balance, random-search, local-search, annealing, list-search, peak-search, auto, cp-sat, idrs, gas,
-regal; brkga-20k and the like.
+methods: all of 'regal-jax optimize --method' (brkga always), gp-dfs, tuned-brkga, idrs, gas, regal; brkga-20k
+and the like.
 What cannot run (no policy, no tuned settings, no OR-Tools) is left out, with the reason.
 
 DIR gets results.jsonl, table.md, table.csv, graphs.csv, summary.json and pictures. A run that was stopped or

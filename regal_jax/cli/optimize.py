@@ -19,6 +19,7 @@ from regal_jax.locks import locked
 if TYPE_CHECKING:
     from regal_jax.graph import Cluster, ComputationGraph
     from regal_jax.plan import Plan
+    from regal_jax.solvers import Solver
 
 __all__ = ["optimize"]
 
@@ -60,13 +61,14 @@ def _searched(args: argparse.Namespace, outs: list[str | None]) -> int:
         question = Question(cluster, args.objective, _pins(args.pin), args.colocate)
         previous = previous_results(graphs, question, [out for out in outs if out])
     machine.use_all_cores()
+    method = _method(args)
     options = {
         "objective": args.objective,
         "evaluations": args.evaluations,
         "seed": args.seed,
-        "method": args.method,
+        "method": method,
         "policy": args.policy,
-        "warm_start": _warm_start(args, previous),
+        "warm_start": _warm_start(args, previous, method),
         "contract": args.contract,
         "pin": _pins(args.pin),
         "colocate": args.colocate,
@@ -78,17 +80,28 @@ def _searched(args: argparse.Namespace, outs: list[str | None]) -> int:
     return _one(args, graphs[0], cluster, (outs[0], previous[0]), options)
 
 
-def _warm_start(args: argparse.Namespace, previous: Sequence[Previous | None]) -> Any:
+def _warm_start(
+    args: argparse.Namespace, previous: Sequence[Previous | None], method: "Solver | None"
+) -> Any:
     """What the search begins with: heuristics, plans that were named, plans of an earlier run."""
-    from regal_jax.heuristics import HEURISTICS
-
     if args.no_warm_start:
         if args.warm_start:
             raise ConfigError("give --warm-start or --no-warm-start, not both")
         return False
-    # A heuristic begins with nothing; to have named a plan for it is refused by the search.
-    found = [] if args.method in HEURISTICS else [before.plan for before in previous if before]
+    # What searches nothing begins with nothing; to have named a plan for it is refused by the search.
+    found = [before.plan for before in previous if before] if method is None or method.searches else []
     return [*(args.warm_start or []), *found] or True
+
+
+def _method(args: argparse.Namespace) -> "Solver | None":
+    """What was named, with its settings; ``None`` where `optimize` is to choose."""
+    from regal_jax.solvers import parse_settings, solver, with_settings
+
+    if args.method is None and not args.set:
+        return None
+    own = args.policy not in (None, "none", "default")
+    name = args.method or ("brkga" if own else "auto")
+    return with_settings(solver(name), parse_settings(args.set))
 
 
 def _outs(args: argparse.Namespace) -> list[str | None]:

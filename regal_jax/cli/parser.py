@@ -10,6 +10,7 @@ from regal_jax.cli.dataset import add_dataset
 from regal_jax.cli.evaluate import add_evaluate
 from regal_jax.cli.optimize import optimize
 from regal_jax.cli.train import add_train
+from regal_jax.solvers import own_entries
 
 __all__ = ["OneLineParser", "build_parser", "count"]
 
@@ -101,6 +102,13 @@ def _pin(text: str) -> tuple[str, list[int]]:
     return pattern, [int(k) for k in devices.split(",")]
 
 
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"write NAME=VALUE, e.g. population=200, got {text!r}")
+    return name, value
+
+
 count.__name__, _seed.__name__, _seconds.__name__ = "whole number", "whole number", "number of seconds"
 
 
@@ -151,11 +159,20 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--time-limit", type=_seconds, metavar="S", help="stop the search after S seconds")
     parser.add_argument("--seed", type=_seed, default=0, help="(default 0)")
+    described = "; ".join(f"{entry.name}: {entry.summary}" for entry in own_entries())
     parser.add_argument(
         "--method",
         metavar="NAME",
-        help="auto (joins the others; the default, but brkga with a --policy of your own), brkga, annealing, "
-        "local-search, list-search, peak-search, or a heuristic: critical-path, ...; another one lists all",
+        help=f"{described}; or a heuristic: critical-path, heft, ...; a name that is none lists all "
+        "(default auto, but brkga with a --policy of your own)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        type=_setting,
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the method: population=200, or brkga.population=200 of auto; may be repeated",
     )
     parser.add_argument(
         "--policy",

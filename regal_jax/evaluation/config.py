@@ -10,14 +10,12 @@ from typing import Any, Final, Self
 from regal_jax.documents import read_toml
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster
-from regal_jax.methods import METHODS
+from regal_jax.methods import GUIDED, method_names
 from regal_jax.plan import Objective
 
-__all__ = ["GUIDED", "SUITES", "EvaluationConfig"]
+__all__ = ["SUITES", "EvaluationConfig"]
 
 SUITES: Final = ("regal", "realistic")
-GUIDED: Final = ("regal", "gas", "idrs")
-"""Methods that need a policy."""
 
 _DEFAULT: Final = (
     "brkga", "tuned-brkga", "gp-dfs", "critical-path", "xla-best", "random-search", "local-search",
@@ -50,7 +48,7 @@ class EvaluationConfig:
       seeds: Of the searches of the table.
       other_seed: Of one more BRKGA search, which shows the noise; -1 for none.
       methods: Names that `regal_jax.methods.make_method` knows, in the order of the table.
-      options: Method -> options of `make_method`; ``config`` as a table of its fields.
+      options: Method -> options of `make_method`; ``settings`` as a table.
       policies: Name -> weights file, or ``"default"`` for the weights of the package. ``regal``, ``gas`` and
         ``idrs`` are the methods of these names; any other name is one more method, BRKGA guided by that
         policy.
@@ -127,15 +125,16 @@ class EvaluationConfig:
         for field in ("options", "policies"):
             if not isinstance(getattr(self, field), Mapping):
                 raise ConfigError(f"{field}: must be a table, got {getattr(self, field)!r}")
+        known = method_names()
         for name, path in self.policies.items():
-            if name in METHODS and name not in GUIDED:
+            if name in known and name not in GUIDED:
                 raise ConfigError(f"policies: {name} takes no policy; use another name for this one")
             if not isinstance(path, str) or not path:
                 raise ConfigError(f"policies.{name}: give a file of weights, got {path!r}")
         for name in (*self.methods, *self.options):
-            if name not in METHODS and name not in self.policies and not _FIXED.fullmatch(name):
+            if name not in known and name not in self.policies and not _FIXED.fullmatch(name):
                 raise ConfigError(
-                    f"methods: unknown {name!r}; use names of {', '.join(METHODS)}, brkga-20k and the like, "
+                    f"methods: unknown {name!r}; use names of {', '.join(known)}, brkga-20k and the like, "
                     "or of policies"
                 )
         for name, options in self.options.items():

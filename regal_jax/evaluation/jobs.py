@@ -12,12 +12,10 @@ import jax
 import numpy as np
 from flax import nnx
 
-from regal_jax.api.settings import HOST_SEARCHES, SEARCHES, Config
 from regal_jax.errors import ClusterError, ConfigError, FormatError, MissingExtraError
-from regal_jax.evaluation.config import GUIDED, EvaluationConfig
-from regal_jax.methods import CpSat, HeuristicMethod, Method, make_method
+from regal_jax.evaluation.config import EvaluationConfig
+from regal_jax.methods import GUIDED, Method, make_method
 from regal_jax.policies import Policy, default_policy, is_shipped, load_policy
-from regal_jax.search import BrkgaConfig
 
 __all__ = ["REFERENCE", "Job", "Jobs", "make_jobs", "thousands"]
 
@@ -55,7 +53,7 @@ class Job:
     @property
     def hosted(self) -> bool:
         """Does it work on one graph after the other, with nothing to compile?"""
-        return isinstance(self.method, (HeuristicMethod, CpSat))
+        return not self.method.solver.searches
 
     def as_document(self) -> dict[str, Any]:
         """What the report needs to know."""
@@ -127,12 +125,8 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
     if name == REFERENCE and config.suite == "realistic":
         options.setdefault("warm_start", True)
     identity: dict[str, Any] = {"options": _plain(options)}
-    if isinstance(options.get("config"), Mapping):
-        options["config"] = _search_config(name, options["config"])
     if name in config.policies or name in GUIDED:
         return _guided(name, options, identity, config)
-    if config.suite == "regal" and HOST_SEARCHES.get(name, config.objective) != config.objective:
-        raise ConfigError(f"is for {HOST_SEARCHES[name]}, not for {config.objective}")
     if name == "tuned-brkga":
         file = options.setdefault("file", config.tuned)
         if not file:
@@ -140,13 +134,15 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
         method = make_method(name, **options)
         identity["file"] = _digest_of_file(file)
     elif name == "cp-sat":
-        options.setdefault("time_limit", config.cp_sat_seconds)
+        options["settings"] = {"time_limit": config.cp_sat_seconds, **options.get("settings", {})}
         identity["options"] = _plain(options)
         method = make_method(name, **options)
         if importlib.util.find_spec("ortools") is None:
             raise MissingExtraError("ortools", "exact")
     else:
         method = make_method(name, **options)
+    if config.suite == "regal":
+        _ = method.solver.agenda(config.objective, config.devices)  # Refuses what it is not for.
     return _Made(name, method, False, identity)
 
 
@@ -184,23 +180,14 @@ def _digest_of_policy(policy: Policy) -> str:
     return digest.hexdigest()[:16]
 
 
-def _search_config(name: str, table: Mapping[str, Any]) -> Config:
-    kind = SEARCHES.get(name, BrkgaConfig)
-    try:
-        return kind(**table)
-    except TypeError as error:
-        raise ConfigError(f"options.{name}.config: {error}") from None
-
-
 def _seeds(made: _Made, config: EvaluationConfig) -> tuple[int, ...]:
     # One answer of the heuristics and of the solver is enough.
-    return config.seeds[:1] if isinstance(made.method, (HeuristicMethod, CpSat)) else config.seeds
+    return config.seeds if made.method.solver.searches else config.seeds[:1]
 
 
 def _job(made: _Made, config: EvaluationConfig, role: str, seed: int) -> Job:
-    own = getattr(made.method, "evaluations", None)
-    budget = own or (config.limits[-1] if role == "curve" else config.evaluations)
-    budget = 0 if isinstance(made.method, (HeuristicMethod, CpSat)) else budget
+    budget = made.method.evaluations or (config.limits[-1] if role == "curve" else config.evaluations)
+    budget = budget if made.method.solver.searches else 0
     title = made.method.name
     if made.name == REFERENCE and role != "curve":
         title = f"BRKGA {thousands(config.evaluations)}"

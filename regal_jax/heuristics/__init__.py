@@ -1,8 +1,8 @@
 """Host baselines, each a function from graph and cluster to a `Plan`. Never imports jax."""
 
 from regal_jax.heuristics.host_search import HostSearch
-from regal_jax.heuristics.list_search import ListSearch, ListSearchConfig
-from regal_jax.heuristics.peak_search import PeakSearch, PeakSearchConfig
+from regal_jax.heuristics.list_search import ListSearchConfig, ListSearchRun
+from regal_jax.heuristics.peak_search import PeakSearchConfig, PeakSearchRun
 from regal_jax.heuristics.registry import (
     HEURISTICS,
     Heuristic,
@@ -15,10 +15,10 @@ __all__ = [
     "HEURISTICS",
     "Heuristic",
     "HostSearch",
-    "ListSearch",
     "ListSearchConfig",
-    "PeakSearch",
+    "ListSearchRun",
     "PeakSearchConfig",
+    "PeakSearchRun",
     "best_heuristic",
     "heuristic_plans",
     "run_heuristic",

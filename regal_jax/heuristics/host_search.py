@@ -1,11 +1,13 @@
 """What the searches of the host have in common: what they count, and what they know of the best so far."""
 
+import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.plan import Plan
 
 __all__ = ["HostSearch", "Value"]
 
@@ -13,8 +15,8 @@ Value = tuple[float, float]
 """``(bytes over the memory, objective)``; the smaller the better, and what fits before what does not."""
 
 
-class HostSearch:
-    """The record of a search; `regal_jax.heuristics.list_search` and `peak_search` are such.
+class HostSearch(abc.ABC):
+    """A search of one graph that can be run piece by piece.
 
     Attributes:
       evaluations: Candidates that were looked at.
@@ -25,21 +27,35 @@ class HostSearch:
     def __init__(self, graph: ComputationGraph, cluster: Cluster, seed: int | Sequence[int]) -> None:
         self.evaluations = 0
         self.history: list[tuple[int, float | None]] = []
-        self._graph, self._cluster = graph, cluster
-        self._random = np.random.default_rng(seed)
+        self.graph, self.cluster = graph, cluster
+        self.random = np.random.default_rng(seed)
         self._memory = np.array(cluster.memory)
         self._least: Value = (math.inf, math.inf)
+
+    @abc.abstractmethod
+    def run(self, evaluations: int, ends: Callable[[], bool] | None = None, goal: float = -math.inf) -> None:
+        """Goes on from where it is.
+
+        Args:
+          evaluations: Candidates to look at, at most.
+          ends: Asked now and then; ``True`` ends the run.
+          goal: The run ends as soon as the objective of a plan that fits the memory is no larger.
+        """
+
+    @abc.abstractmethod
+    def plan(self) -> Plan | None:
+        """The best so far; ``None`` before the first."""
 
     @property
     def best(self) -> float:
         """The objective of the best that fits the memory; infinite if there is none."""
         return self._least[1] if self._least[0] == 0 else math.inf
 
-    def _value(self, peaks: np.ndarray, objective: float) -> Value:
+    def value(self, peaks: np.ndarray, objective: float) -> Value:
         """Of a candidate with ``peaks [D]``."""
         return float(np.maximum(peaks - self._memory, 0).sum()), float(objective)
 
-    def _improves(self, value: Value) -> bool:
+    def improves(self, value: Value) -> bool:
         """Is it better than all before? Then it is noted down."""
         better = value < self._least
         if better:

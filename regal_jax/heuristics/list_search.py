@@ -28,7 +28,7 @@ from regal_jax.heuristics.schedule_peaks import make_room
 from regal_jax.interrupts import check_interrupt
 from regal_jax.plan import Objective, Plan, insert_transfers
 
-__all__ = ["ListSearch", "ListSearchConfig"]
+__all__ = ["ListSearchConfig", "ListSearchRun"]
 
 _SHARES: Final = ("price_share", "other_rule", "block_share", "largest_block")
 _START_RULES: Final = 3
@@ -46,7 +46,7 @@ _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
 
 @dataclasses.dataclass(frozen=True)
 class ListSearchConfig:
-    """How `ListSearch` changes what a list schedule goes by.
+    """How `ListSearchRun` changes what a list schedule goes by.
 
     The best of 1000 schedules was 3.02 % shorter than the best of the six rules alone on 24 real graphs of up
     to 1000 ops (training and validation, two devices, free blocking transfers), and 0.60 % on 20 synthetic
@@ -85,12 +85,16 @@ class ListSearchConfig:
         for name in ("ranks", "prices", "look"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise ConfigError(f"ListSearchConfig: {name} is {value!r}; give a whole number of at least 1")
+                raise ConfigError(
+                    f"{type(self).__name__}: {name} is {value!r}; give a whole number of at least 1"
+                )
         shares = tuple((name, 1.0) for name in _SHARES)
         for name, most in (("rank_noise", math.inf), ("price_noise", math.inf), *shares):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-                raise ConfigError(f"ListSearchConfig: {name} is {value!r}; give a number from 0 to {most:g}")
+                raise ConfigError(
+                    f"{type(self).__name__}: {name} is {value!r}; give a number from 0 to {most:g}"
+                )
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -98,7 +102,7 @@ class ListSearchConfig:
         return tuple(dataclasses.replace(rule, look=min(rule.look, self.look)) for rule in TIME_RULES)
 
 
-class ListSearch(HostSearch):
+class ListSearchRun(HostSearch):
     """Hill climbing for the makespan, from list schedule to list schedule.
 
     A schedule that list scheduling has made is hard to improve by changes of its own: where transfers are
@@ -160,7 +164,7 @@ class ListSearch(HostSearch):
         )
         self._space = self._make_space()
         self._paid = for_loops(np.array([1.0, _PRIOR] * 2))
-        self._normals = self._random.spawn(1)[0]
+        self._normals = self.random.spawn(1)[0]
         self._draws = _Draws(np.zeros((0, 1)), np.zeros((0, 1)))
         self._starts = self._prices([plan.placement for plan in starts])
         self._begin = collections.deque([*self._recipes(range(len(self._rules)))])
@@ -193,13 +197,13 @@ class ListSearch(HostSearch):
         numbers = self._best.rank, self._best.price, *rule.numbers, math.inf
         placement, events = placement_and_events(loops(schedule)(self._layout, self._state, *numbers))
         drafts = [(events, "as scheduled")]
-        if len(events) > self._graph.num_ops:
-            ops = events[events < self._graph.num_ops]
-            drafts.append((insert_transfers(self._graph, self._cluster, placement, ops, eager=True), "early"))
+        if len(events) > self.graph.num_ops:
+            ops = events[events < self.graph.num_ops]
+            drafts.append((insert_transfers(self.graph, self.cluster, placement, ops, eager=True), "early"))
         plans = [
             Plan.from_events(
-                self._graph,
-                self._cluster,
+                self.graph,
+                self.cluster,
                 placement,
                 each,
                 objective=Objective.MAKESPAN,
@@ -218,7 +222,7 @@ class ListSearch(HostSearch):
         """What the loops draw from."""
         from regal_jax.heuristics.list_climb import Space
 
-        graph, cluster, config = self._graph, self._cluster, self._config
+        graph, cluster, config = self.graph, self.cluster, self._config
         return for_loops(
             Space(
                 rank=self._rank,
@@ -239,7 +243,7 @@ class ListSearch(HostSearch):
 
     def _prices(self, starts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """``[N, D]`` each: what is begun with. Any device first, then partitions and ``starts``."""
-        graph, cluster = self._graph, self._cluster
+        graph, cluster = self.graph, self.cluster
         shape = graph.num_ops, cluster.num_devices
         placements = [
             partition_placement(graph, cluster, by_bytes=by_bytes, devices=devices)
@@ -252,12 +256,12 @@ class ListSearch(HostSearch):
 
     def _as_planned(self, plan: Plan) -> "_Given":
         """With the placement of ``plan`` and its order of ops."""
-        count = self._graph.num_ops
-        events = plan.event_ids(self._graph)
+        count = self.graph.num_ops
+        events = plan.event_ids(self.graph)
         rank = np.empty(count)
         rank[events[events < count]] = self._longest * (1 - np.arange(count) / count)
-        wanted = plan.placement[:, None] == np.arange(self._cluster.num_devices)
-        return _Given(rank, prices_of(self._graph, self._cluster, wanted), _IN_ORDER)
+        wanted = plan.placement[:, None] == np.arange(self.cluster.num_devices)
+        return _Given(rank, prices_of(self.graph, self.cluster, wanted), _IN_ORDER)
 
     def _recipes(self, rules: Sequence[int]) -> Iterator["_Given"]:
         for number, price in enumerate(self._starts):
@@ -279,7 +283,7 @@ class ListSearch(HostSearch):
         """Changes of what was kept last."""
         if not len(self._draws.uniform):
             self._draws = self._drawn()
-        count = min(most, max(1, _OPS_AT_ONCE // self._graph.num_ops))
+        count = min(most, max(1, _OPS_AT_ONCE // self.graph.num_ops))
         made = self._advance(_Draws(*(draws[:count] for draws in self._draws)), goal, given=False)
         self._draws = _Draws(*(draws[made:] for draws in self._draws))
 
@@ -287,9 +291,9 @@ class ListSearch(HostSearch):
         from regal_jax.heuristics.list_climb import DRAWS
 
         ranks, prices = self._config.ranks, self._config.prices
-        width = max(ranks, prices * self._cluster.num_devices)
+        width = max(ranks, prices * self.cluster.num_devices)
         return _Draws(
-            self._random.random((_AT_ONCE, DRAWS + max(ranks, prices))),
+            self.random.random((_AT_ONCE, DRAWS + max(ranks, prices))),
             self._normals.standard_normal((_AT_ONCE, width)),
         )
 
@@ -304,7 +308,7 @@ class ListSearch(HostSearch):
         )
         for i in range(made):
             self.evaluations += 1
-            self._improves((float(values[2 * i]), float(values[2 * i + 1])))
+            self.improves((float(values[2 * i]), float(values[2 * i + 1])))
         return made
 
 

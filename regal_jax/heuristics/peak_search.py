@@ -14,12 +14,12 @@ from regal_jax.heuristics.peaks import MOST_OVER, PeakBalance, least_peak_balanc
 from regal_jax.interrupts import check_interrupt
 from regal_jax.plan import Objective, Plan, insert_transfers
 
-__all__ = ["PeakSearch", "PeakSearchConfig"]
+__all__ = ["PeakSearchConfig", "PeakSearchRun"]
 
 
 @dataclasses.dataclass(frozen=True)
 class PeakSearchConfig:
-    """How `PeakSearch` leaves a placement.
+    """How `PeakSearchRun` leaves a placement.
 
     On 16 real graphs of up to 1500 ops (training and validation, two devices), after a refined cut and blocks
     of the best order, 1000 tries lowered peaks by 0.8 %, 3000 by 1.1 % and 10000 by 1.8 %; with 80 tries
@@ -41,10 +41,12 @@ class PeakSearchConfig:
         values = [("tries", self.tries), *(("blocks", value) for value in self.blocks or (None,))]
         for name, value in values:
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise ConfigError(f"PeakSearchConfig: {name} has {value!r}; give whole numbers of at least 1")
+                raise ConfigError(
+                    f"{type(self).__name__}: {name} has {value!r}; give whole numbers of at least 1"
+                )
 
 
-class PeakSearch(HostSearch):
+class PeakSearchRun(HostSearch):
     """Iterated local search for the peak of memory, by placements for one order of ops.
 
     A blow puts all ops of a random block of the order on one device, or turns their devices round;
@@ -79,7 +81,7 @@ class PeakSearch(HostSearch):
           ClusterError: The cluster does not fit the graph.
         """
         if cluster.num_devices < 2:
-            raise ConfigError("PeakSearch: the cluster has 1 device; give at least 2")
+            raise ConfigError("peak-search: the cluster has 1 device; give at least 2")
         super().__init__(graph, cluster, seed)
         self._config = config or PeakSearchConfig()
         self._starts = list(starts)
@@ -108,7 +110,7 @@ class PeakSearch(HostSearch):
         """The best so far; ``None`` before the first."""
         if self._balance is None:
             return None
-        graph, cluster = self._graph, self._cluster
+        graph, cluster = self.graph, self.cluster
         return Plan.from_events(
             graph,
             cluster,
@@ -120,14 +122,14 @@ class PeakSearch(HostSearch):
 
     def _start(self) -> None:
         """The best of what there is, in the order in which it is so."""
-        graph, cluster = self._graph, self._cluster
+        graph, cluster = self.graph, self.cluster
         least, placement = least_peak_balance(graph, cluster, np.arange(graph.num_ops))
         for balance in (least, PeakBalance(graph, cluster, given_order(graph))):
             for start in (placement, *self._starts):
                 self._judge(balance, start)
 
     def _step(self, balance: PeakBalance) -> None:
-        n, d, random = len(self._placement), self._cluster.num_devices, self._random
+        n, d, random = len(self._placement), self.cluster.num_devices, self.random
         share = 2 * random.random() / int(random.choice(self._config.blocks))
         length = int(np.clip(share * n, 1, n))
         first = int(random.integers(n - length + 1))
@@ -146,6 +148,6 @@ class PeakSearch(HostSearch):
         """Keeps it if it is no worse."""
         peaks = balance.peaks(placement)
         self.evaluations += 1
-        value = self._value(peaks, peaks.max())
-        if self._improves(value) or value == self._least:
+        value = self.value(peaks, peaks.max())
+        if self.improves(value) or value == self._least:
             self._balance, self._placement = balance, placement

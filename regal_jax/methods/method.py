@@ -1,14 +1,20 @@
-"""The interface of all methods, and what they return."""
+"""`Method`: a solver under the conditions of a table, and `Results`, what came of it."""
 
 import dataclasses
+import time
+import warnings
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Self
 
 import jax
 import numpy as np
 
+from regal_jax.api import optimize_many
+from regal_jax.api.settings import check_pairs, each, one_seed
+from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan
+from regal_jax.solvers import Solver
 
 __all__ = ["Method", "Results"]
 
@@ -54,13 +60,23 @@ class Results:
         return np.lexsort((self.value, self.overflow))
 
 
-class Method(Protocol):
-    """A way to plan graphs within a budget."""
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A solver as a row of a table: called with graphs and a budget, it plans all of them.
 
-    @property
-    def name(self) -> str:
-        """As in tables."""
-        ...
+    Attributes:
+      name: As in tables.
+      solver: What plans.
+      warm_start: Begin from the heuristics' plans; the paper's methods do not.
+      evaluations: A budget of its own, instead of the caller's: "BRKGA 50K".
+      twice: Run everything twice and tell the seconds of the second time, in which nothing is compiled.
+    """
+
+    name: str
+    solver: Solver
+    warm_start: bool = False
+    evaluations: int | None = None
+    twice: bool = False
 
     def __call__(
         self,
@@ -86,4 +102,30 @@ class Method(Protocol):
           ConfigError: An argument that cannot be, or a problem that the method does not cover.
           ClusterError: A cluster that cannot run its graph.
         """
-        ...
+        graphs = list(graphs)
+        clusters = each(clusters, len(graphs))
+        check_pairs(graphs, clusters)
+        budget, seed = self.evaluations or evaluations, one_seed(seed, key)
+        plans: list[Plan] = []
+        seconds = np.zeros(len(graphs))
+        for _ in range(2 if self.twice else 1):
+            plans = []
+            # What searches nothing gains nothing by company, and each graph has its own time.
+            alone = not self.solver.searches
+            for members in [[i] for i in range(len(graphs))] if alone else [list(range(len(graphs)))]:
+                began = time.perf_counter()
+                with warnings.catch_warnings():
+                    # The results say it.
+                    warnings.simplefilter("ignore", InfeasiblePlanWarning)
+                    plans += optimize_many(
+                        [graphs[i] for i in members],
+                        [clusters[i] for i in members],
+                        objective=Objective(objective),
+                        evaluations=budget,
+                        seed=seed,
+                        method=self.solver,
+                        warm_start=self.warm_start,
+                        progress=False,
+                    )
+                seconds[members] = (time.perf_counter() - began) / max(len(members), 1)
+        return Results.of(plans, seconds)

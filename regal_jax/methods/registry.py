@@ -1,76 +1,61 @@
-"""Every method by name."""
+"""The rows of tables by name: every solver, and the settings that papers compare under names of their own."""
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
-from regal_jax.api.names import MethodName
 from regal_jax.errors import ConfigError
-from regal_jax.methods.hosted import CpSat, HeuristicMethod
 from regal_jax.methods.method import Method
-from regal_jax.methods.searched import Searched
 from regal_jax.methods.tuning import TunedConfig
 from regal_jax.search import BrkgaConfig
+from regal_jax.solvers import Brkga, Heuristic, Solver, solvers, with_settings
 
-__all__ = ["METHODS", "make_method"]
+__all__ = ["GUIDED", "make_method", "method_names"]
 
-_RANDOM: Final = BrkgaConfig(elites=0, mutants=BrkgaConfig().population)
-
-
-def _heuristic(title: str, name: str) -> Callable[..., Method]:
-    return lambda: HeuristicMethod(title, name)
+_RANDOM: Final = dataclasses.asdict(BrkgaConfig(elites=0, mutants=BrkgaConfig().population))
 
 
-def _searched(title: str, method: MethodName, **fixed: Any) -> Callable[..., Method]:
-    return lambda **options: Searched(**{"name": title, "method": method, **fixed, **options})
+def _tuned(*, file: str | os.PathLike[str]) -> Solver:
+    return Brkga(**dataclasses.asdict(TunedConfig.load(file).config))
 
 
-def _tuned(*, file: str | os.PathLike[str], twice: bool = False) -> Method:
-    return Searched("Tuned BRKGA", config=TunedConfig.load(file).config, twice=twice)
-
-
-def _guided(title: str, **fixed: Any) -> Callable[..., Method]:
+def _guided(**fixed: Any) -> Callable[..., Solver]:
     # Without a policy it would be plain BRKGA under another name.
-    return lambda *, policy, **options: Searched(**{"name": title, "policy": policy, **fixed, **options})
+    return lambda *, policy: Brkga(**fixed, policy=policy)
 
 
-METHODS: Final[Mapping[str, Callable[..., Method]]] = MappingProxyType(
-    {
-        "gp-dfs": _heuristic("GP + DFS", "partition-dfs"),
-        "critical-path": _heuristic("Critical path", "critical-path"),
-        "heft": _heuristic("HEFT", "heft"),
-        "xla-list": _heuristic("XLA list", "xla-list"),
-        "xla-dfs": _heuristic("XLA DFS", "xla-dfs"),
-        "xla-post-order": _heuristic("XLA post-order", "xla-post-order"),
-        "xla-best": _heuristic("XLA best of 3", "xla-best"),
-        "peak-balance": _heuristic("Peak balance", "peak-balance"),
-        "random-search": _searched("Random search", "brkga", config=_RANDOM),
-        "local-search": _searched("Local search", "local-search"),
-        "annealing": _searched("Annealing", "annealing"),
-        "brkga": _searched("BRKGA", "brkga"),
-        "tuned-brkga": _tuned,
-        "list-search": _searched("List search", "list-search"),
-        "peak-search": _searched("Peak search", "peak-search"),
-        "auto": _searched("Auto", "auto", warm_start=True),
-        "cp-sat": CpSat,
-        "regal": _guided("REGAL"),
-        "gas": _guided("GAS"),
-        # The paper's: the first generation of a BRKGA, however large.
-        "idrs": _guided("IDRS", config=_RANDOM),
-    }
-)
-"""Name to what makes the method of `make_method`'s options."""
+_VARIANTS: Final[Mapping[str, tuple[str, Callable[..., Solver]]]] = {
+    "gp-dfs": ("GP + DFS", lambda: Heuristic("partition-dfs")),
+    "tuned-brkga": ("Tuned BRKGA", _tuned),
+    "regal": ("REGAL", _guided()),
+    "gas": ("GAS", _guided()),
+    # The paper's: the first generation of a BRKGA, however large.
+    "idrs": ("IDRS", _guided(**_RANDOM)),
+}
+"""Name to title, and what makes the solver of the options that it needs."""
+GUIDED: Final = ("regal", "gas", "idrs")
+"""Those that need a policy."""
+_OPTIONS: Final = ("name", "warm_start", "evaluations", "twice")
 
 
-def make_method(name: str, /, **options: Any) -> Method:
+def method_names() -> list[str]:
+    """All that `make_method` takes, but ``brkga-20k`` and the like."""
+    return [*solvers(), *_VARIANTS]
+
+
+def make_method(name: str, /, *, settings: Mapping[str, Any] | None = None, **options: Any) -> Method:
     """The method of that name.
 
-    ``brkga-20k`` and the like are plain BRKGA with a budget of its own. Searches take ``config``,
-    ``warm_start`` (only ``auto`` has it unless told), ``evaluations`` and ``twice``, see `Searched`;
-    ``tuned-brkga`` needs the ``file`` that `TunedConfig.save` wrote; ``cp-sat`` takes ``time_limit`` and
-    ``workers``; ``regal``, ``gas`` and ``idrs`` need a ``policy``, as `optimize` takes it.
+    ``brkga-20k`` and the like are plain BRKGA with a budget of its own.
+
+    Args:
+      name: Of a solver (`regal_jax.solvers.solvers`), or ``"tuned-brkga"``, ``"regal"``, ``"gas"`` or
+        ``"idrs"``.
+      settings: Of the solver, as `regal_jax.solvers.with_settings` takes them.
+      **options: ``name``, ``warm_start``, ``evaluations`` and ``twice``, see `Method`; ``file`` of
+        ``"tuned-brkga"``, which `TunedConfig.save` wrote; ``policy`` of the guided ones, as in `Brkga`.
 
     Raises:
       ConfigError: An unknown name, an option that the method does not have, or one that is missing.
@@ -81,12 +66,20 @@ def make_method(name: str, /, **options: Any) -> Method:
         title, budget = f"BRKGA {fixed[1]}K", 1000 * int(fixed[1])
         options = {"name": title, "evaluations": budget, **options}
         name = "brkga"
-    if name not in METHODS:
+    known = solvers()
+    if name not in known and name not in _VARIANTS:
         raise ConfigError(
-            f"method: unknown {name!r}; use one of {', '.join(METHODS)}, or brkga-20k and the like"
+            f"method: unknown {name!r}; use one of {', '.join(method_names())}, or brkga-20k and the like"
         )
+    entry = known.get(name)
+    title, make = (entry.title, entry.make) if entry else _VARIANTS[name]
+    of_method = {key: options.pop(key) for key in _OPTIONS if key in options}
     try:
-        return METHODS[name](**options)
+        made = make(**options)
     except TypeError as error:
         reason = str(error).partition(") ")[2] or str(error)
         raise ConfigError(f"method {name}: {reason}; see make_method") from None
+    made = with_settings(made, settings or {})
+    return Method(
+        **{"name": title, "solver": made, "warm_start": bool(entry and entry.warm_start), **of_method}
+    )

@@ -24,6 +24,7 @@ from regal_jax.interrupts import interruptible
 from regal_jax.locks import locked_file
 from regal_jax.plan import Objective, Plan, makespan_upper_bound
 from regal_jax.search import BrkgaConfig
+from regal_jax.solvers import Brkga
 
 __all__ = ["DEFAULT_GRID", "TunedConfig", "tune"]
 
@@ -162,8 +163,7 @@ def _best(
                 plans = optimize_many(
                     graphs,
                     clusters,
-                    method="brkga",
-                    config=config,
+                    method=Brkga(**dataclasses.asdict(config)),
                     warm_start=False,
                     progress=False,
                     **options,

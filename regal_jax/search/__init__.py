@@ -1,9 +1,9 @@
 """Search with random keys: graph-agnostic, batched over instances, one compiled program."""
 
-from regal_jax.search.brkga import Brkga, FitnessFn, SampleFn, brkga
+from regal_jax.search.brkga import BrkgaSearcher, FitnessFn, SampleFn, brkga
 from regal_jax.search.config import BiasFunction, BrkgaConfig
 from regal_jax.search.draws import TransformedProposal, UniformProposal, expand, random_keys
-from regal_jax.search.local import Annealing, AnnealingConfig, AnnealingParams, MoveFn, anneal
+from regal_jax.search.local import AnnealingConfig, AnnealingParams, AnnealingSearcher, MoveFn, anneal
 from regal_jax.search.loop import (
     Incumbent,
     Inputs,
@@ -19,12 +19,12 @@ from regal_jax.search.loop import (
 from regal_jax.search.run import Progress, SearchResult, Stopping, run
 
 __all__ = [
-    "Annealing",
     "AnnealingConfig",
     "AnnealingParams",
+    "AnnealingSearcher",
     "BiasFunction",
-    "Brkga",
     "BrkgaConfig",
+    "BrkgaSearcher",
     "FitnessFn",
     "Incumbent",
     "Inputs",

@@ -17,7 +17,7 @@ from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
 from regal_jax.search.population import everyone, flat, insert, split, take
 from regal_jax.search.run import Progress, SearchResult, Stopping, run
 
-__all__ = ["Brkga", "BrkgaState", "FitnessFn", "SampleFn", "brkga"]
+__all__ = ["BrkgaSearcher", "BrkgaState", "FitnessFn", "SampleFn", "brkga"]
 
 FitnessFn = Callable[[Any, Any], jax.Array]
 """``(problem, genes [B, Q, ...]) -> [B, Q]`` float32; smaller is better, NaN and ``+inf`` never win."""
@@ -64,7 +64,7 @@ def _per_instance(flag: jax.Array, like: jax.Array) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Brkga:
+class BrkgaSearcher:
     """BRKGA as a `Searcher` (docs/design.md, part 2).
 
     Equal instances share their compiled programs, and functions are compared by identity: pass the same
@@ -354,7 +354,7 @@ def brkga(
         check_warm(warm, params, keys, sample_fn, config.first_evaluations)
         w = fitted.first_evaluations
         warm = WarmStart(jax.tree.map(lambda x: x[:, :w], warm.genes), warm.count)
-    searcher = Brkga(fitness_fn, sample_fn, fitted)
+    searcher = BrkgaSearcher(fitness_fn, sample_fn, fitted)
     return run(
         searcher,
         Inputs(problem, params, keys),

@@ -113,6 +113,11 @@ class BrkgaConfig:
     exchange_elites: int = 1
     restart_after: int | None = None
 
+    @property
+    def _title(self) -> str:
+        """In messages."""
+        return type(self).__name__
+
     def __post_init__(self) -> None:
         self._check_counts()
         self._check_mating()
@@ -120,7 +125,7 @@ class BrkgaConfig:
             most = min(self.elites, self.population - self.elites)
             if self.exchange_elites > most:
                 raise ConfigError(
-                    f"BrkgaConfig: exchange_elites is {self.exchange_elites}, but an island of "
+                    f"{self._title}: exchange_elites is {self.exchange_elites}, but an island of "
                     f"{self.population} with {self.elites} elites can exchange at most {most}"
                 )
 
@@ -130,17 +135,17 @@ class BrkgaConfig:
         for field, low in lowest.items():
             value = getattr(self, field)
             if value is not None or field not in ("exchange_every", "restart_after"):
-                object.__setattr__(self, field, whole("BrkgaConfig", field, value, low))
-        whole("BrkgaConfig", "islands * population", self.islands * self.population, 1)
+                object.__setattr__(self, field, whole(self._title, field, value, low))
+        whole(self._title, "islands * population", self.islands * self.population, 1)
         if self.elites >= self.population:
             raise ConfigError(
-                f"BrkgaConfig: elites is {self.elites}, which leaves no newcomers in a population "
+                f"{self._title}: elites is {self.elites}, which leaves no newcomers in a population "
                 f"of {self.population}; lower elites or raise population"
             )
         if self.elites + self.mutants > self.population:
             raise ConfigError(
-                f"BrkgaConfig: elites + mutants is {self.elites + self.mutants}, more than the population of "
-                f"{self.population}; lower one of them or raise population"
+                f"{self._title}: elites + mutants is {self.elites + self.mutants}, more than the population "
+                f"of {self.population}; lower one of them or raise population"
             )
 
     def _check_mating(self) -> None:
@@ -148,26 +153,26 @@ class BrkgaConfig:
             bias = None if self.bias is None else BiasFunction(self.bias)
         except ValueError:
             names = ", ".join(BiasFunction)
-            raise ConfigError(f"BrkgaConfig: bias is {self.bias!r}; use one of {names}") from None
+            raise ConfigError(f"{self._title}: bias is {self.bias!r}; use one of {names}") from None
         object.__setattr__(self, "bias", bias)
         rho = self.elite_bias
         if isinstance(rho, bool) or not isinstance(rho, (int, float, np.floating)) or not 0.5 <= rho < 1:
-            raise ConfigError(f"BrkgaConfig: elite_bias is {rho!r}; choose a number in [0.5, 1)")
+            raise ConfigError(f"{self._title}: elite_bias is {rho!r}; choose a number in [0.5, 1)")
         object.__setattr__(self, "elite_bias", float(rho))
         if self.elite_parents >= self.parents:
             raise ConfigError(
-                f"BrkgaConfig: elite_parents is {self.elite_parents} of {self.parents} parents; at least one "
-                "parent must not be elite"
+                f"{self._title}: elite_parents is {self.elite_parents} of {self.parents} parents; at least "
+                "one parent must not be elite"
             )
         if bias is None and self.parents > 2:
             raise ConfigError(
-                f"BrkgaConfig: {self.parents} parents need a bias function; set bias to one of "
+                f"{self._title}: {self.parents} parents need a bias function; set bias to one of "
                 f"{', '.join(BiasFunction)}"
             )
         others = self.parents - self.elite_parents
         if self.children and (self.elite_parents > self.elites or others > self.population - self.elites):
             raise ConfigError(
-                f"BrkgaConfig: a child needs {self.elite_parents} elite and {others} other parents, but "
+                f"{self._title}: a child needs {self.elite_parents} elite and {others} other parents, but "
                 f"there are {self.elites} and {self.population - self.elites}; mend one of them"
             )
 
@@ -196,7 +201,7 @@ class BrkgaConfig:
         Islands go first; when even one island is too many, the population is ``evaluations`` draws from
         the proposal (and the warm starts), all that such a budget pays for.
         """
-        whole("BrkgaConfig", "evaluations", evaluations, 1)
+        whole(self._title, "evaluations", evaluations, 1)
         if evaluations >= self.first_evaluations:
             return self
         if evaluations >= self.population:

@@ -20,7 +20,7 @@ from regal_jax.search.draws import numbered, seeds_of, words
 from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
 from regal_jax.search.run import Progress, SearchResult, Stopping, run
 
-__all__ = ["Annealing", "AnnealingConfig", "AnnealingParams", "AnnealingState", "MoveFn", "anneal"]
+__all__ = ["AnnealingConfig", "AnnealingParams", "AnnealingSearcher", "AnnealingState", "MoveFn", "anneal"]
 
 _STEPS: Final = 256
 """Temperatures between the first and the last."""
@@ -70,20 +70,20 @@ class AnnealingConfig:
     restart_after: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "chains", whole("AnnealingConfig", "chains", self.chains, 1))
+        object.__setattr__(self, "chains", whole(type(self).__name__, "chains", self.chains, 1))
         if self.restart_after is not None:
-            count = whole("AnnealingConfig", "restart_after", self.restart_after, 1)
+            count = whole(type(self).__name__, "restart_after", self.restart_after, 1)
             object.__setattr__(self, "restart_after", count)
         for name in ("initial_temperature", "final_temperature"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise ConfigError(f"AnnealingConfig: {name} is {value!r}; give a number of 0 or more")
+                raise ConfigError(f"{type(self).__name__}: {name} is {value!r}; give a number of 0 or more")
             object.__setattr__(self, name, float(value))
         first, last = self.initial_temperature, self.final_temperature
         if last > first or (last == 0 < first):
             raise ConfigError(
-                f"AnnealingConfig: the temperature cannot fall from {first:g} to {last:g} by equal factors; "
-                "give a final_temperature above 0 and at most initial_temperature, or two zeros"
+                f"{type(self).__name__}: the temperature cannot fall from {first:g} to {last:g} by equal "
+                "factors; give a final_temperature above 0 and at most initial_temperature, or two zeros"
             )
 
     @classmethod
@@ -103,7 +103,7 @@ class AnnealingConfig:
 
     def fit(self, evaluations: int) -> Self:
         """This config, or one of fewer chains, whose starts cost at most ``evaluations >= 1``."""
-        whole("AnnealingConfig", "evaluations", evaluations, 1)
+        whole(type(self).__name__, "evaluations", evaluations, 1)
         return self if evaluations >= self.chains else dataclasses.replace(self, chains=evaluations)
 
     def temperatures(self) -> np.ndarray:
@@ -117,7 +117,7 @@ class AnnealingConfig:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AnnealingParams:
-    """``Inputs.params`` of an `Annealing`.
+    """``Inputs.params`` of an `AnnealingSearcher`.
 
     Attributes:
       proposal: Pytree with leading axis ``B``, or ``None``: parameters of the proposal.
@@ -171,14 +171,14 @@ def _where(flag: jax.Array, yes: Any, no: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Annealing:
+class AnnealingSearcher:
     """Simulated annealing as a `Searcher`; `AnnealingParams` are the parameters of its inputs.
 
     Each step proposes one neighbour a chain and accepts it by the rule of Metropolis.
 
     Attributes:
-      fitness_fn: As in `Brkga`.
-      sample_fn: The proposal, as in `Brkga`: where chains begin.
+      fitness_fn: As in `BrkgaSearcher`.
+      sample_fn: The proposal, as in `BrkgaSearcher`: where chains begin.
       move_fn: See `MoveFn`.
       config: See `AnnealingConfig`; its temperatures are not read here, but in `AnnealingParams`.
 
@@ -207,7 +207,7 @@ class Annealing:
         genes = self._draw(inputs, 0)
         if warm is not None:
             genes = _begin_at(warm, genes)
-        # As in `Brkga.init`.
+        # As in `BrkgaSearcher.init`.
         genes = lax.optimization_barrier(genes)
         fitness = evaluate(self.fitness_fn, inputs.problem, genes)
         incumbent = improve(None, genes, fitness)
@@ -274,7 +274,9 @@ class Annealing:
     @staticmethod
     def _params(inputs: Inputs) -> AnnealingParams:
         if not isinstance(inputs.params, AnnealingParams):
-            raise ConfigError("Annealing: inputs.params must be AnnealingParams, which hold the budget")
+            raise ConfigError(
+                "AnnealingSearcher: inputs.params must be AnnealingParams, which hold the budget"
+            )
         return inputs.params
 
 
@@ -331,7 +333,7 @@ def anneal(
     cooled = AnnealingParams.of(params, fitted, stopping.evaluations, keys.shape[0])
     still = dataclasses.replace(fitted, initial_temperature=0.0, final_temperature=0.0)
     return run(
-        Annealing(fitness_fn, sample_fn, move_fn, still),
+        AnnealingSearcher(fitness_fn, sample_fn, move_fn, still),
         Inputs(problem, cooled, keys),
         stopping,
         warm=warm,

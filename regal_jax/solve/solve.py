@@ -14,8 +14,8 @@ from regal_jax.plan import Objective
 from regal_jax.problem import Problem
 from regal_jax.search import (
     AnnealingConfig,
-    Brkga,
     BrkgaConfig,
+    BrkgaSearcher,
     FitnessFn,
     Incumbent,
     Inputs,
@@ -121,6 +121,8 @@ def solve_traced(
       ConfigError: An impossible budget.
     """
     fitted = (BrkgaConfig() if config is None else config).fit(evaluations)
-    searcher = Brkga(_fitness(Objective(objective), implementation), sampler(problem, proposal), fitted)
+    searcher = BrkgaSearcher(
+        _fitness(Objective(objective), implementation), sampler(problem, proposal), fitted
+    )
     inputs = Inputs(problem, proposal, keys)
     return run_traced(searcher, inputs, fitted.generations(evaluations)).incumbent

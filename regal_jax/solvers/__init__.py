@@ -1,0 +1,93 @@
+"""Solvers: the ways to plan graphs, each an immutable value with its settings, and their registry."""
+
+from typing import TYPE_CHECKING
+
+from regal_jax.lazy import lazily
+
+if TYPE_CHECKING:
+    from regal_jax.solvers.constructive import CpSat, Heuristic
+    from regal_jax.solvers.guide import Guide, PolicyLike
+    from regal_jax.solvers.portfolio import Auto, Portfolio
+    from regal_jax.solvers.protocol import (
+        Agenda,
+        Constructive,
+        DeviceSolver,
+        DeviceStage,
+        HostSolver,
+        HostStage,
+        Instance,
+        Solver,
+    )
+    from regal_jax.solvers.registry import (
+        Entry,
+        own_entries,
+        parse_settings,
+        register,
+        solver,
+        solver_names,
+        solvers,
+        with_settings,
+    )
+    from regal_jax.solvers.searches import Annealing, Brkga, ListSearch, LocalSearch, PeakSearch, RandomSearch
+
+__all__ = [
+    "Agenda",
+    "Annealing",
+    "Auto",
+    "Brkga",
+    "Constructive",
+    "CpSat",
+    "DeviceSolver",
+    "DeviceStage",
+    "Entry",
+    "Guide",
+    "Heuristic",
+    "HostSolver",
+    "HostStage",
+    "Instance",
+    "ListSearch",
+    "LocalSearch",
+    "PeakSearch",
+    "PolicyLike",
+    "Portfolio",
+    "RandomSearch",
+    "Solver",
+    "own_entries",
+    "parse_settings",
+    "register",
+    "solver",
+    "solver_names",
+    "solvers",
+    "with_settings",
+]
+
+# The command's help reads the registry, and need not wait for JAX.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "constructive": ("CpSat", "Heuristic"),
+        "guide": ("Guide", "PolicyLike"),
+        "portfolio": ("Auto", "Portfolio"),
+        "registry": (
+            "Entry",
+            "own_entries",
+            "parse_settings",
+            "register",
+            "solver",
+            "solver_names",
+            "solvers",
+            "with_settings",
+        ),
+        "searches": ("Annealing", "Brkga", "ListSearch", "LocalSearch", "PeakSearch", "RandomSearch"),
+        "protocol": (
+            "Agenda",
+            "Constructive",
+            "DeviceSolver",
+            "DeviceStage",
+            "HostSolver",
+            "HostStage",
+            "Instance",
+            "Solver",
+        ),
+    },
+)

@@ -1,0 +1,77 @@
+"""Solvers that make one plan: heuristics, and the exact solver under a time limit."""
+
+import dataclasses
+from typing import ClassVar
+
+from regal_jax.errors import ConfigError
+from regal_jax.heuristics import HEURISTICS
+from regal_jax.plan import Plan
+from regal_jax.solvers.protocol import Constructive, Instance
+
+__all__ = ["CpSat", "Heuristic"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Heuristic(Constructive):
+    """A heuristic by its name.
+
+    Attributes:
+      heuristic: A key of `regal_jax.heuristics.HEURISTICS`.
+
+    Raises:
+      ConfigError: No such heuristic.
+    """
+
+    heuristic: str = "critical-path"
+
+    def __post_init__(self) -> None:
+        if self.heuristic not in HEURISTICS:
+            names = ", ".join(HEURISTICS)
+            raise ConfigError(f"Heuristic: unknown heuristic {self.heuristic!r}; use one of {names}")
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """That of the heuristic."""
+        return self.heuristic
+
+    def construct(self, instance: Instance) -> Plan:
+        """Its plan."""
+        make = HEURISTICS[self.heuristic]
+        return make(instance.graph, instance.cluster, instance.objective, seed=instance.number)
+
+
+@dataclasses.dataclass(frozen=True)
+class CpSat(Constructive):
+    """Constraint programming (extra ``exact``), exact if the time suffices; for graphs of up to some 50 ops.
+
+    Attributes:
+      time_limit: Seconds for each graph. The plan depends on the machine unless the optimum is proven.
+      workers: Threads of the solver.
+
+    Raises:
+      ConfigError: An impossible value.
+    """
+
+    name: ClassVar[str] = "cp-sat"
+    time_limit: float = 60.0
+    workers: int = 2
+
+    def construct(self, instance: Instance) -> Plan:
+        """The best plan that was found.
+
+        Raises:
+          MissingExtraError: OR-Tools is not installed.
+          ConfigError: A problem that the model does not cover.
+        """
+        from regal_jax.heuristics.exact import cp_sat
+
+        seconds = self.time_limit if instance.seconds is None else min(self.time_limit, instance.seconds)
+        return cp_sat(
+            instance.graph,
+            instance.cluster,
+            instance.objective,
+            time_limit=seconds,
+            workers=self.workers,
+            # The solver's seeds are 31 bits wide.
+            seed=instance.number % 2**31,
+        )

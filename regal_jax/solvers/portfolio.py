@@ -1,0 +1,135 @@
+"""Solvers that join others: `Portfolio`, and `Auto`, the one that is best on the development cases."""
+
+import dataclasses
+from typing import Any, ClassVar, Final
+
+from regal_jax.compiling import usable
+from regal_jax.errors import ConfigError
+from regal_jax.plan import Objective
+from regal_jax.search import AnnealingConfig, BrkgaConfig
+from regal_jax.solve import Part
+from regal_jax.solvers.guide import Guide, PolicyLike
+from regal_jax.solvers.protocol import Agenda, DeviceSolver, DeviceStage, HostSolver, HostStage, Solver
+from regal_jax.solvers.searches import Brkga, ListSearch, PeakSearch
+
+__all__ = ["Auto", "Portfolio"]
+
+_BRKGA_SHARE: Final = 0.8
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Portfolio(Solver):
+    """Several searches that share one budget, each from the best plans of those before it.
+
+    Without `shares` the budget follows what pays on the graph at hand, see `Agenda`. A search that is not for
+    the objective, or has nothing to choose on one device, is left out.
+
+    Args:
+      *solvers: At least one `HostSolver` or `DeviceSolver`.
+      shares: One a solver, in (0, 1]: of what is left of the budget when its turn comes. The last one has all
+        that is left.
+
+    Raises:
+      ConfigError: No solver, one that cannot take turns, or impossible shares.
+
+    Examples:
+      >>> from regal_jax import Brkga, Cluster, ListSearch, Portfolio, optimize
+      >>> from regal_jax.datasets import generate
+      >>> solver = Portfolio(ListSearch(), Brkga(population=20, elites=4, mutants=3), shares=(0.5, 1))
+      >>> plan = optimize(generate("layered", 20, seed=0), Cluster.uniform(2), method=solver, evaluations=200)
+      >>> plan.feasible
+      True
+    """
+
+    name: ClassVar[str] = "portfolio"
+    solvers: tuple[HostSolver | DeviceSolver, ...]
+    shares: tuple[float, ...] | None = None
+
+    def __init__(self, *solvers: HostSolver | DeviceSolver, shares: Any = None) -> None:
+        object.__setattr__(self, "solvers", solvers)
+        object.__setattr__(self, "shares", None if shares is None else tuple(shares))
+        if not solvers:
+            raise ConfigError(
+                "Portfolio: no solvers; give at least one, e.g. Portfolio(ListSearch(), Brkga())"
+            )
+        for solver in solvers:
+            if not isinstance(solver, (HostSolver, DeviceSolver)):
+                raise ConfigError(f"Portfolio: {solver!r} takes no turns; give searches, e.g. Brkga()")
+        if self.shares is None:
+            return
+        if len(self.shares) != len(solvers):
+            raise ConfigError(
+                f"Portfolio: {len(self.shares)} shares for {len(solvers)} solvers; give one each"
+            )
+        for share in self.shares:
+            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+                raise ConfigError(f"Portfolio: a share is {share!r}; give numbers above 0 and at most 1")
+
+    @property
+    def config(self) -> Any:
+        """Names, settings and shares of the solvers."""
+        return _Stages(
+            tuple({solver.name: dataclasses.asdict(solver.config)} for solver in self.solvers), self.shares
+        )
+
+    def agenda(self, objective: Objective, num_devices: int) -> Agenda:
+        """A stage for each solver that has something to choose."""
+        stages: list[HostStage | DeviceStage] = []
+        shares: list[float] = []
+        for i, solver in enumerate(self.solvers):
+            if not (isinstance(solver, HostSolver) and solver.objective not in (None, objective)):
+                inner = solver.agenda(objective, num_devices).stages
+                stages += inner
+                shares += [1.0 if self.shares is None else self.shares[i]] * len(inner)
+        if all(isinstance(s, HostSolver) and s.objective not in (None, objective) for s in self.solvers):
+            raise ConfigError(f"method: none of this portfolio is for {objective}; use auto")
+        return Agenda(tuple(stages), None if self.shares is None else tuple(shares))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stages:
+    solvers: tuple[Any, ...]
+    shares: tuple[float, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Auto(Solver):
+    """The default: a search on the host for as long as that pays, then BRKGA guided by a policy.
+
+    The search on the host is `ListSearch` for the makespan, of the graph and of its contraction where that is
+    much smaller, and `PeakSearch` for peak memory. On one device, and without compiled loops, BRKGA has four
+    fifths of the budget, and annealing from its best plan the rest.
+
+    Attributes:
+      brkga: Settings of BRKGA.
+      policy: What guides it, as in `Brkga`; ``None`` for the weights that ship, where there are any.
+    """
+
+    name: ClassVar[str] = "auto"
+    brkga: BrkgaConfig = dataclasses.field(default_factory=BrkgaConfig)
+    policy: PolicyLike = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.brkga, BrkgaConfig) or isinstance(self.brkga, Brkga):
+            raise ConfigError(f"Auto: brkga is {self.brkga!r}; give a BrkgaConfig")
+
+    @property
+    def config(self) -> BrkgaConfig:
+        """Those of BRKGA."""
+        return self.brkga
+
+    @property
+    def guide(self) -> Guide | None:
+        """Of `policy`."""
+        return Guide.of(self.policy, optional=True)
+
+    def agenda(self, objective: Objective, num_devices: int) -> Agenda:
+        """Two stages, or one where there is no search on the host."""
+        guide = self.guide
+        # In Python the loops take twenty times as long.
+        if num_devices < 2 or not usable():
+            parts = (Part(_BRKGA_SHARE, self.brkga), Part(1.0, AnnealingConfig()))
+            return Agenda((DeviceStage(parts, guide),))
+        makespan = objective is Objective.MAKESPAN
+        host = HostStage(ListSearch() if makespan else PeakSearch(), contracts=makespan)
+        return Agenda((host, DeviceStage((Part(1.0, self.brkga),), guide)))

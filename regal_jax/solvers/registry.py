@@ -1,0 +1,220 @@
+"""Every solver by name: the one table that `optimize`, the command, `evaluate` and messages read.
+
+Nothing here loads JAX, so that the command's help need not wait for it.
+"""
+
+import ast
+import dataclasses
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from regal_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regal_jax.solvers.protocol import Solver
+
+__all__ = [
+    "Entry",
+    "own_entries",
+    "parse_settings",
+    "register",
+    "solver",
+    "solver_names",
+    "solvers",
+    "with_settings",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A solver in the registry.
+
+    Attributes:
+      name: In the command, as ``method`` and in a plan's provenance.
+      title: In tables.
+      summary: What it is, in a line of the command's help.
+      make: Makes it with its default settings.
+      searches: Does it spend evaluations?
+      warm_start: Does `regal_jax.evaluation` give it the heuristics' plans? Methods of papers have none.
+    """
+
+    name: str
+    title: str
+    summary: str
+    make: "Callable[[], Solver]"
+    searches: bool = True
+    warm_start: bool = False
+
+
+def _solver(name: str) -> "Callable[[], Solver]":
+    def make() -> "Solver":
+        import regal_jax.solvers
+
+        return getattr(regal_jax.solvers, name)()
+
+    return make
+
+
+def _heuristic(name: str) -> "Callable[[], Solver]":
+    def make() -> "Solver":
+        from regal_jax.solvers import Heuristic
+
+        return Heuristic(name)
+
+    return make
+
+
+_ENTRIES: Final = (
+    Entry("auto", "Auto", "what pays: a search on the host, then BRKGA", _solver("Auto"), warm_start=True),
+    Entry("brkga", "BRKGA", "genetic search by random keys", _solver("Brkga")),
+    Entry("annealing", "Annealing", "simulated annealing", _solver("Annealing")),
+    Entry("local-search", "Local search", "walks that accept what is not worse", _solver("LocalSearch")),
+    Entry("random-search", "Random search", "independent random plans", _solver("RandomSearch")),
+    Entry("list-search", "List search", "among list schedules (makespan)", _solver("ListSearch")),
+    Entry("peak-search", "Peak search", "among placements (peak memory)", _solver("PeakSearch")),
+    Entry("cp-sat", "CP-SAT", "exact, for small graphs (extra exact)", _solver("CpSat"), searches=False),
+)
+_TITLES: Final = {
+    "critical-path": "Critical path",
+    "heft": "HEFT",
+    "partition-dfs": "GP + DFS",
+    "partition-list": "GP + list",
+    "xla-list": "XLA list",
+    "xla-dfs": "XLA DFS",
+    "xla-post-order": "XLA post-order",
+    "xla-best": "XLA best of 3",
+    "lpmf": "LPMF",
+    "bfs": "BFS",
+}
+"""Of heuristics whose name, written with a capital, would not do."""
+
+_registry: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+
+
+def _heuristics() -> dict[str, Entry]:
+    from regal_jax.heuristics import HEURISTICS
+
+    return {
+        name: Entry(
+            name,
+            _TITLES.get(name, name.replace("-", " ").capitalize()),
+            "a heuristic",
+            _heuristic(name),
+            searches=False,
+        )
+        for name in HEURISTICS
+    }
+
+
+def register(entry: Entry) -> None:
+    """Makes a solver known by its name, in this process.
+
+    Raises:
+      ConfigError: The name is taken.
+    """
+    if entry.name in solvers():
+        raise ConfigError(f"register: there is a solver {entry.name!r} already; choose another name")
+    _registry[entry.name] = entry
+
+
+def own_entries() -> Iterator[Entry]:
+    """All but the heuristics, which would have to be loaded."""
+    return iter(_registry.values())
+
+
+def solvers() -> Mapping[str, Entry]:
+    """All of them by name: searches, the exact solver, heuristics."""
+    return types.MappingProxyType({**_registry, **_heuristics()})
+
+
+def solver_names(*, searching: bool = False) -> str:
+    """Names for a message, with commas; of all, or of those that spend evaluations."""
+    return ", ".join(name for name, entry in solvers().items() if entry.searches or not searching)
+
+
+def solver(method: "str | Solver") -> "Solver":
+    """The solver of that name, with its default settings; a solver is what it is.
+
+    Raises:
+      ConfigError: No such name, or neither a name nor a solver.
+
+    Examples:
+      >>> from regal_jax.solvers import solver
+      >>> solver("brkga").population
+      100
+    """
+    from regal_jax.solvers.protocol import Solver
+
+    if isinstance(method, Solver):
+        return method
+    if not isinstance(method, str):
+        raise ConfigError(f"method: give a name or a solver, e.g. regal_jax.Brkga(), got {method!r}")
+    known = solvers()
+    if method not in known:
+        raise ConfigError(f"method: unknown {method!r}; use one of {', '.join(known)}")
+    return known[method].make()
+
+
+def with_settings(solver: "Solver", settings: Mapping[str, Any]) -> "Solver":
+    """The solver with other settings.
+
+    Args:
+      solver: Any.
+      settings: Field to value. A dot leads into a field that holds settings, and so does a table:
+        ``{"brkga.population": 50}`` or ``{"brkga": {"population": 50}}``.
+
+    Raises:
+      ConfigError: No such setting, or an impossible value.
+    """
+    return _with(solver, "", _as_tree(settings), solver.name)
+
+
+def _as_tree(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables within tables instead of dots."""
+    tree: dict[str, Any] = {}
+    for path, value in settings.items():
+        first, dot, rest = str(path).partition(".")
+        if dot:
+            inner = tree.get(first)
+            tree[first] = {**(inner if isinstance(inner, Mapping) else {}), rest: value}
+        else:
+            tree[first] = value
+    return tree
+
+
+def parse_settings(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Settings from a command line, of which Python literals are read and other text is what it is.
+
+    Raises:
+      ConfigError: A setting that is given twice.
+    """
+    found: dict[str, Any] = {}
+    for name, text in given:
+        if name in found:
+            raise ConfigError(f"--set {name}: given twice; give it once")
+        try:
+            found[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found[name] = text
+    return found
+
+
+def _with(holder: Any, prefix: str, settings: Mapping[str, Any], name: str) -> Any:
+    """``holder`` with all of ``settings`` at once: together they may be possible, one after another not."""
+    known = [field.name for field in dataclasses.fields(holder)]
+    changed: dict[str, Any] = {}
+    for field, value in settings.items():
+        if field not in known:
+            names = f"use one of {', '.join(prefix + each for each in known)}" if known else "it has none"
+            raise ConfigError(f"{name}: there is no setting {prefix + field!r}; {names}")
+        inner = getattr(holder, field)
+        if isinstance(value, Mapping):
+            if not dataclasses.is_dataclass(inner):
+                raise ConfigError(f"{name}: {prefix + field} holds no settings, and has {', '.join(value)}")
+            value = _with(inner, f"{prefix}{field}.", _as_tree(value), name)
+        changed[field] = value
+    try:
+        return dataclasses.replace(holder, **changed)
+    except TypeError as error:
+        raise ConfigError(f"{name}: impossible settings {changed!r} ({error})") from None

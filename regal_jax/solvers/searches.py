@@ -1,0 +1,176 @@
+"""The searches: genetic, by walks, and among list schedules or placements on the host."""
+
+import dataclasses
+from typing import ClassVar, Final
+
+import numpy as np
+
+from regal_jax.heuristics import (
+    HostSearch,
+    ListSearchConfig,
+    ListSearchRun,
+    PeakSearchConfig,
+    PeakSearchRun,
+)
+from regal_jax.plan import Objective
+from regal_jax.search import AnnealingConfig, BrkgaConfig
+from regal_jax.solvers.guide import Guide, PolicyLike
+from regal_jax.solvers.protocol import DeviceSolver, HostSolver, Instance
+
+__all__ = ["Annealing", "Brkga", "ListSearch", "LocalSearch", "PeakSearch", "RandomSearch"]
+
+_STARTS: Final = 4
+"""Plans that a search on the host begins with."""
+
+
+def _without(solver: object, kind: type) -> dict[str, object]:
+    """The fields that ``kind`` has."""
+    return {field.name: getattr(solver, field.name) for field in dataclasses.fields(kind)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Brkga(BrkgaConfig, DeviceSolver):
+    """BRKGA (docs/design.md, part 2); REGAL, where a policy guides it.
+
+    Attributes:
+      policy: What its first population and mutants are drawn from: ``"default"`` for the weights that ship, a
+        file of weights or a `Policy`; ``None`` or ``"none"`` for uniform draws. All other settings are those
+        of `BrkgaConfig`.
+
+    Raises:
+      ConfigError: An impossible value.
+
+    Examples:
+      >>> from regal_jax import Brkga, Cluster, optimize
+      >>> from regal_jax.datasets import generate
+      >>> solver = Brkga(population=20, elites=4, mutants=3)
+      >>> plan = optimize(generate("chain", 4, seed=0), Cluster.uniform(2), method=solver, evaluations=100)
+      >>> plan.feasible
+      True
+
+    References:
+      Gonçalves and Resende 2011, J. Heuristics 17; Paliwal et al. 2020, ICLR, section 3.
+    """
+
+    name: ClassVar[str] = "brkga"
+    policy: PolicyLike = None
+
+    @property
+    def config(self) -> BrkgaConfig:
+        """The settings without the policy."""
+        return BrkgaConfig(**_without(self, BrkgaConfig))  # pyright: ignore[reportArgumentType]
+
+    @property
+    def guide(self) -> Guide | None:
+        """Of `policy`."""
+        return Guide.of(self.policy)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomSearch(DeviceSolver):
+    """Independent uniform draws.
+
+    Attributes:
+      population: Draws that are simulated together.
+
+    Raises:
+      ConfigError: An impossible value.
+    """
+
+    name: ClassVar[str] = "random-search"
+    population: int = 100
+
+    def __post_init__(self) -> None:
+        _ = self.config
+
+    @property
+    def config(self) -> BrkgaConfig:
+        """BRKGA without elites and children."""
+        return BrkgaConfig(population=self.population, elites=0, mutants=self.population)
+
+
+@dataclasses.dataclass(frozen=True)
+class Annealing(AnnealingConfig, DeviceSolver):
+    """Simulated annealing over random keys; the settings are those of `AnnealingConfig`.
+
+    Raises:
+      ConfigError: An impossible value.
+    """
+
+    name: ClassVar[str] = "annealing"
+
+    @property
+    def config(self) -> AnnealingConfig:
+        """The settings."""
+        return AnnealingConfig(**_without(self, AnnealingConfig))  # pyright: ignore[reportArgumentType]
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalSearch(DeviceSolver):
+    """Walks that accept what is not worse.
+
+    Attributes:
+      chains: Walks of each graph.
+      restart_after: As in `AnnealingConfig`.
+
+    Raises:
+      ConfigError: An impossible value.
+    """
+
+    name: ClassVar[str] = "local-search"
+    chains: int = 1
+    restart_after: int | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.config
+
+    @property
+    def config(self) -> AnnealingConfig:
+        """Annealing at temperature 0."""
+        return AnnealingConfig.local_search(chains=self.chains, restart_after=self.restart_after)
+
+
+@dataclasses.dataclass(frozen=True)
+class ListSearch(ListSearchConfig, HostSolver):
+    """Search among list schedules, for the makespan; the settings are those of `ListSearchConfig`.
+
+    Raises:
+      ConfigError: An impossible value.
+    """
+
+    name: ClassVar[str] = "list-search"
+    objective: ClassVar[Objective | None] = Objective.MAKESPAN
+    least_devices: ClassVar[int] = 2
+
+    @property
+    def config(self) -> ListSearchConfig:
+        """The settings."""
+        return ListSearchConfig(**_without(self, ListSearchConfig))  # pyright: ignore[reportArgumentType]
+
+    def begin(self, instance: Instance) -> HostSearch:
+        """A `ListSearchRun`."""
+        starts = instance.starts[:_STARTS]
+        return ListSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)
+
+
+@dataclasses.dataclass(frozen=True)
+class PeakSearch(PeakSearchConfig, HostSolver):
+    """Search among placements, for the peak of memory; the settings are those of `PeakSearchConfig`.
+
+    Raises:
+      ConfigError: An impossible value.
+    """
+
+    name: ClassVar[str] = "peak-search"
+    objective: ClassVar[Objective | None] = Objective.PEAK_MEMORY
+    least_devices: ClassVar[int] = 2
+
+    @property
+    def config(self) -> PeakSearchConfig:
+        """The settings."""
+        return PeakSearchConfig(**_without(self, PeakSearchConfig))  # pyright: ignore[reportArgumentType]
+
+    def begin(self, instance: Instance) -> HostSearch:
+        """A `PeakSearchRun`."""
+        starts: list[np.ndarray] = [plan.placement for plan in instance.starts[:_STARTS]]
+        return PeakSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)

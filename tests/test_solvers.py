@@ -1,0 +1,393 @@
+"""Solvers: what every one in the registry promises, portfolios, settings, one of a user's own."""
+
+import dataclasses
+import json
+import pathlib
+import re
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from regal_jax import (
+    Annealing,
+    Auto,
+    Brkga,
+    BrkgaConfig,
+    Cluster,
+    CpSat,
+    GraphBuilder,
+    Heuristic,
+    ListSearch,
+    LocalSearch,
+    PeakSearch,
+    Portfolio,
+    RandomSearch,
+    compare,
+    optimize,
+    optimize_many,
+    save_graph,
+)
+from regal_jax.api.budget import Turn, next_turn
+from regal_jax.cli import main
+from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError, InfeasiblePlanWarning
+from regal_jax.evaluation import EvaluationConfig, report, run_evaluation
+from regal_jax.heuristics import HEURISTICS, run_heuristic
+from regal_jax.plan import Objective, Plan
+from regal_jax.search import Status
+from regal_jax.solvers import (
+    Entry,
+    Solver,
+    parse_settings,
+    register,
+    registry,
+    solver,
+    solvers,
+    with_settings,
+)
+
+TWO = Cluster.uniform(2, transfer="blocking:latency=1,bandwidth=10")
+SMALL = Brkga(population=20, elites=4, mutants=3)
+OBJECTIVES = {"peak-search": Objective.PEAK_MEMORY}
+SEARCHES = [name for name, entry in solvers().items() if entry.searches]
+QUICK = [name for name in solvers() if name != "cp-sat"]
+
+
+def objective_of(name):
+    return OBJECTIVES.get(name, Objective.MAKESPAN)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return generate("layered", 24, seed=2)
+
+
+def same(a, b):
+    assert a.objective_value == b.objective_value
+    np.testing.assert_array_equal(a.placement, b.placement)
+    np.testing.assert_array_equal(a.timeline.start, b.timeline.start)
+
+
+# What every solver promises.
+
+
+def test_the_registry_has_every_heuristic_and_every_solver_a_name():
+    assert set(HEURISTICS) <= set(solvers())
+    for name, entry in solvers().items():
+        made = solver(name)
+        assert made.name == entry.name == name
+        assert made.searches == entry.searches
+        assert entry.title
+        assert entry.summary
+        assert dataclasses.is_dataclass(made)
+        assert made == solver(name)
+        assert hash(made) == hash(solver(name))
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            made.anything = 1
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_name_and_its_value_give_the_same_plan_again(name, graph):
+    options = {"objective": objective_of(name), "evaluations": 150, "seed": 3}
+    plan = optimize(graph, TWO, method=name, **options)
+    plan.verify(graph)
+    # The best of three says which one it is.
+    assert plan.provenance["method"] == name or name == "xla-best"
+    assert plan.provenance.get("evaluations", 0) <= 150
+    same(plan, optimize(graph, TWO, method=solver(name), **options))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_never_worse_than_its_warm_starts(name, graph):
+    objective = objective_of(name)
+    given = optimize(graph, TWO, objective=objective, evaluations=600, seed=7)
+    plan = optimize(graph, TWO, objective=objective, method=name, evaluations=60, warm_start=given)
+    assert plan.sort_key <= given.sort_key
+    best = min(run_heuristic(h, graph, TWO, objective).sort_key for h in HEURISTICS)
+    assert optimize(graph, TWO, objective=objective, method=name, evaluations=60).sort_key <= best
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_company_changes_nothing(name, graph):
+    others = [generate("chain", 5, seed=0), generate("erdos-renyi", 40, seed=1)]
+    options = {"objective": objective_of(name), "method": name, "evaluations": 120, "progress": False}
+    alone = optimize_many([graph], TWO, **options)[0]
+    same(alone, optimize_many([others[0], graph, others[1]], TWO, **options)[1])
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_target_a_stall_and_a_time_limit_end_it(name, graph):
+    options = {"objective": objective_of(name), "method": name, "warm_start": False}
+    free = optimize(graph, TWO, evaluations=150, **options)
+    loose = optimize(graph, TWO, evaluations=100_000, target=2 * free.objective_value, **options)
+    assert loose.provenance["stopped"] == "target"
+    assert loose.provenance["evaluations"] < 50_000
+    stalled = optimize(graph, TWO, evaluations=200_000, stall=300, **options)
+    assert stalled.provenance["evaluations"] < 200_000
+    timed = optimize(graph, TWO, evaluations=10**8, time_limit=0.5, **options)
+    assert timed.provenance["evaluations"] < 10**8
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_memory_that_never_suffices(name, graph):
+    with pytest.warns(InfeasiblePlanWarning):
+        plan = optimize(
+            graph, Cluster.uniform(2, 1), objective=objective_of(name), method=name, evaluations=50
+        )
+    plan.verify(graph)
+    assert not plan.feasible
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_one_op_and_no_edge(name):
+    for count in (1, 3):
+        builder = GraphBuilder("alone")
+        for i in range(count):
+            builder.add_op(f"op{i}", runtime=1.0, outputs=[8])
+        graph = builder.build()
+        for devices in (1, 2):
+            plan = optimize(
+                graph, Cluster.uniform(devices), objective=objective_of(name), method=name, evaluations=30
+            )
+            plan.verify(graph)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_improvements_are_told(name, graph):
+    seen = []
+    options = {"objective": objective_of(name), "method": name, "evaluations": 150, "warm_start": False}
+    plan = optimize(graph, TWO, on_improvement=seen.append, **options)
+    values = [one.plan.sort_key for one in seen]
+    assert values == sorted(values, reverse=True)
+    assert len(set(values)) == len(values)
+    assert seen[-1].plan.sort_key == plan.sort_key
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_an_interrupt_leaves_a_plan_or_ends_the_call(name, graph):
+    def stop(_):
+        raise KeyboardInterrupt
+
+    options = {"objective": objective_of(name), "method": name, "evaluations": 150}
+    try:
+        plan = optimize(graph, TWO, on_improvement=stop, **options)
+    except KeyboardInterrupt:
+        return
+    plan.verify(graph)
+    assert plan.provenance.get("stopped") == "interrupted" or name not in SEARCHES
+
+
+def test_the_exact_solver_is_a_method():
+    pytest.importorskip("ortools")
+    graph = generate("chain", 6, seed=0)
+    plan = optimize(graph, Cluster.uniform(2, transfer="free"), method=CpSat(time_limit=20, workers=1))
+    assert plan.provenance["status"] == "optimal"
+    assert plan.provenance["method"] == "cp-sat"
+    assert plan.optimal
+
+
+# Values and settings.
+
+
+def test_settings_are_checked_and_named_after_the_solver():
+    for make, said in (
+        (lambda: Brkga(population=0), "Brkga: population is 0"),
+        (lambda: RandomSearch(population=0), "BrkgaConfig: population is 0"),
+        (lambda: Annealing(chains=0), "Annealing: chains is 0"),
+        (lambda: LocalSearch(chains=0), "AnnealingConfig: chains is 0"),
+        (lambda: ListSearch(ranks=0), "ListSearch: ranks is 0"),
+        (lambda: PeakSearch(tries=0), "PeakSearch: tries has 0"),
+        (lambda: Heuristic("magic"), "Heuristic: unknown heuristic 'magic'"),
+        (lambda: Auto(BrkgaConfig), "Auto: brkga is"),
+        (lambda: Auto(Brkga()), "Auto: brkga is"),
+        (lambda: Portfolio(), "Portfolio: no solvers"),
+        (lambda: Portfolio(ListSearch(), Heuristic("heft")), "Portfolio: .* takes no turns"),
+        (lambda: Portfolio(ListSearch(), SMALL, shares=(1,)), "Portfolio: 1 shares for 2 solvers"),
+        (lambda: Portfolio(ListSearch(), SMALL, shares=(0, 1)), "Portfolio: a share is 0"),
+        (lambda: solver("magic"), "method: unknown 'magic'; use one of auto, brkga"),
+        (lambda: solver(3), "method: give a name or a solver"),
+        (lambda: register(Entry("brkga", "", "", Brkga)), "register: there is a solver 'brkga' already"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            make()
+
+
+def test_settings_decide_what_is_searched(graph):
+    plan = optimize(graph, TWO, method=SMALL, evaluations=100, warm_start=False)
+    assert plan.provenance["config"] == dataclasses.asdict(SMALL.config)
+    assert plan.provenance["evaluations"] == 20 + 5 * 16
+    same(
+        optimize(graph, TWO, method="random-search", evaluations=200, warm_start=False, seed=1),
+        optimize(graph, TWO, method=Brkga(elites=0, mutants=100), evaluations=200, warm_start=False, seed=1),
+    )
+
+
+def test_settings_by_name():
+    assert with_settings(Brkga(), {"population": 50}) == Brkga(population=50)
+    for settings in ({"brkga.population": 50}, {"brkga": {"population": 50}}):
+        assert with_settings(Auto(), settings) == Auto(BrkgaConfig(population=50))
+    with pytest.raises(ConfigError, match="brkga: there is no setting 'size'; use one of population"):
+        with_settings(Brkga(), {"size": 3})
+    with pytest.raises(ConfigError, match="brkga: population holds no settings, and has x"):
+        with_settings(Brkga(), {"population.x": 3})
+    with pytest.raises(ConfigError, match="Brkga: population is 'many'"):
+        with_settings(Brkga(), {"population": "many"})
+    assert parse_settings([("a", "3"), ("b", "x.safetensors"), ("c", "(1, 2)")]) == {
+        "a": 3,
+        "b": "x.safetensors",
+        "c": (1, 2),
+    }
+    with pytest.raises(ConfigError, match="--set a: given twice"):
+        parse_settings([("a", "3"), ("a", "4")])
+
+
+def test_the_command_takes_settings(graph, tmp_path, capsys):
+    file, out = str(tmp_path / "graph.json"), tmp_path / "plan.json"
+    save_graph(graph, file)
+    common = ["optimize", file, "--evaluations", "100", "--out", str(out), "--quiet"]
+    assert main([*common, "--method", "brkga", "--set", "population=40", "--set", "elites=4"]) == 0
+    assert Plan.load(out).provenance["config"]["population"] == 40
+    assert main([*common, "--set", "brkga.population=50"]) == 0
+    provenance = Plan.load(out).provenance
+    assert (provenance["method"], provenance["config"]["population"]) == ("auto", 50)
+    for wrong, said in (("size=3", "no setting 'size'"), ("population=-1", "population is -1")):
+        assert main([*common, "--method", "brkga", "--set", wrong]) == 2
+        assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*common, "--set", "population"])
+    assert "NAME=VALUE" in capsys.readouterr().err
+
+
+def test_values_of_one_kind_are_compared_under_names_of_their_own(graph):
+    table = {"few": SMALL, "many": Brkga(population=40, elites=8, mutants=6)}
+    found = compare(graph, TWO, table, evaluations=200, warm_start=False)
+    assert list(found.plans) == ["few", "many"]
+    assert [plan.provenance["config"]["population"] for plan in found.plans.values()] == [20, 40]
+    with pytest.raises(ConfigError, match="methods: 'brkga' stands twice"):
+        compare(graph, TWO, list(table.values()))
+
+
+# Portfolios.
+
+
+def shares_of(plan):
+    return [
+        (next(k for k in part if k not in ("share", "contracted")), part["share"])
+        for part in plan.provenance["parts"]
+    ]
+
+
+def test_a_portfolio_with_shares_gives_each_solver_its_share(graph):
+    both = Portfolio(ListSearch(), SMALL, Annealing(), shares=(0.5, 0.5, 1))
+    plan = optimize(graph, TWO, method=both, evaluations=400, warm_start=False)
+    plan.verify(graph)
+    assert [name for name, _ in shares_of(plan)] == ["ListSearchConfig", "BrkgaConfig", "AnnealingConfig"]
+    assert [share for _, share in shares_of(plan)] == [0.5, 0.25, 0.25]
+    assert plan.provenance["evaluations"] <= 400
+    assert plan.provenance["method"] == "portfolio"
+    assert plan.provenance["config"]["shares"] == (0.5, 0.5, 1)
+    assert list(plan.provenance["config"]["solvers"][1]) == ["brkga"]
+
+
+def test_a_portfolio_leaves_out_what_is_not_for_the_problem(graph):
+    both = Portfolio(ListSearch(), PeakSearch(), SMALL)
+    for objective, kind in (("makespan", "ListSearchConfig"), ("peak-memory", "PeakSearchConfig")):
+        plan = optimize(graph, TWO, method=both, objective=objective, evaluations=300)
+        names = {name for name, _ in shares_of(plan)}
+        assert kind in names
+        assert len(names) <= 2
+    # On one device there is nothing for the searches among devices.
+    plan = optimize(graph, Cluster.uniform(1), method=both, objective="peak-memory", evaluations=100)
+    assert "parts" not in plan.provenance
+    with pytest.raises(ConfigError, match="none of this portfolio is for peak-memory"):
+        optimize(graph, TWO, method=Portfolio(ListSearch()), objective="peak-memory")
+
+
+def test_a_portfolio_is_saved_in_the_plan(graph, tmp_path):
+    plan = optimize(graph, TWO, method=Portfolio(SMALL, LocalSearch()), evaluations=100)
+    plan.save(tmp_path / "plan.json")
+    Plan.load(tmp_path / "plan.json").verify(graph)
+    assert "brkga" in json.loads((tmp_path / "plan.json").read_text())["provenance"]["config"]["solvers"][0]
+
+
+def turn(stage, budget, *, gained=False, evaluations=None):
+    spent = budget if evaluations is None else evaluations
+    history = {"evaluations": [0], "best": [1.0]}
+    return Turn(stage, budget, spent, (), gained, history, Status.BUDGET, 0.0)
+
+
+def test_stages_take_turns_by_what_pays():
+    three = Portfolio(ListSearch(), SMALL, Annealing()).agenda(Objective.MAKESPAN, 2)
+    first = turn(0, 300)
+    assert next_turn([], 1000, three) == (0, 1000)
+    assert next_turn([first], 1000, three) == (1, 100)
+    assert next_turn([first, turn(1, 100, gained=True)], 1000, three) == (1, 600)
+    assert next_turn([first, turn(1, 100, gained=True), turn(1, 600)], 1000, three) is None
+    assert next_turn([first, turn(1, 100)], 1000, three) == (2, 100)
+    assert next_turn([first, turn(1, 100), turn(2, 100, gained=True)], 1000, three) == (2, 500)
+    # Nobody else gained: the first has the rest, and what a stage had and could not spend.
+    assert next_turn([first, turn(1, 100), turn(2, 100, evaluations=90)], 1000, three) == (0, 510)
+    assert next_turn([first, turn(1, 100), turn(2, 100), turn(0, 500)], 1000, three) is None
+
+
+def test_shares_are_of_what_is_left():
+    agenda = Portfolio(ListSearch(), SMALL, shares=(0.3, 1)).agenda(Objective.MAKESPAN, 2)
+    assert next_turn([], 1000, agenda) == (0, 300)
+    assert next_turn([turn(0, 300)], 1000, agenda) == (1, 700)
+    assert next_turn([turn(0, 300), turn(1, 700)], 1000, agenda) is None
+    assert next_turn([], 2, agenda) == (1, 2)
+
+
+# A solver of a user's own: the code of docs/add_a_solver.md.
+
+
+@pytest.fixture
+def registered():
+    text = (pathlib.Path(__file__).parents[1] / "docs" / "add_a_solver.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(code.splitlines()) < 60
+    names = {"__name__": "example"}
+    # A dataclass looks for the module that it is defined in.
+    module = types.ModuleType("example")
+    sys.modules["example"] = module
+    exec(compile(code, "add_a_solver.md", "exec"), names)
+    module.__dict__.update(names)
+    yield names["RandomWalk"]
+    del registry._registry["random-walk"], sys.modules["example"]
+
+
+def test_a_solver_of_ones_own_is_usable_everywhere(graph, tmp_path, registered, capsys):
+    plan = optimize(graph, TWO, method="random-walk", evaluations=100, seed=1)
+    plan.verify(graph)
+    assert plan.provenance["method"] == "random-walk"
+    assert plan.provenance["evaluations"] == 100
+    assert plan.provenance["config"] == {"step": 1}
+    assert isinstance(solver("random-walk"), Solver)
+    best = min(run_heuristic(h, graph, TWO).sort_key for h in HEURISTICS)
+    assert plan.sort_key <= best
+    many = optimize_many([graph, graph], TWO, method=registered(step=2), evaluations=40, progress=False)
+    same(*many)
+    joined = optimize(graph, TWO, method=Portfolio(registered(), SMALL), evaluations=100)
+    assert shares_of(joined)[0][0] == "RandomWalk"
+
+    save_graph(graph, tmp_path / "graph.json")
+    command = ["optimize", str(tmp_path / "graph.json"), "--method", "random-walk", "--set", "step=2"]
+    assert main([*command, "--evaluations", "30", "--out", str(tmp_path / "plan.json")]) == 0
+    assert Plan.load(tmp_path / "plan.json").provenance["config"] == {"step": 2}
+    with pytest.raises(SystemExit):
+        main(["optimize", "--help"])
+    assert "random-walk: moves one op" in " ".join(capsys.readouterr().out.split())
+
+    config = EvaluationConfig(
+        graphs=str(tmp_path / "graph.json"),
+        methods=("random-walk",),
+        options={"random-walk": {"settings": {"step": 3}}},
+        evaluations=30,
+        other_seed=-1,
+        limits=(),
+        warm_up=False,
+    )
+    run_evaluation(config, tmp_path / "out")
+    assert "Random walk" in [row.title for row in report(tmp_path / "out").comparison.rows]
