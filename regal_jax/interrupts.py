@@ -67,7 +67,7 @@ def interrupt(*_: object) -> None:
 
 
 def check_interrupt() -> None:
-    """A place where Ctrl-C may end what is running. Costs a tenth of a microsecond.
+    """A place where Ctrl-C may end what is running. Costs next to nothing.
 
     Raises:
       KeyboardInterrupt: There was one, or a second one where the first waits; this is the main thread.

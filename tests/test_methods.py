@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from regal_jax import BrkgaConfig, Cluster, GraphBuilder, optimize_many
+from regal_jax import Brkga, BrkgaConfig, Cluster, GraphBuilder, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.encoding import quantile_table, uniform_proposal
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
@@ -104,9 +104,9 @@ def same_plans(results, plans):
 
 
 def test_a_guided_method_is_the_search_that_users_have(graphs, policy):
-    graphs, options = graphs[1:], {"policy": policy, "settings": TABLE}
-    guided = make_method("regal", **options)(graphs, TWO, evaluations=200, seed=4)
-    options |= {"method": "brkga", "warm_start": False, "progress": False}
+    graphs = graphs[1:]
+    guided = make_method("regal", policy=policy, settings=TABLE)(graphs, TWO, evaluations=200, seed=4)
+    options = {"method": Brkga(**TABLE, policy=policy), "warm_start": False, "progress": False}
     plans = optimize_many(graphs, TWO, **options, evaluations=200, seed=4)
     same_plans(guided, plans)
     assert [p.provenance["action_entropy"] for p in guided.plans] == [

@@ -37,15 +37,15 @@ class Proposal:
 
     Attributes:
       table: ``[B, K, Q]`` uint32, from `quantile_table`.
-      index: ``[B, N, P D + 1]`` uint8 or uint16, which row of the table: ``D`` affinities for each of ``P``
+      index: ``[B, N, A D + 1]`` uint8 or uint16, which row of the table: ``D`` affinities for each of ``A``
         placements, then the priority.
       transfers: ``T`` if transfers are events, else 0 (static).
       share: Of the individuals that are drawn by these distributions, in (0, 1]; all keys of the others are
         uniform (static). Our addition: selection then finds out whether a proposal is any good for a graph.
-      transfer_index: ``[B, T, P D]`` like ``index``, which row of the table for the transfer of each tensor
+      transfer_index: ``[B, T, A D]`` like ``index``, which row of the table for the transfer of each tensor
         to each device under each placement; ``[B, T, D]`` under all of them, ``[B, T, 1]`` to all devices;
         ``None``, as in the papers, leaves transfers uniform. Our addition.
-      placements: ``P``, alternatives for the affinities: an individual draws all of its own from one of them,
+      placements: ``A``, alternatives for the affinities: an individual draws all of its own from one of them,
         each as often as the others (static). Our addition, 1 is the papers'.
       scale: ``[B]`` float32 in (0, 1], what draws of priorities and of ``transfer_index`` are multiplied by;
         ``None`` for 1. Our addition, like the rest.
@@ -140,7 +140,7 @@ def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
     """Turns uniform genes of one individual into draws from the proposal, key by key.
 
     Args:
-      proposal: Of one graph: ``table [K, Q]``, ``index [N, P D + 1]``.
+      proposal: Of one graph: ``table [K, Q]``, ``index [N, A D + 1]``.
       uniform: Uniform 16-bit draws in the shapes of `Proposal.shapes`.
 
     Returns:

@@ -60,8 +60,8 @@ Attributes:
   counts: ``[2]``, of events and of slots.
 """
 
-# The parts are closures, which Numba puts in place: passing named tuples to functions of their own, it counts
-# references at every access, and takes twenty times as long.
+# The parts are closures, which Numba inlines. In functions of their own that take named tuples, it would
+# count references at every access, which is many times slower.
 
 
 def schedule(

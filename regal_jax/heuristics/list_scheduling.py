@@ -68,7 +68,7 @@ class Rule:
         return self.look, float(self.waste), float(self.behind), float(self.rank), self.finish, goal
 
 
-# Found by trying prices of 0 to 1 on random and layered graphs of 100 and 200 ops under all transfer models.
+# Chosen on random and layered graphs under all transfer models, see docs/ablations.md.
 TIME_RULES: Final = (
     Rule(),
     Rule(look=32, rank=0.1, waste=0.1, behind=0.3, finish=False),
@@ -85,9 +85,7 @@ QUICK_RULES: Final = (
 )
 """For that of large graphs."""
 _QUICK_RULE: Final = Rule(look=16, rank=0.1, waste=0.1, behind=0.3, finish=False)
-"""The best single one: 0.93 % above the lower bound on 100 synthetic graphs and 7.9 % on 63 real ones
-(training and validation, two devices, free blocking transfers); with 8 ready ops 1.03 and 7.9 %, with 4 1.5
-and 8.0 %, the best of `QUICK_RULES` 0.89 and 7.9 %."""
+"""The best single rule on training and validation graphs, see docs/ablations.md."""
 MEMORY_RULES: Final = (
     Rule(look=32, finish=False, goal="fit"),
     Rule(look=32, goal="peak"),

@@ -48,12 +48,7 @@ _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
 class ListSearchConfig:
     """How `ListSearchRun` changes what a list schedule goes by.
 
-    The best of 1000 schedules was 3.02 % shorter than the best of the six rules alone on 24 real graphs of up
-    to 1000 ops (training and validation, two devices, free blocking transfers), and 0.60 % on 20 synthetic
-    ones (validation). With ranks only it is 0.62 and 0.60 %. Prices that hardly do more than break ties, on
-    several ops at once, gain most: half of the changes, four ops and a noise of 0.05, 0.01, 0.003, 0.001 or
-    0.0003 gained 2.13, 2.27, 2.39, 2.59 and 2.72 %. To look at 32 ready ops instead of 8 gains 0.04 points
-    and takes three times as long.
+    The defaults were chosen on training and validation graphs, see docs/ablations.md.
 
     Attributes:
       ranks: How many ops get another rank, where ranks change.
@@ -105,14 +100,13 @@ class ListSearchConfig:
 class ListSearchRun(HostSearch):
     """Hill climbing for the makespan, from list schedule to list schedule.
 
-    A schedule that list scheduling has made is hard to improve by changes of its own: where transfers are
-    rendezvous, an op that moves alone makes a meeting of its own. So what changes are the numbers that the
-    schedule is made from: a few ops get another rank, or other prices on the devices, and the rules make all
-    of it anew. Where transfers take long, such small changes lead nowhere: an op that goes to another device
-    alone takes longer there, whatever it would do for others. So a block of ops may be sent to a device as
-    well, by a price on all others that no rule pays. Which kind of change is tried follows what has paid.
-    A schedule is kept if it is no longer than the one before; one that fits the memory is shorter than any
-    that does not.
+    A list schedule is hard to improve by moving single ops: with blocking transfers, an op that changes its
+    device alone needs a rendezvous of its own. So the search perturbs the numbers that the schedule is made
+    from. A few ops get other ranks, or other prices on the devices, and list scheduling makes the whole
+    schedule anew. Where transfers take long, an op that changes its device alone usually runs later. So a
+    perturbation may also send a block of ops to one device, by a price on all others that no rule pays. The
+    kind that has improved the schedule more often is tried more often. A schedule is kept if it is no longer
+    than the one before; one that fits the memory precedes any that does not.
 
     Begins with every rule under the graph's own ranks, and with a few of them on partitions of the graph for
     2, 4, 8, ... and all devices and on the plans that it is given. What is told of times and memory is exact.

@@ -1,4 +1,4 @@
-"""Search among placements of small peaks: moves that lower them, after blows that no move makes good."""
+"""Search among placements of small peaks: single moves lower the peaks after each perturbation."""
 
 import dataclasses
 import math
@@ -19,15 +19,14 @@ __all__ = ["PeakSearchConfig", "PeakSearchRun"]
 
 @dataclasses.dataclass(frozen=True)
 class PeakSearchConfig:
-    """How `PeakSearchRun` leaves a placement.
+    """How `PeakSearchRun` perturbs a placement.
 
-    On 16 real graphs of up to 1500 ops (training and validation, two devices), after a refined cut and blocks
-    of the best order, 1000 tries lowered peaks by 0.8 %, 3000 by 1.1 % and 10000 by 1.8 %; with 80 tries
-    after each blow 3000 by 1.1 and 10000 by 1.6 %; as many from new random blocks 0.6 and 1.2 %.
+    The defaults were chosen on training and validation graphs, see docs/ablations.md.
 
     Attributes:
-      tries: Moves to look at after each blow.
-      blocks: A blow hits a block of the order, of twice the share of one of so many blocks at most.
+      tries: Moves to evaluate after each perturbation.
+      blocks: Each perturbation draws one of these numbers and changes a block of consecutive ops of the
+        order. The block has at most ``2 / number`` of all ops, and half as many on average.
 
     Raises:
       ConfigError: An impossible value.
@@ -49,11 +48,11 @@ class PeakSearchConfig:
 class PeakSearchRun(HostSearch):
     """Iterated local search for the peak of memory, by placements for one order of ops.
 
-    A blow puts all ops of a random block of the order on one device, or turns their devices round;
+    A perturbation puts all ops of a random block of the order on one device, or rotates their devices;
     `PeakBalance.refine` then lowers the peaks by single moves. The outcome is kept if it is no worse. A
     placement whose peaks were summed up is one evaluation; sums are exact for transfers just before their
-    first readers, and `plan` has been replayed. What `least_peak_balance` looks at before is not counted, as
-    heuristics are not.
+    first readers, and `plan` has been replayed. The placements that `least_peak_balance` evaluates before are
+    not counted, as those of heuristics are not.
 
     References:
       Lourenço, Martin and Stützle 2003, "Iterated local search", Handbook of Metaheuristics, chapter 11.
@@ -93,13 +92,13 @@ class PeakSearchRun(HostSearch):
 
         Args:
           evaluations: About how many; never more.
-          ends: Asked before each blow; ``True`` ends the run.
+          ends: Asked before each perturbation; ``True`` ends the run.
           goal: The run ends at a placement that fits the memory and whose largest peak is no larger.
         """
         last = self.evaluations + evaluations
         if self._balance is None and evaluations > 2 * (len(self._starts) + 1):
             self._start()
-        # Sums of a blow's moves, and of its outcome.
+        # Sums of the moves after a perturbation, and of its outcome.
         while self._balance is not None and self.evaluations + self._config.tries + MOST_OVER <= last:
             if (ends is not None and ends()) or self.best <= goal:
                 return

@@ -1,4 +1,4 @@
-"""What `PeakBalance` looks for, in loops that Numba compiles: twenty to forty times as fast as NumPy."""
+"""The sums and moves of `PeakBalance`, in loops that Numba compiles."""
 
 from collections import namedtuple
 

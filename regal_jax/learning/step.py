@@ -173,7 +173,7 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
       key: Typed, consumed.
 
     Returns:
-      Actions ``[S, B, N, P D + 1]`` and fitness ``[S, B]`` float32.
+      Actions ``[S, B, N, A D + 1]`` and fitness ``[S, B]`` float32.
     """
     config, batch = learner.config, pool.size
     samples = config.optimizer.samples

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Action = jax.Array
-"""``[B, N, P D + 1]`` uint8: ``i * K2 + j`` for the first choice ``i`` and the second ``j``."""
+"""``[B, N, A D + 1]`` uint8: ``i * K2 + j`` for the first choice ``i`` and the second ``j``."""
 
 
 def sample_action(logits: Logits, keys: jax.Array) -> Action:
@@ -78,7 +78,7 @@ def log_prob(logits: Logits, action: Action, node_mask: jax.Array) -> jax.Array:
 def entropy(logits: Logits, node_mask: jax.Array) -> jax.Array:
     """Entropy of the policy per choice: the mean over real ops, their keys and both choices.
 
-    The entropy of the whole action is this times ``2 (P D + 1)`` times the number of ops.
+    The entropy of the whole action is this times ``2 (A D + 1)`` times the number of ops.
 
     Args:
       logits: From a `Policy`.
@@ -99,7 +99,7 @@ def placement_entropy(action: np.ndarray) -> float:
     policy, this is of one sample.)
 
     Args:
-      action: ``[N, P D]``, the action taken for each affinity of each real op.
+      action: ``[N, A D]``, the action taken for each affinity of each real op.
 
     Returns:
       In nats.
@@ -126,7 +126,7 @@ def to_proposal(
     Args:
       config: Of the policy.
       table: ``[K, Q]``, from `action_table`.
-      action: ``[B, N, P D + 1]``.
+      action: ``[B, N, A D + 1]``.
       problem: The graphs, padded as the features were.
       place: From `own_places`.
 
@@ -196,7 +196,7 @@ def _sent(
     scale: jax.Array | None,
     offset: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """``[B, T, P D]`` or ``[B, T, 1]``: what transfers are drawn from, and offsets, by `Transfers`.
+    """``[B, T, A D]`` or ``[B, T, 1]``: what transfers are drawn from, and offsets, by `Transfers`.
 
     A distribution is known by its mean, in units of 2**-16, with the number of its action below it: who is
     most urgent is the greatest of these numbers.
@@ -230,7 +230,7 @@ def _sent(
 
 
 def _likeliest(config: PolicyConfig, action: jax.Array) -> jax.Array:
-    """``[B, N, P D]`` bool: has no other device a greater mean affinity for the op, under that placement?"""
+    """``[B, N, A D]`` bool: has no other device a greater mean affinity for the op, under that placement?"""
     affinity = action_means(config)[action[:, :, :-1]]
     each = affinity.reshape(*action.shape[:2], config.placements, -1)
     return (each == each.max(axis=-1, keepdims=True)).reshape(affinity.shape)
@@ -243,7 +243,7 @@ def _combine(logits: Logits, choices: list[jax.Array]) -> Action:
 def _draw(logits: jax.Array, uniform: jax.Array) -> jax.Array:
     """``[...]`` int32 choices from ``[..., K]`` logits, by inversion of ``[...]`` uniform draws."""
     weight = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
-    # Sums in Python are one loop over all draws once compiled; `jnp.cumsum` takes four times as long.
+    # Sums that are unrolled in Python compile to one loop over all draws, which is faster than `jnp.cumsum`.
     totals = list(itertools.accumulate(weight[..., k] for k in range(logits.shape[-1])))
     below = uniform * totals[-1]
     # Not the last: rounding may leave the sum of all weights below the draw.
@@ -258,5 +258,5 @@ def _pick(values: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _sum_real(values: jax.Array, node_mask: jax.Array) -> jax.Array:
-    """``[B]`` sums of ``[B, N, P D + 1]`` over real ops."""
+    """``[B]`` sums of ``[B, N, A D + 1]`` over real ops."""
     return jnp.where(jnp.asarray(node_mask)[:, :, None], values, 0).sum(axis=(1, 2))

@@ -256,12 +256,12 @@ class PolicyConfig:
 
     @property
     def placements(self) -> int:
-        """``P``, alternative placements."""
+        """``A``, alternative placements."""
         return len(self.cuts) if self.spreads else 1
 
     @property
     def num_keys(self) -> int:
-        """``P D + 1`` keys of an op that an action chooses distributions for."""
+        """``A D + 1`` keys of an op that an action chooses distributions for."""
         return self.placements * self.num_devices + 1
 
     @functools.cached_property

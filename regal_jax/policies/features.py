@@ -34,7 +34,7 @@ _LEAST_MASS: Final = 1e-3
 _SLICES: Final = {Cut.ACROSS: 32, Cut.FINE: 128}
 _OPS_IN_SLICE: Final = 4
 _TRIES: Final = 80
-"""To make peaks lower, from each start: 240 of them gain nothing more for a search."""
+"""Moves that lower the peaks, from each start; see docs/ablations.md."""
 _BLOCK_TRIES: Final = 48
 _SPREAD: Final = 0.01
 """Deviations are told in units of at least this part of the mean: less is noise."""
@@ -201,7 +201,7 @@ def _standard(values: np.ndarray) -> np.ndarray:
 
 
 def _clipped(score: np.ndarray) -> np.ndarray:
-    return np.minimum(np.maximum(score, -_CLIP), _CLIP)  # `np.clip` takes twice as long.
+    return np.minimum(np.maximum(score, -_CLIP), _CLIP)  # Faster than `np.clip`.
 
 
 def _one(graph: ComputationGraph, cluster: Cluster, config: FeatureConfig) -> dict[str, np.ndarray]:

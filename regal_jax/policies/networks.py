@@ -22,9 +22,9 @@ class Logits(NamedTuple):
     """Unnormalised log-probabilities of the two choices for every key; of padding they mean nothing.
 
     Attributes:
-      first: ``[B, N, P D + 1, K1]`` float32: ``D`` affinities for each of ``P`` placements, then the
+      first: ``[B, N, A D + 1, K1]`` float32: ``D`` affinities for each of ``A`` placements, then the
         priority.
-      second: ``[B, N, P D + 1, K2]`` float32.
+      second: ``[B, N, A D + 1, K2]`` float32.
     """
 
     first: jax.Array
@@ -34,7 +34,7 @@ class Logits(NamedTuple):
 class Policy(nnx.Module):
     """A graph to the distribution of actions.
 
-    Embeddings of ops come from a `GraphNetwork` or a `SequenceNetwork`; ``2 (P D + 1)`` MLPs of one hidden
+    Embeddings of ops come from a `GraphNetwork` or a `SequenceNetwork`; ``2 (A D + 1)`` MLPs of one hidden
     layer each, shared by all ops, turn them into logits. Devices have heads of their own, so that a policy
     can tell equal devices apart, and is for one ``D``.
 
@@ -140,7 +140,7 @@ class _Outputs(nnx.Module):
         self.bias = nnx.Param(jnp.asarray(bias))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """``[B, N, P D + 1, K]`` from ``[B, N, P D + 1, W]``."""
+        """``[B, N, A D + 1, K]`` from ``[B, N, A D + 1, W]``."""
         return jnp.einsum("bnkw,kwc->bnkc", x, self.kernel[...]) + self.bias[...][None, None]
 
 
@@ -171,7 +171,7 @@ class _Spectral(nnx.Module):
         self.direction = tuple(((bins - middle) / (half or 1.0)).tolist())
 
     def __call__(self, features: GraphFeatures, embedding: jax.Array) -> jax.Array:
-        """``[B, N, P D, K1]`` float32, to be added to the logits of the first choice."""
+        """``[B, N, A D, K1]`` float32, to be added to the logits of the first choice."""
         place = jnp.asarray(features.nodes)[:, :, self.columns, None] * self.devices
         centre = jnp.arange(self.devices, dtype=jnp.float32) + 0.5
         inside = jnp.clip(4 * (0.5 - jnp.abs(place - centre[None, None, None])), -1, 1)
@@ -251,7 +251,7 @@ def own_places(config: PolicyConfig, features: GraphFeatures) -> OwnPlaces | Non
 
 
 def _initial(config: PolicyConfig, bins: tuple[float, ...], first: bool) -> np.ndarray:
-    """Biases ``[P D + 1, len(bins)]`` that tell wide distributions from narrow ones."""
+    """Biases ``[A D + 1, len(bins)]`` that tell wide distributions from narrow ones."""
     bias = np.zeros((config.num_keys, len(bins)), np.float32)
     preference = [*[config.initial_affinity_bias] * (config.num_keys - 1), config.initial_bias]
     if config.parametrisation is Parametrisation.ALPHA_BETA:

@@ -136,7 +136,7 @@ def _lanczos(
 def _lanczos_loops(
     sender: Any, receiver: Any, weight: Any, across: Any, slices: Any, vector: Any
 ) -> tuple[Any, Any, Any]:
-    """`_lanczos` to be compiled: on graphs of 100 ops NumPy's calls take ten times as long as their work."""
+    """`_lanczos` to be compiled: on small graphs NumPy's calls take longer than their work."""
     n = len(vector)
     basis = np.zeros((_STEPS, n))
     diagonal, beside = np.full(_STEPS, _NO_STEP), np.zeros(_STEPS)

@@ -43,9 +43,9 @@ _given_up = 0
 def options() -> dict[str, Any]:
     """XLA's options for our programs, as `jax.jit` takes them.
 
-    On CPUs most of the work is inside a custom call, and what XLA's newer emitters of fusions gain elsewhere
-    is nothing that could be measured, while they take twice as long to compile and eight times the mapped
-    regions (docs/performance.md). What ``XLA_FLAGS`` says of an option stands.
+    On CPUs most of the work is inside a custom call. XLA's newer emitters of fusions gain nothing measurable
+    elsewhere, while they need more time to compile and more mapped regions (docs/performance.md). What
+    ``XLA_FLAGS`` says of an option stands.
     """
     if jax.default_backend() != "cpu":
         return {}

@@ -38,7 +38,7 @@ class BrkgaState:
         anew for every use.
       fitness: ``[B, I, P]`` float32, of an island's elites, children, mutants; NaN has become ``+inf``.
       bits: ``[B, I, C, parents]`` uint32, who will mate in the next generation. Here only because XLA would
-        otherwise draw each word anew for every gene that depends on it, at two to three times the cost.
+        otherwise draw each word anew for every gene that depends on it.
       drawn: ``[B, I, M, words]`` uint32 each, for the same reason, the random words behind the next
         generation's mutants, if the proposal is a `TransformedProposal`.
       donors: For each parent of a child ``[B, I * C, ...]`` uint16, who that was. Nobody reads them: what is

@@ -50,8 +50,8 @@ class AnnealingConfig:
     fitness of the first incumbent: at 0.01, a neighbour worse by 1 % of that is accepted with probability
     ``1 / e``. With both temperatures 0 only what is not worse is accepted: local search.
 
-    More chains use accelerators better. At 5000 evaluations of REGAL's synthetic graphs of 50 to 200 ops,
-    from random starts, each doubling of the chains makes the makespan 3 % worse or more.
+    More chains use accelerators better, but with the same budget each chain takes fewer steps; see
+    docs/ablations.md.
 
     Attributes:
       chains: ``C``, for each instance.

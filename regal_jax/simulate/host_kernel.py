@@ -6,7 +6,7 @@ event's bit stands at its rank in the order of keys (one radix sort a candidate)
 event is to find the highest bit, in one 64-bit word or a few.
 
 References:
-  docs/design.md, part 1, and part 5 on speed.
+  docs/design.md, part 1, and part 4 on what implementations may use.
 """
 
 # What Numba compiles is no Python to pyright: an intrinsic is called without its first argument.

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# The commands of docs/results.md, in the order of its tables. Everything is written to the current folder. The evaluations
+# go on from what is there when they run again. Takes long: run the parts that you need.
+set -euo pipefail
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+trained=$repository/regal_jax/policies/trained
+
+# Settings -------------------------------------------------------------------------------------------------
+cp "$trained/makespan-2.toml" "$trained/peak-memory-2.toml" .
+awk '/<!-- nothing.toml -->/ {found = 1} on && /^```/ {exit} on; found && /^```toml/ {on = 1}' \
+    "$repository/docs/training.md" > nothing.toml
+echo 'cp_sat_seconds = 10' > cp.toml
+echo 'other_seed = -1' > one.toml
+
+# Graphs ---------------------------------------------------------------------------------------------------
+regal-jax dataset build --out synthetic --train 300 --validation 50 --test 300
+regal-jax corpus build --out corpus
+
+# Weights --------------------------------------------------------------------------------------------------
+regal-jax tune --graphs synthetic/train --limit 24 --grid population=50,100 --grid elites=0.1,0.25 --grid mutants=0.1,0.3 \
+    --grid elite_bias=0.6,0.7,0.8 --out tuned.json
+regal-jax train makespan-2.toml --out runs/gas --set policy.network=sequence --set task.evaluations=300 --set optimizer.steps=200
+regal-jax train makespan-2.toml --out runs/idrs --set policy.guided_share=1.0 --set search.population=100 --set search.elites=0 \
+    --set search.mutants=100 --set task.evaluations=300 --set optimizer.steps=200
+regal-jax train nothing.toml --out runs/nothing
+for rounds in 0 1 2 4; do
+    regal-jax train nothing.toml --out "runs/t$rounds" --set "policy.rounds=$rounds" --set optimizer.steps=300 \
+        --set optimizer.validate_every=50
+done
+python - <<'PYTHON'
+import dataclasses
+
+from flax import nnx
+
+from regal_jax.learning import TrainConfig
+from regal_jax.policies import Policy, save_policy
+
+SCALES = {"cut_gain": 10, "order_gain": 3, "initial_bias": -6, "initial_affinity_bias": 6}
+for settings, untrained, by_hand in (
+    ("makespan-2.toml", "untrained.safetensors", "by-hand.safetensors"),
+    ("peak-memory-2.toml", "untrained-memory.safetensors", "by-hand-memory.safetensors"),
+    ("nothing.toml", "nothing-untrained.safetensors", None),
+):
+    config = TrainConfig.load(settings).policy
+    save_policy(untrained, Policy(config, rngs=nnx.Rngs(0)))
+    if by_hand:
+        save_policy(by_hand, Policy(dataclasses.replace(config, **SCALES), rngs=nnx.Rngs(0)))
+PYTHON
+
+# Synthetic graphs: table 1, figures, CP-SAT, overhead -----------------------------------------------------
+regal-jax evaluate --suite regal --graphs synthetic/test --seeds 0,1 --limits none --out results/synthetic \
+    --methods brkga,critical-path,gp-dfs,xla-best,random-search,local-search,tuned-brkga,list-search,auto,idrs,gas,regal,untrained,by-hand,nothing,nothing-untrained \
+    --policy regal=default --policy untrained=untrained.safetensors --policy by-hand=by-hand.safetensors \
+    --policy nothing=runs/nothing/policy.safetensors --policy nothing-untrained=nothing-untrained.safetensors \
+    --policy gas=runs/gas/policy.safetensors --policy idrs=runs/idrs/policy.safetensors --tuned tuned.json
+regal-jax evaluate --suite regal --graphs synthetic/test --seeds 0,1 --limits 1000,2000,5000,10000,20000,50000 --methods brkga,regal \
+    --policy regal=default --rounds 0=runs/t0 --rounds 1=runs/t1 --rounds 2=runs/t2 --rounds 4=runs/t4 --out results/limits
+regal-jax evaluate --config cp.toml --suite regal --graphs synthetic/test --limit 100 --limits none \
+    --methods brkga,critical-path,list-search,auto,cp-sat --out results/exact
+regal-jax evaluate --suite regal --graphs synthetic/test --limit 160 --chunk 16 --seeds 0,1,2 --limits none --methods brkga,regal \
+    --policy regal=default --out results/overhead
+
+# Real graphs: makespan ------------------------------------------------------------------------------------
+regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --limits none --methods brkga,regal \
+    --policy regal=default --out results/real
+regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --limits none --max-ops 12000 --out results/large \
+    --methods brkga,gp-dfs,critical-path,xla-best,list-search,auto,regal --policy regal=default
+regal-jax evaluate --config cp.toml --suite regal --graphs corpus --memory 16GiB --limits none --max-ops 1300 --out results/small \
+    --methods brkga,critical-path,list-search,auto,cp-sat,regal,untrained,by-hand,gas,idrs --policy regal=default \
+    --policy untrained=untrained.safetensors --policy by-hand=by-hand.safetensors --policy gas=runs/gas/policy.safetensors \
+    --policy idrs=runs/idrs/policy.safetensors
+regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --limits none --max-ops 2600 --out results/middle \
+    --methods brkga,critical-path,list-search,auto,regal --policy regal=default
+regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --transfer blocking:latency=5us,bandwidth=300GB/s \
+    --limits none --max-ops 1300 --out results/costs --methods brkga,critical-path,list-search,auto,regal,by-hand,gas \
+    --policy regal=default --policy by-hand=by-hand.safetensors --policy gas=runs/gas/policy.safetensors
+
+# Real graphs: peak memory ---------------------------------------------------------------------------------
+regal-jax evaluate --config one.toml --suite regal --graphs corpus --objective peak-memory --limits none --out results/memory \
+    --methods brkga,gp-dfs,critical-path,xla-best,peak-balance,auto,regal --policy regal=default
+regal-jax evaluate --suite regal --graphs corpus --objective peak-memory --limits none --max-ops 1300 --out results/small-memory \
+    --methods brkga,gp-dfs,critical-path,xla-best,peak-balance,local-search,peak-search,auto,regal,untrained,by-hand \
+    --policy regal=default --policy untrained=untrained-memory.safetensors --policy by-hand=by-hand-memory.safetensors
+regal-jax evaluate --suite regal --graphs corpus --objective peak-memory --limits none --max-ops 2000 --chunk 8 \
+    --methods brkga,regal --policy regal=default --out results/overhead-memory
+
+# Realistic links and limits of memory ---------------------------------------------------------------------
+regal-jax evaluate --suite realistic --cases 36 --methods auto,brkga --limits none --no-warm-up --out results/realistic

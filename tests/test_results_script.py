@@ -1,0 +1,36 @@
+"""The commands of docs/results.md are ones that `regal-jax` takes."""
+
+import pathlib
+import re
+import shlex
+import tomllib
+
+import pytest
+
+from regal_jax.cli.parser import build_parser
+from regal_jax.learning import TrainConfig
+from regal_jax.methods import method_names
+
+ROOT = pathlib.Path(__file__).parents[1]
+SCRIPT = (ROOT / "benchmarks" / "results.sh").read_text(encoding="utf-8").replace("\\\n", " ")
+COMMANDS = [shlex.split(line)[1:] for line in SCRIPT.splitlines() if line.strip().startswith("regal-jax ")]
+
+
+def test_there_are_all_kinds_of_commands():
+    assert {words[0] for words in COMMANDS} == {"dataset", "corpus", "tune", "train", "evaluate"}
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_parser_takes_every_command(words):
+    args = build_parser().parse_args(words)
+    if words[0] == "evaluate":
+        assert set(args.methods) <= set(method_names()) | {name for name, _ in args.policy or ()}
+
+
+def test_the_settings_of_a_policy_from_nothing_are_those_of_a_training():
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- nothing\.toml -->\n```toml\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    config = TrainConfig.from_document(tomllib.loads(found[1]))
+    assert not config.policy.cuts
+    assert not config.policy.order_gain
