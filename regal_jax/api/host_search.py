@@ -11,7 +11,7 @@ from regal_jax.api.settings import Settings
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch, run_heuristic
 from regal_jax.plan import ROUNDING, Contraction, Plan, lower_bound
-from regal_jax.search import Status
+from regal_jax.search import Status, status_of
 from regal_jax.solve import graph_identities
 from regal_jax.solvers import HostSolver, Instance
 
@@ -162,16 +162,15 @@ class _Watch:
         self._note(search, before)
 
     def _ends(self, search: HostSearch, before: int) -> bool:
-        settings, done = self._settings, self._spent + search.evaluations - before
-        last = self._last
+        done, last = self._spent + search.evaluations - before, self._last
         if search.history:
             last = max(last, self._spent + search.history[-1][0] - before)
+        stall = math.inf if self._settings.stall is None else self._settings.stall
+        judged = Status(int(status_of(min(self._least, search.best), done, last, self._goal, stall)))
         if self._interrupted():
             self.status = Status.INTERRUPTED
-        elif min(self._least, search.best) <= self._goal:
-            self.status = Status.TARGET
-        elif settings.stall is not None and done and done - last >= settings.stall:
-            self.status = Status.STALL
+        elif judged is not Status.RUNNING:
+            self.status = judged
         elif self._seconds is not None and done and time.monotonic() - self._began > self._seconds:
             self.status = Status.TIME
         return self.status is not Status.BUDGET

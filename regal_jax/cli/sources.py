@@ -18,9 +18,9 @@ def load(file: str | None, args: argparse.Namespace) -> "ComputationGraph":
     if file is None:
         if args.dim:
             raise ConfigError("--dim is for ONNX models; leave it out")
-        from regal_jax.examples import DEFAULT_EXAMPLE, load_example
+        from regal_jax.examples import DEFAULT_EXAMPLE, kept_example
 
-        return load_example(args.example or DEFAULT_EXAMPLE, profile=args.profile or "h200")
+        return kept_example(args.example or DEFAULT_EXAMPLE, profile=args.profile or "h200")
     if args.example is not None:
         raise ConfigError("give a file or --example, not both")
     from regal_jax.importers import find_format, load_graph

@@ -8,7 +8,7 @@ import platform
 import zlib
 from typing import Final
 
-__all__ = ["cache_folder", "trace_folder", "use_cache"]
+__all__ = ["cache_folder", "own_folder", "trace_folder", "use_cache"]
 
 _VARIABLE: Final = "REGAL_JAX_CACHE"
 _OFF: Final = ("", "0", "off", "none", "false", "no")
@@ -36,8 +36,8 @@ def use_cache() -> pathlib.Path | None:
         return None
     if not config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
         return None
-    folder = cache_folder()
-    if folder is None or not _ours(folder):
+    folder = own_folder()
+    if folder is None:
         return None
     _prune(folder)
     config.update("jax_compilation_cache_dir", str(folder))
@@ -59,6 +59,11 @@ def trace_folder() -> pathlib.Path | None:
     # For accelerators a program has parts that depend on what it is lowered for.
     if set(jax.extend.backend.backends()) != {"cpu"}:
         return None
+    return own_folder()
+
+
+def own_folder() -> pathlib.Path | None:
+    """`cache_folder`, made if need be; ``None`` if it is not this user's alone, or there is to be none."""
     folder = cache_folder()
     return folder if folder is not None and _ours(folder) else None
 

@@ -7,16 +7,15 @@ from regal_jax.search.local import AnnealingConfig, AnnealingParams, AnnealingSe
 from regal_jax.search.loop import (
     Incumbent,
     Inputs,
-    Limits,
     Searcher,
-    Status,
     WarmStart,
     improve,
     run_chunk,
     run_traced,
     start,
 )
-from regal_jax.search.run import Progress, SearchResult, Stopping, run
+from regal_jax.search.run import Progress, SearchResult, run
+from regal_jax.search.stopping import Limits, Status, Stopping, status_of
 
 __all__ = [
     "AnnealingConfig",
@@ -48,4 +47,5 @@ __all__ = [
     "run_chunk",
     "run_traced",
     "start",
+    "status_of",
 ]

@@ -6,21 +6,20 @@ finished stays as it is, so that the company an instance keeps cannot change its
 """
 
 import dataclasses
-import enum
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from regal_jax.search.stopping import Limits, Status, status_of
+
 __all__ = [
     "HISTORY",
     "Incumbent",
     "Inputs",
-    "Limits",
     "Searcher",
     "State",
-    "Status",
     "WarmStart",
     "improve",
     "run_chunk",
@@ -30,23 +29,6 @@ __all__ = [
 
 HISTORY: Final = 256
 """Most generations in one compiled chunk: the length of its history buffer."""
-
-
-class Status(enum.IntEnum):
-    """Why the search of an instance ended."""
-
-    RUNNING = 0
-    BUDGET = 1
-    """The evaluations are spent."""
-    TARGET = 2
-    """The incumbent is as good as was asked for."""
-    STALL = 3
-    """Too many evaluations without improvement."""
-    TIME = 4
-    INTERRUPTED = 5
-    """Ctrl-C."""
-    OPTIMAL = 6
-    """The caller knows that nothing is better; the loop itself never says so."""
 
 
 @jax.tree_util.register_dataclass
@@ -77,26 +59,6 @@ class WarmStart:
 
     genes: Any
     count: jax.Array
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """When an instance has finished, apart from the budget.
-
-    Attributes:
-      target: ``[B]`` float32, finished when the fitness is at most this; ``-inf`` for never.
-      stall: ``[B]`` int32, finished after so many evaluations without improvement.
-    """
-
-    target: jax.Array
-    stall: jax.Array
-
-    @classmethod
-    def none(cls, batch: int) -> Self:
-        """No limits for ``batch`` instances."""
-        largest = jnp.iinfo(jnp.int32).max
-        return cls(jnp.full(batch, -jnp.inf, jnp.float32), jnp.full(batch, largest, jnp.int32))
 
 
 @jax.tree_util.register_dataclass
@@ -184,9 +146,14 @@ def _choose(where: jax.Array, yes: Any, no: Any) -> Any:
 
 
 def _judge(incumbent: Incumbent, limits: Limits) -> Incumbent:
-    stalled = incumbent.evaluations - incumbent.improved_at >= limits.stall
-    status = jnp.where(stalled, jnp.int32(Status.STALL), jnp.int32(Status.RUNNING))
-    status = jnp.where(incumbent.fitness <= limits.target, jnp.int32(Status.TARGET), status)
+    status = status_of(
+        incumbent.fitness,
+        incumbent.evaluations,
+        incumbent.improved_at,
+        limits.target,
+        limits.stall,
+        xp=jnp,
+    )
     running = incumbent.status == Status.RUNNING
     return dataclasses.replace(incumbent, status=jnp.where(running, status, incumbent.status))
 

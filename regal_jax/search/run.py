@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import jax
@@ -15,69 +15,22 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from regal_jax.errors import ConfigError
 from regal_jax.interrupts import check_interrupt, first_interrupt_waits, interruptible
 from regal_jax.programs import program
-from regal_jax.search.config import MAX_EVALUATIONS, whole
+from regal_jax.search.config import whole
 from regal_jax.search.loop import (
     HISTORY,
     Incumbent,
     Inputs,
-    Limits,
     Searcher,
-    Status,
     WarmStart,
     run_chunk,
     start,
 )
+from regal_jax.search.stopping import Limits, Status, Stopping
 
-__all__ = ["Progress", "SearchResult", "Stopping", "run"]
+__all__ = ["Progress", "SearchResult", "run"]
 
 _CHUNK_SECONDS: Final = 0.3
 """What a chunk should take: short enough for a progress bar, long enough that the host costs nothing."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Stopping:
-    """When a search ends: at the first of these.
-
-    Attributes:
-      evaluations: Fitness calls for each instance, the first population included; never exceeded.
-      stall: Evaluations without improvement; ``None`` for no such limit.
-      target: A fitness that is good enough, one for all instances or ``[B]``; ``None`` for none.
-      seconds: Wall-clock limit for the whole call, looked at between chunks; ``None`` for none.
-
-    Raises:
-      ConfigError: An impossible value.
-    """
-
-    evaluations: int
-    stall: int | None = None
-    target: float | Sequence[float] | np.ndarray | None = None
-    seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "evaluations", whole("Stopping", "evaluations", self.evaluations, 1))
-        if self.stall is not None:
-            object.__setattr__(self, "stall", whole("Stopping", "stall", self.stall, 1))
-        if self.seconds is not None and not (
-            isinstance(self.seconds, (int, float)) and self.seconds > 0 and not isinstance(self.seconds, bool)
-        ):
-            raise ConfigError(f"Stopping: seconds is {self.seconds!r}; give a number above zero, or None")
-        if self.target is not None:
-            try:
-                target = np.asarray(self.target, np.float32)
-            except (TypeError, ValueError):
-                target = np.asarray(np.nan)
-            if target.ndim > 1 or np.isnan(target).any():
-                raise ConfigError(
-                    f"Stopping: target is {self.target!r}; give a number, or one an instance, or None"
-                )
-
-    def limits(self, batch: int) -> Limits:
-        """For ``batch`` instances."""
-        target = np.asarray(-np.inf if self.target is None else self.target, np.float32)
-        if target.ndim and target.shape != (batch,):
-            raise ConfigError(f"Stopping: {target.shape[0]} targets for {batch} instances; give one each")
-        stall = MAX_EVALUATIONS if self.stall is None else self.stall
-        return Limits(*jax.device_put((np.full(batch, target), np.full(batch, stall, np.int32))))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

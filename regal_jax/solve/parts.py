@@ -15,8 +15,6 @@ from regal_jax.solve.solve import solve
 
 __all__ = ["Part", "solve_in_parts"]
 
-_FINISHED = (Status.TARGET, Status.STALL)
-
 
 @dataclasses.dataclass(frozen=True)
 class Part:
@@ -138,7 +136,7 @@ def _best_of(result: SearchResult) -> WarmStart:
 
 def _ended(result: SearchResult, status: Status) -> SearchResult:
     """The same, of which what would have gone on has ended for another reason."""
-    ends = tuple(s if s in _FINISHED else status for s in result.status)
+    ends = tuple(s if s.final else status for s in result.status)
     return dataclasses.replace(result, status=ends)
 
 
@@ -155,7 +153,7 @@ def _told(
         if done is not None:
             rows = len(done.history_fitness)
             generation, generations = generation + rows, generations + rows
-            finished = np.array([s in _FINISHED for s in done.status])
+            finished = np.array([s.final for s in done.status])
             fitness = np.where(finished, done.fitness, np.minimum(done.fitness, fitness))
             evaluations = done.evaluations + np.where(finished, 0, evaluations)
             status = np.where(finished, np.array(done.status, np.int32), status)
@@ -167,7 +165,7 @@ def _told(
 
 def _join(first: SearchResult, second: SearchResult) -> SearchResult:
     """One after the other; what had finished in the first shows nothing of the second."""
-    finished = np.array([status in _FINISHED for status in first.status])
+    finished = np.array([status.final for status in first.status])
     # The second began at the incumbents of the first, so that its own are at least as good; but one without
     # a number is none.
     worse = finished | ~(second.fitness <= first.fitness)

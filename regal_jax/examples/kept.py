@@ -1,0 +1,68 @@
+"""Graphs of examples on disk: the next process need not load Flax and trace them."""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import importlib.metadata
+import json
+import pathlib
+import zlib
+from typing import Final
+
+import regal_jax
+from regal_jax.examples.registry import load_example
+from regal_jax.files import write_atomically
+from regal_jax.graph import ComputationGraph
+from regal_jax.importers.native import format_native, parse_native
+from regal_jax.programs.stored import own_folder
+
+__all__ = ["kept_example"]
+
+_ROOMS: Final = ("examples", "importers", "graph")
+"""Whose source decides what a traced graph is."""
+_PACKAGES: Final = ("jax", "jaxlib", "flax", "optax")
+
+
+def kept_example(name: str, *, profile: str = "h200") -> ComputationGraph:
+    """`load_example`, or what it gave an earlier process with the same source and packages.
+
+    Graphs are kept with the programs (``REGAL_JAX_CACHE``), and so are not where that is off. For the
+    command: in a process whose functions somebody replaces the source does not tell what a trace would be.
+
+    Args:
+      name: As in `load_example`.
+      profile: The name of a device profile.
+
+    Raises:
+      ConfigError: As `load_example`.
+    """
+    folder = own_folder()
+    if folder is None:
+        return load_example(name, profile=profile)
+    about = json.dumps([name, profile, _source(), *map(_version, _PACKAGES)])
+    path = folder / f"example-{hashlib.sha256(about.encode()).hexdigest()[:24]}.json.gz"
+    with contextlib.suppress(OSError, EOFError, ValueError, zlib.error):  # Damaged ones are made anew.
+        return parse_native(gzip.decompress(path.read_bytes()).decode())
+    graph = load_example(name, profile=profile)
+    with contextlib.suppress(OSError):
+        write_atomically(path, gzip.compress(format_native(graph).encode(), mtime=0))
+    return graph
+
+
+@functools.cache
+def _source() -> str:
+    """A digest of the code that makes a graph of an example."""
+    digest = hashlib.sha256()
+    root = pathlib.Path(regal_jax.__file__).parent
+    for room in _ROOMS:
+        for file in sorted((root / room).glob("**/*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"

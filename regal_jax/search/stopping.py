@@ -1,0 +1,122 @@
+"""When a search ends: the only home of that rule, for searches on the host and in compiled programs."""
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regal_jax.errors import ConfigError
+from regal_jax.search.config import MAX_EVALUATIONS, whole
+
+__all__ = ["Limits", "Status", "Stopping", "status_of"]
+
+
+class Status(enum.IntEnum):
+    """Why the search of an instance ended."""
+
+    RUNNING = 0
+    BUDGET = 1
+    """The evaluations are spent."""
+    TARGET = 2
+    """The incumbent is as good as was asked for."""
+    STALL = 3
+    """Too many evaluations without improvement."""
+    TIME = 4
+    INTERRUPTED = 5
+    """Ctrl-C."""
+    OPTIMAL = 6
+    """The caller knows that nothing is better; the loop itself never says so."""
+
+    @property
+    def final(self) -> bool:
+        """Does a search that ended so stay as it is, whatever is left of its budget?"""
+        return self in (Status.TARGET, Status.STALL)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """When an instance has finished, apart from the budget.
+
+    Attributes:
+      target: ``[B]`` float32, finished when the fitness is at most this; ``-inf`` for never.
+      stall: ``[B]`` int32, finished after so many evaluations without improvement.
+    """
+
+    target: jax.Array
+    stall: jax.Array
+
+    @classmethod
+    def none(cls, batch: int) -> Self:
+        """No limits for ``batch`` instances."""
+        largest = jnp.iinfo(jnp.int32).max
+        return cls(jnp.full(batch, -jnp.inf, jnp.float32), jnp.full(batch, largest, jnp.int32))
+
+
+def status_of(
+    best: Any, evaluations: Any, improved_at: Any, target: Any, stall: Any, *, xp: ModuleType = np
+) -> Any:
+    """Whether a search goes on: int32 of a `Status`, which is ``RUNNING``, ``TARGET`` or ``STALL``.
+
+    Args:
+      best: The incumbent's value; smaller is better. Numbers or arrays, like all that follow.
+      evaluations: That were spent.
+      improved_at: That were spent when the incumbent was found.
+      target: A value that is good enough.
+      stall: Evaluations without improvement that end it.
+      xp: `numpy` or `jax.numpy`.
+    """
+    stalled = evaluations - improved_at >= stall
+    status = xp.where(stalled, xp.int32(Status.STALL), xp.int32(Status.RUNNING))
+    return xp.where(best <= target, xp.int32(Status.TARGET), status)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stopping:
+    """When a search ends: at the first of these.
+
+    Attributes:
+      evaluations: Fitness calls for each instance, the first population included; never exceeded.
+      stall: Evaluations without improvement; ``None`` for no such limit.
+      target: A fitness that is good enough, one for all instances or ``[B]``; ``None`` for none.
+      seconds: Wall-clock limit for the whole call, looked at between chunks; ``None`` for none.
+
+    Raises:
+      ConfigError: An impossible value.
+    """
+
+    evaluations: int
+    stall: int | None = None
+    target: float | Sequence[float] | np.ndarray | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "evaluations", whole("Stopping", "evaluations", self.evaluations, 1))
+        if self.stall is not None:
+            object.__setattr__(self, "stall", whole("Stopping", "stall", self.stall, 1))
+        if self.seconds is not None and not (
+            isinstance(self.seconds, (int, float)) and self.seconds > 0 and not isinstance(self.seconds, bool)
+        ):
+            raise ConfigError(f"Stopping: seconds is {self.seconds!r}; give a number above zero, or None")
+        if self.target is not None:
+            try:
+                target = np.asarray(self.target, np.float32)
+            except (TypeError, ValueError):
+                target = np.asarray(np.nan)
+            if target.ndim > 1 or np.isnan(target).any():
+                raise ConfigError(
+                    f"Stopping: target is {self.target!r}; give a number, or one an instance, or None"
+                )
+
+    def limits(self, batch: int) -> Limits:
+        """For ``batch`` instances."""
+        target = np.asarray(-np.inf if self.target is None else self.target, np.float32)
+        if target.ndim and target.shape != (batch,):
+            raise ConfigError(f"Stopping: {target.shape[0]} targets for {batch} instances; give one each")
+        stall = MAX_EVALUATIONS if self.stall is None else self.stall
+        return Limits(*jax.device_put((np.full(batch, target), np.full(batch, stall, np.int32))))
