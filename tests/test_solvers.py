@@ -34,7 +34,7 @@ from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.evaluation import EvaluationConfig, report, run_evaluation
-from regal_jax.heuristics import HEURISTICS, run_heuristic
+from regal_jax.heuristics import HEURISTICS, list_scheduling, run_heuristic
 from regal_jax.plan import Objective, Plan
 from regal_jax.search import Status
 from regal_jax.solvers import (
@@ -267,6 +267,46 @@ def test_values_of_one_kind_are_compared_under_names_of_their_own(graph):
     assert [plan.provenance["config"]["population"] for plan in found.plans.values()] == [20, 40]
     with pytest.raises(ConfigError, match="methods: 'brkga' stands twice"):
         compare(graph, TWO, list(table.values()))
+
+
+# What was spent.
+
+
+def test_work_beside_the_budget_is_told(graph, monkeypatch):
+    """By heuristics, starts and features; what counts as an evaluation does not count twice."""
+    made = []
+    finished = list_scheduling.placement_and_events
+    monkeypatch.setattr(
+        list_scheduling, "placement_and_events", lambda state: made.append(0) or finished(state)
+    )
+
+    def work(**options):
+        made.clear()
+        plan = optimize(graph, TWO, evaluations=60, **options)
+        assert plan.provenance["seconds"] > 0
+        return plan.provenance["work"]
+
+    none = {"schedules": 0, "placements": 0}
+    assert work(method=SMALL, warm_start=False) == none
+    assert work(method="list-search", warm_start=False)["placements"] == 0
+    assert work(method="heft") == {"schedules": 1, "placements": 0}
+    for method in ("critical-path", SMALL):
+        told = work(method=method)
+        # HEFT makes one of its own.
+        assert told["schedules"] == len(made) + (method == SMALL) > 3
+    balance = {"objective": "peak-memory", "warm_start": False}
+    begun = work(method="peak-search", **balance)
+    assert begun["placements"] > 20
+    # However long it is, the search begins once.
+    plan = optimize(graph, TWO, method="peak-search", evaluations=600, **balance)
+    assert plan.provenance["work"] == begun
+    guided = work(method="brkga", policy="default", **balance)
+    assert guided["placements"] > 100
+
+
+def test_a_comparison_has_the_work(graph):
+    rows = compare(graph, TWO, ["single-device", "heft"]).rows
+    assert [(row["schedules"], row["placements"]) for row in rows] == [(0, 0), (1, 0)]
 
 
 # Portfolios.

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
-from regal_jax.heuristics import HostSearch
+from regal_jax.heuristics import HostSearch, Work
 from regal_jax.plan import Plan
 from regal_jax.search import Status
 from regal_jax.solvers import Agenda, HostStage
@@ -50,6 +50,7 @@ class Turn:
       history: The incumbent's objective whenever it improved, as in a plan's provenance, from 0 on.
       status: Why it ended.
       seconds: That it took.
+      work: What it made beside its evaluations.
       told: More for the provenance.
       shown: More for its part in there.
     """
@@ -62,6 +63,7 @@ class Turn:
     history: dict[str, list[Any]]
     status: Status
     seconds: float
+    work: Work = dataclasses.field(default_factory=Work)
     told: dict[str, Any] = dataclasses.field(default_factory=dict)
     shown: dict[str, Any] = dataclasses.field(default_factory=dict)
 

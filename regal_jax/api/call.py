@@ -14,14 +14,14 @@ import numpy as np
 from regal_jax.api.batches import Batch, Share, make_batch, narrowed
 from regal_jax.api.budget import WORTH_CONTRACTING, Turn, is_settled, next_turn
 from regal_jax.api.host_search import HostRun
-from regal_jax.api.outcome import constructed_plan, decoded_plan, device_turn, finished_plan
+from regal_jax.api.outcome import Start, constructed_plan, decoded_plan, device_turn, finished_plan
 from regal_jax.api.progress import Bar
 from regal_jax.api.settings import Settings
 from regal_jax.api.watch import Watch
 from regal_jax.cores import available_cores
 from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import heuristic_plans
+from regal_jax.heuristics import Work, counting, heuristic_plans
 from regal_jax.interrupts import check_interrupt, first_interrupt_waits
 from regal_jax.plan import Contraction, Plan, contract_for
 from regal_jax.search import Progress, Status, Stopping
@@ -59,6 +59,7 @@ class Call:
         self._known = [list(plans) for plans in earlier]
         self._turns: list[list[Turn]] = [[] for _ in pairs]
         self._on_host: dict[tuple[int, int], HostRun] = {}
+        self._starts = [Start() for _ in pairs]
         self._best_uncontracted: list[Plan | None] = [None] * len(pairs)
         if contractions is not None:
             self._known = [
@@ -137,7 +138,10 @@ class Call:
 
     def _finish(self, member: int, ended: Status | None = None) -> None:
         known, turns = self._known[member], self._turns[member]
-        self._done(member, finished_plan(*self._pairs[member], self._settings, known, turns, ended))
+        self._done(
+            member,
+            finished_plan(*self._pairs[member], self._settings, known, turns, self._starts[member], ended),
+        )
 
     def _construct(self, solver: Constructive) -> Status:
         for i, pair in enumerate(self._pairs):
@@ -235,17 +239,24 @@ class Call:
 
     def _run_heuristics(self) -> None:
         """As many as there is time for, one a graph at least."""
-        for i, (graph, cluster) in enumerate(self._pairs):
-            for plan in self._plans_of(graph, cluster):
-                self._know(i, plan)
-            if self._contractions is None or self._contractions[i].original is graph:
-                continue
-            # What merging has lost would be missed by nobody else.
-            for plan in self._plans_of(self._contractions[i].original, cluster):
-                best = self._best_uncontracted[i]
-                if best is None or plan.sort_key < best.sort_key:
-                    self._best_uncontracted[i] = plan
-                    self._watch.see(i, plan, 0)
+        for i in range(len(self._pairs)):
+            began = time.monotonic()
+            with counting() as work:
+                self._run_heuristics_of(i)
+            self._starts[i] = Start(time.monotonic() - began, work)
+
+    def _run_heuristics_of(self, member: int) -> None:
+        graph, cluster = self._pairs[member]
+        for plan in self._plans_of(graph, cluster):
+            self._know(member, plan)
+        if self._contractions is None or self._contractions[member].original is graph:
+            return
+        # What merging has lost would be missed by nobody else.
+        for plan in self._plans_of(self._contractions[member].original, cluster):
+            best = self._best_uncontracted[member]
+            if best is None or plan.sort_key < best.sort_key:
+                self._best_uncontracted[member] = plan
+                self._watch.see(member, plan, 0)
 
     def _plans_of(self, graph: ComputationGraph, cluster: Cluster) -> Iterator[Plan]:
         for plan in heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.seed or 0):
@@ -324,7 +335,10 @@ class Call:
         left = self._seconds_left()
         key = jax.random.fold_in(settings.key, np.uint32(times)) if times else settings.key
         keys = graph_keys(key, batch.graphs)
-        proposal = self._proposal(batch, stage, keys)
+        with counting() as counted:
+            proposal = self._proposal(batch, stage, keys)
+        # Where there are features of the graphs, each has its part.
+        parts = counted.parts or [Work()] * len(batch.graphs)
         target = batch.goals(settings.target, settings.objective)
         # Search and replays together: genes that nobody has replayed yet are no plans.
         with first_interrupt_waits() as interrupted:
@@ -341,7 +355,9 @@ class Call:
             )
             for row, member in enumerate(batch.members):
                 check_interrupt()
-                self._took(member, device_turn(batch, row, result, settings, number, budget, proposal))
+                self._took(
+                    member, device_turn(batch, row, result, settings, number, budget, proposal, parts[row])
+                )
         return interrupted() or Status.INTERRUPTED in result.status
 
     def _follow(self, batch: Batch, bar: Callable[[Progress], None]) -> Callable[[Progress], None]:

@@ -44,7 +44,8 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """One a method: ``method``, ``makespan`` in the graph's unit, ``peak_memory`` (bytes, the largest),
         ``overflow`` (bytes, summed over devices), ``above_bound`` (a share of the objective's lower bound;
-        ``None`` if that is 0), ``transfers``, ``evaluations``, ``seconds``."""
+        ``None`` if that is 0), ``transfers``, ``evaluations``, ``schedules`` and
+        ``placements`` (made beside these, by heuristics, features and starts), ``seconds``."""
         return [
             {
                 "method": method,
@@ -54,6 +55,7 @@ class Comparison:
                 "above_bound": plan.objective_value / plan.lower_bound - 1 if plan.lower_bound else None,
                 "transfers": plan.num_transfers,
                 "evaluations": plan.provenance.get("evaluations", 0),
+                **plan.provenance.get("work", {"schedules": 0, "placements": 0}),
                 "seconds": self.seconds[method],
             }
             for method, plan in self.plans.items()

@@ -1,5 +1,6 @@
 """Turns of a search on the host of one graph, under what the caller said of when to stop."""
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from regal_jax.api import budget
 from regal_jax.api.budget import Turn
 from regal_jax.api.settings import Settings
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import HostSearch, run_heuristic
+from regal_jax.heuristics import HostSearch, counting, run_heuristic
 from regal_jax.plan import ROUNDING, Contraction, Plan, lower_bound
 from regal_jax.search import Status, status_of
 from regal_jax.solve import graph_identities
@@ -63,6 +64,17 @@ class HostRun:
           seconds: Stop after so many.
           interrupted: Stop as soon as this is so.
         """
+        with counting() as work:
+            turn = self._turn(known, evaluations, seconds, interrupted)
+        return dataclasses.replace(turn, work=work)
+
+    def _turn(
+        self,
+        known: Sequence[Plan],
+        evaluations: int,
+        seconds: float | None,
+        interrupted: Callable[[], bool],
+    ) -> Turn:
         goal = lower_bound(*self._pair, self._settings.objective) * (1 + ROUNDING)
         goal = max(goal, self._settings.target or 0.0)
         watch = _Watch(self._settings, known, goal, seconds, interrupted)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import time
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import Any
@@ -15,12 +16,25 @@ from regal_jax.api.host_search import instance_of
 from regal_jax.api.settings import Settings
 from regal_jax.encoding import Proposal, genes_to_keys
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import HEURISTICS
+from regal_jax.heuristics import HEURISTICS, Work, counting
 from regal_jax.plan import Plan, decode_order, decode_placement
 from regal_jax.search import SearchResult, Status
 from regal_jax.solvers import Constructive, HostStage
 
-__all__ = ["constructed_plan", "decoded_plan", "device_turn", "finished_plan"]
+__all__ = ["Start", "constructed_plan", "decoded_plan", "device_turn", "finished_plan"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What the heuristics of one graph took.
+
+    Attributes:
+      seconds: Time.
+      work: What they made.
+    """
+
+    seconds: float = 0.0
+    work: Work = dataclasses.field(default_factory=Work)
 
 
 @functools.cache
@@ -50,8 +64,15 @@ def constructed_plan(
     seconds: float | None,
 ) -> Plan:
     """The plan of a solver that searches nothing, for which so many seconds are left."""
-    plan = solver.construct(instance_of(graph, cluster, settings, seconds=seconds))
-    return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance})
+    began = time.monotonic()
+    with counting() as work:
+        plan = solver.construct(instance_of(graph, cluster, settings, seconds=seconds))
+    spent = {"seconds": round(time.monotonic() - began, 3), "work": _counts(work)}
+    return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **spent})
+
+
+def _counts(work: Work) -> dict[str, int]:
+    return {"schedules": work.schedules, "placements": work.placements}
 
 
 def finished_plan(
@@ -60,6 +81,7 @@ def finished_plan(
     settings: Settings,
     known: Sequence[Plan],
     turns: Sequence[Turn],
+    start: Start,
     ended: Status | None = None,
 ) -> Plan:
     """The best plan that is known of a graph, and how it was found.
@@ -70,6 +92,7 @@ def finished_plan(
       settings: Of the call.
       known: Plans of heuristics and of all turns, best first.
       turns: Of the searches that the graph has had.
+      start: What the heuristics took.
       ended: What ended its search early; by default what ended the last turn.
     """
     if not known:
@@ -78,8 +101,11 @@ def finished_plan(
     best, spent = known[0], sum(turn.evaluations for turn in turns)
     found = next((turn for turn in turns if any(best is plan for plan in turn.plans)), None)
     status = turns[-1].status if turns and ended is None else ended or Status.BUDGET
+    seconds = start.seconds + sum(turn.seconds for turn in turns)
+    work = sum((turn.work for turn in turns), start.work)
+    took = {"seconds": round(seconds, 3), "work": _counts(work)}
     if not turns and status is not Status.OPTIMAL:
-        stopped = {"evaluations": spent, "stopped": status.name.lower()}
+        stopped = {"evaluations": spent, "stopped": status.name.lower(), **took}
         return dataclasses.replace(best, provenance={**_common(settings), **best.provenance, **stopped})
     told = {name: value for turn in turns for name, value in turn.told.items()}
     hosted = not agenda.device_stages
@@ -88,7 +114,7 @@ def finished_plan(
         "evaluations": spent,
         **_common(settings),
         "stopped": _stopped(status, best),
-        "seconds": round(sum(turn.seconds for turn in turns), 3),
+        **took,
         **told,
         "config": dataclasses.asdict(solver.config),
         **_parts(settings, cluster.num_devices, turns),
@@ -130,6 +156,7 @@ def device_turn(
     stage: int,
     budget: int,
     proposal: Proposal | None = None,
+    work: Work | None = None,
 ) -> Turn:
     """What a search in a compiled program came to for one row of a batch, exactly replayed.
 
@@ -141,6 +168,7 @@ def device_turn(
       stage: Of the agenda.
       budget: Evaluations that each graph had.
       proposal: What the policy said of the batch, if there was one.
+      work: What the policy's features of the graph took.
     """
     plan = decoded_plan(batch, row, result.genes, settings)
     guidance = {}
@@ -157,6 +185,7 @@ def device_turn(
         history=_history(batch, row, result, settings),
         status=result.status[row],
         seconds=result.seconds,
+        work=work or Work(),
         told={**guidance, "graphs_in_call": len(batch.members)},
     )
 

@@ -10,6 +10,7 @@ from regal_jax.heuristics.registry import (
     heuristic_plans,
     run_heuristic,
 )
+from regal_jax.heuristics.work import Work, counting
 
 __all__ = [
     "HEURISTICS",
@@ -19,7 +20,9 @@ __all__ = [
     "ListSearchRun",
     "PeakSearchConfig",
     "PeakSearchRun",
+    "Work",
     "best_heuristic",
+    "counting",
     "heuristic_plans",
     "run_heuristic",
 ]

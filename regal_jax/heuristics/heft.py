@@ -14,6 +14,7 @@ from regal_jax.graph import (
 )
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.heuristics.work import note
 from regal_jax.interrupts import check_interrupt
 
 __all__ = ["graham_schedule", "heft_schedule"]
@@ -88,6 +89,7 @@ def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray
         place[o] = k
         allowed[leader[o]] = [k]
         devices[k].occupy(start[o], finish[o])
+    note(schedules=1)
     return np.array(place), _in_time_order(graph, start, finish)
 
 
@@ -163,4 +165,5 @@ def graham_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarr
     """
     state = _Graham(graph, cluster)
     state.run()
+    note(schedules=1)
     return np.array(state.place), _in_time_order(graph, state.start, state.finish)

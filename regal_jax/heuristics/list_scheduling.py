@@ -18,6 +18,7 @@ from regal_jax.graph import (
     transfer_times,
 )
 from regal_jax.heuristics.ranks import shortest_paths, upward_rank
+from regal_jax.heuristics.work import note
 from regal_jax.plan import makespan_upper_bound
 
 __all__ = [
@@ -134,6 +135,7 @@ def list_schedule(
     # That is what it takes in Python, roughly.
     seconds = 1e-6 * (4 + 2.2 * rule.look) * graph.num_ops * cluster.num_devices
     done = run_loops(schedule, *kernel_arguments(graph, cluster), *numbers, seconds=seconds)
+    note(schedules=1)
     return placement_and_events(done)
 
 
@@ -176,6 +178,7 @@ def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
     )
     free = np.zeros(n * d)
     done = run_loops(schedule, layout, state, steps(rank), free, *_QUICK_RULE.numbers, math.inf)
+    note(schedules=1)
     placement, events = placement_and_events(done)
     computes = events < n
     sent = np.full(graph.num_tensors * d, -1)

@@ -11,6 +11,7 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.orders import given_order
 from regal_jax.heuristics.peaks import MOST_OVER, PeakBalance, least_peak_balance
+from regal_jax.heuristics.work import note
 from regal_jax.interrupts import check_interrupt
 from regal_jax.plan import Objective, Plan, insert_transfers
 
@@ -141,12 +142,14 @@ class PeakSearchRun(HostSearch):
         looked = balance.looked
         placement = balance.refine(balance.allow(placement), self._config.tries)
         self.evaluations += balance.looked - looked
+        note(placements=looked - balance.looked)  # They are evaluations now.
         self._judge(balance, placement)
 
     def _judge(self, balance: PeakBalance, placement: np.ndarray) -> None:
         """Keeps it if it is no worse."""
         peaks = balance.peaks(placement)
         self.evaluations += 1
+        note(placements=-1)
         value = self.value(peaks, peaks.max())
         if self.improves(value) or value == self._least:
             self._balance, self._placement = balance, placement

@@ -12,6 +12,7 @@ from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.graph.topology import rows
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
+from regal_jax.heuristics.work import note
 from regal_jax.heuristics.xla import post_order
 from regal_jax.interrupts import check_interrupt, interruptible
 
@@ -175,6 +176,7 @@ class PeakBalance:
         else:
             found, left = self._refine(place, tries)
         self.looked += tries - left
+        note(placements=tries - left)
         return found[self._position]
 
     def allow(self, placement: np.ndarray) -> np.ndarray:
@@ -264,6 +266,7 @@ class PeakBalance:
 
     def _highest(self, place: np.ndarray) -> np.ndarray:
         """`peaks`, by places in the order."""
+        note(placements=1)
         if self._kernel is not None:
             with interruptible():
                 return self._kernel.peaks(self._layout, place.astype(np.int64, copy=False))

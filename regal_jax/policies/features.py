@@ -14,6 +14,7 @@ import numpy as np
 
 from regal_jax.errors import ConfigError, GraphError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, mean_transfer_times, runtime_matrix
+from regal_jax.heuristics import counting
 from regal_jax.heuristics.list_scheduling import Schedule, quick_schedule
 from regal_jax.heuristics.peaks import least_peak_balance
 from regal_jax.heuristics.placements import single_device_placement
@@ -116,7 +117,9 @@ def make_features(
     for b, (graph, cluster) in enumerate(zip(graphs, each, strict=True)):
         check_interrupt()
         bucket.check_holds(graph)
-        for name, row in _one(graph, cluster, config).items():
+        with counting():
+            one = _one(graph, cluster, config)
+        for name, row in one.items():
             arrays[name][b, : len(row)] = row
     return GraphFeatures(**arrays)
 
