@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         load_graph,
         save_graph,
     )
-    from regal_jax.plan import Contraction, Objective, Plan, PlanComparison, contract
+    from regal_jax.plan import Contraction, Objective, Plan, PlanComparison, PlanStatus, contract
     from regal_jax.search import AnnealingConfig, BrkgaConfig
     from regal_jax.solvers import (
         Annealing,
@@ -77,6 +77,7 @@ __all__ = [
     "Plan",
     "PlanComparison",
     "PlanError",
+    "PlanStatus",
     "Portfolio",
     "RandomSearch",
     "TransferModel",
@@ -120,7 +121,7 @@ __getattr__, __dir__ = lazily(
             "load_graph",
             "save_graph",
         ),
-        "plan": ("Contraction", "Objective", "Plan", "PlanComparison", "contract"),
+        "plan": ("Contraction", "Objective", "Plan", "PlanComparison", "PlanStatus", "contract"),
         "search": ("AnnealingConfig", "BrkgaConfig"),
         "solvers": (
             "Annealing",

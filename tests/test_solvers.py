@@ -35,7 +35,7 @@ from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.evaluation import EvaluationConfig, report, run_evaluation
 from regal_jax.heuristics import HEURISTICS, list_scheduling, run_heuristic
-from regal_jax.plan import Objective, Plan
+from regal_jax.plan import Objective, Plan, PlanStatus
 from regal_jax.search import Status
 from regal_jax.solvers import (
     Entry,
@@ -431,3 +431,27 @@ def test_a_solver_of_ones_own_is_usable_everywhere(graph, tmp_path, registered, 
     )
     run_evaluation(config, tmp_path / "out")
     assert "Random walk" in [row.title for row in report(tmp_path / "out").comparison.rows]
+
+
+# What a plan is known to be.
+
+
+def test_the_status_and_the_gap_of_a_plan(graph):
+    chain = generate("chain", 5, seed=0)
+    best = optimize(chain, Cluster.uniform(2))
+    assert (best.status, best.gap) == (PlanStatus.OPTIMAL, pytest.approx(0, abs=1e-6))
+    plan = optimize(graph, TWO, method="single-device")
+    assert plan.status == "feasible"
+    assert plan.gap == pytest.approx(plan.makespan / plan.lower_bound - 1)
+    assert plan.gap > 0.1
+    with pytest.warns(InfeasiblePlanWarning):
+        none = optimize(graph, Cluster.uniform(2, 1), method="heft")
+    assert none.status is PlanStatus.IMPOSSIBLE
+    alone = optimize(graph, Cluster.uniform(1), method="heft")
+    tight = Cluster.uniform(2, float(alone.peak_memory.max()) - 1)
+    with pytest.warns(InfeasiblePlanWarning):
+        over = optimize(graph, tight, method="single-device")
+    assert over.status is PlanStatus.INFEASIBLE
+    builder = GraphBuilder("nothing")
+    builder.add_op("op", runtime=0.0)
+    assert optimize(builder.build(), TWO).gap is None

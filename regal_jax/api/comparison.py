@@ -52,7 +52,7 @@ class Comparison:
                 "makespan": plan.makespan,
                 "peak_memory": int(plan.peak_memory.max()),
                 "overflow": float(plan.overflow.sum()),
-                "above_bound": plan.objective_value / plan.lower_bound - 1 if plan.lower_bound else None,
+                "above_bound": plan.gap,
                 "transfers": plan.num_transfers,
                 "evaluations": plan.provenance.get("evaluations", 0),
                 **plan.provenance.get("work", {"schedules": 0, "placements": 0}),

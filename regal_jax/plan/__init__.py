@@ -6,7 +6,7 @@ from regal_jax.plan.comparison import PlanComparison
 from regal_jax.plan.contraction import Contraction, contract, contract_for
 from regal_jax.plan.decode import decode_order, decode_placement
 from regal_jax.plan.limits import ROUNDING, meets_bound, why_impossible
-from regal_jax.plan.plan import Plan
+from regal_jax.plan.plan import Plan, PlanStatus
 from regal_jax.plan.replay import Timeline, replay, transfer_event
 from regal_jax.plan.schedule import insert_transfers, needed_transfers
 from regal_jax.plan.verify import check_graph, verify
@@ -17,6 +17,7 @@ __all__ = [
     "Objective",
     "Plan",
     "PlanComparison",
+    "PlanStatus",
     "Timeline",
     "adapt_plan",
     "check_graph",

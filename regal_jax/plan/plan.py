@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import enum
 import functools
 import json
 import math
@@ -31,7 +32,20 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "PlanStatus"]
+
+
+class PlanStatus(enum.StrEnum):
+    """What is known of a plan."""
+
+    OPTIMAL = "optimal"
+    """It fits the memory and meets its lower bound."""
+    FEASIBLE = "feasible"
+    """It fits the memory; a better one may exist."""
+    INFEASIBLE = "infeasible"
+    """It does not fit the memory; another one may."""
+    IMPOSSIBLE = "impossible"
+    """No plan fits the memory, see `Plan.impossible`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,6 +168,18 @@ class Plan:
     def optimal(self) -> bool:
         """Does it fit the memory and meet `lower_bound`, give or take a millionth, as float32 has it?"""
         return self.feasible and meets_bound(self.objective_value, self.lower_bound)
+
+    @property
+    def status(self) -> PlanStatus:
+        """Optimal, feasible, infeasible or impossible."""
+        if self.feasible:
+            return PlanStatus.OPTIMAL if self.optimal else PlanStatus.FEASIBLE
+        return PlanStatus.IMPOSSIBLE if self.impossible else PlanStatus.INFEASIBLE
+
+    @property
+    def gap(self) -> float | None:
+        """``objective_value / lower_bound - 1``; ``None`` where the bound is 0 and says nothing."""
+        return self.objective_value / self.lower_bound - 1 if self.lower_bound else None
 
     @property
     def sort_key(self) -> tuple[float, float]:

@@ -95,9 +95,9 @@ def _distance(plan: "Plan") -> str:
     shown = format_time(bound, plan.time_unit) if makespan else format_bytes(bound)
     if meets_bound(value, bound):
         return f"optimal, it meets the lower bound of {shown}"
-    if bound == 0:
+    if plan.gap is None:
         return f"the lower bound is {shown}"
-    gap = 100 * (value / bound - 1)
+    gap = 100 * plan.gap
     if gap >= 1000:
         return f"{value / bound:.3g} x the lower bound of {shown}"
     return f"{gap:.{1 if gap >= 0.05 else 4}f} % above the lower bound of {shown}"
