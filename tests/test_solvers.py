@@ -2,13 +2,16 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import sys
 import types
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from regal_jax import (
     Annealing,
@@ -36,9 +39,11 @@ from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.evaluation import EvaluationConfig, report, run_evaluation
 from regal_jax.heuristics import HEURISTICS, list_scheduling, run_heuristic
 from regal_jax.plan import Objective, Plan, PlanStatus
+from regal_jax.policies import Policy, PolicyConfig, save_policy
 from regal_jax.search import Status
 from regal_jax.solvers import (
     Entry,
+    Guide,
     Solver,
     parse_settings,
     register,
@@ -455,3 +460,46 @@ def test_the_status_and_the_gap_of_a_plan(graph):
     builder = GraphBuilder("nothing")
     builder.add_op("op", runtime=0.0)
     assert optimize(builder.build(), TWO).gap is None
+
+
+# Who guides.
+
+
+def test_a_policy_by_what_it_is_called(tmp_path):
+    assert Guide.of(None) is None
+    assert Guide.of("none") is None
+    assert Guide.of("none", optional=True) is None
+    shipped = Guide.of(None, optional=True)
+    assert (shipped.name, shipped.policy) == (None, None)
+    assert shipped.guides(Objective.MAKESPAN, 2)
+    assert not shipped.guides(Objective.MAKESPAN, 5)
+    assert not shipped.lacks(Objective.MAKESPAN, 5)
+    assert Guide.of("default", optional=True).lacks(Objective.MAKESPAN, 5)
+    with pytest.raises(ConfigError, match="policy: none"):
+        Guide.of("default").guides(Objective.MAKESPAN, 5)
+    with pytest.raises(ConfigError, match=r"policy: no file 'none.safetensors'"):
+        optimize(generate("chain", 3, seed=0), TWO, method=Brkga(policy="none.safetensors"))
+    with pytest.raises(ConfigError, match="policy: give None, 'none', 'default'"):
+        optimize(generate("chain", 3, seed=0), TWO, method=Brkga(policy=3))
+
+
+def test_a_changed_file_is_another_policy(tmp_path):
+    file = tmp_path / "policy.safetensors"
+    makers = [Policy(PolicyConfig(rounds=0, width=4), rngs=nnx.Rngs(seed)) for seed in range(2)]
+    save_policy(file, makers[0])
+    first = Guide.of(file)
+    assert Guide.of(str(file)).policy is first.policy
+    save_policy(file, makers[1])
+    os.utime(file, (1, 1))
+    assert Guide.of(file).policy is not first.policy
+    assert Guide.of(file).name == str(file)
+    assert Guide.of(makers[0]).name == "given"
+
+
+@pytest.mark.parametrize("name", ["auto", "brkga", "annealing"])
+def test_the_number_of_accelerators_changes_nothing(name, graph):
+    graphs = [graph, generate("erdos-renyi", 24, seed=3)]
+    options = {"method": name, "evaluations": 120, "warm_start": False, "progress": False}
+    one, two = (optimize_many(graphs, TWO, devices=jax.devices()[:n], **options) for n in (1, 2))
+    for a, b in zip(one, two, strict=True):
+        same(a, b)
