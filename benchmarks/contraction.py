@@ -14,9 +14,6 @@ from tqdm import tqdm
 
 from benchmarks.environment import environment
 from benchmarks.table import aligned
-from regal_jax.api.batches import make_batch, share_out
-from regal_jax.api.outcome import device_turn
-from regal_jax.api.settings import Settings
 from regal_jax.errors import ConfigError
 from regal_jax.examples import EXAMPLES, load_example
 from regal_jax.graph import Cluster, ComputationGraph
@@ -26,6 +23,9 @@ from regal_jax.plan import Contraction, Plan, contract_for
 from regal_jax.plan.contraction import MAX_SHARE
 from regal_jax.search import Stopping
 from regal_jax.solve import graph_keys, solve
+from regal_jax.solvers.loop.batches import make_batch, share_out
+from regal_jax.solvers.loop.outcome import device_turn
+from regal_jax.solvers.loop.settings import Settings
 
 __all__ = ["CASES", "Row", "Side", "compare_with_original", "run", "summary"]
 

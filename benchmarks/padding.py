@@ -4,7 +4,7 @@ import jax
 
 from benchmarks.cases import GraphCase
 from benchmarks.timing import Series
-from regal_jax.api.batches import Batch, make_batch, share_out
+from regal_jax.solvers.loop.batches import Batch, make_batch, share_out
 
 __all__ = ["waste"]
 

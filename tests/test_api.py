@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from strategies import instances
 
 from regal_jax import Auto, Brkga, BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
-from regal_jax.api.batches import cut, make_batch
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError, InfeasiblePlanWarning
 from regal_jax.heuristics import HEURISTICS, heuristic_plans
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.problem import Bucket
+from regal_jax.solvers.loop.batches import cut, make_batch
 
 solve = importlib.import_module("regal_jax.solve.solve")
 TWO = Cluster.uniform(2, transfer="blocking")
@@ -130,9 +130,9 @@ def test_rows_are_those_of_the_graphs_that_are_due(monkeypatch):
         made.append((len(share.members), share.rows))
         return make_batch(share, *more)
 
-    monkeypatch.setattr("regal_jax.api.call.next_turn", turn)
-    monkeypatch.setattr("regal_jax.api.call.make_batch", recorded)
-    monkeypatch.setattr("regal_jax.api.call.available_cores", lambda: 16)
+    monkeypatch.setattr("regal_jax.solvers.loop.call.next_turn", turn)
+    monkeypatch.setattr("regal_jax.solvers.loop.call.make_batch", recorded)
+    monkeypatch.setattr("regal_jax.solvers.loop.call.available_cores", lambda: 16)
     graphs = [generate("erdos-renyi", 6, seed=seed) for seed in range(48)]
     options = {"method": "brkga", "evaluations": 20, "warm_start": False, "progress": False}
     optimize_many(graphs, TWO, devices=jax.devices()[:1], **options)
@@ -241,7 +241,7 @@ def test_heuristics_end_with_the_time(graph, monkeypatch):
             made.append(plan)
             yield plan
 
-    monkeypatch.setattr("regal_jax.api.call.heuristic_plans", plans)
+    monkeypatch.setattr("regal_jax.solvers.loop.call.heuristic_plans", plans)
     plan = optimize(graph, TWO, seed=0, time_limit=1e-9)
     plan.verify(graph)
     assert len(made) == 1

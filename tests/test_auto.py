@@ -22,7 +22,6 @@ from regal_jax import (
     optimize,
     optimize_many,
 )
-from regal_jax.api.budget import Turn, improves, is_settled, next_turn
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.heuristics import (
@@ -36,6 +35,7 @@ from regal_jax.policies import Policy, PolicyConfig, save_policy
 from regal_jax.problem import make_problem
 from regal_jax.search import Status, Stopping
 from regal_jax.solve import Part, solve_in_parts
+from regal_jax.solvers.loop.turns import Turn, improves, is_settled, next_turn
 
 solve = importlib.import_module("regal_jax.solve.solve")
 TWO = Cluster.uniform(2, transfer="blocking")
@@ -256,7 +256,7 @@ def test_where_nothing_can_be_gained_the_host_has_the_rest(graphs, monkeypatch):
     assert next_turn([turn_of_host(0)], 3, both, settled=True) == (1, 3)
 
     asked = []
-    monkeypatch.setattr("regal_jax.api.call.is_settled", lambda plan: asked.append(plan) or True)
+    monkeypatch.setattr("regal_jax.solvers.loop.call.is_settled", lambda plan: asked.append(plan) or True)
     plan = optimize(graphs[0], TWO, method="auto", evaluations=300)
     assert set(told_parts(plan)) == {"ListSearchConfig"}
     assert asked[-1].sort_key == plan.sort_key

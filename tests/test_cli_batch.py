@@ -68,7 +68,7 @@ def test_one_graph_may_have_a_folder_too(capsys):
 
 
 def test_what_is_found_is_saved_before_the_next_search(monkeypatch):
-    monkeypatch.setattr("regal_jax.api.call._TOGETHER", 0)
+    monkeypatch.setattr("regal_jax.solvers.loop.call._TOGETHER", 0)
     with open("endless.json", "w") as file:
         ops = [{"name": f"o{i}", "runtime": 1e40} for i in range(71)]
         json.dump(
@@ -134,7 +134,7 @@ import os, sys
 cores = int(sys.argv.pop(1))
 if cores:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-import regal_jax.api.call as call
+import regal_jax.solvers.loop.call as call
 from regal_jax.cli import main
 solve, sizes = call.solve_in_parts, []
 def noting(*args, mesh, **options):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from regal_jax import Auto, Brkga, Cluster, GraphBuilder, load_example, optimize, optimize_many
-from regal_jax.api import budget
-from regal_jax.api.budget import Turn, next_turn
 from regal_jax.datasets import generate, load_sample
 from regal_jax.heuristics import HEURISTICS, ListSearchRun, heuristic_plans, run_heuristic
 from regal_jax.plan import Objective, contract_for
 from regal_jax.search import Status
+from regal_jax.solvers.loop import turns as budget
+from regal_jax.solvers.loop.turns import Turn, next_turn
 
 LINK = "blocking:latency=10us,bandwidth=25GB/s"
 FAST = "blocking:latency=5us,bandwidth=300GB/s"

@@ -1,5 +1,6 @@
 """Every example is a valid graph of the model that it names."""
 
+import gzip
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from regal_jax.errors import ConfigError
-from regal_jax.examples import DEFAULT_EXAMPLE, EXAMPLES, load_example
+from regal_jax.examples import DEFAULT_EXAMPLE, EXAMPLES, kept, kept_example, load_example
 from regal_jax.graph import Cluster
 from regal_jax.plan import Objective, Plan, insert_transfers, lower_bound
 
@@ -104,3 +105,35 @@ def test_unknown_names_and_batch_sizes_are_refused():
 def test_flax_and_optax_wait_until_an_example_is_built():
     code = "import sys, regal_jax.examples; sys.exit(bool({'flax', 'optax'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_command_keeps_graphs_of_examples(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGAL_JAX_CACHE", str(tmp_path))
+    graph = kept_example("mlp")
+    (file,) = tmp_path.glob("*/example-*.json.gz")
+    traced = []
+    monkeypatch.setattr(
+        kept, "load_example", lambda *args, **more: traced.append(0) or load_example(*args, **more)
+    )
+    again = kept_example("mlp")
+    assert (again.name, again.content_hash, again.op_kinds) == (
+        graph.name,
+        graph.content_hash,
+        graph.op_kinds,
+    )
+    assert not traced
+    # Another profile, other source, a damaged file: traced anew.
+    assert kept_example("mlp", profile="a100").content_hash != graph.content_hash
+    monkeypatch.setattr(kept, "_source", lambda: "changed")
+    assert kept_example("mlp").content_hash == graph.content_hash
+    assert len(traced) == 2
+    monkeypatch.undo()
+    monkeypatch.setenv("REGAL_JAX_CACHE", str(tmp_path))
+    for damage in (b"", b"{}", file.read_bytes()[:-20], gzip.compress(b"{}")):
+        file.write_bytes(damage)
+        assert kept_example("mlp").content_hash == graph.content_hash
+        assert len(file.read_bytes()) > 1000
+    monkeypatch.setenv("REGAL_JAX_CACHE", "off")
+    file.unlink()
+    assert kept_example("mlp").content_hash == graph.content_hash
+    assert not file.exists()

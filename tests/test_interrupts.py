@@ -90,7 +90,7 @@ def best_before(name, graph):
 
 @pytest.mark.parametrize("warm_start", [True, False])
 def test_between_replays_all_of_the_batch_is_kept(graphs, warm_start, monkeypatch):
-    monkeypatch.setattr("regal_jax.api.batches._ROWS", (2, 1))
+    monkeypatch.setattr("regal_jax.solvers.loop.batches._ROWS", (2, 1))
     seen = []
 
     def on_plan(member, plan):

@@ -15,7 +15,6 @@ from strategies import instances, random_graph
 
 from regal_jax import Cluster, GraphBuilder, compiling, optimize, optimize_many
 from regal_jax.api import host_search
-from regal_jax.api.host_search import HostRun
 from regal_jax.compiling import for_loops, loops
 from regal_jax.cores import available_cores
 from regal_jax.datasets import generate
@@ -35,6 +34,7 @@ from regal_jax.heuristics.list_scheduling import (
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import make_room, peaks
 from regal_jax.plan import Objective, Plan, critical_path, replay
+from regal_jax.solvers.loop.host_turns import HostRun
 
 seeds = st.integers(0, 2**32 - 1)
 TWO = Cluster.uniform(2, transfer="blocking")

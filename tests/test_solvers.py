@@ -32,7 +32,6 @@ from regal_jax import (
     optimize_many,
     save_graph,
 )
-from regal_jax.api.budget import Turn, next_turn
 from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
@@ -52,6 +51,7 @@ from regal_jax.solvers import (
     solvers,
     with_settings,
 )
+from regal_jax.solvers.loop.turns import Turn, next_turn
 
 TWO = Cluster.uniform(2, transfer="blocking:latency=1,bandwidth=10")
 SMALL = Brkga(population=20, elites=4, mutants=3)

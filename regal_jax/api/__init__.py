@@ -4,7 +4,7 @@ from regal_jax.api.check import check_corpus
 from regal_jax.api.comparison import Comparison, compare
 from regal_jax.api.improvement import RoomForImprovement
 from regal_jax.api.optimize import optimize, optimize_many
-from regal_jax.api.watch import Improvement
+from regal_jax.solvers.loop.watch import Improvement
 
 __all__ = [
     "Comparison",

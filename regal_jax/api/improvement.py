@@ -7,13 +7,13 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-from regal_jax.api.batches import Share, make_batch
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan.files import cluster_document
 from regal_jax.problem import Bucket, rung
 from regal_jax.search import BrkgaConfig, SearchResult, Status, Stopping
 from regal_jax.solve import graph_keys, solve
+from regal_jax.solvers.loop.batches import Share, make_batch
 
 __all__ = ["RoomForImprovement"]
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from regal_jax.api.batches import share_out
-from regal_jax.api.call import Call
-from regal_jax.api.earlier import WarmStarts, share_earlier
 from regal_jax.api.names import MethodName, ObjectiveName
 from regal_jax.api.pinned import Pinned
 from regal_jax.api.plausible import warn_of_units
-from regal_jax.api.settings import Settings, check_pairs, each, one_seed
-from regal_jax.api.watch import Improvement, Watch
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
 from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan, contract_for
 from regal_jax.plan.summary import shortage
 from regal_jax.solvers import Solver
+from regal_jax.solvers.loop.batches import share_out
+from regal_jax.solvers.loop.call import Call
+from regal_jax.solvers.loop.earlier import WarmStarts, share_earlier
+from regal_jax.solvers.loop.settings import Settings, check_pairs, each, one_seed
+from regal_jax.solvers.loop.watch import Improvement, Watch
 
 if TYPE_CHECKING:
     from regal_jax.policies import Policy

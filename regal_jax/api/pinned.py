@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from regal_jax.api.watch import Improvement
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin, constrain
 from regal_jax.plan import Plan
+from regal_jax.solvers.loop.watch import Improvement
 
 __all__ = ["Pinned"]
 

@@ -10,7 +10,6 @@ import pathlib
 import zlib
 from typing import Final
 
-import regal_jax
 from regal_jax.examples.registry import load_example
 from regal_jax.files import write_atomically
 from regal_jax.graph import ComputationGraph
@@ -54,7 +53,7 @@ def kept_example(name: str, *, profile: str = "h200") -> ComputationGraph:
 def _source() -> str:
     """A digest of the code that makes a graph of an example."""
     digest = hashlib.sha256()
-    root = pathlib.Path(regal_jax.__file__).parent
+    root = pathlib.Path(__file__).parents[1]
     for room in _ROOMS:
         for file in sorted((root / room).glob("**/*.py")):
             digest.update(file.read_bytes())

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
-from regal_jax.api.settings import check_pairs, each, one_seed
 from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan
 from regal_jax.solvers import Solver
+from regal_jax.solvers.loop.settings import check_pairs, each, one_seed
 
 __all__ = ["Method", "Results"]
 

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
-from regal_jax.api.settings import each, one_seed
 from regal_jax.datasets.corpus.index import JsonLines
 from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
@@ -25,6 +24,7 @@ from regal_jax.locks import locked_file
 from regal_jax.plan import Objective, Plan, makespan_upper_bound
 from regal_jax.search import BrkgaConfig
 from regal_jax.solvers import Brkga
+from regal_jax.solvers.loop.settings import each, one_seed
 
 __all__ = ["DEFAULT_GRID", "TunedConfig", "tune"]
 

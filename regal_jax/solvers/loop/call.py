@@ -11,13 +11,6 @@ from typing import Final
 import jax
 import numpy as np
 
-from regal_jax.api.batches import Batch, Share, make_batch, narrowed
-from regal_jax.api.budget import WORTH_CONTRACTING, Turn, is_settled, next_turn
-from regal_jax.api.host_search import HostRun
-from regal_jax.api.outcome import Start, constructed_plan, decoded_plan, device_turn, finished_plan
-from regal_jax.api.progress import Bar
-from regal_jax.api.settings import Settings
-from regal_jax.api.watch import Watch
 from regal_jax.cores import available_cores
 from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
@@ -27,6 +20,13 @@ from regal_jax.plan import Contraction, Plan, contract_for
 from regal_jax.search import Progress, Status, Stopping
 from regal_jax.solve import graph_keys, solve_in_parts
 from regal_jax.solvers import Constructive, DeviceStage, HostStage
+from regal_jax.solvers.loop.batches import Batch, Share, make_batch, narrowed
+from regal_jax.solvers.loop.host_turns import HostRun
+from regal_jax.solvers.loop.outcome import Start, constructed_plan, decoded_plan, device_turn, finished_plan
+from regal_jax.solvers.loop.progress import Bar
+from regal_jax.solvers.loop.settings import Settings
+from regal_jax.solvers.loop.turns import WORTH_CONTRACTING, Turn, is_settled, next_turn
+from regal_jax.solvers.loop.watch import Watch
 
 __all__ = ["Call"]
 

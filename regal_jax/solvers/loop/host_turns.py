@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from regal_jax.api import budget
-from regal_jax.api.budget import Turn
-from regal_jax.api.settings import Settings
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch, counting, run_heuristic
 from regal_jax.plan import ROUNDING, Contraction, Plan, lower_bound
 from regal_jax.search import Status, status_of
 from regal_jax.solve import graph_identities
 from regal_jax.solvers import HostSolver, Instance
+from regal_jax.solvers.loop import turns
+from regal_jax.solvers.loop.settings import Settings
+from regal_jax.solvers.loop.turns import Turn
 
 __all__ = ["HostRun", "instance_of"]
 
@@ -90,13 +90,13 @@ class HostRun:
                 begin = sorted([*plans, *known], key=lambda plan: plan.sort_key)
                 self._search = self._begin(*self._pair, begin)
             watch.run(
-                self._search, evaluations, budget.most_steps(contracted=False) if while_it_pays else None
+                self._search, evaluations, turns.most_steps(contracted=False) if while_it_pays else None
             )
         found = None if self._search is None else self._search.plan()
         plans += [] if found is None else [found]
         plans.sort(key=lambda plan: plan.sort_key)
         best = known[0] if known else None
-        gained = budget.improves(best, plans[0] if plans else None)
+        gained = turns.improves(best, plans[0] if plans else None)
         return watch.turn(self._stage, tuple(plans), evaluations, shown, gained=gained)
 
     def _begin(self, graph: ComputationGraph, cluster: Cluster, starts: Sequence[Plan]) -> HostSearch:
@@ -118,13 +118,13 @@ class HostRun:
         begin = [] if math.isinf(min(cluster.memory)) else [run_heuristic("peak-balance", small, cluster)]
         contracted = self._begin(small, cluster, begin)
         whole = self._begin(*self._pair, known)
-        watch.run(contracted, evaluations, budget.RACE)
+        watch.run(contracted, evaluations, turns.RACE)
         if watch.status is Status.BUDGET:
-            watch.run(whole, evaluations, 2 * budget.RACE)
+            watch.run(whole, evaluations, 2 * turns.RACE)
         best, other = _expanded(contraction, contracted.plan()), whole.plan()
         leads = best is not None and (other is None or best.sort_key <= other.sort_key)
         if watch.status is Status.BUDGET and leads:
-            watch.run(contracted, evaluations, budget.most_steps(contracted=True))
+            watch.run(contracted, evaluations, turns.most_steps(contracted=True))
             best = _expanded(contraction, contracted.plan())
         else:
             self._search, other = whole, None
@@ -167,9 +167,9 @@ class _Watch:
         else:
             while self._steps < steps and self.status is Status.BUDGET:
                 self._steps += 1
-                last = budget.step_evaluations(evaluations, self._steps) - self._spent
+                last = turns.step_evaluations(evaluations, self._steps) - self._spent
                 search.run(last - (search.evaluations - before), ends, self._goal)
-                if not budget.pays(search, evaluations):
+                if not turns.pays(search, evaluations):
                     break
         self._note(search, before)
 
@@ -210,8 +210,8 @@ class _Watch:
             self._evaluations.append(self._spent)
             self._best.append(self._best[-1])
         best = [None if math.isinf(x) else x for x in self._best]
-        used = evaluations if self._whole else budget.step_evaluations(evaluations, self._steps)
-        if used - self._spent >= max(1, budget.step_evaluations(evaluations, 1)):
+        used = evaluations if self._whole else turns.step_evaluations(evaluations, self._steps)
+        if used - self._spent >= max(1, turns.step_evaluations(evaluations, 1)):
             # For the last step of a search there may be too little, but not more: others can use that.
             used = self._spent
         return Turn(

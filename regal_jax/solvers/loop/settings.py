@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regal_jax.api.earlier import WarmStarts, earlier_plans
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan
 from regal_jax.solvers import Agenda, Auto, Brkga, DeviceStage, Guide, Solver, solver, solver_names
+from regal_jax.solvers.loop.earlier import WarmStarts, earlier_plans
 
 if TYPE_CHECKING:
     from regal_jax.policies import Policy

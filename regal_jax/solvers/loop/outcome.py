@@ -10,16 +10,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from regal_jax.api.batches import Batch
-from regal_jax.api.budget import Turn, improves
-from regal_jax.api.host_search import instance_of
-from regal_jax.api.settings import Settings
 from regal_jax.encoding import Proposal, genes_to_keys
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, Work, counting
 from regal_jax.plan import Plan, decode_order, decode_placement
 from regal_jax.search import SearchResult, Status
 from regal_jax.solvers import Constructive, HostStage
+from regal_jax.solvers.loop.batches import Batch
+from regal_jax.solvers.loop.host_turns import instance_of
+from regal_jax.solvers.loop.settings import Settings
+from regal_jax.solvers.loop.turns import Turn, improves
 
 __all__ = ["Start", "constructed_plan", "decoded_plan", "device_turn", "finished_plan"]
 
