@@ -15,7 +15,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan
-from regal_jax.solvers import Agenda, Auto, Brkga, DeviceStage, Guide, Solver, solver, solver_names
+from regal_jax.solvers import Agenda, DeviceStage, Guide, Solver, solver, solver_names, with_settings
 from regal_jax.solvers.loop.earlier import WarmStarts, earlier_plans
 
 if TYPE_CHECKING:
@@ -56,13 +56,13 @@ def _solver(method: "str | Solver | None", policy: Any) -> Solver:
     named = solver(method)
     if policy is None:
         return named
-    if not isinstance(named, (Auto, Brkga)):
+    if not hasattr(named, "policy"):
         if isinstance(policy, str) and policy == "none":
             return named
         raise ConfigError(f"policy: guides auto and brkga, not {named.name}; leave it out")
-    if named.policy is not None:
+    if getattr(named, "policy", None) is not None:
         raise ConfigError(f"policy: {named.name} has one of its own; leave it out")
-    return dataclasses.replace(named, policy=policy)
+    return with_settings(named, {"policy": policy})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
