@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from strategies import instances, random_graph
 
 from regal_jax import Cluster, GraphBuilder, compiling, optimize, optimize_many
-from regal_jax.api import host_search
 from regal_jax.compiling import for_loops, loops
 from regal_jax.cores import available_cores
 from regal_jax.datasets import generate
@@ -34,6 +33,7 @@ from regal_jax.heuristics.list_scheduling import (
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import make_room, peaks
 from regal_jax.plan import Objective, Plan, critical_path, replay
+from regal_jax.solvers.loop import host_turns
 from regal_jax.solvers.loop.host_turns import HostRun
 
 seeds = st.integers(0, 2**32 - 1)
@@ -273,7 +273,7 @@ class TestTheMethod:
         monkeypatch.setattr(HostRun, "turn", turn)
         # Whenever it is asked some milliseconds have passed, however long loops take to compile.
         clock = itertools.count(step=0.005)
-        monkeypatch.setattr(host_search, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        monkeypatch.setattr(host_turns, "time", SimpleNamespace(monotonic=lambda: next(clock)))
         # Far from their bounds: none is solved before its time is over.
         graphs = [generate("erdos-renyi", 60, seed) for seed in range(3)]
         cluster = Cluster.uniform(2, transfer="blocking:latency=100us,bandwidth=1GB/s")

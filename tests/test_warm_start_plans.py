@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from strategies import instances, random_cluster, random_graph
 
 from regal_jax import Cluster, contract, optimize, optimize_many
-from regal_jax.api import batches, call
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, FormatError, PlanError
 from regal_jax.graph import TransferModel, allowed_matrix
 from regal_jax.heuristics import run_heuristic
 from regal_jax.plan import Plan, adapt_plan, decode_order, decode_placement
+from regal_jax.solvers.loop import batches, call
 
 
 def computes(plan):
