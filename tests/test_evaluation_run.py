@@ -71,6 +71,9 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
     assert "no weights in 'none.safetensors'" in outcome.left_out["idrs"]
     records = lines(tmp_path / "out")
     assert len(values(tmp_path / "out")) == len(records) == outcome.made
+    # Guided ones read a list schedule; heuristics make several.
+    made = {r["method"]: r["schedules"] for r in records}
+    assert (made["brkga"], made["critical-path"] > 3) == (0, True)
     graphs = {graph.content_hash: graph for graph in evaluation_graphs(config)}
     method = make_method("brkga", settings=dataclasses.asdict(make_jobs(config).jobs[0].method.solver.config))
     exact = {

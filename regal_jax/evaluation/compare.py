@@ -39,6 +39,8 @@ class Row:
         there is one reference only.
       feasible: Share of plans that fit the memory.
       evaluations: Mean that was spent.
+      schedules: Mean that was made beside them, by heuristics, starts and features; NaN if nobody counted.
+      placements: Likewise, of placements whose peaks were summed up.
       seconds: ``[B]`` float64, for each graph.
       entropy: ``[B]`` float64, of the placement actions in nats; NaN where there is none.
       values: ``[B]`` float64, mean objective of the plans that fit; NaN where none does.
@@ -56,6 +58,8 @@ class Row:
     matched_pairs: float | None
     feasible: float
     evaluations: float
+    schedules: float
+    placements: float
     seconds: _Array
     entropy: _Array
     values: _Array
@@ -166,6 +170,8 @@ class _Column:
     value: _Array
     overflow: _Array
     evaluations: _Array
+    schedules: _Array
+    placements: _Array
     seconds: _Array
     entropy: _Array
     histories: Sequence[Mapping[str, Any] | None]
@@ -182,6 +188,8 @@ class _Column:
             value=records.column(key, hashes, "value"),
             overflow=records.column(key, hashes, "overflow"),
             evaluations=records.column(key, hashes, "evaluations"),
+            schedules=records.column(key, hashes, "schedules"),
+            placements=records.column(key, hashes, "placements"),
             seconds=records.column(key, hashes, "seconds"),
             entropy=records.column(key, hashes, "action_entropy"),
             histories=[None if record is None else record.get("history") for record in found],
@@ -253,6 +261,8 @@ def _row(
         matched_pairs=_pairs(columns, reference, other=other),
         feasible=_average(_mean(fits, size)),
         evaluations=_average(_mean([c.evaluations for c in columns], size)),
+        schedules=_average(_mean([c.schedules for c in columns], size)),
+        placements=_average(_mean([c.placements for c in columns], size)),
         seconds=_mean([c.seconds for c in columns], size),
         entropy=_mean([c.entropy for c in columns], size),
         values=_mean([c.fitting for c in columns], size),

@@ -215,6 +215,7 @@ def _fields(job: Job, results: Results) -> list[dict[str, Any]]:
             "value": float(results.value[row]),
             "overflow": float(results.overflow[row]),
             "evaluations": int(results.evaluations[row]),
+            **plan.provenance.get("work", {}),
             "seconds": float(np.round(results.seconds[row], 6)),
         }
         for name, wanted in (("action_entropy", job.guided), ("history", job.role == "curve")):

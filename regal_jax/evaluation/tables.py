@@ -46,6 +46,8 @@ def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
         "overhead_high": _number(overhead.high),
         "feasible": _number(row.feasible),
         "evaluations": _number(row.evaluations),
+        "schedules": _number(row.schedules),
+        "placements": _number(row.placements),
     }
 
 
@@ -127,7 +129,8 @@ def _main(comparison: Comparison, reference: str) -> str:
     pairs = any(fields["matched_pairs"] is not None for fields in rows)
     head = ["method", f"improvement over {reference}", "gap from best known", "matched or better"]
     head += ["single seeds"] if pairs else []
-    head += ["best graph", "worst graph", "s a graph", "fit the memory", "graphs"]
+    head += ["best graph", "worst graph", "evaluations", "schedules", "placements", "s a graph"]
+    head += ["fit the memory", "graphs"]
     lines = []
     for fields in rows:
         line = [
@@ -138,6 +141,8 @@ def _main(comparison: Comparison, reference: str) -> str:
         ]
         line += [_percent(fields["matched_pairs"], ".1f")] if pairs else []
         line += [_percent(fields[f"{which}_improvement"], "+z.1f") for which in ("best", "worst")]
+        counts = (fields[name] for name in ("evaluations", "schedules", "placements"))
+        line += ["" if count is None else f"{count:,.0f}" for count in counts]
         seconds = fields["seconds_per_graph"]
         line += ["" if seconds is None else f"{seconds:.3g}", _percent(fields["feasible"], ".4g")]
         lines.append([*line, f"{fields['graphs']:,}"])
