@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         RandomSearch,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Annealing",
