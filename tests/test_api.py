@@ -124,7 +124,7 @@ def test_rows_are_those_of_the_graphs_that_are_due(monkeypatch):
         if turns:
             return None
         run.append(len(run))
-        return 1, 10 if run[-1] % 48 < 5 else 20
+        return 0, 10 if run[-1] % 48 < 5 else 20
 
     def recorded(share, *more):
         made.append((len(share.members), share.rows))
@@ -258,7 +258,7 @@ def test_bad_arguments(graph):
         ({"evaluations": 2.5}, "evaluations"),
         ({"method": "magic"}, "method"),
         ({"policy": "nowhere.safetensors"}, "policy: no file 'nowhere.safetensors'"),
-        ({"policy": "default", "method": "annealing"}, "policy: guides brkga and auto, not annealing"),
+        ({"policy": "default", "method": "annealing"}, "policy: guides auto and brkga, not annealing"),
         ({"policy": 3}, "policy: give None, 'none', 'default', a file"),
         ({"time_limit": -1.0}, "time_limit"),
         ({"seed": "abc"}, "seed"),

@@ -137,7 +137,7 @@ def test_warm_start_names_plans(capsys):
         (["b.json", "--warm-start", "good.json"], "warm_start: the plan is for graph"),
         (["a.json", "--warm-start", "absent.json"], "warm_start: cannot read 'absent.json'"),
         (["a.json", "--warm-start", "good.json", "--no-warm-start"], "not both"),
-        (["a.json", "--warm-start", "good.json", "--method", "bfs"], "bfs is a heuristic"),
+        (["a.json", "--warm-start", "good.json", "--method", "bfs"], "bfs starts from no plan"),
     ):
         assert run(*arguments) == 2
         err = capsys.readouterr().err

@@ -229,5 +229,5 @@ def test_starts_that_are_none(graph, good, tmp_path):
         optimize(elsewhere, TWO, warm_start=good, **LITTLE)
     with pytest.raises(ConfigError, match=r"warm_start: the plan is for .* none of the 2 graphs"):
         optimize_many([elsewhere, elsewhere], TWO, warm_start=good, progress=False, **LITTLE)
-    with pytest.raises(ConfigError, match="warm_start: bfs is a heuristic"):
+    with pytest.raises(ConfigError, match="warm_start: bfs starts from no plan"):
         optimize(graph, TWO, warm_start=good, method="bfs")
