@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
+from regal_jax.checks import whole
 from regal_jax.datasets.corpus.index import JsonLines
 from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
@@ -216,13 +217,11 @@ def _fitness(plan: Plan, graph: ComputationGraph) -> float:
 def _digest(graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], options: dict[str, Any]) -> str:
     """Of all that decides what a point's results are."""
     seed = options["seed"]
-    if isinstance(seed, (int, np.integer)):
-        seed = int(seed)
-    else:
-        seed = np.asarray(jax.random.key_data(seed)).tolist()
+    number = whole(seed)
+    words = np.asarray(jax.random.key_data(seed)).tolist() if number is None else number
     ran_on = [repr(dataclasses.astuple(cluster)) for cluster in clusters]
     parts = [[graph.content_hash for graph in graphs], ran_on]
-    text = json.dumps([*parts, str(options["objective"]), options["evaluations"], seed])
+    text = json.dumps([*parts, str(options["objective"]), options["evaluations"], words])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
