@@ -16,11 +16,11 @@ import numpy as np
 
 from regal_jax.api import optimize_many
 from regal_jax.checks import whole
-from regal_jax.datasets.corpus.index import JsonLines
 from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.interrupts import interruptible
+from regal_jax.json_lines import JsonLines
 from regal_jax.locks import locked_file
 from regal_jax.plan import Objective, Plan, makespan_upper_bound
 from regal_jax.search import BrkgaConfig
