@@ -22,7 +22,7 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.interrupts import interruptible
 from regal_jax.json_lines import JsonLines
 from regal_jax.locks import locked_file
-from regal_jax.plan import Objective, Plan, makespan_upper_bound
+from regal_jax.plan import Objective, plan_fitness
 from regal_jax.search import BrkgaConfig
 from regal_jax.solvers import Brkga
 from regal_jax.solvers.loop.settings import each, one_seed
@@ -170,7 +170,7 @@ def _best(
                     **options,
                 )
             known[name] = [
-                float(np.log(max(_fitness(plan, graph), 1e-12)))
+                float(np.log(max(plan_fitness(plan, graph), 1e-12)))
                 for plan, graph in zip(plans, graphs, strict=True)
             ]
             if file is not None:
@@ -203,15 +203,6 @@ def _points(grid: Mapping[str, Sequence[float]]) -> list[BrkgaConfig]:
         if fields.get("elites", 0) + fields.get("mutants", 0) <= population:
             points[BrkgaConfig(**{**fields, "population": population})] = None
     return list(points)
-
-
-def _fitness(plan: Plan, graph: ComputationGraph) -> float:
-    """Of a plan, by docs/design.md, part 1."""
-    total = float(graph.tensor_bytes.sum() + graph.temp_bytes.sum())
-    if not plan.feasible:
-        return 1 + float(plan.overflow.sum()) / max(total, 1)
-    scale = makespan_upper_bound(graph, plan.cluster) if plan.objective is Objective.MAKESPAN else total
-    return plan.objective_value / scale if scale else 0.0
 
 
 def _digest(graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], options: dict[str, Any]) -> str:
