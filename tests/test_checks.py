@@ -1,8 +1,11 @@
 """The checks of numbers, and that what has one home has no second one."""
 
+import ast
 import enum
+import inspect
 import math
 import operator
+import pathlib
 from fractions import Fraction
 
 import jax.numpy as jnp
@@ -11,12 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regal_jax import BrkgaConfig, Cluster
+import regal_jax
+from regal_jax import BrkgaConfig, Cluster, optimize, optimize_many
 from regal_jax.checks import check_number, check_whole, is_number, real, shown, whole
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.evaluation import EvaluationConfig
 from regal_jax.heuristics import ListSearchConfig
+from regal_jax.methods import method_names
 from regal_jax.problem import Bucket
+from regal_jax.solvers.loop.settings import Settings
+from regal_jax.solvers.registry import own_entries
 
 HUGE = 10**5000
 KINDS = (int, np.int8, np.uint8, np.int32, np.int64, np.uint64, np.array, jnp.int32)
@@ -139,3 +146,119 @@ def test_what_a_setting_holds_is_a_plain_number():
     assert (type(config.ranks), type(config.rank_noise)) == (int, float)
     assert Cluster.uniform(np.int64(3)) == Cluster.uniform(3)
     assert {type(n) for n in vars(Bucket(*map(np.int64, (4, 3, 2, 1)))).values()} == {int}
+
+
+PACKAGE = pathlib.Path(regal_jax.__file__).parent
+TREES = {
+    path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+
+def modules_where(found):
+    """The modules of the package that have a node of which ``found`` is true."""
+    return {name for name, tree in TREES.items() if any(map(found, ast.walk(tree)))}
+
+
+def asks_for_a_bool(node):
+    """Is this ``isinstance(_, bool)``, alone or as one of several types?"""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "isinstance"
+        and any(
+            (isinstance(part, ast.Name) and part.id == "bool")
+            or (isinstance(part, ast.Attribute) and part.attr in ("bool", "bool_"))
+            for part in ast.walk(node.args[1])
+        )
+    )
+
+
+def asks_for_a_whole_number(node):
+    """Is this ``operator.index`` or one of the types of all whole numbers?"""
+    return (
+        isinstance(node, ast.Attribute)
+        and (getattr(node.value, "id", ""), node.attr)
+        in {("operator", "index"), ("numbers", "Integral"), ("numbers", "Real"), ("np", "integer")}
+    ) or (isinstance(node, ast.ImportFrom) and node.module == "numbers")
+
+
+FLAGS = {
+    "solvers/loop/earlier.py": "warm_start is true or false, or plans",
+    "solvers/loop/settings.py": "contract is true, false or None",
+    "evaluation/config.py": "contract and warm_up are true or false",
+    "graph/units.py": "a quantity is whatever float() reads, texts among them, and may be infinite",
+    "plan/plan.py": "values of JSON, of which true and false are some",
+    "programs/words.py": "constants of programs, of all kinds",
+}
+"""Modules that ask for true and false, and why that is no check of a number."""
+LATER = {"learning/config.py", "policies/config.py"}
+"""Modules that still have checks of their own."""
+
+
+def test_numbers_are_checked_in_one_room():
+    assert modules_where(asks_for_a_bool) - LATER == {"checks.py", *FLAGS}
+    assert modules_where(asks_for_a_whole_number) - LATER == {"checks.py"}
+
+
+def moves_a_file(node):
+    """Is this a call of ``os.replace``, ``Path.replace`` or the like? A text replaces one part by another."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    owner, name = getattr(node.func.value, "id", ""), node.func.attr
+    if owner in ("os", "shutil"):
+        return name in ("replace", "rename", "renames", "move")
+    return name in ("replace", "rename") and len(node.args) == 1 and not node.keywords
+
+
+LISTS = {"datasets/corpus/build.py", "learning/record.py"}
+"""Modules that call `JsonLines.replace`, which is not that of a file."""
+
+
+def test_files_are_put_in_place_by_one_module():
+    assert modules_where(moves_a_file) == {"files.py", *LISTS}
+    for name in LISTS:
+        assert "os.replace" not in (PACKAGE / name).read_text(encoding="utf-8")
+
+
+SEARCHES = {"brkga", "annealing", "local-search", "list-search", "peak-search"}
+NAMING = {
+    "solvers/registry.py": "the table",
+    "solvers/searches.py": "each solver says its own name, which a test holds against the table",
+    "api/names.py": "types of names, which a test holds against the table",
+    "evaluation/config.py": "the default selection of methods, in the order of the report's columns",
+}
+"""Modules that hold names of several searches, and why."""
+
+
+def test_one_table_has_the_names_of_the_solvers():
+    holding = {
+        name
+        for name, tree in TREES.items()
+        if len(SEARCHES & {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)}) >= 3
+    }
+    assert holding == set(NAMING)
+    assert {entry.name for entry in own_entries()} >= SEARCHES
+    assert set(method_names()) >= set(EvaluationConfig("sample").methods)
+
+
+OWN = {
+    optimize: {"graph", "cluster", "on_improvement"},
+    optimize_many: {"graphs", "clusters", "on_improvement", "batch_size", "devices", "on_plan"},
+}
+"""Parameters that only one of the two has, or that have another type there."""
+
+
+def test_optimize_and_optimize_many_take_the_same_arguments():
+    shared = []
+    for function, own in OWN.items():
+        parameters = dict(inspect.signature(function).parameters)
+        assert own <= set(parameters)
+        # One graph is done soon, many take a while: only the default of the progress bar differs.
+        progress = parameters.pop("progress")
+        assert progress.default is (function is optimize_many)
+        shared.append({name: p for name, p in parameters.items() if name not in own})
+    assert shared[0] == shared[1]
+    checked = set(inspect.signature(Settings.checked).parameters) - {"progress"}
+    assert set(shared[0]) - checked == {"pin", "colocate", "key"}
+    assert checked <= set(shared[0])
