@@ -258,7 +258,7 @@ def test_bad_arguments(graph):
         ({"evaluations": 2.5}, "evaluations"),
         ({"method": "magic"}, "method"),
         ({"policy": "nowhere.safetensors"}, "policy: no file 'nowhere.safetensors'"),
-        ({"policy": "default", "method": "annealing"}, "policy: guides brkga and auto, not annealing"),
+        ({"policy": "default", "method": "annealing"}, "policy: guides auto and brkga, not annealing"),
         ({"policy": 3}, "policy: give None, 'none', 'default', a file"),
         ({"time_limit": -1.0}, "time_limit"),
         ({"seed": "abc"}, "seed"),
