@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 from regal_jax.errors import ConfigError, FormatError
 
-__all__ = ["parse_json", "parse_toml", "read_toml"]
+__all__ = ["parse_json", "parse_toml", "parse_writable_json", "read_toml"]
 
 _DIGITS: Final = 308
 """Whole numbers of more are too large for a float."""
@@ -40,6 +40,18 @@ def parse_json(text: str | bytes) -> Any:
     except RecursionError:
         raise _too_deep("JSON") from None
     _check_levels(value, "JSON")
+    return value
+
+
+def parse_writable_json(data: bytes) -> Any:
+    """As `parse_json`; the value can be written as UTF-8 again.
+
+    Raises:
+      ValueError: As `parse_json`, or a text with a lone surrogate.
+    """
+    value = parse_json(data)
+    if b"\\u" in data:
+        json.dumps(value, ensure_ascii=False).encode()  # Half a character is no text.
     return value
 
 

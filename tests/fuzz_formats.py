@@ -292,7 +292,7 @@ POINTS = json.dumps({"setup": "s", "config": dataclasses.asdict(BrkgaConfig()), 
 
 
 def read_points(path):
-    from regal_jax.datasets.corpus.index import JsonLines
+    from regal_jax.json_lines import JsonLines
 
     return known_points(JsonLines(path), "s")
 

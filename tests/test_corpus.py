@@ -20,12 +20,12 @@ from regal_jax.datasets.corpus import build as build_module
 from regal_jax.datasets.corpus import engine as engine_module
 from regal_jax.datasets.corpus.build import choose
 from regal_jax.datasets.corpus.families import family_of
-from regal_jax.datasets.corpus.index import JsonLines
 from regal_jax.datasets.corpus.splits import SHARES
 from regal_jax.datasets.corpus.statistics import depth_and_width
 from regal_jax.datasets.corpus.trace_spec import TraceSpec
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import GraphBuilder
+from regal_jax.json_lines import JsonLines
 
 FAKE = Source("fake", "corpus_fake_source", ("numpy",))
 GOOD = "fake/[!rdehgt]*"

@@ -12,7 +12,7 @@ from strategies import instances, random_graph, random_keys
 from regal_jax.encoding import gene_shapes, genes_to_keys
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.objective import fitness
-from regal_jax.plan import Objective, Plan, decode_order, decode_placement, makespan_upper_bound
+from regal_jax.plan import Objective, Plan, decode_order, decode_placement, makespan_upper_bound, plan_fitness
 from regal_jax.problem import Bucket, make_problem
 
 BUCKET = Bucket(12, 36, 80, 66)
@@ -57,6 +57,7 @@ def test_fitness_says_what_the_replay_says(objective, instance, seed):
         else:
             expected = plan.peak_memory.max() / total
         np.testing.assert_allclose(v, expected, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(plan_fitness(plan, graph), expected, rtol=1e-12)
         assert plan.feasible == (v <= 1)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import jax
 import numpy as np
 
+from regal_jax.checks import real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan.files import cluster_document
@@ -59,13 +60,15 @@ class RoomForImprovement:
 
     def __post_init__(self) -> None:
         least = _CONFIG.first_evaluations
-        for name, value, bound in (("low", self.low, least), ("high", self.high, self.low + 1)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < bound:
+        for name in ("low", "high"):
+            value, bound = getattr(self, name), least if name == "low" else self.low + 1
+            if whole(value, bound) is None:
                 raise ConfigError(
-                    f"{name}: must be a whole number of evaluations, at least {bound}: {value!r}"
+                    f"{name}: must be a whole number of evaluations, at least {shown(bound)}: {shown(value)}"
                 )
-        if not 0 < self.improvement < 1:
-            raise ConfigError(f"improvement: must be a share between 0 and 1, got {self.improvement!r}")
+            object.__setattr__(self, name, whole(value))
+        if real(self.improvement, above=0, below=1) is None:
+            raise ConfigError(f"improvement: must be a share between 0 and 1, got {shown(self.improvement)}")
 
     def as_document(self) -> dict[str, Any]:
         """For a manifest: plain values."""

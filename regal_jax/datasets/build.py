@@ -14,8 +14,8 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from regal_jax.checks import check_whole
 from regal_jax.datasets.candidates import SPLITS, Recipe, draw_candidate
-from regal_jax.datasets.checks import check_count
 from regal_jax.datasets.choices import Choice, Keep, choose, settle
 from regal_jax.datasets.manifest import (
     MANIFEST,
@@ -125,12 +125,12 @@ def _check(sizes: Mapping[str, int], seed: int, jobs: int, batch: int) -> None:
     for split, size in sizes.items():
         if split not in SPLITS:
             raise ConfigError(f"sizes: unknown split {split!r}; use {', '.join(SPLITS)}")
-        check_count(split, size, 0)
+        check_whole(split, size, 0)
     if not any(sizes.values()):
         raise ConfigError("sizes: no graph in any split; ask for at least one")
-    check_count("seed", seed, 0)
-    check_count("jobs", jobs, 1)
-    check_count("batch", batch, 1)
+    check_whole("seed", seed, 0)
+    check_whole("jobs", jobs, 1)
+    check_whole("batch", batch, 1)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.datasets.checks import check_count
+from regal_jax.checks import check_whole
 from regal_jax.datasets.regal import regal_graph, undirected
 from regal_jax.datasets.topologies import TOPOLOGIES
 from regal_jax.errors import ConfigError
@@ -41,8 +41,8 @@ class Recipe:
     parameters: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_count("least_ops", self.least_ops, 1)
-        check_count("most_ops", self.most_ops, self.least_ops)
+        check_whole("least_ops", self.least_ops, 1)
+        check_whole("most_ops", self.most_ops, self.least_ops)
         if not self.topologies:
             raise ConfigError(f"topologies: none; use some of {', '.join(TOPOLOGIES)}")
         for name in self.parameters:

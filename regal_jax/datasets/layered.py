@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from regal_jax.datasets.checks import check_count, check_probability
+from regal_jax.checks import check_number, check_whole
 from regal_jax.datasets.one_output import one_output_graph
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
@@ -75,10 +75,10 @@ def layered_topology(
     References:
       Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", appendix A, eqs. 11 to 14.
     """
-    check_count("n", n, 1)
+    check_whole("n", n, 1)
     named = {"layer_spread": layer_spread, "edge_density": edge_density, "skip_density": skip_density}
     for what, value in (named | {"width_low": width_low, "width_high": width_high}).items():
-        check_probability(what, value)
+        check_number(what, value, 0, 1)
     if not 0 < width_low <= width_high or skip_density == 1:
         raise ConfigError(
             f"width_low {width_low}, width_high {width_high}, skip_density {skip_density}: widths must rise "
@@ -191,7 +191,7 @@ def layered_graph(
     References:
       Gagrani et al. 2022, appendix A, eqs. 15 and 16.
     """
-    check_count("unit_bytes", unit_bytes, 1)
+    check_whole("unit_bytes", unit_bytes, 1)
     topology = layered_topology(rng, n, **parameters)
     layers = int(topology.layer[-1]) + 1
     costs = np.stack([memory_costs(rng, layers), memory_costs(rng, layers)])

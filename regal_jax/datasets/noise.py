@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from regal_jax.datasets.checks import check_count
-from regal_jax.errors import ConfigError
+from regal_jax.checks import check_number, check_whole
 from regal_jax.graph import ComputationGraph
 
 __all__ = ["with_noise"]
@@ -46,10 +45,8 @@ def with_noise(
       Paliwal et al. 2020, ICLR, "Tasks and datasets": multiplicative noise to tensor sizes and op running
       times, variants of a graph sharing its topology.
     """
-    check_count("seed", seed, 0)
-    number = isinstance(scale, (int, float, np.floating)) and not isinstance(scale, bool)
-    if not number or not 0 <= scale <= 10:
-        raise ConfigError(f"scale: must be a number from 0 to 10, got {scale!r}")
+    check_whole("seed", seed, 0)
+    scale = check_number("scale", scale, 0, 10)
     rng = np.random.default_rng(seed)
     log_variance = float(np.log1p(scale**2))
 

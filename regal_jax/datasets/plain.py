@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from regal_jax.checks import real, shown
 from regal_jax.datasets.one_output import one_output_graph
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
@@ -87,8 +88,8 @@ def plain_graph(
     draw, default = _PREDECESSORS[family]
     shape = default if shape is None else shape
     least = 0 if family == "erdos-renyi" else 1
-    if isinstance(shape, bool) or not isinstance(shape, (int, float)) or not least <= shape <= 2**31:
-        raise ConfigError(f"shape: must be a number of at least {least} for {family!r}, got {shape!r}")
+    if real(shape, least, 2**31) is None:
+        raise ConfigError(f"shape: must be a number of at least {least} for {family!r}, got {shown(shape)}")
     predecessors = draw(rng, n, shape)
     source = np.concatenate(predecessors).astype(np.int64)
     target = np.repeat(np.arange(n), [len(p) for p in predecessors])

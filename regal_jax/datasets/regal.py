@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.datasets.checks import check_count, check_probability
+from regal_jax.checks import check_number, check_whole
 from regal_jax.datasets.topologies import TOPOLOGIES, orient
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
@@ -73,8 +73,8 @@ def regal_graph(
       neither says (ids in topological order, no runtime of source and sink, which edges can become control
       edges) is our choice.
     """
-    check_count("n", n, 1)
-    check_probability("control", control)
+    check_whole("n", n, 1)
+    check_number("control", control, 0, 1)
     source, target = orient(rng, n, undirected(rng, topology, n, **parameters))
     ends = np.arange(n)
     tails = np.setdiff1d(ends, source)

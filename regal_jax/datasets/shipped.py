@@ -11,10 +11,11 @@ import pathlib
 from typing import Any, Final
 
 from regal_jax.datasets.candidates import SPLITS
-from regal_jax.datasets.corpus.index import INDEX, JsonLines
+from regal_jax.datasets.corpus.index import INDEX
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import load_graph
+from regal_jax.json_lines import JsonLines
 
 __all__ = ["SAMPLE", "load_sample", "sample_records"]
 

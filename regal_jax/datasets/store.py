@@ -12,6 +12,7 @@ from typing import IO, Any, Final
 
 from regal_jax.datasets.manifest import MANIFEST
 from regal_jax.errors import FormatError, GraphError
+from regal_jax.files import replacing
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import FORMATS, load_graph, parse_cost_graph, parse_native, parse_stg
 from regal_jax.importers.files import MAX_FILE_BYTES, graph_name
@@ -177,19 +178,15 @@ def pack(folder: pathlib.Path, names: Sequence[str], target: pathlib.Path, *, pr
     Raises:
       OSError: A file cannot be read, or the archive not be written.
     """
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with (
-            open(temporary, "wb") as raw,
-            # No time and no name of its own: both would be in the bytes.
-            gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as squeezed,
-            tarfile.open(fileobj=squeezed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
-        ):
-            for name in names:
-                with open(folder / name, "rb") as file:
-                    member = tarfile.TarInfo(f"{prefix}/{name}")
-                    member.size, member.mode = os.fstat(file.fileno()).st_size, 0o644
-                    archive.addfile(member, file)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        replacing(target) as temporary,
+        open(temporary, "wb") as raw,
+        # No time and no name of its own: both would be in the bytes.
+        gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as squeezed,
+        tarfile.open(fileobj=squeezed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+    ):
+        for name in names:
+            with open(folder / name, "rb") as file:
+                member = tarfile.TarInfo(f"{prefix}/{name}")
+                member.size, member.mode = os.fstat(file.fileno()).st_size, 0o644
+                archive.addfile(member, file)

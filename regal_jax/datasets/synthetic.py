@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.datasets.checks import check_count
+from regal_jax.checks import check_whole
 from regal_jax.datasets.gflownet import GFLOWNET_TOPOLOGIES, gflownet_graph
 from regal_jax.datasets.layered import layered_graph, layered_topology
 from regal_jax.datasets.plain import PLAIN_SHAPES, plain_graph
@@ -109,8 +109,8 @@ def generate(family: str, n: int, seed: int, **parameters: Any) -> ComputationGr
     """
     if family not in FAMILIES:
         raise ConfigError(f"family: unknown {family!r}; use one of {', '.join(FAMILIES)}")
-    check_count("n", n, 1)
-    check_count("seed", seed, 0)
+    check_whole("n", n, 1)
+    check_whole("seed", seed, 0)
     found = FAMILIES[family]
     for name in parameters:
         if name not in found.parameters:

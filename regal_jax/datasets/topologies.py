@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from regal_jax.datasets.checks import check_count, check_probability
+from regal_jax.checks import check_number, check_whole
 from regal_jax.errors import ConfigError
 
 __all__ = [
@@ -40,7 +40,7 @@ def erdos_renyi(rng: np.random.Generator, n: int, *, probability: float = 0.05) 
     Raises:
       ConfigError: No probability.
     """
-    check_probability("probability", probability)
+    check_number("probability", probability, 0, 1)
     first, second = np.triu_indices(n, 1)
     return np.stack([first, second], axis=1)[rng.random(len(first)) < probability]
 
@@ -68,8 +68,8 @@ def watts_strogatz(
     References:
       Watts and Strogatz 1998, "Collective dynamics of 'small-world' networks", Nature 393, methods.
     """
-    check_count("neighbours", neighbours, 0)
-    check_probability("rewiring", rewiring)
+    check_whole("neighbours", neighbours, 0)
+    check_number("rewiring", rewiring, 0, 1)
     if neighbours % 2:
         raise ConfigError(
             f"neighbours: half of them are on either side, got {neighbours}; give an even number"
@@ -113,7 +113,7 @@ def barabasi_albert(rng: np.random.Generator, n: int, *, links: int = 2) -> np.n
     References:
       Barabási and Albert 1999, "Emergence of scaling in random networks", Science 286.
     """
-    check_count("links", links, 1)
+    check_whole("links", links, 1)
     degree = np.zeros(max(n, 1))
     edges = []
     for v in range(links, n):
@@ -146,9 +146,9 @@ def stochastic_block(
     References:
       Holland, Laskey and Leinhardt 1983, "Stochastic blockmodels: first steps", Social Networks 5.
     """
-    check_count("blocks", blocks, 1)
-    check_probability("p_in", p_in)
-    check_probability("p_out", p_out)
+    check_whole("blocks", blocks, 1)
+    check_number("p_in", p_in, 0, 1)
+    check_number("p_out", p_out, 0, 1)
     block = np.arange(n) * blocks // max(n, 1)
     first, second = np.triu_indices(n, 1)
     probability = np.where(block[first] == block[second], p_in, p_out)

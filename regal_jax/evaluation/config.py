@@ -1,12 +1,12 @@
 """`EvaluationConfig`: all that an evaluation depends on, apart from the graphs; read from TOML."""
 
 import dataclasses
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
+from regal_jax.checks import check_whole, real, shown
 from regal_jax.documents import read_toml
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster
@@ -17,6 +17,8 @@ __all__ = ["SUITES", "EvaluationConfig"]
 
 SUITES: Final = ("regal", "realistic")
 
+_MOST: Final = 2**31 - 1
+"""Largest whole number of a field: evaluations are counted in int32."""
 _DEFAULT: Final = (
     "brkga", "tuned-brkga", "gp-dfs", "critical-path", "xla-best", "random-search", "local-search",
     "annealing", "list-search", "peak-search", "auto", "cp-sat", "idrs", "gas", "regal",
@@ -100,7 +102,7 @@ class EvaluationConfig:
             ("limit", 0), ("cases", 0), ("max_ops", 0), ("devices", 1), ("evaluations", 1), ("chunk", 1),
             ("other_seed", -1),
         ):  # fmt: skip
-            _check_whole(name, getattr(self, name), low)
+            set_(self, name, check_whole(name, getattr(self, name), low, _MOST))
         for name in ("contract", "warm_up"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}: must be true or false, got {getattr(self, name)!r}")
@@ -108,9 +110,9 @@ class EvaluationConfig:
         set_(self, "limits", _whole_numbers("limits", self.limits, 1))
         set_(self, "methods", _names("methods", self.methods))
         self._check_methods()
-        if not (isinstance(self.cp_sat_seconds, (int, float)) and 0 < self.cp_sat_seconds < math.inf):
+        if real(self.cp_sat_seconds, above=0) is None:
             raise ConfigError(
-                f"cp_sat_seconds: must be a number of more than zero, got {self.cp_sat_seconds!r}"
+                f"cp_sat_seconds: must be a number of more than zero, got {shown(self.cp_sat_seconds)}"
             )
         if not isinstance(self.rounds, Mapping):
             raise ConfigError(f"rounds: must be a table of T and lists of paths, got {self.rounds!r}")
@@ -181,19 +183,13 @@ class EvaluationConfig:
         return document
 
 
-def _check_whole(name: str, value: Any, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**31:
-        raise ConfigError(f"{name}: must be a whole number of at least {low}, got {value!r}")
-
-
 def _whole_numbers(name: str, values: Any, low: int) -> tuple[int, ...]:
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise ConfigError(f"{name}: must be a list of whole numbers, got {values!r}")
-    for value in values:
-        _check_whole(name, value, low)
-    if len(set(values)) < len(values):
-        raise ConfigError(f"{name}: one stands there twice: {', '.join(map(str, values))}")
-    return tuple(values)
+    found = tuple(check_whole(name, value, low, _MOST) for value in values)
+    if len(set(found)) < len(found):
+        raise ConfigError(f"{name}: one stands there twice: {', '.join(map(str, found))}")
+    return found
 
 
 def _names(name: str, values: Any) -> tuple[str, ...]:

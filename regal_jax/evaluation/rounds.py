@@ -3,9 +3,10 @@
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from regal_jax.datasets.corpus.index import JsonLines
+from regal_jax.checks import real
 from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
+from regal_jax.json_lines import JsonLines
 from regal_jax.policies import read_metadata
 
 __all__ = ["best_validation", "validation_over_rounds"]
@@ -48,7 +49,7 @@ def best_validation(path: str) -> float:
         except OSError as error:
             raise FormatError(f"{path}: cannot be read: {error.strerror}; check the path") from None
         found = [] if text is None else [parse_json(text)]
-    numbers = [float(value) for value in found if isinstance(value, (int, float))]
+    numbers = [value for value in map(real, found) if value is not None]
     if not numbers:
         raise FormatError(
             f"{path}: tells of no validation; give a folder or a weights file that 'regal-jax train' made"

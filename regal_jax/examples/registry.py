@@ -5,6 +5,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.jax_program import from_jax
@@ -60,9 +61,12 @@ class Example:
         Raises:
           ConfigError: ``batch_size`` is not a positive whole number.
         """
-        size = self.batch_size if batch_size is None else batch_size
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ConfigError(f"example {self.name!r}: batch_size {size!r} must be a whole number above 0")
+        given = self.batch_size if batch_size is None else batch_size
+        size = whole(given, 1)
+        if size is None:
+            raise ConfigError(
+                f"example {self.name!r}: batch_size {shown(given)} must be a whole number above 0"
+            )
         module, _, function = self.builder.partition(":")
         return getattr(importlib.import_module(f"regal_jax.examples.{module}"), function)(size)
 

@@ -1,10 +1,10 @@
 """`GraphBuilder`: write a graph op by op, in any order, by name."""
 
-import numbers
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from regal_jax.checks import shown, whole
 from regal_jax.errors import GraphError
 from regal_jax.graph.computation_graph import MAX_BYTES, ComputationGraph
 from regal_jax.graph.units import Quantity, parse_bytes, parse_time
@@ -157,7 +157,8 @@ class GraphBuilder:
             raise self._error(op, str(error)) from None
         if number > MAX_BYTES:
             raise self._error(op, f"{field}: {value!r} must be finite and at most {MAX_BYTES} bytes")
-        return int(value) if isinstance(value, numbers.Integral) else int(number)
+        exact = whole(value)
+        return int(number) if exact is None else exact
 
     def _runtime_array(self) -> np.ndarray:
         rows: list[list[float]] = []
@@ -179,10 +180,10 @@ class GraphBuilder:
         return np.array([row * width if len(row) == 1 else row for row in rows])
 
     def _op(self, reader: str, ref: str | int, index: dict[str, int]) -> int:
-        o = index.get(ref) if isinstance(ref, str) else ref
-        if not isinstance(o, numbers.Integral) or not 0 <= o < len(self._names):
-            raise self._error(reader, f"op {ref!r} is missing; add it or drop the edge")
-        return int(o)
+        o = whole(index.get(ref) if isinstance(ref, str) else ref, 0, len(self._names) - 1)
+        if o is None:
+            raise self._error(reader, f"op {shown(ref)} is missing; add it or drop the edge")
+        return o
 
     def _tensor(self, reader: str, ref: str | tuple[int, int], index: dict[str, int]) -> tuple[int, int]:
         if isinstance(ref, str):
@@ -192,7 +193,8 @@ class GraphBuilder:
             o, p = index.get(name, -1), int(port)
         else:
             o, p = ref
-        known = isinstance(o, numbers.Integral) and isinstance(p, numbers.Integral)
-        if not known or not 0 <= int(o) < len(self._names) or not 0 <= int(p) < len(self._outputs[int(o)]):
-            raise self._error(reader, f"tensor {ref!r} is missing; add it or drop the edge")
-        return int(o), int(p)
+        op = whole(o, 0, len(self._names) - 1)
+        output = None if op is None else whole(p, 0, len(self._outputs[op]) - 1)
+        if op is None or output is None:
+            raise self._error(reader, f"tensor {shown(ref)} is missing; add it or drop the edge")
+        return op, output

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from regal_jax.checks import shown, whole
 from regal_jax.errors import ClusterError
 from regal_jax.graph.html import html_rows
 from regal_jax.graph.links import DEFAULT_LINK, LINKS, Link, link_name, parse_link, parse_transfer
@@ -265,11 +266,12 @@ class Cluster:
 
 
 def _count(number: int, what: str) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ClusterError(f"cluster: {what} must be a whole number of at least 1, got {number!r}")
-    if number > MAX_DEVICES:
-        raise ClusterError(f"cluster: {number} devices; at most {MAX_DEVICES} are supported")
-    return number
+    found = whole(number, 1)
+    if found is None:
+        raise ClusterError(f"cluster: {what} must be a whole number of at least 1, got {shown(number)}")
+    if found > MAX_DEVICES:
+        raise ClusterError(f"cluster: {shown(found)} devices; at most {MAX_DEVICES} are supported")
+    return found
 
 
 def _capacities(memory: Any) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from regal_jax.checks import shown, whole
 from regal_jax.errors import GraphError
 from regal_jax.graph.html import html_rows
 from regal_jax.graph.topology import find_cycle, offsets, rows, successors, topological_order
@@ -329,7 +330,8 @@ def _plain(value: object) -> object:
         return tuple(map(_plain, value))
     if isinstance(value, str):
         return str(value)
-    return int(value) if isinstance(value, np.integer) else value
+    found = None if value is None else whole(value)
+    return value if found is None else found
 
 
 def _check_shapes(g: ComputationGraph) -> None:
@@ -437,11 +439,12 @@ def _check_devices(g: ComputationGraph) -> None:
         if (
             not isinstance(devices, tuple)
             or not devices
-            or any(not isinstance(k, int) or isinstance(k, bool) or k < 0 for k in devices)
+            or any(whole(k, 0) is None for k in devices)
             or list(devices) != sorted(set(devices))
         ):
             raise g._error(
-                f"op {name!r}: allowed_devices {devices} must be ascending device indices, at least one"
+                f"op {name!r}: allowed_devices {shown(devices)} must be ascending device indices, at least "
+                "one"
             )
         group = g.colocation_group[o]
         if group is not None:

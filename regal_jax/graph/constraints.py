@@ -5,8 +5,8 @@ import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
 
+from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph.computation_graph import ComputationGraph
 
@@ -104,12 +104,15 @@ def _allowed(graph: ComputationGraph, pin: Pin, devices: int | None) -> list[tup
 
 def _devices(pattern: str, given: int | Sequence[int], devices: int | None) -> tuple[int, ...]:
     items = list(given) if isinstance(given, Iterable) else [given]
-    if not items or any(isinstance(k, bool) or not isinstance(k, Integral) or k < 0 for k in items):
-        raise ConfigError(f"pin: {pattern!r}: {given!r} must be the index of a device, from 0, or several")
-    wanted = tuple(sorted({int(k) for k in items}))
+    numbers = {whole(k, 0) for k in items}
+    if not items or None in numbers:
+        raise ConfigError(
+            f"pin: {pattern!r}: {shown(given)} must be the index of a device, from 0, or several"
+        )
+    wanted = tuple(sorted(k for k in numbers if k is not None))
     if devices is not None and wanted[-1] >= devices:
         raise ConfigError(
-            f"pin: {pattern!r}: there is no device {wanted[-1]}; the cluster has {devices}, from 0"
+            f"pin: {pattern!r}: there is no device {shown(wanted[-1])}; the cluster has {devices}, from 0"
         )
     return wanted
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from regal_jax.checks import real, shown, whole
 from regal_jax.compiling import for_loops, loops
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
@@ -78,18 +79,22 @@ class ListSearchConfig:
 
     def __post_init__(self) -> None:
         for name in ("ranks", "prices", "look"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            given = getattr(self, name)
+            value = whole(given, 1)
+            if value is None:
                 raise ConfigError(
-                    f"{type(self).__name__}: {name} is {value!r}; give a whole number of at least 1"
+                    f"{type(self).__name__}: {name} is {shown(given)}; give a whole number of at least 1"
                 )
+            object.__setattr__(self, name, value)
         shares = tuple((name, 1.0) for name in _SHARES)
         for name, most in (("rank_noise", math.inf), ("price_noise", math.inf), *shares):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+            given = getattr(self, name)
+            value = real(given, 0, most, infinite=True)
+            if value is None:
                 raise ConfigError(
-                    f"{type(self).__name__}: {name} is {value!r}; give a number from 0 to {most:g}"
+                    f"{type(self).__name__}: {name} is {shown(given)}; give a number from 0 to {most:g}"
                 )
+            object.__setattr__(self, name, value)
 
     @property
     def rules(self) -> tuple[Rule, ...]:

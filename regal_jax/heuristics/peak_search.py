@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.host_search import HostSearch
@@ -40,10 +41,12 @@ class PeakSearchConfig:
         object.__setattr__(self, "blocks", tuple(self.blocks))
         values = [("tries", self.tries), *(("blocks", value) for value in self.blocks or (None,))]
         for name, value in values:
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            if whole(value, 1) is None:
                 raise ConfigError(
-                    f"{type(self).__name__}: {name} has {value!r}; give whole numbers of at least 1"
+                    f"{type(self).__name__}: {name} has {shown(value)}; give whole numbers of at least 1"
                 )
+        object.__setattr__(self, "tries", whole(self.tries))
+        object.__setattr__(self, "blocks", tuple(map(whole, self.blocks)))
 
 
 class PeakSearchRun(HostSearch):

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from regal_jax.checks import whole
 from regal_jax.importers.fx_program import Call, is_view, tensor_bytes
 from regal_jax.importers.roofline import DeviceProfile
 
@@ -147,9 +148,10 @@ def _other_flops(name: str, call: Call, tensors: list[torch.Tensor], first: int,
         area = math.prod(window) if len(window) == rank else window[0] ** rank
         return out * area
     if name in ("sort", "topk", "argsort", "kthvalue"):
-        axis = call.args[2 if name == "topk" else 1] if len(call.args) > (2 if name == "topk" else 1) else -1
+        place = 2 if name == "topk" else 1
+        axis = whole(call.args[place]) if len(call.args) > place else None
         shape = tensors[0].shape
-        length = shape[axis if isinstance(axis, int) and not isinstance(axis, bool) else -1] if shape else 1
+        length = shape[-1 if axis is None else axis] if shape else 1
         return first * math.log2(max(2, length))
     if name.startswith(("_fft_", "fft_")):
         axes = call.args[1] if len(call.args) > 1 and isinstance(call.args[1], (list, tuple)) else [-1]

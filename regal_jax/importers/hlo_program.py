@@ -1,11 +1,11 @@
 """`from_hlo`: a compiled XLA program, as XLA prints it, as a `ComputationGraph`. No jax."""
 
-import math
 import os
 import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.files import PathLike, at_path, graph_name, read_text
@@ -105,8 +105,8 @@ def parse_hlo(
     profiles = [profile] if isinstance(profile, (str, DeviceProfile)) else list(profile)
     if not profiles:
         raise ConfigError("profile: got no device; name at least one")
-    if not (isinstance(while_trip_count, (int, float)) and 0 <= while_trip_count < math.inf):
-        raise ConfigError(f"while_trip_count: {while_trip_count!r} must be finite and zero or more")
+    if real(while_trip_count, 0) is None:
+        raise ConfigError(f"while_trip_count: {shown(while_trip_count)} must be finite and zero or more")
     module = parse_module(text)
     if require_schedule and not module.scheduled:
         raise FormatError(

@@ -1,13 +1,12 @@
 """`from_jax`: a JAX function, traced with shapes only, as a `ComputationGraph`."""
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import jax
-import numpy as np
 
+from regal_jax.checks import real, shown, whole
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Colocate, ComputationGraph, Pin, constrain
 from regal_jax.importers.assembly import Source, Step, assemble
@@ -118,8 +117,8 @@ def from_jax(
     profiles = [profile] if isinstance(profile, (str, DeviceProfile)) else list(profile)
     if not profiles:
         raise ConfigError("profile: got no device; name at least one")
-    if not (isinstance(while_trip_count, (int, float)) and 0 <= while_trip_count < math.inf):
-        raise ConfigError(f"while_trip_count: {while_trip_count!r} must be finite and zero or more")
+    if real(while_trip_count, 0) is None:
+        raise ConfigError(f"while_trip_count: {shown(while_trip_count)} must be finite and zero or more")
     leaves, program, returned = _trace(fn, args, kwargs, static, name)
     sources = _sources(leaves, program, returned, resident, donated, devices)
     # What an object still holds after the call is a result of it, changed or not.
@@ -196,10 +195,11 @@ def _argnames(given: ArgName | Sequence[ArgName], known: Sequence[ArgName], what
     positional = sum(isinstance(k, int) for k in known)
     result: set[ArgName] = set()
     for item in items:
-        index = isinstance(item, (int, np.integer)) and not isinstance(item, bool)
-        arg = int(item) + (positional if item < 0 else 0) if index else item  # pyright: ignore
-        if arg not in known:
-            raise ConfigError(f"{what}: there is no argument {item!r}; the arguments are {list(known)}")
+        index = whole(item)
+        by_place = None if index is None else index + (positional if index < 0 else 0)
+        arg = item if isinstance(item, str) else by_place
+        if arg is None or arg not in known:
+            raise ConfigError(f"{what}: there is no argument {shown(item)}; the arguments are {list(known)}")
         result.add(arg)
     return frozenset(result)
 
@@ -208,10 +208,11 @@ def _devices(given: int | Mapping[ArgName, int], known: Sequence[ArgName]) -> di
     by_arg = dict(given) if isinstance(given, Mapping) else dict.fromkeys(known, given)
     result: dict[ArgName, int] = {}
     for arg, device in by_arg.items():
-        if isinstance(device, bool) or not isinstance(device, int) or device < 0:
-            raise ConfigError(f"input_devices: {device!r} must be the index of a device, from 0")
+        index = whole(device, 0)
+        if index is None:
+            raise ConfigError(f"input_devices: {shown(device)} must be the index of a device, from 0")
         (key,) = _argnames([arg], known, "input_devices")
-        result[key] = device
+        result[key] = index
     return result
 
 

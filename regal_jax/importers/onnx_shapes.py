@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph.computation_graph import MAX_BYTES
 
@@ -183,8 +184,8 @@ def _drop_large_initializers(onnx: Any, graph: Any) -> None:
 def _fix_dimensions(graph: Any, dims: Mapping[str, int]) -> dict[str, str]:
     """Gives every symbolic or unknown dimension of an input its size: as said, or 1, and tells those."""
     for name, size in dims.items():
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BYTES:
-            raise ConfigError(f"dims: {name!r} is {size!r}; it must be a whole number of at least 1")
+        if whole(size, 1, MAX_BYTES) is None:
+            raise ConfigError(f"dims: {name!r} is {shown(size)}; it must be a whole number of at least 1")
     names: set[str] = set()
     assumed: dict[str, str] = {}
     for info in graph.input:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph.units import Quantity, parse_bandwidth, parse_time
 
@@ -39,9 +40,9 @@ class DeviceProfile:
             value = getattr(self, field)
             rates = dict(value) if isinstance(value, Mapping) else {"float32": value}
             for dtype, rate in rates.items():
-                if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not rate > 0:
+                if real(rate, above=0, infinite=True) is None:
                     raise ConfigError(
-                        f"profile {self.name!r}: {field} for {dtype} is {rate!r}; give flops a second"
+                        f"profile {self.name!r}: {field} for {dtype} is {shown(rate)}; give flops a second"
                     )
             if field == "vector_flops" and "float32" not in rates:
                 raise ConfigError(f"profile {self.name!r}: vector_flops names no 'float32'; add it")

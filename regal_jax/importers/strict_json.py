@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
+from regal_jax.checks import is_number, whole
 from regal_jax.errors import FormatError
 from regal_jax.graph.computation_graph import MAX_BYTES
 
@@ -75,7 +76,7 @@ class Field:
     def number(self) -> float:
         """The value as a finite number, zero or more."""
         value = self.value
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if not is_number(value):
             raise self.error(f"expected a number, got {_shown(value)}")
         if value < 0 or value > 1e308 or not math.isfinite(value):
             raise self.error(f"{_shown(value)} must be finite and zero or more")
@@ -86,11 +87,12 @@ class Field:
         value = self.value
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
+        found = whole(value)
+        if found is None:
             raise self.error(f"expected a whole number, got {_shown(self.value)}")
-        if not 0 <= value <= largest:
-            raise self.error(f"{_shown(value)} must be from 0 to {largest}")
-        return value
+        if not 0 <= found <= largest:
+            raise self.error(f"{_shown(found)} must be from 0 to {largest}")
+        return found
 
 
 def _shown(value: Any) -> str:

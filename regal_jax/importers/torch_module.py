@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import Colocate, ComputationGraph, Pin, constrain
 from regal_jax.importers.roofline import DeviceProfile, find_profile
@@ -122,9 +123,12 @@ def _devices(given: int | Mapping[int | str, int], known: Sequence[int | str]) -
     by_arg = dict(given) if isinstance(given, Mapping) else dict.fromkeys(known, given)
     if not isinstance(given, Mapping) and not known:
         by_arg = {}
+    result = dict.fromkeys(known, 0)
     for arg, device in by_arg.items():
         if arg not in known:
             raise ConfigError(f"input_devices: there is no argument {arg!r}; the arguments are {list(known)}")
-        if isinstance(device, bool) or not isinstance(device, int) or device < 0:
-            raise ConfigError(f"input_devices: {device!r} must be the index of a device, from 0")
-    return {**dict.fromkeys(known, 0), **by_arg}
+        index = whole(device, 0)
+        if index is None:
+            raise ConfigError(f"input_devices: {shown(device)} must be the index of a device, from 0")
+        result[arg] = index
+    return result

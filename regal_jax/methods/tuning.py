@@ -15,13 +15,14 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
-from regal_jax.datasets.corpus.index import JsonLines
+from regal_jax.checks import whole
 from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.interrupts import interruptible
+from regal_jax.json_lines import JsonLines
 from regal_jax.locks import locked_file
-from regal_jax.plan import Objective, Plan, makespan_upper_bound
+from regal_jax.plan import Objective, plan_fitness
 from regal_jax.search import BrkgaConfig
 from regal_jax.solvers import Brkga
 from regal_jax.solvers.loop.settings import each, one_seed
@@ -169,7 +170,7 @@ def _best(
                     **options,
                 )
             known[name] = [
-                float(np.log(max(_fitness(plan, graph), 1e-12)))
+                float(np.log(max(plan_fitness(plan, graph), 1e-12)))
                 for plan, graph in zip(plans, graphs, strict=True)
             ]
             if file is not None:
@@ -204,25 +205,14 @@ def _points(grid: Mapping[str, Sequence[float]]) -> list[BrkgaConfig]:
     return list(points)
 
 
-def _fitness(plan: Plan, graph: ComputationGraph) -> float:
-    """Of a plan, by docs/design.md, part 1."""
-    total = float(graph.tensor_bytes.sum() + graph.temp_bytes.sum())
-    if not plan.feasible:
-        return 1 + float(plan.overflow.sum()) / max(total, 1)
-    scale = makespan_upper_bound(graph, plan.cluster) if plan.objective is Objective.MAKESPAN else total
-    return plan.objective_value / scale if scale else 0.0
-
-
 def _digest(graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], options: dict[str, Any]) -> str:
     """Of all that decides what a point's results are."""
     seed = options["seed"]
-    if isinstance(seed, (int, np.integer)):
-        seed = int(seed)
-    else:
-        seed = np.asarray(jax.random.key_data(seed)).tolist()
+    number = whole(seed)
+    words = np.asarray(jax.random.key_data(seed)).tolist() if number is None else number
     ran_on = [repr(dataclasses.astuple(cluster)) for cluster in clusters]
     parts = [[graph.content_hash for graph in graphs], ran_on]
-    text = json.dumps([*parts, str(options["objective"]), options["evaluations"], seed])
+    text = json.dumps([*parts, str(options["objective"]), options["evaluations"], words])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

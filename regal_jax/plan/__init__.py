@@ -5,6 +5,7 @@ from regal_jax.plan.bounds import Objective, critical_path, lower_bound, makespa
 from regal_jax.plan.comparison import PlanComparison
 from regal_jax.plan.contraction import Contraction, contract, contract_for
 from regal_jax.plan.decode import decode_order, decode_placement
+from regal_jax.plan.fitness import plan_fitness
 from regal_jax.plan.limits import ROUNDING, meets_bound, why_impossible
 from regal_jax.plan.plan import Plan, PlanStatus
 from regal_jax.plan.replay import Timeline, replay, transfer_event
@@ -31,6 +32,7 @@ __all__ = [
     "makespan_upper_bound",
     "meets_bound",
     "needed_transfers",
+    "plan_fitness",
     "replay",
     "transfer_event",
     "verify",

@@ -1,12 +1,12 @@
 """`contract`: a smaller graph in place of a large one, and plans of the large one out of its plans."""
 
 import dataclasses
-import numbers
 from collections.abc import Collection
 from typing import Final
 
 import numpy as np
 
+from regal_jax.checks import check_number, check_whole, shown, whole
 from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.merging import ANCHOR_KINDS, merge_labels
@@ -202,14 +202,12 @@ def contract(
     """
     if not isinstance(graph, ComputationGraph):
         raise ConfigError(f"graph: give a ComputationGraph, got {type(graph).__name__}")
-    if isinstance(max_share, bool) or not isinstance(max_share, numbers.Real) or not 0 <= max_share <= 1:
-        raise ConfigError(f"max_share: must be a number from 0 to 1, got {max_share!r}")
-    if max_members is not None and (
-        isinstance(max_members, bool) or not isinstance(max_members, numbers.Integral) or max_members < 1
-    ):
-        raise ConfigError(f"max_members: must be a whole number of at least 1, or None, got {max_members!r}")
-    if isinstance(devices, bool) or not isinstance(devices, numbers.Integral) or devices < 1:
-        raise ConfigError(f"devices: must be a whole number of at least 1, got {devices!r}")
+    share = check_number("max_share", max_share, 0, 1)
+    if max_members is not None and whole(max_members, 1) is None:
+        raise ConfigError(
+            f"max_members: must be a whole number of at least 1, or None, got {shown(max_members)}"
+        )
+    count = check_whole("devices", devices, 1)
     if (
         isinstance(anchors, str)
         or not isinstance(anchors, Collection)
@@ -218,9 +216,9 @@ def contract(
         raise ConfigError(f"anchors: give a collection of kinds of ops, got {anchors!r}")
     leader = merge_labels(
         graph,
-        max_share=float(max_share),
-        max_members=None if max_members is None else int(max_members),
-        devices=int(devices),
+        max_share=share,
+        max_members=whole(max_members),
+        devices=count,
         anchors=anchors,
         spare_memory=spare_memory,
     )

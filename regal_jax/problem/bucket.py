@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Self
 
+from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 
@@ -50,9 +51,13 @@ class Bucket:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value, least = getattr(self, field.name), 0 if field.name == "controls" else 1
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"bucket: {field.name} must be a whole number from {least}, got {value!r}")
+            given, least = getattr(self, field.name), 0 if field.name == "controls" else 1
+            value = whole(given, least)
+            if value is None:
+                raise ConfigError(
+                    f"bucket: {field.name} must be a whole number from {least}, got {shown(given)}"
+                )
+            object.__setattr__(self, field.name, value)
 
     @classmethod
     def exact(cls, graph: ComputationGraph) -> Self:

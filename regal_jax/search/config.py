@@ -3,11 +3,11 @@
 import dataclasses
 import enum
 import math
-import operator
 from typing import Any, Final, Self
 
 import numpy as np
 
+from regal_jax.checks import real, shown, whole
 from regal_jax.errors import ConfigError
 
 __all__ = ["MAX_EVALUATIONS", "BiasFunction", "BrkgaConfig"]
@@ -54,17 +54,14 @@ class BiasFunction(enum.StrEnum):
                 return 1 / np.log(r + 1)
 
 
-def whole(owner: str, field: str, value: Any, low: int, high: int = MAX_EVALUATIONS) -> int:
+def count_setting(owner: str, field: str, value: Any, low: int, high: int = MAX_EVALUATIONS) -> int:
     """``value`` as an int between ``low`` and ``high``, or a `ConfigError` that names the field."""
-    try:
-        number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None:
-        raise ConfigError(f"{owner}: {field} is {value!r}; give a whole number, at least {low}")
-    if not low <= number <= high:
-        raise ConfigError(f"{owner}: {field} is {number}; choose a number from {low} to {high}")
-    return number
+    found = whole(value)
+    if found is None:
+        raise ConfigError(f"{owner}: {field} is {shown(value)}; give a whole number, at least {low}")
+    if not low <= found <= high:
+        raise ConfigError(f"{owner}: {field} is {shown(found)}; choose a number from {low} to {high}")
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +132,8 @@ class BrkgaConfig:
         for field, low in lowest.items():
             value = getattr(self, field)
             if value is not None or field not in ("exchange_every", "restart_after"):
-                object.__setattr__(self, field, whole(self._title, field, value, low))
-        whole(self._title, "islands * population", self.islands * self.population, 1)
+                object.__setattr__(self, field, count_setting(self._title, field, value, low))
+        count_setting(self._title, "islands * population", self.islands * self.population, 1)
         if self.elites >= self.population:
             raise ConfigError(
                 f"{self._title}: elites is {self.elites}, which leaves no newcomers in a population "
@@ -155,10 +152,12 @@ class BrkgaConfig:
             names = ", ".join(BiasFunction)
             raise ConfigError(f"{self._title}: bias is {self.bias!r}; use one of {names}") from None
         object.__setattr__(self, "bias", bias)
-        rho = self.elite_bias
-        if isinstance(rho, bool) or not isinstance(rho, (int, float, np.floating)) or not 0.5 <= rho < 1:
-            raise ConfigError(f"{self._title}: elite_bias is {rho!r}; choose a number in [0.5, 1)")
-        object.__setattr__(self, "elite_bias", float(rho))
+        rho = real(self.elite_bias, 0.5, below=1)
+        if rho is None:
+            raise ConfigError(
+                f"{self._title}: elite_bias is {shown(self.elite_bias)}; choose a number in [0.5, 1)"
+            )
+        object.__setattr__(self, "elite_bias", rho)
         if self.elite_parents >= self.parents:
             raise ConfigError(
                 f"{self._title}: elite_parents is {self.elite_parents} of {self.parents} parents; at least "
@@ -201,7 +200,7 @@ class BrkgaConfig:
         Islands go first; when even one island is too many, the population is ``evaluations`` draws from
         the proposal (and the warm starts), all that such a budget pays for.
         """
-        whole(self._title, "evaluations", evaluations, 1)
+        count_setting(self._title, "evaluations", evaluations, 1)
         if evaluations >= self.first_evaluations:
             return self
         if evaluations >= self.population:

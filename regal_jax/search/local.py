@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, Final, Protocol, Self
 
@@ -12,10 +11,11 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
+from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.search.brkga import FitnessFn, SampleFn
 from regal_jax.search.checks import check_keys, check_warm, evaluate
-from regal_jax.search.config import whole
+from regal_jax.search.config import count_setting
 from regal_jax.search.draws import numbered, seeds_of, words
 from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
 from regal_jax.search.run import Progress, SearchResult, Stopping, run
@@ -70,15 +70,18 @@ class AnnealingConfig:
     restart_after: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "chains", whole(type(self).__name__, "chains", self.chains, 1))
+        object.__setattr__(self, "chains", count_setting(type(self).__name__, "chains", self.chains, 1))
         if self.restart_after is not None:
-            count = whole(type(self).__name__, "restart_after", self.restart_after, 1)
+            count = count_setting(type(self).__name__, "restart_after", self.restart_after, 1)
             object.__setattr__(self, "restart_after", count)
         for name in ("initial_temperature", "final_temperature"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise ConfigError(f"{type(self).__name__}: {name} is {value!r}; give a number of 0 or more")
-            object.__setattr__(self, name, float(value))
+            given = getattr(self, name)
+            value = real(given, 0)
+            if value is None:
+                raise ConfigError(
+                    f"{type(self).__name__}: {name} is {shown(given)}; give a number of 0 or more"
+                )
+            object.__setattr__(self, name, value)
         first, last = self.initial_temperature, self.final_temperature
         if last > first or (last == 0 < first):
             raise ConfigError(
@@ -103,7 +106,7 @@ class AnnealingConfig:
 
     def fit(self, evaluations: int) -> Self:
         """This config, or one of fewer chains, whose starts cost at most ``evaluations >= 1``."""
-        whole(type(self).__name__, "evaluations", evaluations, 1)
+        count_setting(type(self).__name__, "evaluations", evaluations, 1)
         return self if evaluations >= self.chains else dataclasses.replace(self, chains=evaluations)
 
     def temperatures(self) -> np.ndarray:

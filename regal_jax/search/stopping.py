@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError
-from regal_jax.search.config import MAX_EVALUATIONS, whole
+from regal_jax.search.config import MAX_EVALUATIONS, count_setting
 
 __all__ = ["Limits", "Status", "Stopping", "status_of"]
 
@@ -96,13 +97,13 @@ class Stopping:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "evaluations", whole("Stopping", "evaluations", self.evaluations, 1))
+        object.__setattr__(self, "evaluations", count_setting("Stopping", "evaluations", self.evaluations, 1))
         if self.stall is not None:
-            object.__setattr__(self, "stall", whole("Stopping", "stall", self.stall, 1))
-        if self.seconds is not None and not (
-            isinstance(self.seconds, (int, float)) and self.seconds > 0 and not isinstance(self.seconds, bool)
-        ):
-            raise ConfigError(f"Stopping: seconds is {self.seconds!r}; give a number above zero, or None")
+            object.__setattr__(self, "stall", count_setting("Stopping", "stall", self.stall, 1))
+        if self.seconds is not None and real(self.seconds, above=0, infinite=True) is None:
+            raise ConfigError(
+                f"Stopping: seconds is {shown(self.seconds)}; give a number above zero, or None"
+            )
         if self.target is not None:
             try:
                 target = np.asarray(self.target, np.float32)

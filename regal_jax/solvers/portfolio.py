@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar, Final
 
+from regal_jax.checks import real, shown
 from regal_jax.compiling import usable
 from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective
@@ -62,8 +63,9 @@ class Portfolio(Solver):
                 f"Portfolio: {len(self.shares)} shares for {len(solvers)} solvers; give one each"
             )
         for share in self.shares:
-            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-                raise ConfigError(f"Portfolio: a share is {share!r}; give numbers above 0 and at most 1")
+            if real(share, above=0, most=1) is None:
+                raise ConfigError(f"Portfolio: a share is {shown(share)}; give numbers above 0 and at most 1")
+        object.__setattr__(self, "shares", tuple(map(real, self.shares)))
 
     @property
     def config(self) -> Any:

@@ -18,7 +18,6 @@ from regal_jax.datasets.corpus.index import (
     FAILURES,
     GRAPHS,
     INDEX,
-    JsonLines,
     read_corpus,
     read_index,
     write_corpus,
@@ -28,6 +27,7 @@ from regal_jax.datasets.corpus.trace_spec import FORMS, TraceSpec
 from regal_jax.errors import ConfigError, MissingExtraError
 from regal_jax.importers.roofline import find_profile
 from regal_jax.interrupts import first_interrupt_waits
+from regal_jax.json_lines import JsonLines
 from regal_jax.locks import locked
 
 __all__ = ["Settings", "build_corpus"]

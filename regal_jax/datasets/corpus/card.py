@@ -10,13 +10,14 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.datasets.candidates import SPLITS
-from regal_jax.datasets.corpus.index import FAILURES, JsonLines, read_corpus
+from regal_jax.datasets.corpus.index import FAILURES, read_corpus
 from regal_jax.datasets.corpus.reader import corpus_records, load_corpus
 from regal_jax.datasets.corpus.trace_spec import FORMS
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.files import write_atomically
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.units import format_bytes, format_time
+from regal_jax.json_lines import JsonLines
 
 __all__ = ["BEGINS", "ENDS", "LICENCES", "CardFacts", "card_facts", "degrees", "format_card", "write_card"]
 

@@ -10,11 +10,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from regal_jax.datasets.corpus.index import FAILURES, GRAPHS, INDEX, JsonLines
+from regal_jax.datasets.corpus.index import FAILURES, GRAPHS, INDEX
 from regal_jax.datasets.corpus.pool import Event, Worker, available_memory
 from regal_jax.datasets.corpus.sources import Source
 from regal_jax.datasets.corpus.trace_spec import TraceSpec
 from regal_jax.errors import ConfigError
+from regal_jax.json_lines import JsonLines
 
 __all__ = ["Engine"]
 

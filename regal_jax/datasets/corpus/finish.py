@@ -7,9 +7,10 @@ from typing import Any
 
 from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.corpus.family_splits import read_family_splits
-from regal_jax.datasets.corpus.index import FAILURES, JsonLines, read_corpus, read_index, write_corpus
+from regal_jax.datasets.corpus.index import FAILURES, read_corpus, read_index, write_corpus
 from regal_jax.datasets.corpus.splits import partition, roles
 from regal_jax.errors import FormatError
+from regal_jax.json_lines import JsonLines
 
 __all__ = ["describe", "finish"]
 

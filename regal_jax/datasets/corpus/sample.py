@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from regal_jax.datasets.corpus.index import GRAPHS, INDEX, JsonLines, read_corpus
+from regal_jax.datasets.corpus.index import GRAPHS, INDEX, read_corpus
 from regal_jax.datasets.corpus.reader import corpus_records
 from regal_jax.datasets.corpus.statistics import graph_record
 from regal_jax.errors import ConfigError
 from regal_jax.files import write_atomically
 from regal_jax.importers import load_graph
 from regal_jax.importers.native import format_native
+from regal_jax.json_lines import JsonLines
 from regal_jax.locks import locked
 from regal_jax.plan import contract
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from regal_jax.checks import shown, whole
 from regal_jax.encoding import encode
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
@@ -118,8 +119,8 @@ def share_out(
     Raises:
       ConfigError: A batch size or devices that cannot be, or a graph too large to be searched.
     """
-    if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
-        raise ConfigError(f"batch_size: must be at least 1, got {batch_size!r}")
+    if batch_size is not None and whole(batch_size, 1) is None:
+        raise ConfigError(f"batch_size: must be at least 1, got {shown(batch_size)}")
     groups: dict[tuple[Bucket, int, bool, bool, bool], list[int]] = {}
     for i, (graph, cluster) in enumerate(pairs):
         blocking = cluster.transfer is TransferModel.BLOCKING
@@ -133,7 +134,7 @@ def share_out(
     shares = []
     for (bucket, width, blocking, _, _), members in groups.items():
         graph = pairs[members[0]][0]
-        most = min(_most_graphs(graph, width, blocking, bucket, config), batch_size or _MOST_GRAPHS)
+        most = min(_most_graphs(graph, width, blocking, bucket, config), whole(batch_size) or _MOST_GRAPHS)
         shares += _cut_up(Share(members, bucket, width, most, devices))
     return shares
 

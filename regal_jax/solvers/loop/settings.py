@@ -1,7 +1,6 @@
 """What a caller asked for, checked."""
 
 import dataclasses
-import math
 import os
 import reprlib
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from regal_jax.checks import check_whole, real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.interrupts import interruptible
@@ -39,10 +39,11 @@ def one_seed(seed: int | jax.Array, key: int | jax.Array | None) -> int | jax.Ar
 
 def _as_key(key: Any) -> tuple[jax.Array, int | None]:
     """A typed key, and the seed it came from if it came from one."""
-    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-        if not 0 <= key < 2**32:
-            raise ConfigError(f"seed: must be from 0 to {2**32 - 1}, got {key}")
-        return jax.random.key(np.uint32(key)), int(key)
+    seed = whole(key)
+    if seed is not None:
+        if not 0 <= seed < 2**32:
+            raise ConfigError(f"seed: must be from 0 to {2**32 - 1}, got {shown(seed)}")
+        return jax.random.key(np.uint32(seed)), seed
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
         return key, None
     raise ConfigError(f"seed: give a whole number or jax.random.key(number), got {key!r}")
@@ -107,13 +108,12 @@ class Settings:
         """
         if objective not in list(Objective):
             raise ConfigError(f"objective: unknown {objective!r}; use one of {', '.join(Objective)}")
-        if isinstance(evaluations, bool) or not isinstance(evaluations, (int, np.integer)) or evaluations < 1:
-            raise ConfigError(f"evaluations: must be a whole number of at least 1, got {evaluations!r}")
+        budget = check_whole("evaluations", evaluations, 1)
         chosen = _solver(method, policy)
         _ = chosen.agenda(Objective(objective), 2)  # Refuses what the solver is not for.
         for name, value in (("target", target), ("time_limit", time_limit)):
-            if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
-                raise ConfigError(f"{name}: must be a number of zero or more, got {value!r}")
+            if value is not None and real(value, 0) is None:
+                raise ConfigError(f"{name}: must be a number of zero or more, got {shown(value)}")
         if contract is not None and not isinstance(contract, bool):
             raise ConfigError(f"contract: must be True, False or None, got {contract!r}")
         earlier = earlier_plans(warm_start)
@@ -126,15 +126,15 @@ class Settings:
         return cls(
             solver=chosen,
             objective=Objective(objective),
-            evaluations=int(evaluations),
+            evaluations=budget,
             key=typed,
             seed=number,
             warm_start=bool(earlier) or warm_start is not False,
             earlier=earlier,
             contract=contract,
-            target=target,
+            target=real(target),
             stall=stall,
-            time_limit=time_limit,
+            time_limit=real(time_limit),
             progress=progress,
         )
 

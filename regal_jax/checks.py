@@ -1,0 +1,132 @@
+"""Whether a value is a whole number, or a number, in a range.
+
+Every argument and setting that is a number is asked about here. True and false are no numbers. The numbers of
+NumPy are, and what a caller goes on with is a plain one.
+"""
+
+import math
+import numbers
+import operator
+from typing import Any
+
+from regal_jax.errors import ConfigError
+
+__all__ = ["check_number", "check_whole", "is_number", "real", "shown", "whole"]
+
+
+def whole(value: Any, least: int | None = None, most: int | None = None) -> int | None:
+    """``value`` as an int if it is a whole number from ``least`` to ``most``, else ``None``.
+
+    Args:
+      value: Anything. A float is no whole number, whatever its value.
+      least: The lowest that is allowed; ``None`` for no limit.
+      most: The highest that is allowed; ``None`` for no limit.
+
+    Examples:
+      >>> from regal_jax.checks import whole
+      >>> whole(3, 1), whole(0, 1), whole(True), whole(3.0)
+      (3, None, None, None)
+    """
+    # Arrays without axes may be whole numbers, too; their bools are as little so as Python's.
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
+        return None
+    try:
+        found = operator.index(value)
+    except TypeError:
+        return None
+    if (least is not None and found < least) or (most is not None and found > most):
+        return None
+    return found
+
+
+def is_number(value: Any) -> bool:
+    """Is ``value`` a real number, of whatever size, finite or not?"""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def real(
+    value: Any,
+    least: float | None = None,
+    most: float | None = None,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    infinite: bool = False,
+) -> float | None:
+    """``value`` as a float if it is a finite number in a range, else ``None``.
+
+    Args:
+      value: Anything.
+      least: The lowest that is allowed.
+      most: The highest that is allowed.
+      above: What the number must be greater than.
+      below: What the number must be less than.
+      infinite: Count infinity as a number; NaN never is one.
+
+    Examples:
+      >>> from regal_jax.checks import real
+      >>> real(1, 0), real(1, below=1), real("1"), real(float("nan"))
+      (1.0, None, None, None)
+    """
+    if not is_number(value):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:  # A whole number that is larger than all floats.
+        return None
+    if math.isnan(found) or (math.isinf(found) and not infinite):
+        return None
+    if (least is not None and found < least) or (most is not None and found > most):
+        return None
+    if (above is not None and found <= above) or (below is not None and found >= below):
+        return None
+    return found
+
+
+def check_whole(what: str, value: Any, least: int, most: int | None = None) -> int:
+    """``value`` as an int.
+
+    Args:
+      what: Named in the error.
+      value: Anything.
+      least: The lowest that is allowed.
+      most: The highest that is allowed; ``None`` for no limit.
+
+    Raises:
+      ConfigError: It is no whole number in the range.
+    """
+    found = whole(value, least)
+    limit = f"least {shown(whole(least))}"
+    if found is not None and most is not None and found > most:
+        found, limit = None, f"most {shown(whole(most))}"
+    if found is None:
+        raise ConfigError(f"{what}: must be a whole number of at {limit}, got {shown(value)}")
+    return found
+
+
+def check_number(what: str, value: Any, least: float, most: float) -> float:
+    """``value`` as a float.
+
+    Args:
+      what: Named in the error.
+      value: Anything.
+      least: The lowest that is allowed.
+      most: The highest that is allowed.
+
+    Raises:
+      ConfigError: It is no number in the range.
+    """
+    found = real(value, least, most)
+    if found is None:
+        raise ConfigError(f"{what}: must be a number from {least:g} to {most:g}, got {shown(value)}")
+    return found
+
+
+def shown(value: Any) -> str:
+    """``repr(value)`` for a message. Python refuses to write whole numbers of thousands of digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        if isinstance(value, int):
+            return f"a whole number of {value.bit_length()} bits"
+        return f"a {type(value).__name__} of numbers too long to write"

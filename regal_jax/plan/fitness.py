@@ -1,0 +1,33 @@
+"""The fitness of a plan: its objective relative to the worst that can be."""
+
+from regal_jax.graph import ComputationGraph
+from regal_jax.plan.bounds import Objective, makespan_upper_bound
+from regal_jax.plan.plan import Plan
+
+__all__ = ["plan_fitness"]
+
+
+def plan_fitness(plan: Plan, graph: ComputationGraph) -> float:
+    """What the search minimises (docs/design.md, part 1), of a plan, in float64.
+
+    A feasible plan has ``makespan / upper bound`` or ``largest peak / all memory``, in [0, 1]; an infeasible
+    one ``1 + overflow / all memory``, more than 1. `regal_jax.objective.fitness` is the same on an
+    accelerator, rounded to float32.
+
+    Args:
+      plan: Of ``graph``.
+      graph: What is run.
+
+    Examples:
+      >>> from regal_jax import Cluster, optimize
+      >>> from regal_jax.datasets import generate
+      >>> from regal_jax.plan import plan_fitness
+      >>> graph = generate("chain", 3, seed=0)
+      >>> 0 < plan_fitness(optimize(graph, Cluster.uniform(2)), graph) <= 1
+      True
+    """
+    total = float(graph.tensor_bytes.sum() + graph.temp_bytes.sum())
+    if not plan.feasible:
+        return 1 + float(plan.overflow.sum()) / max(total, 1)
+    scale = makespan_upper_bound(graph, plan.cluster) if plan.objective is Objective.MAKESPAN else total
+    return plan.objective_value / scale if scale else 0.0
