@@ -18,6 +18,7 @@ from regal_jax.api import optimize_many
 from regal_jax.checks import whole
 from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
+from regal_jax.files import write_atomically
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.interrupts import interruptible
 from regal_jax.json_lines import JsonLines
@@ -65,7 +66,7 @@ class TunedConfig:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a JSON file."""
         document = {"format": _FORMAT, "version": 1, **dataclasses.asdict(self)}
-        pathlib.Path(path).write_text(json.dumps(document, indent=1) + "\n")
+        write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
