@@ -6,13 +6,14 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from policy_cases import four_bins
 
 from regal_jax.errors import ConfigError
 from regal_jax.learning.config import TrainConfig
 from regal_jax.learning.step import Learner
-from regal_jax.policies import Policy, PolicyConfig, save_policy
+from regal_jax.policies import Policy, save_policy
 
-POLICY = PolicyConfig(width=4, rounds=1)
+POLICY = four_bins(width=4, rounds=1)
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from regal_jax.policies import (
     entropy,
     load_policy,
     log_prob,
-    own_places,
     sample_action,
     to_proposal,
 )
@@ -183,13 +182,12 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
     # Every action of a graph meets the same random numbers: what differs is its own doing.
     searches = jnp.tile(keys_of(search, pool.identity), samples)
     problem = rows(pool.problem, jnp.tile(jnp.arange(batch, dtype=jnp.int32), samples))
-    place = own_places(config.policy, pool.features)
     proposal = to_proposal(
         config.policy,
         table,
         actions.reshape(samples * batch, *actions.shape[2:]),
         problem,
-        jax.tree.map(lambda x: jnp.tile(x, (samples, *[1] * (x.ndim - 1))), place),
+        jax.tree.map(lambda x: jnp.tile(x, (samples, *[1] * (x.ndim - 1))), pool.prior),
     )
     found = solve_traced(
         problem,
@@ -244,7 +242,9 @@ def _step(
     o = learner.config.optimizer
     choose, act = jax.random.split(jax.random.fold_in(key, state.step))
     batch = _batch(choose, pool, o.batch, shards)
-    logits, pull = jax.vjp(lambda w: nnx.merge(learner.graphdefs[0], w)(batch.features), state.policy)
+    logits, pull = jax.vjp(
+        lambda w: nnx.merge(learner.graphdefs[0], w)(batch.features, batch.prior), state.policy
+    )
     actions, fitness = rollout(learner, batch, logits, table, act)
     rewards = jax.vmap(reward, (1, 0, None), 1)(fitness, batch.reference, o.worst)
     values, pull_value = _values(learner, state, batch)
@@ -294,7 +294,9 @@ def _values(learner: Learner, state: TrainState, batch: Pool) -> tuple[jax.Array
     """``[B]`` values, and what turns their cotangent into a gradient."""
     if not learner.learns_value:
         return jnp.zeros(batch.size, jnp.float32), None
-    return jax.vjp(lambda weights: nnx.merge(learner.graphdefs[1], weights)(batch.features), state.value)
+    return jax.vjp(
+        lambda weights: nnx.merge(learner.graphdefs[1], weights)(batch.features, batch.prior), state.value
+    )
 
 
 def _loss(
