@@ -13,6 +13,7 @@ from regal_jax.policies import Ablation, PolicyConfig
 from regal_jax.problem import Bucket
 
 __all__ = [
+    "BEFORE",
     "BUCKET",
     "chain",
     "distinct_runtimes",
@@ -26,6 +27,16 @@ __all__ = [
 
 BUCKET = Bucket(12, 36, 80, 66)
 """Holds every graph of `strategies.instances`."""
+
+
+BEFORE = {
+    "num_devices": 2, "network": "gnn", "parametrisation": "mean-variance", "first": [0.2, 0.4, 0.6, 0.8],
+    "second": [0.1, 0.01], "rounds": 1, "width": 4, "features": "structural", "balance": "work",
+    "uniform": True, "guided_share": 0.5, "share_rounds": False, "initial_bias": 1.0,
+    "initial_affinity_bias": -1.0, "cuts": ["across"], "cut_gain": 3.0, "order": "levels", "order_gain": 0.0,
+    "reach": 0, "transfers": "reader",
+}  # fmt: skip
+"""The config of a policy in a file of version 5."""
 
 
 def four_bins(**settings: Any) -> PolicyConfig:

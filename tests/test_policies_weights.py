@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flax import nnx
-from policy_cases import chain, four_bins, randomised
+from policy_cases import BEFORE, chain, four_bins, randomised
 
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster
@@ -215,14 +215,6 @@ def test_what_cannot_be_saved(tmp_path):
 
 # Files of version 5 ---------------------------------------------------------------------------------
 
-BEFORE = {
-    "num_devices": 2, "network": "gnn", "parametrisation": "mean-variance", "first": [0.2, 0.4, 0.6, 0.8],
-    "second": [0.1, 0.01], "rounds": 1, "width": 4, "features": "structural", "balance": "work",
-    "uniform": True, "guided_share": 0.5, "share_rounds": False, "initial_bias": 1.0,
-    "initial_affinity_bias": -1.0, "cuts": ["across"], "cut_gain": 3.0, "order": "levels", "order_gain": 0.0,
-    "reach": 0, "transfers": "reader",
-}  # fmt: skip
-"""What the config of a file of version 5 had."""
 BINS = {"means": (0.2, 0.4, 0.6, 0.8), "variances": (0.1, 0.01), "rounds": 1, "width": 4}
 SCHEDULED = {"features": "scheduled", "order": "schedule", "order_gain": 0.5, "reach": 4}
 
