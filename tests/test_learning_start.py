@@ -39,6 +39,10 @@ def test_weights_of_another_network_are_refused(file):
     config = TrainConfig(start=str(file), policy=dataclasses.replace(POLICY, width=8))
     with pytest.raises(ConfigError, match=r"start: .*first.safetensors has width = 4, the config 8; make"):
         Learner(config).init()
+    scaled = dataclasses.replace(POLICY.ablation, placement_scale=9.0)
+    config = TrainConfig(start=str(file), policy=dataclasses.replace(POLICY, ablation=scaled))
+    with pytest.raises(ConfigError, match=r"has ablation\.placement_scale = 3\.0, the config 9\.0; make"):
+        Learner(config).init()
     config = TrainConfig(start=str(file), policy=dataclasses.replace(POLICY, num_devices=3))
     with pytest.raises(ConfigError, match="for 2 devices, not for 3"):
         Learner(config).init()

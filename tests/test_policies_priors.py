@@ -26,7 +26,9 @@ from regal_jax.policies import (
     make_features,
     make_inputs,
     make_prior,
+    most_likely,
 )
+from regal_jax.policies.priors import Made, Maker
 from regal_jax.problem import Bucket
 
 seeds = st.integers(0, 2**32 - 1)
@@ -188,6 +190,27 @@ def test_a_policy_reads_its_prior():
     for field, array in leaves(gradient).items():
         assert (np.abs(np.asarray(array)[0, :9]) > 0).any(), field
         assert array.dtype == jnp.float32
+
+
+def test_a_maker_of_one_s_own(monkeypatch):
+    """A line of the registry is all that it takes."""
+
+    def backwards(measured):
+        n = measured.graph.num_ops
+        return Made((np.arange(n) + 0.5) / n, {Placement.SCHEDULE: lambda: np.arange(n) % 2})
+
+    monkeypatch.setitem(MAKERS, "backwards", Maker(backwards, (Placement.SCHEDULE,), Transfers.READER))
+    config = config_of("backwards", reach=4, rounds=0)
+    graph = chain(4)
+    features, prior = make_inputs([graph], TWO, Bucket.exact(graph), config)
+    assert prior.order[0].tolist() == [0.125, 0.375, 0.625, 0.875]
+    assert prior.placements[0, :, 0].tolist() == [0.25, 0.75, 0.25, 0.75]
+    assert prior.transfers is None
+    scales = Ablation(placement_scale=50.0)
+    strong = PolicyConfig(prior="backwards", ablation=scales, width=4, rounds=0)
+    logits = Policy(strong, rngs=nnx.Rngs(0))(features, prior)
+    liked = np.array(config.means)[np.asarray(most_likely(logits))[0] // 2]
+    np.testing.assert_array_equal(liked[:, 0] > liked[:, 1], [True, False, True, False])
 
 
 # Levels ---------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ class TrainConfig:
         Empty for new ones.
       task: See `TaskConfig`.
       data: See `DataConfig`.
-      policy: What is trained.
+      policy: What is trained, for the objective of the task.
       search: The BRKGA that is guided; with ``elites = 0`` and ``mutants = population`` it is random search
         and the policy is the paper's IDRS.
       optimizer: See `OptimizerConfig`.
@@ -206,7 +206,7 @@ class TrainConfig:
         if self.policy.objective is not self.task.objective:
             raise ConfigError(
                 f"policy.objective: is '{self.policy.objective}', but task.objective is "
-                f"'{self.task.objective}'; make them the same"
+                f"'{self.task.objective}'; give the policy the objective of the task"
             )
 
     @classmethod

@@ -18,6 +18,7 @@ from regal_jax.learning.reinforce import leave_one_out, reinforce_loss, reward, 
 from regal_jax.policies import (
     Logits,
     Policy,
+    PolicyConfig,
     Value,
     action_table,
     entropy,
@@ -140,7 +141,7 @@ class Learner:
         """The policy to begin with."""
         c = self.config
         policy = load_policy(c.start, num_devices=c.policy.num_devices)
-        given, asked = dataclasses.asdict(policy.config), dataclasses.asdict(c.policy)
+        given, asked = _settings(policy.config), _settings(c.policy)
         other = [name for name in asked if given[name] != asked[name]]
         if other:
             raise ConfigError(
@@ -199,6 +200,12 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
         implementation=learner.implementation,
     )
     return actions, found.fitness.reshape(samples, batch)
+
+
+def _settings(config: PolicyConfig) -> dict[str, Any]:
+    """Of a policy, by name; those of its `ablation` with that before them."""
+    table = dataclasses.asdict(config)
+    return table | {f"ablation.{name}": value for name, value in table.pop("ablation").items()}
 
 
 def train_step(

@@ -115,14 +115,16 @@ class _Batch:
 
     def __init__(self, graphs: _Graphs, clusters: _Clusters, bucket: Bucket | None, num_devices: int) -> None:
         if not graphs:
-            raise ConfigError("make_inputs: no graphs; give at least one")
+            raise ConfigError("policy inputs: no graphs; give at least one")
         each = [clusters] * len(graphs) if isinstance(clusters, Cluster) else list(clusters)
         if len(each) != len(graphs):
-            raise ConfigError(f"make_inputs: {len(graphs)} graphs but {len(each)} clusters; give one a graph")
+            raise ConfigError(
+                f"policy inputs: {len(graphs)} graphs but {len(each)} clusters; give one a graph"
+            )
         for cluster in each:
             if cluster.num_devices != num_devices:
                 raise ConfigError(
-                    f"make_inputs: a cluster of {cluster.num_devices} devices, but the features are for "
+                    f"policy inputs: a cluster of {cluster.num_devices} devices, but the features are for "
                     f"{num_devices}; take the policy and the cluster for the same number"
                 )
         self._pairs = list(zip(graphs, each, strict=True))
