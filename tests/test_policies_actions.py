@@ -56,8 +56,8 @@ def slow_log_prob(logits, action, graph, ops):
     total = 0.0
     for o in range(ops):
         for k in range(action.shape[1]):
-            i, j = divmod(int(action[o, k]), logits.second.shape[-1])
-            for table, choice in ((logits.first, i), (logits.second, j)):
+            i, j = divmod(int(action[o, k]), logits.variances.shape[-1])
+            for table, choice in ((logits.means, i), (logits.variances, j)):
                 row = np.asarray(table[graph, o, k], np.float64)
                 total += row[choice] - scipy.special.logsumexp(row)
     return total
@@ -97,7 +97,7 @@ def test_score_has_mean_zero():
     for gradient in jax.jit(jax.grad(expected))(logits):
         np.testing.assert_allclose(gradient, 0, atol=1e-6)
     single = jax.jit(jax.grad(lambda x: log_prob(x, actions[0], mask)[0]))(logits)
-    assert np.abs(single.first).max() > 0.1
+    assert np.abs(single.means).max() > 0.1
 
 
 @settings(max_examples=25)
@@ -181,7 +181,7 @@ def test_most_likely_and_the_impossible():
     np.testing.assert_array_equal(most_likely(logits), expected)
     assert most_likely(logits).dtype == jnp.uint8
     # What is all but certain is drawn, whatever the key.
-    certain = Logits(logits.first * 1e5, logits.second * 1e5)
+    certain = Logits(logits.means * 1e5, logits.variances * 1e5)
     keys = jax.random.split(jax.random.key(0), (200, 2))
     drawn = jax.vmap(sample_action, in_axes=(None, 0))(certain, keys)
     np.testing.assert_array_equal(drawn, np.broadcast_to(expected, drawn.shape))

@@ -93,8 +93,8 @@ def test_shapes_and_the_smallest_graphs(network, devices, rounds):
         x = make_inputs(batch, clusters, None, config)
         n = x[0].nodes.shape[1]
         logits = compiled(config)(x)
-        assert logits.first.shape == (len(batch), n, devices + 1, 3)
-        assert logits.second.shape == (len(batch), n, devices + 1, 1)
+        assert logits.means.shape == (len(batch), n, devices + 1, 3)
+        assert logits.variances.shape == (len(batch), n, devices + 1, 1)
         value = compiled(config, Value)(x)
         assert value.shape == (len(batch),)
         for array in (*logits, value):
@@ -141,7 +141,7 @@ def test_sequence_is_equivariant_when_no_two_ops_are_alike(instance, seed):
     graph, cluster = distinct_runtimes(instance[0], rng), instance[1]
     place = rng.permutation(graph.num_ops)
     logits = [
-        np.asarray(compiled(CONFIGS[1])(inputs_of(g, cluster, CONFIGS[1])).first)[0]
+        np.asarray(compiled(CONFIGS[1])(inputs_of(g, cluster, CONFIGS[1])).means)[0]
         for g in (graph, renumbered(graph, place))
     ]
     np.testing.assert_allclose(logits[1][place], logits[0][: graph.num_ops], **CLOSE)
@@ -152,7 +152,7 @@ def test_logits_differ_between_ops_and_graphs(config):
     # Or the tests above would pass with networks that say nothing.
     rng = np.random.default_rng(0)
     x = make_inputs([random_graph(rng, 12, 2) for _ in range(4)], TWO, BUCKET, config)
-    first = np.asarray(compiled(config)(x).first)
+    first = np.asarray(compiled(config)(x).means)
     assert first.std(axis=1).min() > 0.02
     assert np.std(compiled(config, Value)(x)) > 1e-3  # Rounding is below 1e-6.
 
@@ -181,7 +181,7 @@ def test_company_in_one_program_changes_no_bit(config, one, other):
     outputs = []
     for company, place in ((second, second_cluster), (graph, cluster)):
         x = make_inputs([graph, company], [cluster, place], BUCKET, config)
-        first, value = (np.asarray(a) for a in (compiled(config)(x).first, compiled(config, Value)(x)))
+        first, value = (np.asarray(a) for a in (compiled(config)(x).means, compiled(config, Value)(x)))
         outputs.append([first[0, :n], value[0]])
     chex.assert_trees_all_equal(*outputs)
 
@@ -232,7 +232,7 @@ def test_messages_go_both_ways_and_a_step_a_round(shared):
         function = compiled(config)
 
         def middle(nodes, x=x, prior=prior, function=function):
-            return function((dataclasses.replace(x, nodes=nodes), prior)).first[0, 3].sum()
+            return function((dataclasses.replace(x, nodes=nodes), prior)).means[0, 3].sum()
 
         reached = np.abs(jax.jit(jax.grad(middle))(x.nodes)[0]).sum(axis=1) > 0
         np.testing.assert_array_equal(reached, np.abs(np.arange(length) - 3) <= rounds)
@@ -242,7 +242,7 @@ def test_sequence_reads_both_ways():
     x, prior = inputs_of(chain(6), TWO, CONFIGS[1])
 
     def middle(nodes):
-        return compiled(CONFIGS[1])((dataclasses.replace(x, nodes=nodes), prior)).first[0, 3].sum()
+        return compiled(CONFIGS[1])((dataclasses.replace(x, nodes=nodes), prior)).means[0, 3].sum()
 
     gradient = np.asarray(jax.jit(jax.grad(middle))(x.nodes))
     np.testing.assert_array_equal(np.abs(gradient[0]).sum(axis=1) > 0, np.arange(12) < 6)
@@ -314,7 +314,7 @@ def placed(graph, heads=None, **fields):
     config = four_bins(width=4, placement_scale=20, **fields)
     devices = config.num_devices
     x = make_inputs([graph], Cluster.uniform(devices, transfer="blocking"), None, config)
-    logits = np.asarray(untrained(config, x).first)[0, : graph.num_ops, : heads or devices]
+    logits = np.asarray(untrained(config, x).means)[0, : graph.num_ops, : heads or devices]
     bins = np.array(config.bins[0])
     return bins, bins[np.argmax(logits, axis=-1)]
 
@@ -362,7 +362,7 @@ def test_priorities_may_begin_in_an_order(bins, prior):
     config = four_bins(width=4, prior=prior, order_scale=50, means=bins, placement_scale=0, reach=0)
     graph = random_graph(np.random.default_rng(3), 12, 2)
     x = inputs_of(graph, TWO, config)
-    logits = np.asarray(untrained(config, x).first)[0, : graph.num_ops]
+    logits = np.asarray(untrained(config, x).means)[0, : graph.num_ops]
     place = np.asarray(x[1].order)[0, : graph.num_ops]
     target = min(bins) + (max(bins) - min(bins)) * place
     nearest = np.abs(np.array(bins) - target[:, None]).argmin(axis=1)

@@ -134,7 +134,7 @@ def test_none_is_a_policy_without_priors():
     assert policy.spectral is None
     assert policy.ordered is None
     logits = nnx.eval_shape(lambda: Policy(config, rngs=nnx.Rngs(0))(features, prior))
-    assert logits.first.shape[2:] == (3, 33)
+    assert logits.means.shape[2:] == (3, 33)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_policy_reads_its_prior():
     features, prior = make_inputs([random_graph(np.random.default_rng(0), 9, 2)], TWO, BUCKET, config)
 
     def total(prior):
-        return (nnx.merge(graphdef, state)(features, prior).first ** 2).sum()
+        return (nnx.merge(graphdef, state)(features, prior).means ** 2).sum()
 
     gradient = nnx.jit(nnx.grad(total))(prior)
     for field, array in leaves(gradient).items():

@@ -44,7 +44,7 @@ def sample_action(logits: Logits, keys: jax.Array) -> Action:
       logits: From a `Policy`.
       keys: ``[B]`` typed keys, consumed.
     """
-    batch, n, d, _ = logits.first.shape
+    batch, n, d, _ = logits.means.shape
     bits = words(seeds_of(keys), n * d * 2).reshape(batch, n, d, 2)
     # 24 bits are what a float32 in [0, 1) holds.
     uniform = (bits >> 8).astype(jnp.float32) * 2.0**-24
@@ -67,7 +67,7 @@ def log_prob(logits: Logits, action: Action, node_mask: jax.Array) -> jax.Array:
     Returns:
       ``[B]`` float32, in nats.
     """
-    columns = logits.second.shape[-1]
+    columns = logits.variances.shape[-1]
     index = action.astype(jnp.int32)
     chosen = [
         _pick(jax.nn.log_softmax(x), i)
@@ -238,7 +238,7 @@ def _likeliest(config: PolicyConfig, action: jax.Array) -> jax.Array:
 
 
 def _combine(logits: Logits, choices: list[jax.Array]) -> Action:
-    return (choices[0] * logits.second.shape[-1] + choices[1]).astype(jnp.uint8)
+    return (choices[0] * logits.variances.shape[-1] + choices[1]).astype(jnp.uint8)
 
 
 def _draw(logits: jax.Array, uniform: jax.Array) -> jax.Array:

@@ -23,13 +23,13 @@ class Logits(NamedTuple):
     """Unnormalised log-probabilities of the two choices for every key; of padding they mean nothing.
 
     Attributes:
-      first: ``[B, N, A D + 1, K1]`` float32: ``D`` affinities for each of ``A`` placements, then the
-        priority.
-      second: ``[B, N, A D + 1, K2]`` float32.
+      means: ``[B, N, A D + 1, K1]`` float32: ``D`` affinities for each of ``A`` placements, then the
+        priority. Of alphas, where a policy has these.
+      variances: ``[B, N, A D + 1, K2]`` float32, or of betas.
     """
 
-    first: jax.Array
-    second: jax.Array
+    means: jax.Array
+    variances: jax.Array
 
 
 class Policy(nnx.Module):
@@ -79,12 +79,12 @@ class Policy(nnx.Module):
         hidden = nnx.relu(self.hidden(embedding))
         batch, n, _ = hidden.shape
         hidden = hidden.reshape(batch, n, self.config.num_keys, 2, self.config.width)
-        first, second = self.first(hidden[..., 0, :]), self.second(hidden[..., 1, :])
+        means, variances = self.first(hidden[..., 0, :]), self.second(hidden[..., 1, :])
         if self.spectral is not None:
-            first = first.at[:, :, :-1].add(self.spectral(prior, embedding))
+            means = means.at[:, :, :-1].add(self.spectral(prior, embedding))
         if self.ordered is not None:
-            first = first.at[:, :, -1].add(self.ordered(prior, embedding))
-        return Logits(first, second)
+            means = means.at[:, :, -1].add(self.ordered(prior, embedding))
+        return Logits(means, variances)
 
 
 class Value(nnx.Module):
