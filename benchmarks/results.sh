@@ -35,7 +35,7 @@ from flax import nnx
 from regal_jax.learning import TrainConfig
 from regal_jax.policies import Policy, save_policy
 
-SCALES = {"cut_gain": 10, "order_gain": 3, "initial_bias": -6, "initial_affinity_bias": 6}
+SCALES = {"placement_scale": 10, "order_scale": 3, "priority_bias": -6, "affinity_bias": 6}
 for settings, untrained, by_hand in (
     ("makespan-2.toml", "untrained.safetensors", "by-hand.safetensors"),
     ("peak-memory-2.toml", "untrained-memory.safetensors", "by-hand-memory.safetensors"),
@@ -44,7 +44,8 @@ for settings, untrained, by_hand in (
     config = TrainConfig.load(settings).policy
     save_policy(untrained, Policy(config, rngs=nnx.Rngs(0)))
     if by_hand:
-        save_policy(by_hand, Policy(dataclasses.replace(config, **SCALES), rngs=nnx.Rngs(0)))
+        scaled = dataclasses.replace(config.ablation, **SCALES)
+        save_policy(by_hand, Policy(dataclasses.replace(config, ablation=scaled), rngs=nnx.Rngs(0)))
 PYTHON
 
 # Synthetic graphs: table 1, figures, CP-SAT, overhead -----------------------------------------------------

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from importer_cases import COST_GRAPH, NATIVE, STG, WORKFLOW
 from learning_cases import tiny_config
+from policy_cases import BEFORE
 
 from regal_jax import optimize
 from regal_jax.datasets import build_set, generate
@@ -33,6 +34,7 @@ from regal_jax.methods import TunedConfig
 from regal_jax.methods.tuning import _known as known_points
 from regal_jax.plan import Plan
 from regal_jax.policies import Policy, PolicyConfig, load_policy, read_metadata, save_policy
+from regal_jax.policies.conversion import EARLIER, translated
 from regal_jax.search import BrkgaConfig
 
 GRAPH = generate("layered", 12, seed=0)
@@ -139,11 +141,20 @@ def mutate_onnx(data, rng):
 def policy_file(folder):
     from flax import nnx
 
-    config = PolicyConfig(rounds=1, width=4)
-    save_policy(
-        folder / "policy.safetensors", Policy(config, rngs=nnx.Rngs(0)), {"validation_improvement": "0.5"}
-    )
-    return [(folder / "policy.safetensors").read_bytes()]
+    path, files = folder / "policy.safetensors", []
+    for config in (PolicyConfig(rounds=1, width=4), translated(BEFORE)):
+        save_policy(path, Policy(config, rngs=nnx.Rngs(0)), {"validation_improvement": "0.5"})
+        files.append(path.read_bytes())
+    return [files[0], as_version_5(files[1])]
+
+
+def as_version_5(data):
+    """A file of weights whose config is `BEFORE`, as releases of that time wrote it."""
+    length = int.from_bytes(data[:8], "little")
+    document = json.loads(data[8 : 8 + length])
+    document["__metadata__"] |= {"version": EARLIER, "config": json.dumps(BEFORE)}
+    header = json.dumps(document).encode()
+    return len(header).to_bytes(8, "little") + header + data[8 + length :]
 
 
 def mutate_safetensors(data, rng):

@@ -214,10 +214,9 @@ def cases():
         return lambda: from_jax(jax.grad(loss), [shape] * 12, shape), check
 
     def features():
-        from regal_jax.policies import FeatureConfig, make_features
+        from regal_jax.policies import PolicyConfig, make_inputs
 
-        config = FeatureConfig(features="scheduled")
-        return lambda: make_features([graph], two, None, config), lambda made: "features"
+        return lambda: make_inputs([graph], two, None, PolicyConfig()), lambda made: "features"
 
     def loaded():
         folder = tempfile.mkdtemp()

@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from policy_cases import four_bins
 
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.learning import OptimizerConfig, TaskConfig, TrainConfig, train
 from regal_jax.learning.pool import Pool, make_pools
 from regal_jax.learning.record import Record
-from regal_jax.policies import PolicyConfig
 from regal_jax.search import BrkgaConfig
 
 __all__ = ["GRAPHS", "HELD_OUT", "fast_on_first", "one_device", "pool_of", "stopped_after", "tiny_config"]
@@ -35,7 +35,7 @@ def tiny_config(**optimizer: Any) -> TrainConfig:
     settings |= {"reference_seeds": 2, "validate_every": 5, "checkpoint_every": 4}
     return TrainConfig(
         task=TaskConfig(evaluations=10),
-        policy=PolicyConfig(rounds=1, width=4),
+        policy=four_bins(rounds=1, width=4),
         search=BrkgaConfig(population=5, elites=1, mutants=1),
         optimizer=OptimizerConfig(**{**settings, **optimizer}),
     )
@@ -50,7 +50,7 @@ def one_device(config: TrainConfig, out: Any, **options: Any) -> Any:
 def pool_of(config: TrainConfig, graphs: Any = GRAPHS) -> Pool:
     """One pool of all graphs, whose references are ones."""
     cluster = config.task.cluster(config.policy.num_devices)
-    ((_, pool),) = make_pools(graphs, cluster, config.policy.feature_config, 1)
+    ((_, pool),) = make_pools(graphs, cluster, config.policy, 1)
     return pool
 
 

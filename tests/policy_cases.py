@@ -1,6 +1,7 @@
 """Graphs, changes to graphs that a policy must not see, and policies whose weights say something."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -8,13 +9,16 @@ from flax import nnx
 
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
 from regal_jax.heuristics.list_scheduling import Schedule
+from regal_jax.policies import Ablation, PolicyConfig
 from regal_jax.problem import Bucket
 
 __all__ = [
+    "BEFORE",
     "BUCKET",
     "chain",
     "distinct_runtimes",
     "events_of",
+    "four_bins",
     "randomised",
     "renumbered",
     "scaled",
@@ -23,6 +27,37 @@ __all__ = [
 
 BUCKET = Bucket(12, 36, 80, 66)
 """Holds every graph of `strategies.instances`."""
+
+
+BEFORE = {
+    "num_devices": 2, "network": "gnn", "parametrisation": "mean-variance", "first": [0.2, 0.4, 0.6, 0.8],
+    "second": [0.1, 0.01], "rounds": 1, "width": 4, "features": "structural", "balance": "work",
+    "uniform": True, "guided_share": 0.5, "share_rounds": False, "initial_bias": 1.0,
+    "initial_affinity_bias": -1.0, "cuts": ["across"], "cut_gain": 3.0, "order": "levels", "order_gain": 0.0,
+    "reach": 0, "transfers": "reader",
+}  # fmt: skip
+"""The config of a policy in a file of version 5."""
+
+
+def four_bins(**settings: Any) -> PolicyConfig:
+    """A policy of few weights: four means and four variances, one cut across the graph, and no order.
+
+    Settings are those of `PolicyConfig` and of `Ablation`.
+    """
+    ablation: dict[str, Any] = {
+        "placements": ("across",), "placement_scale": 3.0, "order_scale": 0.0, "transfers": "reader",
+        "priority_bias": 1.0, "affinity_bias": -1.0, "uniform": True,
+    }  # fmt: skip
+    own: dict[str, Any] = {
+        "prior": "levels", "means": (0.2, 0.4, 0.6, 0.8), "variances": (1 / 12, 1 / 40, 1 / 160, 1 / 1000),
+        "rounds": 4,
+    }  # fmt: skip
+    names = {field.name for field in dataclasses.fields(Ablation)}
+    if settings.get("prior", "levels") != "levels":
+        ablation["placements"] = None
+    ablation |= {name: value for name, value in settings.items() if name in names}
+    own |= {name: value for name, value in settings.items() if name not in names}
+    return PolicyConfig(**own, ablation=Ablation(**ablation))
 
 
 def chain(length: int, runtimes: list[float] | None = None) -> ComputationGraph:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from policy_cases import four_bins
 
 from regal_jax import (
     Annealing,
@@ -31,7 +32,7 @@ from regal_jax.heuristics import (
 )
 from regal_jax.objective import fitness
 from regal_jax.plan import Objective
-from regal_jax.policies import Policy, PolicyConfig, save_policy
+from regal_jax.policies import Policy, save_policy
 from regal_jax.problem import make_problem
 from regal_jax.search import Status, Stopping
 from regal_jax.solve import Part, solve_in_parts
@@ -307,7 +308,7 @@ def test_the_last_part_gets_all_that_is_left():
 def test_what_is_given_says_which_search_it_is_for(graphs, tmp_path):
     from flax import nnx
 
-    policy = Policy(PolicyConfig(rounds=1, width=4), rngs=nnx.Rngs(0))
+    policy = Policy(four_bins(rounds=1, width=4), rngs=nnx.Rngs(0))
     save_policy(tmp_path / "mine.safetensors", policy)
     for mine, name in (
         (policy, "given"),

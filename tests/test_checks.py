@@ -187,18 +187,17 @@ FLAGS = {
     "solvers/loop/earlier.py": "warm_start is true or false, or plans",
     "solvers/loop/settings.py": "contract is true, false or None",
     "evaluation/config.py": "contract and warm_up are true or false",
+    "policies/checks.py": "settings that are true or false, and lists of numbers",
     "graph/units.py": "a quantity is whatever float() reads, texts among them, and may be infinite",
     "plan/plan.py": "values of JSON, of which true and false are some",
     "programs/words.py": "constants of programs, of all kinds",
 }
 """Modules that ask for true and false, and why that is no check of a number."""
-LATER = {"learning/config.py", "policies/config.py"}
-"""Modules that still have checks of their own."""
 
 
 def test_numbers_are_checked_in_one_room():
-    assert modules_where(asks_for_a_bool) - LATER == {"checks.py", *FLAGS}
-    assert modules_where(asks_for_a_whole_number) - LATER == {"checks.py"}
+    assert modules_where(asks_for_a_bool) == {"checks.py", *FLAGS}
+    assert modules_where(asks_for_a_whole_number) == {"checks.py"}
 
 
 def moves_a_file(node):

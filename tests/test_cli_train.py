@@ -93,10 +93,11 @@ def run_from_elsewhere(monkeypatch):
 
 def test_settings_are_changed_by_name():
     path = pathlib.Path("there/run.toml")
-    changes = ["seed=3", "optimizer.learning_rate = 0.5", "task.memory=16GiB", "policy.first=[0.1, 0.9]"]
+    changes = ["seed=3", "optimizer.learning_rate = 0.5", "task.memory=16GiB", "policy.means=[0.1, 0.9]"]
     config = _config(path, [*changes, "data.train='x'", "search.restart_after=7", "data.contract='both'"])
+    assert _config(path, ["policy.ablation.uniform=true"]).policy.ablation.uniform
     assert (config.seed, config.optimizer.learning_rate, config.task.memory) == (3, 0.5, "16GiB")
-    assert (config.policy.first, config.search.restart_after) == ((0.1, 0.9), 7)
+    assert (config.policy.means, config.search.restart_after) == ((0.1, 0.9), 7)
     assert config.data.contract == "both"
     # What the file names lies beside the file, what the command line names lies here.
     changes = ["data.train=['x', 'y']"]

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from flax import nnx
+from policy_cases import four_bins
 
 from regal_jax.cli import main
 from regal_jax.datasets import generate
@@ -22,7 +23,7 @@ from regal_jax.evaluation.graphs import evaluation_graphs
 from regal_jax.evaluation.jobs import make_jobs, thousands
 from regal_jax.importers import save_graph
 from regal_jax.methods import make_method
-from regal_jax.policies import Policy, PolicyConfig, save_policy
+from regal_jax.policies import Policy, save_policy
 
 SEARCH = {"population": 20, "elites": 4, "mutants": 3}
 OPTIONS = {name: {"settings": SEARCH} for name in ("brkga", "regal")}
@@ -37,7 +38,7 @@ def folder(tmp_path_factory):
     for i in range(3):
         save_graph(generate("erdos-renyi", 10 + i, seed=i), root / "set" / f"graph{i}.json")
     for devices in (2, 3):
-        policy = Policy(PolicyConfig(num_devices=devices, rounds=1, width=4), rngs=nnx.Rngs(0))
+        policy = Policy(four_bins(num_devices=devices, rounds=1, width=4), rngs=nnx.Rngs(0))
         save_policy(root / f"policy{devices}.safetensors", policy, {"validation_improvement": "0.03"})
     return root
 

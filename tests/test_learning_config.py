@@ -1,6 +1,8 @@
 """Settings of a training run: read, written, and refused in one line that names the setting."""
 
 import dataclasses
+import importlib.resources
+import json
 import tomllib
 
 import numpy as np
@@ -9,7 +11,14 @@ import pytest
 from regal_jax.errors import ConfigError
 from regal_jax.learning import Baseline, DataConfig, OptimizerConfig, TaskConfig, TrainConfig
 from regal_jax.plan import Objective
-from regal_jax.policies import Network, PolicyConfig
+from regal_jax.policies import (
+    Ablation,
+    Network,
+    PolicyConfig,
+    Transfers,
+    default_policy,
+    read_metadata,
+)
 from regal_jax.search import BrkgaConfig
 
 TOML = """
@@ -26,8 +35,12 @@ noise = 0
 [policy]
 num_devices = 3
 network = "sequence"
-first = [0.25, 0.75]
-second = [0.08, 0.01, 0.001]
+means = [0.25, 0.75]
+variances = [0.08, 0.01, 0.001]
+[policy.ablation]
+placements = []
+transfers = "reader"
+uniform = true
 [search]
 population = 20
 elites = 5
@@ -49,13 +62,37 @@ def test_a_file_is_what_it_says(tmp_path):
         seed=3,
         task=TaskConfig(Objective.PEAK_MEMORY, "16GiB", "delay:latency=5us,bandwidth=50GB/s", 200),
         data=DataConfig("sets/train", "sets/validation", noise=0.0),
-        policy=PolicyConfig(3, Network.SEQUENCE, first=(0.25, 0.75), second=(0.08, 0.01, 0.001)),
+        policy=PolicyConfig(
+            3,
+            Objective.PEAK_MEMORY,
+            network=Network.SEQUENCE,
+            means=(0.25, 0.75),
+            variances=(0.08, 0.01, 0.001),
+            ablation=Ablation(placements=(), transfers=Transfers.READER, uniform=True),
+        ),
         search=BrkgaConfig(20, 5, 4, bias="linear", parents=3, restart_after=50),
         optimizer=OptimizerConfig(learning_rate=1.0, baseline=Baseline.LEARNED, samples=1),
     )
     assert isinstance(config.optimizer.learning_rate, float)
     cluster = config.task.cluster(3)
     assert (cluster.num_devices, cluster.memory[0], cluster.transfer) == (3, 2.0**34, "delay")
+
+
+def test_the_policy_is_for_the_task():
+    config = TrainConfig.from_document({"task": {"objective": "peak-memory"}, "policy": {"width": 4}})
+    assert (config.policy.objective, config.policy.prior) == (Objective.PEAK_MEMORY, "memory")
+    assert config.policy == PolicyConfig(objective=Objective.PEAK_MEMORY, width=4)
+    with pytest.raises(ConfigError, match=r"policy\.objective: is 'makespan', but task\.objective is"):
+        TrainConfig(task=TaskConfig(Objective.PEAK_MEMORY))
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_the_settings_beside_the_weights_are_those_that_they_were_trained_with(objective):
+    folder = importlib.resources.files("regal_jax.policies") / "trained"
+    config = TrainConfig.load(str(folder / f"{objective}-2.toml"))
+    assert config.policy == default_policy(objective, 2).config
+    training = json.loads(read_metadata(str(folder / f"{objective}-2.safetensors"))["training"])
+    assert TrainConfig.from_document(training) == config
 
 
 def test_nothing_given_is_every_default():
@@ -68,7 +105,9 @@ def test_a_config_survives_its_document(config):
     assert TrainConfig.from_document(document) == config
     assert hash(TrainConfig.from_document(document)) == hash(config)
     plain = (bool, int, float, str, list)
-    assert all(isinstance(v, plain) for s in document.values() if isinstance(s, dict) for v in s.values())
+    tables = [table for table in document.values() if isinstance(table, dict)]
+    tables.append(document["policy"].pop("ablation"))
+    assert all(isinstance(value, plain) for table in tables for value in table.values())
 
 
 def test_names_and_numbers_of_numpy_become_plain():
@@ -105,12 +144,21 @@ def test_names_and_numbers_of_numpy_become_plain():
         ("data", {"contract": "yes"}, "data.contract: is 'yes'; use one of no, only, both"),
         ("data", {"min_parallelism": -1}, "data.min_parallelism: is -1.0; give a number of at least 0"),
         ("policy", {"guided_share": 0}, "[policy] policy: guided_share is 0.0; give a number from"),
-        ("policy", {"uniform": 1}, "policy.uniform: is 1; give true or false"),
+        ("policy", {"uniform": True}, "policy.uniform: there is no such setting; use one of num_devices,"),
+        ("policy", {"prior": "best"}, "[policy] policy: prior is 'best'; use one of none, levels, schedule,"),
+        ("policy", {"prior": 3}, "policy.prior: is 3; give a text"),
+        ("policy", {"reach": "far"}, "policy.reach: is 'far'; give a whole number"),
+        ("policy", {"ablation": 3}, "policy.ablation: is 3; give a table of settings"),
+        ("policy", {"ablation": {"uniform": 1}}, "policy.ablation.uniform: is 1; give true or false"),
+        ("policy", {"ablation": {"placements": "up"}}, "policy.ablation.placements: is 'up'; give a list"),
+        ("policy", {"ablation": {"placements": ["up"]}}, "[policy.ablation] ablation: placements is 'up';"),
+        ("policy", {"ablation": {"transfers": 3}}, "policy.ablation.transfers: is 3; give a text"),
+        ("policy", {"objective": "peak-memory"}, "policy.objective: is 'peak-memory', but task.objective is"),
         ("data", {"noise": -0.1}, "data.noise: is -0.1; give a number of at least 0"),
         ("data", {"train": ["a", 3]}, "data.train: is ['a', 3]; give a text, or a list of texts"),
         ("policy", {"num_devices": 0}, "[policy] policy: num_devices is 0; give a whole number from 1"),
-        ("policy", {"first": 0.5}, "policy.first: is 0.5; give a list"),
-        ("policy", {"first": [0.5, 1.5]}, "[policy] policy: first has a mean 1.5; give means between"),
+        ("policy", {"means": 0.5}, "policy.means: is 0.5; give a list"),
+        ("policy", {"means": [0.5, 1.5]}, "[policy] policy: means has a bin 1.5; give numbers between"),
         ("policy", {"network": "cnn"}, "[policy] policy: network is 'cnn'; use one of gnn, sequence"),
         ("search", {"elites": 100}, "[search] BrkgaConfig: elites is 100, which leaves no newcomers"),
         ("search", {"restart_after": "never"}, "search.restart_after: is 'never'; give a whole number"),

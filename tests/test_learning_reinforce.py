@@ -10,22 +10,22 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 from learning_cases import fast_on_first
-from policy_cases import chain, randomised
+from policy_cases import chain, four_bins, randomised
 
 from regal_jax.graph import Cluster
 from regal_jax.learning import OptimizerConfig, TaskConfig, TrainConfig, train
 from regal_jax.learning.reinforce import leave_one_out, reinforce_loss, reward, standardised
-from regal_jax.policies import Policy, PolicyConfig, load_policy, log_prob, make_features, most_likely
+from regal_jax.policies import Policy, load_policy, log_prob, make_inputs, most_likely
 from regal_jax.search import BrkgaConfig
 
-ONE = PolicyConfig(num_devices=1, first=(0.3, 0.7), second=(0.01,), rounds=1, width=4)
+ONE = four_bins(num_devices=1, means=(0.3, 0.7), variances=(0.01,), rounds=1, width=4)
 
 
 @pytest.fixture(scope="module")
 def enumerated():
     """A policy for a chain of two ops, all of its 16 actions, and a reward for each."""
     graph = chain(2, [1.0, 3.0])
-    features = make_features([graph], Cluster.uniform(1), None, ONE.feature_config)
+    features, prior = make_inputs([graph], Cluster.uniform(1), None, ONE)
     graphdef, weights = nnx.split(randomised(Policy(ONE, rngs=nnx.Rngs(0))))
     n = features.node_mask.shape[1]
     actions = np.zeros((16, 1, n, 2), np.uint8)
@@ -33,7 +33,7 @@ def enumerated():
     rewards = jnp.asarray(-np.random.default_rng(0).uniform(0.5, 1.5, 16), jnp.float32)
 
     def log_probs(weights):
-        logits = nnx.merge(graphdef, weights)(features)
+        logits = nnx.merge(graphdef, weights)(features, prior)
         return jax.vmap(lambda action: log_prob(logits, action, features.node_mask)[0])(jnp.asarray(actions))
 
     return weights, log_probs, rewards
@@ -100,7 +100,7 @@ def test_rewards_by_hand():
 def test_a_bandit_is_learned(baseline, tmp_path):
     config = TrainConfig(
         task=TaskConfig(evaluations=1),
-        policy=PolicyConfig(rounds=0, width=8, guided_share=1),  # The one individual is the arm.
+        policy=four_bins(rounds=0, width=8, guided_share=1),  # The one individual is the arm.
         search=BrkgaConfig(population=1, elites=0, mutants=1),
         optimizer=OptimizerConfig(
             steps=100, batch=8, samples=8, learning_rate=0.02, warmup=5, entropy=0.0, reference_seeds=8,
@@ -114,12 +114,11 @@ def test_a_bandit_is_learned(baseline, tmp_path):
     # Half of the ops on the slow device take 5 to 6 times as long as all of them on the fast one.
     assert result.best.improvement > 0.7
     assert result.best.matched == 1
-    features = make_features(
-        held_out, Cluster.uniform(2, transfer="blocking"), None, config.policy.feature_config
-    )
-    means = np.asarray(config.policy.first)
+    features, prior = make_inputs(held_out, Cluster.uniform(2, transfer="blocking"), None, config.policy)
+    means = np.asarray(config.policy.means)
     for policy in (result.policy, load_policy(tmp_path / "policy.safetensors", num_devices=2)):
-        first = np.asarray(most_likely(policy(features)))[features.node_mask] // len(config.policy.second)
+        first = np.asarray(most_likely(policy(features, prior)))[features.node_mask]
+        first = first // len(config.policy.variances)
         on_first = means[first[:, 0]] > means[first[:, 1]]
         assert on_first.mean() > 0.9
 

@@ -14,13 +14,14 @@ import jax
 import numpy as np
 import pytest
 from learning_cases import GRAPHS, HELD_OUT, one_device, stopped_after, tiny_config
+from policy_cases import four_bins
 
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.learning import checkpoint as checkpoint_module
 from regal_jax.learning import reference, train
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.step import Learner
-from regal_jax.policies import PolicyConfig, read_metadata
+from regal_jax.policies import read_metadata
 
 TESTS = pathlib.Path(__file__).parent
 
@@ -176,7 +177,7 @@ def test_a_checkpoint_of_another_version(saved, monkeypatch):
 
 @pytest.mark.parametrize(
     "policy",
-    [PolicyConfig(rounds=1, width=5), PolicyConfig(rounds=2, width=4), PolicyConfig(num_devices=3, width=4)],
+    [four_bins(rounds=1, width=5), four_bins(rounds=2, width=4), four_bins(num_devices=3, width=4)],
 )
 def test_a_checkpoint_of_another_network(saved, policy):
     with pytest.raises(FormatError, match="does not fit this run") as error:

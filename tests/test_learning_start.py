@@ -6,13 +6,14 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from policy_cases import four_bins
 
 from regal_jax.errors import ConfigError
 from regal_jax.learning.config import TrainConfig
 from regal_jax.learning.step import Learner
-from regal_jax.policies import Policy, PolicyConfig, save_policy
+from regal_jax.policies import Policy, save_policy
 
-POLICY = PolicyConfig(width=4, rounds=1)
+POLICY = four_bins(width=4, rounds=1)
 
 
 @pytest.fixture
@@ -37,6 +38,10 @@ def test_the_first_state_has_the_given_weights(file):
 def test_weights_of_another_network_are_refused(file):
     config = TrainConfig(start=str(file), policy=dataclasses.replace(POLICY, width=8))
     with pytest.raises(ConfigError, match=r"start: .*first.safetensors has width = 4, the config 8; make"):
+        Learner(config).init()
+    scaled = dataclasses.replace(POLICY.ablation, placement_scale=9.0)
+    config = TrainConfig(start=str(file), policy=dataclasses.replace(POLICY, ablation=scaled))
+    with pytest.raises(ConfigError, match=r"has ablation\.placement_scale = 3\.0, the config 9\.0; make"):
         Learner(config).init()
     config = TrainConfig(start=str(file), policy=dataclasses.replace(POLICY, num_devices=3))
     with pytest.raises(ConfigError, match="for 2 devices, not for 3"):

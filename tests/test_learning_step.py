@@ -143,7 +143,7 @@ def test_pools_hold_every_graph_once_and_are_few():
     config = tiny_config()
     cluster = config.task.cluster(2)
     for most in (1, 2, 3, 100):
-        pools = make_pools(graphs, cluster, config.policy.feature_config, most)
+        pools = make_pools(graphs, cluster, config.policy, most)
         assert len(pools) <= most
         assert sorted(i for members, _ in pools for i in members) == list(range(7))
         for members, pool in pools:
@@ -153,7 +153,7 @@ def test_pools_hold_every_graph_once_and_are_few():
             )
     assert len(pools) == len(set(map(Bucket.of, graphs)))
     # Neighbours in size are joined, not the largest with the smallest.
-    small, large = make_pools(graphs, cluster, config.policy.feature_config, 2)
+    small, large = make_pools(graphs, cluster, config.policy, 2)
     assert max(graphs[i].num_ops for i in small[0]) < min(graphs[i].num_ops for i in large[0])
 
 

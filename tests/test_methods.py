@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from flax import nnx
+from policy_cases import four_bins
 
 from regal_jax import Brkga, BrkgaConfig, Cluster, GraphBuilder, optimize_many
 from regal_jax.datasets import generate
@@ -15,7 +16,7 @@ from regal_jax.heuristics import heuristic_plans, run_heuristic
 from regal_jax.methods import Method, Results, TunedConfig, make_method, method_names, tune
 from regal_jax.methods import tuning as tuning_module
 from regal_jax.plan import Objective
-from regal_jax.policies import Policy, PolicyConfig
+from regal_jax.policies import Policy
 from regal_jax.solvers import solver
 
 TWO = Cluster.uniform(2, transfer="blocking")
@@ -28,7 +29,7 @@ TABLE = dataclasses.asdict(SETTINGS)
 
 @pytest.fixture(scope="module")
 def policy():
-    return Policy(PolicyConfig(rounds=0, width=4), rngs=nnx.Rngs(0))
+    return Policy(four_bins(rounds=0, width=4), rngs=nnx.Rngs(0))
 
 
 def one_op():

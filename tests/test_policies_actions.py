@@ -12,7 +12,7 @@ import scipy.stats
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_cases import BUCKET, events_of
+from policy_cases import BUCKET, events_of, four_bins
 from strategies import random_graph
 
 from regal_jax import encoding, policies
@@ -24,10 +24,11 @@ from regal_jax.plan import replay
 from regal_jax.policies import (
     Logits,
     Policy,
-    PolicyConfig,
+    Prior,
     action_parameters,
     action_table,
-    make_features,
+    make_inputs,
+    make_prior,
     to_proposal,
 )
 from regal_jax.problem import make_problem
@@ -55,8 +56,8 @@ def slow_log_prob(logits, action, graph, ops):
     total = 0.0
     for o in range(ops):
         for k in range(action.shape[1]):
-            i, j = divmod(int(action[o, k]), logits.second.shape[-1])
-            for table, choice in ((logits.first, i), (logits.second, j)):
+            i, j = divmod(int(action[o, k]), logits.variances.shape[-1])
+            for table, choice in ((logits.means, i), (logits.variances, j)):
                 row = np.asarray(table[graph, o, k], np.float64)
                 total += row[choice] - scipy.special.logsumexp(row)
     return total
@@ -96,7 +97,7 @@ def test_score_has_mean_zero():
     for gradient in jax.jit(jax.grad(expected))(logits):
         np.testing.assert_allclose(gradient, 0, atol=1e-6)
     single = jax.jit(jax.grad(lambda x: log_prob(x, actions[0], mask)[0]))(logits)
-    assert np.abs(single.first).max() > 0.1
+    assert np.abs(single.means).max() > 0.1
 
 
 @settings(max_examples=25)
@@ -180,7 +181,7 @@ def test_most_likely_and_the_impossible():
     np.testing.assert_array_equal(most_likely(logits), expected)
     assert most_likely(logits).dtype == jnp.uint8
     # What is all but certain is drawn, whatever the key.
-    certain = Logits(logits.first * 1e5, logits.second * 1e5)
+    certain = Logits(logits.means * 1e5, logits.variances * 1e5)
     keys = jax.random.split(jax.random.key(0), (200, 2))
     drawn = jax.vmap(sample_action, in_axes=(None, 0))(certain, keys)
     np.testing.assert_array_equal(drawn, np.broadcast_to(expected, drawn.shape))
@@ -189,16 +190,16 @@ def test_most_likely_and_the_impossible():
 # Distributions --------------------------------------------------------------------------------------
 
 CONFIGS = [
-    PolicyConfig(),
-    PolicyConfig(uniform=False),
-    PolicyConfig(parametrisation="alpha-beta"),  # pyright: ignore[reportArgumentType]
+    four_bins(),
+    four_bins(uniform=False),
+    four_bins(alphas=(1, 2, 5, 20), betas=(1, 2, 5, 20)),
 ]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_draws_are_of_the_betas_of_all_bins(config):
     """Kolmogorov-Smirnov over all 65536 draws there are, so without chance."""
-    config = dataclasses.replace(config, guided_share=1)
+    config = dataclasses.replace(config, num_devices=1, guided_share=1)
     alphas, betas = action_parameters(config)
     assert alphas.shape == (16,)
     n, d = 8, 1
@@ -228,16 +229,16 @@ def test_draws_are_of_the_betas_of_all_bins(config):
 
 
 def test_means_and_variances_are_kept():
-    config = PolicyConfig(uniform=False)
+    config = four_bins(uniform=False)
     alphas, betas = action_parameters(config)
     mean, variance = scipy.stats.beta.stats(alphas, betas)
-    np.testing.assert_allclose(mean, np.repeat(config.first, 4), rtol=1e-12)
-    np.testing.assert_allclose(variance, np.tile(config.second, 4), rtol=1e-12)
+    np.testing.assert_allclose(mean, np.repeat(config.means, 4), rtol=1e-12)
+    np.testing.assert_allclose(variance, np.tile(config.variances, 4), rtol=1e-12)
 
 
 @given(st.floats(0.001, 0.999), st.floats(1e-6, 10))
 def test_any_mean_and_variance_give_a_beta(m, v):
-    config = PolicyConfig(first=(m,), second=(v,), uniform=False)
+    config = four_bins(means=(m,), variances=(v,), uniform=False)
     (alpha,), (beta,) = action_parameters(config)
     assert min(alpha, beta) >= 0.1 * (1 - 1e-9)
     mean, variance = scipy.stats.beta.stats(alpha, beta)
@@ -248,18 +249,16 @@ def test_any_mean_and_variance_give_a_beta(m, v):
 
 def test_the_largest_variance_is_uniform_when_asked_for():
     for first in ((0.2, 0.4, 0.6, 0.8), (0.5,)):
-        alphas, betas = action_parameters(PolicyConfig(first=first, second=(0.001, 1 / 12)))
+        alphas, betas = action_parameters(four_bins(means=first, variances=(0.001, 1 / 12)))
         assert (alphas[1::2] == 1).all()
         assert (betas[1::2] == 1).all()
         assert (alphas[0::2] > 5).all()
-    exact = action_parameters(PolicyConfig(first=(0.5,), second=(1 / 12,), uniform=False))
+    exact = action_parameters(four_bins(means=(0.5,), variances=(1 / 12,), uniform=False))
     np.testing.assert_allclose(exact, 1)
 
 
 def test_row_of_the_table_is_first_times_the_seconds_plus_second():
-    alphas, betas = action_parameters(
-        PolicyConfig(parametrisation="alpha-beta", first=(1, 2), second=(3, 4, 5))
-    )
+    alphas, betas = action_parameters(four_bins(alphas=(1, 2), betas=(3, 4, 5)))
     np.testing.assert_array_equal(alphas, [1, 1, 1, 2, 2, 2])
     np.testing.assert_array_equal(betas, [3, 4, 5, 3, 4, 5])
 
@@ -268,7 +267,7 @@ def test_row_of_the_table_is_first_times_the_seconds_plus_second():
 
 
 def test_action_of_the_largest_variance_is_plain_brkga():
-    config, cluster = PolicyConfig(num_devices=3, guided_share=1), Cluster.uniform(3, transfer="blocking")
+    config, cluster = four_bins(num_devices=3, guided_share=1), Cluster.uniform(3, transfer="blocking")
     problem = make_problem([random_graph(np.random.default_rng(0), 9, 3)], cluster, BUCKET)
     action = np.full((1, 12, 4), 8, np.uint8)  # The third mean, the first variance.
     proposal = jax.tree.map(lambda x: x[0], to_proposal(config, action_table(config), action, problem))
@@ -289,7 +288,7 @@ def test_the_share_of_guided_individuals_is_the_policy_s():
     )
     action = np.zeros((1, 12, 3), np.uint8)
     for share in (0.3, 1.0):
-        config = PolicyConfig(guided_share=share)
+        config = four_bins(guided_share=share)
         assert to_proposal(config, action_table(config), action, problem).share == share
 
 
@@ -298,13 +297,13 @@ def test_the_share_of_guided_individuals_is_the_policy_s():
     "fields",
     [
         {},
-        {"first": (0.9, 0.3, 0.7, 0.5)},
-        {"parametrisation": "alpha-beta", "first": (5, 1, 20, 2)},
-        {"cuts": ("along", "across")},
+        {"means": (0.9, 0.3, 0.7, 0.5)},
+        {"alphas": (5, 1, 20, 2), "betas": (1, 2, 5, 20)},
+        {"placements": ("along", "across")},
     ],
 )
 def test_transfers_are_as_urgent_as_the_most_urgent_reader(fields, there):
-    config = PolicyConfig(transfers="reader-there" if there else "reader", **fields)
+    config = four_bins(transfers="reader-there" if there else "reader", **fields)
     alphas, betas = action_parameters(config)
     mean = np.round(alphas / (alphas + betas), 9)
     graphs = [random_graph(np.random.default_rng(seed), 12 - seed, 2) for seed in range(8)]
@@ -312,7 +311,7 @@ def test_transfers_are_as_urgent_as_the_most_urgent_reader(fields, there):
     problem = make_problem(graphs, Cluster.uniform(2, transfer="blocking"), BUCKET)
     found = to_proposal(config, action_table(config), action, problem).transfer_index
     assert found is not None
-    assert found.shape == (8, problem.bucket.tensors, 2 * config.placements if there else 1)
+    assert found.shape == (8, problem.bucket.tensors, 2 * config.num_placements if there else 1)
     seen = []
     for row, taken, graph in zip(np.asarray(found), action, graphs, strict=True):
         for t in set(graph.edge_tensor.tolist()):
@@ -334,9 +333,9 @@ def test_ops_keep_their_places_but_for_moves_and_transfers_follow(transfers, rea
     """Variances of 0: what is drawn is known."""
     n, ops = 12, 11
     bins = tuple((np.arange(9) / 8 * 0.9 + 0.05).tolist())  # 0.5 in the middle.
-    config = PolicyConfig(
-        first=bins, second=(0.1, 0.0), uniform=False, guided_share=1, transfers=transfers, reach=reach,
-        order_gain=1.0 if reach else 0.0,
+    config = four_bins(
+        means=bins, variances=(0.1, 0.0), uniform=False, guided_share=1, transfers=transfers, reach=reach,
+        order_scale=1.0 if reach else 0.0,
     )  # fmt: skip
     graph = random_graph(np.random.default_rng(3), ops, 2)
     problem = make_problem([graph], Cluster.uniform(2, transfer="blocking"), BUCKET)
@@ -344,15 +343,14 @@ def test_ops_keep_their_places_but_for_moves_and_transfers_follow(transfers, rea
     action = rng.integers(0, 18, (1, n, 3)).astype(np.uint8)
     means = rng.integers(0, 9, n)
     action[0, :, 2] = means * 2 + 1
-    features = make_features([graph], Cluster.uniform(2, transfer="blocking"), BUCKET, config.feature_config)
-    place = policies.own_places(config, features)
-    one = jax.tree.map(lambda x: x[0], to_proposal(config, action_table(config), action, problem, place))
+    prior = make_prior([graph], Cluster.uniform(2, transfer="blocking"), BUCKET, config)
+    one = jax.tree.map(lambda x: x[0], to_proposal(config, action_table(config), action, problem, prior))
     uniform = {name: rng.integers(0, 65536, leaf.shape, dtype=np.uint16) for name, leaf in one.shapes.items()}
     drawn = {name: np.asarray(leaf, float) / 65536 for name, leaf in quantiles(one, uniform).items()}
     expected = np.array(bins)[means]
     if reach:
-        assert place is not None
-        expected = np.asarray(place.ops)[0] + (expected - 0.5) * 2 * reach / ops
+        place = min(bins) + (max(bins) - min(bins)) * np.asarray(prior.order)[0]
+        expected = place + (expected - 0.5) * 2 * reach / ops
     expected = np.clip(expected[:ops], 0, 1)
     np.testing.assert_allclose(drawn["priority"][:ops], expected, atol=1e-4)
     alphas, betas = action_parameters(config)
@@ -370,15 +368,14 @@ def test_ops_keep_their_places_but_for_moves_and_transfers_follow(transfers, rea
 @pytest.mark.parametrize("cuts", [["schedule"], ["schedule", "across"]])
 def test_ops_that_stay_and_transfers_as_scheduled_are_the_list_schedule(cuts):
     """Nothing is left to chance but the cut: the search's first individuals have the schedule's makespan."""
-    config = PolicyConfig(
-        first=(0.1, 0.5, 0.9), second=(0.0,), uniform=False, guided_share=1, transfers="schedule", reach=2,
-        features="scheduled", order="schedule", order_gain=1.0, cuts=cuts,
+    config = four_bins(
+        prior="schedule", means=(0.1, 0.5, 0.9), variances=(0.0,), uniform=False, guided_share=1,
+        transfers="schedule", reach=2, order_scale=1.0, placements=cuts,
     )  # fmt: skip
     graphs = [random_graph(np.random.default_rng(s), 11, 2, constraints=False) for s in range(6)]
     cluster = Cluster.uniform(2, transfer="blocking")
     problem = make_problem(graphs, cluster, BUCKET)
-    features = make_features(graphs, cluster, BUCKET, config.feature_config)
-    place = policies.own_places(config, features)
+    features, prior = make_inputs(graphs, cluster, BUCKET, config)
     action = np.ones((6, 12, 2 * len(cuts) + 1), np.uint8)
     expected = []
     for b, graph in enumerate(graphs):
@@ -386,7 +383,7 @@ def test_ops_that_stay_and_transfers_as_scheduled_are_the_list_schedule(cuts):
         schedule = quick_schedule(graph, cluster, numbers)
         action[b, : graph.num_ops, :2] = 2 * (schedule.placement[:, None] == np.arange(2))
         expected.append(replay(graph, cluster, schedule.placement, events_of(graph, schedule)).makespan)
-    proposal = to_proposal(config, action_table(config), jnp.asarray(action), problem, place)
+    proposal = to_proposal(config, action_table(config), jnp.asarray(action), problem, prior)
     assert proposal.transfer_index is not None
     assert proposal.transfer_index.shape == (6, problem.bucket.tensors, 2)
     brkga, keys = BrkgaConfig(population=30, elites=5, mutants=5), jax.random.split(jax.random.key(0), 6)
@@ -400,7 +397,7 @@ def test_ops_that_stay_and_transfers_as_scheduled_are_the_list_schedule(cuts):
 def test_transfers_are_left_uniform_where_nothing_is_to_be_drawn_or_said():
     graph, action = random_graph(np.random.default_rng(0), 9, 2), np.zeros((1, 12, 3), np.uint8)
     for transfer, transfers in (("blocking", "uniform"), ("free", "reader")):
-        config = PolicyConfig(transfers=transfers)
+        config = four_bins(transfers=transfers)
         problem = make_problem([graph], Cluster.uniform(2, transfer=transfer), BUCKET)
         assert to_proposal(config, action_table(config), action, problem).transfer_index is None
 
@@ -408,13 +405,13 @@ def test_transfers_are_left_uniform_where_nothing_is_to_be_drawn_or_said():
 @pytest.mark.slow
 def test_a_search_takes_the_proposals_of_a_policy():
     """From graphs to makespans; an op whose keys are all but fixed goes where its action says."""
-    config = PolicyConfig(width=4, rounds=1, guided_share=1)
+    config = four_bins(width=4, rounds=1, guided_share=1)
     graphs = [random_graph(np.random.default_rng(s), 9, 2, constraints=False) for s in range(2)]
     cluster = Cluster.uniform(2, transfer="free")
     problem = make_problem(graphs, cluster, BUCKET)
-    features = make_features(graphs, cluster, BUCKET, config.feature_config)
+    inputs = make_inputs(graphs, cluster, BUCKET, config)
     keys = jax.random.split(jax.random.key(0), 2)
-    drawn = sample_action(Policy(config, rngs=nnx.Rngs(0))(features), jax.random.split(jax.random.key(1), 2))
+    drawn = sample_action(Policy(config, rngs=nnx.Rngs(0))(*inputs), jax.random.split(jax.random.key(1), 2))
     ours = jnp.full((2, 12, 3), 8, jnp.uint8)
     # Means 0.8 and 0.2 with the smallest variance: device 1 is certain in a population of 20.
     fixed = ours.at[:, :, 1].set(15).at[:, :, 0].set(3)
@@ -432,7 +429,7 @@ def test_a_search_takes_the_proposals_of_a_policy():
 
 
 def test_proposals_that_do_not_fit_are_refused():
-    config = PolicyConfig()
+    config = four_bins()
     graph = random_graph(np.random.default_rng(0), 9, 2)
     problem = make_problem([graph], Cluster.uniform(2, transfer="blocking"), BUCKET)
     table, action = action_table(config), jnp.zeros((1, 12, 3), jnp.uint8)
@@ -442,8 +439,10 @@ def test_proposals_that_do_not_fit_are_refused():
         to_proposal(config, table, action[:, :, :2], problem)
     with pytest.raises(ConfigError, match="the table has 3 rows for 16 actions"):
         to_proposal(config, table[:3], action, problem)
-    moving = dataclasses.replace(config, reach=4, order_gain=1.0)
-    right, wrong = (policies.OwnPlaces(jnp.zeros((1, n)), None) for n in (12, 11))
-    for other, place in ((config, right), (moving, None), (moving, wrong)):
-        with pytest.raises(ConfigError, match="give the place of every op, from own_places, if"):
-            to_proposal(other, table, action, problem, place)
+    moving = four_bins(reach=4, order_scale=1.0)
+    wrong = Prior(jnp.zeros((1, 11)), jnp.zeros((1, 12, 1)))
+    with pytest.raises(ConfigError, match="give the prior, from make_inputs, of a policy with a reach"):
+        to_proposal(moving, table, action, problem)
+    for prior in (wrong, Prior()):
+        with pytest.raises(ConfigError, match="make it with the policy's config, of the same graphs and"):
+            to_proposal(moving, table, action, problem, prior)

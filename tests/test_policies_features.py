@@ -13,10 +13,7 @@ from strategies import instances, random_graph
 
 from regal_jax.errors import ClusterError, ConfigError, GraphError
 from regal_jax.graph import Cluster, GraphBuilder
-from regal_jax.heuristics.list_scheduling import quick_schedule
-from regal_jax.heuristics.peaks import PeakBalance
-from regal_jax.heuristics.placements import single_device_placement
-from regal_jax.policies import Balance, Cut, FeatureConfig, FeatureSet, PolicyConfig, make_features
+from regal_jax.policies import Balance, Cut, FeatureConfig, FeatureSet, make_features
 from regal_jax.policies.levels import levels
 from regal_jax.problem import Bucket
 
@@ -116,97 +113,6 @@ def test_shares_of_bytes_count_outputs_and_scratch_memory():
     np.testing.assert_allclose(
         column(empty, "top share", balance="bytes"), np.array([1, 3, 5]) / 6, rtol=1e-6
     )
-
-
-def test_the_memory_order_adds_least_to_what_is_held():
-    builder = GraphBuilder("memory")
-    builder.add_op("base", outputs=[10], temp_bytes=90)
-    builder.add_op("big", inputs=["base"], outputs=[40], keep=[0])
-    builder.add_op("small", inputs=["base"], outputs=[20], keep=[0])
-    builder.add_op("end", inputs=["big", "small"])
-    graph = builder.build()
-    for place in ([0, 1, 2, 3], [2, 3, 0, 1]):
-        order = column(renumbered(graph, np.array(place)), "memory order", features="ordered")
-        np.testing.assert_allclose(order[place], [7 / 8, 3 / 8, 5 / 8, 1 / 8])
-    assert column(chain(1), "memory order", features="ordered").tolist() == [0.5]
-
-
-@given(instances(), seeds)
-def test_numbers_decide_the_memory_order_of_twins_only(instance, seed):
-    graph, cluster = instance
-    # Every size is there once, so that there are no twins but ops without any, before and after all others.
-    sizes = np.random.default_rng(seed).permutation(len(graph.tensor_bytes)) + 1
-    resident = graph.resident & (np.diff(graph.output_offset) > 0)
-    temp = np.where(resident, 0, 2**20 * (1 + np.arange(graph.num_ops)))
-    graph = dataclasses.replace(graph, tensor_bytes=sizes, temp_bytes=temp, resident=resident)
-    place = np.random.default_rng(seed).permutation(graph.num_ops)
-    before, after = (
-        features_of(g, cluster, "ordered").nodes[0, :, -1] for g in (graph, renumbered(graph, place))
-    )
-    np.testing.assert_array_equal(after[place], before)
-
-
-PEAKS = tuple(cut for cut in Cut if cut.needs is FeatureSet.ORDERED)
-
-
-@given(instances(), seeds)
-def test_places_by_peaks_are_of_the_balanced_order(instance, seed):
-    graph, cluster = instance
-    config = FeatureConfig(cluster.num_devices, "ordered", cuts=PEAKS)
-    nodes = make_features([graph], cluster, Bucket.exact(graph), config).nodes[0]
-    names, d = config.node_names, cluster.num_devices
-    assert names[-4:] == tuple(cut.place for cut in PEAKS)
-    order = np.argsort(-nodes[:, names.index("memory order")], kind="stable")
-    balance = PeakBalance(graph, cluster, order)
-    one = balance.refine(single_device_placement(graph, cluster), 80)
-    np.testing.assert_allclose(nodes[:, names.index("peaks-one place")], (one + 0.5) / d)
-    blocks = balance.blocks(48)
-    np.testing.assert_allclose(nodes[:, names.index("peaks-blocks place")], (blocks + 0.5) / d)
-    for cut, along in (
-        (Cut.PEAKS_ORDER, np.argsort(order)),
-        (Cut.PEAKS_ALONG, nodes[:, names.index("along 0 share")]),
-    ):
-        placement = nodes[:, names.index(cut.place)] * d - 0.5
-        np.testing.assert_allclose(placement, np.round(placement), atol=1e-4)
-        most = balance.peaks(balance.cut(along)).max()
-        assert balance.peaks(np.round(placement).astype(int)).max() <= most
-    # Nothing else has changed, and neither padding nor sizes in other units change anything.
-    padded = make_features([graph], cluster, BUCKET, config).nodes[0]
-    np.testing.assert_array_equal(padded[: graph.num_ops], nodes)
-    plain = features_of(graph, cluster, "ordered").nodes[0]
-    np.testing.assert_array_equal(nodes[:, :-4], plain)
-    other, same = scaled(graph, cluster, 1.0, 3)
-    again = make_features([other], same, Bucket.exact(other), config).nodes[0]
-    np.testing.assert_array_equal(again[:, -4:], nodes[:, -4:])
-
-
-@given(instances(), seeds)
-def test_the_schedule_is_a_list_schedule_whatever_the_units_and_the_padding(instance, seed):
-    graph, cluster = instance
-    d = cluster.num_devices
-    config = FeatureConfig(d, "scheduled", cuts=(Cut.SCHEDULE,))
-    told = ["schedule order", *[f"schedule sent {k}" for k in range(d)], "schedule place"]
-    assert config.node_names[-len(told) :] == tuple(told)
-    x = make_features([graph], cluster, BUCKET, config)
-    n = graph.num_ops
-    schedule = quick_schedule(graph, cluster, np.argsort(x.order[0, :n]))
-    nodes = x.nodes[0, :n, -len(told) :]
-    order, sent, place = nodes[:, 0], nodes[:, 1:-1], nodes[:, -1]
-    assert np.argsort(-order).tolist() == schedule.order.tolist()
-    np.testing.assert_allclose(order[schedule.order], 1 - (np.arange(n) + 0.5) / n, rtol=1e-6)
-    np.testing.assert_allclose(place, (schedule.placement + 0.5) / d)
-    for o in range(n):
-        tensors = range(graph.output_offset[o], graph.output_offset[o + 1])
-        readers = [v for u, v in zip(graph.edge_producer, graph.edge_op, strict=True) if u == o]
-        midway = (order[o] + max(order[readers], default=order[o])) / 2
-        for k in range(d):
-            first = [1 - schedule.sent[t, k] / n for t in tensors if schedule.sent[t, k] >= 0]
-            assert sent[o, k] == pytest.approx(max(first, default=midway), abs=1e-6)
-    plain = features_of(graph, cluster, bucket=BUCKET).nodes[0]
-    np.testing.assert_array_equal(x.nodes[0, :, : -len(told)], plain)
-    other, same = scaled(graph, cluster, 4.0, 3)
-    again = make_features([other], same, BUCKET, config).nodes[0]
-    np.testing.assert_array_equal(again[:, -len(told) :], x.nodes[0, :, -len(told) :])
 
 
 def test_balance_changes_shares_and_cuts_across_only():
@@ -353,11 +259,7 @@ def test_own_features_know_no_edge(instance):
 
 def test_the_sets_grow():
     names = {features: set(FeatureConfig(3, features).node_names) for features in FeatureSet}
-    *grown, ordered, scheduled = names.values()
-    for last in (ordered, scheduled):
-        assert all(less < more for less, more in itertools.pairwise([*grown, last]))
-    for features, other in itertools.product(FeatureSet, repeat=2):
-        assert not features.tells(other) or names[features] >= names[other]
+    assert all(less < more for less, more in itertools.pairwise(names.values()))
 
 
 # Extremes and refusals ------------------------------------------------------------------------------
@@ -403,13 +305,11 @@ def test_bad_input():
     with pytest.raises(ConfigError, match="'some'; use one of own, plain, structural"):
         FeatureConfig(2, "some")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="'ops'; use one of work, bytes"):
-        PolicyConfig(balance="ops")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match="'up'; use one of along, across, fine, peaks-order"):
+        FeatureConfig(2, balance="ops")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="'up'; use one of along, across, fine"):
         FeatureConfig(2, cuts=("up",))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(
-        ConfigError, match="'peaks-one', which needs features 'ordered'; they are 'structural'"
-    ):
-        FeatureConfig(2, cuts=(Cut.ALONG, Cut.PEAKS_ONE))
+    with pytest.raises(ConfigError, match=r"cuts is .*; give a list that names each once"):
+        FeatureConfig(2, cuts=(Cut.FINE, Cut.FINE))
     pinned = random_graph(np.random.default_rng(3), 30, 4)
     with pytest.raises(ClusterError, match="devices"):
         make_features([pinned], Cluster.uniform(1), None, FeatureConfig(1))

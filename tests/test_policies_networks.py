@@ -13,12 +13,32 @@ import scipy.special
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
-from policy_cases import BUCKET, chain, distinct_runtimes, randomised, renumbered, two_chains, without_edges
+from policy_cases import (
+    BUCKET,
+    chain,
+    distinct_runtimes,
+    four_bins,
+    randomised,
+    renumbered,
+    two_chains,
+    without_edges,
+)
 from strategies import instances, random_graph
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, GraphBuilder
-from regal_jax.policies import Network, Policy, PolicyConfig, Value, make_features
+from regal_jax.plan import Objective
+from regal_jax.policies import (
+    Ablation,
+    Network,
+    Placement,
+    Policy,
+    PolicyConfig,
+    Prior,
+    Value,
+    default_policy,
+    make_inputs,
+)
 from regal_jax.problem import Bucket
 
 seeds = st.integers(0, 2**32 - 1)
@@ -29,9 +49,9 @@ CLOSE = {"rtol": 2e-4, "atol": 2e-4}
 
 @functools.cache
 def compiled(config, kind=Policy):
-    """A function of features for a network whose every weight matters."""
+    """A function of features and prior for a network whose every weight matters."""
     graphdef, state = nnx.split(randomised(shapes_of(config, kind)))
-    return jax.jit(lambda features: nnx.merge(graphdef, state)(features))
+    return jax.jit(lambda inputs: nnx.merge(graphdef, state)(*inputs))
 
 
 def shapes_of(config, kind=Policy):
@@ -39,19 +59,20 @@ def shapes_of(config, kind=Policy):
     return nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0)))
 
 
-def untrained(config, features, kind=Policy):
+def untrained(config, inputs, kind=Policy):
     """What a new network says."""
     graphdef, state = nnx.split(kind(config, rngs=nnx.Rngs(0)))
-    return jax.jit(lambda state, x: nnx.merge(graphdef, state)(x))(state, features)
+    return jax.jit(lambda state, x: nnx.merge(graphdef, state)(*x))(state, inputs)
 
 
-def features_of(graph, cluster, config, bucket=BUCKET):
-    return make_features([graph], cluster, bucket, config.feature_config)
+def inputs_of(graph, cluster, config, bucket=BUCKET):
+    return make_inputs([graph], cluster, bucket, config)
 
 
 CONFIGS = [
-    PolicyConfig(width=16, rounds=2, cuts=("across", "fine", "along"), order_gain=1),
-    PolicyConfig(width=16, network=Network.SEQUENCE),
+    four_bins(width=16, rounds=2, placements=("across", "fine", "along"), order_scale=1),
+    four_bins(width=16, network=Network.SEQUENCE),
+    PolicyConfig(width=16, rounds=1),
 ]
 
 
@@ -62,16 +83,18 @@ CONFIGS = [
 @pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_shapes_and_the_smallest_graphs(network, devices, rounds):
-    config = PolicyConfig(devices, network, first=(0.2, 0.5, 0.9), second=(0.05,), rounds=rounds, width=4)
+    config = four_bins(
+        num_devices=devices, network=network, means=(0.2, 0.5, 0.9), variances=(0.05,), rounds=rounds, width=4
+    )
     builder = GraphBuilder("one")
     builder.add_op("a", runtime=0.0)
     graphs, clusters = [builder.build(), chain(3)], Cluster.uniform(devices, transfer="blocking")
     for batch in (graphs, graphs[:1]):
-        x = make_features(batch, clusters, None, config.feature_config)
-        n = x.nodes.shape[1]
+        x = make_inputs(batch, clusters, None, config)
+        n = x[0].nodes.shape[1]
         logits = compiled(config)(x)
-        assert logits.first.shape == (len(batch), n, devices + 1, 3)
-        assert logits.second.shape == (len(batch), n, devices + 1, 1)
+        assert logits.means.shape == (len(batch), n, devices + 1, 3)
+        assert logits.variances.shape == (len(batch), n, devices + 1, 1)
         value = compiled(config, Value)(x)
         assert value.shape == (len(batch),)
         for array in (*logits, value):
@@ -80,10 +103,20 @@ def test_shapes_and_the_smallest_graphs(network, devices, rounds):
 
 
 def test_features_of_another_policy_are_refused():
-    x = features_of(chain(3), TWO, PolicyConfig(features="plain"))
+    x = inputs_of(chain(3), TWO, four_bins(features="plain"))
     for kind in (Policy, Value):
-        with pytest.raises(ConfigError, match="make them with the policy's feature_config"):
-            shapes_of(PolicyConfig(), kind)(x)
+        with pytest.raises(ConfigError, match="make them with the policy's config"):
+            shapes_of(four_bins(), kind)(*x)
+
+
+def test_the_prior_of_another_policy_is_refused():
+    features, prior = inputs_of(chain(3), TWO, four_bins())
+    _, longer = inputs_of(chain(3), TWO, four_bins(), Bucket(16, 40, 100, 70))
+    _, other = inputs_of(chain(3), TWO, four_bins(placements=("across", "fine")))
+    for kind in (Policy, Value):
+        for wrong in (Prior(), dataclasses.replace(prior, transfers=prior.placements), longer, other):
+            with pytest.raises(ConfigError, match=r"a prior of .* is needed \(prior 'levels', 2 devices\)"):
+                shapes_of(four_bins(), kind)(features, wrong)
 
 
 # What they do not depend on -------------------------------------------------------------------------
@@ -93,8 +126,8 @@ def test_features_of_another_policy_are_refused():
 def test_policy_is_equivariant_and_value_invariant(instance, seed):
     graph, cluster = instance
     place = np.random.default_rng(seed).permutation(graph.num_ops)
-    one = features_of(graph, cluster, CONFIGS[0])
-    other = features_of(renumbered(graph, place), cluster, CONFIGS[0])
+    one = inputs_of(graph, cluster, CONFIGS[0])
+    other = inputs_of(renumbered(graph, place), cluster, CONFIGS[0])
     for before, after in zip(compiled(CONFIGS[0])(one), compiled(CONFIGS[0])(other), strict=True):
         before, after = np.asarray(before), np.asarray(after)
         np.testing.assert_allclose(after[0][place], before[0][: graph.num_ops], **CLOSE)
@@ -108,7 +141,7 @@ def test_sequence_is_equivariant_when_no_two_ops_are_alike(instance, seed):
     graph, cluster = distinct_runtimes(instance[0], rng), instance[1]
     place = rng.permutation(graph.num_ops)
     logits = [
-        np.asarray(compiled(CONFIGS[1])(features_of(g, cluster, CONFIGS[1])).first)[0]
+        np.asarray(compiled(CONFIGS[1])(inputs_of(g, cluster, CONFIGS[1])).means)[0]
         for g in (graph, renumbered(graph, place))
     ]
     np.testing.assert_allclose(logits[1][place], logits[0][: graph.num_ops], **CLOSE)
@@ -118,8 +151,8 @@ def test_sequence_is_equivariant_when_no_two_ops_are_alike(instance, seed):
 def test_logits_differ_between_ops_and_graphs(config):
     # Or the tests above would pass with networks that say nothing.
     rng = np.random.default_rng(0)
-    x = make_features([random_graph(rng, 12, 2) for _ in range(4)], TWO, BUCKET, config.feature_config)
-    first = np.asarray(compiled(config)(x).first)
+    x = make_inputs([random_graph(rng, 12, 2) for _ in range(4)], TWO, BUCKET, config)
+    first = np.asarray(compiled(config)(x).means)
     assert first.std(axis=1).min() > 0.02
     assert np.std(compiled(config, Value)(x)) > 1e-3  # Rounding is below 1e-6.
 
@@ -128,9 +161,9 @@ def test_logits_differ_between_ops_and_graphs(config):
 @given(one=instances(devices=[2]), other=instances(devices=[2]))
 def test_padding_and_company_change_nothing(config, one, other):
     (graph, cluster), (second, second_cluster) = one, other
-    alone = make_features([graph], cluster, BUCKET, config.feature_config)
+    alone = make_inputs([graph], cluster, BUCKET, config)
     wide = Bucket(16, 40, 100, 70)
-    both = make_features([second, graph], [second_cluster, cluster], wide, config.feature_config)
+    both = make_inputs([second, graph], [second_cluster, cluster], wide, config)
     n = graph.num_ops
     for kind in (Policy, Value):
         a, b = (map(np.asarray, jax.tree.leaves(compiled(config, kind)(x))) for x in (alone, both))
@@ -147,15 +180,15 @@ def test_company_in_one_program_changes_no_bit(config, one, other):
     n = graph.num_ops
     outputs = []
     for company, place in ((second, second_cluster), (graph, cluster)):
-        x = make_features([graph, company], [cluster, place], BUCKET, config.feature_config)
-        first, value = (np.asarray(a) for a in (compiled(config)(x).first, compiled(config, Value)(x)))
+        x = make_inputs([graph, company], [cluster, place], BUCKET, config)
+        first, value = (np.asarray(a) for a in (compiled(config)(x).means, compiled(config, Value)(x)))
         outputs.append([first[0, :n], value[0]])
     chex.assert_trees_all_equal(*outputs)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_what_padding_holds_does_not_matter(config):
-    x = features_of(chain(5), TWO, config)
+    x, prior = inputs_of(chain(5), TWO, config)
     rng = np.random.default_rng(0)
     garbage = {
         "nodes": np.where(x.node_mask[..., None], x.nodes, 1e3),
@@ -165,8 +198,14 @@ def test_what_padding_holds_does_not_matter(config):
     }
     garbage = {k: v.astype(getattr(x, k).dtype) for k, v in garbage.items()}
     other = dataclasses.replace(x, **garbage)
+
+    def spoiled(leaf):
+        real = x.node_mask.reshape(*x.node_mask.shape, *[1] * (leaf.ndim - 2))
+        return np.where(real, leaf, np.float32(7))
+
+    pairs = (x, prior), (other, jax.tree.map(spoiled, prior))
     for kind in (Policy, Value):
-        a, b = (map(np.asarray, jax.tree.leaves(compiled(config, kind)(y))) for y in (x, other))
+        a, b = (map(np.asarray, jax.tree.leaves(compiled(config, kind)(y))) for y in pairs)
         for one, two in zip(a, b, strict=True):
             np.testing.assert_allclose(
                 one[:, :5] if one.ndim > 1 else one, two[:, :5] if two.ndim > 1 else two
@@ -179,8 +218,8 @@ def test_what_padding_holds_does_not_matter(config):
 @given(instances(devices=[2]))
 def test_no_rounds_and_own_features_see_no_edge(instance):
     graph, cluster = instance
-    config = PolicyConfig(width=16, rounds=0, features="own")
-    one, other = (compiled(config)(features_of(g, cluster, config)) for g in (graph, without_edges(graph)))
+    config = four_bins(prior="none", width=16, rounds=0, features="own")
+    one, other = (compiled(config)(inputs_of(g, cluster, config)) for g in (graph, without_edges(graph)))
     chex.assert_trees_all_equal(one, other)
 
 
@@ -188,22 +227,22 @@ def test_no_rounds_and_own_features_see_no_edge(instance):
 def test_messages_go_both_ways_and_a_step_a_round(shared):
     length, width = 7, 8
     for rounds in (0, 1, 3):
-        config = PolicyConfig(width=width, rounds=rounds, features="own", share_rounds=shared)
-        x = features_of(chain(length), TWO, config, Bucket.exact(chain(length)))
+        config = four_bins(prior="none", width=width, rounds=rounds, features="own", share_rounds=shared)
+        x, prior = inputs_of(chain(length), TWO, config, Bucket.exact(chain(length)))
         function = compiled(config)
 
-        def middle(nodes, x=x, function=function):
-            return function(dataclasses.replace(x, nodes=nodes)).first[0, 3].sum()
+        def middle(nodes, x=x, prior=prior, function=function):
+            return function((dataclasses.replace(x, nodes=nodes), prior)).means[0, 3].sum()
 
         reached = np.abs(jax.jit(jax.grad(middle))(x.nodes)[0]).sum(axis=1) > 0
         np.testing.assert_array_equal(reached, np.abs(np.arange(length) - 3) <= rounds)
 
 
 def test_sequence_reads_both_ways():
-    x = features_of(chain(6), TWO, CONFIGS[1])
+    x, prior = inputs_of(chain(6), TWO, CONFIGS[1])
 
     def middle(nodes):
-        return compiled(CONFIGS[1])(dataclasses.replace(x, nodes=nodes)).first[0, 3].sum()
+        return compiled(CONFIGS[1])((dataclasses.replace(x, nodes=nodes), prior)).means[0, 3].sum()
 
     gradient = np.asarray(jax.jit(jax.grad(middle))(x.nodes))
     np.testing.assert_array_equal(np.abs(gradient[0]).sum(axis=1) > 0, np.arange(12) < 6)
@@ -211,10 +250,10 @@ def test_sequence_reads_both_ways():
 
 def test_the_graph_network_is_the_paper_s_equation():
     """Edge by edge in NumPy, with the messages' output layer on each message."""
-    config = PolicyConfig(width=8, rounds=2)
+    config = four_bins(width=8, rounds=2)
     policy = randomised(shapes_of(config))
     graph = random_graph(np.random.default_rng(5), 9, 2)
-    x = features_of(graph, TWO, config)
+    x, _ = inputs_of(graph, TWO, config)
     weights = jax.tree.map(lambda a: np.asarray(a, np.float64), nnx.to_pure_dict(nnx.state(policy.network)))
 
     def relu(a):
@@ -244,7 +283,7 @@ def test_the_graph_network_is_the_paper_s_equation():
         h = (h - h.mean(axis=1, keepdims=True)) / np.sqrt(h.var(axis=1, keepdims=True) + 1e-6)
         h = h * p["norm"]["scale"] + p["norm"]["bias"]
     graphdef, state = nnx.split(policy.network)
-    found = np.asarray(jax.jit(lambda state, x: nnx.merge(graphdef, state)(x))(state, x))
+    found = np.asarray(jax.jit(lambda state, x: nnx.merge(graphdef, state)(x.nodes, x))(state, x))
     np.testing.assert_allclose(found[0, :9], h[:9], rtol=1e-3, atol=1e-4)
 
 
@@ -253,36 +292,40 @@ def test_the_graph_network_is_the_paper_s_equation():
 
 @pytest.mark.parametrize("network", Network)
 def test_untrained_policy_leaves_priorities_open_and_places_ops(network):
-    x = features_of(random_graph(np.random.default_rng(0), 12, 2), TWO, PolicyConfig())
-    config = PolicyConfig(network=network, initial_bias=3, initial_affinity_bias=-3, cut_gain=0)
+    graph = random_graph(np.random.default_rng(0), 12, 2)
+    config = four_bins(network=network, priority_bias=3, affinity_bias=-3, placement_scale=0)
+    x = inputs_of(graph, TWO, config)
     first, second = (scipy.special.softmax(leaf, axis=-1) for leaf in untrained(config, x))
     np.testing.assert_allclose(first, 0.25, atol=0.2)
     assert (second[:, :12, 2, 0] > 0.7).all()
     assert (second[:, :12, :2, 0] < 0.1).all()
-    config = PolicyConfig(
-        parametrisation="alpha-beta", first=(9, 1), initial_bias=4, initial_affinity_bias=-4, cut_gain=0
+    config = four_bins(
+        alphas=(9, 1), betas=(1, 2, 5, 20), priority_bias=4, affinity_bias=-4, placement_scale=0
     )
     first, second = (scipy.special.softmax(leaf, axis=-1) for leaf in untrained(config, x))
     assert (first[:, :12, 2, 1] > 0.9).all()
     assert (second[:, :12, 2, 0] > 0.8).all()
     assert (first[:, :12, :2, 1] < 0.1).all()
-    np.testing.assert_allclose(untrained(PolicyConfig(), x, Value), -1, atol=0.1)
+    np.testing.assert_allclose(untrained(config, x, Value), -1, atol=0.1)
 
 
 def placed(graph, heads=None, **fields):
     """The bins, and ``[N, D]``, or as many heads, those that an untrained policy likes best."""
-    config = PolicyConfig(width=4, cut_gain=20, **fields)
+    config = four_bins(width=4, placement_scale=20, **fields)
     devices = config.num_devices
-    x = make_features([graph], Cluster.uniform(devices, transfer="blocking"), None, config.feature_config)
-    logits = np.asarray(untrained(config, x).first)[0, : graph.num_ops, : heads or devices]
-    return np.array(config.first), np.array(config.first)[np.argmax(logits, axis=-1)]
+    x = make_inputs([graph], Cluster.uniform(devices, transfer="blocking"), None, config)
+    logits = np.asarray(untrained(config, x).means)[0, : graph.num_ops, : heads or devices]
+    bins = np.array(config.bins[0])
+    return bins, bins[np.argmax(logits, axis=-1)]
 
 
 @pytest.mark.parametrize("devices", [2, 3])
-@pytest.mark.parametrize("parametrisation", ["mean-variance", "alpha-beta"])
-def test_the_cut_along_a_graph_makes_bands_of_equal_work(devices, parametrisation):
+@pytest.mark.parametrize(
+    "settings", [{}, {"alphas": (1, 2, 5, 20), "betas": (1, 2, 5, 20)}], ids=["mean-variance", "alpha-beta"]
+)
+def test_the_cut_along_a_graph_makes_bands_of_equal_work(devices, settings):
     # Along a chain the coordinate rises from one end to the other.
-    bins, liked = placed(chain(30), num_devices=devices, parametrisation=parametrisation, cuts=["along"])
+    bins, liked = placed(chain(30), num_devices=devices, placements=["along"], **settings)
     band = liked == bins.max()
     # One device for each op but at the borders, in the order of the chain, and equally many for each.
     assert (band.sum(axis=1) <= 1).all()
@@ -306,54 +349,49 @@ def test_the_cut_across_a_graph_separates_what_runs_side_by_side():
 
 def test_every_placement_has_its_own_cut():
     graph = two_chains(20)
-    _, both = placed(graph, cuts=["along", "across"], heads=4)
+    _, both = placed(graph, placements=["along", "across"], heads=4)
     for k, cut in enumerate(("along", "across")):
-        bins, alone = placed(graph, cuts=[cut])
+        bins, alone = placed(graph, placements=[cut])
         np.testing.assert_array_equal(both[:, 2 * k : 2 * k + 2] > np.median(bins), alone > np.median(bins))
     assert (both[:, :2] != both[:, 2:]).any()
 
 
 @pytest.mark.parametrize("bins", [(0.2, 0.4, 0.6, 0.8), (0.9, 0.5, 0.1), (0.3,)])
-@pytest.mark.parametrize(("order", "features"), [("memory", "ordered"), ("levels", "structural")])
-def test_priorities_may_begin_in_an_order(bins, order, features):
-    config = PolicyConfig(width=4, features=features, order=order, order_gain=50, first=bins, cut_gain=0)
+@pytest.mark.parametrize("prior", ["memory", "levels", "schedule"])
+def test_priorities_may_begin_in_an_order(bins, prior):
+    config = four_bins(width=4, prior=prior, order_scale=50, means=bins, placement_scale=0, reach=0)
     graph = random_graph(np.random.default_rng(3), 12, 2)
-    x = features_of(graph, TWO, config)
-    logits = np.asarray(untrained(config, x).first)[0, : graph.num_ops]
-    names, nodes = config.feature_config.node_names, np.asarray(x.nodes)[0, : graph.num_ops]
-    place = (
-        nodes[:, names.index("memory order")]
-        if order == "memory"
-        else (1 - nodes[:, names.index("top share")] + nodes[:, names.index("bottom share")]) / 2
-    )
+    x = inputs_of(graph, TWO, config)
+    logits = np.asarray(untrained(config, x).means)[0, : graph.num_ops]
+    place = np.asarray(x[1].order)[0, : graph.num_ops]
     target = min(bins) + (max(bins) - min(bins)) * place
     nearest = np.abs(np.array(bins) - target[:, None]).argmin(axis=1)
     np.testing.assert_array_equal(logits[:, 2].argmax(axis=1), nearest)
     assert np.abs(logits[:, :2]).max() < 5
-    assert shapes_of(PolicyConfig(features="ordered")).ordered is None
+    assert shapes_of(four_bins(prior=prior)).ordered is None
 
 
 def test_a_policy_that_knows_no_coordinates_has_no_gain():
     for config in (
-        PolicyConfig(cut_gain=0),
-        PolicyConfig(cuts=()),
-        PolicyConfig(features="plain"),
-        PolicyConfig(num_devices=1),
+        four_bins(placement_scale=0),
+        four_bins(placements=()),
+        four_bins(prior="none"),
+        four_bins(num_devices=1),
     ):
         assert shapes_of(config).spectral is None
-    bias = jax.jit(lambda: Policy(PolicyConfig(), rngs=nnx.Rngs(0)).spectral.bias[...])()  # This alone.
+    bias = jax.jit(lambda: Policy(four_bins(), rngs=nnx.Rngs(0)).spectral.bias[...])()  # This alone.
     assert bias.tolist() == [3]
 
 
 @pytest.mark.parametrize("network", Network)
 @pytest.mark.parametrize("kind", [Policy, Value])
 def test_every_weight_has_a_finite_gradient(network, kind):
-    config = PolicyConfig(width=8, rounds=2, network=network)
-    x = features_of(random_graph(np.random.default_rng(1), 12, 2), TWO, config)
+    config = four_bins(width=8, rounds=2, network=network)
+    x = inputs_of(random_graph(np.random.default_rng(1), 12, 2), TWO, config)
     graphdef, state = nnx.split(randomised(shapes_of(config, kind)))
 
     def loss(state):
-        return sum((a**2).mean() for a in jax.tree.leaves(nnx.merge(graphdef, state)(x)))
+        return sum((a**2).mean() for a in jax.tree.leaves(nnx.merge(graphdef, state)(*x)))
 
     for path, leaf in jax.tree.leaves_with_path(jax.jit(jax.grad(loss))(state)):
         assert np.isfinite(leaf).all(), path
@@ -364,10 +402,10 @@ def test_every_weight_has_a_finite_gradient(network, kind):
 def test_one_trace_a_bucket(config):
     chex.clear_trace_counter()
     graphdef, state = nnx.split(randomised(shapes_of(config)))
-    traced = jax.jit(chex.assert_max_traces(lambda state, x: nnx.merge(graphdef, state)(x), n=1))
+    traced = jax.jit(chex.assert_max_traces(lambda state, x: nnx.merge(graphdef, state)(*x), n=1))
     rng = np.random.default_rng(0)
     for n in (1, 5, 12):
-        traced(state, features_of(random_graph(rng, n, 2), TWO, config))
+        traced(state, inputs_of(random_graph(rng, n, 2), TWO, config))
 
 
 # Configs --------------------------------------------------------------------------------------------
@@ -380,53 +418,20 @@ def test_one_trace_a_bucket(config):
         ({"rounds": 1.5}, "rounds is 1.5; give a whole number"),
         ({"width": True}, "width is True; give a whole number"),
         ({"network": "cnn"}, "network is 'cnn'; use one of gnn, sequence"),
-        ({"parametrisation": "mode"}, "use one of mean-variance, alpha-beta"),
-        ({"features": "all"}, "use one of own, plain, structural, ordered"),
-        ({"first": (0.5, 1.0)}, "first has a mean 1.0; give means between 0 and 1"),
-        ({"second": (0.1, -0.1)}, "second has a bin -0.1; give positive numbers"),
-        (
-            {"second": (0.1, 0), "parametrisation": "alpha-beta"},
-            "second has a bin 0.0; give positive numbers",
-        ),
-        ({"reach": 3}, "reach is 3, which needs an order; set order_gain above 0"),
-        ({"reach": 1.5, "order_gain": 1}, "reach is 1.5; give a whole number from 0"),
-        ({"transfers": "midway", "parametrisation": "alpha-beta"}, "'midway', which needs means"),
-        ({"transfers": "schedule"}, "'schedule', which needs the order 'schedule' and a reach; set those"),
-        (
-            {"transfers": "schedule", "features": "scheduled", "order": "schedule", "order_gain": 1},
-            "'schedule', which needs the order 'schedule' and a reach; set those",
-        ),
-        (
-            {"transfers": "schedule", "features": "scheduled", "order_gain": 1, "reach": 4},
-            "'schedule', which needs the order 'schedule' and a reach; set those",
-        ),
-        ({"cuts": ["schedule"]}, "cuts names 'schedule', which needs features 'scheduled'; they are"),
-        ({"first": (0.5, 0.5)}, "first has a bin twice"),
-        ({"first": "0.5"}, "first is '0.5'; give numbers"),
-        ({"second": (float("nan"),)}, "give finite numbers"),
-        ({"uniform": 1}, "uniform is 1; give true or false"),
-        ({"initial_bias": None}, "initial_bias is .*; give numbers"),
-        ({"cut_gain": "2"}, "cut_gain is .*; give numbers"),
-        ({"cuts": "across"}, "cuts is 'across'; give a list that names each once"),
-        ({"cuts": 3}, "cuts is 3; give a list that names each once"),
-        ({"cuts": [["along"]]}, r"cuts is \['along'\]; use one of along, across, fine"),
-        ({"cuts": ["along", "along"]}, "cuts is .*; give a list that names each once"),
-        ({"cuts": ["up"]}, "cuts is 'up'; use one of along, across, fine"),
-        ({"order": "random"}, "order is 'random'; use one of levels, memory"),
-        ({"transfers": "late"}, "transfers is 'late'; use one of uniform, reader"),
-        ({"order_gain": 1, "order": "memory"}, "order_gain is 1.0, which needs features 'ordered' and means"),
-        (
-            {"order_gain": 1, "features": "plain"},
-            "order_gain is 1.0, which needs features 'structural' and means .* order 'levels'",
-        ),
-        (
-            {"order_gain": 1, "parametrisation": "alpha-beta"},
-            "order_gain is 1.0, which needs features 'structural' and means",
-        ),
-        (
-            {"parametrisation": "alpha-beta", "first": tuple(range(1, 18)), "second": tuple(range(1, 18))},
-            "17 x 17 bins are more than 256",
-        ),
+        ({"objective": "speed"}, "objective is 'speed'; use one of makespan, peak-memory"),
+        ({"prior": "spectral"}, "prior is 'spectral'; use one of none, levels, schedule, memory"),
+        ({"prior": 3}, "prior is 3; use one of none, levels"),
+        ({"prior": ["none"]}, r"prior is \['none'\]; use one of none, levels"),
+        ({"ablation": {"uniform": True}}, "ablation is {'uniform': True}; give an Ablation"),
+        ({"means": (0.5, 1.0)}, "means has a bin 1.0; give numbers between 0 and 1"),
+        ({"means": ()}, "means has no bin; give at least one"),
+        ({"variances": (0.1, -0.1)}, "variances has a bin -0.1; give positive numbers"),
+        ({"means": (0.5, 0.5)}, "means has a bin twice"),
+        ({"means": "0.5"}, "means is '0.5'; give numbers"),
+        ({"variances": (float("nan"),)}, "variances is .*; give finite numbers"),
+        ({"reach": 3, "prior": "none"}, "reach is 3, which needs an order; take a prior with one"),
+        ({"reach": 1.5}, "reach is 1.5; give a whole number from 0"),
+        ({"means": tuple(np.linspace(0.1, 0.9, 129))}, "129 x 2 bins are more than 256"),
     ],
 )
 def test_impossible_configs(settings, message):
@@ -434,7 +439,73 @@ def test_impossible_configs(settings, message):
         PolicyConfig(**settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "more", "message"),
+    [
+        ({"features": "all"}, {}, "use one of own, plain, structural"),
+        ({"uniform": 1}, {}, "uniform is 1; give true or false"),
+        ({"share_rounds": None}, {}, "share_rounds is None; give true or false"),
+        ({"priority_bias": None}, {}, "priority_bias is .*; give numbers"),
+        ({"affinity_bias": "1"}, {}, "affinity_bias is .*; give numbers"),
+        ({"placement_scale": "2"}, {}, "placement_scale is .*; give numbers"),
+        ({"order_scale": float("inf")}, {}, "order_scale is .*; give finite numbers"),
+        ({"order_scale": 0}, {"reach": 3}, "reach is 3, which needs an order; take a prior with one and a"),
+        ({"placements": "across"}, {}, "placements is 'across'; give a list that names each once"),
+        ({"placements": 3}, {}, "placements is 3; give a list that names each once"),
+        ({"placements": [["along"]]}, {}, r"placements is \['along'\]; use one of along, across, fine"),
+        ({"placements": ["along", "along"]}, {}, "placements is .*; give a list that names each once"),
+        ({"placements": ["up"]}, {}, "placements is 'up'; use one of along, across, fine, peaks-order"),
+        (
+            {"placements": ["schedule"]},
+            {"prior": "memory"},
+            "placements names 'schedule', which the prior 'memory' does not make; it makes peaks-order, ",
+        ),
+        ({"placements": ["across"]}, {"prior": "none"}, "'none' does not make; it makes none"),
+        ({"transfers": "late"}, {}, "transfers is 'late'; use one of uniform, reader"),
+        (
+            {"transfers": "schedule"},
+            {"prior": "levels"},
+            "'schedule', which needs the prior 'schedule' and",
+        ),
+        (
+            {"transfers": "schedule"},
+            {"reach": 0},
+            "'schedule', which needs the prior 'schedule' and",
+        ),
+        ({"alphas": (1, 2)}, {}, "give both alphas and betas, or neither"),
+        ({"alphas": (1, 0), "betas": (1,), "order_scale": 0}, {}, "alphas has a bin 0.0; give positive"),
+        ({"alphas": (1, 2), "betas": (0, 0.1), "order_scale": 0}, {}, "betas has a bin 0.0; give positive"),
+        (
+            {"alphas": (1, 2), "betas": (1, 2)},
+            {},
+            "the order of the prior 'schedule' needs means",
+        ),
+        (
+            {"alphas": (1, 2), "betas": (1, 2), "order_scale": 0, "transfers": "midway"},
+            {},
+            "'midway', which needs means and variances; use 'reader'",
+        ),
+        (
+            {"alphas": tuple(range(1, 18)), "betas": tuple(range(1, 18)), "order_scale": 0},
+            {},
+            "17 x 17 bins are more than 256",
+        ),
+    ],
+)
+def test_impossible_ablations(settings, more, message):
+    with pytest.raises(ConfigError, match=message):
+        PolicyConfig(**more, ablation=Ablation(**settings))
+
+
 def test_configs_are_hashable_and_normal():
-    assert PolicyConfig(first=[0.2, 0.4, 0.6, 0.8]) == PolicyConfig()  # pyright: ignore[reportArgumentType]
+    few = [0.2, 0.4, 0.6, 0.8]
+    assert four_bins(means=few) == four_bins()
     assert hash(PolicyConfig(network="gnn")) == hash(PolicyConfig())  # pyright: ignore[reportArgumentType]
-    assert PolicyConfig().num_actions == 16
+    assert four_bins().num_actions == 16
+    listed = PolicyConfig(ablation=Ablation(placements=["across"]))  # pyright: ignore[reportArgumentType]
+    assert hash(listed) == hash(PolicyConfig(ablation=Ablation(placements=(Placement.ACROSS,))))
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_defaults_are_what_ships(objective):
+    assert PolicyConfig(objective=objective) == default_policy(objective, 2).config

@@ -8,22 +8,24 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flax import nnx
-from policy_cases import chain, randomised
+from policy_cases import BEFORE, chain, four_bins, randomised
 
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster
+from regal_jax.learning import TrainConfig
 from regal_jax.policies import (
     Network,
     Policy,
     PolicyConfig,
     load_policy,
-    make_features,
+    make_inputs,
     read_metadata,
     save_policy,
 )
+from regal_jax.policies.conversion import EARLIER, main, translated
 from regal_jax.policies.weights import VERSION
 
-SMALL = PolicyConfig(width=4, rounds=1)
+SMALL = four_bins(width=4, rounds=1)
 
 
 def weighted(config):
@@ -50,9 +52,10 @@ def rewrite(path, change):
     "config",
     [
         SMALL,
-        PolicyConfig(num_devices=3, network=Network.SEQUENCE, width=4, features="plain"),
-        PolicyConfig(num_devices=1, width=4, rounds=3, share_rounds=True, first=(0.5,), second=(0.01, 0.05)),
-        PolicyConfig(parametrisation="alpha-beta", width=4, rounds=0, uniform=False, initial_bias=0.5),
+        four_bins(num_devices=3, network=Network.SEQUENCE, width=4, features="plain"),
+        four_bins(num_devices=1, width=4, rounds=3, share_rounds=True, means=(0.5,), variances=(0.01, 0.05)),
+        four_bins(alphas=(1, 2, 5), betas=(1, 2, 5, 20), width=4, rounds=0, uniform=False, priority_bias=0.5),
+        PolicyConfig(width=4, objective="peak-memory"),
     ],
 )
 def test_what_was_saved_comes_back(tmp_path, config):
@@ -61,10 +64,8 @@ def test_what_was_saved_comes_back(tmp_path, config):
     save_policy(path, policy, {"data": "synthetic", "seed": "7"})
     loaded = load_policy(path, num_devices=config.num_devices)
     assert loaded.config == config
-    x = make_features(
-        [chain(5)], Cluster.uniform(config.num_devices, transfer="blocking"), None, config.feature_config
-    )
-    call = nnx.jit(lambda policy, x: policy(x))
+    x = make_inputs([chain(5)], Cluster.uniform(config.num_devices, transfer="blocking"), None, config)
+    call = nnx.jit(lambda policy, x: policy(*x))
     chex.assert_trees_all_equal(call(loaded, x), call(policy, x))
     chex.assert_trees_all_equal(nnx.state(loaded), nnx.state(policy))
     assert read_metadata(path) == {"data": "synthetic", "seed": "7"}
@@ -73,8 +74,8 @@ def test_what_was_saved_comes_back(tmp_path, config):
 
 def test_loaded_policy_can_be_trained_and_saved_again(saved, tmp_path):
     policy = load_policy(saved)
-    x = make_features([chain(5)], Cluster.uniform(2, transfer="blocking"), None, SMALL.feature_config)
-    gradient = nnx.jit(nnx.grad(lambda policy: (policy(x).first ** 2).mean()))(policy)
+    x = make_inputs([chain(5)], Cluster.uniform(2, transfer="blocking"), None, SMALL)
+    gradient = nnx.jit(nnx.grad(lambda policy: (policy(*x).means ** 2).mean()))(policy)
     assert any(np.abs(leaf).max() > 0 for leaf in nnx.to_flat_state(gradient).leaves)
     save_policy(tmp_path / "again", policy)
     assert load_policy(tmp_path / "again").config == SMALL
@@ -153,6 +154,17 @@ def unknown_field(_, metadata):
     metadata["config"] = json.dumps({**json.loads(metadata["config"]), "colour": "red"})
 
 
+def unknown_ablation(_, metadata):
+    config = json.loads(metadata["config"])
+    metadata["config"] = json.dumps({**config, "ablation": {**config["ablation"], "colour": "red"}})
+
+
+def without_ablation(_, metadata):
+    config = json.loads(metadata["config"])
+    del config["ablation"]
+    metadata["config"] = json.dumps(config)
+
+
 def impossible(_, metadata):
     metadata["config"] = json.dumps({**json.loads(metadata["config"]), "width": -1})
 
@@ -169,10 +181,12 @@ def wider(_, metadata):
         (reshaped, r"weights 'first.bias' are float32 \(3, 5\), expected float32 \(3, 4\)"),
         (retyped, r"weights 'first.bias' are float64 \(3, 4\), expected float32"),
         (infinite, "weights 'first.bias' are not finite"),
-        (newer, f"format version '99', this release reads '{VERSION}'"),
+        (newer, f"format version '99', this release reads '{VERSION}' and '{EARLIER}'"),
         (unreadable, "metadata 'config'"),
         (listed, "metadata 'config'"),
         (unknown_field, "metadata 'config': .*colour"),
+        (unknown_ablation, "metadata 'config': .*colour"),
+        (without_ablation, "metadata 'config': .*ablation"),
         (impossible, "metadata 'config': policy: width is -1"),
         (wider, "does not fit its own config"),
     ],
@@ -197,3 +211,89 @@ def test_what_cannot_be_saved(tmp_path):
     with pytest.raises(ConfigError, match=r"weights 'hidden.bias' are not finite"):
         save_policy(path, policy)
     assert not path.exists()
+
+
+# Files of version 5 ---------------------------------------------------------------------------------
+
+BINS = {"means": (0.2, 0.4, 0.6, 0.8), "variances": (0.1, 0.01), "rounds": 1, "width": 4}
+SCHEDULED = {"features": "scheduled", "order": "schedule", "order_gain": 0.5, "reach": 4}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, four_bins(**BINS)),
+        ({"cuts": ["fine", "along"]}, four_bins(placements=("fine", "along"), **BINS)),
+        ({"cuts": []}, four_bins(prior="none", placement_scale=0.0, transfers=None, **BINS)),
+        (
+            {"features": "plain"},
+            four_bins(prior="none", placement_scale=0.0, transfers=None, features="plain", **BINS),
+        ),
+        (
+            {"order_gain": 0.5, "reach": 3, "transfers": "midway"},
+            four_bins(order_scale=0.5, reach=3, transfers=None, **BINS),
+        ),
+        ({"balance": "bytes"}, four_bins(objective="peak-memory", **BINS)),
+        (
+            {**SCHEDULED, "cuts": ["across", "fine", "schedule"], "transfers": "schedule"},
+            four_bins(prior="schedule", order_scale=0.5, transfers=None, reach=4, **BINS),
+        ),
+        (
+            {"features": "ordered", "cuts": ["peaks-one"], "uniform": False, "transfers": "reader-there"},
+            four_bins(prior="memory", placements=("peaks-one",), uniform=False, transfers=None, **BINS),
+        ),
+        (
+            {"parametrisation": "alpha-beta", "first": [1, 2], "second": [3.5], "share_rounds": True},
+            four_bins(
+                alphas=(1, 2), betas=(3.5,), share_rounds=True, rounds=1, width=4,
+                means=PolicyConfig().means, variances=PolicyConfig().variances,
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_configs_of_version_5_mean_what_they_meant(change, expected):
+    assert translated({**BEFORE, **change}) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {**SCHEDULED, "order": "levels"},
+            "an order by 'levels' with 'scheduled' features; train the policy",
+        ),
+        ({"features": "all"}, "features is 'all'; version 5 knows own, plain"),
+        ({"balance": "time"}, "balance is 'time'; version 5 knows work, bytes"),
+        ({"width": -1}, "width is -1"),
+        ({"colour": "red"}, "colour missing or unknown in a config of version 5"),
+    ],
+)
+def test_configs_of_version_5_that_mean_nothing(change, message):
+    with pytest.raises(ConfigError, match=message):
+        translated({**BEFORE, **change})
+
+
+def test_a_file_of_version_5_is_read_and_rewritten(tmp_path, capsys):
+    path = tmp_path / "policy.safetensors"
+    policy = weighted(translated(BEFORE))
+    save_policy(path, policy, {"training": json.dumps({"seed": 3, "policy": BEFORE}), "step": "7"})
+
+    def older(_, metadata):
+        metadata["version"], metadata["config"] = EARLIER, json.dumps(BEFORE)
+
+    rewrite(path, older)
+    loaded = load_policy(path)
+    assert loaded.config == policy.config
+    chex.assert_trees_all_equal(nnx.state(loaded), nnx.state(policy))
+    assert main([str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    with safetensors.safe_open(path, framework="numpy") as file:
+        assert file.metadata()["version"] == VERSION
+    chex.assert_trees_all_equal(nnx.state(load_policy(path)), nnx.state(policy))
+    metadata = read_metadata(path)
+    assert metadata["step"] == "7"
+    config = TrainConfig.from_document(json.loads(metadata["training"]))
+    assert (config.seed, config.policy) == (3, policy.config)
+    again = path.read_bytes()
+    main([str(path)])  # Nothing is left to do.
+    assert path.read_bytes() == again

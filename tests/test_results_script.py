@@ -32,5 +32,6 @@ def test_the_settings_of_a_policy_from_nothing_are_those_of_a_training():
     found = re.search(r"<!-- nothing\.toml -->\n```toml\n(.*?)```", text, re.DOTALL)
     assert found is not None
     config = TrainConfig.from_document(tomllib.loads(found[1]))
-    assert not config.policy.cuts
-    assert not config.policy.order_gain
+    assert config.policy.prior == "none"
+    assert not config.policy.placements
+    assert not config.policy.orders

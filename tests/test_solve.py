@@ -7,17 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from policy_cases import chain, randomised
+from policy_cases import chain, four_bins, randomised
 from strategies import random_graph
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster
 from regal_jax.policies import (
     Policy,
-    PolicyConfig,
     action_table,
     entropy,
-    make_features,
+    make_inputs,
     most_likely,
     sample_action,
 )
@@ -27,7 +26,7 @@ from regal_jax.solve import graph_keys, keys_of, solve, solve_traced
 from regal_jax.solve.propose import action_entropy, propose
 
 TWO = Cluster.uniform(2, transfer="blocking")
-CONFIG = PolicyConfig(rounds=1, width=4)
+CONFIG = four_bins(rounds=1, width=4)
 
 
 @pytest.fixture(scope="module")
@@ -106,16 +105,16 @@ def test_the_likeliest_action_needs_no_luck(graphs, problem, policy):
         propose(policy, graphs, TWO, problem, graph_keys(jax.random.key(seed), graphs), likeliest=True)
         for seed in (0, 1)
     ]
-    features = make_features(graphs, TWO, problem.bucket, CONFIG.feature_config)
+    inputs = make_inputs(graphs, TWO, problem.bucket, CONFIG)
     for proposal in found:
-        np.testing.assert_array_equal(proposal.index, most_likely(policy(features)))
+        np.testing.assert_array_equal(proposal.index, most_likely(policy(*inputs)))
         np.testing.assert_array_equal(proposal.table[0], action_table(CONFIG))
 
 
 def test_entropy_is_that_of_the_logits(graphs, policy):
-    features = make_features(graphs, TWO, None, CONFIG.feature_config)
-    found = action_entropy(policy, features)
-    np.testing.assert_allclose(found, entropy(policy(features), features.node_mask), rtol=1e-5)
+    features, prior = make_inputs(graphs, TWO, None, CONFIG)
+    found = action_entropy(policy, features, prior)
+    np.testing.assert_allclose(found, entropy(policy(features, prior), features.node_mask), rtol=1e-5)
     assert (found > 0).all()
     assert (found < np.log(4)).all()
 

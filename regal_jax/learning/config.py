@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 import math
 import operator
 import os
@@ -10,6 +11,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from regal_jax.checks import is_number, shown, whole
 from regal_jax.documents import read_toml
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster
@@ -183,7 +185,7 @@ class TrainConfig:
         Empty for new ones.
       task: See `TaskConfig`.
       data: See `DataConfig`.
-      policy: What is trained.
+      policy: What is trained, for the objective of the task.
       search: The BRKGA that is guided; with ``elites = 0`` and ``mutants = population`` it is random search
         and the policy is the paper's IDRS.
       optimizer: See `OptimizerConfig`.
@@ -202,15 +204,22 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _whole(self, "", seed=0)
+        if self.policy.objective is not self.task.objective:
+            raise ConfigError(
+                f"policy.objective: is '{self.policy.objective}', but task.objective is "
+                f"'{self.task.objective}'; give the policy the objective of the task"
+            )
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """From nested tables, as TOML gives them; what is left out keeps its default.
 
+        The objective of the policy need not be said: it is the task's.
+
         Raises:
           ConfigError: An unknown name, a value of a wrong type or out of range; the message names it.
         """
-        return _build(cls, document, "")
+        return _build(cls, _with_objective(document), "")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -224,6 +233,18 @@ class TrainConfig:
     def as_document(self) -> dict[str, Any]:
         """Nested tables of plain values, from which `from_document` makes an equal config."""
         return _plain(self)
+
+
+def _with_objective(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A document whose policy has the objective of its task, unless it has one of its own."""
+    if not isinstance(document, Mapping):
+        return document
+    task, policy = document.get("task"), document.get("policy", {})
+    objective = task.get("objective") if isinstance(task, Mapping) else None
+    # What is wrong with either is said where it stands.
+    if objective not in Objective.__members__.values() or not isinstance(policy, Mapping):
+        return document
+    return {**document, "policy": {"objective": objective, **policy}}
 
 
 _T = typing.TypeVar("_T")
@@ -249,6 +270,11 @@ def _build(kind: type[_T], table: Any, path: str) -> _T:
 
 def _value(hint: Any, value: Any, path: str) -> Any:
     """``value`` as the annotated type, or a `ConfigError` that names ``path``."""
+    if isinstance(hint, types.UnionType) and types.NoneType in typing.get_args(hint):
+        if value is None:
+            return None
+        given = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+        hint = functools.reduce(operator.or_, given)
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast(type, hint), value, f"{path}.")
     if hint == (tuple[str, ...] | str):
@@ -264,7 +290,7 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if any(_is(kind, value) for kind in kinds):
         return float(value) if float in kinds and isinstance(value, int) else value
-    wanted = " or ".join(_NAMES.get(kind, "a text") for kind in kinds if kind is not types.NoneType)
+    wanted = " or ".join(_NAMES.get(kind, "a text") for kind in kinds)
     raise ConfigError(f"{path}: is {value!r}; give {wanted}")
 
 
@@ -274,7 +300,7 @@ _NAMES: Final = {bool: "true or false", int: "a whole number", float: "a number"
 def _is(kind: type, value: Any) -> bool:
     """Is ``value`` what a file has for a setting of this type? Names are checked by the config itself."""
     if kind in (int, float):
-        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+        return whole(value) is not None or (kind is float and is_number(value))
     return isinstance(value, str if issubclass(kind, enum.Enum) else kind)
 
 
@@ -290,13 +316,10 @@ def _whole(config: Any, path: str, **lowest: int) -> None:
     """Makes plain whole numbers of the fields."""
     for field, low in lowest.items():
         value = getattr(config, field)
-        try:
-            number = None if isinstance(value, bool) else operator.index(value)
-        except TypeError:
-            number = None
-        if number is None or not low <= number <= _MOST:
+        number = whole(value, low, _MOST)
+        if number is None:
             where = f"{path}.{field}" if path else field
-            raise ConfigError(f"{where}: is {value!r}; give a whole number from {low} to {_MOST}")
+            raise ConfigError(f"{where}: is {shown(value)}; give a whole number from {low} to {_MOST}")
         object.__setattr__(config, field, number)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.policies import FeatureConfig, GraphFeatures, make_features
+from regal_jax.policies import GraphFeatures, PolicyConfig, Prior, make_inputs
 from regal_jax.problem import Bucket, Problem, make_problem
 from regal_jax.solve import graph_identities
 
@@ -26,12 +26,14 @@ class Pool:
     Attributes:
       problem: ``G`` graphs.
       features: Of the same graphs.
+      prior: Likewise.
       identity: ``[G, 2]`` uint32, what their keys are made from.
       reference: ``[G]`` float32, mean fitness that uniform searches reach; ones until they have run.
     """
 
     problem: Problem
     features: GraphFeatures
+    prior: Prior
     identity: jax.Array
     reference: jax.Array
 
@@ -50,7 +52,7 @@ def rows(tree: Any, index: jax.Array) -> Any:
 def make_pools(
     graphs: Sequence[ComputationGraph],
     cluster: Cluster,
-    config: FeatureConfig,
+    config: PolicyConfig,
     most: int,
 ) -> list[tuple[list[int], Pool]]:
     """Groups graphs by bucket, joins groups until there are at most ``most``, and pads each.
@@ -58,7 +60,7 @@ def make_pools(
     Args:
       graphs: At least one.
       cluster: That all are placed on.
-      config: Of the features.
+      config: Of the policy.
       most: Pools; each costs a compilation, and fewer cost padding.
 
     Returns:
@@ -77,9 +79,11 @@ def make_pools(
     pools = []
     for bucket, members in _joined(groups, most):
         chosen = [graphs[i] for i in members]
+        features, prior = jax.device_put(make_inputs(chosen, cluster, bucket, config))
         pool = Pool(
             problem=make_problem(chosen, cluster, bucket),
-            features=jax.device_put(make_features(chosen, cluster, bucket, config)),
+            features=features,
+            prior=prior,
             identity=jnp.asarray(graph_identities(chosen)),
             reference=jnp.ones(len(chosen), jnp.float32),
         )

@@ -18,12 +18,12 @@ from regal_jax.learning.reinforce import leave_one_out, reinforce_loss, reward, 
 from regal_jax.policies import (
     Logits,
     Policy,
+    PolicyConfig,
     Value,
     action_table,
     entropy,
     load_policy,
     log_prob,
-    own_places,
     sample_action,
     to_proposal,
 )
@@ -141,7 +141,7 @@ class Learner:
         """The policy to begin with."""
         c = self.config
         policy = load_policy(c.start, num_devices=c.policy.num_devices)
-        given, asked = dataclasses.asdict(policy.config), dataclasses.asdict(c.policy)
+        given, asked = _settings(policy.config), _settings(c.policy)
         other = [name for name in asked if given[name] != asked[name]]
         if other:
             raise ConfigError(
@@ -183,13 +183,12 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
     # Every action of a graph meets the same random numbers: what differs is its own doing.
     searches = jnp.tile(keys_of(search, pool.identity), samples)
     problem = rows(pool.problem, jnp.tile(jnp.arange(batch, dtype=jnp.int32), samples))
-    place = own_places(config.policy, pool.features)
     proposal = to_proposal(
         config.policy,
         table,
         actions.reshape(samples * batch, *actions.shape[2:]),
         problem,
-        jax.tree.map(lambda x: jnp.tile(x, (samples, *[1] * (x.ndim - 1))), place),
+        jax.tree.map(lambda x: jnp.tile(x, (samples, *[1] * (x.ndim - 1))), pool.prior),
     )
     found = solve_traced(
         problem,
@@ -201,6 +200,12 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
         implementation=learner.implementation,
     )
     return actions, found.fitness.reshape(samples, batch)
+
+
+def _settings(config: PolicyConfig) -> dict[str, Any]:
+    """Of a policy, by name; those of its `ablation` with that before them."""
+    table = dataclasses.asdict(config)
+    return table | {f"ablation.{name}": value for name, value in table.pop("ablation").items()}
 
 
 def train_step(
@@ -244,7 +249,9 @@ def _step(
     o = learner.config.optimizer
     choose, act = jax.random.split(jax.random.fold_in(key, state.step))
     batch = _batch(choose, pool, o.batch, shards)
-    logits, pull = jax.vjp(lambda w: nnx.merge(learner.graphdefs[0], w)(batch.features), state.policy)
+    logits, pull = jax.vjp(
+        lambda w: nnx.merge(learner.graphdefs[0], w)(batch.features, batch.prior), state.policy
+    )
     actions, fitness = rollout(learner, batch, logits, table, act)
     rewards = jax.vmap(reward, (1, 0, None), 1)(fitness, batch.reference, o.worst)
     values, pull_value = _values(learner, state, batch)
@@ -294,7 +301,9 @@ def _values(learner: Learner, state: TrainState, batch: Pool) -> tuple[jax.Array
     """``[B]`` values, and what turns their cotangent into a gradient."""
     if not learner.learns_value:
         return jnp.zeros(batch.size, jnp.float32), None
-    return jax.vjp(lambda weights: nnx.merge(learner.graphdefs[1], weights)(batch.features), state.value)
+    return jax.vjp(
+        lambda weights: nnx.merge(learner.graphdefs[1], weights)(batch.features, batch.prior), state.value
+    )
 
 
 def _loss(

@@ -135,9 +135,9 @@ class _Run:
         # Where graphs lie is no part of a program: runs that differ in that alone share theirs.
         self._learner = Learner(dataclasses.replace(config, data=DataConfig()), implementation)
         cluster = config.task.cluster(config.policy.num_devices)
-        features, most = config.policy.feature_config, config.optimizer.pools
+        most = config.optimizer.pools
         pools, held_out = (
-            [pool for _, pool in make_pools(chosen, cluster, features, most)]
+            [pool for _, pool in make_pools(chosen, cluster, config.policy, most)]
             for chosen in (graphs, validation)
         )
         # Not before all is known to be well: the folder then belongs to this run.

@@ -10,7 +10,7 @@ from flax import nnx
 
 from regal_jax.learning.pool import Pool, rows
 from regal_jax.learning.step import Learner
-from regal_jax.policies import entropy, own_places, sample_action, to_proposal
+from regal_jax.policies import entropy, sample_action, to_proposal
 from regal_jax.programs import program
 from regal_jax.solve import keys_of, solve_traced
 
@@ -75,15 +75,14 @@ def _search(
     """Fitness and entropy, ``[G]`` each."""
     config = learner.config
     act, search = jax.random.split(key)
-    logits = nnx.merge(learner.graphdefs[0], weights)(pool.features)
+    logits = nnx.merge(learner.graphdefs[0], weights)(pool.features, pool.prior)
     action = sample_action(logits, keys_of(act, pool.identity))
-    place = own_places(config.policy, pool.features)
     found = solve_traced(
         pool.problem,
         keys_of(search, pool.identity),
         config.task.evaluations,
         objective=config.task.objective,
-        proposal=to_proposal(config.policy, table, action, pool.problem, place),
+        proposal=to_proposal(config.policy, table, action, pool.problem, pool.prior),
         config=config.search,
         implementation=learner.implementation,
     )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from regal_jax.lazy import lazily
 
 if TYPE_CHECKING:
+    from regal_jax.policies.ablation import Ablation
     from regal_jax.policies.actions import (
         Action,
         entropy,
@@ -14,23 +15,19 @@ if TYPE_CHECKING:
         sample_action,
         to_proposal,
     )
-    from regal_jax.policies.choices import (
-        Balance,
-        Cut,
-        FeatureSet,
-        Network,
-        Order,
-        Parametrisation,
-        Transfers,
-    )
+    from regal_jax.policies.choices import Balance, Cut, FeatureSet, Network, Placement, Transfers
     from regal_jax.policies.config import FeatureConfig, PolicyConfig
     from regal_jax.policies.distributions import action_parameters, action_table
-    from regal_jax.policies.features import GraphFeatures, make_features
-    from regal_jax.policies.networks import Logits, OwnPlaces, Policy, Value, own_places
+    from regal_jax.policies.features import GraphFeatures
+    from regal_jax.policies.inputs import make_features, make_inputs, make_prior
+    from regal_jax.policies.networks import Logits, Policy, Value
+    from regal_jax.policies.priors import MAKERS, Prior
     from regal_jax.policies.shipped import default_policy, is_shipped
     from regal_jax.policies.weights import load_policy, read_metadata, save_policy
 
 __all__ = [
+    "MAKERS",
+    "Ablation",
     "Action",
     "Balance",
     "Cut",
@@ -39,11 +36,10 @@ __all__ = [
     "GraphFeatures",
     "Logits",
     "Network",
-    "Order",
-    "OwnPlaces",
-    "Parametrisation",
+    "Placement",
     "Policy",
     "PolicyConfig",
+    "Prior",
     "Transfers",
     "Value",
     "action_parameters",
@@ -54,8 +50,9 @@ __all__ = [
     "load_policy",
     "log_prob",
     "make_features",
+    "make_inputs",
+    "make_prior",
     "most_likely",
-    "own_places",
     "placement_entropy",
     "read_metadata",
     "sample_action",
@@ -67,6 +64,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "ablation": ("Ablation",),
         "actions": (
             "Action",
             "entropy",
@@ -81,15 +79,40 @@ __getattr__, __dir__ = lazily(
             "Cut",
             "FeatureSet",
             "Network",
-            "Order",
-            "Parametrisation",
+            "Placement",
             "Transfers",
         ),
-        "config": ("FeatureConfig", "PolicyConfig"),
-        "distributions": ("action_parameters", "action_table"),
-        "features": ("GraphFeatures", "make_features"),
-        "networks": ("Logits", "OwnPlaces", "Policy", "Value", "own_places"),
-        "shipped": ("default_policy", "is_shipped"),
-        "weights": ("load_policy", "read_metadata", "save_policy"),
+        "config": (
+            "FeatureConfig",
+            "PolicyConfig",
+        ),
+        "distributions": (
+            "action_parameters",
+            "action_table",
+        ),
+        "features": ("GraphFeatures",),
+        "inputs": (
+            "make_features",
+            "make_inputs",
+            "make_prior",
+        ),
+        "networks": (
+            "Logits",
+            "Policy",
+            "Value",
+        ),
+        "priors": (
+            "MAKERS",
+            "Prior",
+        ),
+        "shipped": (
+            "default_policy",
+            "is_shipped",
+        ),
+        "weights": (
+            "load_policy",
+            "read_metadata",
+            "save_policy",
+        ),
     },
 )

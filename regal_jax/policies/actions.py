@@ -15,7 +15,8 @@ from regal_jax.errors import ConfigError
 from regal_jax.policies.choices import Transfers
 from regal_jax.policies.config import MAX_ACTIONS, PolicyConfig
 from regal_jax.policies.distributions import action_means
-from regal_jax.policies.networks import Logits, OwnPlaces
+from regal_jax.policies.networks import Logits, check_prior, within
+from regal_jax.policies.priors import Prior
 from regal_jax.problem import Problem
 from regal_jax.search.draws import seeds_of, words
 
@@ -43,7 +44,7 @@ def sample_action(logits: Logits, keys: jax.Array) -> Action:
       logits: From a `Policy`.
       keys: ``[B]`` typed keys, consumed.
     """
-    batch, n, d, _ = logits.first.shape
+    batch, n, d, _ = logits.means.shape
     bits = words(seeds_of(keys), n * d * 2).reshape(batch, n, d, 2)
     # 24 bits are what a float32 in [0, 1) holds.
     uniform = (bits >> 8).astype(jnp.float32) * 2.0**-24
@@ -66,7 +67,7 @@ def log_prob(logits: Logits, action: Action, node_mask: jax.Array) -> jax.Array:
     Returns:
       ``[B]`` float32, in nats.
     """
-    columns = logits.second.shape[-1]
+    columns = logits.variances.shape[-1]
     index = action.astype(jnp.int32)
     chosen = [
         _pick(jax.nn.log_softmax(x), i)
@@ -119,7 +120,7 @@ def to_proposal(
     table: jax.Array,
     action: Action,
     problem: Problem,
-    place: OwnPlaces | None = None,
+    prior: Prior | None = None,
 ) -> Proposal:
     """The proposal that an action stands for.
 
@@ -128,16 +129,16 @@ def to_proposal(
       table: ``[K, Q]``, from `action_table`.
       action: ``[B, N, A D + 1]``.
       problem: The graphs, padded as the features were.
-      place: From `own_places`.
+      prior: From `make_inputs`: where ops and transfers move from. Only a policy with a reach needs it.
 
     Raises:
-      ConfigError: Action, table, place and problem do not go together.
+      ConfigError: Action, table, prior and problem do not go together.
     """
     shapes = gene_shapes(problem)
     need = (
         problem.num_graphs,
         shapes["affinity"].shape[0],
-        config.placements * problem.num_devices + 1,
+        config.num_placements * problem.num_devices + 1,
     )
     if action.shape != need:
         raise ConfigError(
@@ -149,23 +150,23 @@ def to_proposal(
             f"to_proposal: the table has {table.shape[0]} rows for {config.num_actions} actions; "
             "make it with action_table(config)"
         )
-    if (None if place is None else place.ops.shape) != (need[:2] if config.reach else None):
-        raise ConfigError(
-            "to_proposal: give the place of every op, from own_places, if the policy has a reach; else none"
-        )
+    if config.reach:
+        if prior is None:
+            raise ConfigError("to_proposal: give the prior, from make_inputs, of a policy with a reach")
+        check_prior(config, prior, need[:2])
     table = jnp.broadcast_to(table[None], (need[0], *table.shape))
     transfers = shapes["transfer_priority"].shape[0]
     scale = offset = sent = late = None
-    if place is not None:
+    if config.reach and prior is not None:
         # From keys to places: the draws of 0 and 1 are twice the reach apart.
         scale = jnp.minimum(2 * config.reach / problem.num_ops.astype(jnp.float32), 1)
-        offset = _offset(place.ops, scale)
-        if transfers and place.sent is not None:
-            sent, late = _as_scheduled(action, problem, scale, place.sent)
+        offset = _offset(within(config, jnp.asarray(prior.order)), scale)
+        if transfers and config.transfers is Transfers.SCHEDULE:
+            sent, late = _as_scheduled(action, problem, scale, within(config, jnp.asarray(prior.transfers)))
     if transfers and sent is None and config.transfers is not Transfers.UNIFORM:
         sent, late = _sent(config, action, problem, scale, offset)
     return Proposal(
-        table, action, transfers, config.guided_share, sent, config.placements, scale, offset, late
+        table, action, transfers, config.guided_share, sent, config.num_placements, scale, offset, late
     )
 
 
@@ -216,7 +217,7 @@ def _sent(
     most = jax.vmap(lambda start, via, row: start.at[via].max(row, mode="drop"))(none, problem.via, read)
     if config.transfers is Transfers.READER_THERE:
         # Where no reader is likely to be, whoever is most urgent.
-        there = most.reshape(*own.shape[:2], config.placements, -1)
+        there = most.reshape(*own.shape[:2], config.num_placements, -1)
         most = jnp.where(there < 0, there.max(axis=-1, keepdims=True), there).reshape(most.shape)
     # What no op reads is never sent, and padding has no reader: whatever its producer has will do.
     most = jnp.where(most < 0, own, most)
@@ -232,12 +233,12 @@ def _sent(
 def _likeliest(config: PolicyConfig, action: jax.Array) -> jax.Array:
     """``[B, N, A D]`` bool: has no other device a greater mean affinity for the op, under that placement?"""
     affinity = action_means(config)[action[:, :, :-1]]
-    each = affinity.reshape(*action.shape[:2], config.placements, -1)
+    each = affinity.reshape(*action.shape[:2], config.num_placements, -1)
     return (each == each.max(axis=-1, keepdims=True)).reshape(affinity.shape)
 
 
 def _combine(logits: Logits, choices: list[jax.Array]) -> Action:
-    return (choices[0] * logits.second.shape[-1] + choices[1]).astype(jnp.uint8)
+    return (choices[0] * logits.variances.shape[-1] + choices[1]).astype(jnp.uint8)
 
 
 def _draw(logits: jax.Array, uniform: jax.Array) -> jax.Array:

@@ -2,37 +2,20 @@
 
 import enum
 
-__all__ = ["Balance", "Cut", "FeatureSet", "Network", "Order", "Parametrisation", "Transfers"]
+__all__ = ["Balance", "Cut", "FeatureSet", "Network", "Placement", "Transfers"]
 
 
 class FeatureSet(enum.StrEnum):
-    """How much of a graph the features tell: each set more than the one before, but for the last two."""
+    """How much of a graph the features tell: each set more than the one before."""
 
     OWN = "own"
-    """What an op says of itself. With no rounds of messages a policy then sees no edge at all: the
-    structure-blind ablation."""
+    """What an op says of itself. With no rounds of messages and no prior a policy then sees no edge at all:
+    the structure-blind ablation."""
     PLAIN = "plain"
     """Also its degrees, the bytes that it reads, and how many edges the graph has for each op."""
     STRUCTURAL = "structural"
     """Also where it stands: levels, depths, ranks by level, spectral coordinates, and how parallel the graph
     is."""
-    ORDERED = "ordered"
-    """`STRUCTURAL`, and its place in an order of little memory
-    (`regal_jax.heuristics.peaks.least_peak_balance`). Numbers decide between ops that are alike in depth,
-    levels, runtime and sizes, and in nothing else."""
-    SCHEDULED = "scheduled"
-    """`STRUCTURAL`, its place in a list schedule
-    (`regal_jax.heuristics.list_scheduling.quick_schedule`), and where in that what it makes is sent; numbers
-    decide as little."""
-
-    @property
-    def structural(self) -> bool:
-        """Is it `STRUCTURAL` or more?"""
-        return self in (FeatureSet.STRUCTURAL, FeatureSet.ORDERED, FeatureSet.SCHEDULED)
-
-    def tells(self, needed: "FeatureSet") -> bool:
-        """Is it ``needed`` or more?"""
-        return self is needed or (needed is FeatureSet.STRUCTURAL and self.structural)
 
 
 class Balance(enum.StrEnum):
@@ -45,7 +28,7 @@ class Balance(enum.StrEnum):
 
 
 class Cut(enum.StrEnum):
-    """Ways to cut a graph into as many parts as there are devices."""
+    """Spectral coordinates, by which a graph is cut into as many parts as there are devices."""
 
     ALONG = "along"
     """Parts come one after the other and few edges lead from one to the next: for peak memory."""
@@ -53,6 +36,17 @@ class Cut(enum.StrEnum):
     """Every part has the same share at all times, in up to 32 slices of time: parts run side by side."""
     FINE = "fine"
     """The same in up to 128 slices: better for large graphs of many equal steps, worse for others."""
+
+
+class Placement(enum.StrEnum):
+    """Placements that a `Prior` may have."""
+
+    ALONG = "along"
+    """Parts of equal mass along `Cut.ALONG`."""
+    ACROSS = "across"
+    """Parts of equal mass along `Cut.ACROSS`."""
+    FINE = "fine"
+    """Parts of equal mass along `Cut.FINE`."""
     PEAKS_ORDER = "peaks-order"
     """Parts come one after the other in the order of little memory, each with as high a peak as the others;
     then single ops move while that makes the peaks lower: `regal_jax.heuristics.peaks`."""
@@ -66,46 +60,9 @@ class Cut(enum.StrEnum):
     """Each op where a list schedule has it: `regal_jax.heuristics.list_scheduling`."""
 
     @property
-    def spectral(self) -> bool:
-        """Is it of a spectral coordinate? The others are placements."""
-        return self in (Cut.ALONG, Cut.ACROSS, Cut.FINE)
-
-    @property
-    def needs(self) -> FeatureSet:
-        """The features that tell of it, at least."""
-        if self.spectral:
-            return FeatureSet.STRUCTURAL
-        return FeatureSet.SCHEDULED if self is Cut.SCHEDULE else FeatureSet.ORDERED
-
-    @property
-    def place(self) -> str:
-        """The feature that says where from 0 to 1 an op is; device ``k`` is around ``(k + 0.5) / D``."""
-        return f"{self} 0 share" if self.spectral else f"{self} place"
-
-
-class Order(enum.StrEnum):
-    """An order that priorities may begin in."""
-
-    LEVELS = "levels"
-    """First whoever has much work below it by bottom levels, and little before it by top levels, both alike:
-    for the makespan. By bottom levels alone a critical path would be far ahead before anything that reads its
-    tensors on another device is sent one."""
-    MEMORY = "memory"
-    """As in the order of little memory."""
-    SCHEDULE = "schedule"
-    """As ops start in the list schedule."""
-
-    @property
-    def needs(self) -> FeatureSet:
-        """The features that tell of it, at least."""
-        return _NEEDS[self]
-
-
-_NEEDS = {
-    Order.LEVELS: FeatureSet.STRUCTURAL,
-    Order.MEMORY: FeatureSet.ORDERED,
-    Order.SCHEDULE: FeatureSet.SCHEDULED,
-}
+    def cut(self) -> Cut | None:
+        """The coordinate that it is along; ``None`` of one that says the device of every op."""
+        return Cut(self.value) if self in (Placement.ALONG, Placement.ACROSS, Placement.FINE) else None
 
 
 class Transfers(enum.StrEnum):
@@ -127,7 +84,8 @@ class Transfers(enum.StrEnum):
     at its first nor at its last moment. Needs means and variances."""
     SCHEDULE = "schedule"
     """Where the list schedule has it, which is where its two devices meet in any case; a tensor that is not
-    sent there midway. It moves like the op that makes the tensor. Needs `Order.SCHEDULE` and a reach."""
+    sent there midway. It moves like the op that makes the tensor. Needs a prior that has transfers, and a
+    reach."""
 
 
 class Network(enum.StrEnum):
@@ -137,12 +95,3 @@ class Network(enum.StrEnum):
     """Messages along edges, both ways: REGAL."""
     SEQUENCE = "sequence"
     """A recurrent network over a topological order: graph as sequence, GAS."""
-
-
-class Parametrisation(enum.StrEnum):
-    """What the two choices for a key are."""
-
-    MEAN_VARIANCE = "mean-variance"
-    """Of the ICLR text."""
-    ALPHA_BETA = "alpha-beta"
-    """Of the workshop text."""

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.encoding import quantile_table
-from regal_jax.policies.choices import Parametrisation
 from regal_jax.policies.config import PolicyConfig
 
 __all__ = ["action_means", "action_parameters", "action_table"]
@@ -24,7 +23,7 @@ def action_parameters(config: PolicyConfig) -> tuple[np.ndarray, np.ndarray]:
 
     A mean ``m`` and a variance ``v`` are those of ``beta(m nu, (1 - m) nu)`` with
     ``nu = m (1 - m) / v - 1``, clipped below such that alpha and beta are at least 0.1, and above for
-    ``v = 0``. With `PolicyConfig.uniform` the largest variance is beta(1, 1) instead, whatever the mean.
+    ``v = 0``. With `Ablation.uniform` the largest variance is beta(1, 1) instead, whatever the mean.
 
     Returns:
       Two arrays ``[K]`` float64; row ``i * K2 + j`` is the first choice ``i`` with the second ``j``.
@@ -32,15 +31,15 @@ def action_parameters(config: PolicyConfig) -> tuple[np.ndarray, np.ndarray]:
     References:
       REGAL, ICLR 2020, section 4 (means and variances); workshop text, appendix A.3 (alphas and betas).
     """
-    first, second = (x.ravel() for x in np.meshgrid(config.first, config.second, indexing="ij"))
-    if config.parametrisation is Parametrisation.ALPHA_BETA:
+    first, second = (x.ravel() for x in np.meshgrid(*config.bins, indexing="ij"))
+    if config.ablation.alphas:
         return first, second
     with np.errstate(divide="ignore"):
         nu = np.minimum(first * (1 - first) / second - 1, MOST)
     nu = np.maximum(nu, SMALLEST / np.minimum(first, 1 - first))
     alpha, beta = first * nu, (1 - first) * nu
-    if config.uniform:
-        widest = second == max(config.second)
+    if config.ablation.uniform:
+        widest = second == second.max()
         alpha[widest] = beta[widest] = 1
     return alpha, beta
 

@@ -34,17 +34,22 @@ class GraphNetwork(nnx.Module):
           rngs: For the first weights; consumed.
         """
         width, features = config.width, config.feature_config
-        self.node = Mlp(len(features.node_names), width, width, rngs=rngs)
+        self.node = Mlp(len(config.input_names), width, width, rngs=rngs)
         self.times = config.rounds
         if config.rounds:
             self.edge = Mlp(len(features.edge_names), width, width, rngs=rngs)
-            distinct = 1 if config.share_rounds else config.rounds
+            distinct = 1 if config.ablation.share_rounds else config.rounds
             self.rounds = nnx.List([_Round(width, rngs=rngs) for _ in range(distinct)])
 
-    def __call__(self, features: GraphFeatures) -> jax.Array:
-        """``[B, N, W]`` float32 embeddings; those of padding mean nothing."""
-        batch, n, _ = features.nodes.shape
-        embedding = self.node(jnp.asarray(features.nodes))
+    def __call__(self, inputs: jax.Array, features: GraphFeatures) -> jax.Array:
+        """``[B, N, W]`` float32 embeddings; those of padding mean nothing.
+
+        Args:
+          inputs: ``[B, N, I]`` float32, what is read of every op: `PolicyConfig.input_names`.
+          features: Edges and masks.
+        """
+        batch, n, _ = inputs.shape
+        embedding = self.node(inputs)
         if not self.times:
             return embedding
         # The graphs of a batch are one graph without edges between them: gathers then copy whole rows.

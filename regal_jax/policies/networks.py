@@ -1,6 +1,6 @@
 """`Policy`, from features to the logits of all choices, and `Value`, the baseline that training learns."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,27 +8,28 @@ import numpy as np
 from flax import nnx
 
 from regal_jax.errors import ConfigError
-from regal_jax.policies.choices import Network, Order, Parametrisation, Transfers
+from regal_jax.policies.choices import Network
 from regal_jax.policies.config import PolicyConfig
 from regal_jax.policies.features import GraphFeatures
 from regal_jax.policies.gnn import GraphNetwork
 from regal_jax.policies.layers import Mlp
+from regal_jax.policies.priors import Prior, told_placements
 from regal_jax.policies.sequence import SequenceNetwork
 
-__all__ = ["Logits", "OwnPlaces", "Policy", "Value", "own_places"]
+__all__ = ["Logits", "Policy", "Value", "check_prior", "within"]
 
 
 class Logits(NamedTuple):
     """Unnormalised log-probabilities of the two choices for every key; of padding they mean nothing.
 
     Attributes:
-      first: ``[B, N, A D + 1, K1]`` float32: ``D`` affinities for each of ``A`` placements, then the
-        priority.
-      second: ``[B, N, A D + 1, K2]`` float32.
+      means: ``[B, N, A D + 1, K1]`` float32: ``D`` affinities for each of ``A`` placements, then the
+        priority. Of alphas, where a policy has these.
+      variances: ``[B, N, A D + 1, K2]`` float32, or of betas.
     """
 
-    first: jax.Array
-    second: jax.Array
+    means: jax.Array
+    variances: jax.Array
 
 
 class Policy(nnx.Module):
@@ -38,8 +39,8 @@ class Policy(nnx.Module):
     layer each, shared by all ops, turn them into logits. Devices have heads of their own, so that a policy
     can tell equal devices apart, and is for one ``D``.
 
-    The output layers start small; by `PolicyConfig.initial_bias` an untrained policy leaves most priorities
-    as plain BRKGA draws them.
+    The output layers start small, so that an untrained policy does what its prior says, as strongly as the
+    logit scales of `Ablation` have it.
 
     References:
       REGAL, workshop text, appendix A.3, equation 1; ICLR 2020, section 4.
@@ -57,28 +58,33 @@ class Policy(nnx.Module):
         self.network = network(config, rngs=rngs)
         keys, width = config.num_keys, config.width
         self.hidden = nnx.Linear(width, keys * 2 * width, rngs=rngs)
-        self.first = _Outputs(width, _initial(config, config.first, True), rngs=rngs)
-        self.spectral = _Spectral(config, rngs=rngs) if config.spreads else None
-        self.ordered = _Ordered(config, rngs=rngs) if config.order_gain else None
-        self.second = _Outputs(width, _initial(config, config.second, False), rngs=rngs)
+        # Weights files have these names: `first` and `second` are the heads of the choices, `spectral` and
+        # `ordered` the logit scales of the placement priors and of the order prior.
+        self.first = _Outputs(width, _initial(config, 0), rngs=rngs)
+        self.spectral = _Placed(config, rngs=rngs) if config.placements else None
+        self.ordered = _Ordered(config, rngs=rngs) if config.orders else None
+        self.second = _Outputs(width, _initial(config, 1), rngs=rngs)
 
-    def __call__(self, features: GraphFeatures) -> Logits:
+    def __call__(self, features: GraphFeatures, prior: Prior) -> Logits:
         """The logits of ``B`` graphs.
 
+        Args:
+          features: From `make_inputs`.
+          prior: Likewise.
+
         Raises:
-          ConfigError: Features of another `FeatureConfig`.
+          ConfigError: Features or prior of another `PolicyConfig`.
         """
-        _check(features, self.config)
-        embedding = self.network(features)
+        embedding = self.network(_inputs(self.config, features, prior), features)
         hidden = nnx.relu(self.hidden(embedding))
         batch, n, _ = hidden.shape
         hidden = hidden.reshape(batch, n, self.config.num_keys, 2, self.config.width)
-        first, second = self.first(hidden[..., 0, :]), self.second(hidden[..., 1, :])
+        means, variances = self.first(hidden[..., 0, :]), self.second(hidden[..., 1, :])
         if self.spectral is not None:
-            first = first.at[:, :, :-1].add(self.spectral(features, embedding))
+            means = means.at[:, :, :-1].add(self.spectral(prior, embedding))
         if self.ordered is not None:
-            first = first.at[:, :, -1].add(self.ordered(features, embedding))
-        return Logits(first, second)
+            means = means.at[:, :, -1].add(self.ordered(prior, embedding))
+        return Logits(means, variances)
 
 
 class Value(nnx.Module):
@@ -110,15 +116,19 @@ class Value(nnx.Module):
             rngs=rngs,
         )
 
-    def __call__(self, features: GraphFeatures) -> jax.Array:
+    def __call__(self, features: GraphFeatures, prior: Prior) -> jax.Array:
         """``[B]`` float32.
 
+        Args:
+          features: From `make_inputs`.
+          prior: Likewise.
+
         Raises:
-          ConfigError: Features of another `FeatureConfig`.
+          ConfigError: Features or prior of another `PolicyConfig`.
         """
-        _check(features, self.config)
+        inputs = _inputs(self.config, features, prior)
         mask = jnp.asarray(features.node_mask)[:, :, None]
-        ops = jnp.where(mask, self.graph(self.network(features)), 0)
+        ops = jnp.where(mask, self.graph(self.network(inputs, features)), 0)
         mean = ops.sum(axis=1) / mask.sum(axis=1).astype(jnp.float32)
         return self.output(nnx.relu(self.hidden(mean)))[:, 0]
 
@@ -144,35 +154,30 @@ class _Outputs(nnx.Module):
         return jnp.einsum("bnkw,kwc->bnkc", x, self.kernel[...]) + self.bias[...][None, None]
 
 
-class _Spectral(nnx.Module):
-    """For each placement a preference for the devices in their order along one `Cut`.
+class _Placed(nnx.Module):
+    """For each placement prior a preference for the device that it has an op on.
 
-    A cut has a place from 0 to 1 for every op, of which each device has a band. Device ``k`` prefers means
-    above the middle for its own band, below it for the others, and neither at the borders. How much each cut
-    counts is a linear function of an op's embedding, at first the same for all.
+    A placement has a place from 0 to 1 for every op, of which each device has a band. Device ``k`` prefers
+    means above the middle for its own band, below it for the others, and neither at the borders. How much
+    each placement counts is a linear function of an op's embedding, at first the same for all.
     """
 
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
-        names = config.feature_config.node_names
-        self.columns = tuple(names.index(cut.place) for cut in config.cuts)
+        count = len(config.placements)
         self.gain = nnx.Linear(
-            config.width,
-            len(self.columns),
-            kernel_init=nnx.initializers.zeros,
-            use_bias=False,
-            rngs=rngs,
+            config.width, count, kernel_init=nnx.initializers.zeros, use_bias=False, rngs=rngs
         )
-        self.bias = nnx.Param(jnp.full(len(self.columns), config.cut_gain, jnp.float32))
+        self.bias = nnx.Param(jnp.full(count, config.ablation.placement_scale, jnp.float32))
         self.devices = config.num_devices
-        bins = np.array(config.first)
-        if config.parametrisation is Parametrisation.ALPHA_BETA:
+        bins = np.array(config.bins[0])
+        if config.ablation.alphas:
             bins = np.log(bins)
         middle, half = (bins.max() + bins.min()) / 2, (bins.max() - bins.min()) / 2
         self.direction = tuple(((bins - middle) / (half or 1.0)).tolist())
 
-    def __call__(self, features: GraphFeatures, embedding: jax.Array) -> jax.Array:
+    def __call__(self, prior: Prior, embedding: jax.Array) -> jax.Array:
         """``[B, N, A D, K1]`` float32, to be added to the logits of the first choice."""
-        place = jnp.asarray(features.nodes)[:, :, self.columns, None] * self.devices
+        place = jnp.asarray(prior.placements)[..., None] * self.devices
         centre = jnp.arange(self.devices, dtype=jnp.float32) + 0.5
         inside = jnp.clip(4 * (0.5 - jnp.abs(place - centre[None, None, None])), -1, 1)
         gain = self.gain(embedding) + self.bias[...][None, None]
@@ -182,7 +187,7 @@ class _Spectral(nnx.Module):
 
 
 class _Ordered(nnx.Module):
-    """A preference for priorities in some `Order`, the first op's the highest.
+    """A preference for priorities in the order of the prior, the first op's the highest.
 
     An op prefers the mean that is nearest to its place, or that leaves it there (`PolicyConfig.reach`), by
     the square of the distance. How much that counts is a linear function of its embedding, at first the same
@@ -192,81 +197,79 @@ class _Ordered(nnx.Module):
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
         self.gain = nnx.Linear(config.width, 1, kernel_init=nnx.initializers.zeros, use_bias=False, rngs=rngs)
-        self.bias = nnx.Param(jnp.array([config.order_gain], jnp.float32))
+        self.bias = nnx.Param(jnp.array([config.ablation.order_scale], jnp.float32))
 
-    def __call__(self, features: GraphFeatures, embedding: jax.Array) -> jax.Array:
-        """``[B, N, K1]`` float32, to be added to the logits of the first choice for priorities."""
-        bins = np.array(self.config.first, np.float32)
+    def __call__(self, prior: Prior, embedding: jax.Array) -> jax.Array:
+        """``[B, N, K1]`` float32, to be added to the logits of the first choice."""
+        bins = np.array(self.config.means, np.float32)
         step = float(np.ptp(bins)) / max(len(bins) - 1, 1) or 1.0
         # Who has a place of its own stays there.
-        place = jnp.full((1, 1), 0.5) if self.config.reach else _order_place(self.config, features)
+        place = jnp.full((1, 1), 0.5) if self.config.reach else within(self.config, jnp.asarray(prior.order))
         distance = (bins[None, None] - place[..., None]) / step
         gain = self.gain(embedding) + self.bias[...][None, None]
         return -gain * distance**2
 
 
-_FALLING: Final = {
-    Order.LEVELS: "bottom share",
-    Order.MEMORY: "memory order",
-    Order.SCHEDULE: "schedule order",
-}
-
-
-def _order_place(config: PolicyConfig, features: GraphFeatures) -> jax.Array:
-    """``[B, N]`` float32 in (0, 1), the priority that keeps every op at its place in the `Order`."""
-    names, nodes = config.feature_config.node_names, jnp.asarray(features.nodes)
-    place = nodes[:, :, names.index(_FALLING[config.order])]
-    if config.order is Order.LEVELS:
-        place = (place + (1 - nodes[:, :, names.index("top share")])) / 2
-    return _within(config, place)
-
-
-def _within(config: PolicyConfig, place: jax.Array) -> jax.Array:
-    """From 0 to 1 to what the means can tell."""
-    low, high = min(config.first), max(config.first)
+def within(config: PolicyConfig, place: jax.Array) -> jax.Array:
+    """Places from 0 to 1 in the range of what the means can tell."""
+    low, high = min(config.means), max(config.means)
     return low + (high - low) * place
 
 
-class OwnPlaces(NamedTuple):
-    """Priorities that keep everything at its place in an order, from 0 to 1.
-
-    Attributes:
-      ops: ``[B, N]`` float32.
-      sent: ``[B, N, D]`` float32, of the transfers of what an op makes; ``None`` where they go by their ops.
-    """
-
-    ops: jax.Array
-    sent: jax.Array | None
-
-
-def own_places(config: PolicyConfig, features: GraphFeatures) -> OwnPlaces | None:
-    """The places that a policy with a reach moves ops from; ``None`` without one."""
-    if not config.reach:
-        return None
-    sent = None
-    if config.transfers is Transfers.SCHEDULE:
-        at = config.feature_config.node_names.index("schedule sent 0")
-        sent = _within(config, jnp.asarray(features.nodes)[:, :, at : at + config.num_devices])
-    return OwnPlaces(_order_place(config, features), sent)
+def _inputs(config: PolicyConfig, features: GraphFeatures, prior: Prior) -> jax.Array:
+    """``[B, N, I]`` what the network reads of every op, see `PolicyConfig.input_names`."""
+    _check(config, features, prior)
+    parts = [jnp.asarray(features.nodes)]
+    if config.maker.told:
+        parts.append(jnp.asarray(prior.order)[..., None])
+        if prior.transfers is not None:
+            parts.append(jnp.asarray(prior.transfers))
+        told = told_placements(config.placements)
+        if told:
+            parts.append(jnp.asarray(prior.placements)[:, :, told])
+    return jnp.concatenate(parts, axis=2)
 
 
-def _initial(config: PolicyConfig, bins: tuple[float, ...], first: bool) -> np.ndarray:
-    """Biases ``[A D + 1, len(bins)]`` that tell wide distributions from narrow ones."""
+def _initial(config: PolicyConfig, choice: int) -> np.ndarray:
+    """Biases ``[A D + 1, K]`` of one of the two choices that tell wide distributions from narrow ones."""
+    a, bins = config.ablation, config.bins[choice]
     bias = np.zeros((config.num_keys, len(bins)), np.float32)
-    preference = [*[config.initial_affinity_bias] * (config.num_keys - 1), config.initial_bias]
-    if config.parametrisation is Parametrisation.ALPHA_BETA:
+    preference = [*[a.affinity_bias] * (config.num_keys - 1), a.priority_bias]
+    if a.alphas:
         bias[:, np.argmin(np.abs(np.log(bins)))] = preference
-    elif not first:
+    elif choice == 1:
         bias[:, np.argmax(bins)] = preference
     return bias
 
 
-def _check(features: GraphFeatures, config: PolicyConfig) -> None:
+def _check(config: PolicyConfig, features: GraphFeatures, prior: Prior) -> None:
     have = (features.nodes.shape[-1], features.edges.shape[-1])
     need = (len(config.feature_config.node_names), len(config.feature_config.edge_names))
     if have != need:
         raise ConfigError(
             f"policy: {have[0]} features an op and {have[1]} an edge, but {need[0]} and {need[1]} are needed "
-            f"({config.num_devices} devices, {config.features} features); "
-            "make them with the policy's feature_config"
+            f"({config.num_devices} devices, {config.ablation.features} features); "
+            "make them with the policy's config"
+        )
+    check_prior(config, prior, features.nodes.shape[:2])
+
+
+def check_prior(config: PolicyConfig, prior: Prior, leading: tuple[int, ...]) -> None:
+    """Refuses the prior of another policy, or of other graphs.
+
+    Args:
+      config: Of the policy.
+      prior: From `make_inputs`.
+      leading: ``(B, N)``.
+
+    Raises:
+      ConfigError: It is of another.
+    """
+    found = {name: array.shape for name, array in vars(prior).items() if array is not None}
+    need = {name: (*leading, *rest) for name, rest in config.prior_shapes.items()}
+    if found != need:
+        raise ConfigError(
+            f"policy: a prior of {found or 'nothing'}, but {need or 'nothing'} is needed (prior "
+            f"'{config.prior}', {config.num_devices} devices); make it with the policy's config, of the same "
+            "graphs and bucket"
         )

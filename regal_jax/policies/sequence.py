@@ -31,19 +31,24 @@ class SequenceNetwork(nnx.Module):
           rngs: For the first weights; consumed.
         """
         width = config.width
-        self.node = Mlp(len(config.feature_config.node_names), width, width, rngs=rngs)
+        self.node = Mlp(len(config.input_names), width, width, rngs=rngs)
         self.forward = nnx.GRUCell(width, width, rngs=rngs)
         self.backward = nnx.GRUCell(width, width, rngs=rngs)
         self.join = Mlp(3 * width, width, width, rngs=rngs)
 
-    def __call__(self, features: GraphFeatures) -> jax.Array:
-        """``[B, N, W]`` float32 embeddings; those of padding mean nothing."""
-        nodes = self.node(jnp.asarray(features.nodes))
+    def __call__(self, inputs: jax.Array, features: GraphFeatures) -> jax.Array:
+        """``[B, N, W]`` float32 embeddings; those of padding mean nothing.
+
+        Args:
+          inputs: ``[B, N, I]`` float32, what is read of every op: `PolicyConfig.input_names`.
+          features: The order of ops, and masks.
+        """
+        nodes = self.node(inputs)
         order = jnp.asarray(features.order)[:, :, None]
-        inputs = jnp.take_along_axis(nodes, order, axis=1)
+        ordered = jnp.take_along_axis(nodes, order, axis=1)
         mask = jnp.take_along_axis(jnp.asarray(features.node_mask), order[:, :, 0], axis=1)
         states = [
-            _states(cell, inputs, mask, reverse)
+            _states(cell, ordered, mask, reverse)
             for cell, reverse in ((self.forward, False), (self.backward, True))
         ]
         # From the place of an op in the sequence back to its number.

@@ -18,14 +18,17 @@ from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.files import write_atomically
 from regal_jax.interrupts import interruptible
+from regal_jax.policies.ablation import Ablation
 from regal_jax.policies.config import PolicyConfig
+from regal_jax.policies.conversion import EARLIER, translated
 from regal_jax.policies.networks import Policy
 
 __all__ = ["FORMAT", "VERSION", "load_policy", "read_metadata", "save_policy"]
 
 FORMAT: Final = "regal_jax.policy"
-VERSION: Final = "5"
-"""Changes with the layout of the file, of the networks, or of the features: old weights then mean nothing."""
+VERSION: Final = "6"
+"""Changes with the layout of the file, of the config, of the networks, or of the features. What
+`regal_jax.policies.conversion` cannot translate has to be trained again."""
 
 _RESERVED: Final = ("format", "version", "config")
 
@@ -140,9 +143,10 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], dict[str, np.nd
 def _check_version(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> None:
     if metadata.get("format") != FORMAT:
         raise FormatError(f"{path}: holds no policy of regal_jax; give a file that save_policy wrote")
-    if metadata.get("version") != VERSION:
+    if metadata.get("version") not in (VERSION, EARLIER):
         raise FormatError(
-            f"{path}: format version {metadata.get('version')!r}, this release reads {VERSION!r}; "
+            f"{path}: format version {metadata.get('version')!r}, this release reads {VERSION!r} and "
+            f"{EARLIER!r}; "
             "train it again or use the release that wrote it"
         )
 
@@ -150,8 +154,10 @@ def _check_version(path: str | os.PathLike[str], metadata: Mapping[str, str]) ->
 def _config(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> PolicyConfig:
     try:
         fields = parse_json(metadata.get("config", ""))
-        return PolicyConfig(**fields)
-    except (ValueError, TypeError) as error:
+        if metadata.get("version") == EARLIER:
+            return translated(fields)
+        return PolicyConfig(**{**fields, "ablation": Ablation(**fields["ablation"])})
+    except (ValueError, TypeError, KeyError) as error:
         raise FormatError(f"{path}: metadata 'config': {error}; the file is damaged") from None
 
 

@@ -13,11 +13,11 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.policies import (
     GraphFeatures,
     Policy,
+    Prior,
     action_table,
     entropy,
-    make_features,
+    make_inputs,
     most_likely,
-    own_places,
     sample_action,
     to_proposal,
 )
@@ -57,8 +57,8 @@ def propose(
     """
     config = policy.config
     check_devices(policy, problem.num_devices)
-    features = make_features(graphs, clusters, problem.bucket, config.feature_config)
-    return _propose(policy, features, keys, _table(config), problem, likeliest)
+    features, prior = make_inputs(graphs, clusters, problem.bucket, config)
+    return _propose(policy, features, prior, keys, _table(config), problem, likeliest)
 
 
 def check_devices(policy: Policy, num_devices: int) -> None:
@@ -74,30 +74,30 @@ def check_devices(policy: Policy, num_devices: int) -> None:
         )
 
 
-def action_entropy(policy: Policy, features: GraphFeatures) -> np.ndarray:
+def action_entropy(policy: Policy, features: GraphFeatures, prior: Prior) -> np.ndarray:
     """``[B]`` entropy of the policy per choice, in nats (see `regal_jax.policies.entropy`)."""
-    return np.asarray(_entropy(policy, features))
+    return np.asarray(_entropy(policy, features, prior))
 
 
 # A module is a pytree; `nnx.split` at every call would take longer than the program does for a small graph.
-@program(static=(5,))
+@program(static=(6,))
 def _propose(
     policy: Policy,
     features: GraphFeatures,
+    prior: Prior,
     keys: jax.Array,
     table: jax.Array,
     problem: Problem,
     likeliest: bool,
 ) -> Proposal:
-    logits = policy(features)
+    logits = policy(features, prior)
     if likeliest:
         action = most_likely(logits)
     else:
         action = sample_action(logits, jax.vmap(lambda key: jax.random.fold_in(key, _FOLD))(keys))
-    place = own_places(policy.config, features)
-    return to_proposal(policy.config, table, action, problem, place)
+    return to_proposal(policy.config, table, action, problem, prior)
 
 
 @program()
-def _entropy(policy: Policy, features: GraphFeatures) -> jax.Array:
-    return entropy(policy(features), features.node_mask)
+def _entropy(policy: Policy, features: GraphFeatures, prior: Prior) -> jax.Array:
+    return entropy(policy(features, prior), features.node_mask)

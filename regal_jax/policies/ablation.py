@@ -1,0 +1,61 @@
+"""`Ablation`: what only experiments with policies change."""
+
+import dataclasses
+
+from regal_jax.policies.checks import flag, names_of, numbers, one_of
+from regal_jax.policies.choices import FeatureSet, Placement, Transfers
+
+__all__ = ["Ablation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+    """Settings of a policy that experiments compare; the defaults are what ships. See docs/ablations.md.
+
+    Attributes:
+      features: A `FeatureSet` or its name.
+      placements: `Placement` or their names, each once, instead of those of the prior; ``()`` for none.
+      transfers: A `Transfers` or its name, instead of that of the prior.
+      placement_scale: Logit scale of the placement priors before training, in nats; 0 leaves them out.
+      order_scale: Logit scale of the order prior before training, in nats for a distance of one bin of means;
+        0 leaves it out. It needs means and variances.
+      priority_bias: Logit by which an untrained policy prefers the widest distributions (the largest
+        variance; alpha and beta nearest to 1) for priorities. Without an order prior, a narrow distribution
+        around an arbitrary mean is worse than the uniform one, so training would begin with unlearning.
+      affinity_bias: The same for affinities.
+      uniform: Of means and variances only: the largest variance stands for beta(1, 1) whatever the mean, so
+        that a policy can leave a key exactly as plain BRKGA draws it.
+      share_rounds: Do all rounds of messages use the same weights?
+      alphas: Bins of the first choice, instead of means: the parametrisation of the workshop text.
+      betas: Bins of the second choice, instead of variances. Both are given, or neither.
+
+    Raises:
+      ConfigError: A value that cannot be.
+    """
+
+    features: FeatureSet = FeatureSet.STRUCTURAL
+    placements: tuple[Placement, ...] | None = None
+    transfers: Transfers | None = None
+    placement_scale: float = 0.5
+    order_scale: float = 0.05
+    priority_bias: float = 0.0
+    affinity_bias: float = 0.0
+    uniform: bool = False
+    share_rounds: bool = False
+    alphas: tuple[float, ...] = ()
+    betas: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "features", one_of("ablation", "features", self.features, FeatureSet))
+        if self.placements is not None:
+            set_(self, "placements", names_of("ablation", "placements", self.placements, Placement))
+        if self.transfers is not None:
+            set_(self, "transfers", one_of("ablation", "transfers", self.transfers, Transfers))
+        for field in ("placement_scale", "order_scale", "priority_bias", "affinity_bias"):
+            (value,) = numbers("ablation", field, [getattr(self, field)])
+            set_(self, field, value)
+        for field in ("uniform", "share_rounds"):
+            flag("ablation", field, getattr(self, field))
+        for field in ("alphas", "betas"):
+            set_(self, field, numbers("ablation", field, getattr(self, field)))

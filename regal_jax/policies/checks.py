@@ -1,0 +1,79 @@
+"""Checks of the settings of a policy, each with one line that names the setting."""
+
+import enum
+import math
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from regal_jax import checks
+from regal_jax.errors import ConfigError
+
+__all__ = ["flag", "names_of", "numbers", "one_of", "whole"]
+
+_Choice = TypeVar("_Choice", bound=enum.StrEnum)
+
+
+def names_of(owner: str, field: str, values: Any, kind: type[_Choice]) -> tuple[_Choice, ...]:
+    """Members of ``kind``, each once.
+
+    Raises:
+      ConfigError: Something else.
+    """
+    if not isinstance(values, (tuple, list)):
+        raise ConfigError(f"{owner}: {field} is {values!r}; give a list that names each once")
+    found = tuple(one_of(owner, field, value, kind) for value in values)
+    if len(set(found)) < len(found):
+        raise ConfigError(f"{owner}: {field} is {values!r}; give a list that names each once")
+    return found
+
+
+def whole(owner: str, field: str, value: Any, low: int, high: int) -> int:
+    """A whole number in a range.
+
+    Raises:
+      ConfigError: Something else.
+    """
+    number = checks.whole(value, low, high)
+    if number is None:
+        raise ConfigError(
+            f"{owner}: {field} is {checks.shown(value)}; give a whole number from {low} to {high}"
+        )
+    return number
+
+
+def flag(owner: str, field: str, value: Any) -> None:
+    """Refuses what is neither true nor false.
+
+    Raises:
+      ConfigError: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{owner}: {field} is {value!r}; give true or false")
+
+
+def one_of(owner: str, field: str, value: Any, kind: type[_Choice]) -> _Choice:
+    """A member of ``kind``, which may be given by its name.
+
+    Raises:
+      ConfigError: Something else.
+    """
+    if value not in kind.__members__.values():
+        raise ConfigError(f"{owner}: {field} is {value!r}; use one of {', '.join(kind)}")
+    return kind(value)
+
+
+def numbers(owner: str, field: str, values: Sequence[Any]) -> tuple[float, ...]:
+    """Finite numbers.
+
+    Raises:
+      ConfigError: Something else.
+    """
+    try:
+        if isinstance(values, (str, bytes)) or any(isinstance(value, (bool, str)) for value in values):
+            raise TypeError
+        found = tuple(float(value) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"{owner}: {field} is {values!r}; give numbers") from None
+    if not all(map(math.isfinite, found)):
+        raise ConfigError(f"{owner}: {field} is {values!r}; give finite numbers")
+    return found

@@ -1,0 +1,141 @@
+"""Weights files of format version 5, whose configs had other fields.
+
+`regal_jax.policies.load_policy` reads them as they are. To rewrite files once, with the weights as they are:
+
+    python -m regal_jax.policies.conversion FILE [FILE ...]
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from regal_jax.errors import ConfigError
+from regal_jax.plan import Objective
+from regal_jax.policies.ablation import Ablation
+from regal_jax.policies.choices import FeatureSet, Placement, Transfers
+from regal_jax.policies.config import PolicyConfig
+from regal_jax.policies.priors import MAKERS
+
+__all__ = ["EARLIER", "rewrite", "translated"]
+
+EARLIER: Final = "5"
+"""The version that is translated."""
+
+_FIELDS: Final = (
+    "num_devices", "network", "parametrisation", "first", "second", "rounds", "width", "features", "balance",
+    "uniform", "guided_share", "share_rounds", "initial_bias", "initial_affinity_bias", "cuts", "cut_gain",
+    "order", "order_gain", "reach", "transfers",
+)  # fmt: skip
+_NAMES: Final = {
+    "features": ("own", "plain", "structural", "ordered", "scheduled"),
+    "balance": ("work", "bytes"),
+    "parametrisation": ("mean-variance", "alpha-beta"),
+    "transfers": ("uniform", "reader", "reader-there", "midway", "schedule"),
+}
+_WITHOUT: Final = ("own", "plain")
+"""Features of policies that had no prior."""
+_SAME: Final = ("num_devices", "network", "rounds", "width", "guided_share", "reach")
+_PRIORS: Final = {"own": "none", "plain": "none", "ordered": "memory", "scheduled": "schedule"}
+
+
+def translated(fields: Mapping[str, Any]) -> PolicyConfig:
+    """The config that the fields of version 5 stand for.
+
+    Raises:
+      ConfigError: Fields that are missing or that there never were; values that cannot be; an order by levels
+        beside another prior, which no policy of this release can have.
+    """
+    _check(fields)
+    has_prior = bool(_cuts(fields) or fields["order_gain"])
+    # Structural features knew levels and cuts, whether or not the policy began with them.
+    prior = _PRIORS.get(fields["features"], "levels" if has_prior else "none")
+    if fields["order_gain"] and fields["order"] != prior:
+        raise ConfigError(
+            f"policy: an order by {fields['order']!r} with {fields['features']!r} features; train the policy "
+            "again"
+        )
+    own: dict[str, Any] = {name: fields[name] for name in _SAME}
+    if fields["parametrisation"] == "mean-variance":
+        own |= {"means": fields["first"], "variances": fields["second"]}
+    objective = Objective.PEAK_MEMORY if fields["balance"] == "bytes" else Objective.MAKESPAN
+    return PolicyConfig(objective=objective, prior=prior, ablation=_ablation(fields, prior), **own)
+
+
+def _ablation(fields: Mapping[str, Any], prior: str) -> Ablation:
+    """What differs from the priors of this release, and the scales."""
+    cuts, maker = _cuts(fields), MAKERS[prior]
+    bins = {}
+    if fields["parametrisation"] == "alpha-beta":
+        bins = {"alphas": fields["first"], "betas": fields["second"]}
+    return Ablation(
+        features=FeatureSet(fields["features"] if fields["features"] in _WITHOUT else "structural"),
+        placements=None if cuts in ((), maker.placements) else tuple(map(Placement, cuts)),
+        transfers=None if fields["transfers"] == maker.transfers else Transfers(fields["transfers"]),
+        placement_scale=fields["cut_gain"] if cuts else 0.0,
+        order_scale=fields["order_gain"],
+        priority_bias=fields["initial_bias"],
+        affinity_bias=fields["initial_affinity_bias"],
+        uniform=fields["uniform"],
+        share_rounds=fields["share_rounds"],
+        **bins,
+    )
+
+
+def _cuts(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The placement priors that the policy had."""
+    if fields["num_devices"] == 1 or fields["features"] in _WITHOUT or not fields["cut_gain"]:
+        return ()
+    return tuple(fields["cuts"])
+
+
+def _check(fields: Mapping[str, Any]) -> None:
+    if sorted(fields) != sorted(_FIELDS):
+        other = ", ".join(sorted(set(fields) ^ set(_FIELDS)))
+        raise ConfigError(f"policy: {other} missing or unknown in a config of version {EARLIER}")
+    for name, known in _NAMES.items():
+        if fields[name] not in known:
+            raise ConfigError(
+                f"policy: {name} is {fields[name]!r}; version {EARLIER} knows {', '.join(known)}"
+            )
+
+
+def rewrite(path: str) -> None:
+    """Writes a file of version 5 anew; one of this version stays as it is.
+
+    Texts of its metadata are kept. The settings that it was trained with (``training``) get the new names.
+
+    Raises:
+      FormatError: As `regal_jax.policies.load_policy`.
+      OSError: The file cannot be read or written.
+    """
+    # They import this module.
+    from regal_jax.policies.weights import load_policy, read_metadata, save_policy
+
+    metadata = read_metadata(path)
+    policy = load_policy(path)
+    if "training" in metadata:
+        metadata["training"] = _training(metadata["training"])
+    save_policy(path, policy, metadata)
+
+
+def _training(text: str) -> str:
+    """Settings of a run, with the new names of the policy's."""
+    settings = json.loads(text)
+    policy = settings.get("policy", {})
+    if sorted(policy) == sorted(_FIELDS):
+        settings["policy"] = dataclasses.asdict(translated(policy))
+    return json.dumps(settings)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Rewrites each file; returns the exit code."""
+    for path in arguments:
+        rewrite(path)
+        sys.stdout.write(f"{path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
