@@ -39,11 +39,11 @@ def test_brute_force_agrees_with_a_long_search(seed, objective):
     cluster = random_cluster(rng, devices, model)
     graph = random_graph(rng, 3 + seed % 4, devices)
     best = brute_force(graph, cluster, objective)
-    options = {"evaluations": 20_000, "warm_start": False, "config": RESTARTING}
+    options = {"evaluations": 20_000, "warm_start": False, "method": RESTARTING}
     with warnings.catch_warnings():
         # Some of these limits no plan meets.
         warnings.simplefilter("ignore", InfeasiblePlanWarning)
-        plan = optimize(graph, cluster, objective=objective, method="brkga", **options)
+        plan = optimize(graph, cluster, objective=objective, **options)
     assert plan.sort_key == pytest.approx(best.sort_key, rel=1e-6)
 
 
