@@ -503,3 +503,11 @@ def test_the_number_of_accelerators_changes_nothing(name, graph):
     one, two = (optimize_many(graphs, TWO, devices=jax.devices()[:n], **options) for n in (1, 2))
     for a, b in zip(one, two, strict=True):
         same(a, b)
+
+
+def test_each_stage_names_its_own_policy(graph, tmp_path):
+    file = tmp_path / "policy.safetensors"
+    save_policy(file, Policy(PolicyConfig(rounds=0, width=4), rngs=nnx.Rngs(0)))
+    guided = dataclasses.replace(SMALL, policy=str(file))
+    plan = optimize(graph, TWO, method=Portfolio(SMALL, guided, shares=(0.5, 1)), evaluations=100)
+    assert plan.provenance["policy"] == str(file)

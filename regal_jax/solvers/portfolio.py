@@ -78,12 +78,15 @@ class Portfolio(Solver):
         """A stage for each solver that has something to choose."""
         stages: list[HostStage | DeviceStage] = []
         shares: list[float] = []
+        able = False
         for i, solver in enumerate(self.solvers):
-            if not (isinstance(solver, HostSolver) and solver.objective not in (None, objective)):
-                inner = solver.agenda(objective, num_devices).stages
-                stages += inner
-                shares += [1.0 if self.shares is None else self.shares[i]] * len(inner)
-        if all(isinstance(s, HostSolver) and s.objective not in (None, objective) for s in self.solvers):
+            if isinstance(solver, HostSolver) and solver.objective not in (None, objective):
+                continue
+            able = True
+            inner = solver.agenda(objective, num_devices).stages
+            stages += inner
+            shares += [1.0 if self.shares is None else self.shares[i]] * len(inner)
+        if not able:
             raise ConfigError(f"method: none of this portfolio is for {objective}; use auto")
         return Agenda(tuple(stages), None if self.shares is None else tuple(shares))
 

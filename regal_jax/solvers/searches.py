@@ -1,7 +1,7 @@
 """The searches: genetic, by walks, and among list schedules or placements on the host."""
 
 import dataclasses
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 
@@ -21,11 +21,13 @@ __all__ = ["Annealing", "Brkga", "ListSearch", "LocalSearch", "PeakSearch", "Ran
 
 _STARTS: Final = 4
 """Plans that a search on the host begins with."""
+_Config = TypeVar("_Config")
 
 
-def _without(solver: object, kind: type) -> dict[str, object]:
-    """The fields that ``kind`` has."""
-    return {field.name: getattr(solver, field.name) for field in dataclasses.fields(kind)}
+def _settings(solver: object, kind: type[_Config]) -> _Config:
+    """The settings alone: what ``solver`` has in the fields of ``kind``."""
+    fields: Any = dataclasses.fields(kind)  # pyright: ignore[reportArgumentType]
+    return kind(**{field.name: getattr(solver, field.name) for field in fields})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Brkga(BrkgaConfig, DeviceSolver):
     @property
     def config(self) -> BrkgaConfig:
         """The settings without the policy."""
-        return BrkgaConfig(**_without(self, BrkgaConfig))  # pyright: ignore[reportArgumentType]
+        return _settings(self, BrkgaConfig)
 
     @property
     def guide(self) -> Guide | None:
@@ -102,7 +104,7 @@ class Annealing(AnnealingConfig, DeviceSolver):
     @property
     def config(self) -> AnnealingConfig:
         """The settings."""
-        return AnnealingConfig(**_without(self, AnnealingConfig))  # pyright: ignore[reportArgumentType]
+        return _settings(self, AnnealingConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +147,7 @@ class ListSearch(ListSearchConfig, HostSolver):
     @property
     def config(self) -> ListSearchConfig:
         """The settings."""
-        return ListSearchConfig(**_without(self, ListSearchConfig))  # pyright: ignore[reportArgumentType]
+        return _settings(self, ListSearchConfig)
 
     def begin(self, instance: Instance) -> HostSearch:
         """A `ListSearchRun`."""
@@ -168,7 +170,7 @@ class PeakSearch(PeakSearchConfig, HostSolver):
     @property
     def config(self) -> PeakSearchConfig:
         """The settings."""
-        return PeakSearchConfig(**_without(self, PeakSearchConfig))  # pyright: ignore[reportArgumentType]
+        return _settings(self, PeakSearchConfig)
 
     def begin(self, instance: Instance) -> HostSearch:
         """A `PeakSearchRun`."""

@@ -259,7 +259,7 @@ class Call:
                 self._watch.see(member, plan, 0)
 
     def _plans_of(self, graph: ComputationGraph, cluster: Cluster) -> Iterator[Plan]:
-        for plan in heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.seed or 0):
+        for plan in heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.number):
             yield plan
             check_interrupt()
             left = self._seconds_left()

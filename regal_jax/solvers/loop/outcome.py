@@ -173,8 +173,8 @@ def device_turn(
     plan = decoded_plan(batch, row, result.genes, settings)
     guidance = {}
     if proposal is not None:
-        guide = settings.agenda(batch.clusters[row].num_devices).device_stages[0].guide
-        name = guide.name if guide is not None else None
+        guide = getattr(settings.agenda(batch.clusters[row].num_devices).stages[stage], "guide", None)
+        name = None if guide is None else guide.name
         guidance = _guidance(proposal, row, batch.graphs[row].num_ops, name or "default")
     return Turn(
         stage=stage,

@@ -110,7 +110,7 @@ class Settings:
             raise ConfigError(f"objective: unknown {objective!r}; use one of {', '.join(Objective)}")
         budget = check_whole("evaluations", evaluations, 1)
         chosen = _solver(method, policy)
-        _ = chosen.agenda(Objective(objective), 2)  # Refuses what the solver is not for.
+        _ = chosen.agenda(Objective(objective), 1)  # Refuses what the solver is not for.
         for name, value in (("target", target), ("time_limit", time_limit)):
             if value is not None and real(value, 0) is None:
                 raise ConfigError(f"{name}: must be a number of zero or more, got {shown(value)}")
