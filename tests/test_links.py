@@ -240,8 +240,8 @@ def test_a_latency_or_a_bandwidth_leaves_the_other_at_no_cost():
 
 
 def test_what_means_the_papers_transfers_still_does():
-    from regal_jax.api.improvement import RoomForImprovement
-    from regal_jax.evaluation import EvaluationConfig
+    from regal_jax.datasets import RoomForImprovement
+    from regal_jax.experiments import EvaluationConfig
     from regal_jax.learning import TrainConfig
 
     free = Cluster.uniform(2, transfer="blocking")

@@ -28,7 +28,7 @@ examples:
 
 
 def _build(args: argparse.Namespace) -> int:
-    from regal_jax.datasets.corpus import build_corpus, describe
+    from regal_jax.corpus import build_corpus, describe
 
     document = build_corpus(
         args.out,
@@ -53,7 +53,7 @@ def _build(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from regal_jax.datasets.corpus import describe, finish
+    from regal_jax.corpus import describe, finish
 
     print(describe(finish(pathlib.Path(args.folder))))
     return 0
@@ -63,8 +63,8 @@ def _check(args: argparse.Namespace) -> int:
     from regal_jax.cli import machine
 
     machine.use_all_cores()
-    from regal_jax.api import check_corpus
-    from regal_jax.datasets.corpus import corpus_records
+    from regal_jax.corpus import check_corpus
+    from regal_jax.datasets import corpus_records
 
     failures = check_corpus(
         args.folder, evaluations=args.evaluations, progress=progress_bars(quiet=args.quiet)
@@ -77,7 +77,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _card(args: argparse.Namespace) -> int:
     from regal_jax.cli.sources import check_writable
-    from regal_jax.datasets.corpus import card_facts, format_card, write_card
+    from regal_jax.corpus import card_facts, format_card, write_card
     from regal_jax.errors import ConfigError
     from regal_jax.viz import picture_formats, plot_sizes
 
@@ -101,7 +101,7 @@ def _card(args: argparse.Namespace) -> int:
 
 
 def _sample(args: argparse.Namespace) -> int:
-    from regal_jax.datasets.corpus import write_sample
+    from regal_jax.corpus import write_sample
     from regal_jax.graph.units import format_bytes, parse_bytes
 
     most = parse_bytes(args.max_bytes, "--max-bytes")
@@ -124,7 +124,7 @@ def _splits(args: argparse.Namespace) -> int:
     from collections import Counter
 
     from regal_jax.cli.sources import check_writable
-    from regal_jax.datasets.corpus import write_family_splits
+    from regal_jax.corpus import write_family_splits
 
     check_writable(args.out)
     document = write_family_splits(args.folder, args.out)
@@ -221,7 +221,7 @@ def _add_splits(actions: Any) -> None:
         help="make the table of families and their splits",
         description=(
             "Balance the splits of a whole corpus, family by family, and write them as a table: the one in "
-            "regal_jax/datasets/corpus/family_splits.json fixes them for every corpus. Families of a table "
+            "regal_jax/corpus/family_splits.json fixes them for every corpus. Families of a table "
             "that FILE holds already keep their splits."
         ),
         epilog="Delete FILE to begin anew; weights trained before may then have seen what is tested now.",

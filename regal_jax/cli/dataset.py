@@ -120,7 +120,7 @@ def _filter(args: argparse.Namespace) -> Any:
     elif "JAX_NUM_CPU_DEVICES" not in os.environ:
         # Read by the processes that will be started: each has its share of the cores.
         os.environ["JAX_NUM_CPU_DEVICES"] = str(max(1, available_cores() // args.jobs))
-    from regal_jax.api import RoomForImprovement
+    from regal_jax.datasets import RoomForImprovement
 
     return RoomForImprovement(**limits)
 

@@ -10,7 +10,7 @@ from regal_jax.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from regal_jax.cli.parser import OneLineParser
-    from regal_jax.evaluation import EvaluationConfig
+    from regal_jax.experiments import EvaluationConfig
 
 __all__ = ["add_evaluate"]
 
@@ -177,7 +177,7 @@ _names.__name__ = "list of names"
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    from regal_jax.evaluation import report, run_evaluation
+    from regal_jax.experiments import report, run_evaluation
 
     finished = True
     if not args.report_only:
@@ -210,7 +210,7 @@ _PLAIN = (
 def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
     """The settings: those of the file, and before them those of the command line."""
     from regal_jax.errors import ConfigError
-    from regal_jax.evaluation import EvaluationConfig
+    from regal_jax.experiments import EvaluationConfig
 
     file = getattr(args, "config", None)
     document: dict[str, Any] = {**({} if file is None else EvaluationConfig.read(file)), **fixed}
@@ -239,8 +239,8 @@ def _by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 
 def _tune(args: argparse.Namespace) -> int:
     from regal_jax.cli.sources import check_writable
-    from regal_jax.evaluation.graphs import evaluation_graphs
-    from regal_jax.methods import DEFAULT_GRID, tune
+    from regal_jax.experiments import DEFAULT_GRID, tune
+    from regal_jax.experiments.graphs import evaluation_graphs
 
     check_writable(args.out)
     config = _config(args, split=args.split or "train")

@@ -89,8 +89,8 @@ def _result(args: argparse.Namespace) -> "TrainResult":
 
 
 def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig":
+    from regal_jax.datasets import SAMPLE_PATH
     from regal_jax.learning import TrainConfig
-    from regal_jax.learning.data import SAMPLE_PATH
 
     document = TrainConfig.load(path).as_document()
     for name in ("train", "validation"):

@@ -81,7 +81,7 @@ def build_set(
       sizes: Members of each split; `SIZES` by default.
       seed: Zero or more.
       recipe: What candidates are drawn from.
-      keep: The filter, e.g. `regal_jax.api.RoomForImprovement`; with several jobs it is sent to them.
+      keep: The filter, e.g. `RoomForImprovement`; with several jobs it is sent to them.
         ``None`` keeps all.
       filter_settings: Plain values that tell one filter from another, for the manifest.
       batch: Candidates that ``keep`` sees at once; 64, fewer for a small set, by default.

@@ -85,7 +85,7 @@ class DataConfig:
     """Which graphs, and what is done to them.
 
     Attributes:
-      train: One or several folders, archives or corpora to train on; see `regal_jax.learning.load_graphs`.
+      train: One or several folders, archives or corpora to train on; see `regal_jax.datasets.load_graphs`.
       validation: Likewise, to choose the best weights by.
       train_limit: Most graphs of each of them, the first in its order; 0 for all. If graphs are there as they
         are and contracted, as many of either.
