@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
+from regal_jax.cli.arguments import Subparsers
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.documents import parse_toml
 from regal_jax.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
-    from regal_jax.cli.parser import OneLineParser
     from regal_jax.learning import TrainConfig, TrainResult
 
 __all__ = ["add_train"]
@@ -33,7 +33,7 @@ examples:
 """
 
 
-def add_train(subparsers: "argparse._SubParsersAction[OneLineParser]") -> None:
+def add_train(subparsers: Subparsers) -> None:
     """Adds the command to the parser."""
     train = subparsers.add_parser(
         "train",
