@@ -214,7 +214,7 @@ LISTS = {"corpus/build.py", "learning/record.py"}
 
 
 def test_files_are_put_in_place_by_one_module():
-    assert modules_where(moves_a_file) == {"files.py", *LISTS}
+    assert modules_where(moves_a_file) == {"storage/atomic.py", *LISTS}
     for name in LISTS:
         assert "os.replace" not in (PACKAGE / name).read_text(encoding="utf-8")
 

@@ -26,7 +26,7 @@ from regal_jax.datasets import load_corpus
 from regal_jax.datasets.statistics import depth_and_width
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import GraphBuilder
-from regal_jax.json_lines import JsonLines
+from regal_jax.storage.json_lines import JsonLines
 
 FAKE = Source("fake", "corpus_fake_source", ("numpy",))
 GOOD = "fake/[!rdehgt]*"
@@ -277,7 +277,7 @@ def test_a_full_disk_is_one_line(build, tmp_path, monkeypatch):
 
 
 def test_two_builds_in_one_folder_are_refused(build, tmp_path):
-    from regal_jax.locks import locked
+    from regal_jax.storage.locks import locked
 
     (tmp_path / "corpus").mkdir()
     with locked(tmp_path / "corpus"), pytest.raises(ConfigError, match="another process is writing there"):

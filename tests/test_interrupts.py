@@ -13,10 +13,10 @@ from regal_jax import Cluster, contract, optimize, optimize_many
 from regal_jax.datasets import RoomForImprovement, generate
 from regal_jax.heuristics import HEURISTICS, ListSearchRun, best_heuristic, heuristic_plans, run_heuristic
 from regal_jax.heuristics.exact import cp_sat
-from regal_jax.interrupts import check_interrupt, first_interrupt_waits, interrupt, interruptible
 from regal_jax.plan import Objective
 from regal_jax.policies import FeatureConfig, make_features
 from regal_jax.problem import Bucket
+from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits, interrupt, interruptible
 from regal_jax.solve import fitness
 
 solve = importlib.import_module("regal_jax.solve.solve")

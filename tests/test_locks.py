@@ -17,7 +17,7 @@ from regal_jax.experiments import EvaluationConfig, run_evaluation, tune
 from regal_jax.graph import Cluster
 from regal_jax.importers import save_graph
 from regal_jax.learning import train
-from regal_jax.locks import locked, locked_file
+from regal_jax.storage.locks import locked, locked_file
 
 BUILD = (
     "dataset",
@@ -44,7 +44,7 @@ BUILDING = """
     """
 HOLDING = """
     import pathlib, time
-    from regal_jax.locks import locked
+    from regal_jax.storage.locks import locked
 
     with locked(pathlib.Path("out")):
         pathlib.Path("inside").touch()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, count, seed
 from regal_jax.cli.progress import progress_bars
-from regal_jax.cores import available_cores
+from regal_jax.runtime.cores import available_cores
 
 if TYPE_CHECKING:
     from regal_jax.graph import ComputationGraph

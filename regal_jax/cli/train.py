@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
-from regal_jax.documents import parse_toml
 from regal_jax.errors import ConfigError, FormatError
+from regal_jax.storage.documents import parse_toml
 
 if TYPE_CHECKING:
     from regal_jax.learning import TrainConfig, TrainResult

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from regal_jax.cores import available_cores
 from regal_jax.corpus.engine import Engine
 from regal_jax.corpus.finish import finish
 from regal_jax.corpus.sources import SOURCES, Source
@@ -27,9 +26,10 @@ from regal_jax.datasets.corpus_files import (
 )
 from regal_jax.errors import ConfigError, MissingExtraError
 from regal_jax.importers.roofline import find_profile
-from regal_jax.interrupts import first_interrupt_waits
-from regal_jax.json_lines import JsonLines
-from regal_jax.locks import locked
+from regal_jax.runtime.cores import available_cores
+from regal_jax.runtime.interrupts import first_interrupt_waits
+from regal_jax.storage.json_lines import JsonLines
+from regal_jax.storage.locks import locked
 
 __all__ = ["Settings", "build_corpus"]
 

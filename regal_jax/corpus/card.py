@@ -13,10 +13,10 @@ from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.corpus_files import FAILURES, FORMS, read_corpus
 from regal_jax.datasets.corpus_reader import corpus_records, load_corpus
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.files import write_atomically
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.units import format_bytes, format_time
-from regal_jax.json_lines import JsonLines
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["BEGINS", "ENDS", "LICENCES", "CardFacts", "card_facts", "degrees", "format_card", "write_card"]
 

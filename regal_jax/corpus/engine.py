@@ -15,7 +15,7 @@ from regal_jax.corpus.sources import Source
 from regal_jax.corpus.trace_spec import TraceSpec
 from regal_jax.datasets.corpus_files import FAILURES, GRAPHS, INDEX
 from regal_jax.errors import ConfigError
-from regal_jax.json_lines import JsonLines
+from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["Engine"]
 

@@ -19,9 +19,9 @@ from regal_jax.corpus.splits import partition
 from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.corpus_files import read_corpus
 from regal_jax.datasets.corpus_reader import corpus_records
-from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.files import write_atomically
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
 
 __all__ = ["FAMILY_SPLITS", "read_family_splits", "write_family_splits"]
 

@@ -10,7 +10,7 @@ from regal_jax.corpus.splits import partition, roles
 from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.corpus_files import FAILURES, read_corpus, read_index, write_corpus
 from regal_jax.errors import FormatError
-from regal_jax.json_lines import JsonLines
+from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["describe", "finish"]
 

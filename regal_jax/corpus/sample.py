@@ -15,12 +15,12 @@ from regal_jax.datasets.corpus_files import GRAPHS, INDEX, read_corpus
 from regal_jax.datasets.corpus_reader import corpus_records
 from regal_jax.datasets.statistics import graph_record
 from regal_jax.errors import ConfigError
-from regal_jax.files import write_atomically
 from regal_jax.importers import load_graph
 from regal_jax.importers.native import format_native
-from regal_jax.json_lines import JsonLines
-from regal_jax.locks import locked
 from regal_jax.plan import contract
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.json_lines import JsonLines
+from regal_jax.storage.locks import locked
 
 __all__ = ["write_sample"]
 

@@ -66,7 +66,7 @@ def reason(error: BaseException) -> str:
 def _write(path: pathlib.Path, text: str) -> None:
     import gzip
 
-    from regal_jax.files import write_atomically
+    from regal_jax.storage.atomic import write_atomically
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, gzip.compress(text.encode(), mtime=0))  # Equal graphs give equal files.

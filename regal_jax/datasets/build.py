@@ -27,10 +27,10 @@ from regal_jax.datasets.manifest import (
 from regal_jax.datasets.store import pack
 from regal_jax.datasets.workers import run_tasks
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.files import write_atomically
 from regal_jax.importers import format_cost_graph
-from regal_jax.interrupts import check_interrupt, interruptible
-from regal_jax.locks import locked
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.locks import locked
 
 __all__ = ["SIZES", "build_set"]
 

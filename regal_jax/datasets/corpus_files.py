@@ -13,12 +13,12 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from regal_jax.documents import parse_writable_json
 from regal_jax.errors import FormatError
-from regal_jax.files import write_atomically
 from regal_jax.importers.files import at_path
 from regal_jax.importers.strict_json import Field
-from regal_jax.json_lines import JsonLines
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_writable_json
+from regal_jax.storage.json_lines import JsonLines
 
 __all__ = [
     "CORPUS", "FAILURES", "FORMAT", "FORMS", "GRAPHS", "INDEX", "read_corpus", "read_index", "write_corpus",

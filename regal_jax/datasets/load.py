@@ -12,8 +12,8 @@ from regal_jax.datasets.shipped import load_sample
 from regal_jax.datasets.store import read_set
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, contract_for
+from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["SAMPLE_PATH", "chosen_graphs", "load_graphs"]
 

@@ -15,7 +15,7 @@ from regal_jax.datasets.corpus_files import INDEX
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import load_graph
-from regal_jax.json_lines import JsonLines
+from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["SAMPLE", "load_sample", "sample_records"]
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 from regal_jax.checks import check_whole, real, shown
-from regal_jax.documents import read_toml
 from regal_jax.errors import ConfigError
 from regal_jax.experiments.registry import GUIDED, method_names
 from regal_jax.graph import Cluster
 from regal_jax.plan import Objective
+from regal_jax.storage.documents import read_toml
 
 __all__ = ["SUITES", "EvaluationConfig"]
 

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
-from regal_jax.files import write_atomically
-from regal_jax.json_lines import JsonLines
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
+from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["EVALUATION", "RESULTS", "Records", "read_evaluation", "write_evaluation"]
 

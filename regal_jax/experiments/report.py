@@ -17,7 +17,7 @@ from regal_jax.experiments.records import Records, read_evaluation
 from regal_jax.experiments.rounds import validation_over_rounds
 from regal_jax.experiments.statistics import bootstrap
 from regal_jax.experiments.tables import as_csv, graphs_csv, row_fields, table_csv, table_markdown
-from regal_jax.files import write_atomically
+from regal_jax.storage.atomic import write_atomically
 from regal_jax.viz import plot_entropies, plot_improvements, plot_limits, plot_rounds, plot_seconds
 
 __all__ = ["Report", "report"]

@@ -4,10 +4,10 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from regal_jax.checks import real
-from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
-from regal_jax.json_lines import JsonLines
 from regal_jax.policies import read_metadata
+from regal_jax.storage.documents import parse_json
+from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["best_validation", "validation_over_rounds"]
 

@@ -14,10 +14,10 @@ from regal_jax.experiments.graphs import Task, evaluation_tasks
 from regal_jax.experiments.jobs import Job, make_jobs
 from regal_jax.experiments.method import Results
 from regal_jax.experiments.records import Records, write_evaluation
-from regal_jax.interrupts import first_interrupt_waits, interruptible
-from regal_jax.locks import locked
 from regal_jax.problem import Bucket
 from regal_jax.programs import given_up
+from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
+from regal_jax.storage.locks import locked
 
 __all__ = ["Outcome", "run_evaluation"]
 

@@ -16,17 +16,17 @@ import numpy as np
 
 from regal_jax.api import optimize_many
 from regal_jax.checks import whole
-from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
-from regal_jax.files import write_atomically
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.interrupts import interruptible
-from regal_jax.json_lines import JsonLines
-from regal_jax.locks import locked_file
 from regal_jax.plan import Objective, plan_fitness
+from regal_jax.runtime.interrupts import interruptible
 from regal_jax.search import BrkgaConfig
 from regal_jax.solvers import Brkga
 from regal_jax.solvers.loop.settings import each, one_seed
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
+from regal_jax.storage.json_lines import JsonLines
+from regal_jax.storage.locks import locked_file
 
 __all__ = ["DEFAULT_GRID", "TunedConfig", "tune"]
 

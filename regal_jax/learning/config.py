@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from regal_jax.checks import is_number, shown, whole
-from regal_jax.documents import read_toml
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster
 from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
 from regal_jax.search import BrkgaConfig
+from regal_jax.storage.documents import read_toml
 
 __all__ = ["Baseline", "Contract", "DataConfig", "OptimizerConfig", "TaskConfig", "TrainConfig"]
 

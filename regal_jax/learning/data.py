@@ -7,9 +7,9 @@ from regal_jax.datasets import with_noise
 from regal_jax.datasets.load import chosen_graphs
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
-from regal_jax.interrupts import interruptible
 from regal_jax.learning.config import Contract, TrainConfig
 from regal_jax.plan import critical_path
+from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["noisy_copies", "training_graphs"]
 

@@ -5,7 +5,7 @@ import pathlib
 from typing import Any, Self
 
 from regal_jax.errors import FormatError, MissingExtraError
-from regal_jax.json_lines import JsonLines
+from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["Record", "event_writer"]
 

@@ -15,11 +15,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.files import write_atomically
 from regal_jax.graph import ComputationGraph
-from regal_jax.interrupts import first_interrupt_waits, interruptible
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.config import DataConfig, TrainConfig
 from regal_jax.learning.pool import Pool, make_pools
@@ -27,8 +24,11 @@ from regal_jax.learning.record import Record, event_writer
 from regal_jax.learning.reference import with_references
 from regal_jax.learning.step import AXIS, Learner, TrainState, train_step
 from regal_jax.learning.validate import Validation, validate
-from regal_jax.locks import locked
 from regal_jax.policies import Policy, load_policy, save_policy
+from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
+from regal_jax.storage.locks import locked
 
 __all__ = ["TrainResult", "train"]
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.interrupts import interruptible, uninterrupted
+from regal_jax.runtime.interrupts import interruptible, uninterrupted
 
 __all__ = ["compiled", "for_loops", "installed", "loops", "part", "run_loops", "usable"]
 

@@ -22,7 +22,7 @@ def lazily(
     def get(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        from regal_jax.interrupts import interruptible
+        from regal_jax.runtime.interrupts import interruptible
 
         with interruptible():
             return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)

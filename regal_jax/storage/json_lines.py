@@ -6,9 +6,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from regal_jax.documents import parse_writable_json
 from regal_jax.errors import FormatError
-from regal_jax.files import write_atomically
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_writable_json
 
 __all__ = ["JsonLines"]
 
