@@ -26,10 +26,11 @@ from regal_jax.graph import Cluster
 from regal_jax.importers import load_graph, save_graph
 from regal_jax.learning import TrainConfig
 from regal_jax.learning.checkpoint import Checkpoints
+from regal_jax.learning.loop import begin_run
 from regal_jax.learning.record import Record
 from regal_jax.learning.reference import _read as read_references
 from regal_jax.learning.step import Learner
-from regal_jax.learning.train import _claim as claim
+from regal_jax.learning.train import _identity as identity
 from regal_jax.learning.validate import Validation
 from regal_jax.plan import Plan
 from regal_jax.policies import Policy, PolicyConfig, load_policy, read_metadata, save_policy
@@ -338,7 +339,7 @@ def settings_of_evaluation(folder):
 
 
 def run_of_training(path):
-    claim(path.parent, tiny_config(), [GRAPH], [GRAPH])
+    begin_run(path.parent, identity(tiny_config(), [GRAPH], [GRAPH]))
 
 
 SPLITS = {"format": "regal_jax.family_splits", "version": 1, "packages": {}, "distinct": 1}
