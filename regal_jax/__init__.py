@@ -5,7 +5,7 @@ Start with `optimize` and `optimize_many`; `from_jax` and `load_graph` make grap
 
 from typing import TYPE_CHECKING
 
-from regal_jax.lazy import lazily
+from regal_jax.runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from regal_jax.api import Comparison, Improvement, compare, optimize, optimize_many

@@ -12,15 +12,16 @@ from learning_cases import tiny_config
 from policy_cases import BEFORE
 
 from regal_jax import optimize
-from regal_jax.datasets import build_set, generate
-from regal_jax.datasets.corpus import corpus_records, read_family_splits
-from regal_jax.datasets.corpus.finish import finish
-from regal_jax.datasets.corpus.index import write_corpus
+from regal_jax.corpus import read_family_splits
+from regal_jax.corpus.finish import finish
+from regal_jax.datasets import build_set, corpus_records, generate
+from regal_jax.datasets.corpus_files import write_corpus
 from regal_jax.datasets.manifest import choices_from_text
 from regal_jax.datasets.store import read_set
-from regal_jax.evaluation import EvaluationConfig, run_evaluation
-from regal_jax.evaluation.records import Records, read_evaluation
-from regal_jax.evaluation.rounds import best_validation
+from regal_jax.experiments import EvaluationConfig, TunedConfig, run_evaluation
+from regal_jax.experiments.records import Records, read_evaluation
+from regal_jax.experiments.rounds import best_validation
+from regal_jax.experiments.tuning import _known as known_points
 from regal_jax.graph import Cluster
 from regal_jax.importers import load_graph, save_graph
 from regal_jax.learning import TrainConfig
@@ -31,8 +32,6 @@ from regal_jax.learning.reference import _read as read_references
 from regal_jax.learning.step import Learner
 from regal_jax.learning.train import _identity as identity
 from regal_jax.learning.validate import Validation
-from regal_jax.methods import TunedConfig
-from regal_jax.methods.tuning import _known as known_points
 from regal_jax.plan import Plan
 from regal_jax.policies import Policy, PolicyConfig, load_policy, read_metadata, save_policy
 from regal_jax.policies.conversion import EARLIER, translated
@@ -304,7 +303,7 @@ POINTS = json.dumps({"setup": "s", "config": dataclasses.asdict(BrkgaConfig()), 
 
 
 def read_points(path):
-    from regal_jax.json_lines import JsonLines
+    from regal_jax.storage.json_lines import JsonLines
 
     return known_points(JsonLines(path), "s")
 

@@ -12,9 +12,9 @@ from regal_jax import Brkga, BrkgaConfig, Cluster, GraphBuilder, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.encoding import quantile_table, uniform_proposal
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
+from regal_jax.experiments import Method, Results, TunedConfig, make_method, method_names, tune
+from regal_jax.experiments import tuning as tuning_module
 from regal_jax.heuristics import heuristic_plans, run_heuristic
-from regal_jax.methods import Method, Results, TunedConfig, make_method, method_names, tune
-from regal_jax.methods import tuning as tuning_module
 from regal_jax.plan import Objective
 from regal_jax.policies import Policy
 from regal_jax.solvers import solver

@@ -35,7 +35,7 @@ from regal_jax import (
 from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
-from regal_jax.evaluation import EvaluationConfig, report, run_evaluation
+from regal_jax.experiments import EvaluationConfig, report, run_evaluation
 from regal_jax.heuristics import HEURISTICS, list_scheduling, run_heuristic
 from regal_jax.plan import Objective, Plan, PlanStatus
 from regal_jax.policies import Policy, PolicyConfig, save_policy

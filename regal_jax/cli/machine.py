@@ -3,7 +3,7 @@
 import contextlib
 import os
 
-from regal_jax.cores import available_cores
+from regal_jax.runtime.cores import available_cores
 
 __all__ = ["use_all_cores"]
 

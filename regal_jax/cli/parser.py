@@ -1,10 +1,9 @@
-"""Arguments of ``regal-jax`` and the help that teaches them."""
+"""The parser of ``regal-jax``: all commands, their arguments, and the help that teaches them."""
 
 import argparse
-import sys
-from typing import Any, NoReturn
 
 from regal_jax.cli import commands
+from regal_jax.cli.arguments import OneLineParser, Subparsers, count, seconds, seed
 from regal_jax.cli.corpus import add_corpus
 from regal_jax.cli.dataset import add_dataset
 from regal_jax.cli.evaluate import add_evaluate
@@ -12,7 +11,7 @@ from regal_jax.cli.optimize import optimize
 from regal_jax.cli.train import add_train
 from regal_jax.solvers import own_entries
 
-__all__ = ["OneLineParser", "build_parser", "count"]
+__all__ = ["build_parser"]
 
 _EPILOG = """\
 first steps:
@@ -56,38 +55,6 @@ SIGTERM, which acts like Ctrl-C: the best plans so far are saved.
 """
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line; takes no abbreviations, which scripts outlive."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message}; try {self.prog} --help", file=sys.stderr)
-        sys.exit(2)
-
-
-def count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
-
-
-def _seed(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**32:
-        raise argparse.ArgumentTypeError(f"must be from 0 to {2**32 - 1}, got {number}")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"must be more than 0, got {text}")
-    return number
-
-
 def _dim(text: str) -> tuple[str, int]:
     name, equals, size = text.rpartition("=")
     if not (name and equals and size.isdecimal() and len(size) < 19 and int(size)):
@@ -107,9 +74,6 @@ def _setting(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"write NAME=VALUE, e.g. population=200, got {text!r}")
     return name, value
-
-
-count.__name__, _seed.__name__, _seconds.__name__ = "whole number", "whole number", "number of seconds"
 
 
 def _source(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
@@ -157,8 +121,8 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         default=5000,
         help="search budget, spent in whole generations (default 5000)",
     )
-    parser.add_argument("--time-limit", type=_seconds, metavar="S", help="stop the search after S seconds")
-    parser.add_argument("--seed", type=_seed, default=0, help="(default 0)")
+    parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop the search after S seconds")
+    parser.add_argument("--seed", type=seed, default=0, help="(default 0)")
     described = "; ".join(f"{entry.name}: {entry.summary}" for entry in own_entries())
     parser.add_argument(
         "--method",
@@ -223,7 +187,7 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=optimize)
 
 
-def _others(subparsers: "argparse._SubParsersAction[OneLineParser]") -> None:
+def _others(subparsers: Subparsers) -> None:
     convert = subparsers.add_parser(
         "import",
         help="turn a file or an example into another format",
@@ -269,7 +233,7 @@ def _others(subparsers: "argparse._SubParsersAction[OneLineParser]") -> None:
         "family", metavar="FAMILY", help="erdos-renyi, layered, ...: an unknown one lists them"
     )
     generate.add_argument("--ops", type=count, default=100, help="(default 100)")
-    generate.add_argument("--seed", type=_seed, default=0, help="(default 0)")
+    generate.add_argument("--seed", type=seed, default=0, help="(default 0)")
     generate.add_argument("--out", metavar="FILE", required=True, help=".json, .pbtxt or .stg, each also .gz")
     generate.set_defaults(run=commands.generate)
 
@@ -294,8 +258,6 @@ def build_parser() -> argparse.ArgumentParser:
         )
     )
     _others(subparsers)
-    add_dataset(subparsers, count=count, seed=_seed)
-    add_corpus(subparsers, count, _seconds)
-    add_evaluate(subparsers, count=count, seed=_seed, seconds=_seconds)
-    add_train(subparsers)
+    for add in (add_dataset, add_corpus, add_evaluate, add_train):
+        add(subparsers)
     return parser

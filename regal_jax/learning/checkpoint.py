@@ -13,9 +13,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
-from regal_jax.files import write_atomically
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
 
 __all__ = ["FORMAT", "VERSION", "Checkpoints"]
 

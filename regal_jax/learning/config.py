@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from regal_jax.checks import is_number, shown, whole
-from regal_jax.documents import read_toml
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster
 from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
 from regal_jax.search import BrkgaConfig
+from regal_jax.storage.documents import read_toml
 
 __all__ = ["Baseline", "Contract", "DataConfig", "OptimizerConfig", "TaskConfig", "TrainConfig"]
 
@@ -85,7 +85,7 @@ class DataConfig:
     """Which graphs, and what is done to them.
 
     Attributes:
-      train: One or several folders, archives or corpora to train on; see `regal_jax.learning.load_graphs`.
+      train: One or several folders, archives or corpora to train on; see `regal_jax.datasets.load_graphs`.
       validation: Likewise, to choose the best weights by.
       train_limit: Most graphs of each of them, the first in its order; 0 for all. If graphs are there as they
         are and contracted, as many of either.

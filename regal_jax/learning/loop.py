@@ -10,12 +10,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.files import write_atomically
-from regal_jax.interrupts import first_interrupt_waits
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.record import Record
+from regal_jax.runtime.interrupts import first_interrupt_waits
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
 
 __all__ = [
     "COMPILING",

@@ -12,7 +12,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from regal_jax.graph import ComputationGraph
-from regal_jax.interrupts import interruptible
 from regal_jax.learning.config import DataConfig, TrainConfig
 from regal_jax.learning.loop import (
     COMPILING,
@@ -30,8 +29,9 @@ from regal_jax.learning.record import event_writer
 from regal_jax.learning.reference import with_references
 from regal_jax.learning.step import Learner, TrainState, train_step
 from regal_jax.learning.validate import Validation, validate
-from regal_jax.locks import locked
 from regal_jax.policies import Policy, load_policy, save_policy
+from regal_jax.runtime.interrupts import interruptible
+from regal_jax.storage.locks import locked
 
 __all__ = ["TrainResult", "train"]
 

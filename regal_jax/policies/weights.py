@@ -14,14 +14,14 @@ import safetensors
 import safetensors.numpy
 from flax import nnx
 
-from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.files import write_atomically
-from regal_jax.interrupts import interruptible
 from regal_jax.policies.ablation import Ablation
 from regal_jax.policies.config import PolicyConfig
 from regal_jax.policies.conversion import EARLIER, translated
 from regal_jax.policies.networks import Policy
+from regal_jax.runtime.interrupts import interruptible
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
 
 __all__ = ["FORMAT", "VERSION", "load_policy", "read_metadata", "save_policy"]
 

@@ -4,9 +4,9 @@ import dataclasses
 from typing import Any, ClassVar, Final
 
 from regal_jax.checks import real, shown
-from regal_jax.compiling import usable
 from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective
+from regal_jax.runtime.compiling import usable
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part
 from regal_jax.solvers.guide import Guide, PolicyLike

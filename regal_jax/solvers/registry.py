@@ -36,7 +36,7 @@ class Entry:
       summary: What it is, in a line of the command's help.
       make: Makes it with its default settings.
       searches: Does it spend evaluations?
-      warm_start: Does `regal_jax.evaluation` give it the heuristics' plans? Methods of papers have none.
+      warm_start: Does `regal_jax.experiments` give it the heuristics' plans? Methods of papers have none.
     """
 
     name: str

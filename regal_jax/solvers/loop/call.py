@@ -11,12 +11,12 @@ from typing import Final
 import jax
 import numpy as np
 
-from regal_jax.cores import available_cores
 from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import Work, counting, heuristic_plans
-from regal_jax.interrupts import check_interrupt, first_interrupt_waits
 from regal_jax.plan import Contraction, Plan, contract_for
+from regal_jax.runtime.cores import available_cores
+from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits
 from regal_jax.search import Progress, Status, Stopping
 from regal_jax.solve import graph_keys, solve_in_parts
 from regal_jax.solvers import Constructive, DeviceStage, HostStage
