@@ -15,12 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.checks import check_whole
-from regal_jax.errors import ConfigError
-from regal_jax.interrupts import check_interrupt, interruptible
 from regal_jax.ordering.frontier import Flow, States, advance, chunks, empty, make_flow, spread
 from regal_jax.ordering.precedence import check_priorities, one_device
 from regal_jax.problem import Problem
 from regal_jax.programs import program
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["Found", "Rule", "Scorer", "approximate_dp", "beam", "beam_search", "log_shares"]
 
@@ -101,9 +100,7 @@ def approximate_dp(problem: Problem, width: int, held: bool = False) -> Found:
     return beam(problem, width, Rule.HELD if held else Rule.PEAK, None, (), ())
 
 
-def beam(
-    problem: Problem, width: int, rule: Rule, scorer: Scorer | None, context: Any, shared: Any
-) -> Found:
+def beam(problem: Problem, width: int, rule: Rule, scorer: Scorer | None, context: Any, shared: Any) -> Found:
     """Extends partial orders until they are whole.
 
     Args:
@@ -128,9 +125,7 @@ def beam(
         check_interrupt()
         steps = _power(max(1, min(_STEPS, _WORK // (problem.num_graphs * width * ready)) // 2 + 1))
         begin = states._replace(ready=_widened(states.ready, ready, n))
-        done, most, parent, op = _extend(
-            rule, scorer, steps, flow, begin, context, shared, np.int32(first)
-        )
+        done, most, parent, op = _extend(rule, scorer, steps, flow, begin, context, shared, np.int32(first))
         if int(most) > ready:  # Somewhere more ops were ready than fit: the same steps again, with room.
             ready = _power(int(most))
             continue

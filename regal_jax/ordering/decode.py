@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 
 from regal_jax.checks import check_whole
-from regal_jax.interrupts import interruptible
 from regal_jax.ordering.precedence import (
     check_keys,
     check_orders,
@@ -27,6 +26,7 @@ from regal_jax.ordering.precedence import (
 )
 from regal_jax.problem import Decisions, Problem
 from regal_jax.programs import program
+from regal_jax.runtime.interrupts import interruptible
 from regal_jax.search.draws import seeds_of, words
 from regal_jax.simulate import simulate
 
@@ -160,7 +160,9 @@ def _sample(problem: Problem, priorities: jax.Array, keys: jax.Array, samples: i
     waiting = jnp.broadcast_to(waiting[:, None], uniform.shape)
     step = jax.vmap(jax.vmap(_race, (None, None, 0, None)), (0, 0, 0, None))
 
-    def take(race: tuple[jax.Array, jax.Array], now: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    def take(
+        race: tuple[jax.Array, jax.Array], now: jax.Array
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         waiting, left, op = step(before, priorities, race, now)
         return (waiting, left), op
 
@@ -251,18 +253,14 @@ def _total(priorities: jax.Array, orders: jax.Array, start: jax.Array, stop: jax
 def _total_forward(
     priorities: jax.Array, orders: jax.Array, start: jax.Array, stop: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    blocks = jax.lax.map(
-        functools.partial(_normalisers, priorities, start, stop), _blocks(orders.shape)
-    )
+    blocks = jax.lax.map(functools.partial(_normalisers, priorities, start, stop), _blocks(orders.shape))
     normalisers = jnp.moveaxis(blocks, 0, 2).reshape(*orders.shape[:2], -1)
     taken = jnp.take_along_axis(priorities[:, None, :], orders, axis=-1)
     total = (taken - normalisers[..., : orders.shape[-1]]).sum(axis=-1)
     return total, (priorities, start, stop, normalisers)
 
 
-def _total_backward(
-    kept: tuple[jax.Array, ...], weight: jax.Array
-) -> tuple[jax.Array, None, None, None]:
+def _total_backward(kept: tuple[jax.Array, ...], weight: jax.Array) -> tuple[jax.Array, None, None, None]:
     """Of each op: 1, less the sum of its probabilities at the steps at which it is ready."""
     priorities, start, stop, normalisers = kept
     steps = _blocks(start.shape)

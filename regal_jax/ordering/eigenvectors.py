@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.compiling import compiled, usable
 from regal_jax.graph.topology import rows
-from regal_jax.interrupts import check_interrupt, uninterrupted
 from regal_jax.ordering.relations import Links
+from regal_jax.runtime.compiling import compiled, usable
+from regal_jax.runtime.interrupts import check_interrupt, uninterrupted
 
 __all__ = ["laplacian_eigenvectors"]
 

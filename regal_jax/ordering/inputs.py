@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 from regal_jax.checks import check_whole
-from regal_jax.compiling import run_loops
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
-from regal_jax.interrupts import check_interrupt, interruptible
 from regal_jax.ordering.config import TopoformerConfig
 from regal_jax.ordering.eigenvectors import laplacian_eigenvectors
 from regal_jax.ordering.relations import Links, distinct_edges, relation_matrix
+from regal_jax.runtime.compiling import run_loops
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["FEATURES", "OrderInputs", "make_order_inputs"]
 

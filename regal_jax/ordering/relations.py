@@ -7,7 +7,7 @@ import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.topology import offsets, rows
-from regal_jax.interrupts import check_interrupt, interruptible
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = [
     "Links",

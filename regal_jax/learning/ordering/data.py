@@ -7,9 +7,9 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-from regal_jax.datasets import layered_graph
+from regal_jax.datasets.layered import layered_graph
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import lpmf_order
+from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.learning.ordering.config import OrderDataConfig
 from regal_jax.ordering import OrderInputs, TopoformerConfig, make_order_inputs
 from regal_jax.problem import Bucket, Problem, make_problem

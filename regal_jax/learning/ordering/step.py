@@ -15,15 +15,8 @@ from regal_jax.errors import ConfigError
 from regal_jax.learning.mesh import AXIS
 from regal_jax.learning.ordering.config import OrderTrainConfig
 from regal_jax.learning.ordering.data import OrderBatch
-from regal_jax.ordering import (
-    Topoformer,
-    greedy,
-    load_topoformer,
-    log_prob,
-    peaks,
-    sample,
-    standardised,
-)
+from regal_jax.ordering import Topoformer, load_topoformer, standardised
+from regal_jax.ordering.decode import greedy, log_prob, peaks, sample
 from regal_jax.programs import program
 from regal_jax.solve import keys_of
 
