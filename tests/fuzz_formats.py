@@ -32,6 +32,13 @@ from regal_jax.learning.reference import _read as read_references
 from regal_jax.learning.step import Learner
 from regal_jax.learning.train import _identity as identity
 from regal_jax.learning.validate import Validation
+from regal_jax.ordering import (
+    Topoformer,
+    TopoformerConfig,
+    load_topoformer,
+    read_topoformer_metadata,
+    save_topoformer,
+)
 from regal_jax.plan import Plan
 from regal_jax.policies import Policy, PolicyConfig, load_policy, read_metadata, save_policy
 from regal_jax.policies.conversion import EARLIER, translated
@@ -146,6 +153,20 @@ def policy_file(folder):
         save_policy(path, Policy(config, rngs=nnx.Rngs(0)), {"validation_improvement": "0.5"})
         files.append(path.read_bytes())
     return [files[0], as_version_5(files[1])]
+
+
+def topoformer_file(folder):
+    from flax import nnx
+
+    path = folder / "topoformer.safetensors"
+    config = TopoformerConfig(layers=1, width=4, head_width=2, heads=(1, 0, 0, 1, 0, 0, 2), eigenvectors=2)
+    save_topoformer(path, Topoformer(config, rngs=nnx.Rngs(0)), {"epoch": "3"})
+    return [path.read_bytes()]
+
+
+def read_topoformer(path):
+    read_topoformer_metadata(path)
+    return load_topoformer(path)
 
 
 def as_version_5(data):
@@ -354,6 +375,7 @@ FORMATS = {
     "hlo": (hlo_program, "text", reading("g.hlo", load_graph), 1.0),
     "plan": (written("plan.json", plan), "json", reading("plan.json", read_plan), 2.0),
     "policy": (policy_file, mutate_safetensors, reading("p.safetensors", read_policy), 0.5),
+    "topoformer": (topoformer_file, mutate_safetensors, reading("t.safetensors", read_topoformer), 0.5),
     "training settings": (settings_of_training, "text", reading("run.toml", TrainConfig.load), 2.0),
     "run of training": (written("config.json", run_of_training), "json",
                         reading("config.json", run_of_training), 1.0),

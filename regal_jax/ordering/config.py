@@ -45,7 +45,8 @@ class TopoformerConfig:
     """What a network that orders ops is, apart from its weights. Hashable: static under jit.
 
     The defaults are the paper's. All encoders have the same layers: attention, then an MLP, each with a
-    residual sum and of a LayerNorm. They differ in who attends to whom, and a GAT in the weights of attention.
+    residual sum and of a LayerNorm. They differ in who attends to whom, and a GAT also in how attention is
+    weighed.
 
     Attributes:
       encoder: An `Encoder` or its name.
@@ -127,12 +128,12 @@ ENCODERS: Final = MappingProxyType({
     "topoformer-edges": TopoformerConfig(heads=_EDGES),
     "topoformer": TopoformerConfig(),
 })  # fmt: skip
-"""Name -> config, of the encoders of Table 3 and of the "GNN encoder" of Table 4. The paper does not say which
-heads those have that are not full; here 10 a relation or a graph, as the full one.
+"""Name -> config, of the encoders of Table 3 and of the "GNN encoder" of Table 4.
 
-``gat-forward`` reads predecessors, ``gat`` and ``gnn`` predecessors and successors as one graph, ``gnn`` with
-the attention of transformers. ``topoformer-edges`` is "forward+backward": edges of the reduction and other ones,
-each both ways, without ancestors, descendants and incomparable ops."""
+The paper says the heads of the full Topoformer only: 10 a relation. The others have 10 a relation, or 10 in all
+where there is one graph. ``gat-forward`` reads predecessors, ``gat`` and ``gnn`` predecessors and successors as
+one graph, ``gnn`` with the attention of transformers. ``topoformer-edges`` is "forward+backward": edges of the
+reduction and other ones, each both ways, without ancestors, descendants and incomparable ops."""
 
 
 def named_encoder(name: str, **settings: Any) -> TopoformerConfig:

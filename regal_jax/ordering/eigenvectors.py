@@ -179,7 +179,7 @@ def _mixed_loops(block: Any, turn: Any) -> Any:
 
 
 def _orthonormal_loops(block: Any) -> Any:
-    """Gram and Schmidt's method, into ``block``, every column twice: once leaves rounding errors that grow."""
+    """Gram and Schmidt's method, every column twice: once leaves rounding errors that grow."""
     common = np.zeros(block.shape[1])
     for c in range(block.shape[1]):
         for _ in range(2):

@@ -88,8 +88,8 @@ def make_order_inputs(
     n = largest.num_ops if ops is None else check_whole("order inputs: ops", ops, 1)
     if largest.num_ops > n:
         raise ConfigError(
-            f"order inputs: graph {largest.name!r} has {largest.num_ops} ops, more than {n}; give more ops, or "
-            "leave them out"
+            f"order inputs: graph {largest.name!r} has {largest.num_ops} ops, more than {n}; give more ops, "
+            "or leave them out"
         )
     b = len(graphs)
     features = np.zeros((b, n, len(FEATURES)), np.float32)
@@ -123,7 +123,7 @@ def _features(graph: ComputationGraph, links: Links) -> np.ndarray:
 
 
 def _hops(fewest: Any, most: Any, order: Any, offset: Any, neighbour: Any) -> Any:
-    """Fewest and most edges to each op from those without neighbours, which come before theirs in ``order``."""
+    """Fewest and most edges to each op from those without neighbours; ``order`` has neighbours first."""
     for o in order:
         for e in range(offset[o], offset[o + 1]):
             other = neighbour[e]

@@ -1,4 +1,4 @@
-"""`Topoformer`, from the inputs of graphs to embeddings and priorities of their ops, and what it is compared with.
+"""`Topoformer`: embeddings and priorities of ops; and the encoders that it is compared with.
 
 Who attends to whom is told by one array of codes for all heads, one byte a pair.
 """
@@ -37,8 +37,7 @@ class Topoformer(nnx.Module):
     ``h <- h + MLP(LayerNorm(h))``, the latter with GELU. Priorities are ``MLP(h)``, with ReLU.
 
     The MLP, the transformer and the GAT that the paper compares with have the same layers
-    (`TopoformerConfig`); of the latter two the paper says no more, so the residual sums, norms and MLPs of our
-    GAT are an assumption. A model with the autoregressive decoder has no priorities, but embeddings.
+    (`TopoformerConfig`). The paper says so of the first two; of the GAT it is our assumption. A model with the autoregressive decoder has no priorities, but embeddings.
 
     Numbering ops otherwise permutes what comes out. Neither padding nor other graphs of the batch change it.
 
@@ -197,7 +196,7 @@ def _codes(config: TopoformerConfig) -> tuple[int, ...]:
 
 
 def _pairs(config: TopoformerConfig, inputs: OrderInputs) -> jax.Array:
-    """``[B, N, N]`` uint8: the relations, or 1 for all pairs of the one graph that an encoder joins them to."""
+    """``[B, N, N]`` uint8: the relations; 1 for the pairs of the one graph that an encoder joins them to."""
     relations = jnp.asarray(inputs.relations)
     if not config.attends_to_itself:
         return relations
