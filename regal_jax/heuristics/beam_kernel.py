@@ -69,14 +69,16 @@ _is_same = part(_same)
 def _found(ops: Any, beam: Any, table: Any, picks: Any, count: int, i: int, o: int) -> bool:
     """Is set ``i`` with op ``o`` new? Then it is noted as pick ``count``."""
     code = beam.code[i] ^ ops.code[o]
-    size = len(table)
-    slot = code & (size - 1)
+    last = len(table) - 1
+    slot = code & last
+    # A slot has the number of a pick in its low bits, and above them as many of the code's as there are.
     while table[slot] >= 0:
-        k = table[slot]
-        if picks.code[k] == code and _is_same(ops, beam, i, o, picks.parent[k], picks.op[k]):
-            return False
-        slot = (slot + 1) & (size - 1)
-    table[slot] = count
+        if (table[slot] ^ code) <= last:
+            k = table[slot] & last
+            if _is_same(ops, beam, i, o, picks.parent[k], picks.op[k]):
+                return False
+        slot = (slot + 1) & last
+    table[slot] = (code - (code & last)) | count
     picks.parent[count], picks.op[count], picks.code[count] = i, o, code
     return True
 
@@ -97,7 +99,7 @@ def collect(
       limit: Their highest value.
       rest: Are these all that there are?
       state: ``[2]``, the next of the beam, and how many sets are taken; goes on from there.
-      table: ``[2**k]``, slots of the sets taken, -1 where there is none.
+      table: ``[2**k]``, a hash table of the sets taken, more than twice as long; -1 where there is none.
       picks: What is taken.
       most: So many sets are enough.
       ties: Take also all of the same peak as the last of these.

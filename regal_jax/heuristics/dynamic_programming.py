@@ -15,7 +15,7 @@ from regal_jax.checks import check_whole
 from regal_jax.compiling import for_loops, loops
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.beam_kernel import BITS, Beam, Ops, Picks, children, collect, held_after, rising
-from regal_jax.heuristics.order_costs import OrderCosts, order_costs, space
+from regal_jax.heuristics.order_costs import OrderCosts, lent, order_costs, space
 from regal_jax.heuristics.orders import bfs_order
 from regal_jax.interrupts import check_interrupt, interruptible
 
@@ -179,7 +179,7 @@ class _Steps:
         most = min(width, total)
         picks, count, dropped = self._collect(most, total if held else most, ties=held)
         loops(held_after)(self._costs, self._ops, self.beam, picks, count)
-        chosen = Picks(*(np.array(each[:count], np.int64) for each in picks))
+        chosen = Picks(*(np.asarray(each[:count], np.int64) for each in picks))
         if count > most:
             chosen, dropped = _least_held(chosen, most), True
         self._advance(chosen)
@@ -188,13 +188,13 @@ class _Steps:
     def _collect(self, most: int, room: int, *, ties: bool) -> tuple[Picks, int, bool]:
         """Extensions of the lowest peaks in space for ``room``, how many, and were any dropped?"""
         picks = Picks(*(space(room) for _ in Picks._fields))
-        table = for_loops(np.full(1 << (2 * room).bit_length(), -1, np.int64))
-        state = for_loops(np.zeros(2, np.int64))
+        table = lent(np.full(1 << (2 * room).bit_length(), -1, np.int64))
+        state = lent(np.zeros(2, np.int64))
         dropped = False
         for value, parent, place, rest in self._rising(_CHUNK * most):
             limit = int(value[-1]) if len(value) else -1
             dropped = loops(collect)(
-                self._ops, self.beam, self._costs.need, *map(for_loops, (value, parent, place)), limit, rest,
+                self._ops, self.beam, self._costs.need, *map(lent, (value, parent, place)), limit, rest,
                 state, table, picks, most, ties,
             )  # fmt: skip
             if dropped:
@@ -205,7 +205,7 @@ class _Steps:
         """Extensions of a higher peak, sorted, about ``chunk`` at a time: peak, parent, place, are all told?"""
         buffers = [space(len(self.beam.ready)) for _ in range(3)]
         count = loops(rising)(self.beam, self._costs.need, *buffers)
-        value, parent, place = (np.array(each[:count], np.int64) for each in buffers)
+        value, parent, place = (np.asarray(each[:count], np.int64) for each in buffers)
         while len(value) > chunk:
             limit = np.partition(value, chunk)[chunk]
             low = np.flatnonzero(value <= limit)
@@ -226,7 +226,7 @@ class _Steps:
         ready = np.diff(np.asarray(beam.bounds))[chosen.parent] - 1 + self._degree[chosen.op]
         rows, flat, words = space(count + 1), space(int(ready.sum()), np.int32), space(count * width)
         all_run, any_run = space(width), space(width)
-        picks = Picks(*map(for_loops, chosen))
+        picks = Picks(*map(lent, chosen))
         loops(children)(
             self._costs, self._ops, beam, picks, rows, flat, words, first, width, all_run, any_run
         )

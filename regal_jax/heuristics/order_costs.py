@@ -12,7 +12,7 @@ from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Links
 from regal_jax.interrupts import check_interrupt
 
-__all__ = ["OrderCosts", "kahn", "least_random_order", "order_costs", "order_peak", "space"]
+__all__ = ["OrderCosts", "kahn", "least_random_order", "lent", "order_costs", "order_peak", "space"]
 
 _PEAK_SECONDS: Final = 2e-6
 """Of an op and of an edge, in Python."""
@@ -81,6 +81,11 @@ def _flat(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 def space(count: int, kind: type = np.int64) -> Any:
     """``count`` numbers to write to in `regal_jax.compiling.loops`: any in an array, or zeros in a list."""
     return np.empty(count, kind) if usable() else [0] * count
+
+
+def lent(array: np.ndarray) -> Any:
+    """``array`` itself for `regal_jax.compiling.loops`, which may write to it; a list of it in Python."""
+    return array if usable() else array.tolist()
 
 
 def order_peak(graph: ComputationGraph, order: np.ndarray) -> int:
