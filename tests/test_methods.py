@@ -22,7 +22,8 @@ from regal_jax.solvers import solver
 TWO = Cluster.uniform(2, transfer="blocking")
 POLICIES = ("regal", "gas", "idrs")
 METHODS = method_names()
-OBJECTIVES = {"peak-search": Objective.PEAK_MEMORY}
+OF_ORDERS = ("approximate-dp", "depth-first-dp", "random-orders")
+OBJECTIVES = {name: Objective.PEAK_MEMORY for name in ("peak-search", *OF_ORDERS)}
 SETTINGS = BrkgaConfig(population=20, elites=4, mutants=3)
 TABLE = dataclasses.asdict(SETTINGS)
 

@@ -1,6 +1,7 @@
 """What orders of ops cost on one device: a graph in flat arrays, peaks of orders, random orders."""
 
 import itertools
+import time
 from collections import namedtuple
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,7 +11,7 @@ import numpy as np
 from regal_jax.compiling import for_loops, loops, run_loops, usable
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Links
-from regal_jax.interrupts import check_interrupt
+from regal_jax.interrupts import check_interrupt, interruptible
 
 __all__ = ["OrderCosts", "kahn", "least_random_order", "lent", "order_costs", "order_peak", "space"]
 
@@ -109,7 +110,10 @@ def peak(costs: Any, order: Any, left: Any) -> int:
     return highest
 
 
-def least_random_order(graph: ComputationGraph, count: int, seed: int | Sequence[int] = 0) -> np.ndarray:
+@interruptible()
+def least_random_order(
+    graph: ComputationGraph, count: int, seed: int | Sequence[int] = 0, seconds: float | None = None
+) -> np.ndarray:
     """``[N]``, the order of the lowest peak among random ones on one device, the first on ties.
 
     Each takes any of the ready ops with equal probability at every step, independently of the others.
@@ -118,7 +122,9 @@ def least_random_order(graph: ComputationGraph, count: int, seed: int | Sequence
       graph: The graph.
       count: Orders, at least 1.
       seed: As `numpy.random.default_rng` takes it.
+      seconds: After this time there are no more than those so far, and at least some.
     """
+    ends = None if seconds is None else time.monotonic() + seconds
     random, costs = np.random.default_rng(seed), order_costs(graph)
     n = graph.num_ops
     arrays = for_loops(costs)
@@ -126,6 +132,8 @@ def least_random_order(graph: ComputationGraph, count: int, seed: int | Sequence
     least = -1
     for first in range(0, count, _AT_ONCE):
         check_interrupt()
+        if first and ends is not None and time.monotonic() > ends:
+            break
         for draws in random.random((min(_AT_ONCE, count - first), n)):
             waiting, left = for_loops(np.diff(costs.before_rows)), for_loops(costs.readers)
             loops(kahn)(arrays, for_loops(draws), waiting, trial)
