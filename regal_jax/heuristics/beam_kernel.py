@@ -202,8 +202,7 @@ def children(
             for k in range(costs.before_rows[v], costs.before_rows[v + 1]):
                 u = costs.before[k]
                 if ops.word[u] >= first and (
-                    ops.word[u] >= first + width
-                    or words[base + ops.word[u] - first] & ops.mask[u] == 0
+                    ops.word[u] >= first + width or words[base + ops.word[u] - first] & ops.mask[u] == 0
                 ):
                     able = False
                     break

@@ -116,9 +116,8 @@ def _begin(graph: ComputationGraph, costs: OrderCosts, ops: Ops, number: int) ->
 
 def _known(old: Known | None, size: int, width: int, count: int) -> Known:
     """Space for ``size`` sets, with the first ``count`` of ``old``."""
-    known = Known(
-        lent(np.full(1 << (2 * size).bit_length(), -1, np.int64)), space(size * width), space(size), space(size)
-    )
+    table = np.full(1 << (2 * size).bit_length(), -1, np.int64)
+    known = Known(lent(table), space(size * width), space(size), space(size))
     if old is not None:
         known.words[: count * width] = old.words[: count * width]
         known.peak[:count], known.code[:count] = old.peak[:count], old.code[:count]

@@ -58,7 +58,7 @@ def approximate_dp(
     Args:
       graph: The graph.
       width: Sets of each length, at least 1; exact if there are never more.
-      held: Of sets of equal peaks take those that hold the least memory (ours), rather than those found first.
+      held: Of sets of equal peaks take those that hold the least memory (ours), not those found first.
       seconds: After this time the rest of the order is that of width 1.
 
     Raises:
@@ -159,9 +159,9 @@ class _Steps:
         self._full = (1 << np.bincount(word, minlength=size)) - 1
         self._costs = for_loops(costs)
         self._ops = for_loops(Ops(word, mask, np.random.default_rng(0).integers(0, 2**BITS, n)))
-        start = [costs.start + int(costs.kept[residents].sum())], [costs.start], [0], [0, len(ready)]
-        arrays = (*(np.array(each, np.int64) for each in start), ready.astype(np.int32), words)
-        self.beam = Beam(*map(for_loops, arrays), 0, size)
+        held = costs.start + int(costs.kept[residents].sum())
+        numbers = (np.array(each, np.int64) for each in ([held], [costs.start], [0], [0, len(ready)]))
+        self.beam = Beam(*map(lent, numbers), lent(ready.astype(np.int32)), lent(words), 0, size)
         self._window = 0, size
 
     def extend(self, width: int, *, held: bool) -> tuple[np.ndarray, np.ndarray, int | None]:
@@ -172,8 +172,8 @@ class _Steps:
           held: As in `approximate_dp`.
 
         Returns:
-          Places ``[B]`` of what was extended, ops ``[B]``, and the lowest peak that anything dropped may have;
-          ``None`` if nothing was.
+          Places ``[B]`` of what was extended, ops ``[B]``, and the lowest peak that anything dropped may
+          have; ``None`` if nothing was.
         """
         total = len(self.beam.ready)
         most = min(width, total)
@@ -202,7 +202,7 @@ class _Steps:
         return picks, int(state[1]), dropped
 
     def _rising(self, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]:
-        """Extensions of a higher peak, sorted, about ``chunk`` at a time: peak, parent, place, are all told?"""
+        """Extensions of a higher peak, sorted, ``chunk`` or more at a time: peak, parent, place; the last?"""
         buffers = [space(len(self.beam.ready)) for _ in range(3)]
         count = loops(rising)(self.beam, self._costs.need, *buffers)
         value, parent, place = (np.asarray(each[:count], np.int64) for each in buffers)
@@ -223,7 +223,7 @@ class _Steps:
         beam, count = self.beam, len(chosen.op)
         first, end = self._window
         width = max(end, int(self._reach[chosen.op].max())) - first
-        ready = np.diff(np.asarray(beam.bounds))[chosen.parent] - 1 + self._degree[chosen.op]
+        ready = np.diff(np.asarray(beam.bounds, np.int64))[chosen.parent] - 1 + self._degree[chosen.op]
         rows, flat, words = space(count + 1), space(int(ready.sum()), np.int32), space(count * width)
         all_run, any_run = space(width), space(width)
         picks = Picks(*map(lent, chosen))

@@ -87,7 +87,9 @@ class Portfolio(Solver):
             stages += inner
             shares += [1.0 if self.shares is None else self.shares[i]] * len(inner)
         if not able:
-            raise ConfigError(f"method: none of this portfolio is for {objective} on {num_devices} devices; use auto")
+            raise ConfigError(
+                f"method: none of this portfolio is for {objective} on {num_devices} devices; use auto"
+            )
         return Agenda(tuple(stages), None if self.shares is None else tuple(shares))
 
 
