@@ -32,5 +32,7 @@ HeuristicName = Literal[
     "given",
 ]
 """Of `regal_jax.heuristics.HEURISTICS`."""
-MethodName = SearchName | HeuristicName | Literal["cp-sat"]
+MethodName = (
+    SearchName | HeuristicName | Literal["approximate-dp", "depth-first-dp", "random-orders", "cp-sat"]
+)
 """What ``method`` of `regal_jax.optimize` may be."""

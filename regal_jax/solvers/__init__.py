@@ -7,6 +7,7 @@ from regal_jax.runtime.lazy import lazily
 if TYPE_CHECKING:
     from regal_jax.solvers.constructive import CpSat, Heuristic
     from regal_jax.solvers.guide import Guide, PolicyLike
+    from regal_jax.solvers.orders import ApproximateDp, DepthFirstDp, RandomOrders
     from regal_jax.solvers.portfolio import Auto, Portfolio
     from regal_jax.solvers.protocol import (
         Agenda,
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Agenda",
     "Annealing",
+    "ApproximateDp",
     "Auto",
     "Brkga",
     "Constructive",
     "CpSat",
+    "DepthFirstDp",
     "DeviceSolver",
     "DeviceStage",
     "Entry",
@@ -50,6 +53,7 @@ __all__ = [
     "PeakSearch",
     "PolicyLike",
     "Portfolio",
+    "RandomOrders",
     "RandomSearch",
     "Solver",
     "own_entries",
@@ -67,6 +71,7 @@ __getattr__, __dir__ = lazily(
     {
         "constructive": ("CpSat", "Heuristic"),
         "guide": ("Guide", "PolicyLike"),
+        "orders": ("ApproximateDp", "DepthFirstDp", "RandomOrders"),
         "portfolio": ("Auto", "Portfolio"),
         "registry": (
             "Entry",

@@ -23,7 +23,7 @@ class Portfolio(Solver):
     """Several searches that share one budget, each from the best plans of those before it.
 
     Without `shares` the budget follows what pays on the graph at hand, see `Agenda`. A search that is not for
-    the objective, or has nothing to choose on one device, is left out.
+    the objective or the number of devices, or has nothing to choose on one device, is left out.
 
     Args:
       *solvers: At least one `HostSolver` or `DeviceSolver`.
@@ -80,14 +80,16 @@ class Portfolio(Solver):
         shares: list[float] = []
         able = False
         for i, solver in enumerate(self.solvers):
-            if isinstance(solver, HostSolver) and solver.objective not in (None, objective):
+            if not solver.suits(objective, num_devices):
                 continue
             able = True
             inner = solver.agenda(objective, num_devices).stages
             stages += inner
             shares += [1.0 if self.shares is None else self.shares[i]] * len(inner)
         if not able:
-            raise ConfigError(f"method: none of this portfolio is for {objective}; use auto")
+            raise ConfigError(
+                f"method: none of this portfolio is for {objective} on {num_devices} devices; use auto"
+            )
         return Agenda(tuple(stages), None if self.shares is None else tuple(shares))
 
 

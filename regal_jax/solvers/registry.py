@@ -73,6 +73,27 @@ _ENTRIES: Final = (
     Entry("random-search", "Random search", "independent random plans", _solver("RandomSearch")),
     Entry("list-search", "List search", "among list schedules (makespan)", _solver("ListSearch")),
     Entry("peak-search", "Peak search", "among placements (peak memory)", _solver("PeakSearch")),
+    Entry(
+        "approximate-dp",
+        "Approximate DP",
+        "best partial orders of each length (peak memory, 1 device)",
+        _solver("ApproximateDp"),
+        searches=False,
+    ),
+    Entry(
+        "depth-first-dp",
+        "Depth-first DP",
+        "exact in time (peak memory, 1 device)",
+        _solver("DepthFirstDp"),
+        searches=False,
+    ),
+    Entry(
+        "random-orders",
+        "Random orders",
+        "the best of 100 (peak memory, 1 device)",
+        _solver("RandomOrders"),
+        searches=False,
+    ),
     Entry("cp-sat", "CP-SAT", "exact, for small graphs (extra exact)", _solver("CpSat"), searches=False),
 )
 _TITLES: Final = {
