@@ -24,6 +24,7 @@ from regal_jax.ordering.precedence import (
     ready_from,
     run,
     successors,
+    waiting_for,
 )
 from regal_jax.problem import Decisions, Problem
 from regal_jax.programs import program
@@ -156,8 +157,8 @@ def _sample(problem: Problem, priorities: jax.Array, keys: jax.Array, samples: i
     seeds = seeds_of(fold(keys, jnp.arange(samples, dtype=jnp.uint32)))
     # Of 2**24 values, none of them 0 or 1.
     uniform = ((words(seeds, n) >> jnp.uint32(8)).astype(jnp.float32) + 0.5) * 2.0**-24
-    waiting, before = jax.vmap(_waiting)(problem)
-    waiting = jnp.broadcast_to(waiting[:, None], uniform.shape)
+    before = jax.vmap(successors)(problem)
+    waiting = jnp.broadcast_to(jax.vmap(waiting_for)(problem, before)[:, None], uniform.shape)
     step = jax.vmap(jax.vmap(_race, (None, None, 0, None)), (0, 0, 0, None))
 
     def take(race: tuple[jax.Array, jax.Array], now: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
@@ -167,13 +168,6 @@ def _sample(problem: Problem, priorities: jax.Array, keys: jax.Array, samples: i
     steps = jnp.arange(n, dtype=jnp.int32)
     _, orders = jax.lax.scan(take, (waiting, -jnp.log1p(-uniform)), steps)
     return jnp.moveaxis(orders, 0, -1)
-
-
-def _waiting(problem: Problem) -> tuple[jax.Array, jax.Array]:
-    """Of one graph: ``[N]`` int32 predecessors of each op, 1 of padding; `successors`."""
-    before = successors(problem)
-    real = jnp.arange(before.shape[0]) < problem.num_ops
-    return jnp.where(real, before.sum(axis=0, dtype=jnp.int32), 1), before
 
 
 def _race(

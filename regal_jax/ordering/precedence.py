@@ -1,6 +1,6 @@
 """Who waits for whom, in forms that decoders read; checks that decoders have in common."""
 
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,11 @@ __all__ = [
     "run",
     "sources",
     "successors",
+    "waiting_for",
 ]
+
+
+_MOST: Final = 2**16 - 1
 
 
 def run(program: Program, *arguments: Any) -> Any:
@@ -30,16 +34,18 @@ def run(program: Program, *arguments: Any) -> Any:
 
 
 def one_device(problem: Problem) -> Problem:
-    """``problem``, which must have one device.
+    """``problem``, which must have one device, and no more ops than 16 bits tell apart.
 
     Raises:
-      ConfigError: It has several.
+      ConfigError: It has several devices, or too many ops.
     """
     if problem.num_devices != 1:
         raise ConfigError(
             f"ordering: the problem has {problem.num_devices} devices, but orders are for one; "
             "make it with Cluster.uniform(1)"
         )
+    if problem.bucket.ops > _MOST:
+        raise ConfigError(f"ordering: {problem.bucket.ops} ops are too many, at most {_MOST}; merge some")
     return problem
 
 
@@ -102,6 +108,12 @@ def successors(problem: Problem) -> jax.Array:
     """
     n = problem.indegree.shape[0]
     return jnp.zeros((n, n), bool).at[sources(problem), problem.successor].set(True, mode="drop")
+
+
+def waiting_for(problem: Problem, before: jax.Array) -> jax.Array:
+    """``[N]`` int32, different direct predecessors of each op of one graph, from its `successors`; padding: 1."""
+    real = jnp.arange(before.shape[0]) < problem.num_ops
+    return jnp.where(real, before.sum(axis=0, dtype=jnp.int32), 1)
 
 
 def places(orders: jax.Array) -> jax.Array:
