@@ -3,6 +3,7 @@
 import functools
 import math
 
+import jax
 import networkx as nx
 import numpy as np
 from strategies import random_graph
@@ -11,11 +12,23 @@ from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
 from regal_jax.plan import Objective, Plan
 from regal_jax.problem import Bucket, make_problem
 
-__all__ = ["BUCKET", "CLUSTER", "all_orders", "before", "chain", "graph_of",
-    "isolated", "padded", "probability", "problem_of", "replayed"]
+__all__ = [
+    "BUCKET",
+    "CLUSTER",
+    "all_orders",
+    "before",
+    "chain",
+    "graph_of",
+    "isolated",
+    "padded",
+    "probability",
+    "problem_of",
+    "replayed",
+]
 
 BUCKET = Bucket(8, 24, 48, 32)
 CLUSTER = Cluster.uniform(1)
+ORDERS = 120
 
 
 def graph_of(seed, num_ops, **options) -> ComputationGraph:
@@ -72,7 +85,9 @@ def probability(graph, priority, order) -> float:
     waits, done, total = before(graph), set(), 1.0
     for op in order:
         ready = [o for o in range(graph.num_ops) if o not in done and waits[o] <= done]
-        total *= math.exp(priority[op]) / math.fsum(math.exp(priority[o]) for o in ready) if op in ready else 0
+        total *= (
+            math.exp(priority[op]) / math.fsum(math.exp(priority[o]) for o in ready) if op in ready else 0
+        )
         done.add(op)
     return total
 
@@ -80,5 +95,24 @@ def probability(graph, priority, order) -> float:
 def replayed(graph, order) -> int:
     """Peak in bytes, by the replay."""
     order = [int(o) for o in order[: graph.num_ops]]
-    plan = Plan.from_events(graph, CLUSTER, np.zeros(graph.num_ops, int), order, objective=Objective.PEAK_MEMORY)
+    plan = Plan.from_events(
+        graph, CLUSTER, np.zeros(graph.num_ops, int), order, objective=Objective.PEAK_MEMORY
+    )
     return int(max(plan.peak_memory))
+
+
+def keys_of(*numbers):
+    return jax.vmap(jax.random.key)(np.array(numbers, np.uint32))
+
+
+def many(orders):
+    """As many orders as every test gives, so that there is one program."""
+    return padded(orders)[np.arange(ORDERS) % len(orders)][None]
+
+
+def diamond():
+    """Two sources, of which one frees two ops, and a target."""
+    builder = GraphBuilder("diamond")
+    for name, inputs in (("a", []), ("b", []), ("c", [0]), ("d", [0]), ("e", [1, 2])):
+        builder.add_op(name, outputs=[1], inputs=[(i, 0) for i in inputs])
+    return builder.build()

@@ -52,14 +52,14 @@ class _Nodes(NamedTuple):
 class AutoregressiveDecoder(nnx.Module):
     """The decoder of the attention model, for the ready ops only.
 
-    A step has a context: the mean of the embeddings and the embedding of the last op, a vector of its own before
-    the first step. One multi-head attention of the context to the ready ops gives a query; the logit of a ready
-    op is ``10 tanh(query . key / sqrt(W))``. Orders are those of `regal_jax.ordering.greedy`: padding stands
-    last.
+    A step has a context: the mean of the embeddings and the embedding of the last op, a vector of its own
+    before the first step. One multi-head attention of the context to the ready ops gives a query; the logit
+    of a ready op is ``10 tanh(query . key / sqrt(W))``. Orders are as in `regal_jax.ordering.greedy`:
+    padding stands last.
 
     References:
-      Gagrani et al. 2022, appendix B; Kool, van Hoof and Welling, Attention, Learn to Solve Routing Problems!,
-      ICLR 2019, section 3.2, equations 4 to 7.
+      Gagrani et al. 2022, appendix B; Kool, van Hoof and Welling, Attention, Learn to Solve Routing
+      Problems!, ICLR 2019, section 3.2, equations 4 to 7.
     """
 
     def __init__(self, width: int, heads: int, *, rngs: nnx.Rngs) -> None:
@@ -133,7 +133,8 @@ class AutoregressiveDecoder(nnx.Module):
           orders: ``[B, S, N]`` int32.
 
         Returns:
-          ``[B, S]`` float32, in nats; minus infinity, without a gradient, where an op runs before a predecessor.
+          ``[B, S]`` float32, in nats; minus infinity, without a gradient, where an op runs before a
+          predecessor.
 
         Raises:
           ConfigError: Several devices, or arrays of another shape or type.
@@ -233,7 +234,9 @@ def _decode(
 
     each = jax.vmap(jax.vmap(one, (None, None, 0, 0, 0)))
 
-    def step(state: tuple[jax.Array, jax.Array], now: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    def step(
+        state: tuple[jax.Array, jax.Array], now: jax.Array
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         noise = jnp.zeros((b, samples, n), jnp.float32)
         if keys is not None:
             uniform = ((words(seeds, n, now) >> jnp.uint32(8)).astype(jnp.float32) + 0.5) * 2.0**-24
@@ -262,7 +265,7 @@ def _log_prob(
         op = order.at[now].get(mode="fill", fill_value=0)
         last = jnp.where(now > 0, order.at[now - 1].get(mode="clip"), n)
         logits = _logits(decoder, nodes, last, (start <= now) & (now <= stop))
-        # Steps from N on, where nothing is ready, have another value, of which neither it nor a gradient counts.
+        # From step N on nothing is ready: there no value may become NaN, even one that does not count.
         shares = jax.nn.log_softmax(jnp.where(now < n, logits, 0.0))
         return jnp.where(now < n, shares[op], 0.0)
 

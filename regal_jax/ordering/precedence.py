@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Problem
@@ -28,7 +29,7 @@ _MOST: Final = 2**16 - 1
 
 def run(program: Program, *arguments: Any) -> Any:
     """What ``program`` gives; in a function that is being traced it becomes a part of that."""
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
         return jax.jit(program.function, static_argnums=program.static)(*arguments)
     return program(*arguments)
 
@@ -92,7 +93,7 @@ def check_keys(problem: Problem, keys: jax.Array) -> None:
 
 
 def sources(problem: Problem) -> jax.Array:
-    """``[E + C]`` int32, the op in whose row each successor of one graph (no ``B``) stands; ``N``: padding."""
+    """``[E + C]`` int32, the op in whose row each successor of one graph stands; ``N`` of padding."""
     n, entries = problem.indegree.shape[0], problem.successor.shape[0]
     real = jnp.arange(n) < problem.num_ops
     first = jnp.where(real, problem.op_row[:, 0], entries)
@@ -111,7 +112,7 @@ def successors(problem: Problem) -> jax.Array:
 
 
 def waiting_for(problem: Problem, before: jax.Array) -> jax.Array:
-    """``[N]`` int32, different direct predecessors of each op of one graph, from its `successors`; padding: 1."""
+    """``[N]`` int32, different direct predecessors of each op of one graph, 1 of padding."""
     real = jnp.arange(before.shape[0]) < problem.num_ops
     return jnp.where(real, before.sum(axis=0, dtype=jnp.int32), 1)
 
