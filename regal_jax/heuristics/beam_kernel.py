@@ -3,7 +3,7 @@
 from collections import namedtuple
 from typing import Any, Final
 
-from regal_jax.compiling import part
+from regal_jax.runtime.compiling import part
 
 __all__ = ["BITS", "Beam", "Ops", "Picks", "children", "collect", "held_after", "rising"]
 

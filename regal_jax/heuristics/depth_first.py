@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 
 from regal_jax.checks import check_whole
-from regal_jax.compiling import for_loops, loops
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.beam_kernel import BITS, Ops
 from regal_jax.heuristics.depth_first_kernel import (
@@ -22,7 +21,8 @@ from regal_jax.heuristics.depth_first_kernel import (
 )
 from regal_jax.heuristics.dynamic_programming import Found
 from regal_jax.heuristics.order_costs import OrderCosts, lent, order_costs, space
-from regal_jax.interrupts import check_interrupt, interruptible
+from regal_jax.runtime.compiling import for_loops, loops
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["depth_first_dp"]
 

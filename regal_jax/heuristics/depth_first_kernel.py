@@ -3,7 +3,7 @@
 from collections import namedtuple
 from typing import Any, Final
 
-from regal_jax.compiling import part
+from regal_jax.runtime.compiling import part
 
 __all__ = ["ALL_SEEN", "READY_FULL", "SETS_FULL", "SPENT", "Known", "Walk", "go_on", "rehash"]
 

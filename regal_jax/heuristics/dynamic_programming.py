@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 
 from regal_jax.checks import check_whole
-from regal_jax.compiling import for_loops, loops
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.beam_kernel import BITS, Beam, Ops, Picks, children, collect, held_after, rising
 from regal_jax.heuristics.order_costs import OrderCosts, lent, order_costs, space
 from regal_jax.heuristics.orders import bfs_order
-from regal_jax.interrupts import check_interrupt, interruptible
+from regal_jax.runtime.compiling import for_loops, loops
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["Found", "approximate_dp"]
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.compiling import for_loops, loops, run_loops, usable
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Links
-from regal_jax.interrupts import check_interrupt, interruptible
+from regal_jax.runtime.compiling import for_loops, loops, run_loops, usable
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["OrderCosts", "kahn", "least_random_order", "lent", "order_costs", "order_peak", "space"]
 
@@ -80,12 +80,12 @@ def _flat(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 
 
 def space(count: int, kind: type = np.int64) -> Any:
-    """``count`` numbers to write to in `regal_jax.compiling.loops`: any in an array, or zeros in a list."""
+    """``count`` numbers to write to in `regal_jax.runtime.compiling.loops`: any in an array, or zeros in a list."""
     return np.empty(count, kind) if usable() else [0] * count
 
 
 def lent(array: np.ndarray) -> Any:
-    """``array`` itself for `regal_jax.compiling.loops`, which may write to it; a list of it in Python."""
+    """``array`` itself for `regal_jax.runtime.compiling.loops`, which may write to it; a list of it in Python."""
     return array if usable() else array.tolist()
 
 

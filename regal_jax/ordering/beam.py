@@ -1,9 +1,9 @@
 """Beams of partial orders: beam search by probability, and approximate dynamic programming.
 
-All partial orders in a beam have one length. A step extends each of them by each op that is ready there, keeps
-one of the candidates that have run the same set of ops, and of the sets the best so many. One engine serves all
-of them; a `Rule` says what is best. Candidates of a step are sorted twice: by set, so that equal ones meet, and
-by cost. What is cut off before equal sets have met could change the result, so nothing is.
+All partial orders in a beam have one length. A step extends each of them by each op that is ready there,
+keeps one of the candidates that have run the same set of ops, and of the sets the best so many. One engine
+serves all of them; a `Rule` says what is best. Candidates of a step are sorted twice: by set, so that equal
+ones meet, and by cost. What is cut off before equal sets have met could change the result, so nothing is.
 """
 
 import enum
@@ -64,8 +64,8 @@ class Found(NamedTuple):
 def beam_search(problem: Problem, priorities: jax.Array, width: int) -> Found:
     """Keeps the likeliest partial orders of each length.
 
-    Of those that have run the same set of ops it keeps the one of the lowest peak, then the likelier one. With
-    a width of 1 it is `greedy`; with one that no step exceeds, the peak is the lowest there is.
+    Of those that have run the same set of ops it keeps the one of the lowest peak, then the likelier one.
+    With a width of 1 it is `greedy`; with one that no step exceeds, the peak is the lowest there is.
 
     Args:
       problem: ``B`` graphs on one device.
@@ -88,7 +88,8 @@ def approximate_dp(problem: Problem, width: int, held: bool = False) -> Found:
 
     Args:
       problem: ``B`` graphs on one device.
-      width: Sets to keep, at least 1; 100 000 in the paper. With one that no step exceeds the result is optimal.
+      width: Sets to keep, at least 1; 100 000 in the paper. With one that no step exceeds the result is
+        optimal.
       held: Keep those that hold the least memory instead, of equal ones those of the lowest peaks.
 
     Raises:
@@ -148,7 +149,7 @@ def _widened(ready: jax.Array, size: int, fill: int) -> jax.Array:
 
 
 def _traced(parents: np.ndarray, ops: np.ndarray, n: int) -> np.ndarray:
-    """``[B, N]`` int32 order that ends in each graph's first state, from ``[steps, B, W]`` parents and ops."""
+    """``[B, N]`` int32 orders that end in the first states, from ``[steps, B, W]`` parents and ops."""
     b = parents.shape[1]
     graph, state = np.arange(b), np.zeros(b, np.int32)
     orders = np.tile(np.arange(n, dtype=np.int32), (b, 1))
@@ -203,7 +204,7 @@ def _extend(
             lambda i, states: jax.vmap(spread, (0, 0, 0, None))(flow, states, op, i),
             states,
         )
-        most = jnp.maximum(most, jnp.where(states.valid, states.count, 0).max())
+        most = jnp.maximum(most, jnp.where(states.valid, states.listed, 0).max())
         return (states, most), (parent, jnp.where(op < states.waiting.shape[-1], op, step))
 
     number = first + jnp.arange(steps, dtype=jnp.int32)

@@ -1,15 +1,15 @@
 """Orders from priorities: the likeliest step by step, samples, their probabilities and their peaks.
 
 An order is ``[N]`` int32, the op at each step; padded ops stand last, each at the step of its own number, so
-that an order is a permutation. Equation 8 of the paper gives the op ``i`` of priority ``y[i]`` the probability
-``exp(y[i]) / sum of exp(y[j]) over the ready ops j`` of being next.
+that an order is a permutation. Equation 8 of the paper gives the op ``i`` of priority ``y[i]`` the
+probability ``exp(y[i]) / sum of exp(y[j]) over the ready ops j`` of being next.
 
 References:
   Gagrani et al., Neural Topological Ordering for Computation Graphs, NeurIPS 2022, section 4.2.
 """
 
 import functools
-from typing import Final
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from regal_jax.ordering.precedence import (
     ready_from,
     run,
     successors,
+    waiting_for,
 )
 from regal_jax.problem import Decisions, Problem
 from regal_jax.programs import program
@@ -62,8 +63,8 @@ def sample(
 ) -> tuple[jax.Array, jax.Array]:
     """Draws orders with the probabilities of equation 8.
 
-    The ``s``-th sample of a graph depends on its key and ``s``, not on the number of samples, on padding or on
-    the other graphs.
+    The ``s``-th sample of a graph depends on its key and ``s``, not on the number of samples, on padding or
+    on the other graphs.
 
     Args:
       problem: ``B`` graphs on one device.
@@ -156,8 +157,8 @@ def _sample(problem: Problem, priorities: jax.Array, keys: jax.Array, samples: i
     seeds = seeds_of(fold(keys, jnp.arange(samples, dtype=jnp.uint32)))
     # Of 2**24 values, none of them 0 or 1.
     uniform = ((words(seeds, n) >> jnp.uint32(8)).astype(jnp.float32) + 0.5) * 2.0**-24
-    waiting, before = jax.vmap(_waiting)(problem)
-    waiting = jnp.broadcast_to(waiting[:, None], uniform.shape)
+    before = jax.vmap(successors)(problem)
+    waiting = jnp.broadcast_to(jax.vmap(waiting_for)(problem, before)[:, None], uniform.shape)
     step = jax.vmap(jax.vmap(_race, (None, None, 0, None)), (0, 0, 0, None))
 
     def take(
@@ -171,20 +172,13 @@ def _sample(problem: Problem, priorities: jax.Array, keys: jax.Array, samples: i
     return jnp.moveaxis(orders, 0, -1)
 
 
-def _waiting(problem: Problem) -> tuple[jax.Array, jax.Array]:
-    """Of one graph: ``[N]`` int32 predecessors of each op, 1 of padding; `successors`."""
-    before = successors(problem)
-    real = jnp.arange(before.shape[0]) < problem.num_ops
-    return jnp.where(real, before.sum(axis=0, dtype=jnp.int32), 1), before
-
-
 def _race(
     before: jax.Array, priority: jax.Array, race: tuple[jax.Array, jax.Array], now: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """One step of one sample: who finishes first?
 
-    What is kept of an op is the time that it has left, in units of its own mean ``exp(-y)``. Times of finish
-    would lose what fast ops add to them behind slow ones; this is near 1 for every op, since clocks have no memory.
+    What is kept of an op is the time that it has left, in units of its own mean ``exp(-y)``. That is near 1
+    for every op, since clocks have no memory; times of finish would lose what fast ops add behind slow ones.
 
     Args:
       before: `successors`.
@@ -216,7 +210,7 @@ def _log_prob(problem: Problem, priorities: jax.Array, orders: jax.Array) -> jax
     possible = (start <= stop).all(axis=-1)
     # An impossible order gets a window of one step an op, so that its numbers, which nobody sees, are finite.
     start = jnp.where(possible[..., None], start, stop)
-    total = _total(priorities, orders, start, stop)
+    total: Any = _total(priorities, orders, start, stop)
     return jnp.where(possible, total, -jnp.inf)
 
 
@@ -244,7 +238,7 @@ def _blocks(shape: tuple[int, ...]) -> jax.Array:
     return jnp.arange(blocks * size, dtype=jnp.int32).reshape(blocks, size)
 
 
-@functools.partial(jax.custom_vjp)
+@jax.custom_vjp
 def _total(priorities: jax.Array, orders: jax.Array, start: jax.Array, stop: jax.Array) -> jax.Array:
     """``[B, S]`` sums over the steps; the ready ops of step ``t`` are those with ``start <= t <= stop``."""
     return _total_forward(priorities, orders, start, stop)[0]

@@ -65,8 +65,8 @@ class States(NamedTuple):
       done: ``[W, ceil(N / 32)]`` uint32, bits of the ops that have run.
       words: ``[W, 2]`` uint32, of that set.
       waiting, unread, saving: ``[W, N]``, ``[W, T]``, ``[W, N]``, as in `Flow`, but for what has not run.
-      ready: ``[W, R]`` int32, ops that may run next, in any order, the first ``count``; then ``N``.
-      count: ``[W]`` int32; more than ``R`` if some did not fit, and then the state is of no use.
+      ready: ``[W, R]`` int32, ops that may run next, in any order, the first ``listed``; then ``N``.
+      listed: ``[W]`` int32; more than ``R`` if some did not fit, and then the state is of no use.
     """
 
     valid: jax.Array
@@ -80,7 +80,7 @@ class States(NamedTuple):
     unread: jax.Array
     saving: jax.Array
     ready: jax.Array
-    count: jax.Array
+    listed: jax.Array
 
 
 def _rows(owner: jax.Array, count: int) -> jax.Array:
@@ -155,7 +155,7 @@ def empty(flow: Flow, width: int, ready: int) -> States:
         unread=jnp.broadcast_to(flow.unread, (width, *flow.unread.shape)),
         saving=jnp.broadcast_to(flow.saving, (width, n)),
         ready=jnp.broadcast_to(ops, (width, ready)),
-        count=jnp.full(width, first.sum(dtype=jnp.int32)),
+        listed=jnp.full(width, first.sum(dtype=jnp.int32)),
     )
 
 
@@ -170,7 +170,7 @@ def advance(flow: Flow, states: States, op: jax.Array) -> States:
     later = states.held + flow.change[own] - saved
     bit = jnp.where(runs, jnp.uint32(1) << (own % 32).astype(jnp.uint32), jnp.uint32(0))
     # The last ready op takes the place of the one that runs.
-    end = states.count - 1
+    end = states.listed - 1
     moved = states.ready.at[row, end].get(mode="fill", fill_value=n)
     ready = jnp.where(runs[:, None] & (states.ready == op[:, None]), moved[:, None], states.ready)
     ready = ready.at[row, jnp.where(runs, end, ready.shape[1])].set(n, mode="drop")
@@ -181,18 +181,18 @@ def advance(flow: Flow, states: States, op: jax.Array) -> States:
         done=states.done.at[row, own // 32].add(bit),
         words=states.words ^ jnp.where(runs[:, None], flow.zobrist[own], jnp.uint32(0)),
         ready=ready,
-        count=jnp.where(runs, end, states.count),
+        listed=jnp.where(runs, end, states.listed),
     )
 
 
 def spread(flow: Flow, states: States, op: jax.Array, step: jax.Array) -> States:
-    """The ``step``-th chunk of what ``op`` (``[W]`` int32, ``N`` for none) does to its successors and inputs."""
+    """The ``step``-th chunk of what ``op`` (``[W]`` int32, ``N``: none) does to its successors and inputs."""
     width, n = states.waiting.shape
     row = jnp.arange(width)[:, None]
     after = _chunk(flow.after, flow.after_row, op, step, n)
     waiting = states.waiting.at[row, after].add(-1, mode="drop")
     free = (after < n) & (waiting.at[row, after].get(mode="fill", fill_value=1) == 0)
-    place = states.count[:, None] + jnp.cumsum(free, axis=1, dtype=jnp.int32) - 1
+    place = states.listed[:, None] + jnp.cumsum(free, axis=1, dtype=jnp.int32) - 1
     place = jnp.where(free, place, states.ready.shape[1])
     t = states.unread.shape[1]
     tensor = _chunk(flow.inputs, flow.inputs_row, op, step, t)
@@ -206,7 +206,7 @@ def spread(flow: Flow, states: States, op: jax.Array, step: jax.Array) -> States
         unread=states.unread.at[row, tensor].set(unread, mode="drop"),
         saving=states.saving.at[row, reader].add(size, mode="drop"),
         ready=states.ready.at[row, place].set(after, mode="drop"),
-        count=states.count + free.sum(axis=1, dtype=jnp.int32),
+        listed=states.listed + free.sum(axis=1, dtype=jnp.int32),
     )
 
 

@@ -1,9 +1,10 @@
 """Who waits for whom, in forms that decoders read; checks that decoders have in common."""
 
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Problem
@@ -19,27 +20,33 @@ __all__ = [
     "run",
     "sources",
     "successors",
+    "waiting_for",
 ]
+
+
+_MOST: Final = 2**16 - 1
 
 
 def run(program: Program, *arguments: Any) -> Any:
     """What ``program`` gives; in a function that is being traced it becomes a part of that."""
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
         return jax.jit(program.function, static_argnums=program.static)(*arguments)
     return program(*arguments)
 
 
 def one_device(problem: Problem) -> Problem:
-    """``problem``, which must have one device.
+    """``problem``, which must have one device, and no more ops than 16 bits tell apart.
 
     Raises:
-      ConfigError: It has several.
+      ConfigError: It has several devices, or too many ops.
     """
     if problem.num_devices != 1:
         raise ConfigError(
             f"ordering: the problem has {problem.num_devices} devices, but orders are for one; "
             "make it with Cluster.uniform(1)"
         )
+    if problem.bucket.ops > _MOST:
+        raise ConfigError(f"ordering: {problem.bucket.ops} ops are too many, at most {_MOST}; merge some")
     return problem
 
 
@@ -86,7 +93,7 @@ def check_keys(problem: Problem, keys: jax.Array) -> None:
 
 
 def sources(problem: Problem) -> jax.Array:
-    """``[E + C]`` int32, the op in whose row each successor of one graph (no ``B``) stands; ``N``: padding."""
+    """``[E + C]`` int32, the op in whose row each successor of one graph stands; ``N`` of padding."""
     n, entries = problem.indegree.shape[0], problem.successor.shape[0]
     real = jnp.arange(n) < problem.num_ops
     first = jnp.where(real, problem.op_row[:, 0], entries)
@@ -102,6 +109,12 @@ def successors(problem: Problem) -> jax.Array:
     """
     n = problem.indegree.shape[0]
     return jnp.zeros((n, n), bool).at[sources(problem), problem.successor].set(True, mode="drop")
+
+
+def waiting_for(problem: Problem, before: jax.Array) -> jax.Array:
+    """``[N]`` int32, different direct predecessors of each op of one graph, 1 of padding."""
+    real = jnp.arange(before.shape[0]) < problem.num_ops
+    return jnp.where(real, before.sum(axis=0, dtype=jnp.int32), 1)
 
 
 def places(orders: jax.Array) -> jax.Array:
