@@ -46,6 +46,8 @@ if TYPE_CHECKING:
         Portfolio,
         RandomOrders,
         RandomSearch,
+        TopoformerBeam,
+        TopoformerSamples,
     )
 
 __version__ = "0.2.0"
@@ -86,6 +88,8 @@ __all__ = [
     "Portfolio",
     "RandomOrders",
     "RandomSearch",
+    "TopoformerBeam",
+    "TopoformerSamples",
     "TransferModel",
     "__version__",
     "compare",
@@ -143,6 +147,8 @@ __getattr__, __dir__ = lazily(
             "Portfolio",
             "RandomOrders",
             "RandomSearch",
+            "TopoformerBeam",
+            "TopoformerSamples",
         ),
     },
     ["__version__"],

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         with_settings,
     )
     from regal_jax.solvers.searches import Annealing, Brkga, ListSearch, LocalSearch, PeakSearch, RandomSearch
+    from regal_jax.solvers.topoformer import TopoformerBeam, TopoformerSamples
 
 __all__ = [
     "Agenda",
@@ -56,6 +57,8 @@ __all__ = [
     "RandomOrders",
     "RandomSearch",
     "Solver",
+    "TopoformerBeam",
+    "TopoformerSamples",
     "own_entries",
     "parse_settings",
     "register",
@@ -73,6 +76,7 @@ __getattr__, __dir__ = lazily(
         "guide": ("Guide", "PolicyLike"),
         "orders": ("ApproximateDp", "DepthFirstDp", "RandomOrders"),
         "portfolio": ("Auto", "Portfolio"),
+        "topoformer": ("TopoformerBeam", "TopoformerSamples"),
         "registry": (
             "Entry",
             "own_entries",

@@ -101,9 +101,14 @@ class Solver(abc.ABC):
 
 
 class Constructive(Solver):
-    """Makes one plan, by rules, or exactly."""
+    """Makes one plan, by rules, or exactly.
+
+    Attributes:
+      together: Graphs that it would rather have at once; it then overrides `construct_all`.
+    """
 
     searches: ClassVar[bool] = False
+    together: ClassVar[int] = 1
 
     def agenda(self, objective: Objective, num_devices: int) -> "Agenda":
         """No stages: there is nothing to search."""
@@ -113,6 +118,10 @@ class Constructive(Solver):
     @abc.abstractmethod
     def construct(self, instance: Instance) -> Plan:
         """The plan of one graph."""
+
+    def construct_all(self, instances: Sequence[Instance]) -> Sequence[Plan]:
+        """The plan of each of at most `together` graphs. What else is there may change no plan."""
+        return [self.construct(instance) for instance in instances]
 
 
 class HostSolver(Solver):

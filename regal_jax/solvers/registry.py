@@ -74,6 +74,20 @@ _ENTRIES: Final = (
     Entry("list-search", "List search", "among list schedules (makespan)", _solver("ListSearch")),
     Entry("peak-search", "Peak search", "among placements (peak memory)", _solver("PeakSearch")),
     Entry(
+        "topoformer",
+        "Topoformer",
+        "a network's priorities, 16 samples (peak memory, 1 device)",
+        _solver("TopoformerSamples"),
+        searches=False,
+    ),
+    Entry(
+        "beam",
+        "Topoformer, beam",
+        "a network's likeliest partial orders (peak memory, 1 device)",
+        _solver("TopoformerBeam"),
+        searches=False,
+    ),
+    Entry(
         "approximate-dp",
         "Approximate DP",
         "best partial orders of each length (peak memory, 1 device)",
