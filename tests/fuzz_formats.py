@@ -160,7 +160,7 @@ def topoformer_file(folder):
 
     path = folder / "topoformer.safetensors"
     config = TopoformerConfig(layers=1, width=4, head_width=2, heads=(1, 0, 0, 1, 0, 0, 2), eigenvectors=2)
-    save_topoformer(path, Topoformer(config, rngs=nnx.Rngs(0)), {"epoch": "3"})
+    save_topoformer(path, Topoformer(config, rngs=nnx.Rngs(0)), {"training": '{"epochs": 3, "seed": 1}'})
     return [path.read_bytes()]
 
 

@@ -290,6 +290,19 @@ def test_priorities_that_are_all_equal_are_zeros(value):
     np.testing.assert_array_equal(gradient, np.zeros((1, 7)))
 
 
+def test_priorities_that_differ_by_rounding_alone_are_zeros():
+    one = np.float32(0.1)
+    logits = np.where(np.arange(6) % 2, one, np.nextafter(one, np.float32(1)))[None].astype(np.float32)
+    mask = np.ones((1, 6), bool)
+    call = jax.jit(jax.value_and_grad(lambda x: (standardised(x, mask, 5.0) * x).sum()))
+    found, gradient = call(logits)
+    assert float(found) == 0
+    assert not np.asarray(gradient).any()
+    assert np.asarray(
+        standardised(jnp.asarray(logits + np.linspace(0, 1e-4, 6, dtype=np.float32)), mask, 5.0)
+    ).any()
+
+
 def test_the_gradient_of_standardised_is_that_of_differences():
     rng = np.random.default_rng(0)
     logits, weights = rng.normal(size=(2, 6)).astype(np.float32), rng.normal(size=(2, 6)).astype(np.float32)

@@ -130,10 +130,11 @@ ENCODERS: Final = MappingProxyType({
 })  # fmt: skip
 """Name -> config, of the encoders of Table 3 and of the "GNN encoder" of Table 4.
 
-The paper says the heads of the full Topoformer only: 10 a relation. The others have 10 a relation, or 10 in all
-where there is one graph. ``gat-forward`` reads predecessors, ``gat`` and ``gnn`` predecessors and successors as
-one graph, ``gnn`` with the attention of transformers. ``topoformer-edges`` is "forward+backward": edges of the
-reduction and other ones, each both ways, without ancestors, descendants and incomparable ops."""
+The paper says the heads of the full Topoformer only: 10 a relation. The others have 10 a relation, or 10 in
+all where there is one graph. ``gat-forward`` reads predecessors, ``gat`` and ``gnn`` predecessors and
+successors as one graph, ``gnn`` with the attention of transformers. ``topoformer-edges`` is
+"forward+backward": edges of the reduction and other ones, each both ways, without ancestors, descendants and
+incomparable ops."""
 
 
 def named_encoder(name: str, **settings: Any) -> TopoformerConfig:

@@ -37,7 +37,8 @@ class Topoformer(nnx.Module):
     ``h <- h + MLP(LayerNorm(h))``, the latter with GELU. Priorities are ``MLP(h)``, with ReLU.
 
     The MLP, the transformer and the GAT that the paper compares with have the same layers
-    (`TopoformerConfig`). The paper says so of the first two; of the GAT it is our assumption. A model with the autoregressive decoder has no priorities, but embeddings.
+    (`TopoformerConfig`). The paper says so of the first two; of the GAT it is our assumption. A model with
+    the autoregressive decoder has no priorities, but embeddings.
 
     Numbering ops otherwise permutes what comes out. Neither padding nor other graphs of the batch change it.
 
