@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from regal_jax.runtime.lazy import lazily
 
 if TYPE_CHECKING:
-    from regal_jax.api import Comparison, Improvement, compare, optimize, optimize_many
+    from regal_jax.api import Comparison, Improvement, compare, optimize, optimize_many, order
     from regal_jax.errors import (
         ClusterError,
         ConfigError,
@@ -102,6 +102,7 @@ __all__ = [
     "load_graph",
     "optimize",
     "optimize_many",
+    "order",
     "save_graph",
 ]
 
@@ -109,7 +110,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "api": ("Comparison", "Improvement", "compare", "optimize", "optimize_many"),
+        "api": ("Comparison", "Improvement", "compare", "optimize", "optimize_many", "order"),
         "errors": (
             "ClusterError",
             "ConfigError",

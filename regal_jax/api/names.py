@@ -5,7 +5,7 @@ A type cannot be made from a registry, so a test holds the two against each othe
 
 from typing import Literal
 
-__all__ = ["HeuristicName", "MethodName", "ObjectiveName", "SearchName", "TransferName"]
+__all__ = ["HeuristicName", "MethodName", "ObjectiveName", "OrderName", "SearchName", "TransferName"]
 
 ObjectiveName = Literal["makespan", "peak-memory"]
 """Of `regal_jax.plan.Objective`."""
@@ -32,7 +32,7 @@ HeuristicName = Literal[
     "given",
 ]
 """Of `regal_jax.heuristics.HEURISTICS`."""
-MethodName = (
-    SearchName | HeuristicName | Literal["approximate-dp", "depth-first-dp", "random-orders", "cp-sat"]
-)
+OrderName = Literal["topoformer", "beam", "approximate-dp", "depth-first-dp", "random-orders"]
+"""Of the methods that make one order, on one device, and spend no evaluations."""
+MethodName = SearchName | HeuristicName | OrderName | Literal["cp-sat"]
 """What ``method`` of `regal_jax.optimize` may be."""

@@ -115,28 +115,12 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective", choices=("makespan", "peak-memory"), default="makespan", help="(default makespan)"
     )
-    parser.add_argument(
-        "--evaluations",
-        type=count,
-        default=5000,
-        help="search budget, spent in whole generations (default 5000)",
-    )
-    parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop the search after S seconds")
-    parser.add_argument("--seed", type=seed, default=0, help="(default 0)")
+    _budget(parser)
     described = "; ".join(f"{entry.name}: {entry.summary}" for entry in own_entries())
-    parser.add_argument(
-        "--method",
-        metavar="NAME",
-        help=f"{described}; or a heuristic: critical-path, heft, ...; a name that is none lists all "
+    _method(
+        parser,
+        f"{described}; or a heuristic: critical-path, heft, ...; a name that is none lists all "
         "(default auto, but brkga with a --policy of your own)",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        type=_setting,
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the method: population=200, or brkga.population=200 of auto; may be repeated",
     )
     parser.add_argument(
         "--policy",
@@ -144,15 +128,7 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         help="guide of the search: default for the weights that ship, a file of weights, or none (default: "
         "those that ship for --method auto, if there are any, else none)",
     )
-    parser.add_argument(
-        "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
-    )
-    parser.add_argument(
-        "--warm-start",
-        action="append",
-        metavar="PLAN",
-        help="begin with this plan of the graph, for any cluster, as well, and never do worse; repeatable",
-    )
+    _starts(parser)
     parser.add_argument(
         "--contract",
         action=argparse.BooleanOptionalAction,
@@ -174,6 +150,61 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="ops that match share a device: 'layer_1/*'; may be given several times",
     )
+    _results(parser)
+    parser.set_defaults(run=optimize)
+
+
+def _order(parser: argparse.ArgumentParser) -> None:
+    """The same search on one device, for the peak of memory."""
+    _source(parser, several=True)
+    parser.add_argument("--memory", default="inf", help="capacity of the device: 16GiB (default inf)")
+    _budget(parser)
+    names = ("auto", "order-search", "topoformer", "beam", "approximate-dp", "depth-first-dp", "xla-best")
+    _method(parser, f"{', '.join(names)} or another one of 'regal-jax optimize' (default auto)")
+    _starts(parser)
+    _results(parser)
+    parser.set_defaults(
+        run=optimize, devices=1, nodes=1, between=None, transfer="free", objective="peak-memory",
+        policy=None, contract=None, pin=[], colocate=[],
+    )  # fmt: skip
+
+
+def _budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--evaluations",
+        type=count,
+        default=5000,
+        help="search budget, spent in whole generations (default 5000)",
+    )
+    parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop the search after S seconds")
+    parser.add_argument("--seed", type=seed, default=0, help="(default 0)")
+
+
+def _method(parser: argparse.ArgumentParser, help_: str) -> None:
+    parser.add_argument("--method", metavar="NAME", help=help_)
+    parser.add_argument(
+        "--set",
+        action="append",
+        type=_setting,
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the method: population=200, or brkga.population=200 of auto; may be repeated",
+    )
+
+
+def _starts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
+    )
+    parser.add_argument(
+        "--warm-start",
+        action="append",
+        metavar="PLAN",
+        help="begin with this plan of the graph, for any cluster, as well, and never do worse; repeatable",
+    )
+
+
+def _results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="save the plan as JSON")
     parser.add_argument(
         "--out-dir",
@@ -184,7 +215,6 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="FILE", help="draw the plan (.png, .pdf, .svg)")
     parser.add_argument("--trace", metavar="FILE", help="save a trace for ui.perfetto.dev")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
-    parser.set_defaults(run=optimize)
 
 
 def _others(subparsers: Subparsers) -> None:
@@ -255,6 +285,14 @@ def build_parser() -> argparse.ArgumentParser:
             description="Search for a placement and an order of a graph's ops, verify and save the plan.",
             epilog=_OPTIMIZE_EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
+    _order(
+        subparsers.add_parser(
+            "order",
+            help="order a graph on one device for the least peak memory",
+            description="Search for an order of a graph's ops on one device, for the least peak memory; the "
+            "same as 'regal-jax optimize --devices 1 --transfer free --objective peak-memory'.",
         )
     )
     _others(subparsers)
