@@ -185,7 +185,11 @@ def _children(field: Any, front: Any, score: Any, code: Any, parent: Any, op: An
     for c in range(count):
         i, o = parent[c], op[c]
         room += front.bounds[i + 1] - front.bounds[i] - 1 + field.after_rows[o + 1] - field.after_rows[o]
-    held, total, bounds = np.empty(count, np.int64), np.empty(count, np.float64), np.zeros(count + 1, np.int64)
+    held, total, bounds = (
+        np.empty(count, np.int64),
+        np.empty(count, np.float64),
+        np.zeros(count + 1, np.int64),
+    )
     ready, gain, words = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(count * width, np.int64)
     end = 0
     for c in range(count):

@@ -246,7 +246,9 @@ class _Beginning:
         code = np.random.default_rng(0).integers(0, 2**BITS, n)
         names = set(Field._fields) & set(costs._fields)
         self.field = for_loops(
-            Field(**{name: getattr(costs, name) for name in names}, word=word, mask=mask, code=code, back=back)
+            Field(
+                **{name: getattr(costs, name) for name in names}, word=word, mask=mask, code=code, back=back
+            )
         )
         ready = np.flatnonzero(np.diff(costs.before_rows) == 0)
         held = int(graph.tensor_bytes[graph.tensor_keep].sum()) if back else costs.start

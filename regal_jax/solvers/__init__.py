@@ -7,7 +7,7 @@ from regal_jax.lazy import lazily
 if TYPE_CHECKING:
     from regal_jax.solvers.constructive import CpSat, Heuristic
     from regal_jax.solvers.guide import Guide, PolicyLike
-    from regal_jax.solvers.orders import ApproximateDp, DepthFirstDp, RandomOrders
+    from regal_jax.solvers.orders import ApproximateDp, DepthFirstDp, OrderSearch, RandomOrders
     from regal_jax.solvers.portfolio import Auto, Portfolio
     from regal_jax.solvers.protocol import (
         Agenda,
@@ -50,6 +50,7 @@ __all__ = [
     "Instance",
     "ListSearch",
     "LocalSearch",
+    "OrderSearch",
     "PeakSearch",
     "PolicyLike",
     "Portfolio",
@@ -71,7 +72,7 @@ __getattr__, __dir__ = lazily(
     {
         "constructive": ("CpSat", "Heuristic"),
         "guide": ("Guide", "PolicyLike"),
-        "orders": ("ApproximateDp", "DepthFirstDp", "RandomOrders"),
+        "orders": ("ApproximateDp", "DepthFirstDp", "OrderSearch", "RandomOrders"),
         "portfolio": ("Auto", "Portfolio"),
         "registry": (
             "Entry",
