@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from regal_jax.examples import load_example
     from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
-    from regal_jax.heuristics import ListSearchConfig, PeakSearchConfig
+    from regal_jax.heuristics import ListSearchConfig, OrderSearchConfig, PeakSearchConfig
     from regal_jax.importers import (
         DeviceProfile,
         from_hlo,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Heuristic,
         ListSearch,
         LocalSearch,
+        OrderSearch,
         PeakSearch,
         Portfolio,
         RandomOrders,
@@ -79,6 +80,8 @@ __all__ = [
     "LocalSearch",
     "MissingExtraError",
     "Objective",
+    "OrderSearch",
+    "OrderSearchConfig",
     "PeakSearch",
     "PeakSearchConfig",
     "Plan",
@@ -122,7 +125,7 @@ __getattr__, __dir__ = lazily(
         ),
         "examples": ("load_example",),
         "graph": ("Cluster", "ComputationGraph", "GraphBuilder", "TransferModel"),
-        "heuristics": ("ListSearchConfig", "PeakSearchConfig"),
+        "heuristics": ("ListSearchConfig", "OrderSearchConfig", "PeakSearchConfig"),
         "importers": (
             "DeviceProfile",
             "from_hlo",
@@ -144,6 +147,7 @@ __getattr__, __dir__ = lazily(
             "Heuristic",
             "ListSearch",
             "LocalSearch",
+            "OrderSearch",
             "PeakSearch",
             "Portfolio",
             "RandomOrders",

@@ -56,7 +56,7 @@ from regal_jax.solvers.loop.turns import Turn, next_turn
 TWO = Cluster.uniform(2, transfer="blocking:latency=1,bandwidth=10")
 SMALL = Brkga(population=20, elites=4, mutants=3)
 ONE = Cluster.uniform(1)
-OF_ORDERS = ("approximate-dp", "depth-first-dp", "random-orders")
+OF_ORDERS = ("order-search", "approximate-dp", "depth-first-dp", "random-orders")
 OBJECTIVES = dict.fromkeys(("peak-search", *OF_ORDERS), Objective.PEAK_MEMORY)
 SEARCHES = [name for name, entry in solvers().items() if entry.searches]
 QUICK = [name for name in solvers() if name != "cp-sat"]
@@ -112,16 +112,14 @@ def test_a_name_and_its_value_give_the_same_plan_again(name, graph):
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_never_worse_than_its_warm_starts(name, graph):
-    objective = objective_of(name)
-    given = optimize(graph, cluster_of(name), objective=objective, evaluations=600, seed=7)
+    objective, cluster = objective_of(name), cluster_of(name)
+    given = optimize(graph, cluster, objective=objective, evaluations=600, seed=7)
     plan = optimize(
         graph, cluster_of(name), objective=objective, method=name, evaluations=60, warm_start=given
     )
     assert plan.sort_key <= given.sort_key
-    best = min(run_heuristic(h, graph, cluster_of(name), objective).sort_key for h in HEURISTICS)
-    assert (
-        optimize(graph, cluster_of(name), objective=objective, method=name, evaluations=60).sort_key <= best
-    )
+    best = min(run_heuristic(h, graph, cluster, objective).sort_key for h in HEURISTICS)
+    assert optimize(graph, cluster, objective=objective, method=name, evaluations=60).sort_key <= best
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -147,14 +145,9 @@ def test_a_target_a_stall_and_a_time_limit_end_it(name, graph):
 
 @pytest.mark.parametrize("name", QUICK)
 def test_memory_that_never_suffices(name, graph):
+    cluster = Cluster.uniform(cluster_of(name).num_devices, 1)
     with pytest.warns(InfeasiblePlanWarning):
-        plan = optimize(
-            graph,
-            Cluster.uniform(cluster_of(name).num_devices, 1),
-            objective=objective_of(name),
-            method=name,
-            evaluations=50,
-        )
+        plan = optimize(graph, cluster, objective=objective_of(name), method=name, evaluations=50)
     plan.verify(graph)
     assert not plan.feasible
 

@@ -12,7 +12,14 @@ ObjectiveName = Literal["makespan", "peak-memory"]
 TransferName = Literal["blocking", "delay", "free"]
 """Of `regal_jax.graph.TransferModel`."""
 SearchName = Literal[
-    "auto", "brkga", "annealing", "local-search", "random-search", "list-search", "peak-search"
+    "auto",
+    "brkga",
+    "annealing",
+    "local-search",
+    "random-search",
+    "list-search",
+    "peak-search",
+    "order-search",
 ]
 """Of the methods of `regal_jax.optimize` that spend evaluations."""
 HeuristicName = Literal[

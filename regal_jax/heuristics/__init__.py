@@ -5,6 +5,7 @@ from regal_jax.heuristics.dynamic_programming import Found, approximate_dp
 from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.list_search import ListSearchConfig, ListSearchRun
 from regal_jax.heuristics.order_costs import least_random_order, order_peak
+from regal_jax.heuristics.order_search import OrderSearchConfig, OrderSearchRun
 from regal_jax.heuristics.peak_search import PeakSearchConfig, PeakSearchRun
 from regal_jax.heuristics.registry import (
     HEURISTICS,
@@ -22,6 +23,8 @@ __all__ = [
     "HostSearch",
     "ListSearchConfig",
     "ListSearchRun",
+    "OrderSearchConfig",
+    "OrderSearchRun",
     "PeakSearchConfig",
     "PeakSearchRun",
     "Work",

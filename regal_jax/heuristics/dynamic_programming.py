@@ -161,7 +161,8 @@ class _Steps:
         self._ops = for_loops(Ops(word, mask, np.random.default_rng(0).integers(0, 2**BITS, n)))
         held = costs.start + int(costs.kept[residents].sum())
         numbers = (np.array(each, np.int64) for each in ([held], [costs.start], [0], [0, len(ready)]))
-        self.beam = Beam(*map(lent, numbers), lent(ready.astype(np.int32)), lent(words), 0, size)
+        held, peak, code, bounds = map(lent, numbers)
+        self.beam = Beam(held, peak, code, bounds, lent(ready.astype(np.int32)), lent(words), 0, size)
         self._window = 0, size
 
     def extend(self, width: int, *, held: bool) -> tuple[np.ndarray, np.ndarray, int | None]:

@@ -7,7 +7,7 @@ from regal_jax.runtime.lazy import lazily
 if TYPE_CHECKING:
     from regal_jax.solvers.constructive import CpSat, Heuristic
     from regal_jax.solvers.guide import Guide, PolicyLike
-    from regal_jax.solvers.orders import ApproximateDp, DepthFirstDp, RandomOrders
+    from regal_jax.solvers.orders import ApproximateDp, DepthFirstDp, OrderSearch, RandomOrders
     from regal_jax.solvers.portfolio import Auto, Portfolio
     from regal_jax.solvers.protocol import (
         Agenda,
@@ -51,6 +51,7 @@ __all__ = [
     "Instance",
     "ListSearch",
     "LocalSearch",
+    "OrderSearch",
     "PeakSearch",
     "PolicyLike",
     "Portfolio",
@@ -74,7 +75,7 @@ __getattr__, __dir__ = lazily(
     {
         "constructive": ("CpSat", "Heuristic"),
         "guide": ("Guide", "PolicyLike"),
-        "orders": ("ApproximateDp", "DepthFirstDp", "RandomOrders"),
+        "orders": ("ApproximateDp", "DepthFirstDp", "OrderSearch", "RandomOrders"),
         "portfolio": ("Auto", "Portfolio"),
         "topoformer": ("TopoformerBeam", "TopoformerSamples"),
         "registry": (

@@ -7,11 +7,20 @@ import numpy as np
 
 from regal_jax.checks import real, shown, whole
 from regal_jax.errors import ConfigError
-from regal_jax.heuristics import Found, approximate_dp, depth_first_dp, least_random_order
+from regal_jax.heuristics import (
+    Found,
+    HostSearch,
+    OrderSearchConfig,
+    OrderSearchRun,
+    approximate_dp,
+    depth_first_dp,
+    least_random_order,
+)
 from regal_jax.plan import Objective, Plan
-from regal_jax.solvers.protocol import Constructive, Instance
+from regal_jax.solvers.protocol import Constructive, HostSolver, Instance
+from regal_jax.solvers.searches import STARTS, settings_of
 
-__all__ = ["ApproximateDp", "DepthFirstDp", "RandomOrders"]
+__all__ = ["ApproximateDp", "DepthFirstDp", "OrderSearch", "RandomOrders"]
 
 
 def _plan(solver: Constructive, instance: Instance, order: np.ndarray, **told: Any) -> Plan:
@@ -138,3 +147,33 @@ class RandomOrders(Constructive):
         """The best of them, or of those that there was time for."""
         order = least_random_order(instance.graph, self.orders, instance.seed, instance.seconds)
         return _plan(self, instance, order)
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderSearch(OrderSearchConfig, HostSolver):
+    """Search among orders on one device, for the peak of memory; the settings are those of `OrderSearchConfig`.
+
+    Raises:
+      ConfigError: An impossible value.
+
+    Examples:
+      >>> from regal_jax import Cluster, OrderSearch, optimize
+      >>> from regal_jax.datasets import generate
+      >>> graph = generate("ordering-layered", 30, seed=0)
+      >>> optimize(graph, Cluster.uniform(1), objective="peak-memory", method=OrderSearch()).feasible
+      True
+    """
+
+    name: ClassVar[str] = "order-search"
+    objective: ClassVar[Objective | None] = Objective.PEAK_MEMORY
+    most_devices: ClassVar[int | None] = 1
+
+    @property
+    def config(self) -> OrderSearchConfig:
+        """The settings."""
+        return settings_of(self, OrderSearchConfig)
+
+    def begin(self, instance: Instance) -> HostSearch:
+        """An `OrderSearchRun`."""
+        starts = instance.starts[:STARTS]
+        return OrderSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)
