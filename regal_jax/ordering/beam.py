@@ -214,28 +214,35 @@ def _extend(
 
     def extend(carry: tuple[States, jax.Array, jax.Array], step: jax.Array) -> tuple[Any, Any]:
         states, most, short = carry
-        if scorer is None:
-            gain = jnp.zeros(states.ready.shape, jnp.float32)
-        else:
+        gain = jnp.zeros(states.ready.shape, jnp.float32)
+        if scorer is not None:
             gain = jax.vmap(scorer, (0, None, 0, 0))(context, shared, states.last, states.ready)
-        choose = functools.partial(_choose, rule, meeting)
-        states, parent, op, missing = jax.vmap(choose, (0, 0, 0, None))(flow, states, gain, step)
-        states = jax.vmap(advance)(flow, states, op)
-        # The loop stands outside of the map, which would copy all states in every iteration.
-        states = jax.lax.fori_loop(
-            0,
-            jax.vmap(chunks)(flow, op).max(),
-            lambda i, states: jax.vmap(spread, (0, 0, 0, None))(flow, states, op, i),
-            states,
-        )
+        states, parent, op, missing = _step(rule, meeting, flow, states, gain, step)
         most = jnp.maximum(most, jnp.where(states.valid, states.listed, 0).max())
-        op = jnp.where(op < states.waiting.shape[-1], op, step)
-        return (states, most, short | missing.any()), (parent, op)
+        return (states, most, short | missing), (parent, op)
 
     number = first + jnp.arange(steps, dtype=jnp.int32)
     carry = (states, jnp.int32(0), jnp.bool_(False))
     (states, most, short), (parents, ops) = jax.lax.scan(extend, carry, number)
     return states, most, short, parents, ops
+
+
+def _step(
+    rule: Rule, meeting: int, flow: Flow, states: States, gain: jax.Array, step: jax.Array
+) -> tuple[States, jax.Array, jax.Array, jax.Array]:
+    """One step of all graphs: states, ``[B, W]`` parents and ops; did too few candidates meet?"""
+    choose = functools.partial(_choose, rule, meeting)
+    states, parent, op, missing = jax.vmap(choose, (0, 0, 0, None))(flow, states, gain, step)
+    states = jax.vmap(advance)(flow, states, op)
+    # The loop stands outside of the map, which would copy all states in every iteration.
+    states = jax.lax.fori_loop(
+        0,
+        jax.vmap(chunks)(flow, op).max(),
+        lambda i, states: jax.vmap(spread, (0, 0, 0, None))(flow, states, op, i),
+        states,
+    )
+    # Beyond a graph's end stands padding, each op at the step of its own number.
+    return states, parent, jnp.where(op < states.waiting.shape[-1], op, step), missing.any()
 
 
 def _choose(
