@@ -9,6 +9,8 @@ Where a set is worth what its best candidate is worth, in dynamic programming, o
 to meet: as many as give the beam its width. How many these are shows afterwards; where they were too few the
 same steps are done again with more. In beam search by probability the lowest peak speaks for a set, whatever
 its probability, so there all candidates meet.
+
+The loop over steps is the host's, some steps in one compiled program, so these functions are not to be traced.
 """
 
 import enum
