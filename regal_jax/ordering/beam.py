@@ -10,7 +10,7 @@ to meet: as many as give the beam its width. How many these are shows afterwards
 same steps are done again with more. In beam search by probability the lowest peak speaks for a set, whatever
 its probability, so there all candidates meet.
 
-The loop over steps is the host's, some steps in one compiled program, so these functions are not to be traced.
+The loop over steps is the host's, some steps in one compiled program: these functions are not to be traced.
 """
 
 import enum
