@@ -227,7 +227,7 @@ def test_links_are_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_random_orders_are_uniform_at_each_step() -> None:
-    """Of ``a``, and of ``b`` before ``c``: at the first step a and b are alike, at the second b or a and c."""
+    """Of ``a``, and of ``b`` before ``c``: a and b are alike at the first step, then a and c."""
     builder = GraphBuilder("uniform")
     for name, inputs in (("a", []), ("b", []), ("c", ["b"])):
         builder.add_op(name, outputs=[1], inputs=inputs)

@@ -102,8 +102,8 @@ class OrderSearchRun(HostSearch):
     early for the other. If neither gets below the limit, beams are widened.
 
     It begins with the plans that it is given, then with LPMF and XLA's three orders. Each of these is one
-    evaluation, and so are as many partial orders as the graph has ops: the work of one whole order. The search
-    ends by itself when a beam that dropped nothing proves that there is no better order.
+    evaluation, and so are as many partial orders as the graph has ops: the work of one whole order. The
+    search ends by itself when a beam that dropped nothing proves that there is no better order.
     """
 
     def __init__(
