@@ -126,6 +126,18 @@ def two_branches() -> ComputationGraph:
     return builder.build()
 
 
+def test_what_is_dropped_at_a_peak_of_zero_may_matter() -> None:
+    builder = GraphBuilder("zero")
+    builder.add_op("nothing", outputs=[0])
+    builder.add_op("big", outputs=[9])
+    builder.add_op("small", outputs=[1])
+    builder.add_op("big reader", inputs=["big"], outputs=[1])
+    builder.add_op("small reader", inputs=["small"], outputs=[1])
+    builder.add_op("sink", inputs=["big reader", "small reader", "nothing"])
+    found = approximate_dp(builder.build(), 1)
+    assert (found.peak, found.optimal) == (11, False)
+
+
 def test_by_hand() -> None:
     graph = two_branches()
     narrow = approximate_dp(graph, 1)

@@ -73,8 +73,8 @@ def optimize(
         ``"annealing"`` and ``"local-search"``, which walk from the best warm start; ``"list-search"``
         (makespan), ``"peak-search"`` (peak memory) and ``"order-search"`` (peak memory, one device), the
         searches on the host; a `Portfolio` of these; ``"approximate-dp"``, ``"depth-first-dp"`` and
-        ``"random-orders"`` (peak memory, one device); ``"cp-sat"``; or a heuristic alone. ``None``: ``"brkga"`` with a ``policy`` of your own, else
-        ``"auto"``.
+        ``"random-orders"`` (peak memory, one device); ``"cp-sat"``; or a heuristic alone. ``None``:
+        ``"brkga"`` with a ``policy`` of your own, else ``"auto"``.
       policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"default"``
         for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform draws. With
         ``None`` ``"auto"`` takes the weights that ship, where there are any for the objective and so many
