@@ -12,7 +12,17 @@ import pytest
 from regal_jax import Cluster, contract, optimize, optimize_many
 from regal_jax.api import RoomForImprovement
 from regal_jax.datasets import generate
-from regal_jax.heuristics import HEURISTICS, ListSearchRun, best_heuristic, heuristic_plans, run_heuristic
+from regal_jax.heuristics import (
+    HEURISTICS,
+    ListSearchRun,
+    OrderSearchRun,
+    approximate_dp,
+    best_heuristic,
+    depth_first_dp,
+    heuristic_plans,
+    least_random_order,
+    run_heuristic,
+)
 from regal_jax.heuristics.exact import cp_sat
 from regal_jax.interrupts import check_interrupt, first_interrupt_waits, interrupt, interruptible
 from regal_jax.objective import fitness
@@ -342,6 +352,10 @@ LONG = {
     "verify": lambda: PLAN.verify(ELSEWHERE),
     "features": lambda: make_features([ELSEWHERE], TWO, None, FeatureConfig()),
     "generate": lambda: generate("layered", 30, seed=0),
+    "approximate dp": lambda: approximate_dp(ELSEWHERE, 2),
+    "depth-first dp": lambda: depth_first_dp(ELSEWHERE),
+    "random orders": lambda: least_random_order(ELSEWHERE, 2),
+    "order search": lambda: OrderSearchRun(ELSEWHERE, Cluster.uniform(1), 0).run(10),
     "list search": lambda: ListSearchRun(ELSEWHERE, TWO, 0).run(10),
     "cp-sat": lambda: cp_sat(ELSEWHERE, TWO, time_limit=60),
 }

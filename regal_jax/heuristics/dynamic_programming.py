@@ -71,7 +71,7 @@ def approximate_dp(
     Examples:
       >>> from regal_jax.datasets import generate
       >>> from regal_jax.heuristics import approximate_dp
-      >>> found = approximate_dp(generate("layered", 30, seed=0), width=1000)
+      >>> found = approximate_dp(generate("layered", 30, seed=0), width=10_000)
       >>> found.optimal, len(found.order)
       (True, 30)
     """
