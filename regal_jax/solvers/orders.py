@@ -151,7 +151,7 @@ class RandomOrders(Constructive):
 
 @dataclasses.dataclass(frozen=True)
 class OrderSearch(OrderSearchConfig, HostSolver):
-    """Search among orders on one device, for the peak of memory; the settings are those of `OrderSearchConfig`.
+    """Search among orders on one device, for peak memory; the settings are those of `OrderSearchConfig`.
 
     Raises:
       ConfigError: An impossible value.
