@@ -7,6 +7,9 @@ import tempfile
 
 import hypothesis
 import jax
+import pytest
+
+from regal_jax.programs import clear
 
 # Much of the tests' work is compiling programs that run once. LLVM's passes are a third of what that takes,
 # XLA's emitters of fusions through MLIR half of the rest; JAX 0.11 has no others. JAX reads the flags when it
@@ -86,6 +89,18 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: RANK.get(item.path.stem, len(RANK)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _garbage_is_looked_for_among_what_is_new():
+    """What a file of tests leaves behind in memory is never looked through again.
+
+    The library gives up programs by a collection, and tests do it between any two searches. What JAX keeps of
+    the files before would make each take seconds.
+    """
+    yield
+    clear()  # Objects that are passed over must not be what is given up later.
+    gc.freeze()
 
 
 def pytest_unconfigure():
