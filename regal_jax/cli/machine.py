@@ -1,5 +1,6 @@
-"""What the command sets up before JAX starts: all cores, and a patient collector of garbage."""
+"""What the command sets up before JAX starts: all cores, and little looking for garbage."""
 
+import atexit
 import contextlib
 import gc
 import os
@@ -8,7 +9,7 @@ from typing import Final
 
 from regal_jax.cores import available_cores
 
-__all__ = ["rare_collections", "use_all_cores"]
+__all__ = ["end_quickly", "rare_collections", "use_all_cores"]
 
 _NEW_OBJECTS: Final = 50_000
 """After so many, some 10 MB of them, garbage is looked for; Python's own number is below a thousand."""
@@ -26,6 +27,12 @@ def rare_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(young, *older)
+
+
+def end_quickly() -> None:
+    """The process will end without looking for garbage, which the system frees with all the rest."""
+    atexit.unregister(gc.freeze)  # Once, however often the command has run in this process.
+    atexit.register(gc.freeze)
 
 
 def use_all_cores() -> None:
