@@ -5,10 +5,11 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from regal_jax.cli import main
+from regal_jax.cli import machine, main
 from regal_jax.graph import DEFAULT_LINK, LINKS, Cluster
 from regal_jax.importers import load_graph
 from regal_jax.plan import Plan
@@ -57,6 +58,17 @@ def test_the_collector_of_garbage_is_left_as_it_was(stg, monkeypatch):
         gc.set_threshold(*before)
     assert within[0] > 700
     assert within[1:] == [0, 10**6]
+
+
+def test_the_process_ends_without_looking_for_garbage(stg, monkeypatch):
+    at_the_end = []
+    hooks = SimpleNamespace(
+        register=at_the_end.append, unregister=lambda f: at_the_end.remove(f) if f in at_the_end else None
+    )
+    monkeypatch.setattr(machine, "atexit", hooks)
+    for _ in range(2):
+        assert run("optimize", stg, "--method", "bfs", "--quiet") == 0
+    assert at_the_end == [gc.freeze]
 
 
 def test_optimize_keeps_its_contract(stg, tmp_path, capsys):
