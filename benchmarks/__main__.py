@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.cases import SECTIONS, SIZES, benchmarks
 from benchmarks.results import load
-from regal_jax.cli.parser import OneLineParser, count
+from regal_jax.cli.arguments import OneLineParser, count
 from regal_jax.errors import ConfigError
 from regal_jax.plan.contraction import MAX_SHARE
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from benchmarks.cases import GraphCase
 from benchmarks.timing import Series
 from regal_jax.encoding import gene_shapes
-from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.search import BrkgaSearcher, Inputs, Limits, UniformProposal, run_chunk, start
+from regal_jax.solve import fitness
 
 __all__ = ["compile_times"]
 

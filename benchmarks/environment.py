@@ -8,7 +8,7 @@ import subprocess
 from importlib import metadata
 from typing import Any, Final
 
-from regal_jax.cores import available_cores
+from regal_jax.runtime.cores import available_cores
 
 __all__ = ["ROOT", "environment"]
 

@@ -8,11 +8,10 @@ import jax
 from benchmarks.cases import GraphCase
 from benchmarks.timing import Contender, looped
 from regal_jax.encoding import decode
-from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.search import BrkgaSearcher, Inputs, improve, run_traced
 from regal_jax.simulate import simulate
-from regal_jax.solve import sampler
+from regal_jax.solve import fitness, sampler
 
 __all__ = ["PHASES", "phases"]
 

@@ -5,10 +5,10 @@ Start with `optimize` and `optimize_many`; `from_jax` and `load_graph` make grap
 
 from typing import TYPE_CHECKING
 
-from regal_jax.lazy import lazily
+from regal_jax.runtime.lazy import lazily
 
 if TYPE_CHECKING:
-    from regal_jax.api import Comparison, Improvement, compare, optimize, optimize_many
+    from regal_jax.api import Comparison, Improvement, compare, optimize, optimize_many, order
     from regal_jax.errors import (
         ClusterError,
         ConfigError,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from regal_jax.examples import load_example
     from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
-    from regal_jax.heuristics import ListSearchConfig, PeakSearchConfig
+    from regal_jax.heuristics import ListSearchConfig, OrderSearchConfig, PeakSearchConfig
     from regal_jax.importers import (
         DeviceProfile,
         from_hlo,
@@ -34,15 +34,21 @@ if TYPE_CHECKING:
     from regal_jax.search import AnnealingConfig, BrkgaConfig
     from regal_jax.solvers import (
         Annealing,
+        ApproximateDp,
         Auto,
         Brkga,
         CpSat,
+        DepthFirstDp,
         Heuristic,
         ListSearch,
         LocalSearch,
+        OrderSearch,
         PeakSearch,
         Portfolio,
+        RandomOrders,
         RandomSearch,
+        TopoformerBeam,
+        TopoformerSamples,
     )
 
 __version__ = "0.2.0"
@@ -50,6 +56,7 @@ __version__ = "0.2.0"
 __all__ = [
     "Annealing",
     "AnnealingConfig",
+    "ApproximateDp",
     "Auto",
     "Brkga",
     "BrkgaConfig",
@@ -60,6 +67,7 @@ __all__ = [
     "ConfigError",
     "Contraction",
     "CpSat",
+    "DepthFirstDp",
     "DeviceProfile",
     "FormatError",
     "GraphBuilder",
@@ -72,6 +80,8 @@ __all__ = [
     "LocalSearch",
     "MissingExtraError",
     "Objective",
+    "OrderSearch",
+    "OrderSearchConfig",
     "PeakSearch",
     "PeakSearchConfig",
     "Plan",
@@ -79,7 +89,10 @@ __all__ = [
     "PlanError",
     "PlanStatus",
     "Portfolio",
+    "RandomOrders",
     "RandomSearch",
+    "TopoformerBeam",
+    "TopoformerSamples",
     "TransferModel",
     "__version__",
     "compare",
@@ -92,6 +105,7 @@ __all__ = [
     "load_graph",
     "optimize",
     "optimize_many",
+    "order",
     "save_graph",
 ]
 
@@ -99,7 +113,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "api": ("Comparison", "Improvement", "compare", "optimize", "optimize_many"),
+        "api": ("Comparison", "Improvement", "compare", "optimize", "optimize_many", "order"),
         "errors": (
             "ClusterError",
             "ConfigError",
@@ -111,7 +125,7 @@ __getattr__, __dir__ = lazily(
         ),
         "examples": ("load_example",),
         "graph": ("Cluster", "ComputationGraph", "GraphBuilder", "TransferModel"),
-        "heuristics": ("ListSearchConfig", "PeakSearchConfig"),
+        "heuristics": ("ListSearchConfig", "OrderSearchConfig", "PeakSearchConfig"),
         "importers": (
             "DeviceProfile",
             "from_hlo",
@@ -125,15 +139,21 @@ __getattr__, __dir__ = lazily(
         "search": ("AnnealingConfig", "BrkgaConfig"),
         "solvers": (
             "Annealing",
+            "ApproximateDp",
             "Auto",
             "Brkga",
             "CpSat",
+            "DepthFirstDp",
             "Heuristic",
             "ListSearch",
             "LocalSearch",
+            "OrderSearch",
             "PeakSearch",
             "Portfolio",
+            "RandomOrders",
             "RandomSearch",
+            "TopoformerBeam",
+            "TopoformerSamples",
         ),
     },
     ["__version__"],

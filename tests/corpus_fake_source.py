@@ -5,8 +5,8 @@ import sys
 import time
 import warnings
 
+from regal_jax.corpus.trace_spec import TraceSpec
 from regal_jax.datasets import generate
-from regal_jax.datasets.corpus.trace_spec import TraceSpec
 
 _MODELS = {
     # Name: family, graph.

@@ -12,26 +12,33 @@ from learning_cases import tiny_config
 from policy_cases import BEFORE
 
 from regal_jax import optimize
-from regal_jax.datasets import build_set, generate
-from regal_jax.datasets.corpus import corpus_records, read_family_splits
-from regal_jax.datasets.corpus.finish import finish
-from regal_jax.datasets.corpus.index import write_corpus
+from regal_jax.corpus import read_family_splits
+from regal_jax.corpus.finish import finish
+from regal_jax.datasets import build_set, corpus_records, generate
+from regal_jax.datasets.corpus_files import write_corpus
 from regal_jax.datasets.manifest import choices_from_text
 from regal_jax.datasets.store import read_set
-from regal_jax.evaluation import EvaluationConfig, run_evaluation
-from regal_jax.evaluation.records import Records, read_evaluation
-from regal_jax.evaluation.rounds import best_validation
+from regal_jax.experiments import EvaluationConfig, TunedConfig, run_evaluation
+from regal_jax.experiments.records import Records, read_evaluation
+from regal_jax.experiments.rounds import best_validation
+from regal_jax.experiments.tuning import _known as known_points
 from regal_jax.graph import Cluster
 from regal_jax.importers import load_graph, save_graph
 from regal_jax.learning import TrainConfig
 from regal_jax.learning.checkpoint import Checkpoints
+from regal_jax.learning.loop import begin_run
 from regal_jax.learning.record import Record
 from regal_jax.learning.reference import _read as read_references
 from regal_jax.learning.step import Learner
-from regal_jax.learning.train import _claim as claim
+from regal_jax.learning.train import _identity as identity
 from regal_jax.learning.validate import Validation
-from regal_jax.methods import TunedConfig
-from regal_jax.methods.tuning import _known as known_points
+from regal_jax.ordering import (
+    Topoformer,
+    TopoformerConfig,
+    load_topoformer,
+    read_topoformer_metadata,
+    save_topoformer,
+)
 from regal_jax.plan import Plan
 from regal_jax.policies import Policy, PolicyConfig, load_policy, read_metadata, save_policy
 from regal_jax.policies.conversion import EARLIER, translated
@@ -146,6 +153,20 @@ def policy_file(folder):
         save_policy(path, Policy(config, rngs=nnx.Rngs(0)), {"validation_improvement": "0.5"})
         files.append(path.read_bytes())
     return [files[0], as_version_5(files[1])]
+
+
+def topoformer_file(folder):
+    from flax import nnx
+
+    path = folder / "topoformer.safetensors"
+    config = TopoformerConfig(layers=1, width=4, head_width=2, heads=(1, 0, 0, 1, 0, 0, 2), eigenvectors=2)
+    save_topoformer(path, Topoformer(config, rngs=nnx.Rngs(0)), {"training": '{"epochs": 3, "seed": 1}'})
+    return [path.read_bytes()]
+
+
+def read_topoformer(path):
+    read_topoformer_metadata(path)
+    return load_topoformer(path)
 
 
 def as_version_5(data):
@@ -303,7 +324,7 @@ POINTS = json.dumps({"setup": "s", "config": dataclasses.asdict(BrkgaConfig()), 
 
 
 def read_points(path):
-    from regal_jax.json_lines import JsonLines
+    from regal_jax.storage.json_lines import JsonLines
 
     return known_points(JsonLines(path), "s")
 
@@ -339,7 +360,7 @@ def settings_of_evaluation(folder):
 
 
 def run_of_training(path):
-    claim(path.parent, tiny_config(), [GRAPH], [GRAPH])
+    begin_run(path.parent, identity(tiny_config(), [GRAPH], [GRAPH]))
 
 
 SPLITS = {"format": "regal_jax.family_splits", "version": 1, "packages": {}, "distinct": 1}
@@ -354,6 +375,7 @@ FORMATS = {
     "hlo": (hlo_program, "text", reading("g.hlo", load_graph), 1.0),
     "plan": (written("plan.json", plan), "json", reading("plan.json", read_plan), 2.0),
     "policy": (policy_file, mutate_safetensors, reading("p.safetensors", read_policy), 0.5),
+    "topoformer": (topoformer_file, mutate_safetensors, reading("t.safetensors", read_topoformer), 0.5),
     "training settings": (settings_of_training, "text", reading("run.toml", TrainConfig.load), 2.0),
     "run of training": (written("config.json", run_of_training), "json",
                         reading("config.json", run_of_training), 1.0),

@@ -237,7 +237,7 @@ def cases():
         return lambda: contract(graph), check
 
     def evaluated():
-        from regal_jax.evaluation import EvaluationConfig, run_evaluation
+        from regal_jax.experiments import EvaluationConfig, run_evaluation
 
         folder, out = tempfile.mkdtemp(), tempfile.mkdtemp()
         for seed in range(4):

@@ -15,9 +15,9 @@ from regal_jax import Auto, Brkga, BrkgaConfig, Cluster, GraphBuilder, optimize,
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError, InfeasiblePlanWarning
 from regal_jax.heuristics import HEURISTICS, heuristic_plans
-from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.problem import Bucket
+from regal_jax.solve import fitness
 from regal_jax.solvers.loop.batches import cut, make_batch
 
 solve = importlib.import_module("regal_jax.solve.solve")

@@ -30,12 +30,11 @@ from regal_jax.heuristics import (
     PeakSearchRun,
     heuristic_plans,
 )
-from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.policies import Policy, save_policy
 from regal_jax.problem import make_problem
 from regal_jax.search import Status, Stopping
-from regal_jax.solve import Part, solve_in_parts
+from regal_jax.solve import Part, fitness, solve_in_parts
 from regal_jax.solvers.loop.turns import Turn, improves, is_settled, next_turn
 
 solve = importlib.import_module("regal_jax.solve.solve")

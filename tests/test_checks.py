@@ -18,9 +18,8 @@ import regal_jax
 from regal_jax import BrkgaConfig, Cluster, optimize, optimize_many
 from regal_jax.checks import check_number, check_whole, is_number, real, shown, whole
 from regal_jax.errors import ClusterError, ConfigError
-from regal_jax.evaluation import EvaluationConfig
+from regal_jax.experiments import EvaluationConfig, method_names
 from regal_jax.heuristics import ListSearchConfig
-from regal_jax.methods import method_names
 from regal_jax.problem import Bucket
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.registry import own_entries
@@ -186,7 +185,7 @@ def asks_for_a_whole_number(node):
 FLAGS = {
     "solvers/loop/earlier.py": "warm_start is true or false, or plans",
     "solvers/loop/settings.py": "contract is true, false or None",
-    "evaluation/config.py": "contract and warm_up are true or false",
+    "experiments/config.py": "contract and warm_up are true or false",
     "policies/checks.py": "settings that are true or false, and lists of numbers",
     "graph/units.py": "a quantity is whatever float() reads, texts among them, and may be infinite",
     "plan/plan.py": "values of JSON, of which true and false are some",
@@ -210,12 +209,12 @@ def moves_a_file(node):
     return name in ("replace", "rename") and len(node.args) == 1 and not node.keywords
 
 
-LISTS = {"datasets/corpus/build.py", "learning/record.py"}
+LISTS = {"corpus/build.py", "learning/record.py"}
 """Modules that call `JsonLines.replace`, which is not that of a file."""
 
 
 def test_files_are_put_in_place_by_one_module():
-    assert modules_where(moves_a_file) == {"files.py", *LISTS}
+    assert modules_where(moves_a_file) == {"storage/atomic.py", *LISTS}
     for name in LISTS:
         assert "os.replace" not in (PACKAGE / name).read_text(encoding="utf-8")
 
@@ -225,7 +224,7 @@ NAMING = {
     "solvers/registry.py": "the table",
     "solvers/searches.py": "each solver says its own name, which a test holds against the table",
     "api/names.py": "types of names, which a test holds against the table",
-    "evaluation/config.py": "the default selection of methods, in the order of the report's columns",
+    "experiments/config.py": "the default selection of methods, in the order of the report's columns",
 }
 """Modules that hold names of several searches, and why."""
 

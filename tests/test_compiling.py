@@ -9,7 +9,6 @@ import types
 import numpy as np
 import pytest
 
-from regal_jax import compiling
 from regal_jax.datasets import generate
 from regal_jax.graph import Cluster
 from regal_jax.heuristics import list_climb, list_kernel, peaks, schedule_peaks
@@ -17,6 +16,7 @@ from regal_jax.heuristics.list_scheduling import MEMORY_RULES, TIME_RULES, list_
 from regal_jax.heuristics.list_search import ListSearchRun
 from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
+from regal_jax.runtime import compiling
 
 _CACHES = (compiling.installed, compiling.usable, peaks._kernel)
 

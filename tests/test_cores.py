@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from regal_jax import cores
+from regal_jax.runtime import cores
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,19 @@ import pytest
 
 from regal_jax import Cluster, optimize, optimize_many
 from regal_jax.cli import main
-from regal_jax.datasets.corpus import SOURCES, Source, build_corpus, finish, load_corpus
-from regal_jax.datasets.corpus import build as build_module
-from regal_jax.datasets.corpus import engine as engine_module
-from regal_jax.datasets.corpus.build import choose
-from regal_jax.datasets.corpus.families import family_of
-from regal_jax.datasets.corpus.pool import Worker
-from regal_jax.datasets.corpus.splits import SHARES
-from regal_jax.datasets.corpus.statistics import depth_and_width
-from regal_jax.datasets.corpus.trace_spec import TraceSpec
+from regal_jax.corpus import SOURCES, Source, build_corpus, finish
+from regal_jax.corpus import build as build_module
+from regal_jax.corpus import engine as engine_module
+from regal_jax.corpus.build import choose
+from regal_jax.corpus.families import family_of
+from regal_jax.corpus.pool import Worker
+from regal_jax.corpus.splits import SHARES
+from regal_jax.corpus.trace_spec import TraceSpec
+from regal_jax.datasets import load_corpus
+from regal_jax.datasets.statistics import depth_and_width
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import GraphBuilder
-from regal_jax.json_lines import JsonLines
+from regal_jax.storage.json_lines import JsonLines
 
 FAKE = Source("fake", "corpus_fake_source", ("numpy",))
 GOOD = "fake/[!rdehgt]*"
@@ -171,7 +172,7 @@ def test_a_source_that_does_not_start_is_given_up_once(tmp_path):
 
 _SCRIPT = """
 import sys
-from regal_jax.datasets.corpus import SOURCES, Source, build_corpus
+from regal_jax.corpus import SOURCES, Source, build_corpus
 if __name__ == "__main__":
     SOURCES["fake"] = Source("fake", "corpus_fake_source", ("numpy",))
     build_corpus(sys.argv[1], sources=["fake"], jobs=2, only=sys.argv[2])
@@ -292,7 +293,7 @@ def test_a_full_disk_is_one_line(build, tmp_path, monkeypatch):
 
 
 def test_two_builds_in_one_folder_are_refused(build, tmp_path):
-    from regal_jax.locks import locked
+    from regal_jax.storage.locks import locked
 
     (tmp_path / "corpus").mkdir()
     with locked(tmp_path / "corpus"), pytest.raises(ConfigError, match="another process is writing there"):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from regal_jax.cli import main
-from regal_jax.datasets.corpus import SOURCES, Source, build_corpus, card_facts, format_card, write_card
-from regal_jax.datasets.corpus.card import BEGINS, ENDS, LICENCES
+from regal_jax.corpus import SOURCES, Source, build_corpus, card_facts, format_card, write_card
+from regal_jax.corpus.card import BEGINS, ENDS, LICENCES
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.json_lines import JsonLines
+from regal_jax.storage.json_lines import JsonLines
 from regal_jax.viz import plot_sizes
 
 PNG = b"\x89PNG\r\n\x1a\n"

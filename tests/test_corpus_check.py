@@ -7,11 +7,10 @@ import shutil
 
 import pytest
 
-from regal_jax.api import check_corpus
-from regal_jax.api.check import _differences
 from regal_jax.cli import main
-from regal_jax.datasets import generate, graph_record
-from regal_jax.datasets.corpus import SOURCES, Source, build_corpus, corpus_records, finish
+from regal_jax.corpus import SOURCES, Source, build_corpus, check_corpus, finish
+from regal_jax.corpus.check import _differences
+from regal_jax.datasets import corpus_records, generate, graph_record
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import GraphBuilder
 from regal_jax.importers import save_graph

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 
 from regal_jax.cli import main
-from regal_jax.datasets.corpus import (
+from regal_jax.corpus import (
     FAMILY_SPLITS,
     SOURCES,
     Source,
@@ -17,10 +17,10 @@ from regal_jax.datasets.corpus import (
     describe,
     finish,
     format_card,
-    load_corpus,
     read_family_splits,
 )
-from regal_jax.datasets.corpus.splits import SHARES, partition, representatives, roles
+from regal_jax.corpus.splits import SHARES, partition, representatives, roles
+from regal_jax.datasets import load_corpus
 from regal_jax.errors import FormatError
 
 

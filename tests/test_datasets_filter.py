@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from regal_jax import optimize_many
-from regal_jax.api import RoomForImprovement
-from regal_jax.datasets import Recipe, build_set, draw_candidate, generate
+from regal_jax.datasets import Recipe, RoomForImprovement, build_set, draw_candidate, generate
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster
 

@@ -8,7 +8,7 @@ import pytest
 
 import regal_jax
 import regal_jax.datasets
-import regal_jax.evaluation
+import regal_jax.experiments
 import regal_jax.heuristics
 import regal_jax.learning
 import regal_jax.policies
@@ -37,7 +37,7 @@ MET_FIRST = (
     regal_jax.datasets.generate,
     regal_jax.datasets.load_sample,
     regal_jax.datasets.with_noise,
-    regal_jax.evaluation.run_evaluation,
+    regal_jax.experiments.run_evaluation,
     regal_jax.heuristics.run_heuristic,
     regal_jax.learning.train,
     regal_jax.policies.default_policy,

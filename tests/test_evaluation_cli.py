@@ -7,8 +7,8 @@ import pytest
 
 from regal_jax.cli import main
 from regal_jax.datasets import generate
+from regal_jax.experiments import TunedConfig
 from regal_jax.importers import save_graph
-from regal_jax.methods import TunedConfig
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_bad_arguments(option, capsys):
 
 
 def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
-    from regal_jax.evaluation import run as run_module
+    from regal_jax.experiments import run as run_module
 
     def interrupted(self, job, graphs):
         raise KeyboardInterrupt

@@ -17,12 +17,11 @@ from policy_cases import four_bins
 from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.evaluation import EvaluationConfig, report, run_evaluation
-from regal_jax.evaluation import run as run_module
-from regal_jax.evaluation.graphs import evaluation_graphs
-from regal_jax.evaluation.jobs import make_jobs, thousands
+from regal_jax.experiments import EvaluationConfig, make_method, report, run_evaluation
+from regal_jax.experiments import run as run_module
+from regal_jax.experiments.graphs import evaluation_graphs
+from regal_jax.experiments.jobs import make_jobs, thousands
 from regal_jax.importers import save_graph
-from regal_jax.methods import make_method
 from regal_jax.policies import Policy, save_policy
 
 SEARCH = {"population": 20, "elites": 4, "mutants": 3}

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regal_jax.errors import FormatError
-from regal_jax.evaluation import bootstrap, geometric_gap, improvement, report
-from regal_jax.evaluation.paper import DATASETS, PAPER
-from regal_jax.evaluation.rounds import best_validation
+from regal_jax.experiments import bootstrap, geometric_gap, improvement, report
+from regal_jax.experiments.paper import DATASETS, PAPER
+from regal_jax.experiments.rounds import best_validation
 from regal_jax.policies import placement_entropy
 
 MANY = st.lists(st.floats(-5, 5, width=32), min_size=2, max_size=30)

@@ -8,8 +8,8 @@ import fuzz_formats
 import pytest
 
 from regal_jax import errors
-from regal_jax.documents import parse_json, parse_toml
 from regal_jax.errors import FormatError
+from regal_jax.storage.documents import parse_json, parse_toml
 
 
 @pytest.mark.parametrize("name", fuzz_formats.FORMATS)

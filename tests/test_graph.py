@@ -12,10 +12,10 @@ from hypothesis import given
 from strategies import instances
 from work import lines_of
 
-from regal_jax import compiling
 from regal_jax.errors import GraphError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
 from regal_jax.plan import Plan, insert_transfers
+from regal_jax.runtime import compiling
 
 
 def refused(builder: GraphBuilder, message: str) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from policy_cases import renumbered
 from strategies import instances, random_graph
 
-from regal_jax.compiling import run_loops
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
 from regal_jax.heuristics import HEURISTICS, best_heuristic, list_kernel, run_heuristic
@@ -22,6 +21,7 @@ from regal_jax.heuristics.placements import partition_placement, single_device_p
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.xla import post_order, xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import Objective, Plan, critical_path, replay
+from regal_jax.runtime.compiling import run_loops
 
 ORDERS = {
     "bfs": bfs_order,

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from regal_jax import compiling
 from regal_jax.datasets import generate
 from regal_jax.encoding import decode, gene_shapes
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.problem import Bucket, make_problem
+from regal_jax.runtime import compiling
 from regal_jax.simulate import host, host_call, host_kernel, simulate
 
 HEADER = pathlib.Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"

@@ -10,15 +10,14 @@ import jax
 import pytest
 
 from regal_jax import Cluster, contract, optimize, optimize_many
-from regal_jax.api import RoomForImprovement
-from regal_jax.datasets import generate
+from regal_jax.datasets import RoomForImprovement, generate
 from regal_jax.heuristics import HEURISTICS, ListSearchRun, best_heuristic, heuristic_plans, run_heuristic
 from regal_jax.heuristics.exact import cp_sat
-from regal_jax.interrupts import check_interrupt, first_interrupt_waits, interrupt, interruptible
-from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.policies import FeatureConfig, make_features
 from regal_jax.problem import Bucket
+from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits, interrupt, interruptible
+from regal_jax.solve import fitness
 
 solve = importlib.import_module("regal_jax.solve.solve")
 TWO = Cluster.uniform(2, transfer="blocking")
@@ -386,7 +385,7 @@ def test_cp_sat_returns_what_it_has(monkeypatch):
 
 
 def test_an_interrupted_filter_decides_nothing(graphs, monkeypatch):
-    improvement = importlib.import_module("regal_jax.api.improvement")
+    improvement = importlib.import_module("regal_jax.datasets")
     own = improvement.solve
     monkeypatch.setattr(improvement, "solve", lambda *a, **k: own(*a, **k, callback=lambda _: press()))
     with pytest.raises(KeyboardInterrupt):

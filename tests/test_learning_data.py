@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from learning_cases import GRAPHS, fast_on_first, one_device, pool_of, tiny_config
 
-from regal_jax.datasets import build_set, generate, load_sample
-from regal_jax.datasets.corpus import SOURCES, Source, build_corpus
+from regal_jax.corpus import SOURCES, Source, build_corpus
+from regal_jax.datasets import build_set, generate, load_graphs, load_sample
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.importers import save_graph
-from regal_jax.learning import DataConfig, TaskConfig, load_graphs, noisy_copies, reference, training_graphs
+from regal_jax.learning import DataConfig, TaskConfig, noisy_copies, reference, training_graphs
 from regal_jax.learning.record import Record
 from regal_jax.learning.reference import with_references
 from regal_jax.plan import Objective, contract

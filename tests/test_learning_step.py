@@ -193,8 +193,10 @@ def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path, monkeypa
             pass
 
     bars = []
-    module = importlib.import_module("regal_jax.learning.train")  # The package has the function.
-    monkeypatch.setattr(module, "_bar", lambda *_: bars.append(Said()) or bars[-1])
+    for room in ("train", "loop"):
+        # The package has the function `train`.
+        module = importlib.import_module(f"regal_jax.learning.{room}")
+        monkeypatch.setattr(module, "progress_bar", lambda *_: bars.append(Said()) or bars[-1])
     builder = GraphBuilder("lonely")
     builder.add_op("op", runtime=1.0)
     graphs = [builder.build(), fast_on_first(2, 0), chain(2)]

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from strategies import random_graph, random_keys
 
 from regal_jax import Brkga, encoding, optimize
-from regal_jax.compiling import run_loops
 from regal_jax.datasets import generate
 from regal_jax.encoding import gene_shapes
 from regal_jax.errors import ClusterError, FormatError
@@ -46,6 +45,7 @@ from regal_jax.heuristics.placements import partition_placement
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.plan import Plan, decode_order, decode_placement, makespan_upper_bound, replay
 from regal_jax.problem import Bucket, make_problem
+from regal_jax.runtime.compiling import run_loops
 from regal_jax.simulate import simulate
 
 INF = math.inf
@@ -240,8 +240,8 @@ def test_a_latency_or_a_bandwidth_leaves_the_other_at_no_cost():
 
 
 def test_what_means_the_papers_transfers_still_does():
-    from regal_jax.api.improvement import RoomForImprovement
-    from regal_jax.evaluation import EvaluationConfig
+    from regal_jax.datasets import RoomForImprovement
+    from regal_jax.experiments import EvaluationConfig
     from regal_jax.learning import TrainConfig
 
     free = Cluster.uniform(2, transfer="blocking")

@@ -13,9 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import instances, random_graph
 
-from regal_jax import Cluster, GraphBuilder, compiling, optimize, optimize_many
-from regal_jax.compiling import for_loops, loops
-from regal_jax.cores import available_cores
+from regal_jax import Cluster, GraphBuilder, optimize, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
@@ -33,6 +31,9 @@ from regal_jax.heuristics.list_scheduling import (
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import make_room, peaks
 from regal_jax.plan import Objective, Plan, critical_path, replay
+from regal_jax.runtime import compiling
+from regal_jax.runtime.compiling import for_loops, loops
+from regal_jax.runtime.cores import available_cores
 from regal_jax.solvers.loop import host_turns
 from regal_jax.solvers.loop.host_turns import HostRun
 

@@ -10,15 +10,14 @@ import time
 import pytest
 from learning_cases import GRAPHS, HELD_OUT, tiny_config
 
+from regal_jax.corpus import build_corpus
 from regal_jax.datasets import generate
-from regal_jax.datasets.corpus import build_corpus
 from regal_jax.errors import ConfigError
-from regal_jax.evaluation import EvaluationConfig, run_evaluation
+from regal_jax.experiments import EvaluationConfig, run_evaluation, tune
 from regal_jax.graph import Cluster
 from regal_jax.importers import save_graph
 from regal_jax.learning import train
-from regal_jax.locks import locked, locked_file
-from regal_jax.methods import tune
+from regal_jax.storage.locks import locked, locked_file
 
 BUILD = (
     "dataset",
@@ -45,7 +44,7 @@ BUILDING = """
     """
 HOLDING = """
     import pathlib, time
-    from regal_jax.locks import locked
+    from regal_jax.storage.locks import locked
 
     with locked(pathlib.Path("out")):
         pathlib.Path("inside").touch()

@@ -12,9 +12,9 @@ from regal_jax import Brkga, BrkgaConfig, Cluster, GraphBuilder, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.encoding import quantile_table, uniform_proposal
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
+from regal_jax.experiments import Method, Results, TunedConfig, make_method, method_names, tune
+from regal_jax.experiments import tuning as tuning_module
 from regal_jax.heuristics import heuristic_plans, run_heuristic
-from regal_jax.methods import Method, Results, TunedConfig, make_method, method_names, tune
-from regal_jax.methods import tuning as tuning_module
 from regal_jax.plan import Objective
 from regal_jax.policies import Policy
 from regal_jax.solvers import solver
@@ -22,7 +22,9 @@ from regal_jax.solvers import solver
 TWO = Cluster.uniform(2, transfer="blocking")
 POLICIES = ("regal", "gas", "idrs")
 METHODS = method_names()
-OBJECTIVES = {"peak-search": Objective.PEAK_MEMORY}
+OF_ORDERS = ("order-search", "approximate-dp", "depth-first-dp", "random-orders")
+OBJECTIVES = dict.fromkeys(("peak-search", *OF_ORDERS), Objective.PEAK_MEMORY)
+ONE = Cluster.uniform(1)
 SETTINGS = BrkgaConfig(population=20, elites=4, mutants=3)
 TABLE = dataclasses.asdict(SETTINGS)
 
@@ -63,7 +65,8 @@ def options_of(name, tuned, policy):
 def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned, policy):
     method = make_method(name, **options_of(name, tuned, policy))
     options = {"evaluations": 130, "seed": 3, "objective": OBJECTIVES.get(name, Objective.MAKESPAN)}
-    results = method(graphs, TWO, **options)
+    cluster = ONE if name in OF_ORDERS else TWO
+    results = method(graphs, cluster, **options)
     assert method.name
     assert len(results.plans) == len(graphs)
     for i, (plan, graph) in enumerate(zip(results.plans, graphs, strict=True)):
@@ -76,7 +79,7 @@ def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned
     # From a plan that meets its bound there is nothing to search.
     met = np.array([plan.optimal for plan in results.plans])
     assert (((results.evaluations > 0) == searched) | (met & (results.evaluations == 0))).all()
-    again = method(graphs[::-1], TWO, **options)
+    again = method(graphs[::-1], cluster, **options)
     if name != "cp-sat":
         np.testing.assert_array_equal(again.value[::-1], results.value)
 
@@ -84,7 +87,8 @@ def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "cp-sat"])
 def test_no_graphs(name, tuned, policy):
     objective = OBJECTIVES.get(name, Objective.MAKESPAN)
-    results = make_method(name, **options_of(name, tuned, policy))([], TWO, objective=objective)
+    cluster = ONE if name in OF_ORDERS else TWO
+    results = make_method(name, **options_of(name, tuned, policy))([], cluster, objective=objective)
     assert results.value.shape == results.seconds.shape == results.feasible.shape == (0,)
 
 

@@ -11,9 +11,9 @@ from strategies import instances, random_graph, random_keys
 
 from regal_jax.encoding import gene_shapes, genes_to_keys
 from regal_jax.graph import Cluster, GraphBuilder
-from regal_jax.objective import fitness
 from regal_jax.plan import Objective, Plan, decode_order, decode_placement, makespan_upper_bound, plan_fitness
 from regal_jax.problem import Bucket, make_problem
+from regal_jax.solve import fitness
 
 BUCKET = Bucket(12, 36, 80, 66)
 POPULATION = 6

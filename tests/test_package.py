@@ -54,7 +54,7 @@ def test_imports_load_nothing_that_they_do_not_need(first, then, loaded):
 
 def test_import_alone_loads_no_room():
     code = "import sys, regal_jax; print([m for m in sys.modules if m.startswith('regal_jax.')])"
-    assert _in_fresh_process(code) == "['regal_jax.lazy']"
+    assert _in_fresh_process(code) == "['regal_jax.runtime', 'regal_jax.runtime.lazy']"
 
 
 def test_a_search_without_a_bar_loads_no_bar_and_no_extra():

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regal_jax.compiling import compiled
 from regal_jax.policies.spectral import COORDINATES, Start, _lanczos, _lanczos_loops, spectral_coordinates
+from regal_jax.runtime.compiling import compiled
 
 seeds = st.integers(0, 2**32 - 1)
 NONE = np.zeros(0, int)

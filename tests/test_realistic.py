@@ -10,12 +10,12 @@ import pytest
 
 from regal_jax.cli import main
 from regal_jax.datasets import sample_records
-from regal_jax.evaluation import EvaluationConfig, report
-from regal_jax.evaluation import graphs as graphs_module
-from regal_jax.evaluation.graphs import evaluation_tasks
-from regal_jax.evaluation.jobs import make_jobs
-from regal_jax.evaluation.realistic import DEVICES, LINKS, SAMPLE_MODELS, load_models, realistic_cases
-from regal_jax.evaluation.realistic_table import groups_fields
+from regal_jax.experiments import EvaluationConfig, report
+from regal_jax.experiments import graphs as graphs_module
+from regal_jax.experiments.graphs import evaluation_tasks
+from regal_jax.experiments.jobs import make_jobs
+from regal_jax.experiments.realistic import DEVICES, LINKS, SAMPLE_MODELS, load_models, realistic_cases
+from regal_jax.experiments.realistic_table import groups_fields
 from regal_jax.plan import Objective
 
 SMALL = {"mlp", "timm/crossvit_9_dagger_240.forward"}

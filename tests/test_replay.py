@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import instances, random_keys
 
-from regal_jax.compiling import run_loops
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel, allowed_matrix
 from regal_jax.plan import (
@@ -24,6 +23,7 @@ from regal_jax.plan import (
 )
 from regal_jax.plan.execution import execute
 from regal_jax.plan.replay import _layout, _state
+from regal_jax.runtime.compiling import run_loops
 
 
 def run(builder: GraphBuilder, cluster: Cluster, places: list[int], events: list):

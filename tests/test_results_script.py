@@ -8,8 +8,8 @@ import tomllib
 import pytest
 
 from regal_jax.cli.parser import build_parser
+from regal_jax.experiments import method_names
 from regal_jax.learning import TrainConfig
-from regal_jax.methods import method_names
 
 ROOT = pathlib.Path(__file__).parents[1]
 SCRIPT = (ROOT / "benchmarks" / "results.sh").read_text(encoding="utf-8").replace("\\\n", " ")

@@ -8,16 +8,8 @@ import pytest
 
 from regal_jax import Cluster, contract, optimize_many
 from regal_jax.cli import main
-from regal_jax.datasets import SAMPLE, generate, graph_record, load_sample, sample_records
-from regal_jax.datasets.corpus import (
-    FORMS,
-    SOURCES,
-    Source,
-    build_corpus,
-    load_corpus,
-    read_family_splits,
-    write_sample,
-)
+from regal_jax.corpus import SOURCES, Source, build_corpus, read_family_splits, write_sample
+from regal_jax.datasets import FORMS, SAMPLE, generate, graph_record, load_corpus, load_sample, sample_records
 from regal_jax.errors import ConfigError, FormatError
 
 CLUSTER = Cluster.uniform(2, transfer="blocking:latency=5us,bandwidth=300GB/s")

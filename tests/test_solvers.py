@@ -35,7 +35,7 @@ from regal_jax import (
 from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
-from regal_jax.evaluation import EvaluationConfig, report, run_evaluation
+from regal_jax.experiments import EvaluationConfig, report, run_evaluation
 from regal_jax.heuristics import HEURISTICS, list_scheduling, run_heuristic
 from regal_jax.plan import Objective, Plan, PlanStatus
 from regal_jax.policies import Policy, PolicyConfig, save_policy
@@ -55,13 +55,19 @@ from regal_jax.solvers.loop.turns import Turn, next_turn
 
 TWO = Cluster.uniform(2, transfer="blocking:latency=1,bandwidth=10")
 SMALL = Brkga(population=20, elites=4, mutants=3)
-OBJECTIVES = {"peak-search": Objective.PEAK_MEMORY}
+ONE = Cluster.uniform(1)
+OF_ORDERS = ("order-search", "approximate-dp", "depth-first-dp", "random-orders")
+OBJECTIVES = dict.fromkeys(("peak-search", *OF_ORDERS), Objective.PEAK_MEMORY)
 SEARCHES = [name for name, entry in solvers().items() if entry.searches]
 QUICK = [name for name in solvers() if name != "cp-sat"]
 
 
 def objective_of(name):
     return OBJECTIVES.get(name, Objective.MAKESPAN)
+
+
+def cluster_of(name):
+    return ONE if name in OF_ORDERS else TWO
 
 
 @pytest.fixture(scope="module")
@@ -96,51 +102,52 @@ def test_the_registry_has_every_heuristic_and_every_solver_a_name():
 @pytest.mark.parametrize("name", QUICK)
 def test_a_name_and_its_value_give_the_same_plan_again(name, graph):
     options = {"objective": objective_of(name), "evaluations": 150, "seed": 3}
-    plan = optimize(graph, TWO, method=name, **options)
+    plan = optimize(graph, cluster_of(name), method=name, **options)
     plan.verify(graph)
     # The best of three says which one it is.
     assert plan.provenance["method"] == name or name == "xla-best"
     assert plan.provenance.get("evaluations", 0) <= 150
-    same(plan, optimize(graph, TWO, method=solver(name), **options))
+    same(plan, optimize(graph, cluster_of(name), method=solver(name), **options))
 
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_never_worse_than_its_warm_starts(name, graph):
-    objective = objective_of(name)
-    given = optimize(graph, TWO, objective=objective, evaluations=600, seed=7)
-    plan = optimize(graph, TWO, objective=objective, method=name, evaluations=60, warm_start=given)
+    objective, cluster = objective_of(name), cluster_of(name)
+    given = optimize(graph, cluster, objective=objective, evaluations=600, seed=7)
+    plan = optimize(
+        graph, cluster_of(name), objective=objective, method=name, evaluations=60, warm_start=given
+    )
     assert plan.sort_key <= given.sort_key
-    best = min(run_heuristic(h, graph, TWO, objective).sort_key for h in HEURISTICS)
-    assert optimize(graph, TWO, objective=objective, method=name, evaluations=60).sort_key <= best
+    best = min(run_heuristic(h, graph, cluster, objective).sort_key for h in HEURISTICS)
+    assert optimize(graph, cluster, objective=objective, method=name, evaluations=60).sort_key <= best
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_company_changes_nothing(name, graph):
     others = [generate("chain", 5, seed=0), generate("erdos-renyi", 40, seed=1)]
     options = {"objective": objective_of(name), "method": name, "evaluations": 120, "progress": False}
-    alone = optimize_many([graph], TWO, **options)[0]
-    same(alone, optimize_many([others[0], graph, others[1]], TWO, **options)[1])
+    alone = optimize_many([graph], cluster_of(name), **options)[0]
+    same(alone, optimize_many([others[0], graph, others[1]], cluster_of(name), **options)[1])
 
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_target_a_stall_and_a_time_limit_end_it(name, graph):
     options = {"objective": objective_of(name), "method": name, "warm_start": False}
-    free = optimize(graph, TWO, evaluations=150, **options)
-    loose = optimize(graph, TWO, evaluations=100_000, target=2 * free.objective_value, **options)
+    free = optimize(graph, cluster_of(name), evaluations=150, **options)
+    loose = optimize(graph, cluster_of(name), evaluations=100_000, target=2 * free.objective_value, **options)
     assert loose.provenance["stopped"] == "target"
     assert loose.provenance["evaluations"] < 50_000
-    stalled = optimize(graph, TWO, evaluations=200_000, stall=300, **options)
+    stalled = optimize(graph, cluster_of(name), evaluations=200_000, stall=300, **options)
     assert stalled.provenance["evaluations"] < 200_000
-    timed = optimize(graph, TWO, evaluations=10**8, time_limit=0.5, **options)
+    timed = optimize(graph, cluster_of(name), evaluations=10**8, time_limit=0.5, **options)
     assert timed.provenance["evaluations"] < 10**8
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_memory_that_never_suffices(name, graph):
+    cluster = Cluster.uniform(cluster_of(name).num_devices, 1)
     with pytest.warns(InfeasiblePlanWarning):
-        plan = optimize(
-            graph, Cluster.uniform(2, 1), objective=objective_of(name), method=name, evaluations=50
-        )
+        plan = optimize(graph, cluster, objective=objective_of(name), method=name, evaluations=50)
     plan.verify(graph)
     assert not plan.feasible
 
@@ -152,7 +159,7 @@ def test_one_op_and_no_edge(name):
         for i in range(count):
             builder.add_op(f"op{i}", runtime=1.0, outputs=[8])
         graph = builder.build()
-        for devices in (1, 2):
+        for devices in range(1, cluster_of(name).num_devices + 1):
             plan = optimize(
                 graph, Cluster.uniform(devices), objective=objective_of(name), method=name, evaluations=30
             )
@@ -163,7 +170,7 @@ def test_one_op_and_no_edge(name):
 def test_improvements_are_told(name, graph):
     seen = []
     options = {"objective": objective_of(name), "method": name, "evaluations": 150, "warm_start": False}
-    plan = optimize(graph, TWO, on_improvement=seen.append, **options)
+    plan = optimize(graph, cluster_of(name), on_improvement=seen.append, **options)
     values = [one.plan.sort_key for one in seen]
     assert values == sorted(values, reverse=True)
     assert len(set(values)) == len(values)
@@ -177,11 +184,19 @@ def test_an_interrupt_leaves_a_plan_or_ends_the_call(name, graph):
 
     options = {"objective": objective_of(name), "method": name, "evaluations": 150}
     try:
-        plan = optimize(graph, TWO, on_improvement=stop, **options)
+        plan = optimize(graph, cluster_of(name), on_improvement=stop, **options)
     except KeyboardInterrupt:
         return
     plan.verify(graph)
     assert plan.provenance.get("stopped") == "interrupted" or name not in SEARCHES
+
+
+@pytest.mark.parametrize("name", OF_ORDERS)
+def test_for_one_device_and_peak_memory_alone(name, graph):
+    with pytest.raises(ConfigError, match=f"method: {name} is for 1 device, not for 2; use auto"):
+        optimize(graph, TWO, objective="peak-memory", method=name)
+    with pytest.raises(ConfigError, match=f"method: {name} is for peak-memory, not for makespan"):
+        optimize(graph, ONE, method=name)
 
 
 def test_the_exact_solver_is_a_method():

@@ -17,12 +17,11 @@ from regal_jax.api import names
 from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, GraphError, MissingExtraError, PlanError
-from regal_jax.evaluation import jobs
+from regal_jax.experiments import jobs, make_method
 from regal_jax.graph import TransferModel
 from regal_jax.heuristics import HEURISTICS, run_heuristic
 from regal_jax.importers import PROFILES, save_graph
 from regal_jax.importers.roofline import find_profile
-from regal_jax.methods import make_method
 from regal_jax.plan import Objective
 from regal_jax.solvers import solvers
 

@@ -13,9 +13,9 @@ from regal_jax.api.pinned import Pinned
 from regal_jax.api.plausible import warn_of_units
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
-from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan, contract_for
 from regal_jax.plan.summary import shortage
+from regal_jax.runtime.interrupts import interruptible
 from regal_jax.solvers import Solver
 from regal_jax.solvers.loop.batches import share_out
 from regal_jax.solvers.loop.call import Call

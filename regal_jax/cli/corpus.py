@@ -4,9 +4,9 @@ import argparse
 import os
 import pathlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
+from regal_jax.cli.arguments import Subparsers, count, seconds
 from regal_jax.cli.progress import progress_bars
 
 __all__ = ["add_corpus"]
@@ -28,7 +28,7 @@ examples:
 
 
 def _build(args: argparse.Namespace) -> int:
-    from regal_jax.datasets.corpus import build_corpus, describe
+    from regal_jax.corpus import build_corpus, describe
 
     document = build_corpus(
         args.out,
@@ -53,7 +53,7 @@ def _build(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from regal_jax.datasets.corpus import describe, finish
+    from regal_jax.corpus import describe, finish
 
     print(describe(finish(pathlib.Path(args.folder))))
     return 0
@@ -63,8 +63,8 @@ def _check(args: argparse.Namespace) -> int:
     from regal_jax.cli import machine
 
     machine.use_all_cores()
-    from regal_jax.api import check_corpus
-    from regal_jax.datasets.corpus import corpus_records
+    from regal_jax.corpus import check_corpus
+    from regal_jax.datasets import corpus_records
 
     failures = check_corpus(
         args.folder, evaluations=args.evaluations, progress=progress_bars(quiet=args.quiet)
@@ -77,7 +77,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _card(args: argparse.Namespace) -> int:
     from regal_jax.cli.sources import check_writable
-    from regal_jax.datasets.corpus import card_facts, format_card, write_card
+    from regal_jax.corpus import card_facts, format_card, write_card
     from regal_jax.errors import ConfigError
     from regal_jax.viz import picture_formats, plot_sizes
 
@@ -101,7 +101,7 @@ def _card(args: argparse.Namespace) -> int:
 
 
 def _sample(args: argparse.Namespace) -> int:
-    from regal_jax.datasets.corpus import write_sample
+    from regal_jax.corpus import write_sample
     from regal_jax.graph.units import format_bytes, parse_bytes
 
     most = parse_bytes(args.max_bytes, "--max-bytes")
@@ -124,7 +124,7 @@ def _splits(args: argparse.Namespace) -> int:
     from collections import Counter
 
     from regal_jax.cli.sources import check_writable
-    from regal_jax.datasets.corpus import write_family_splits
+    from regal_jax.corpus import write_family_splits
 
     check_writable(args.out)
     document = write_family_splits(args.folder, args.out)
@@ -141,21 +141,15 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def add_corpus(subparsers: Any, count: Callable[[str], int], seconds: Callable[[str], float]) -> None:
-    """Adds the command ``corpus`` to a parser.
-
-    Args:
-      subparsers: Of the whole command.
-      count: Reads a positive whole number.
-      seconds: Reads a positive number.
-    """
+def add_corpus(subparsers: Subparsers) -> None:
+    """Adds the command to the parser."""
     corpus = subparsers.add_parser(
         "corpus",
         help="build a corpus of real graphs, or describe one",
         description="Graphs of the models of public libraries, traced from shapes: no weights, no downloads.",
     )
     actions = corpus.add_subparsers(dest="action", required=True, metavar="ACTION")
-    _add_build(actions, count, seconds)
+    _add_build(actions)
     show = actions.add_parser(
         "show",
         help="describe a corpus",
@@ -163,13 +157,13 @@ def add_corpus(subparsers: Any, count: Callable[[str], int], seconds: Callable[[
     )
     show.add_argument("folder", metavar="DIR", help="folder of the corpus")
     show.set_defaults(run=_show)
-    _add_check(actions, count)
+    _add_check(actions)
     _add_splits(actions)
     _add_card(actions)
-    _add_sample(actions, count)
+    _add_sample(actions)
 
 
-def _add_build(actions: Any, count: Callable[[str], int], seconds: Callable[[str], float]) -> None:
+def _add_build(actions: Subparsers) -> None:
     build = actions.add_parser(
         "build",
         help="trace real models into a folder",
@@ -200,7 +194,7 @@ def _add_build(actions: Any, count: Callable[[str], int], seconds: Callable[[str
     build.set_defaults(run=_build)
 
 
-def _add_check(actions: Any, count: Callable[[str], int]) -> None:
+def _add_check(actions: Subparsers) -> None:
     check = actions.add_parser(
         "check",
         help="read, search and replay every graph of a corpus; exit 1 if any does not hold",
@@ -215,13 +209,13 @@ def _add_check(actions: Any, count: Callable[[str], int]) -> None:
     check.set_defaults(run=_check)
 
 
-def _add_splits(actions: Any) -> None:
+def _add_splits(actions: Subparsers) -> None:
     splits = actions.add_parser(
         "splits",
         help="make the table of families and their splits",
         description=(
             "Balance the splits of a whole corpus, family by family, and write them as a table: the one in "
-            "regal_jax/datasets/corpus/family_splits.json fixes them for every corpus. Families of a table "
+            "regal_jax/corpus/family_splits.json fixes them for every corpus. Families of a table "
             "that FILE holds already keep their splits."
         ),
         epilog="Delete FILE to begin anew; weights trained before may then have seen what is tested now.",
@@ -232,7 +226,7 @@ def _add_splits(actions: Any) -> None:
     splits.set_defaults(run=_splits)
 
 
-def _add_card(actions: Any) -> None:
+def _add_card(actions: Subparsers) -> None:
     card = actions.add_parser(
         "card",
         help="write the data card of a corpus",
@@ -249,7 +243,7 @@ def _add_card(actions: Any) -> None:
     card.set_defaults(run=_card)
 
 
-def _add_sample(actions: Any, count: Callable[[str], int]) -> None:
+def _add_sample(actions: Subparsers) -> None:
     sample = actions.add_parser(
         "sample",
         help="write a small, varied part of a corpus, contracted",

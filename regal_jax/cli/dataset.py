@@ -2,15 +2,15 @@
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
+from regal_jax.cli.arguments import Subparsers, count, seed
 from regal_jax.cli.progress import progress_bars
-from regal_jax.cores import available_cores
+from regal_jax.runtime.cores import available_cores
 
 if TYPE_CHECKING:
-    from regal_jax.cli.parser import OneLineParser
     from regal_jax.graph import ComputationGraph
 
 __all__ = ["add_dataset"]
@@ -31,13 +31,8 @@ examples:
 """
 
 
-def add_dataset(
-    subparsers: "argparse._SubParsersAction[OneLineParser]",
-    *,
-    count: Callable[[str], int],
-    seed: Callable[[str], int],
-) -> None:
-    """Adds the command to the parser; ``count`` and ``seed`` are its types of whole numbers."""
+def add_dataset(subparsers: Subparsers) -> None:
+    """Adds the command to the parser."""
     dataset = subparsers.add_parser(
         "dataset",
         help="build a synthetic set of graphs, or describe a set",
@@ -120,7 +115,7 @@ def _filter(args: argparse.Namespace) -> Any:
     elif "JAX_NUM_CPU_DEVICES" not in os.environ:
         # Read by the processes that will be started: each has its share of the cores.
         os.environ["JAX_NUM_CPU_DEVICES"] = str(max(1, available_cores() // args.jobs))
-    from regal_jax.api import RoomForImprovement
+    from regal_jax.datasets import RoomForImprovement
 
     return RoomForImprovement(**limits)
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
+from regal_jax.cli.arguments import Subparsers, count, seconds, seed
 from regal_jax.cli.progress import progress_bars
 
 if TYPE_CHECKING:
-    from regal_jax.cli.parser import OneLineParser
-    from regal_jax.evaluation import EvaluationConfig
+    from regal_jax.experiments import EvaluationConfig
 
 __all__ = ["add_evaluate"]
 
@@ -44,14 +44,8 @@ examples:
 """
 
 
-def add_evaluate(
-    subparsers: "argparse._SubParsersAction[OneLineParser]",
-    *,
-    count: Callable[[str], int],
-    seed: Callable[[str], int],
-    seconds: Callable[[str], float],
-) -> None:
-    """Adds both commands to the parser; ``count``, ``seed`` and ``seconds`` are its types of numbers."""
+def add_evaluate(subparsers: Subparsers) -> None:
+    """Adds both commands to the parser."""
     evaluate = subparsers.add_parser(
         "evaluate",
         help="compare methods on a set of graphs, as the REGAL papers do",
@@ -65,7 +59,7 @@ def add_evaluate(
     evaluate.add_argument(
         "--cases", type=count, metavar="N", help="of the realistic suite only the first N, a fair sample"
     )
-    _problem(evaluate, count, "test")
+    _problem(evaluate, "test")
     evaluate.add_argument("--methods", type=_names, metavar="A,B,...", help="(default: all)")
     evaluate.add_argument(
         "--policy",
@@ -100,10 +94,10 @@ def add_evaluate(
     evaluate.add_argument("--report-only", action="store_true", help="run nothing, report what is there")
     evaluate.add_argument("--quiet", action="store_true", help="no progress bar, no table")
     evaluate.set_defaults(run=_evaluate)
-    _add_tune(subparsers, count, seed)
+    _add_tune(subparsers)
 
 
-def _problem(parser: argparse.ArgumentParser, count: Callable[[str], int], split: str) -> None:
+def _problem(parser: argparse.ArgumentParser, split: str) -> None:
     parser.add_argument(
         "--graphs", metavar="PATH", help="folder, archive, corpus, or 'sample', which the package brings"
     )
@@ -119,11 +113,7 @@ def _problem(parser: argparse.ArgumentParser, count: Callable[[str], int], split
     parser.add_argument("--transfer", metavar="MODEL", help="as in 'optimize' (default blocking, at no cost)")
 
 
-def _add_tune(
-    subparsers: "argparse._SubParsersAction[OneLineParser]",
-    count: Callable[[str], int],
-    seed: Callable[[str], int],
-) -> None:
+def _add_tune(subparsers: Subparsers) -> None:
     tune = subparsers.add_parser(
         "tune",
         help="find the settings of BRKGA that suit a set of graphs",
@@ -132,7 +122,7 @@ def _add_tune(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     tune.add_argument("--out", metavar="FILE", required=True, help="the settings, as JSON")
-    _problem(tune, count, "train")
+    _problem(tune, "train")
     tune.add_argument("--evaluations", type=count, default=5000, metavar="N", help="(default 5000)")
     tune.add_argument("--seed", type=seed, default=0, help="(default 0)")
     tune.add_argument(
@@ -177,7 +167,7 @@ _names.__name__ = "list of names"
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    from regal_jax.evaluation import report, run_evaluation
+    from regal_jax.experiments import report, run_evaluation
 
     finished = True
     if not args.report_only:
@@ -210,7 +200,7 @@ _PLAIN = (
 def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
     """The settings: those of the file, and before them those of the command line."""
     from regal_jax.errors import ConfigError
-    from regal_jax.evaluation import EvaluationConfig
+    from regal_jax.experiments import EvaluationConfig
 
     file = getattr(args, "config", None)
     document: dict[str, Any] = {**({} if file is None else EvaluationConfig.read(file)), **fixed}
@@ -239,8 +229,8 @@ def _by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 
 def _tune(args: argparse.Namespace) -> int:
     from regal_jax.cli.sources import check_writable
-    from regal_jax.evaluation.graphs import evaluation_graphs
-    from regal_jax.methods import DEFAULT_GRID, tune
+    from regal_jax.experiments import DEFAULT_GRID, tune
+    from regal_jax.experiments.graphs import evaluation_graphs
 
     check_writable(args.out)
     config = _config(args, split=args.split or "train")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from regal_jax.cores import available_cores
+from regal_jax.runtime.cores import available_cores
 
 __all__ = ["end_quickly", "rare_collections", "use_all_cores"]
 

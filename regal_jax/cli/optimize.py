@@ -13,8 +13,8 @@ from regal_jax.cli.resume import Previous, Question, previous_results, save_bett
 from regal_jax.cli.sources import check_writable, load
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.errors import ConfigError
-from regal_jax.interrupts import first_interrupt_waits
-from regal_jax.locks import locked
+from regal_jax.runtime.interrupts import first_interrupt_waits
+from regal_jax.storage.locks import locked
 
 if TYPE_CHECKING:
     from regal_jax.graph import Cluster, ComputationGraph

@@ -1,10 +1,9 @@
-"""Arguments of ``regal-jax`` and the help that teaches them."""
+"""The parser of ``regal-jax``: all commands, their arguments, and the help that teaches them."""
 
 import argparse
-import sys
-from typing import Any, NoReturn
 
 from regal_jax.cli import commands
+from regal_jax.cli.arguments import OneLineParser, Subparsers, count, seconds, seed
 from regal_jax.cli.corpus import add_corpus
 from regal_jax.cli.dataset import add_dataset
 from regal_jax.cli.evaluate import add_evaluate
@@ -12,7 +11,7 @@ from regal_jax.cli.optimize import optimize
 from regal_jax.cli.train import add_train
 from regal_jax.solvers import own_entries
 
-__all__ = ["OneLineParser", "build_parser", "count"]
+__all__ = ["build_parser"]
 
 _EPILOG = """\
 first steps:
@@ -56,38 +55,6 @@ SIGTERM, which acts like Ctrl-C: the best plans so far are saved.
 """
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line; takes no abbreviations, which scripts outlive."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message}; try {self.prog} --help", file=sys.stderr)
-        sys.exit(2)
-
-
-def count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
-
-
-def _seed(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**32:
-        raise argparse.ArgumentTypeError(f"must be from 0 to {2**32 - 1}, got {number}")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"must be more than 0, got {text}")
-    return number
-
-
 def _dim(text: str) -> tuple[str, int]:
     name, equals, size = text.rpartition("=")
     if not (name and equals and size.isdecimal() and len(size) < 19 and int(size)):
@@ -107,9 +74,6 @@ def _setting(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"write NAME=VALUE, e.g. population=200, got {text!r}")
     return name, value
-
-
-count.__name__, _seed.__name__, _seconds.__name__ = "whole number", "whole number", "number of seconds"
 
 
 def _source(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
@@ -151,28 +115,12 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective", choices=("makespan", "peak-memory"), default="makespan", help="(default makespan)"
     )
-    parser.add_argument(
-        "--evaluations",
-        type=count,
-        default=5000,
-        help="search budget, spent in whole generations (default 5000)",
-    )
-    parser.add_argument("--time-limit", type=_seconds, metavar="S", help="stop the search after S seconds")
-    parser.add_argument("--seed", type=_seed, default=0, help="(default 0)")
+    _budget(parser)
     described = "; ".join(f"{entry.name}: {entry.summary}" for entry in own_entries())
-    parser.add_argument(
-        "--method",
-        metavar="NAME",
-        help=f"{described}; or a heuristic: critical-path, heft, ...; a name that is none lists all "
+    _method(
+        parser,
+        f"{described}; or a heuristic: critical-path, heft, ...; a name that is none lists all "
         "(default auto, but brkga with a --policy of your own)",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        type=_setting,
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the method: population=200, or brkga.population=200 of auto; may be repeated",
     )
     parser.add_argument(
         "--policy",
@@ -180,15 +128,7 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         help="guide of the search: default for the weights that ship, a file of weights, or none (default: "
         "those that ship for --method auto, if there are any, else none)",
     )
-    parser.add_argument(
-        "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
-    )
-    parser.add_argument(
-        "--warm-start",
-        action="append",
-        metavar="PLAN",
-        help="begin with this plan of the graph, for any cluster, as well, and never do worse; repeatable",
-    )
+    _starts(parser)
     parser.add_argument(
         "--contract",
         action=argparse.BooleanOptionalAction,
@@ -210,6 +150,61 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="ops that match share a device: 'layer_1/*'; may be given several times",
     )
+    _results(parser)
+    parser.set_defaults(run=optimize)
+
+
+def _order(parser: argparse.ArgumentParser) -> None:
+    """The same search on one device, for the peak of memory."""
+    _source(parser, several=True)
+    parser.add_argument("--memory", default="inf", help="capacity of the device: 16GiB (default inf)")
+    _budget(parser)
+    names = ("auto", "order-search", "topoformer", "beam", "approximate-dp", "depth-first-dp", "xla-best")
+    _method(parser, f"{', '.join(names)} or another one of 'regal-jax optimize' (default auto)")
+    _starts(parser)
+    _results(parser)
+    parser.set_defaults(
+        run=optimize, devices=1, nodes=1, between=None, transfer="free", objective="peak-memory",
+        policy=None, contract=None, pin=[], colocate=[],
+    )  # fmt: skip
+
+
+def _budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--evaluations",
+        type=count,
+        default=5000,
+        help="search budget, spent in whole generations (default 5000)",
+    )
+    parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop the search after S seconds")
+    parser.add_argument("--seed", type=seed, default=0, help="(default 0)")
+
+
+def _method(parser: argparse.ArgumentParser, help_: str) -> None:
+    parser.add_argument("--method", metavar="NAME", help=help_)
+    parser.add_argument(
+        "--set",
+        action="append",
+        type=_setting,
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the method: population=200, or brkga.population=200 of auto; may be repeated",
+    )
+
+
+def _starts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
+    )
+    parser.add_argument(
+        "--warm-start",
+        action="append",
+        metavar="PLAN",
+        help="begin with this plan of the graph, for any cluster, as well, and never do worse; repeatable",
+    )
+
+
+def _results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="save the plan as JSON")
     parser.add_argument(
         "--out-dir",
@@ -220,10 +215,9 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="FILE", help="draw the plan (.png, .pdf, .svg)")
     parser.add_argument("--trace", metavar="FILE", help="save a trace for ui.perfetto.dev")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
-    parser.set_defaults(run=optimize)
 
 
-def _others(subparsers: "argparse._SubParsersAction[OneLineParser]") -> None:
+def _others(subparsers: Subparsers) -> None:
     convert = subparsers.add_parser(
         "import",
         help="turn a file or an example into another format",
@@ -269,7 +263,7 @@ def _others(subparsers: "argparse._SubParsersAction[OneLineParser]") -> None:
         "family", metavar="FAMILY", help="erdos-renyi, layered, ...: an unknown one lists them"
     )
     generate.add_argument("--ops", type=count, default=100, help="(default 100)")
-    generate.add_argument("--seed", type=_seed, default=0, help="(default 0)")
+    generate.add_argument("--seed", type=seed, default=0, help="(default 0)")
     generate.add_argument("--out", metavar="FILE", required=True, help=".json, .pbtxt or .stg, each also .gz")
     generate.set_defaults(run=commands.generate)
 
@@ -293,9 +287,15 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
+    _order(
+        subparsers.add_parser(
+            "order",
+            help="order a graph on one device for the least peak memory",
+            description="Search for an order of a graph's ops on one device, for the least peak memory; the "
+            "same as 'regal-jax optimize --devices 1 --transfer free --objective peak-memory'.",
+        )
+    )
     _others(subparsers)
-    add_dataset(subparsers, count=count, seed=_seed)
-    add_corpus(subparsers, count, _seconds)
-    add_evaluate(subparsers, count=count, seed=_seed, seconds=_seconds)
-    add_train(subparsers)
+    for add in (add_dataset, add_corpus, add_evaluate, add_train):
+        add(subparsers)
     return parser

@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-from regal_jax.interrupts import interrupt
+from regal_jax.runtime.interrupts import interrupt
 
 __all__ = ["TERMINATED", "sigterm_acts_like_ctrl_c"]
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
+from regal_jax.cli.arguments import Subparsers
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
-from regal_jax.documents import parse_toml
 from regal_jax.errors import ConfigError, FormatError
+from regal_jax.storage.documents import parse_toml
 
 if TYPE_CHECKING:
-    from regal_jax.cli.parser import OneLineParser
     from regal_jax.learning import TrainConfig, TrainResult
 
 __all__ = ["add_train"]
@@ -33,7 +33,7 @@ examples:
 """
 
 
-def add_train(subparsers: "argparse._SubParsersAction[OneLineParser]") -> None:
+def add_train(subparsers: Subparsers) -> None:
     """Adds the command to the parser."""
     train = subparsers.add_parser(
         "train",
@@ -89,8 +89,8 @@ def _result(args: argparse.Namespace) -> "TrainResult":
 
 
 def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig":
+    from regal_jax.datasets import SAMPLE_PATH
     from regal_jax.learning import TrainConfig
-    from regal_jax.learning.data import SAMPLE_PATH
 
     document = TrainConfig.load(path).as_document()
     for name in ("train", "validation"):

@@ -27,10 +27,10 @@ from regal_jax.datasets.manifest import (
 from regal_jax.datasets.store import pack
 from regal_jax.datasets.workers import run_tasks
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.files import write_atomically
 from regal_jax.importers import format_cost_graph
-from regal_jax.interrupts import check_interrupt, interruptible
-from regal_jax.locks import locked
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.locks import locked
 
 __all__ = ["SIZES", "build_set"]
 
@@ -81,7 +81,7 @@ def build_set(
       sizes: Members of each split; `SIZES` by default.
       seed: Zero or more.
       recipe: What candidates are drawn from.
-      keep: The filter, e.g. `regal_jax.api.RoomForImprovement`; with several jobs it is sent to them.
+      keep: The filter, e.g. `RoomForImprovement`; with several jobs it is sent to them.
         ``None`` keeps all.
       filter_settings: Plain values that tell one filter from another, for the manifest.
       batch: Candidates that ``keep`` sees at once; 64, fewer for a small set, by default.

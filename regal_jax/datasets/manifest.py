@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.choices import Choice
-from regal_jax.documents import parse_json
 from regal_jax.errors import ConfigError
-from regal_jax.files import write_atomically
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
 
 __all__ = ["MANIFEST", "choices_from_text", "choices_to_text", "finish_manifest", "open_manifest"]
 

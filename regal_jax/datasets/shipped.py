@@ -11,11 +11,11 @@ import pathlib
 from typing import Any, Final
 
 from regal_jax.datasets.candidates import SPLITS
-from regal_jax.datasets.corpus.index import INDEX
+from regal_jax.datasets.corpus_files import INDEX
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import load_graph
-from regal_jax.json_lines import JsonLines
+from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["SAMPLE", "load_sample", "sample_records"]
 
@@ -30,7 +30,7 @@ def sample_records(folder: str | os.PathLike[str] = SAMPLE) -> list[dict[str, An
       folder: Of a sample; by default the one that comes with the package.
 
     Returns:
-      Records as `regal_jax.datasets.corpus.corpus_records` has them, of the contracted graphs, each with
+      Records as `corpus_records` has them, of the contracted graphs, each with
       ``split``, ``profile`` and, of the graph before its contraction, ``original_ops``,
       ``original_topology_hash`` and ``original_content_hash`` (in the sample that comes with the package of
       the graph without its marks of residents, ``dataclasses.replace(graph, resident=())``: it was traced

@@ -12,10 +12,10 @@ from typing import IO, Any, Final
 
 from regal_jax.datasets.manifest import MANIFEST
 from regal_jax.errors import FormatError, GraphError
-from regal_jax.files import replacing
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import FORMATS, load_graph, parse_cost_graph, parse_native, parse_stg
 from regal_jax.importers.files import MAX_FILE_BYTES, graph_name
+from regal_jax.storage.atomic import replacing
 
 __all__ = ["Entry", "GraphSet", "iterate_set", "pack", "read_set"]
 

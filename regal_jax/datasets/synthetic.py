@@ -17,7 +17,7 @@ from regal_jax.datasets.regal import regal_graph
 from regal_jax.datasets.topologies import TOPOLOGIES
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
-from regal_jax.interrupts import interruptible
+from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["FAMILIES", "Family", "generate"]
 

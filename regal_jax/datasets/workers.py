@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from typing import Any, Final, TypeVar
 
-from regal_jax.interrupts import check_interrupt
+from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["run_tasks"]
 

@@ -11,10 +11,10 @@ import zlib
 from typing import Final
 
 from regal_jax.examples.registry import load_example
-from regal_jax.files import write_atomically
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.native import format_native, parse_native
 from regal_jax.programs.stored import own_folder
+from regal_jax.storage.atomic import write_atomically
 
 __all__ = ["kept_example"]
 

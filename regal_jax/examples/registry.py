@@ -10,7 +10,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.jax_program import from_jax
 from regal_jax.importers.roofline import DeviceProfile
-from regal_jax.interrupts import interruptible
+from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["DEFAULT_EXAMPLE", "EXAMPLES", "Example", "TrainingStep", "load_example"]
 

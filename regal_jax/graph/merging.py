@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from regal_jax.graph.computation_graph import ComputationGraph
-from regal_jax.interrupts import check_interrupt
+from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["ANCHOR_KINDS", "merge_labels"]
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from regal_jax.errors import GraphError
 from regal_jax.graph.computation_graph import ComputationGraph
-from regal_jax.interrupts import check_interrupt
+from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["Quotient", "quotient"]
 

@@ -1,7 +1,11 @@
 """Host baselines, each a function from graph and cluster to a `Plan`. Never imports jax."""
 
+from regal_jax.heuristics.depth_first import depth_first_dp
+from regal_jax.heuristics.dynamic_programming import Found, approximate_dp
 from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.list_search import ListSearchConfig, ListSearchRun
+from regal_jax.heuristics.order_costs import least_random_order, order_peak
+from regal_jax.heuristics.order_search import OrderSearchConfig, OrderSearchRun
 from regal_jax.heuristics.peak_search import PeakSearchConfig, PeakSearchRun
 from regal_jax.heuristics.registry import (
     HEURISTICS,
@@ -14,15 +18,22 @@ from regal_jax.heuristics.work import Work, counting
 
 __all__ = [
     "HEURISTICS",
+    "Found",
     "Heuristic",
     "HostSearch",
     "ListSearchConfig",
     "ListSearchRun",
+    "OrderSearchConfig",
+    "OrderSearchRun",
     "PeakSearchConfig",
     "PeakSearchRun",
     "Work",
+    "approximate_dp",
     "best_heuristic",
     "counting",
+    "depth_first_dp",
     "heuristic_plans",
+    "least_random_order",
+    "order_peak",
     "run_heuristic",
 ]

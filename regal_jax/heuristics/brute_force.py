@@ -8,8 +8,8 @@ import numpy as np
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
-from regal_jax.interrupts import check_interrupt, interruptible
 from regal_jax.plan import Objective, Plan
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["brute_force"]
 

@@ -18,8 +18,8 @@ from regal_jax.graph import (
     transfer_times,
 )
 from regal_jax.heuristics.registry import best_heuristic
-from regal_jax.interrupts import first_interrupt_waits, interruptible
 from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound, transfer_event
+from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
 
 __all__ = ["cp_sat"]
 

@@ -15,7 +15,7 @@ from regal_jax.graph import (
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.work import note
-from regal_jax.interrupts import check_interrupt
+from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["graham_schedule", "heft_schedule"]
 

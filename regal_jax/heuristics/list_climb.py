@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.compiling import part
 from regal_jax.heuristics.list_kernel import schedule
 from regal_jax.heuristics.schedule_peaks import peaks
+from regal_jax.runtime.compiling import part
 
 __all__ = ["DRAWS", "Recipe", "Space", "climb"]
 

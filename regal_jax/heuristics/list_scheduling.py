@@ -7,7 +7,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from regal_jax.compiling import run_loops
 from regal_jax.graph import (
     Cluster,
     ComputationGraph,
@@ -20,6 +19,7 @@ from regal_jax.graph import (
 from regal_jax.heuristics.ranks import shortest_paths, upward_rank
 from regal_jax.heuristics.work import note
 from regal_jax.plan import makespan_upper_bound
+from regal_jax.runtime.compiling import run_loops
 
 __all__ = [
     "MEMORY_RULES",

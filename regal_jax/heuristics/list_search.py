@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from regal_jax.checks import real, shown, whole
-from regal_jax.compiling import for_loops, loops
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.host_search import HostSearch
@@ -26,8 +25,9 @@ from regal_jax.heuristics.orders import bfs_order, dfs_order
 from regal_jax.heuristics.placements import device_subsets, partition_placement
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import make_room
-from regal_jax.interrupts import check_interrupt
 from regal_jax.plan import Objective, Plan, insert_transfers
+from regal_jax.runtime.compiling import for_loops, loops
+from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["ListSearchConfig", "ListSearchRun"]
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.compiling import run_loops
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Links
-from regal_jax.interrupts import check_interrupt
+from regal_jax.runtime.compiling import run_loops
+from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["bfs_order", "dfs", "dfs_order", "given_order", "lpmf", "lpmf_order", "random_order"]
 

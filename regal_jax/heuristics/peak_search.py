@@ -13,8 +13,8 @@ from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.orders import given_order
 from regal_jax.heuristics.peaks import MOST_OVER, PeakBalance, least_peak_balance
 from regal_jax.heuristics.work import note
-from regal_jax.interrupts import check_interrupt
 from regal_jax.plan import Objective, Plan, insert_transfers
+from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["PeakSearchConfig", "PeakSearchRun"]
 

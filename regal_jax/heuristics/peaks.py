@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.compiling import usable
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.graph.topology import rows
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
 from regal_jax.heuristics.work import note
 from regal_jax.heuristics.xla import post_order
-from regal_jax.interrupts import check_interrupt, interruptible
+from regal_jax.runtime.compiling import usable
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["MOST_OVER", "PeakBalance", "least_peak_balance"]
 

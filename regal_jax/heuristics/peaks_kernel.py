@@ -4,7 +4,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from regal_jax.compiling import compiled
+from regal_jax.runtime.compiling import compiled
 
 __all__ = ["Layout", "peaks", "refine"]
 

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.compiling import run_loops
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, mean_transfer_times, runtime_matrix
+from regal_jax.runtime.compiling import run_loops
 
 __all__ = ["shortest_paths", "upward_rank"]
 

@@ -22,8 +22,8 @@ from regal_jax.heuristics.orders import bfs_order, dfs_order, given_order, lpmf_
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.placements import device_subsets, partition_placement, single_device_placement
 from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
-from regal_jax.interrupts import check_interrupt, interruptible
 from regal_jax.plan import Objective, Plan, insert_transfers
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["HEURISTICS", "Heuristic", "best_heuristic", "heuristic_plans", "run_heuristic"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Freeing, Links
-from regal_jax.interrupts import check_interrupt
+from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["post_order", "xla_dfs_order", "xla_list_order", "xla_post_order"]
 

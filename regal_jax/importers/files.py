@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from regal_jax.errors import FormatError, GraphError
-from regal_jax.files import write_atomically
+from regal_jax.storage.atomic import write_atomically
 
 __all__ = ["MAX_FILE_BYTES", "PathLike", "at_path", "graph_name", "read_bytes", "read_text", "write_text"]
 

@@ -15,7 +15,7 @@ from regal_jax.importers.hlo_flow import trace
 from regal_jax.importers.hlo_sharing import aliases, callees
 from regal_jax.importers.hlo_text import Computation, Instruction, Module, names_in, parse_module
 from regal_jax.importers.roofline import DeviceProfile, find_profile
-from regal_jax.interrupts import interruptible
+from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["from_hlo", "parse_hlo"]
 

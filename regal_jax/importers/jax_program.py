@@ -15,7 +15,7 @@ from regal_jax.importers.jax_call import ArgName, FlatCall, Leaf
 from regal_jax.importers.jax_leaks import refusing_leaks
 from regal_jax.importers.op_cost import op_seconds
 from regal_jax.importers.roofline import DeviceProfile, find_profile
-from regal_jax.interrupts import interruptible
+from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["from_jax"]
 

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.graph.units import TIME_UNITS
 from regal_jax.importers.strict_json import Field
+from regal_jax.storage.documents import parse_json
 
 __all__ = ["FORMAT", "VERSION", "format_native", "graph_from_document", "parse_native"]
 

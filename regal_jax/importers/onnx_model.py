@@ -11,7 +11,7 @@ from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes
 from regal_jax.importers.onnx_cost import node_seconds
 from regal_jax.importers.onnx_shapes import Value, import_onnx, infer_values, subgraphs
 from regal_jax.importers.roofline import DeviceProfile, find_profile
-from regal_jax.interrupts import interruptible
+from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["MAX_MODEL_BYTES", "from_onnx", "parse_onnx"]
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.cost_graph import format_cost_graph, parse_cost_graph
@@ -16,7 +15,8 @@ from regal_jax.importers.native import FORMAT, format_native, graph_from_documen
 from regal_jax.importers.onnx_model import MAX_MODEL_BYTES, parse_onnx
 from regal_jax.importers.stg import format_stg, parse_stg
 from regal_jax.importers.wfformat import workflow_from_document
-from regal_jax.interrupts import interruptible
+from regal_jax.runtime.interrupts import interruptible
+from regal_jax.storage.documents import parse_json
 
 __all__ = ["FORMATS", "FileFormat", "find_format", "load_graph", "save_graph"]
 

@@ -7,7 +7,7 @@ from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import Colocate, ComputationGraph, Pin, constrain
 from regal_jax.importers.roofline import DeviceProfile, find_profile
-from regal_jax.interrupts import interruptible
+from regal_jax.runtime.interrupts import interruptible
 
 if TYPE_CHECKING:
     import torch

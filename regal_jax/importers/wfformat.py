@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
-from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.strict_json import Field
+from regal_jax.storage.documents import parse_json
 
 __all__ = ["parse_wfformat", "workflow_from_document"]
 

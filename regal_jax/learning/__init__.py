@@ -1,7 +1,7 @@
 """Training of policies by REINFORCE through the search itself."""
 
 from regal_jax.learning.config import Baseline, Contract, DataConfig, OptimizerConfig, TaskConfig, TrainConfig
-from regal_jax.learning.data import load_graphs, noisy_copies, training_graphs
+from regal_jax.learning.data import noisy_copies, training_graphs
 from regal_jax.learning.train import TrainResult, train
 from regal_jax.learning.validate import Validation
 
@@ -14,7 +14,6 @@ __all__ = [
     "TrainConfig",
     "TrainResult",
     "Validation",
-    "load_graphs",
     "noisy_copies",
     "train",
     "training_graphs",

@@ -13,10 +13,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
-from regal_jax.files import write_atomically
-from regal_jax.learning.step import TrainState
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
 
 __all__ = ["FORMAT", "VERSION", "Checkpoints"]
 
@@ -34,7 +33,7 @@ class Checkpoints:
 
     folder: pathlib.Path
 
-    def save(self, state: TrainState, notes: dict[str, Any]) -> None:
+    def save(self, state: Any, notes: dict[str, Any]) -> None:
         """Saves the state, and ``notes`` of plain values with it."""
         step = int(state.step)
         tensors = {name: np.asarray(leaf) for name, leaf in _leaves(state).items()}
@@ -45,7 +44,7 @@ class Checkpoints:
         for old in self._steps()[:-_KEPT]:
             self._path(old).unlink(missing_ok=True)
 
-    def restore(self, like: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
+    def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
         """The last state saved, with its notes; ``None`` if there is none.
 
         Args:
@@ -85,7 +84,7 @@ class Checkpoints:
         return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit() and len(stem) < 11)
 
 
-def _leaves(state: TrainState) -> dict[str, Any]:
+def _leaves(state: Any) -> dict[str, Any]:
     """Arrays by the path that leads to them."""
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
 

@@ -2,27 +2,19 @@
 
 import dataclasses
 import enum
-import functools
-import math
-import operator
 import os
-import types
-import typing
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Any, Self
 
-from regal_jax.checks import is_number, shown, whole
-from regal_jax.documents import read_toml
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster
+from regal_jax.learning.settings import above_fields, build, least_fields, member_field, plain, whole_fields
 from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
 from regal_jax.search import BrkgaConfig
+from regal_jax.storage.documents import read_toml
 
 __all__ = ["Baseline", "Contract", "DataConfig", "OptimizerConfig", "TaskConfig", "TrainConfig"]
-
-_MOST: Final = 2**31 - 1
-"""Of whole numbers: many of them are int32 in the compiled step."""
 
 
 class Baseline(enum.StrEnum):
@@ -63,8 +55,8 @@ class TaskConfig:
     evaluations: int = 1000
 
     def __post_init__(self) -> None:
-        _name(self, "task", "objective", Objective)
-        _whole(self, "task", evaluations=1)
+        member_field(self, "task", "objective", Objective)
+        whole_fields(self, "task", evaluations=1)
         self.cluster(1)
 
     def cluster(self, devices: int) -> Cluster:
@@ -85,7 +77,7 @@ class DataConfig:
     """Which graphs, and what is done to them.
 
     Attributes:
-      train: One or several folders, archives or corpora to train on; see `regal_jax.learning.load_graphs`.
+      train: One or several folders, archives or corpora to train on; see `regal_jax.datasets.load_graphs`.
       validation: Likewise, to choose the best weights by.
       train_limit: Most graphs of each of them, the first in its order; 0 for all. If graphs are there as they
         are and contracted, as many of either.
@@ -116,9 +108,9 @@ class DataConfig:
             given = getattr(self, field)
             paths = ((given,) if given else ()) if isinstance(given, str) else tuple(given)
             object.__setattr__(self, field, paths)
-        _whole(self, "data", train_limit=0, validation_limit=0, max_ops=0, noisy_copies=0)
-        _least(self, "data", noise=0, min_parallelism=0)
-        _name(self, "data", "contract", Contract)
+        whole_fields(self, "data", train_limit=0, validation_limit=0, max_ops=0, noisy_copies=0)
+        least_fields(self, "data", noise=0, min_parallelism=0)
+        member_field(self, "data", "contract", Contract)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,11 +155,11 @@ class OptimizerConfig:
     checkpoint_every: int = 25
 
     def __post_init__(self) -> None:
-        _name(self, "optimizer", "baseline", Baseline)
-        _whole(self, "optimizer", steps=1, batch=1, samples=1, warmup=0, reference_seeds=1, pools=1)
-        _whole(self, "optimizer", log_every=1, validate_every=1, checkpoint_every=1)
-        _least(self, "optimizer", entropy=0, entropy_end=0)
-        _above(self, "optimizer", learning_rate=0, clip=0, worst=1)
+        member_field(self, "optimizer", "baseline", Baseline)
+        whole_fields(self, "optimizer", steps=1, batch=1, samples=1, warmup=0, reference_seeds=1, pools=1)
+        whole_fields(self, "optimizer", log_every=1, validate_every=1, checkpoint_every=1)
+        least_fields(self, "optimizer", entropy=0, entropy_end=0)
+        above_fields(self, "optimizer", learning_rate=0, clip=0, worst=1)
         if self.baseline is Baseline.LEAVE_ONE_OUT and self.samples < 2:
             raise ConfigError(
                 "optimizer.samples: is 1, but the baseline leave-one-out needs 2 actions a graph at least; "
@@ -203,7 +195,7 @@ class TrainConfig:
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
-        _whole(self, "", seed=0)
+        whole_fields(self, "", seed=0)
         if self.policy.objective is not self.task.objective:
             raise ConfigError(
                 f"policy.objective: is '{self.policy.objective}', but task.objective is "
@@ -219,7 +211,7 @@ class TrainConfig:
         Raises:
           ConfigError: An unknown name, a value of a wrong type or out of range; the message names it.
         """
-        return _build(cls, _with_objective(document), "")
+        return build(cls, _with_objective(document), "")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -232,7 +224,7 @@ class TrainConfig:
 
     def as_document(self) -> dict[str, Any]:
         """Nested tables of plain values, from which `from_document` makes an equal config."""
-        return _plain(self)
+        return plain(self)
 
 
 def _with_objective(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -245,103 +237,3 @@ def _with_objective(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if objective not in Objective.__members__.values() or not isinstance(policy, Mapping):
         return document
     return {**document, "policy": {"objective": objective, **policy}}
-
-
-_T = typing.TypeVar("_T")
-
-
-def _build(kind: type[_T], table: Any, path: str) -> _T:
-    """An instance of the dataclass ``kind`` from a table."""
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{path.rstrip('.')}: is {table!r}; give a table of settings")
-    hints = typing.get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(typing.cast(Any, kind))]
-    for name in table:
-        if name not in names:
-            raise ConfigError(f"{path}{name}: there is no such setting; use one of {', '.join(names)}")
-    values = {name: _value(hints[name], value, f"{path}{name}") for name, value in table.items()}
-    try:
-        return kind(**values)
-    except ConfigError as error:
-        # Configs of other rooms say "policy" and "BrkgaConfig", and not under which heading of the file.
-        text = str(error)
-        raise ConfigError(text if not path or text.startswith(path) else f"[{path[:-1]}] {text}") from None
-
-
-def _value(hint: Any, value: Any, path: str) -> Any:
-    """``value`` as the annotated type, or a `ConfigError` that names ``path``."""
-    if isinstance(hint, types.UnionType) and types.NoneType in typing.get_args(hint):
-        if value is None:
-            return None
-        given = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
-        hint = functools.reduce(operator.or_, given)
-    if dataclasses.is_dataclass(hint):
-        return _build(typing.cast(type, hint), value, f"{path}.")
-    if hint == (tuple[str, ...] | str):
-        if not isinstance(value, str) and not (
-            isinstance(value, (list, tuple)) and all(isinstance(text, str) for text in value)
-        ):
-            raise ConfigError(f"{path}: is {value!r}; give a text, or a list of texts")
-        return value
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{path}: is {value!r}; give a list")
-        return tuple(value)
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if any(_is(kind, value) for kind in kinds):
-        return float(value) if float in kinds and isinstance(value, int) else value
-    wanted = " or ".join(_NAMES.get(kind, "a text") for kind in kinds)
-    raise ConfigError(f"{path}: is {value!r}; give {wanted}")
-
-
-_NAMES: Final = {bool: "true or false", int: "a whole number", float: "a number"}
-
-
-def _is(kind: type, value: Any) -> bool:
-    """Is ``value`` what a file has for a setting of this type? Names are checked by the config itself."""
-    if kind in (int, float):
-        return whole(value) is not None or (kind is float and is_number(value))
-    return isinstance(value, str if issubclass(kind, enum.Enum) else kind)
-
-
-def _name(config: Any, path: str, field: str, kind: type[enum.StrEnum]) -> None:
-    """Makes a member of ``kind`` of the field, which may be its name."""
-    value = getattr(config, field)
-    if value not in kind.__members__.values():
-        raise ConfigError(f"{path}.{field}: is {value!r}; use one of {', '.join(kind)}")
-    object.__setattr__(config, field, kind(value))
-
-
-def _whole(config: Any, path: str, **lowest: int) -> None:
-    """Makes plain whole numbers of the fields."""
-    for field, low in lowest.items():
-        value = getattr(config, field)
-        number = whole(value, low, _MOST)
-        if number is None:
-            where = f"{path}.{field}" if path else field
-            raise ConfigError(f"{where}: is {shown(value)}; give a whole number from {low} to {_MOST}")
-        object.__setattr__(config, field, number)
-
-
-def _least(config: Any, path: str, **lowest: float) -> None:
-    for field, low in lowest.items():
-        value = getattr(config, field)
-        if not _is(float, value) or not low <= value < math.inf:
-            raise ConfigError(f"{path}.{field}: is {value!r}; give a number of at least {low}")
-
-
-def _above(config: Any, path: str, **limits: float) -> None:
-    for field, limit in limits.items():
-        value = getattr(config, field)
-        if not _is(float, value) or not limit < value < math.inf:
-            raise ConfigError(f"{path}.{field}: is {value!r}; give a number above {limit}")
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        table = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        # TOML has no word for nothing; all settings that may be None are None by default.
-        return {name: entry for name, entry in table.items() if entry is not None}
-    if isinstance(value, enum.StrEnum):
-        return str(value)
-    return list(value) if isinstance(value, tuple) else value

@@ -4,8 +4,8 @@ import json
 import pathlib
 from typing import Any, Self
 
-from regal_jax.datasets.corpus.index import JsonLines
 from regal_jax.errors import FormatError, MissingExtraError
+from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["Record", "event_writer"]
 

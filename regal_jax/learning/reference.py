@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regal_jax.documents import parse_json
 from regal_jax.errors import FormatError
 from regal_jax.importers.strict_json import Field
 from regal_jax.learning.config import TrainConfig
 from regal_jax.learning.pool import Pool, rows
 from regal_jax.search import Status, Stopping
 from regal_jax.solve import keys_of, solve
+from regal_jax.storage.documents import parse_json
 
 __all__ = ["with_references"]
 

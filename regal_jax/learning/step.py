@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from regal_jax.errors import ConfigError
 from regal_jax.learning.config import Baseline, TrainConfig
+from regal_jax.learning.mesh import AXIS
 from regal_jax.learning.pool import Pool, rows
 from regal_jax.learning.reinforce import leave_one_out, reinforce_loss, reward, standardised
 from regal_jax.policies import (
@@ -30,10 +31,7 @@ from regal_jax.policies import (
 from regal_jax.programs import program
 from regal_jax.solve import keys_of, solve_traced
 
-__all__ = ["AXIS", "Learner", "Metrics", "TrainState", "rollout", "train_step"]
-
-AXIS: Final = "graphs"
-"""Name of the mesh's axis, along which the graphs of a batch are spread."""
+__all__ = ["Learner", "Metrics", "TrainState", "rollout", "train_step"]
 
 
 class Metrics(NamedTuple):

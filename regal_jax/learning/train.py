@@ -1,38 +1,39 @@
-"""`train`: the loop around the compiled step."""
+"""`train`: REGAL's policy, learned through the search."""
 
-import contextlib
 import dataclasses
 import hashlib
-import json
-import math
 import os
 import pathlib
-import time
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from regal_jax.documents import parse_json
-from regal_jax.errors import ConfigError, FormatError
-from regal_jax.files import write_atomically
 from regal_jax.graph import ComputationGraph
-from regal_jax.interrupts import first_interrupt_waits, interruptible
-from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.config import DataConfig, TrainConfig
+from regal_jax.learning.loop import (
+    COMPILING,
+    WEIGHTS,
+    Cadence,
+    Course,
+    begin_run,
+    named,
+    progress_bar,
+    run_course,
+)
+from regal_jax.learning.mesh import everywhere, mesh_for
 from regal_jax.learning.pool import Pool, make_pools
-from regal_jax.learning.record import Record, event_writer
+from regal_jax.learning.record import event_writer
 from regal_jax.learning.reference import with_references
-from regal_jax.learning.step import AXIS, Learner, TrainState, train_step
+from regal_jax.learning.step import Learner, TrainState, train_step
 from regal_jax.learning.validate import Validation, validate
-from regal_jax.locks import locked
 from regal_jax.policies import Policy, load_policy, save_policy
+from regal_jax.runtime.interrupts import interruptible
+from regal_jax.storage.locks import locked
 
 __all__ = ["TrainResult", "train"]
-
-_COMPILING: Final = "compiling"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,173 +110,107 @@ def train(
     if tensorboard:
         event_writer()  # Is it there? References take hours, and would come first.
     folder = pathlib.Path(out)
-    with contextlib.ExitStack() as lock:
-        run = _Run(config, graphs, validation, folder, lock, progress, devices, implementation)
-        return run.all(tensorboard)
+    mesh = mesh_for(config.optimizer.batch, devices)
+    cluster = config.task.cluster(config.policy.num_devices)
+    pools, held_out = (
+        [pool for _, pool in make_pools(chosen, cluster, config.policy, config.optimizer.pools)]
+        for chosen in (graphs, validation)
+    )
+    # Not before all is known to be well: the folder then belongs to this run.
+    with locked(folder):
+        begin_run(folder, _identity(config, graphs, validation))
+        path = folder / "references.jsonl"
+        pools = _referenced(config, pools, path, "references", progress)
+        held_out = _referenced(config, held_out, path, "validation references", progress)
+        course = _Regal(config, (pools, held_out), mesh, implementation)
+        ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
+    steps = int(ending.state.step)
+    best = Validation(**ending.best)
+    policy = load_policy(folder / WEIGHTS)
+    return TrainResult(policy, best, ending.best_step, steps, steps == config.optimizer.steps)
 
 
-class _Run:
+class _Regal(Course[TrainState]):
     """What a run has at hand; made anew after every restart."""
 
     def __init__(
         self,
         config: TrainConfig,
-        graphs: Sequence[ComputationGraph],
-        validation: Sequence[ComputationGraph],
-        out: pathlib.Path,
-        lock: contextlib.ExitStack,
-        progress: bool,
-        devices: Sequence[Any] | None,
+        pools: tuple[list[Pool], list[Pool]],
+        mesh: Mesh,
         implementation: str | None,
     ) -> None:
-        self._config, self._out, self._progress = config, out, progress
-        self._begun: set[int] = set()
-        self._note = ""
-        self._mesh = _mesh(config.optimizer.batch, devices)
+        self._config, self._mesh = config, mesh
         # Where graphs lie is no part of a program: runs that differ in that alone share theirs.
         self._learner = Learner(dataclasses.replace(config, data=DataConfig()), implementation)
-        cluster = config.task.cluster(config.policy.num_devices)
-        most = config.optimizer.pools
-        pools, held_out = (
-            [pool for _, pool in make_pools(chosen, cluster, config.policy, most)]
-            for chosen in (graphs, validation)
-        )
-        # Not before all is known to be well: the folder then belongs to this run.
-        lock.enter_context(locked(out))
-        _claim(out, config, graphs, validation)
-        self._pools = self._ready(pools, "references")
-        self._validation = self._ready(held_out, "validation references")
-        self._key, self._validation_key = self._put(jax.random.split(jax.random.key(config.seed)))
+        self._pools, self._validation = everywhere(pools, mesh)
+        keys = jax.random.split(jax.random.key(config.seed))
+        self._key, self._validation_key = everywhere(keys, mesh)
 
-    def _ready(self, pools: list[Pool], what: str) -> list[Pool]:
-        path = self._out / "references.jsonl"
-        with _bar(self._progress, what, sum(p.size for p in pools), 0) as bar:
-            ready = []
-            for pool in pools:
-                # The first chunk of a pool has its program compiled.
-                bar.set_description(f"{what} ({_COMPILING})")
-
-                def advance(graphs: int) -> None:
-                    bar.set_description(what, refresh=False)
-                    bar.update(graphs)
-
-                ready.append(with_references(self._config, pool, path, progress=advance))
-        return [self._put(pool) for pool in ready]
-
-    def _put(self, tree: Any) -> Any:
-        """On every device of the mesh, as the step returns its state: or it would be compiled twice."""
-        return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
-
-    def all(self, tensorboard: bool) -> TrainResult:
-        """Every step that is left."""
-        checkpoints = Checkpoints(self._out / "checkpoints")
-        state, notes = checkpoints.restore(self._learner.init()) or (self._learner.init(), {})
-        state = self._put(state)
-        begun = int(state.step)
-        # Without a checkpoint the validation before the first step is made again, too.
-        last = begun if notes else -1
-        bar = _bar(self._progress, "train", self._config.optimizer.steps, begun)
-        with Record(self._out, last, tensorboard=tensorboard) as record, bar:
-            state, notes = self._loop(state, notes, checkpoints, record, bar)
-        steps = int(state.step)
-        policy = load_policy(self._out / "policy.safetensors")
-        best = Validation(**notes["best"])
-        return TrainResult(policy, best, notes["best_step"], steps, steps == self._config.optimizer.steps)
-
-    def _loop(
-        self, state: TrainState, notes: dict[str, Any], checkpoints: Checkpoints, record: Record, bar: Any
-    ) -> tuple[TrainState, dict[str, Any]]:
+    @property
+    def cadence(self) -> Cadence:
         o = self._config.optimizer
-        with first_interrupt_waits() as stop:
-            if not notes:
-                notes = self._validate(state, {}, record, bar)
-            for step in range(int(state.step), o.steps):
-                state = self._step(state, step, record, bar)
-                if (step + 1) % o.validate_every == 0 or step + 1 == o.steps:
-                    notes = self._validate(state, notes, record, bar)
-                if (step + 1) % o.checkpoint_every == 0 or step + 1 == o.steps or stop():
-                    checkpoints.save(state, notes)
-                if stop():
-                    break
-        return state, notes
+        return Cadence(o.steps, o.log_every, o.validate_every, o.checkpoint_every)
 
-    def _step(self, state: TrainState, step: int, record: Record, bar: Any) -> TrainState:
-        number = self._choose(step)
-        self._say(bar, "train", number)
-        began = time.perf_counter()
-        state, metrics = train_step(self._learner, self._mesh, state, self._pools[number], self._key)
-        values = {name: float(value) for name, value in metrics._asdict().items()}
-        seconds = time.perf_counter() - began
-        if not math.isfinite(values["gradient"]):
-            raise ConfigError(
-                f"train: the gradient of step {step + 1} is {values['gradient']}; begin anew in another "
-                "folder, with a lower optimizer.learning_rate"
-            )
-        if (step + 1) % self._config.optimizer.log_every == 0:
-            record.add("train", step + 1, {**values, "pool": number, "seconds": seconds})
-        self._say(bar, "train", number)
-        bar.set_postfix(better=f"{100 * values['improvement']:.1f}%", refresh=False)
-        bar.update(1)
-        return state
+    def init(self) -> TrainState:
+        return self._learner.init()
 
-    def _say(self, bar: Any, what: str, program: int) -> None:
-        """Shows that ``what`` is going on, and the first time that its program is compiled for it."""
-        first = program not in self._begun
-        self._begun.add(program)
-        note = _COMPILING if first else self._note
-        bar.set_description(f"{what} ({note})" if note else what, refresh=first)
+    def place(self, state: TrainState) -> TrainState:
+        return everywhere(state, self._mesh)
 
-    def _choose(self, step: int) -> int:
+    def program(self, step: int) -> int:
         """Which pool a step takes its batch from: each as often as it has graphs."""
         sizes = np.array([pool.size for pool in self._pools], np.float64)
         rng = np.random.default_rng([self._config.seed, step])
         return int(rng.choice(len(sizes), p=sizes / sizes.sum()))
 
-    def _validate(self, state: TrainState, notes: dict[str, Any], record: Record, bar: Any) -> dict[str, Any]:
-        """Notes with the best validation so far; the best weights are on disk when this returns."""
-        step = int(state.step)
-        self._say(bar, "validation", -1)
+    def step(self, state: TrainState, step: int) -> tuple[TrainState, Mapping[str, float]]:
+        pool = self._pools[self.program(step)]
+        state, metrics = train_step(self._learner, self._mesh, state, pool, self._key)
+        return state, {name: float(value) for name, value in metrics._asdict().items()}
+
+    def validate(self, state: TrainState) -> tuple[TrainState, Mapping[str, float]]:
         found = validate(self._learner, state.policy, self._validation, self._validation_key)
-        record.add("validation", step, found._asdict())
-        self._note = f"validation {100 * found.improvement:+.1f}%"
-        self._say(bar, "train", -1)
-        if notes and found.improvement <= notes["best"]["improvement"]:
-            return notes
-        metadata = {"step": str(step), "training": json.dumps(_document(self._config))}
-        metadata |= {f"validation_{name}": repr(value) for name, value in found._asdict().items()}
-        save_policy(self._out / "policy.safetensors", self._learner.policy(state), metadata)
-        return {"best": found._asdict(), "best_step": step}
+        return state, found._asdict()
+
+    def save(self, path: pathlib.Path, state: TrainState, metadata: Mapping[str, str]) -> None:
+        save_policy(path, self._learner.policy(state), metadata)
+
+    def document(self) -> Mapping[str, Any]:
+        return _document(self._config)
 
 
-def _mesh(batch: int, devices: Sequence[Any] | None) -> Mesh:
-    if devices is not None:
-        if not len(devices) or batch % len(devices):
-            raise ConfigError(
-                f"devices: a batch of {batch} graphs does not divide among {len(devices)}; "
-                "change optimizer.batch"
-            )
-        return Mesh(np.array(devices), (AXIS,))
-    devices = jax.devices()
-    count = max(n for n in range(1, len(devices) + 1) if batch % n == 0)
-    return Mesh(np.array(devices[:count]), (AXIS,))
+def _referenced(
+    config: TrainConfig, pools: list[Pool], path: pathlib.Path, what: str, shown: bool
+) -> list[Pool]:
+    """The pools with references, which are kept in the file at ``path``."""
+    with progress_bar(shown, what, sum(p.size for p in pools), 0) as bar:
+        ready = []
+        for pool in pools:
+            # The first chunk of a pool has its program compiled.
+            bar.set_description(f"{what} ({COMPILING})")
+
+            def advance(graphs: int) -> None:
+                bar.set_description(what, refresh=False)
+                bar.update(graphs)
+
+            ready.append(with_references(config, pool, path, progress=advance))
+    return ready
 
 
 def _document(config: TrainConfig) -> dict[str, Any]:
     """The settings, of paths only the names: where a set lies changes nothing, what is in it is hashed."""
     document = config.as_document()
     for name in ("train", "validation"):
-        document["data"][name] = [pathlib.PurePath(given).name for given in document["data"][name]]
-    document["start"] = pathlib.PurePath(document["start"]).name
+        document["data"][name] = [named(given) for given in document["data"][name]]
+    document["start"] = named(document["start"])
     return document
 
 
-def _claim(
-    out: pathlib.Path,
-    config: TrainConfig,
-    graphs: Sequence[ComputationGraph],
-    validation: Sequence[ComputationGraph],
-) -> None:
-    """Writes down what this run is, or refuses a folder of another one."""
+def _identity(
+    config: TrainConfig, graphs: Sequence[ComputationGraph], validation: Sequence[ComputationGraph]
+) -> dict[str, Any]:
+    """What tells this run from others."""
     digests = [
         hashlib.sha256("".join(g.content_hash for g in chosen).encode()).hexdigest()[:16]
         for chosen in (graphs, validation)
@@ -283,26 +218,4 @@ def _claim(
     document = {"config": _document(config), "graphs": digests[0], "validation": digests[1]}
     if config.start:
         document["start"] = hashlib.sha256(pathlib.Path(config.start).read_bytes()).hexdigest()[:16]
-    path = out / "config.json"
-    if path.exists():
-        try:
-            old = parse_json(path.read_bytes())
-        except FormatError:
-            old = None
-        if not isinstance(old, dict):
-            raise FormatError(f"{path}: damaged; take another folder, or remove this one")
-        if old != document:
-            names = sorted(document.keys() | old.keys())
-            changed = [name for name in names if old.get(name) != document.get(name)]
-            raise ConfigError(
-                f"{out}: holds a run with other {' and '.join(changed)}; take another folder, or give the "
-                "same ones"
-            )
-        return
-    write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
-
-
-def _bar(enabled: bool, what: str, total: int, done: int) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, initial=done, desc=what, dynamic_ncols=True, disable=not enabled)
+    return document

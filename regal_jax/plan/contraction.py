@@ -11,11 +11,11 @@ from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.merging import ANCHOR_KINDS, merge_labels
 from regal_jax.graph.quotient import quotient
-from regal_jax.interrupts import interruptible
 from regal_jax.plan.bounds import Objective
 from regal_jax.plan.decode import decode_order, decode_placement
 from regal_jax.plan.plan import Plan
 from regal_jax.plan.verify import check_graph
+from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["MAX_SHARE", "Contraction", "contract", "contract_for"]
 

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from regal_jax.documents import parse_json
 from regal_jax.errors import ClusterError, FormatError
 from regal_jax.graph import Cluster
 from regal_jax.plan.bounds import Objective
 from regal_jax.plan.replay import Timeline
+from regal_jax.storage.documents import parse_json
 
 if TYPE_CHECKING:
     from regal_jax.plan.plan import Plan

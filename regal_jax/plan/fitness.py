@@ -11,7 +11,7 @@ def plan_fitness(plan: Plan, graph: ComputationGraph) -> float:
     """What the search minimises (docs/design.md, part 1), of a plan, in float64.
 
     A feasible plan has ``makespan / upper bound`` or ``largest peak / all memory``, in [0, 1]; an infeasible
-    one ``1 + overflow / all memory``, more than 1. `regal_jax.objective.fitness` is the same on an
+    one ``1 + overflow / all memory``, more than 1. `regal_jax.solve.fitness` is the same on an
     accelerator, rounded to float32.
 
     Args:

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from regal_jax.errors import FormatError, MissingExtraError, PlanError
-from regal_jax.files import write_atomically
 from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix
 from regal_jax.graph.html import html_rows
-from regal_jax.interrupts import interruptible
 from regal_jax.plan.bounds import Objective, lower_bound
 from regal_jax.plan.comparison import PlanComparison, compare_plans
 from regal_jax.plan.files import plan_fields, plan_text
@@ -27,6 +25,8 @@ from regal_jax.plan.schedule import needed_transfers
 from regal_jax.plan.summary import figures, headline, summary, title
 from regal_jax.plan.trace import chrome_trace
 from regal_jax.plan.verify import verify
+from regal_jax.runtime.interrupts import interruptible
+from regal_jax.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
     import pandas

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from regal_jax.compiling import run_loops
 from regal_jax.errors import PlanError
 from regal_jax.graph import (
     Cluster,
@@ -22,8 +21,9 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
-from regal_jax.interrupts import check_interrupt
 from regal_jax.plan.execution import MISSING, NEEDLESS, NO_EVENT, TOO_EARLY, TWICE, Layout, State, execute
+from regal_jax.runtime.compiling import run_loops
+from regal_jax.runtime.interrupts import check_interrupt
 
 _SECONDS: Final = 5e-6
 """Of an event, in Python."""

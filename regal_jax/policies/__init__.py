@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from regal_jax.lazy import lazily
+from regal_jax.runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from regal_jax.policies.ablation import Ablation

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.interrupts import check_interrupt
 from regal_jax.policies.choices import FeatureSet
 from regal_jax.policies.config import FeatureConfig
 from regal_jax.policies.measured import MOST, Measured, check_finite, clipped
+from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["GraphFeatures", "features_of"]
 

@@ -8,13 +8,13 @@ import numpy as np
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import counting
-from regal_jax.interrupts import check_interrupt, interruptible
 from regal_jax.policies.choices import Balance, Cut
 from regal_jax.policies.config import FeatureConfig, PolicyConfig
 from regal_jax.policies.features import GraphFeatures, features_of
 from regal_jax.policies.measured import Measured, measure
 from regal_jax.policies.priors import Prior
 from regal_jax.problem import Bucket
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["make_features", "make_inputs", "make_prior"]
 

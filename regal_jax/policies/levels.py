@@ -4,7 +4,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from regal_jax.compiling import run_loops
+from regal_jax.runtime.compiling import run_loops
 
 __all__ = ["Levels", "levels", "quantised", "standing"]
 

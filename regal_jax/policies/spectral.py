@@ -5,8 +5,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from regal_jax.compiling import compiled, usable
-from regal_jax.interrupts import uninterrupted
+from regal_jax.runtime.compiling import compiled, usable
+from regal_jax.runtime.interrupts import uninterrupted
 
 __all__ = ["COORDINATES", "Start", "spectral_coordinates"]
 

@@ -19,10 +19,10 @@ from typing import Any, Final
 import jax
 import jax.export
 
-from regal_jax.compiling import installed
-from regal_jax.files import write_atomically
 from regal_jax.programs.stored import trace_folder
 from regal_jax.programs.words import UnnamedError, module_word, module_words, source_word, word
+from regal_jax.runtime.compiling import installed
+from regal_jax.storage.atomic import write_atomically
 
 __all__ = ["call_needs", "custom_call", "traced"]
 

@@ -17,7 +17,7 @@ __all__ = ["UnnamedError", "module_word", "module_words", "source_word", "tree_w
 
 _PACKAGE: Final = __name__.partition(".")[0]
 _FOLDER: Final = pathlib.Path(__file__).resolve().parents[1]
-_ROOMS: Final = ("encoding", "objective", "policies", "problem", "search", "simulate", "solve")
+_ROOMS: Final = ("encoding", "ordering", "policies", "problem", "search", "simulate", "solve")
 """Rooms with functions that are traced."""
 _LIBRARIES: Final = ("jax", "jaxlib", "flax", "numpy", "numba")
 """What a traced program depends on beside our own source."""

@@ -13,8 +13,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.errors import ConfigError
-from regal_jax.interrupts import check_interrupt, first_interrupt_waits, interruptible
 from regal_jax.programs import program
+from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits, interruptible
 from regal_jax.search.config import count_setting
 from regal_jax.search.loop import (
     HISTORY,
@@ -219,8 +219,8 @@ def run(
     """Run a searcher to its end, chunk by compiled chunk.
 
     Ctrl-C ends the search after the chunk that is running, with the incumbent so far. So does a second one
-    (see `regal_jax.interrupts`), and a `KeyboardInterrupt` raised by the callback; while the first population
-    is not evaluated there is no incumbent, and these two pass through.
+    (see `regal_jax.runtime.interrupts`), and a `KeyboardInterrupt` raised by the callback; while the first
+    population is not evaluated there is no incumbent, and these two pass through.
 
     Args:
       searcher: What to run.

@@ -12,10 +12,10 @@ import warnings
 import jax
 import jax.numpy as jnp
 
-from regal_jax.compiling import installed
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Decisions, Problem
 from regal_jax.programs import call_needs, custom_call
+from regal_jax.runtime.compiling import installed
 
 __all__ = ["available", "simulate_on_host"]
 

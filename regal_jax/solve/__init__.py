@@ -3,12 +3,14 @@
 `regal_jax.solve.propose`, which loads Flax, is imported by those who need it.
 """
 
+from regal_jax.solve.fitness import fitness
 from regal_jax.solve.keys import graph_identities, graph_keys, keys_of
 from regal_jax.solve.parts import Part, solve_in_parts
 from regal_jax.solve.solve import sampler, solve, solve_traced
 
 __all__ = [
     "Part",
+    "fitness",
     "graph_identities",
     "graph_keys",
     "keys_of",

@@ -8,10 +8,9 @@ import jax
 from jax.sharding import Mesh
 
 from regal_jax.encoding import PlanMoves, Proposal, gene_shapes, quantiles
-from regal_jax.interrupts import interruptible
-from regal_jax.objective import fitness
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
+from regal_jax.runtime.interrupts import interruptible
 from regal_jax.search import (
     AnnealingConfig,
     BrkgaConfig,
@@ -30,6 +29,7 @@ from regal_jax.search import (
     brkga,
     run_traced,
 )
+from regal_jax.solve.fitness import fitness
 
 __all__ = ["sampler", "solve", "solve_traced"]
 

@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from regal_jax.lazy import lazily
+from regal_jax.runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from regal_jax.solvers.constructive import CpSat, Heuristic
     from regal_jax.solvers.guide import Guide, PolicyLike
+    from regal_jax.solvers.orders import ApproximateDp, DepthFirstDp, OrderSearch, RandomOrders
     from regal_jax.solvers.portfolio import Auto, Portfolio
     from regal_jax.solvers.protocol import (
         Agenda,
@@ -29,14 +30,17 @@ if TYPE_CHECKING:
         with_settings,
     )
     from regal_jax.solvers.searches import Annealing, Brkga, ListSearch, LocalSearch, PeakSearch, RandomSearch
+    from regal_jax.solvers.topoformer import TopoformerBeam, TopoformerSamples
 
 __all__ = [
     "Agenda",
     "Annealing",
+    "ApproximateDp",
     "Auto",
     "Brkga",
     "Constructive",
     "CpSat",
+    "DepthFirstDp",
     "DeviceSolver",
     "DeviceStage",
     "Entry",
@@ -47,11 +51,15 @@ __all__ = [
     "Instance",
     "ListSearch",
     "LocalSearch",
+    "OrderSearch",
     "PeakSearch",
     "PolicyLike",
     "Portfolio",
+    "RandomOrders",
     "RandomSearch",
     "Solver",
+    "TopoformerBeam",
+    "TopoformerSamples",
     "own_entries",
     "parse_settings",
     "register",
@@ -67,7 +75,9 @@ __getattr__, __dir__ = lazily(
     {
         "constructive": ("CpSat", "Heuristic"),
         "guide": ("Guide", "PolicyLike"),
+        "orders": ("ApproximateDp", "DepthFirstDp", "OrderSearch", "RandomOrders"),
         "portfolio": ("Auto", "Portfolio"),
+        "topoformer": ("TopoformerBeam", "TopoformerSamples"),
         "registry": (
             "Entry",
             "own_entries",

@@ -58,10 +58,14 @@ class Solver(abc.ABC):
     Attributes:
       name: In the command, in tables and in ``plan.provenance["method"]``.
       searches: Does it spend evaluations, and begin from warm starts?
+      objective: The only one that it is for; ``None`` if it is for all.
+      most_devices: It is for clusters of no more; ``None`` if it is for all.
     """
 
     name: ClassVar[str]
     searches: ClassVar[bool] = True
+    objective: ClassVar[Objective | None] = None
+    most_devices: ClassVar[int | None] = None
 
     @property
     def config(self) -> Any:
@@ -73,34 +77,60 @@ class Solver(abc.ABC):
         """Its stages for a cluster of so many devices; none where there is nothing to search.
 
         Raises:
-          ConfigError: It is not for the objective, or a policy that it names cannot be read.
+          ConfigError: It is not for the objective or so many devices, or a policy that it names cannot be
+            read.
         """
+
+    def suits(self, objective: Objective, num_devices: int) -> bool:
+        """Is it for the objective, and for so many devices?"""
+        few = self.most_devices is None or num_devices <= self.most_devices
+        return few and self.objective in (None, objective)
+
+    def require(self, objective: Objective, num_devices: int) -> None:
+        """Nothing, if it `suits`.
+
+        Raises:
+          ConfigError: It does not.
+        """
+        if self.suits(objective, num_devices):
+            return
+        if self.objective not in (None, objective):
+            raise ConfigError(f"method: {self.name} is for {self.objective}, not for {objective}; use auto")
+        most = "1 device" if self.most_devices == 1 else f"at most {self.most_devices} devices"
+        raise ConfigError(f"method: {self.name} is for {most}, not for {num_devices}; use auto")
 
 
 class Constructive(Solver):
-    """Makes one plan, by rules, or exactly."""
+    """Makes one plan, by rules, or exactly.
+
+    Attributes:
+      together: Graphs that it would rather have at once; it then overrides `construct_all`.
+    """
 
     searches: ClassVar[bool] = False
+    together: ClassVar[int] = 1
 
     def agenda(self, objective: Objective, num_devices: int) -> "Agenda":
         """No stages: there is nothing to search."""
-        del objective, num_devices
+        self.require(objective, num_devices)
         return Agenda()
 
     @abc.abstractmethod
     def construct(self, instance: Instance) -> Plan:
         """The plan of one graph."""
 
+    def construct_all(self, instances: Sequence[Instance]) -> Sequence[Plan]:
+        """The plan of each of at most `together` graphs. What else is there may change no plan."""
+        return [self.construct(instance) for instance in instances]
+
 
 class HostSolver(Solver):
     """Searches one graph at a time, on one core of the host.
 
     Attributes:
-      objective: The only one that it is for; ``None`` if it is for all.
       least_devices: Fewer leave it nothing to choose.
     """
 
-    objective: ClassVar[Objective | None] = None
     least_devices: ClassVar[int] = 1
 
     @abc.abstractmethod
@@ -109,8 +139,7 @@ class HostSolver(Solver):
 
     def agenda(self, objective: Objective, num_devices: int) -> "Agenda":
         """One stage, if there is anything to choose."""
-        if self.objective is not None and objective != self.objective:
-            raise ConfigError(f"method: {self.name} is for {self.objective}, not for {objective}; use auto")
+        self.require(objective, num_devices)
         return Agenda((HostStage(self),) if num_devices >= self.least_devices else ())
 
 

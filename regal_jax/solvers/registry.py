@@ -36,7 +36,7 @@ class Entry:
       summary: What it is, in a line of the command's help.
       make: Makes it with its default settings.
       searches: Does it spend evaluations?
-      warm_start: Does `regal_jax.evaluation` give it the heuristics' plans? Methods of papers have none.
+      warm_start: Does `regal_jax.experiments` give it the heuristics' plans? Methods of papers have none.
     """
 
     name: str
@@ -73,6 +73,42 @@ _ENTRIES: Final = (
     Entry("random-search", "Random search", "independent random plans", _solver("RandomSearch")),
     Entry("list-search", "List search", "among list schedules (makespan)", _solver("ListSearch")),
     Entry("peak-search", "Peak search", "among placements (peak memory)", _solver("PeakSearch")),
+    Entry("order-search", "Order search", "among orders (peak memory, 1 device)", _solver("OrderSearch")),
+    Entry(
+        "topoformer",
+        "Topoformer",
+        "a network's priorities, 16 samples (peak memory, 1 device)",
+        _solver("TopoformerSamples"),
+        searches=False,
+    ),
+    Entry(
+        "beam",
+        "Topoformer, beam",
+        "a network's likeliest partial orders (peak memory, 1 device)",
+        _solver("TopoformerBeam"),
+        searches=False,
+    ),
+    Entry(
+        "approximate-dp",
+        "Approximate DP",
+        "best partial orders of each length (peak memory, 1 device)",
+        _solver("ApproximateDp"),
+        searches=False,
+    ),
+    Entry(
+        "depth-first-dp",
+        "Depth-first DP",
+        "exact in time (peak memory, 1 device)",
+        _solver("DepthFirstDp"),
+        searches=False,
+    ),
+    Entry(
+        "random-orders",
+        "Random orders",
+        "the best of 100 (peak memory, 1 device)",
+        _solver("RandomOrders"),
+        searches=False,
+    ),
     Entry("cp-sat", "CP-SAT", "exact, for small graphs (extra exact)", _solver("CpSat"), searches=False),
 )
 _TITLES: Final = {

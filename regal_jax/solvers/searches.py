@@ -17,14 +17,23 @@ from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solvers.guide import Guide, PolicyLike
 from regal_jax.solvers.protocol import DeviceSolver, HostSolver, Instance
 
-__all__ = ["Annealing", "Brkga", "ListSearch", "LocalSearch", "PeakSearch", "RandomSearch"]
+__all__ = [
+    "STARTS",
+    "Annealing",
+    "Brkga",
+    "ListSearch",
+    "LocalSearch",
+    "PeakSearch",
+    "RandomSearch",
+    "settings_of",
+]
 
-_STARTS: Final = 4
+STARTS: Final = 4
 """Plans that a search on the host begins with."""
 _Config = TypeVar("_Config")
 
 
-def _settings(solver: object, kind: type[_Config]) -> _Config:
+def settings_of(solver: object, kind: type[_Config]) -> _Config:
     """The settings alone: what ``solver`` has in the fields of ``kind``."""
     fields: Any = dataclasses.fields(kind)  # pyright: ignore[reportArgumentType]
     return kind(**{field.name: getattr(solver, field.name) for field in fields})
@@ -60,7 +69,7 @@ class Brkga(BrkgaConfig, DeviceSolver):
     @property
     def config(self) -> BrkgaConfig:
         """The settings without the policy."""
-        return _settings(self, BrkgaConfig)
+        return settings_of(self, BrkgaConfig)
 
     @property
     def guide(self) -> Guide | None:
@@ -104,7 +113,7 @@ class Annealing(AnnealingConfig, DeviceSolver):
     @property
     def config(self) -> AnnealingConfig:
         """The settings."""
-        return _settings(self, AnnealingConfig)
+        return settings_of(self, AnnealingConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,11 +156,11 @@ class ListSearch(ListSearchConfig, HostSolver):
     @property
     def config(self) -> ListSearchConfig:
         """The settings."""
-        return _settings(self, ListSearchConfig)
+        return settings_of(self, ListSearchConfig)
 
     def begin(self, instance: Instance) -> HostSearch:
         """A `ListSearchRun`."""
-        starts = instance.starts[:_STARTS]
+        starts = instance.starts[:STARTS]
         return ListSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)
 
 
@@ -170,9 +179,9 @@ class PeakSearch(PeakSearchConfig, HostSolver):
     @property
     def config(self) -> PeakSearchConfig:
         """The settings."""
-        return _settings(self, PeakSearchConfig)
+        return settings_of(self, PeakSearchConfig)
 
     def begin(self, instance: Instance) -> HostSearch:
         """A `PeakSearchRun`."""
-        starts: list[np.ndarray] = [plan.placement for plan in instance.starts[:_STARTS]]
+        starts: list[np.ndarray] = [plan.placement for plan in instance.starts[:STARTS]]
         return PeakSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)

@@ -11,18 +11,18 @@ from typing import Final
 import jax
 import numpy as np
 
-from regal_jax.cores import available_cores
 from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import Work, counting, heuristic_plans
-from regal_jax.interrupts import check_interrupt, first_interrupt_waits
 from regal_jax.plan import Contraction, Plan, contract_for
+from regal_jax.runtime.cores import available_cores
+from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits
 from regal_jax.search import Progress, Status, Stopping
 from regal_jax.solve import graph_keys, solve_in_parts
 from regal_jax.solvers import Constructive, DeviceStage, HostStage
 from regal_jax.solvers.loop.batches import Batch, Share, make_batch, narrowed
 from regal_jax.solvers.loop.host_turns import HostRun
-from regal_jax.solvers.loop.outcome import Start, constructed_plan, decoded_plan, device_turn, finished_plan
+from regal_jax.solvers.loop.outcome import Start, constructed_plans, decoded_plan, device_turn, finished_plan
 from regal_jax.solvers.loop.progress import Bar
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.turns import WORTH_CONTRACTING, Turn, is_settled, next_turn
@@ -144,10 +144,12 @@ class Call:
         )
 
     def _construct(self, solver: Constructive) -> Status:
-        for i, pair in enumerate(self._pairs):
-            plan = constructed_plan(*pair, self._settings, solver, self._seconds_left())
+        for first in range(0, len(self._pairs), solver.together):
+            pairs = self._pairs[first : first + solver.together]
+            plans = constructed_plans(pairs, self._settings, solver, self._seconds_left())
             with first_interrupt_waits() as interrupted:
-                self._done(i, plan)
+                for i, plan in enumerate(plans, first):
+                    self._done(i, plan)
             if interrupted():
                 return Status.INTERRUPTED
         return Status.BUDGET

@@ -21,7 +21,7 @@ from regal_jax.solvers.loop.host_turns import instance_of
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.turns import Turn, improves
 
-__all__ = ["Start", "constructed_plan", "decoded_plan", "device_turn", "finished_plan"]
+__all__ = ["Start", "constructed_plans", "decoded_plan", "device_turn", "finished_plan"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,23 +56,29 @@ def _common(settings: Settings) -> dict[str, Any]:
     }
 
 
-def constructed_plan(
-    graph: ComputationGraph,
-    cluster: Cluster,
+def constructed_plans(
+    pairs: Sequence[tuple[ComputationGraph, Cluster]],
     settings: Settings,
     solver: Constructive,
     seconds: float | None,
-) -> Plan:
-    """The plan of a solver that searches nothing, for which so many seconds are left."""
+) -> list[Plan]:
+    """The plans of a solver that searches nothing, for which so many seconds are left.
+
+    Graphs that it plans together share the time and the work of all of them equally.
+    """
     began = time.monotonic()
     with counting() as work:
-        plan = solver.construct(instance_of(graph, cluster, settings, seconds=seconds))
-    spent = {"seconds": round(time.monotonic() - began, 3), "work": _counts(work)}
-    return dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **spent})
+        plans = solver.construct_all([instance_of(*pair, settings, seconds=seconds) for pair in pairs])
+    took = (time.monotonic() - began) / len(pairs)
+    spent = {"seconds": round(took, 3), "work": _counts(work, len(pairs))}
+    return [
+        dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **spent})
+        for plan in plans
+    ]
 
 
-def _counts(work: Work) -> dict[str, int]:
-    return {"schedules": work.schedules, "placements": work.placements}
+def _counts(work: Work, graphs: int = 1) -> dict[str, int]:
+    return {"schedules": work.schedules // graphs, "placements": work.placements // graphs}
 
 
 def finished_plan(

@@ -13,8 +13,8 @@ import numpy as np
 from regal_jax.checks import check_whole, real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.interrupts import interruptible
 from regal_jax.plan import Objective, Plan
+from regal_jax.runtime.interrupts import interruptible
 from regal_jax.solvers import Agenda, DeviceStage, Guide, Solver, solver, solver_names, with_settings
 from regal_jax.solvers.loop.earlier import WarmStarts, earlier_plans
 

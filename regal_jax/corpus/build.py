@@ -1,0 +1,255 @@
+"""`build_corpus`: traces models in worker processes, and can be killed and run again at any moment."""
+
+import collections
+import contextlib
+import fnmatch
+import hashlib
+import os
+import pathlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from regal_jax.corpus.engine import Engine
+from regal_jax.corpus.finish import finish
+from regal_jax.corpus.sources import SOURCES, Source
+from regal_jax.corpus.trace_spec import TraceSpec
+from regal_jax.datasets.corpus_files import (
+    CORPUS,
+    FAILURES,
+    FORMS,
+    GRAPHS,
+    INDEX,
+    read_corpus,
+    read_index,
+    write_corpus,
+)
+from regal_jax.errors import ConfigError, MissingExtraError
+from regal_jax.importers.roofline import find_profile
+from regal_jax.runtime.cores import available_cores
+from regal_jax.runtime.interrupts import first_interrupt_waits
+from regal_jax.storage.json_lines import JsonLines
+from regal_jax.storage.locks import locked
+
+__all__ = ["Settings", "build_corpus"]
+
+_ROUND: Final = 100
+"""Graphs of one source before the next has its turn: its workers start anew then, for some seconds."""
+
+Settings = dict[str, Any]
+"""What the content of a graph depends on, beside its spec: the same for all of a corpus."""
+
+
+def build_corpus(
+    folder: str | os.PathLike[str],
+    *,
+    sources: Sequence[str] | None = None,
+    forms: Sequence[str] = FORMS,
+    only: str | None = None,
+    limit: int | None = None,
+    jobs: int | None = None,
+    timeout: float = 300.0,
+    profile: str = "h200",
+    min_ops: int = 57,
+    max_ops: int = 60_000,
+    retry_failures: bool = False,
+    progress: Callable[..., Any] | None = None,
+) -> Mapping[str, Any]:
+    """Traces real models into ``folder``, or goes on where an earlier build there ended.
+
+    Graphs are of shapes only: no weights are made or fetched. Each is traced in a worker process; one
+    that raises, hangs, dies or takes too much memory is a line in ``failures.jsonl`` and costs nothing else.
+    What is finished is on disk at once, so that a killed build loses only what was being traced.
+
+    Which graphs are built may differ from run to run, and the corpus grows; what a graph depends on may
+    not.
+
+    Args:
+      folder: Made if it is not there.
+      sources: Names from `SOURCES`; by default all whose packages are installed, with a warning for others.
+      forms: Some of `FORMS`.
+      only: A pattern such as ``"timm/resnet*"`` that ``SOURCE/MODEL.FORM`` must match.
+      limit: At most so many graphs of each source and form, its families in turn.
+      jobs: Worker processes; the number of cores by default.
+      timeout: Seconds that one graph may take.
+      profile: Device that runtimes are estimated for (`regal_jax.importers.PROFILES`).
+      min_ops: Smaller graphs are left out.
+      max_ops: Larger graphs are left out.
+      retry_failures: Try again what failed before.
+      progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
+
+    Returns:
+      The document ``corpus.json``, with ``"complete"``: whether nothing was left undone.
+
+    Raises:
+      ConfigError: An impossible option, a folder with other settings or another build in it, a full disk.
+      MissingExtraError: A source that ``sources`` names lacks its package.
+      FormatError: The folder holds something else, or damage.
+    """
+    chosen = _check(sources, forms, limit, jobs, timeout, min_ops, max_ops)
+    find_profile(profile)
+    root = pathlib.Path(folder)
+    with _one_line_for_the_disk(root), locked(root), first_interrupt_waits() as interrupted:
+        (root / GRAPHS).mkdir(exist_ok=True)
+        present = _installed(chosen, explicit=sources is not None)
+        settings = {"profile": profile, "min_ops": min_ops, "max_ops": max_ops}
+        packages = _settle(root, settings, present)
+        engine = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress)
+        listed = {source.name: engine.specs(source) for source in present}
+        specs = {
+            name: choose(found, forms, only, limit) for name, found in listed.items() if found is not None
+        }
+        pending = _pending(root, specs, retry_failures=retry_failures)
+        engine.run(_rounds(pending), packages)
+        document = finish(root)
+        return {**document, "complete": not interrupted()}
+
+
+def choose(
+    specs: Sequence[TraceSpec], forms: Sequence[str], only: str | None, limit: int | None
+) -> list[TraceSpec]:
+    """The specs of one source that a build is to make, form by form, in each the families in turn.
+
+    Within a family the order is a fixed shuffle: neighbours by name are often one topology.
+    """
+    chosen: list[TraceSpec] = []
+    for form in FORMS:
+        found = [spec for spec in specs if spec.form == form and form in forms]
+        found = [spec for spec in found if only is None or fnmatch.fnmatchcase(spec.key, only)]
+        found.sort(key=lambda spec: hashlib.sha256(spec.key.encode()).digest())
+        turns: collections.Counter[str] = collections.Counter()
+        places: list[int] = []
+        for spec in found:
+            places.append(turns[spec.family])
+            turns[spec.family] += 1
+        chosen += [found[i] for i in sorted(range(len(found)), key=places.__getitem__)][:limit]
+    return chosen
+
+
+def _rounds(pending: Mapping[str, Sequence[TraceSpec]]) -> list[tuple[Source, Sequence[TraceSpec]]]:
+    """Form by form, the sources in turn: whenever a build is stopped, what it has is spread over all."""
+    rounds: list[tuple[Source, Sequence[TraceSpec]]] = []
+    for form in FORMS:
+        left = {name: [spec for spec in specs if spec.form == form] for name, specs in pending.items()}
+        for start in range(0, max(map(len, left.values()), default=0), _ROUND):
+            rounds += [
+                (SOURCES[name], specs[start : start + _ROUND])
+                for name, specs in left.items()
+                if start < len(specs)
+            ]
+    return rounds
+
+
+def _check(
+    sources: Sequence[str] | None,
+    forms: Sequence[str],
+    limit: int | None,
+    jobs: int | None,
+    timeout: float,
+    min_ops: int,
+    max_ops: int,
+) -> list[Source]:
+    for what, given, known in (("sources", sources or SOURCES, SOURCES), ("forms", forms, FORMS)):
+        for name in given:
+            if name not in known:
+                raise ConfigError(f"{what}: there is no {name!r}; use one of {', '.join(known)}")
+    if not forms or (sources is not None and not sources):
+        raise ConfigError("sources, forms: name at least one of each")
+    for what, number in (("limit", limit), ("jobs", jobs), ("min_ops", min_ops)):
+        if number is not None and number < 1:
+            raise ConfigError(f"{what}: {number} must be at least 1")
+    if not timeout > 0:
+        raise ConfigError(f"timeout: {timeout} must be more than 0 seconds")
+    if max_ops < min_ops:
+        raise ConfigError(f"max_ops: {max_ops} is below min_ops {min_ops}; raise it")
+    return [source for name, source in SOURCES.items() if sources is None or name in sources]
+
+
+def _installed(chosen: Sequence[Source], *, explicit: bool) -> list[Source]:
+    """The sources whose packages are there; the others are skipped, or refused if they were asked for."""
+    present = []
+    for source in chosen:
+        absent = [package for package, version in source.versions().items() if version is None]
+        if not absent:
+            present.append(source)
+        elif explicit:
+            raise MissingExtraError(absent[0], source.extra)
+        else:
+            warnings.warn(
+                f"source {source.name!r} is skipped: it needs the package {absent[0]!r}; "
+                f"install it with pip install 'regal-jax[{source.extra}]'",
+                stacklevel=4,
+            )
+    return present
+
+
+def _settle(root: pathlib.Path, settings: Settings, present: Sequence[Source]) -> dict[str, dict[str, Any]]:
+    """Records the settings and versions, or refuses those that differ from what is there.
+
+    Returns:
+      The packages of each source with their versions.
+    """
+    document = read_corpus(root)
+    if document is None:
+        document = {"settings": settings, "packages": {}}
+    for name, value in settings.items():
+        old = document["settings"].get(name)
+        if old != value:
+            raise ConfigError(
+                f"{root / CORPUS}: built with {name} {old!r}, not {value!r}; "
+                "use the same, or build into another folder"
+            )
+    packages = document["packages"]
+    for source in present:
+        versions = source.versions()
+        for package, version in versions.items():
+            old = packages.get(source.name, {}).get(package, version)
+            if old != version:
+                raise ConfigError(
+                    f"{root / CORPUS}: source {source.name!r} was built with {package} {old}, not {version}; "
+                    "install that, leave the source out, or build into another folder"
+                )
+        packages[source.name] = versions
+    ordered = {name: packages[name] for name in sorted(packages)}
+    write_corpus(root, {**document, "packages": ordered})
+    return ordered
+
+
+def _pending(
+    root: pathlib.Path, specs: Mapping[str, Sequence[TraceSpec]], *, retry_failures: bool
+) -> dict[str, list[TraceSpec]]:
+    """What is still to be done, after mending what a kill has left behind."""
+    index, failures = JsonLines(root / INDEX), JsonLines(root / FAILURES)
+    for lines in (index, failures):
+        lines.mend()
+    for leftover in (root / GRAPHS).glob("*/.*.tmp"):
+        leftover.unlink(missing_ok=True)
+    records = read_index(root)
+    there = [record for record in records if (root / record["path"]).is_file()]
+    if len(there) < len(records):
+        index.replace(there)
+    done = {_key(record) for record in there}
+    wanted = {spec.key for tasks in specs.values() for spec in tasks}
+    failed = failures.read()
+    kept = [f for f in failed if _key(f) not in done and not (retry_failures and _key(f) in wanted)]
+    if len(kept) < len(failed):
+        failures.replace(kept)
+    done |= {_key(failure) for failure in kept}
+    return {name: [spec for spec in tasks if spec.key not in done] for name, tasks in specs.items()}
+
+
+def _key(record: Mapping[str, Any]) -> str:
+    return TraceSpec.from_json(record).key
+
+
+@contextlib.contextmanager
+def _one_line_for_the_disk(root: pathlib.Path) -> Any:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, ImportError):
+            raise
+        where = error.filename if error.filename is not None else root
+        raise ConfigError(
+            f"{where}: {error.strerror or error}; make room or mend the folder, then run the same again"
+        ) from None

@@ -1,0 +1,243 @@
+"""Hands specs to worker processes and writes down what becomes of each."""
+
+import collections
+import contextlib
+import pathlib
+import queue
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Self
+
+from regal_jax.corpus.pool import Event, Worker, available_memory
+from regal_jax.corpus.sources import Source
+from regal_jax.corpus.trace_spec import TraceSpec
+from regal_jax.datasets.corpus_files import FAILURES, GRAPHS, INDEX
+from regal_jax.errors import ConfigError
+from regal_jax.storage.json_lines import JsonLines
+
+__all__ = ["Engine"]
+
+_TICK: Final = 0.25
+_TASKS_A_WORKER: Final = 150
+"""Then it is replaced: libraries keep a little of every model."""
+_STARTS: Final = 3
+"""Failed starts in a row after which a source is given up."""
+
+
+class Engine:
+    """Runs the specs of a build.
+
+    Args:
+      root: Folder of the corpus.
+      settings: What graphs depend on: ``profile``, ``min_ops``, ``max_ops``.
+      jobs: Worker processes.
+      timeout: Seconds that one graph may take.
+      interrupted: Tells whether to stop.
+      progress: Makes a progress bar, or ``None``.
+    """
+
+    def __init__(
+        self,
+        root: pathlib.Path,
+        settings: Mapping[str, Any],
+        jobs: int,
+        timeout: float,
+        interrupted: Callable[[], bool],
+        progress: Callable[..., Any] | None,
+    ) -> None:
+        self.root, self.settings, self.jobs, self.timeout = root, settings, jobs, timeout
+        self.interrupted, self.progress = interrupted, progress
+        self.index, self.failures = JsonLines(root / INDEX), JsonLines(root / FAILURES)
+        # What the machine can spare for each, with some for the build and the rest of the system.
+        self.memory = 0.8 * available_memory() / jobs
+
+    def specs(self, source: Source) -> list[TraceSpec] | None:
+        """What ``source`` offers; ``None``, with a warning, if its library does not even start."""
+        waiting: collections.deque[dict[str, Any]] = collections.deque([{"list": True}])
+        with _Workers(self, source) as workers:
+            while not self.interrupted():
+                event = workers.next_event(waiting)
+                if event is None:
+                    continue
+                message = event.message or {}
+                if "specs" in message:
+                    found = [TraceSpec.from_json(spec) for spec in message["specs"]]
+                    return _without_repeats(source, found)
+                if event.message is None or "failure" in message:
+                    why = message.get("reason") or event.worker.last_words()[1]
+                    warnings.warn(f"source {source.name!r} is skipped: {why}", stacklevel=2)
+                    return None
+                if "unavailable" in message:
+                    warnings.warn(
+                        f"source {source.name!r} is skipped: {message['unavailable']}", stacklevel=2
+                    )
+                    return None
+        return []
+
+    def run(
+        self, tasks: Sequence[tuple[Source, Sequence[TraceSpec]]], packages: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Traces all specs, one entry of ``tasks`` after another; a source may have several.
+
+        Raises:
+          ConfigError: The disk is full.
+          OSError: The same, of the lists.
+        """
+        total = sum(len(specs) for _, specs in tasks)
+        bar = self.progress(total=total, unit="graph") if self.progress else None
+        tally = _Tally(bar, {record["topology_hash"] for record in self.index.read()})
+        with contextlib.closing(bar) if bar is not None else contextlib.nullcontext():
+            given_up: set[str] = set()
+            for source, specs in tasks:
+                if (
+                    specs
+                    and source.name not in given_up
+                    and not self.interrupted()
+                    and not self._run_source(source, specs, packages.get(source.name, {}), tally)
+                ):
+                    given_up.add(source.name)
+
+    def _run_source(
+        self, source: Source, specs: Sequence[TraceSpec], packages: Mapping[str, Any], tally: "_Tally"
+    ) -> bool:
+        """Whether the source's workers start at all."""
+        package = source.packages[0]
+        waiting: collections.deque[dict[str, Any]] = collections.deque({"spec": spec} for spec in specs)
+        left = len(specs)
+        with _Workers(self, source) as workers:
+            while left and not self.interrupted():
+                event = workers.next_event(waiting)
+                if event is None or "ready" in (event.message or {}):
+                    continue
+                worker, message = event.worker, event.message or {}
+                if "fatal" in message:
+                    raise ConfigError(f"{message['fatal']}; make room, then run the same command again")
+                if "unavailable" in message:
+                    warnings.warn(
+                        f"source {source.name!r} is given up: {message['unavailable']}", stacklevel=3
+                    )
+                    return False
+                task = worker.answered()
+                if task is None:  # Its death comes after its last answer.
+                    continue
+                if not message:
+                    failure, reason = worker.last_words()
+                    message = {"failure": failure, "reason": reason}
+                left -= 1
+                provenance = {"package": package, "version": packages.get(package)}
+                self._write_down(task["spec"], provenance, message, tally)
+        return True
+
+    def _write_down(
+        self, spec: TraceSpec, provenance: Mapping[str, Any], message: Mapping[str, Any], tally: "_Tally"
+    ) -> None:
+        if "record" not in message:
+            self.failures.append({**spec.to_json(), **message})
+            tally.failure()
+            return
+        record = {"path": f"{GRAPHS}/{spec.key}.json.gz", **spec.to_json(), **provenance}
+        self.index.append({**record, **message["record"]})
+        tally.success(message["record"]["topology_hash"])
+
+    def request(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """What a worker is sent for ``task``."""
+        if "spec" not in task:
+            return dict(task)
+        spec: TraceSpec = task["spec"]
+        file = self.root / GRAPHS / f"{spec.key}.json.gz"
+        return {"spec": spec.to_json(), "file": str(file), **self.settings}
+
+
+class _Workers:
+    """The workers of one source, as many as there is work for; all end with the block."""
+
+    def __init__(self, engine: Engine, source: Source) -> None:
+        self.engine, self.source = engine, source
+        self.events: queue.Queue[Event] = queue.Queue()
+        self.workers: list[Worker] = []
+        self.failed_starts = 0
+        self.checked = 0.0
+
+    def __enter__(self) -> Self:
+        self.log = tempfile.TemporaryFile()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            worker.end()
+        self.log.close()
+
+    def next_event(self, waiting: "collections.deque[dict[str, Any]]") -> Event | None:
+        """Keeps the workers busy with ``waiting`` and returns what one of them says, if any does soon."""
+        free = sum(worker.task is None for worker in self.workers)
+        for _ in range(min(len(waiting) - free, self.engine.jobs - len(self.workers))):
+            self.workers.append(Worker(self.source.module, self.events, self.log))
+        for worker in self.workers:
+            if worker.ready and worker.task is None and worker.verdict is None and waiting:
+                task = waiting.popleft()
+                # If it has died meanwhile, its last event says so.
+                with contextlib.suppress(OSError):
+                    worker.ask(task, self.engine.request(task), self.engine.timeout)
+        return self._wait()
+
+    def _wait(self) -> Event | None:
+        try:
+            event = self.events.get(timeout=_TICK)
+        except queue.Empty:
+            event = None
+        if time.monotonic() > self.checked + _TICK:
+            self.checked = time.monotonic()
+            for worker in self.workers:
+                worker.watch(self.engine.timeout, self.engine.memory)
+        if event is None or event.worker not in self.workers:
+            return None
+        worker = event.worker
+        if event.message is None:
+            self.workers.remove(worker)
+            worker.end()
+            return self._after_death(event)
+        if "ready" in event.message:
+            worker.ready, worker.deadline, self.failed_starts = True, float("inf"), 0
+        elif worker.tasks_done >= _TASKS_A_WORKER:
+            self.workers.remove(worker)
+            worker.end()
+        return event
+
+    def _after_death(self, event: Event) -> Event | None:
+        if event.worker.ready:
+            return event
+        self.failed_starts += 1
+        if self.failed_starts < _STARTS:
+            return None
+        return Event(
+            event.worker, {"unavailable": f"its worker does not start: {event.worker.last_words()[1]}"}
+        )
+
+
+def _without_repeats(source: Source, specs: Sequence[TraceSpec]) -> list[TraceSpec]:
+    twice = [key for key, n in collections.Counter(spec.key for spec in specs).items() if n > 1]
+    if twice:
+        raise ConfigError(f"source {source.name!r}: lists {twice[0]!r} twice; give each spec a name")
+    return list(specs)
+
+
+class _Tally:
+    """Counts, beside the progress bar."""
+
+    def __init__(self, bar: Any, hashes: set[str]) -> None:
+        self.bar, self.hashes, self.failures = bar, hashes, 0
+
+    def success(self, topology: str) -> None:
+        self.hashes.add(topology)
+        self._show()
+
+    def failure(self) -> None:
+        self.failures += 1
+        self._show()
+
+    def _show(self) -> None:
+        if self.bar is not None:
+            self.bar.set_postfix(distinct=len(self.hashes), failed=self.failures, refresh=False)
+            self.bar.update()

@@ -1,0 +1,107 @@
+"""The table of families and their splits, which is the same for every corpus.
+
+Splits that are balanced over what a build happens to hold differ from build to build, and weights trained on
+one build would have seen test graphs of another. So the split of a family is made once, from a whole build
+(``regal-jax corpus splits``), and kept in ``family_splits.json``::
+
+    format, version   "regal_jax.family_splits", 1
+    packages          source -> package -> version, of the build that it was last made from
+    distinct          how many distinct graphs that build had
+    families          family -> "train", "validation" or "test", sorted
+"""
+
+import json
+import os
+import pathlib
+from typing import Any, Final
+
+from regal_jax.corpus.splits import partition
+from regal_jax.datasets.candidates import SPLITS
+from regal_jax.datasets.corpus_files import read_corpus
+from regal_jax.datasets.corpus_reader import corpus_records
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
+
+__all__ = ["FAMILY_SPLITS", "read_family_splits", "write_family_splits"]
+
+FAMILY_SPLITS: Final = pathlib.Path(__file__).with_name("family_splits.json")
+"""The table that comes with the package."""
+
+_FORMAT: Final = "regal_jax.family_splits"
+_VERSION: Final = 1
+
+
+def read_family_splits(path: str | os.PathLike[str] = FAMILY_SPLITS) -> dict[str, str]:
+    """Family -> split, as a table has it.
+
+    Args:
+      path: Of a table; by default the one that comes with the package.
+
+    Raises:
+      FormatError: No such file, or it is something else.
+    """
+    remedy = "make one with 'regal-jax corpus splits'"
+    try:
+        document = parse_json(pathlib.Path(path).read_bytes())
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}; {remedy}") from None
+    except ValueError:
+        raise FormatError(f"{path}: no JSON; {remedy}") from None
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise FormatError(f"{path}: not a {_FORMAT} document; {remedy}")
+    if document.get("version") != _VERSION:
+        raise FormatError(f"{path}: version {document.get('version')!r} is not known; update regal-jax")
+    families = document.get("families")
+    if not isinstance(families, dict):
+        raise FormatError(f"{path}: families is {families!r}, not an object; {remedy}")
+    for family, split in families.items():
+        if split not in SPLITS:
+            raise FormatError(
+                f"{path}: family {family!r}: there is no split {split!r}; use one of {', '.join(SPLITS)}"
+            )
+    return families
+
+
+def write_family_splits(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> dict[str, Any]:
+    """Makes a table from a corpus, or adds the families of a corpus to a table.
+
+    What stands in the table stays: weights may have been trained by it. The same corpus and table give the
+    same bytes.
+
+    Args:
+      folder: Of a corpus that `build_corpus` made, a whole one: it decides for all others.
+      out: The file: none yet, or a table.
+
+    Returns:
+      The document.
+
+    Raises:
+      ConfigError: A file that is no table, or one that cannot be written.
+      FormatError: There is no corpus, it is damaged, or empty.
+    """
+    root, file = pathlib.Path(folder), pathlib.Path(out)
+    records = corpus_records(root)
+    if not records:
+        raise FormatError(f"{root}: the corpus has no graphs yet; run 'regal-jax corpus build --out {root}'")
+    known: dict[str, str] = {}
+    if file.is_file():
+        try:
+            known = read_family_splits(file)
+        except FormatError:
+            raise ConfigError(
+                f"{file}: holds something other than a table of splits; choose another name"
+            ) from None
+    found = partition(records, known)
+    document = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "packages": (read_corpus(root) or {})["packages"],
+        "distinct": len(found.topologies),
+        "families": dict(sorted((known | found.families).items())),
+    }
+    try:
+        write_atomically(file, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error.strerror}; choose another name") from None
+    return document

@@ -1,0 +1,94 @@
+"""The last step of a build: what is distinct, which split everything is in, and how much there is."""
+
+import pathlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from regal_jax.corpus.family_splits import read_family_splits
+from regal_jax.corpus.splits import partition, roles
+from regal_jax.datasets.candidates import SPLITS
+from regal_jax.datasets.corpus_files import FAILURES, read_corpus, read_index, write_corpus
+from regal_jax.errors import FormatError
+from regal_jax.storage.json_lines import JsonLines
+
+__all__ = ["describe", "finish"]
+
+
+def finish(root: pathlib.Path, table: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Brings ``corpus.json`` up to date with the index; the order of the index changes nothing.
+
+    Args:
+      root: Folder of the corpus.
+      table: Family -> split; by default the one that comes with the package (`read_family_splits`).
+
+    Returns:
+      The document.
+
+    Raises:
+      FormatError: There is no corpus, or it is damaged.
+      OSError: It cannot be written.
+    """
+    document = read_corpus(root)
+    if document is None:
+        raise FormatError(f"{root}: no corpus there; make one with 'regal-jax corpus build --out {root}'")
+    records = sorted(read_index(root), key=lambda record: record["path"])
+    failures = JsonLines(root / FAILURES).read()
+    table = read_family_splits() if table is None else table
+    families, topologies = partition(records, table)
+    graphs = roles(records, topologies)
+    counts = _counts(records, failures, graphs)
+    # Neither is there in a build that the table was made from, nor in a part of one.
+    counts["families_not_in_table"] = len(families.keys() - table.keys())
+    counts["moved"] = sum(graphs[record["path"]]["split"] != families[record["family"]] for record in records)
+    kept = {name: document[name] for name in ("settings", "packages")}
+    document = {**kept, "counts": counts, "families": families, "graphs": graphs}
+    write_corpus(root, document)
+    return document
+
+
+def _counts(
+    records: Sequence[Mapping[str, Any]],
+    failures: Sequence[Mapping[str, Any]],
+    graphs: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    distinct = [record for record in records if graphs[record["path"]]["distinct"]]
+
+    def by(what: str) -> dict[str, int]:
+        return dict(sorted(Counter(record[what] for record in distinct).items()))
+
+    splits = Counter(graphs[record["path"]]["split"] for record in distinct)
+    return {
+        "graphs": len(records),
+        "distinct": len(distinct),
+        "failures": dict(sorted(Counter(failure["failure"] for failure in failures).items())),
+        "sources": by("source"),
+        "forms": by("form"),
+        "splits": {split: splits[split] for split in SPLITS},
+        "ops": sum(record["ops"] for record in distinct),
+    }
+
+
+def describe(document: Mapping[str, Any]) -> str:
+    """A corpus in a few lines, for people."""
+    counts = document["counts"]
+
+    def listed(numbers: Mapping[str, int]) -> str:
+        return ", ".join(f"{name} {number}" for name, number in numbers.items()) or "none"
+
+    families = Counter(document["families"].values())
+    unknown, moved = counts["families_not_in_table"], counts["moved"]
+    return "\n".join(
+        [
+            f"corpus: {counts['distinct']} distinct topologies, {counts['graphs']} graphs, "
+            f"{counts['ops']} ops in distinct ones",
+            f"  sources         {listed(counts['sources'])}",
+            f"  forms           {listed(counts['forms'])}",
+            f"  splits          {listed(counts['splits'])}",
+            f"  families        {len(document['families'])}: "
+            f"{listed({split: families[split] for split in SPLITS})}"
+            + (f"; {unknown} not in the table of splits" if unknown else ""),
+            *([f"  moved           {moved} graphs to the split of their topology"] if moved else []),
+            f"  gave no graph   {listed(counts['failures'])}",
+        ]
+    )

@@ -1,0 +1,183 @@
+"""`write_sample`: a small, varied part of a corpus, contracted, for tests, notebooks and first runs."""
+
+import contextlib
+import gzip
+import hashlib
+import json
+import math
+import os
+import pathlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from regal_jax.datasets.corpus_files import GRAPHS, INDEX, read_corpus
+from regal_jax.datasets.corpus_reader import corpus_records
+from regal_jax.datasets.statistics import graph_record
+from regal_jax.errors import ConfigError
+from regal_jax.importers import load_graph
+from regal_jax.importers.native import format_native
+from regal_jax.plan import contract
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.json_lines import JsonLines
+from regal_jax.storage.locks import locked
+
+__all__ = ["write_sample"]
+
+_CONTRACTS_BY: Final = 8
+"""Graphs more than this many times as large as is allowed are not tried: contraction seldom saves more."""
+
+
+def write_sample(
+    folder: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    graphs: int = 60,
+    max_bytes: int = 2_000_000,
+    max_ops: int = 800,
+    progress: Callable[..., Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Writes contracted graphs of a corpus, spread over its families, sources, forms and sizes.
+
+    The same corpus and options give the same bytes. Graphs whose contractions have one topology are there
+    once.
+
+    Args:
+      folder: Of a corpus that `build_corpus` made.
+      out: Folder of the sample; made if it is not there, replaced if it holds a sample.
+      graphs: At most so many.
+      max_bytes: At most so much on disk, the index included.
+      max_ops: Of a contracted graph.
+      progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
+
+    Returns:
+      The records of the sample, by path, as `regal_jax.datasets.sample_records` reads them.
+
+    Raises:
+      ConfigError: An impossible option, nothing that fits, or a folder with something else in it.
+      FormatError: There is no corpus, or it is damaged.
+    """
+    for what, number in (("graphs", graphs), ("max_bytes", max_bytes), ("max_ops", max_ops)):
+        if number < 1:
+            raise ConfigError(f"{what}: {number} must be at least 1")
+    source, target = pathlib.Path(folder), pathlib.Path(out)
+    records = corpus_records(source)
+    profile = (read_corpus(source) or {})["settings"]["profile"]
+    _refuse_others(target)
+    spread = _Spread([r for r in records if r["distinct"] and r["ops"] <= _CONTRACTS_BY * max_ops])
+    sample = _Sample(graphs, max_bytes, max_ops)
+    bar = progress(total=graphs, unit="graph") if progress else None
+    with contextlib.closing(bar) if bar is not None else contextlib.nullcontext():
+        while len(sample.records) < graphs and (record := spread.pop()) is not None:
+            if sample.add(*_contracted(source, record, profile)):
+                spread.took(record)
+                if bar is not None:
+                    bar.update()
+    if not sample.records:
+        raise ConfigError(
+            f"{source}: no graph fits {max_ops} ops and {max_bytes} bytes; raise max_ops or max_bytes"
+        )
+    return sample.write(target)
+
+
+class _Spread:
+    """Takes records one by one, each as unlike those taken before as there is.
+
+    The family that has been taken least goes first; of those, the graph whose source and form, and whose size
+    (in powers of two), have been taken least; of those, one of the largest family; then chance, by a hash.
+    """
+
+    def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self.left = {record["path"]: record for record in records}
+        self.family_size = Counter(record["family"] for record in records)
+        self.taken: Counter[Any] = Counter()
+
+    def pop(self) -> Mapping[str, Any] | None:
+        """The next candidate, which does not come again; ``None`` when there is none."""
+        if not self.left:
+            return None
+        return self.left.pop(min(self.left, key=lambda path: self._rank(self.left[path])))
+
+    def took(self, record: Mapping[str, Any]) -> None:
+        """Says that ``record`` was of use."""
+        self.taken.update(self._traits(record))
+
+    def _rank(self, record: Mapping[str, Any]) -> tuple[Any, ...]:
+        family, form, size = self._traits(record)
+        chance = hashlib.sha256(record["path"].encode()).hexdigest()
+        known = self.taken[form] + self.taken[size]
+        return self.taken[family], known, -self.family_size[record["family"]], chance
+
+    @staticmethod
+    def _traits(record: Mapping[str, Any]) -> tuple[Any, ...]:
+        size = int(math.log2(record["ops"]))
+        return ("family", record["family"]), ("form", record["source"], record["form"]), ("size", size)
+
+
+class _Sample:
+    """What a sample will hold, within its limits."""
+
+    def __init__(self, graphs: int, max_bytes: int, max_ops: int) -> None:
+        self.max_bytes, self.max_ops = max_bytes, max_ops
+        # One graph must not crowd out all others.
+        self.most = max_bytes / min(graphs, 4)
+        self.records: dict[str, dict[str, Any]] = {}
+        self.files: dict[str, bytes] = {}
+        self.hashes: set[str] = set()
+        self.used = 0
+
+    def add(self, record: dict[str, Any], data: bytes) -> bool:
+        """Takes a graph if there is room for it and none of its topology."""
+        size = len(data) + len(_line(record))
+        fits = record["ops"] <= self.max_ops and size <= self.most and self.used + size <= self.max_bytes
+        if not fits or record["topology_hash"] in self.hashes:
+            return False
+        self.records[record["path"]], self.files[record["path"]] = record, data
+        self.hashes.add(record["topology_hash"])
+        self.used += size
+        return True
+
+    def write(self, target: pathlib.Path) -> list[dict[str, Any]]:
+        """Replaces what is in ``target``; the index goes first and comes last, so half a sample is none."""
+        records = [self.records[path] for path in sorted(self.records)]
+        try:
+            with locked(target):
+                (target / INDEX).unlink(missing_ok=True)
+                for old in target.glob("*/*.json.gz"):
+                    old.unlink()
+                for path, data in self.files.items():
+                    (target / path).parent.mkdir(parents=True, exist_ok=True)
+                    write_atomically(target / path, data)
+                for empty in [p for p in target.iterdir() if p.is_dir() and not any(p.iterdir())]:
+                    empty.rmdir()
+                write_atomically(target / INDEX, b"".join(map(_line, records)))
+        except OSError as error:
+            raise ConfigError(
+                f"{target}: cannot be written: {error.strerror}; choose another folder"
+            ) from None
+        return records
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+
+
+def _contracted(root: pathlib.Path, record: Mapping[str, Any], profile: str) -> tuple[dict[str, Any], bytes]:
+    """The record and the file of the contraction of a graph of the corpus."""
+    graph = contract(load_graph(root / record["path"])).graph
+    left_out = ("distinct", "represented_by")
+    kept = {name: value for name, value in record.items() if name not in left_out}
+    original = {f"original_{name}": record[name] for name in ("ops", "topology_hash", "content_hash")}
+    path = record["path"].removeprefix(f"{GRAPHS}/")
+    made = {**kept, "path": path, "profile": profile, **original, **graph_record(graph)}
+    return made, gzip.compress(format_native(graph).encode(), compresslevel=9, mtime=0)
+
+
+def _refuse_others(target: pathlib.Path) -> None:
+    """A sample is replaced, files and all; nothing else is."""
+    if target.exists() and not target.is_dir():
+        raise ConfigError(f"{target}: is no folder; choose another name")
+    if target.is_dir() and any(target.iterdir()):
+        records = JsonLines(target / INDEX).read()
+        if not records or "original_ops" not in records[0]:
+            raise ConfigError(f"{target}: holds something other than a sample; choose another folder")

@@ -1,0 +1,120 @@
+"""Run as a process: traces the models of one source, asked and answering in lines of JSON.
+
+It is a process of its own because models hang, exhaust memory and abort the interpreter; whoever reads the
+answers replaces it. ``python -m regal_jax.corpus.worker MODULE``.
+"""
+
+import gc
+import importlib
+import json
+import os
+import pathlib
+import sys
+import threading
+import warnings
+from typing import Any, TextIO
+
+from regal_jax.corpus.trace_spec import TraceSpec
+from regal_jax.datasets.statistics import graph_record
+from regal_jax.importers.native import format_native
+
+__all__ = ["answer", "main"]
+
+
+def main() -> None:
+    """Serves requests from standard input until it ends."""
+    requests, answers = _private_streams()
+    try:
+        module = importlib.import_module(sys.argv[1])
+    except BaseException as error:  # A library's own start may even call sys.exit.
+        _say(answers, {"unavailable": reason(error)})
+        return
+    _say(answers, {"ready": True})
+    for line in _lines_or_death(requests):
+        _say(answers, answer(module, json.loads(line)))
+        _forget()
+
+
+def answer(module: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """What a request gives: a list of specs, a record, a failure, or (a full disk) what ends the build."""
+    try:
+        if request.get("list"):
+            return {"specs": [spec.to_json() for spec in module.specs()]}
+        spec = TraceSpec.from_json(request["spec"])
+        graph = module.trace(spec, request["profile"])
+    except MemoryError:
+        return {"failure": "memory", "reason": "ran out of memory"}
+    except BaseException as error:  # Models are other people's programs.
+        return {"failure": "error", "reason": reason(error)}
+    low, high = request["min_ops"], request["max_ops"]
+    if not low <= graph.num_ops <= high:
+        return {"failure": "size", "reason": f"{graph.num_ops} ops; the corpus keeps {low} to {high}"}
+    record = graph_record(graph)
+    try:
+        _write(pathlib.Path(request["file"]), format_native(graph))
+    except OSError as error:
+        return {"fatal": f"cannot write {request['file']!r}: {error.strerror}"}
+    return {"record": record}
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one line of bounded length."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    import gzip
+
+    from regal_jax.storage.atomic import write_atomically
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, gzip.compress(text.encode(), mtime=0))  # Equal graphs give equal files.
+
+
+def _private_streams() -> tuple[TextIO, TextIO]:
+    """The pipes, out of reach of libraries that print, read or leave handles to programs they start."""
+    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    warnings.simplefilter("ignore")
+    return requests, answers
+
+
+def _lines_or_death(requests: TextIO) -> Any:
+    """The requests; the process ends when they do, even in the middle of a model.
+
+    A worker must not outlive a build that was killed: the next build has workers of its own.
+    """
+    import queue
+
+    lines: queue.Queue[str] = queue.Queue()
+
+    def read() -> None:
+        for line in requests:
+            lines.put(line)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        yield lines.get()
+
+
+def _say(answers: TextIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+def _forget() -> None:
+    """Lets go of what JAX and Keras keep of every model they have seen."""
+    if "keras" in sys.modules:
+        sys.modules["keras"].utils.clear_session(free_memory=False)
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    gc.collect()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The files of a corpus: lists of what `regal_jax.corpus` made, and the document that sums them up.
+
+A corpus is a folder::
+
+    corpus.json       settings, versions, counts, families, and what each graph is for
+    index.jsonl       one finished graph a line, in the order in which they were finished
+    failures.jsonl    one spec that gave no graph a line, with the reason
+    graphs/SOURCE/MODEL.FORM.json.gz
+"""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from regal_jax.errors import FormatError
+from regal_jax.importers.files import at_path
+from regal_jax.importers.strict_json import Field
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_writable_json
+from regal_jax.storage.json_lines import JsonLines
+
+__all__ = [
+    "CORPUS", "FAILURES", "FORMAT", "FORMS", "GRAPHS", "INDEX", "read_corpus", "read_index", "write_corpus",
+]  # fmt: skip
+
+FORMS: Final = ("forward", "gradient", "training-step")
+"""What is traced of a model: its inference; the gradient of a loss; that and an Adam update."""
+
+FORMAT: Final = "regal_jax.corpus"
+VERSION: Final = 1
+CORPUS, INDEX, FAILURES, GRAPHS = "corpus.json", "index.jsonl", "failures.jsonl", "graphs"
+
+
+def read_index(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """The records of a corpus, in the order in which they were made; what is needed of each is there.
+
+    Raises:
+      FormatError: Damage.
+    """
+    lines = JsonLines(folder / INDEX)
+    records = lines.read()
+    for number, record in enumerate(records, 1):
+        with at_path(f"{lines.path}: line {number}"):
+            field = Field(record)
+            for name in ("path", "source", "model", "family", "form", "topology_hash"):
+                field.get(name).text()
+            field.get("ops").count()
+    return records
+
+
+def read_corpus(folder: pathlib.Path) -> dict[str, Any] | None:
+    """The document ``corpus.json``; ``None`` if there is none.
+
+    Raises:
+      FormatError: It is something else.
+    """
+    path = folder / CORPUS
+    try:
+        document = parse_writable_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: not a corpus document ({error}); build into another folder") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise FormatError(f"{path}: not a {FORMAT} document; build into another folder")
+    if document.get("version") != VERSION:
+        raise FormatError(f"{path}: version {document.get('version')!r} is not known; update regal-jax")
+    with at_path(path):
+        for name in ("settings", "packages"):
+            Field(document).get(name).mapping()
+    return document
+
+
+def write_corpus(folder: pathlib.Path, document: Mapping[str, Any]) -> None:
+    """Writes ``corpus.json``, one graph a line.
+
+    Raises:
+      OSError: It cannot be written.
+    """
+    whole = {"format": FORMAT, "version": VERSION, **document}
+    graphs = whole.pop("graphs", {})
+    text = json.dumps(whole, indent=1, ensure_ascii=False)[:-2]
+    lines = ",\n".join(f"  {json.dumps(path)}: {json.dumps(value)}" for path, value in graphs.items())
+    write_atomically(folder / CORPUS, f'{text},\n "graphs": {{\n{lines}\n }}\n}}\n'.encode())

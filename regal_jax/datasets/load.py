@@ -1,0 +1,97 @@
+"""`load_graphs`: graphs by a path, whatever stands there: a set, a corpus, or the sample."""
+
+import os
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from regal_jax.datasets.candidates import SPLITS
+from regal_jax.datasets.corpus_files import INDEX
+from regal_jax.datasets.corpus_reader import load_corpus
+from regal_jax.datasets.shipped import load_sample
+from regal_jax.datasets.store import read_set
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.plan import Objective, contract_for
+from regal_jax.runtime.interrupts import interruptible
+
+__all__ = ["SAMPLE_PATH", "chosen_graphs", "load_graphs"]
+
+_MOST_MERGED: Final = 8
+"""Contraction merges two to five ops into one; of a corpus, what is larger than this is not even read."""
+SAMPLE_PATH: Final = "sample"
+"""Instead of a path: the graphs that come with the package."""
+
+
+@interruptible()
+def load_graphs(
+    path: str | os.PathLike[str],
+    split: str,
+    *,
+    contracted_for: tuple[Cluster, Objective] | None = None,
+    max_ops: int = 0,
+) -> list[ComputationGraph]:
+    """Graphs of a set or of a corpus.
+
+    Args:
+      path: A folder, archive or file as `regal_jax.datasets.read_set` takes it, the folder of a corpus, or
+        ``"sample"`` for the graphs that come with the package.
+      split: ``"train"``, ``"validation"`` or ``"test"``. Of a corpus, of the sample, and of a folder that has
+        folders or archives called so, only that split is read; of anything else, all.
+      contracted_for: Return the graphs that `regal_jax.plan.contract_for` makes for this.
+      max_ops: Leave out larger ones, after contraction; 0 for no limit. Of a corpus, what is eight times as
+        large is left out uncontracted.
+
+    Raises:
+      FormatError: Nothing that can be read.
+      ConfigError: There is no such split, or no graph is left.
+    """
+    return list(chosen_graphs(path, split, contracted_for, max_ops))
+
+
+def chosen_graphs(
+    path: str | os.PathLike[str],
+    split: str,
+    contracted_for: tuple[Cluster, Objective] | None,
+    max_ops: int,
+) -> Iterator[ComputationGraph]:
+    """`load_graphs`, one after another: what nobody asks for is not read."""
+    least, found = 0, False
+    most = max_ops * _MOST_MERGED if contracted_for else max_ops
+    for graph in _read(path, split, most):
+        if contracted_for:
+            graph = contract_for(graph, *contracted_for).graph
+        least = min(least, graph.num_ops) if least else graph.num_ops
+        if not max_ops or graph.num_ops <= max_ops:
+            found = True
+            yield graph
+    if not found and least:
+        raise ConfigError(f"{path}: max_ops is {max_ops}, but the smallest graph has {least} ops; raise it")
+    if not found:
+        what = f"graph of at most {most} ops" if most else "graph"
+        raise ConfigError(f"{path}: no {what} in its split {split!r}; finish building it, or change max_ops")
+
+
+def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[ComputationGraph]:
+    """One after another; of a corpus, only those of at most ``max_ops`` ops, or all if it has none."""
+    folder = pathlib.Path(path)
+    if str(path) == SAMPLE_PATH:
+        return (graph for _, graph in load_sample(split))
+    if not (folder / INDEX).exists():
+        return read_set(_part(folder, split)).graphs
+    return (graph for _, graph in load_corpus(path, split, max_ops=max_ops))
+
+
+def _part(folder: pathlib.Path, split: str) -> pathlib.Path:
+    """The part of a set for ``split``; all of what has no splits. Test graphs must not slip in."""
+    parts = {
+        name: folder / f"{name}{ending}"
+        for name in SPLITS
+        for ending in ("", ".tar.gz", ".tgz", ".tar")
+        if (folder / f"{name}{ending}").exists()
+    }
+    if parts and split not in parts:
+        raise ConfigError(
+            f"{folder}: has no split {split!r}; name one of {', '.join(map(str, parts.values()))}"
+        )
+    return parts.get(split, folder)

@@ -1,0 +1,36 @@
+"""The papers' evidence on any set of graphs: methods named, tuned, run side by side, compared, drawn.
+
+A method is a solver as a row of a table, under a name and with a budget and starts of its own.
+"""
+
+from regal_jax.experiments.compare import Comparison, Row, compare, improvement
+from regal_jax.experiments.config import EvaluationConfig
+from regal_jax.experiments.method import Method, Results
+from regal_jax.experiments.registry import GUIDED, make_method, method_names
+from regal_jax.experiments.report import Report, report
+from regal_jax.experiments.run import Outcome, run_evaluation
+from regal_jax.experiments.statistics import Interval, bootstrap, geometric_gap
+from regal_jax.experiments.tuning import DEFAULT_GRID, TunedConfig, tune
+
+__all__ = [
+    "DEFAULT_GRID",
+    "GUIDED",
+    "Comparison",
+    "EvaluationConfig",
+    "Interval",
+    "Method",
+    "Outcome",
+    "Report",
+    "Results",
+    "Row",
+    "TunedConfig",
+    "bootstrap",
+    "compare",
+    "geometric_gap",
+    "improvement",
+    "make_method",
+    "method_names",
+    "report",
+    "run_evaluation",
+    "tune",
+]

@@ -1,0 +1,322 @@
+"""From results to the figures of a comparison. What each of them means is in docs/evaluation.md."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from regal_jax.experiments.jobs import REFERENCE
+from regal_jax.experiments.records import Records
+from regal_jax.experiments.statistics import Interval, bootstrap, geometric_gap
+
+__all__ = ["TOLERANCE", "Comparison", "Row", "compare", "improvement"]
+
+TOLERANCE: Final = 1e-9
+"""Relative difference below which two values are a tie."""
+
+_WORST: Final = 2.0
+"""Ratio to the best known value that a plan counts with which does not fit the memory."""
+
+_Array = np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Row:
+    """A method in the table.
+
+    Attributes:
+      name: Of the method; ``"other-seed"`` for BRKGA with another seed.
+      title: As shown.
+      guided: Does it have a policy?
+      graphs: How many it has results for.
+      refused: Graph -> why the method does not cover it.
+      saved: ``[B]`` float64, improvement over the reference, a share; NaN where there is no result.
+      improvement: Mean of `saved`.
+      gap: Geometric mean gap from best known, a share.
+      matched: Share of plans as good as the reference, or better.
+      matched_pairs: Likewise, of all pairs of a search and a single search of the reference; ``None`` where
+        there is one reference only.
+      feasible: Share of plans that fit the memory.
+      evaluations: Mean that was spent.
+      schedules: Mean that was made beside them, by heuristics, starts and features; NaN if nobody counted.
+      placements: Likewise, of placements whose peaks were summed up.
+      seconds: ``[B]`` float64, for each graph.
+      entropy: ``[B]`` float64, of the placement actions in nats; NaN where there is none.
+      values: ``[B]`` float64, mean objective of the plans that fit; NaN where none does.
+    """
+
+    name: str
+    title: str
+    guided: bool
+    graphs: int
+    refused: Mapping[str, str]
+    saved: _Array
+    improvement: Interval
+    gap: Interval
+    matched: float
+    matched_pairs: float | None
+    feasible: float
+    evaluations: float
+    schedules: float
+    placements: float
+    seconds: _Array
+    entropy: _Array
+    values: _Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """All methods of an evaluation on all its graphs.
+
+    Attributes:
+      graphs: ``[B]`` records with ``hash``, ``name`` and ``ops``.
+      rows: The reference first.
+      left_out: Method -> why it is not in `rows`.
+      reference: ``[B]`` float64, what improvements are relative to; NaN where no plan fits.
+      best: ``[B]`` float64, the best known objective; NaN where no plan fits.
+      best_by: ``[B]``, the title of the first method that found it.
+      curves: Title -> budget -> improvement over the reference.
+      reference_seeds: Searches that the reference is the mean of.
+    """
+
+    graphs: Sequence[Mapping[str, Any]]
+    rows: Sequence[Row]
+    left_out: Mapping[str, str]
+    reference: _Array
+    best: _Array
+    best_by: Sequence[str]
+    curves: Mapping[str, Mapping[int, Interval]]
+    reference_seeds: int
+
+
+def improvement(value: _Array, overflow: _Array, reference: _Array, reference_overflow: _Array) -> np.ndarray:
+    """``1 - value / reference``, and what stands for it where memory does not suffice.
+
+    A plan that does not fit counts as -100 % where the reference fits, one that fits as +100 % where the
+    reference does not; where neither does, bytes of overflow are compared, at worst -100 %.
+
+    Args:
+      value: ``[..., B]`` objective; NaN where there is no result.
+      overflow: ``[..., B]`` bytes.
+      reference: ``[B]`` objective.
+      reference_overflow: ``[B]`` bytes.
+
+    Returns:
+      ``[..., B]`` shares; NaN where there is no result or no reference.
+    """
+    fits, reference_fits = overflow == 0, reference_overflow == 0
+    saved = np.where(
+        fits & reference_fits,
+        _saved(value, reference),
+        np.where(
+            fits, 1.0, np.where(reference_fits, -1.0, np.maximum(_saved(overflow, reference_overflow), -1.0))
+        ),
+    )
+    known = ~np.isnan(value) & ~np.isnan(reference_overflow)
+    return np.where(known, saved, np.nan)
+
+
+def _saved(value: _Array, reference: _Array) -> np.ndarray:
+    ratio = np.divide(
+        value, reference, out=np.full(np.broadcast(value, reference).shape, 2.0), where=reference > 0
+    )
+    return 1 - np.where((value == 0) & (reference == 0), 1.0, ratio)
+
+
+def compare(document: Mapping[str, Any], records: Records) -> Comparison:
+    """Compares the methods of an evaluation.
+
+    Args:
+      document: Of ``evaluation.json``.
+      records: Of ``results.jsonl``; those of jobs that the document does not have are not looked at.
+    """
+    hashes = [graph["hash"] for graph in document["graphs"]]
+    groups: dict[tuple[str, str], list[_Column]] = {}
+    for job in document["jobs"]:
+        groups.setdefault((job["role"], job["name"]), []).append(_Column.of(job, records, hashes))
+    reference = _Reference.of(groups.get(("table", REFERENCE), []), len(hashes))
+    best, best_by = _best([c for columns in groups.values() for c in columns], len(hashes))
+    rows, left_out = [], dict(document["left_out"])
+    for (role, name), columns in groups.items():
+        if role == "curve":
+            continue
+        row = _row(columns, reference, best, hashes, other=role == "other-seed")
+        if row.graphs:
+            rows.append(row)
+        elif name not in left_out:
+            reasons = list(row.refused.values())
+            left_out[name] = reasons[0] if reasons else "has no result yet; run the evaluation to its end"
+    limits = document["config"]["limits"]
+    curves = {
+        columns[0].title: _curve(columns[0], limits, reference)
+        for (role, _), columns in groups.items()
+        if role == "curve"
+    }
+    return Comparison(
+        document["graphs"], rows, left_out, np.where(reference.overflow == 0, reference.value, np.nan),
+        best, best_by, {title: curve for title, curve in curves.items() if curve}, len(reference.columns),
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Column:
+    """The results of one job, ``[B]`` each."""
+
+    name: str
+    title: str
+    guided: bool
+    refused: Mapping[str, str]
+    value: _Array
+    overflow: _Array
+    evaluations: _Array
+    schedules: _Array
+    placements: _Array
+    seconds: _Array
+    entropy: _Array
+    histories: Sequence[Mapping[str, Any] | None]
+
+    @classmethod
+    def of(cls, job: Mapping[str, Any], records: Records, hashes: Sequence[str]) -> "_Column":
+        key = job["key"]
+        found = [records.get(key, graph) for graph in hashes]
+        return cls(
+            name=job["name"],
+            title=job["title"],
+            guided=job["guided"],
+            refused=records.refusals(key, hashes),
+            value=records.column(key, hashes, "value"),
+            overflow=records.column(key, hashes, "overflow"),
+            evaluations=records.column(key, hashes, "evaluations"),
+            schedules=records.column(key, hashes, "schedules"),
+            placements=records.column(key, hashes, "placements"),
+            seconds=records.column(key, hashes, "seconds"),
+            entropy=records.column(key, hashes, "action_entropy"),
+            histories=[None if record is None else record.get("history") for record in found],
+        )
+
+    @property
+    def fitting(self) -> np.ndarray:
+        """``[B]`` the objective; NaN where the plan does not fit, or there is none."""
+        return np.where(self.overflow == 0, self.value, np.nan)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Reference:
+    """The mean of all searches of the reference whose plan fits; where none does, of their overflow."""
+
+    columns: Sequence[_Column]
+    value: _Array
+    overflow: _Array
+
+    @classmethod
+    def of(cls, columns: Sequence[_Column], size: int) -> "_Reference":
+        value = _mean([c.fitting for c in columns], size)
+        overflow = np.where(np.isnan(value), _mean([c.overflow for c in columns], size), 0.0)
+        return cls(columns, value, overflow)
+
+
+def _mean(arrays: Iterable[_Array], size: int) -> np.ndarray:
+    """``[B]`` means that leave out NaNs; NaN where there is nothing else."""
+    table = np.stack([np.full(size, np.nan), *arrays])
+    there = ~np.isnan(table)
+    total = np.where(there, table, 0.0).sum(axis=0)
+    return np.divide(total, there.sum(axis=0), out=np.full(size, np.nan), where=there.any(axis=0))
+
+
+def _best(columns: Sequence[_Column], size: int) -> tuple[np.ndarray, list[str]]:
+    best, by = np.full(size, np.nan), [""] * size
+    for column in columns:
+        value = column.fitting
+        better = ~np.isnan(value) & (np.isnan(best) | (value < best))
+        best = np.where(better, value, best)
+        by = [column.title if new else old for new, old in zip(better, by, strict=True)]
+    return best, by
+
+
+def _row(
+    columns: Sequence[_Column],
+    reference: _Reference,
+    best: _Array,
+    hashes: Sequence[str],
+    *,
+    other: bool,
+) -> Row:
+    first, size = columns[0], len(hashes)
+    saved = [improvement(c.value, c.overflow, reference.value, reference.overflow) for c in columns]
+    matched = [np.where(np.isnan(s), np.nan, s >= -TOLERANCE) for s in saved]
+    fits = [np.where(np.isnan(c.overflow), np.nan, c.overflow == 0) for c in columns]
+    logs = _mean([np.log(_ratio(c, best)) for c in columns], size)
+    mean_saved, values = _mean(saved, size), _mean([c.value for c in columns], size)
+    return Row(
+        name="other-seed" if other else first.name,
+        title=f"{first.title}, other seed" if other else first.title,
+        guided=first.guided,
+        graphs=int((~np.isnan(values)).sum()),
+        refused={graph: reason for c in columns for graph, reason in c.refused.items()},
+        saved=mean_saved,
+        improvement=bootstrap(mean_saved),
+        gap=geometric_gap(np.exp(logs)),
+        matched=_average(_mean(matched, size)),
+        matched_pairs=_pairs(columns, reference, other=other),
+        feasible=_average(_mean(fits, size)),
+        evaluations=_average(_mean([c.evaluations for c in columns], size)),
+        schedules=_average(_mean([c.schedules for c in columns], size)),
+        placements=_average(_mean([c.placements for c in columns], size)),
+        seconds=_mean([c.seconds for c in columns], size),
+        entropy=_mean([c.entropy for c in columns], size),
+        values=_mean([c.fitting for c in columns], size),
+    )
+
+
+def _ratio(column: _Column, best: _Array) -> np.ndarray:
+    """``[B]`` value over best known value; NaN where there is no result or nothing is known."""
+    value = column.fitting
+    ratio = np.divide(value, best, out=np.full(value.shape, _WORST), where=best > 0)
+    ratio = np.where((value == 0) & (best == 0), 1.0, np.where(np.isnan(value), _WORST, ratio))
+    return np.where(np.isnan(column.value) | np.isnan(best), np.nan, ratio)
+
+
+def _pairs(columns: Sequence[_Column], reference: _Reference, *, other: bool) -> float | None:
+    if len(reference.columns) < 2 or (columns[0].name == REFERENCE and not other):
+        return None
+    size = len(columns[0].value)
+    wins = []
+    for single in reference.columns:
+        for c in columns:
+            saved = improvement(c.value, c.overflow, single.value, single.overflow)
+            wins.append(np.where(np.isnan(saved), np.nan, saved >= -TOLERANCE))
+    return _average(_mean(wins, size))
+
+
+def _average(values: _Array) -> float:
+    there = values[~np.isnan(values)]
+    return float(there.mean()) if there.size else float("nan")
+
+
+def _curve(column: _Column, limits: Sequence[int], reference: _Reference) -> dict[int, Interval]:
+    """Improvement over the reference at each budget that pays for a population."""
+    curve = {}
+    for limit in limits:
+        found = [_at(history, limit) for history in column.histories]
+        reached = np.array([f is not None for f in found])
+        if not reached.any():
+            continue
+        value = np.array([np.nan if f is None else f for f in found], np.float64)
+        # In a history a plan that does not fit is infinite; by how much it overflows is not told.
+        overflow = np.where(np.isinf(value), np.where(reference.overflow > 0, reference.overflow, 1.0), 0.0)
+        finite = np.where(np.isinf(value), 0.0, value)
+        saved = improvement(finite, overflow, reference.value, reference.overflow)
+        curve[int(limit)] = bootstrap(np.where(reached, saved, np.nan))
+    return curve
+
+
+def _at(history: Mapping[str, Any] | None, limit: int) -> float | None:
+    """The incumbent's objective when the budget would have been spent; infinite if it did not fit."""
+    if history is None:
+        return None
+    index = int(np.searchsorted(history["evaluations"], limit, side="right")) - 1
+    if index < 0:
+        return None
+    best = history["best"][index]
+    return float("inf") if best is None else float(best)

@@ -1,0 +1,91 @@
+"""What an evaluation is of: graphs, each on its cluster with its objective."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from regal_jax.datasets import load_graphs
+from regal_jax.experiments.config import EvaluationConfig
+from regal_jax.experiments.realistic import load_models, one_device_peak, realistic_cases
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.plan import Objective, lower_bound
+
+__all__ = ["Task", "evaluation_graphs", "evaluation_tasks"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """A graph that is to be planned.
+
+    Attributes:
+      graph: The graph.
+      cluster: Where it is to run.
+      objective: What is to be small.
+      key: By which results are kept: the graph's hash, or a digest of all that the task is.
+      labels: What tables are grouped by, and what they need to know; JSON values.
+    """
+
+    graph: ComputationGraph
+    cluster: Cluster
+    objective: Objective
+    key: str
+    labels: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def as_document(self) -> dict[str, Any]:
+        """What the report needs to know."""
+        return {"hash": self.key, "name": self.graph.name, "ops": self.graph.num_ops, **self.labels}
+
+
+def evaluation_tasks(config: EvaluationConfig) -> list[Task]:
+    """What the suite of a config is of, each content once.
+
+    Raises:
+      ConfigError: No graph is left.
+      FormatError: Nothing that can be read.
+    """
+    if config.suite == "realistic":
+        return _realistic(config.cases)
+    cluster, objective = config.cluster, config.objective
+    return [Task(graph, cluster, objective, graph.content_hash) for graph in evaluation_graphs(config)]
+
+
+def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
+    """The graphs that a config names, each content once.
+
+    Raises:
+      ConfigError: No graph is left.
+      FormatError: Nothing that can be read.
+    """
+    graphs = load_graphs(
+        config.graphs,
+        config.split,
+        contracted_for=(config.cluster, config.objective) if config.contract else None,
+        max_ops=config.max_ops,
+    )
+    # Results are kept by content; a copy would only count a graph twice.
+    return list({graph.content_hash: graph for graph in graphs}.values())[: config.limit or None]
+
+
+def _realistic(count: int) -> list[Task]:
+    cases = realistic_cases(count)
+    graphs = load_models({case.model for case in cases})
+    peaks = {name: one_device_peak(graph) for name, graph in graphs.items()}
+    tasks = []
+    for case in cases:
+        graph, peak = graphs[case.model], peaks[case.model]
+        cluster = case.cluster(graph, peak)
+        memory = cluster.memory[0]
+        # No plan has smaller peaks, so that none fits a device with less.
+        least = lower_bound(graph, cluster, Objective.PEAK_MEMORY)
+        alone = float(graph.runtime.sum()) if case.objective is Objective.MAKESPAN else peak
+        content = [graph.content_hash, case.devices, case.link, memory, str(case.objective)]
+        labels = {
+            **{name: str(value) for name, value in dataclasses.asdict(case).items()},
+            "one_device": alone,
+            "impossible": least > memory,
+        }
+        key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        tasks.append(Task(graph, cluster, case.objective, key, labels))
+    return tasks

@@ -1,0 +1,224 @@
+"""What there is to run: which method with which seed and budget; and what cannot be run, with the reason."""
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jax
+import numpy as np
+from flax import nnx
+
+from regal_jax.errors import ClusterError, ConfigError, FormatError, MissingExtraError
+from regal_jax.experiments.config import EvaluationConfig
+from regal_jax.experiments.method import Method
+from regal_jax.experiments.registry import GUIDED, make_method
+from regal_jax.policies import Policy, default_policy, is_shipped, load_policy
+
+__all__ = ["REFERENCE", "Job", "Jobs", "make_jobs", "thousands"]
+
+_REFUSALS: Final = (ConfigError, FormatError, ClusterError, MissingExtraError, OSError)
+"""What keeps a method from running and not the evaluation."""
+
+REFERENCE: Final = "brkga"
+"""What all methods are compared with."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+    """A method, a seed and a budget, for all graphs.
+
+    Attributes:
+      name: Of the method, as in `EvaluationConfig.methods` or `EvaluationConfig.policies`.
+      title: As in tables.
+      role: ``"table"``; ``"other-seed"``, the noise of the reference; or ``"curve"``.
+      seed: Of the search.
+      evaluations: Its budget; 0 for methods that have none.
+      key: Digest of all that decides the result of a graph.
+      method: What runs.
+      guided: Does the method have a policy?
+    """
+
+    name: str
+    title: str
+    role: str
+    seed: int
+    evaluations: int
+    key: str
+    method: Method
+    guided: bool
+
+    @property
+    def hosted(self) -> bool:
+        """Does it work on one graph after the other, with nothing to compile?"""
+        return not self.method.solver.searches
+
+    def as_document(self) -> dict[str, Any]:
+        """What the report needs to know."""
+        names = ("key", "name", "title", "role", "seed", "evaluations", "guided")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Jobs:
+    """What there is to run.
+
+    Attributes:
+      jobs: The reference first.
+      left_out: Name of a method -> why it cannot run.
+    """
+
+    jobs: list[Job]
+    left_out: dict[str, str]
+
+
+def make_jobs(config: EvaluationConfig) -> Jobs:
+    """The jobs of a config.
+
+    Methods that cannot run are left out; BRKGA itself, which all others are compared with, is always there.
+
+    Raises:
+      ConfigError: BRKGA with options that it does not have.
+    """
+    extra = [name for name in config.policies if name not in config.methods]
+    # Whatever stands in the list, BRKGA is what all others are compared with, and its history has the curve.
+    names = [REFERENCE, *(name for name in (*config.methods, *extra) if name != REFERENCE)]
+    made: dict[str, _Made] = {}
+    left_out: dict[str, str] = {}
+    for name in names:
+        try:
+            made[name] = _make(name, config)
+        except _REFUSALS as error:
+            if name == REFERENCE:
+                raise
+            left_out[name] = " ".join(str(error).split())
+    jobs = [_job(m, config, "table", seed) for m in made.values() for seed in _seeds(m, config)]
+    if config.other_seed >= 0:
+        jobs.append(_job(made[REFERENCE], config, "other-seed", config.other_seed))
+    if config.limits and config.suite == "regal":
+        jobs += [
+            _job(m, config, "curve", config.seeds[0])
+            for name, m in made.items()
+            if name == REFERENCE or m.guided
+        ]
+    return Jobs(jobs, left_out)
+
+
+def thousands(evaluations: int) -> str:
+    """``5K`` for 5000."""
+    return f"{evaluations // 1000}K" if evaluations and evaluations % 1000 == 0 else str(evaluations)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Made:
+    name: str
+    method: Method
+    guided: bool
+    identity: dict[str, Any]
+    """All that decides its results, beside the problem, the seed and the budget."""
+
+
+def _make(name: str, config: EvaluationConfig) -> _Made:
+    options = dict(config.options.get(name, {}))
+    if name == REFERENCE and config.suite == "realistic":
+        options.setdefault("warm_start", True)
+    identity: dict[str, Any] = {"options": _plain(options)}
+    if name in config.policies or name in GUIDED:
+        return _guided(name, options, identity, config)
+    if name == "tuned-brkga":
+        file = options.setdefault("file", config.tuned)
+        if not file:
+            raise ConfigError("needs tuned settings: make them with 'regal-jax tune' and give --tuned FILE")
+        method = make_method(name, **options)
+        identity["file"] = _digest_of_file(file)
+    elif name == "cp-sat":
+        options["settings"] = {"time_limit": config.cp_sat_seconds, **options.get("settings", {})}
+        identity["options"] = _plain(options)
+        method = make_method(name, **options)
+        if importlib.util.find_spec("ortools") is None:
+            raise MissingExtraError("ortools", "exact")
+    else:
+        method = make_method(name, **options)
+    if config.suite == "regal":
+        _ = method.solver.agenda(config.objective, config.devices)  # Refuses what it is not for.
+    return _Made(name, method, False, identity)
+
+
+def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config: EvaluationConfig) -> _Made:
+    if name not in config.policies:
+        shipped = is_shipped(config.objective, config.devices)
+        default = f"--policy {name}=default for the weights that ship, or " if shipped else ""
+        raise ConfigError(f"needs a policy: give {default}--policy {name}=FILE")
+    policy = _policy(config.policies[name], config)
+    identity["policy"] = _digest_of_policy(policy)
+    options["policy"] = policy
+    if name not in GUIDED:
+        options["name"] = name
+    return _Made(name, make_method(name if name in GUIDED else "regal", **options), True, identity)
+
+
+def _policy(path: str, config: EvaluationConfig) -> Policy:
+    """Of a weights file, or ``"default"`` for the weights that come with the package."""
+    if path == "default":
+        return default_policy(config.objective, config.devices)
+    try:
+        return load_policy(path, num_devices=config.devices)
+    except OSError as error:
+        raise ConfigError(
+            f"policy: no weights in {path!r} ({error.strerror}); give 'default', or train some with "
+            "'regal-jax train'"
+        ) from None
+
+
+def _digest_of_policy(policy: Policy) -> str:
+    """Of its settings and weights: what decides its actions."""
+    digest = hashlib.sha256(repr(policy.config).encode())
+    for leaf in jax.tree.leaves(nnx.to_pure_dict(nnx.state(policy, nnx.Param))):
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _seeds(made: _Made, config: EvaluationConfig) -> tuple[int, ...]:
+    # One answer of the heuristics and of the solver is enough.
+    return config.seeds if made.method.solver.searches else config.seeds[:1]
+
+
+def _job(made: _Made, config: EvaluationConfig, role: str, seed: int) -> Job:
+    budget = made.method.evaluations or (config.limits[-1] if role == "curve" else config.evaluations)
+    budget = budget if made.method.solver.searches else 0
+    title = made.method.name
+    if made.name == REFERENCE and role != "curve":
+        title = f"BRKGA {thousands(config.evaluations)}"
+        title += ", warm starts" if config.suite == "realistic" else ""
+    problem = {
+        **_where(config),
+        "method": made.name if not made.guided or made.name in GUIDED else "guided",
+        "seed": seed,
+        "evaluations": budget,
+        # Its records hold more.
+        "history": role == "curve",
+    }
+    text = json.dumps({**problem, **made.identity}, sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Job(made.name, title, role, seed, budget, key, made.method, made.guided)
+
+
+def _where(config: EvaluationConfig) -> dict[str, Any]:
+    """Of the problem what all graphs have in common; the rest is in the keys of realistic cases."""
+    if config.suite == "realistic":
+        return {"suite": config.suite}
+    return {
+        "objective": str(config.objective),
+        "cluster": [config.devices, config.memory, config.transfer],
+    }
+
+
+def _plain(options: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(options, default=str))
+
+
+def _digest_of_file(path: str) -> str:
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16]

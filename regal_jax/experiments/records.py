@@ -1,0 +1,114 @@
+"""The files of an evaluation, a folder::
+
+    evaluation.json   settings, graphs, jobs and left-out methods of the last run
+    results.jsonl     one result a line: a job (method, seed, budget) and a graph
+
+A result is kept by the digest of all that decides it, its ``key``, and by its graph. Settings may change
+between two runs in the same folder: what they share is not run again, and the report is of the last.
+"""
+
+import json
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from regal_jax.errors import FormatError
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
+from regal_jax.storage.json_lines import JsonLines
+
+__all__ = ["EVALUATION", "RESULTS", "Records", "read_evaluation", "write_evaluation"]
+
+EVALUATION: Final = "evaluation.json"
+RESULTS: Final = "results.jsonl"
+FORMAT: Final = "regal_jax.evaluation"
+VERSION: Final = 1
+
+_NEEDED: Final = {"key", "graph"}
+_FIELDS: Final = {"value", "overflow", "evaluations", "seconds"}
+
+
+class Records:
+    """What ``results.jsonl`` holds.
+
+    Args:
+      folder: Of the evaluation.
+
+    Raises:
+      FormatError: A damaged line.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._lines = JsonLines(folder / RESULTS)
+        self._found: dict[tuple[str, str], dict[str, Any]] = {}
+        for number, record in enumerate(self._lines.read(), 1):
+            if not _is_result(record):
+                raise FormatError(f"{self._lines.path}: line {number} is no result; delete it and run again")
+            self._found[record["key"], record["graph"]] = record
+
+    def mend(self) -> None:
+        """Cuts off what a kill has left of a line."""
+        self._lines.mend()
+
+    def __contains__(self, item: tuple[str, str]) -> bool:
+        """Is there a result of ``(key, graph)``, or its refusal?"""
+        return item in self._found
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Adds a result; it is on disk when this returns."""
+        self._lines.append(record)
+        self._found[record["key"], record["graph"]] = dict(record)
+
+    def refusals(self, key: str, graphs: Iterable[str]) -> dict[str, str]:
+        """Graph -> why the job refused it."""
+        found = ((graph, self._found.get((key, graph), {})) for graph in graphs)
+        return {graph: record["error"] for graph, record in found if "error" in record}
+
+    def get(self, key: str, graph: str) -> dict[str, Any] | None:
+        """The result of a job for a graph, if there is one."""
+        record = self._found.get((key, graph))
+        return None if record is None or "error" in record else record
+
+    def column(self, key: str, graphs: Iterable[str], field: str) -> np.ndarray:
+        """``[B]`` float64: a field of the results of a job; NaN where there is none."""
+        found = (self.get(key, graph) for graph in graphs)
+        values = [None if record is None else record.get(field) for record in found]
+        return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+def _is_result(record: Mapping[str, Any]) -> bool:
+    if not all(isinstance(record.get(name), str) for name in _NEEDED):
+        return False
+    if "error" in record:
+        return isinstance(record["error"], str)
+    return all(isinstance(record.get(name), (int, float)) for name in _FIELDS)
+
+
+def write_evaluation(folder: pathlib.Path, document: Mapping[str, Any]) -> None:
+    """Writes ``evaluation.json``.
+
+    Raises:
+      OSError: It cannot be written.
+    """
+    whole = {"format": FORMAT, "version": VERSION, **document}
+    write_atomically(folder / EVALUATION, (json.dumps(whole, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_evaluation(folder: pathlib.Path) -> dict[str, Any]:
+    """The document ``evaluation.json``.
+
+    Raises:
+      FormatError: There is none, or it is something else.
+    """
+    path = folder / EVALUATION
+    try:
+        document = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: no evaluation there ({error}); run 'regal-jax evaluate' first") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise FormatError(f"{path}: not a {FORMAT} document; run 'regal-jax evaluate' into another folder")
+    if document.get("version") != VERSION:
+        raise FormatError(f"{path}: version {document.get('version')!r} is not known; update regal-jax")
+    return document

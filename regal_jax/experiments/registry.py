@@ -1,0 +1,85 @@
+"""The rows of tables by name: every solver, and the settings that papers compare under names of their own."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from regal_jax.errors import ConfigError
+from regal_jax.experiments.method import Method
+from regal_jax.experiments.tuning import TunedConfig
+from regal_jax.search import BrkgaConfig
+from regal_jax.solvers import Brkga, Heuristic, Solver, solvers, with_settings
+
+__all__ = ["GUIDED", "make_method", "method_names"]
+
+_RANDOM: Final = dataclasses.asdict(BrkgaConfig(elites=0, mutants=BrkgaConfig().population))
+
+
+def _tuned(*, file: str | os.PathLike[str]) -> Solver:
+    return Brkga(**dataclasses.asdict(TunedConfig.load(file).config))
+
+
+def _guided(**fixed: Any) -> Callable[..., Solver]:
+    # Without a policy it would be plain BRKGA under another name.
+    return lambda *, policy: Brkga(**fixed, policy=policy)
+
+
+_VARIANTS: Final[Mapping[str, tuple[str, Callable[..., Solver]]]] = {
+    "gp-dfs": ("GP + DFS", lambda: Heuristic("partition-dfs")),
+    "tuned-brkga": ("Tuned BRKGA", _tuned),
+    "regal": ("REGAL", _guided()),
+    "gas": ("GAS", _guided()),
+    # The paper's: the first generation of a BRKGA, however large.
+    "idrs": ("IDRS", _guided(**_RANDOM)),
+}
+"""Name to title, and what makes the solver of the options that it needs."""
+GUIDED: Final = ("regal", "gas", "idrs")
+"""Those that need a policy."""
+_OPTIONS: Final = ("name", "warm_start", "evaluations", "twice")
+
+
+def method_names() -> list[str]:
+    """All that `make_method` takes, but ``brkga-20k`` and the like."""
+    return [*solvers(), *_VARIANTS]
+
+
+def make_method(name: str, /, *, settings: Mapping[str, Any] | None = None, **options: Any) -> Method:
+    """The method of that name.
+
+    ``brkga-20k`` and the like are plain BRKGA with a budget of its own.
+
+    Args:
+      name: Of a solver (`regal_jax.solvers.solvers`), or ``"tuned-brkga"``, ``"regal"``, ``"gas"`` or
+        ``"idrs"``.
+      settings: Of the solver, as `regal_jax.solvers.with_settings` takes them.
+      **options: ``name``, ``warm_start``, ``evaluations`` and ``twice``, see `Method`; ``file`` of
+        ``"tuned-brkga"``, which `TunedConfig.save` wrote; ``policy`` of the guided ones, as in `Brkga`.
+
+    Raises:
+      ConfigError: An unknown name, an option that the method does not have, or one that is missing.
+      FormatError: A damaged file of tuned settings.
+    """
+    fixed = re.fullmatch(r"brkga-([1-9]\d{0,5})k", name)
+    if fixed:
+        title, budget = f"BRKGA {fixed[1]}K", 1000 * int(fixed[1])
+        options = {"name": title, "evaluations": budget, **options}
+        name = "brkga"
+    known = solvers()
+    if name not in known and name not in _VARIANTS:
+        raise ConfigError(
+            f"method: unknown {name!r}; use one of {', '.join(method_names())}, or brkga-20k and the like"
+        )
+    entry = known.get(name)
+    title, make = (entry.title, entry.make) if entry else _VARIANTS[name]
+    of_method = {key: options.pop(key) for key in _OPTIONS if key in options}
+    try:
+        made = make(**options)
+    except TypeError as error:
+        reason = str(error).partition(") ")[2] or str(error)
+        raise ConfigError(f"method {name}: {reason}; see make_method") from None
+    made = with_settings(made, settings or {})
+    return Method(
+        **{"name": title, "solver": made, "warm_start": bool(entry and entry.warm_start), **of_method}
+    )

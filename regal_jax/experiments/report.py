@@ -1,0 +1,173 @@
+"""`report`: tables, pictures and a summary of the results in a folder."""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from regal_jax.errors import FormatError
+from regal_jax.experiments.compare import Comparison, Row, compare
+from regal_jax.experiments.realistic_table import groups_fields, realistic_markdown
+from regal_jax.experiments.records import Records, read_evaluation
+from regal_jax.experiments.rounds import validation_over_rounds
+from regal_jax.experiments.statistics import bootstrap
+from regal_jax.experiments.tables import as_csv, graphs_csv, row_fields, table_csv, table_markdown
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.viz import plot_entropies, plot_improvements, plot_limits, plot_rounds, plot_seconds
+
+__all__ = ["Report", "report"]
+
+_PANELS: Final = 6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Report:
+    """What `report` wrote.
+
+    Attributes:
+      comparison: The figures.
+      files: Names in the folder.
+      table: The text of ``table.md``.
+      problems: What could not be drawn, one line each.
+    """
+
+    comparison: Comparison
+    files: tuple[str, ...]
+    table: str
+    problems: tuple[str, ...]
+
+
+def report(out: str | os.PathLike[str]) -> Report:
+    """Writes ``table.csv``, ``table.md``, ``graphs.csv``, ``summary.json`` and pictures beside the results.
+
+    It is of the settings of the last run in that folder; a run that is not finished is reported as far as
+    it got. docs/evaluation.md says what each figure means.
+
+    Args:
+      out: Folder of `run_evaluation`.
+
+    Raises:
+      FormatError: No evaluation there, no result yet, or damaged ones.
+      OSError: A file cannot be written.
+    """
+    folder = pathlib.Path(out)
+    document = read_evaluation(folder)
+    try:
+        comparison = compare(document, Records(folder))
+        settings = document["config"]
+        rounds = settings["rounds"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FormatError(
+            f"{folder}: damaged evaluation ({error!r}); run 'regal-jax evaluate' again"
+        ) from None
+    if not comparison.rows:
+        raise FormatError(f"{folder}: no result in it yet; run 'regal-jax evaluate' first")
+    validation, problems = _validation(rounds)
+    realistic = settings.get("suite") == "realistic"
+    figures = _draw(folder, comparison, validation)
+    table = (
+        realistic_markdown(comparison, settings)
+        if realistic
+        else table_markdown(comparison, settings, figures)
+    )
+    texts = {
+        "table.csv": as_csv(groups_fields(comparison)) if realistic else table_csv(comparison),
+        "table.md": table,
+        "graphs.csv": graphs_csv(comparison),
+        "summary.json": _summary(comparison, settings, validation),
+    }
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    return Report(comparison, (*texts, *figures), table, problems)
+
+
+def _validation(rounds: Mapping[str, Sequence[str]]) -> tuple[dict[int, list[float]], tuple[str, ...]]:
+    """Fig. 4b's points; or, since one file amiss is no reason to have no report, why there are none."""
+    try:
+        return validation_over_rounds(rounds), ()
+    except FormatError as error:
+        return {}, (f"rounds.png is not drawn: {error}",)
+
+
+def _draw(folder: pathlib.Path, comparison: Comparison, validation: Mapping[int, list[float]]) -> list[str]:
+    rows, reference = comparison.rows, comparison.rows[0].title
+    made = []
+
+    def at(name: str) -> pathlib.Path:
+        made.append(name)
+        return folder / name
+
+    panels = {row.title: row.saved for row in _panels(rows)}
+    if panels:
+        plot_improvements(panels, reference, at("improvements.png"))
+    if comparison.curves:
+        plot_limits(comparison.curves, reference, at("limits.png"))
+    entropies = {row.title: row.entropy for row in rows if not np.isnan(row.entropy).all()}
+    if entropies:
+        plot_entropies(entropies, at("entropy.png"))
+    if validation:
+        plot_rounds(validation, at("rounds.png"))
+    plot_seconds(
+        {row.title: row.seconds for row in rows if not np.isnan(row.seconds).all()}, at("seconds.png")
+    )
+    return made
+
+
+def _panels(rows: Sequence[Row]) -> list[Row]:
+    """What Fig. 2 shows: the policies first, then the other methods as they stand, and the noise never."""
+    others = [row for row in rows[1:] if row.name != "other-seed" and not np.isnan(row.saved).all()]
+    return sorted(others, key=lambda row: not row.guided)[:_PANELS]
+
+
+def _summary(
+    comparison: Comparison, settings: Mapping[str, Any], validation: Mapping[int, list[float]]
+) -> str:
+    rows = []
+    for row in comparison.rows:
+        fields = {"name": row.name, **row_fields(comparison, row)}
+        saved = row.saved[~np.isnan(row.saved)]
+        fields["histogram"] = {
+            "better": _share(saved > 1e-9), "worse": _share(saved < -1e-9), "ties": _share(abs(saved) <= 1e-9)
+        }  # fmt: skip
+        if not np.isnan(row.entropy).all():
+            fields["action_entropy"] = bootstrap(row.entropy)._asdict()
+        if row.refused:
+            fields["refused"] = dict(row.refused)
+        rows.append(fields)
+    document = {
+        "format": "regal_jax.evaluation.summary",
+        "version": 1,
+        "config": settings,
+        "graphs": len(comparison.graphs),
+        "rows": rows,
+        "left_out": dict(comparison.left_out),
+        "curves": {
+            title: [{"evaluations": limit, **point._asdict()} for limit, point in curve.items()]
+            for title, curve in comparison.curves.items()
+        },
+        "best_by": _counts(comparison.best_by),
+        "validation_over_rounds": {str(t): runs for t, runs in validation.items()},
+    }
+    return json.dumps(_plain(document), indent=1, ensure_ascii=False) + "\n"
+
+
+def _share(mask: np.ndarray) -> float | None:
+    return float(mask.mean()) if mask.size else None
+
+
+def _counts(names: Sequence[str]) -> dict[str, int]:
+    return {name: names.count(name) for name in dict.fromkeys(names) if name}
+
+
+def _plain(value: Any) -> Any:
+    """NaN is no JSON."""
+    if isinstance(value, Mapping):
+        return {name: _plain(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,226 @@
+"""`run_evaluation`: every method on every graph, chunk by chunk, resumable."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from regal_jax.errors import ClusterError, ConfigError, GraphError, MissingExtraError
+from regal_jax.experiments.config import EvaluationConfig
+from regal_jax.experiments.graphs import Task, evaluation_tasks
+from regal_jax.experiments.jobs import Job, make_jobs
+from regal_jax.experiments.method import Results
+from regal_jax.experiments.records import Records, write_evaluation
+from regal_jax.problem import Bucket
+from regal_jax.programs import given_up
+from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
+from regal_jax.storage.locks import locked
+
+__all__ = ["Outcome", "run_evaluation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a run did.
+
+    Attributes:
+      made: Results that it added.
+      found: Results that were there already.
+      left_out: Method -> why it did not run.
+      finished: Was nothing interrupted?
+    """
+
+    made: int
+    found: int
+    left_out: dict[str, str]
+    finished: bool
+
+
+@interruptible()
+def run_evaluation(
+    config: EvaluationConfig, out: str | os.PathLike[str], *, progress: Callable[..., Any] | None = None
+) -> Outcome:
+    """Runs every method of ``config`` on its graphs and keeps the results in a folder.
+
+    Every method runs a chunk of graphs before any runs the next one, so that all meet the same machine.
+    Results are appended chunk by chunk. A run that was killed goes on when it is called again, and repeats
+    nothing but the chunk it was in; with other settings it adds what is missing. A method that cannot run
+    is left out, with the reason. Ctrl-C gives up the chunk that is running and returns.
+
+    Args:
+      config: What to run.
+      out: Folder of the results; made if need be. `report` makes tables and pictures of it.
+      progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
+
+    Raises:
+      ConfigError: Settings that cannot be, no graph, or another run in the same folder.
+      FormatError: Graphs or results that cannot be read.
+      ClusterError: A cluster that cannot be.
+
+    Examples:
+      >>> from regal_jax.experiments import EvaluationConfig, run_evaluation
+      >>> config = EvaluationConfig("sample", limit=2, methods=("critical-path",), other_seed=-1, limits=())
+      >>> run_evaluation(config, "results").finished
+      True
+    """
+    folder = pathlib.Path(out)
+    tasks = evaluation_tasks(config)
+    jobs = make_jobs(config)
+    with locked(folder):
+        records = Records(folder)
+        records.mend()
+        document = {
+            "config": config.as_document(),
+            "graphs": [task.as_document() for task in tasks],
+            "jobs": [job.as_document() for job in jobs.jobs],
+        }
+        write_evaluation(folder, {**document, "left_out": jobs.left_out})
+        run = _Run(config, tasks, records, dict(jobs.left_out))
+        finished = run.all(jobs.jobs, progress)
+        write_evaluation(folder, {**document, "left_out": run.left_out})
+    return Outcome(run.made, run.found, run.left_out, finished)
+
+
+class _Run:
+    """What is at hand while a run lasts."""
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        tasks: Sequence[Task],
+        records: Records,
+        left_out: dict[str, str],
+    ) -> None:
+        self._config, self._tasks, self._records = config, tasks, records
+        self._chunks = _chunks(tasks, config.chunk)
+        self._warm: set[tuple[object, ...]] = set()
+        self._given_up = given_up()
+        self.left_out = left_out
+        self.made = self.found = 0
+
+    def all(self, jobs: Sequence[Job], progress: Callable[..., Any] | None) -> bool:
+        """Every job; ``False`` if it was interrupted."""
+        bar = None if progress is None else progress(total=len(jobs) * len(self._tasks), unit="result")
+        try:
+            with first_interrupt_waits() as interrupted:
+                for job, chunk in self._in_turns(jobs):
+                    if bar is not None:
+                        bar.set_description(job.title)
+                    if not self._part(job, chunk, interrupted):
+                        return False
+                    if bar is not None:
+                        bar.update(len(chunk))
+        except KeyboardInterrupt:
+            # A search had nothing yet, or it was the second one. All that was finished is on disk.
+            return False
+        finally:
+            if bar is not None:
+                bar.close()
+        return True
+
+    def _in_turns(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Sequence[Task]]]:
+        """Chunk by chunk every job, each time another one first: a machine does not stay as fast as it was.
+
+        The curves, which take long and whose time nobody compares, come after everything else.
+        """
+        for some in ([j for j in jobs if j.role != "curve"], [j for j in jobs if j.role == "curve"]):
+            for number, chunk in enumerate(self._chunks if some else ()):
+                first = number % len(some)
+                for job in (*some[first:], *some[:first]):
+                    for part in [[task] for task in chunk] if job.hosted else [chunk]:
+                        yield job, part
+
+    def _part(self, job: Job, tasks: Sequence[Task], interrupted: Callable[[], bool]) -> bool:
+        """What is missing of a job for these tasks; ``False`` if it was interrupted."""
+        missing = [task for task in tasks if (job.key, task.key) not in self._records]
+        self.found += len(tasks) - len(missing)
+        if not missing or job.name in self.left_out:
+            return True
+        try:
+            made = self._chunk(job, missing)
+        except (MissingExtraError, OSError) as error:
+            # Not kept with the results: the reason may be gone the next time.
+            self.left_out[job.name] = _one_line(error)
+            made = []
+        # The chunk in which Ctrl-C came holds searches that ended early.
+        if interrupted():
+            return False
+        for task, fields in zip(missing, made, strict=False):
+            self._keep(job, task, fields)
+        return True
+
+    def _chunk(self, job: Job, tasks: Sequence[Task]) -> list[dict[str, Any]]:
+        """A record's fields for each task."""
+        try:
+            return _fields(job, self._timed(job, tasks))
+        except (ConfigError, ClusterError, GraphError) as error:
+            if len(tasks) == 1:
+                return [{"error": _one_line(error)}]
+        # It may be one graph alone that the method does not cover.
+        return [self._chunk(job, [task])[0] for task in tasks]
+
+    def _timed(self, job: Job, tasks: Sequence[Task]) -> Results:
+        budget = job.evaluations or self._config.evaluations
+        graphs, clusters = [task.graph for task in tasks], [task.cluster for task in tasks]
+        options = {"objective": tasks[0].objective, "seed": job.seed}
+        size = (job.name, *_program(tasks[0]), len(tasks))
+        if self._given_up != given_up():
+            self._warm.clear()  # They may be among them.
+        if self._config.warm_up and not job.hosted and size not in self._warm:
+            # Programs do not depend on the budget, but for one smaller than a population.
+            first = min(budget, self._config.evaluations)
+            job.method(graphs, clusters, evaluations=first, **options)
+            self._given_up = given_up()
+            self._warm.add(size)
+        return job.method(graphs, clusters, evaluations=budget, **options)
+
+    def _keep(self, job: Job, task: Task, fields: dict[str, Any]) -> None:
+        graph = task.graph
+        record = {"key": job.key, "graph": task.key, "name": graph.name, "ops": graph.num_ops}
+        record |= {"method": job.name, "seed": job.seed, "limit": job.evaluations, **fields}
+        self._records.add(record)
+        self.made += 1
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _program(task: Task) -> tuple[Bucket, int, bool, str]:
+    """What tasks have in common that are searched by one compiled program."""
+    cluster = task.cluster
+    return (
+        Bucket.of(task.graph),
+        cluster.num_devices,
+        bool(np.isinf(cluster.memory).all()),
+        str(task.objective),
+    )
+
+
+def _chunks(tasks: Sequence[Task], size: int) -> list[list[Task]]:
+    """Chunks of one compiled program each."""
+    groups: dict[tuple[Bucket, int, bool, str], list[Task]] = {}
+    for task in tasks:
+        groups.setdefault(_program(task), []).append(task)
+    return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
+
+
+def _fields(job: Job, results: Results) -> list[dict[str, Any]]:
+    made = []
+    for row, plan in enumerate(results.plans):
+        fields: dict[str, Any] = {
+            "value": float(results.value[row]),
+            "overflow": float(results.overflow[row]),
+            "evaluations": int(results.evaluations[row]),
+            **plan.provenance.get("work", {}),
+            "seconds": float(np.round(results.seconds[row], 6)),
+        }
+        for name, wanted in (("action_entropy", job.guided), ("history", job.role == "curve")):
+            # A plan of a search that was interrupted may have neither, and is not kept.
+            if wanted and name in plan.provenance:
+                fields[name] = plan.provenance[name]
+        made.append(fields)
+    return made

@@ -1,0 +1,187 @@
+"""The tables of a comparison, as CSV and as Markdown."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from regal_jax.experiments.compare import Comparison, Row
+from regal_jax.experiments.paper import DATASETS, reported
+from regal_jax.experiments.statistics import Interval, geometric_gap
+from regal_jax.plan import Objective
+
+__all__ = ["as_csv", "graphs_csv", "row_fields", "table_csv", "table_markdown"]
+
+
+def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
+    """The figures of a row under plain names; ``None`` where there is none."""
+    names = [graph["name"] for graph in comparison.graphs]
+    known = np.flatnonzero(~np.isnan(row.saved))
+    best = int(known[np.argmax(row.saved[known])]) if known.size else None
+    worst = int(known[np.argmin(row.saved[known])]) if known.size else None
+    seconds = row.seconds[~np.isnan(row.seconds)]
+    overhead = _overhead(row, comparison.rows[0])
+    return {
+        "method": row.title,
+        "graphs": row.graphs,
+        "refused": len(row.refused),
+        "improvement": _number(row.improvement.mean),
+        "improvement_low": _number(row.improvement.low),
+        "improvement_high": _number(row.improvement.high),
+        "gap": _number(row.gap.mean),
+        "gap_low": _number(row.gap.low),
+        "gap_high": _number(row.gap.high),
+        "matched": _number(row.matched),
+        "matched_pairs": _number(row.matched_pairs),
+        "best_graph": None if best is None else names[best],
+        "best_improvement": None if best is None else float(row.saved[best]),
+        "worst_graph": None if worst is None else names[worst],
+        "worst_improvement": None if worst is None else float(row.saved[worst]),
+        "seconds_per_graph": float(np.median(seconds)) if seconds.size else None,
+        "overhead": _number(overhead.mean),
+        "overhead_low": _number(overhead.low),
+        "overhead_high": _number(overhead.high),
+        "feasible": _number(row.feasible),
+        "evaluations": _number(row.evaluations),
+        "schedules": _number(row.schedules),
+        "placements": _number(row.placements),
+    }
+
+
+def _overhead(row: Row, reference: Row) -> Interval:
+    """Time beyond the reference's, as a share of it."""
+    both = np.stack([row.seconds, reference.seconds])
+    # Graphs that were searched together share their time: equal pairs are one measurement.
+    method, plain = np.unique(both[:, (both > 0).all(axis=0)], axis=1)
+    return geometric_gap(method / plain)
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def table_csv(comparison: Comparison) -> str:
+    """A line a method; shares are shares, not percent."""
+    return as_csv([row_fields(comparison, row) for row in comparison.rows])
+
+
+def graphs_csv(comparison: Comparison) -> str:
+    """A line a graph: its reference, the best known value, and each method's value and improvement."""
+    lines = []
+    for i, graph in enumerate(comparison.graphs):
+        line = dict(graph)
+        line |= {"reference": _number(comparison.reference[i]), "best_known": _number(comparison.best[i])}
+        line["best_by"] = comparison.best_by[i]
+        for row in comparison.rows:
+            line[f"{row.title}: value"] = _number(row.values[i])
+            line[f"{row.title}: improvement"] = _number(row.saved[i])
+        lines.append(line)
+    return as_csv(lines)
+
+
+def as_csv(lines: Sequence[Mapping[str, Any]]) -> str:
+    """A line each, under the names of the first."""
+    text = io.StringIO()
+    if lines:
+        writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    return text.getvalue()
+
+
+def table_markdown(comparison: Comparison, settings: Mapping[str, Any], figures: Sequence[str] = ()) -> str:
+    """The table as people read it, with what the papers report beside it.
+
+    Args:
+      comparison: What is shown.
+      settings: ``config`` of ``evaluation.json``.
+      figures: Files of pictures to show below it.
+    """
+    objective = Objective(settings["objective"])
+    reference = comparison.rows[0].title if comparison.rows else "BRKGA"
+    parts = [_head(comparison, settings, reference), _main(comparison, reference)]
+    parts.append(_paper(comparison, objective))
+    if comparison.left_out:
+        lines = [f"- {name}: {reason}" for name, reason in comparison.left_out.items()]
+        parts.append("Left out:\n\n" + "\n".join(lines))
+    parts += [f"![{figure}]({figure})" for figure in figures]
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(comparison: Comparison, settings: Mapping[str, Any], reference: str) -> str:
+    searches = comparison.reference_seeds
+    mean = f", the mean of its {searches} seeds," if searches > 1 else ""
+    memory = "unlimited memory" if settings["memory"] == "inf" else f"{settings['memory']} a device"
+    return (
+        f"{len(comparison.graphs):,} graphs, {str(settings['objective']).replace('-', ' ')}, "
+        f"{settings['devices']} devices, {memory}, transfers {settings['transfer']}, "
+        f"{settings['evaluations']:,} evaluations. Improvement is over {reference}{mean} as a mean of the "
+        "graphs' percentages; the gap is from the best value that any of these searches found, as a "
+        "geometric mean. In brackets: 95 % bootstrap intervals over graphs (BCa, 10 000 resamples)."
+    )
+
+
+def _main(comparison: Comparison, reference: str) -> str:
+    rows = [row_fields(comparison, row) for row in comparison.rows]
+    pairs = any(fields["matched_pairs"] is not None for fields in rows)
+    head = ["method", f"improvement over {reference}", "gap from best known", "matched or better"]
+    head += ["single seeds"] if pairs else []
+    head += ["best graph", "worst graph", "evaluations", "schedules", "placements", "s a graph"]
+    head += ["fit the memory", "graphs"]
+    lines = []
+    for fields in rows:
+        line = [
+            fields["method"],
+            _interval(fields, "improvement", "+z"),
+            _interval(fields, "gap", "z"),
+            _percent(fields["matched"], ".1f"),
+        ]
+        line += [_percent(fields["matched_pairs"], ".1f")] if pairs else []
+        line += [_percent(fields[f"{which}_improvement"], "+z.1f") for which in ("best", "worst")]
+        counts = (fields[name] for name in ("evaluations", "schedules", "placements"))
+        line += ["" if count is None else f"{count:,.0f}" for count in counts]
+        seconds = fields["seconds_per_graph"]
+        line += ["" if seconds is None else f"{seconds:.3g}", _percent(fields["feasible"], ".4g")]
+        lines.append([*line, f"{fields['graphs']:,}"])
+    return _markdown(head, lines)
+
+
+def _paper(comparison: Comparison, objective: Objective) -> str:
+    """The papers' figures, of the methods that are in both."""
+    datasets = DATASETS[objective]
+    head = ["method", "ours: improvement", "ours: gap"]
+    head += [f"paper, {name}: {what}" for name in datasets for what in ("improvement", "gap")]
+    lines = []
+    for row in comparison.rows:
+        found = [reported(row.name, name) for name in datasets]
+        if all(entry is None for entry in found):
+            continue
+        line = [row.title, _percent(_number(row.improvement.mean), "+z.1f")]
+        line.append(_percent(_number(row.gap.mean), ".1f"))
+        for entry in found:
+            line += ["", ""] if entry is None else [_percent(entry[1], "+z.1f"), _percent(entry[0], ".1f")]
+        lines.append(line)
+    note = (
+        "Beside the papers' figures, which are of **other graphs** and of another measure of the best known "
+        "value (CP-SAT for 24 hours); improvements computed from the published gaps."
+    )
+    return f"{note}\n\n{_markdown(head, lines)}"
+
+
+def _interval(fields: Mapping[str, Any], name: str, sign: str) -> str:
+    mean, low, high = (fields[f"{name}{end}"] for end in ("", "_low", "_high"))
+    if mean is None:
+        return ""
+    return f"{_percent(mean, f'{sign}.2f')} [{100 * low:{sign}.2f}, {100 * high:{sign}.2f}]"
+
+
+def _percent(share: float | None, form: str) -> str:
+    return "" if share is None else f"{100 * share:{form}} %"
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *(["---:"] * (len(head) - 1))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *lines))

@@ -1,0 +1,231 @@
+"""Tuned BRKGA: the settings of a grid that are best on a training set."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+import jax
+import numpy as np
+
+from regal_jax.api import optimize_many
+from regal_jax.checks import whole
+from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.plan import Objective, plan_fitness
+from regal_jax.runtime.interrupts import interruptible
+from regal_jax.search import BrkgaConfig
+from regal_jax.solvers import Brkga
+from regal_jax.solvers.loop.settings import each, one_seed
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
+from regal_jax.storage.json_lines import JsonLines
+from regal_jax.storage.locks import locked_file
+
+__all__ = ["DEFAULT_GRID", "TunedConfig", "tune"]
+
+DEFAULT_GRID: Final[Mapping[str, Sequence[float]]] = MappingProxyType(
+    {
+        "population": (50, 100, 200),
+        "elites": (0.1, 0.2, 0.25),
+        "mutants": (0.1, 0.2, 0.3),
+        "elite_bias": (0.5, 0.6, 0.7, 0.8),
+    }
+)
+"""The ranges that Gonçalves and Resende (2011, section 2) recommend; elites and mutants are shares."""
+
+_FORMAT: Final = "regal-jax-tuned-brkga"
+
+
+@dataclasses.dataclass(frozen=True)
+class TunedConfig:
+    """The best settings of a grid.
+
+    Attributes:
+      config: The settings.
+      ratio: Geometric mean over the training graphs of their fitness relative to the default settings'.
+      evaluations: Budget of each search.
+      objective: What was minimised.
+      graphs: Size of the training set.
+      points: Settings that were tried.
+    """
+
+    config: BrkgaConfig
+    ratio: float
+    evaluations: int
+    objective: str
+    graphs: int
+    points: int
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a JSON file."""
+        document = {"format": _FORMAT, "version": 1, **dataclasses.asdict(self)}
+        write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads what `save` wrote.
+
+        Raises:
+          FormatError: There is no such file, or it is something else.
+          ConfigError: Settings that cannot be.
+        """
+        try:
+            document = parse_json(pathlib.Path(path).read_bytes())
+        except (OSError, ValueError) as error:
+            raise FormatError(f"{path}: no tuned settings there ({error}); make them with tune()") from None
+        if (
+            not isinstance(document, dict)
+            or document.get("format") != _FORMAT
+            or document.get("version") != 1
+        ):
+            raise FormatError(f"{path}: no tuned settings of version 1; make them with tune()")
+        fields: dict[str, Any] = {field.name: document.get(field.name) for field in dataclasses.fields(cls)}
+        try:
+            return cls(**{**fields, "config": BrkgaConfig(**dict(fields["config"]))})
+        except ConfigError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise FormatError(f"{path}: damaged settings ({error}); make them with tune()") from None
+
+
+@interruptible()
+def tune(
+    graphs: Sequence[ComputationGraph],
+    clusters: Cluster | Sequence[Cluster],
+    *,
+    objective: Objective | str = Objective.MAKESPAN,
+    evaluations: int = 5000,
+    grid: Mapping[str, Sequence[float]] = DEFAULT_GRID,
+    seed: int | jax.Array = 0,
+    results: str | os.PathLike[str] | None = None,
+    progress: Callable[..., Any] | None = None,
+    key: int | jax.Array | None = None,
+) -> TunedConfig:
+    """Tries every point of a grid on all graphs, without warm starts, and returns the best one.
+
+    Every point is searched with the same seed, and so are the default settings, whose result is the measure:
+    the mean of ``log(fitness / fitness of the defaults)``, where the fitness of a plan is that of
+    docs/design.md, part 1. Points that cannot be (more elites and mutants than individuals) are skipped.
+
+    Args:
+      graphs: The training set, at least one.
+      clusters: One for all, or one a graph.
+      objective: What to minimise.
+      evaluations: Of each search.
+      grid: Values of `BrkgaConfig` fields; ``elites`` and ``mutants`` below 1 are shares of the population.
+      seed: A number or a typed `jax.random.key`.
+      results: JSONL file to which each point is added when it is done. A call that finds points of the same
+        graphs, clusters, objective, budget and seed there does not repeat them.
+      progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
+      key: The former name of ``seed``.
+
+    Raises:
+      ConfigError: No graphs, an empty grid, settings that cannot be, or another process that writes the
+        file of results.
+      FormatError: A damaged file of results.
+    """
+    graphs = list(graphs)
+    clusters = each(clusters, len(graphs))
+    points = _points(grid)
+    if not graphs or not points:
+        raise ConfigError("tune: needs at least one graph and one possible point of the grid")
+    options = {"objective": Objective(objective), "evaluations": evaluations, "seed": one_seed(seed, key)}
+    if results is None:
+        return _best(graphs, clusters, points, options, None, progress)
+    path = pathlib.Path(results)
+    with locked_file(path):
+        return _best(graphs, clusters, points, options, JsonLines(path), progress)
+
+
+def _best(
+    graphs: list[ComputationGraph],
+    clusters: Sequence[Cluster],
+    points: list[BrkgaConfig],
+    options: dict[str, Any],
+    file: JsonLines | None,
+    progress: Callable[..., Any] | None,
+) -> TunedConfig:
+    """The best of the points, of which ``file`` may know some."""
+    setup = _digest(graphs, clusters, options)
+    known = {} if file is None else _known(file, setup)
+
+    def logs(config: BrkgaConfig) -> list[float]:
+        name = json.dumps(dataclasses.asdict(config), sort_keys=True)
+        if name not in known:
+            with warnings.catch_warnings():
+                # What does not fit counts as what it is worth.
+                warnings.simplefilter("ignore", InfeasiblePlanWarning)
+                plans = optimize_many(
+                    graphs,
+                    clusters,
+                    method=Brkga(**dataclasses.asdict(config)),
+                    warm_start=False,
+                    progress=False,
+                    **options,
+                )
+            known[name] = [
+                float(np.log(max(plan_fitness(plan, graph), 1e-12)))
+                for plan, graph in zip(plans, graphs, strict=True)
+            ]
+            if file is not None:
+                file.append({"setup": setup, "config": dataclasses.asdict(config), "logs": known[name]})
+        return known[name]
+
+    default = np.array(logs(BrkgaConfig()))
+    means = [float(np.mean(np.array(logs(point)) - default)) for point in _shown(points, progress)]
+    best = int(np.argmin(means))
+    ratio = float(np.exp(means[best]))
+    budget, objective = options["evaluations"], str(options["objective"])
+    return TunedConfig(points[best], ratio, budget, objective, len(graphs), len(points))
+
+
+def _shown(points: list[BrkgaConfig], progress: Callable[..., Any] | None) -> Any:
+    return points if progress is None else progress(points, unit="point", desc="tune")
+
+
+def _points(grid: Mapping[str, Sequence[float]]) -> list[BrkgaConfig]:
+    unknown = set(grid) - {field.name for field in dataclasses.fields(BrkgaConfig)}
+    if unknown:
+        raise ConfigError(f"tune: BrkgaConfig has no {', '.join(sorted(unknown))}; mend the grid")
+    points: dict[BrkgaConfig, None] = {}
+    for values in itertools.product(*grid.values()):
+        fields: dict[str, Any] = dict(zip(grid, values, strict=True))
+        population = int(fields.get("population", BrkgaConfig().population))
+        for name in ("elites", "mutants"):
+            if name in fields and 0 < fields[name] < 1:
+                fields[name] = round(fields[name] * population)
+        if fields.get("elites", 0) + fields.get("mutants", 0) <= population:
+            points[BrkgaConfig(**{**fields, "population": population})] = None
+    return list(points)
+
+
+def _digest(graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], options: dict[str, Any]) -> str:
+    """Of all that decides what a point's results are."""
+    seed = options["seed"]
+    number = whole(seed)
+    words = np.asarray(jax.random.key_data(seed)).tolist() if number is None else number
+    ran_on = [repr(dataclasses.astuple(cluster)) for cluster in clusters]
+    parts = [[graph.content_hash for graph in graphs], ran_on]
+    text = json.dumps([*parts, str(options["objective"]), options["evaluations"], words])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _known(file: JsonLines, setup: str) -> dict[str, list[float]]:
+    file.mend()
+    found = {}
+    for record in file.read():
+        if record.get("setup") == setup:
+            try:
+                found[json.dumps(record["config"], sort_keys=True)] = [float(x) for x in record["logs"]]
+            except (KeyError, TypeError, ValueError):
+                raise FormatError(
+                    f"{file.path}: a point is damaged; delete its line and tune again"
+                ) from None
+    return found

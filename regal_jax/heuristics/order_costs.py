@@ -1,0 +1,167 @@
+"""What orders of ops cost on one device: a graph in flat arrays, peaks of orders, random orders."""
+
+import itertools
+import time
+from collections import namedtuple
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from regal_jax.graph import ComputationGraph
+from regal_jax.heuristics.links import Links
+from regal_jax.runtime.compiling import for_loops, loops, run_loops, usable
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
+
+__all__ = ["OrderCosts", "kahn", "least_random_order", "lent", "order_costs", "order_peak", "space"]
+
+_PEAK_SECONDS: Final = 2e-6
+"""Of an op and of an edge, in Python."""
+_AT_ONCE: Final = 64
+"""Random orders between two looks at interrupts."""
+
+OrderCosts = namedtuple(
+    "OrderCosts",
+    "start need kept after_rows after before_rows before input_rows input_size input_tensor other_rows other "
+    "readers",
+)
+"""A graph on one device. Lists of lists are flat, with where each begins; sizes are bytes.
+
+Attributes:
+  start: What is in memory at time 0, the outputs of residents.
+  need: ``[N]``, what an op allocates: outputs, unless it is resident, and scratch memory.
+  kept: ``[N]``, what is held more once it has run, before inputs are freed: outputs that somebody reads or
+    that are results. Less than 0 for a resident with outputs that nobody reads.
+  after_rows, after: ``[N + 1]``, ``[E]``, distinct successors, ascending.
+  before_rows, before: ``[N + 1]``, ``[E]``, distinct predecessors.
+  input_rows, input_size, input_tensor: ``[N + 1]``, ``[I]``, ``[I]``, the inputs that an op may free.
+  other_rows, other: ``[I + 1]``, ``[...]``, the other readers of each of these inputs.
+  readers: ``[T]``, how many ops read a tensor.
+"""
+
+
+def order_costs(graph: ComputationGraph, *, backwards: bool = False) -> OrderCosts:
+    """The costs of ``graph``, in arrays of int64.
+
+    Args:
+      graph: The graph.
+      backwards: Exchange successors and predecessors; all else stays.
+    """
+    links = Links.of(graph)
+    need = links.allocated()
+    unread = [
+        sum(links.size[t] for t in row if not (links.readers[t] or links.keep[t])) for row in links.outputs
+    ]
+    spared = [[t for t in row if not links.keep[t] and links.size[t]] for row in links.inputs]
+    inputs = [t for row in spared for t in row]
+    readers = [o for o, row in enumerate(spared) for _ in row]
+    others = [[v for v in links.readers[t] if v != o] for t, o in zip(inputs, readers, strict=True)]
+    after, before = (links.before, links.after) if backwards else (links.after, links.before)
+    lists = (
+        need,
+        [a - b - c for a, b, c in zip(need, links.temp, unread, strict=True)],
+        *_flat(after),
+        *_flat(before),
+        [0, *itertools.accumulate(map(len, spared))],
+        [links.size[t] for t in inputs],
+        inputs,
+        *_flat(others),
+        [len(row) for row in links.readers],
+    )
+    start = sum(
+        links.size[t] for o, row in enumerate(links.outputs) if links.resident[o] for t in row
+    )  # fmt: skip
+    return OrderCosts(start, *(np.array(each, dtype=np.int64) for each in lists))
+
+
+def _flat(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """Where each row begins in all of them, one after the other; these."""
+    return [0, *itertools.accumulate(map(len, rows))], [each for row in rows for each in row]
+
+
+def space(count: int, kind: type = np.int64) -> Any:
+    """``count`` numbers to write to in `regal_jax.runtime.compiling.loops`: any in an array, or zeros in a list."""
+    return np.empty(count, kind) if usable() else [0] * count
+
+
+def lent(array: np.ndarray) -> Any:
+    """``array`` itself for `regal_jax.runtime.compiling.loops`, which may write to it; a list of it in Python."""
+    return array if usable() else array.tolist()
+
+
+def order_peak(graph: ComputationGraph, order: np.ndarray) -> int:
+    """Bytes: the peak of memory of ``order [N]`` on one device, as the exact replay has it."""
+    costs = order_costs(graph)
+    seconds = _PEAK_SECONDS * (len(order) + len(costs.other))
+    return int(run_loops(peak, costs, order.astype(np.int64), costs.readers.copy(), seconds=seconds))
+
+
+def peak(costs: Any, order: Any, left: Any) -> int:
+    """`order_peak` in loops. ``left [T]`` is `OrderCosts.readers`, and is written to."""
+    held = highest = costs.start
+    for o in order:
+        highest = max(highest, held + costs.need[o])
+        held += costs.kept[o]
+        for j in range(costs.input_rows[o], costs.input_rows[o + 1]):
+            t = costs.input_tensor[j]
+            left[t] -= 1
+            if left[t] == 0:
+                held -= costs.input_size[j]
+    return highest
+
+
+@interruptible()
+def least_random_order(
+    graph: ComputationGraph, count: int, seed: int | Sequence[int] = 0, seconds: float | None = None
+) -> np.ndarray:
+    """``[N]``, the order of the lowest peak among random ones on one device, the first on ties.
+
+    Each takes any of the ready ops with equal probability at every step, independently of the others.
+
+    Args:
+      graph: The graph.
+      count: Orders, at least 1.
+      seed: As `numpy.random.default_rng` takes it.
+      seconds: After this time there are no more than those so far, and at least some.
+    """
+    ends = None if seconds is None else time.monotonic() + seconds
+    random, costs = np.random.default_rng(seed), order_costs(graph)
+    n = graph.num_ops
+    arrays = for_loops(costs)
+    trial, best = space(n), space(n)
+    least = -1
+    for first in range(0, count, _AT_ONCE):
+        check_interrupt()
+        if first and ends is not None and time.monotonic() > ends:
+            break
+        for draws in random.random((min(_AT_ONCE, count - first), n)):
+            waiting, left = for_loops(np.diff(costs.before_rows)), for_loops(costs.readers)
+            loops(kahn)(arrays, for_loops(draws), waiting, trial)
+            value = loops(peak)(arrays, trial, left)
+            if least < 0 or value < least:
+                least, trial, best = value, best, trial
+    return np.array(best, dtype=np.int64)
+
+
+def kahn(costs: Any, draws: Any, waiting: Any, order: Any) -> None:
+    """Sets ``order [N]``: at each step the ready op that the draw in [0, 1) points at.
+
+    ``waiting [N]`` are numbers of predecessors, and are written to.
+    """
+    n = len(order)
+    ready = 0  # Ops from here on in ``order`` are taken; the ready ones stand behind them.
+    for o in range(n):
+        if waiting[o] == 0:
+            order[ready] = o
+            ready += 1
+    for step in range(n):
+        chosen = step + int(draws[step] * (ready - step))
+        o = order[chosen]
+        order[chosen] = order[step]
+        order[step] = o
+        for j in range(costs.after_rows[o], costs.after_rows[o + 1]):
+            v = costs.after[j]
+            waiting[v] -= 1
+            if waiting[v] == 0:
+                order[ready] = v
+                ready += 1

@@ -1,0 +1,254 @@
+"""The loop of every training run: steps, validations, records and checkpoints of a `Course`."""
+
+import abc
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.learning.checkpoint import Checkpoints
+from regal_jax.learning.record import Record
+from regal_jax.runtime.interrupts import first_interrupt_waits
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
+
+__all__ = [
+    "COMPILING",
+    "WEIGHTS",
+    "Cadence",
+    "Course",
+    "Ending",
+    "begin_run",
+    "named",
+    "progress_bar",
+    "run_course",
+]
+
+COMPILING: Final = "compiling"
+"""Said of a step whose program is not there yet."""
+WEIGHTS: Final = "policy.safetensors"
+"""In the folder of a run."""
+
+
+class HasStep(Protocol):
+    """A pytree that knows how many steps have been made."""
+
+    @property
+    def step(self) -> Any: ...
+
+
+State = TypeVar("State", bound=HasStep)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cadence:
+    """How many steps there are, and what is done after how many of them.
+
+    Attributes:
+      steps: Updates of the weights.
+      log_every: Steps between two records of metrics.
+      validate_every: Steps between two validations.
+      checkpoint_every: Steps between two checkpoints.
+    """
+
+    steps: int
+    log_every: int
+    validate_every: int
+    checkpoint_every: int
+
+
+class Course(abc.ABC, Generic[State]):
+    """What a run trains, and how. All random numbers are functions of the step and the seed."""
+
+    @property
+    @abc.abstractmethod
+    def cadence(self) -> Cadence:
+        """Of the run."""
+
+    @abc.abstractmethod
+    def init(self) -> State:
+        """The state before the first step, a pytree whose ``step`` is an int32 scalar."""
+
+    @abc.abstractmethod
+    def place(self, state: State) -> State:
+        """The state where `step` returns it: or its program would be compiled twice."""
+
+    @abc.abstractmethod
+    def step(self, state: State, step: int) -> tuple[State, Mapping[str, float]]:
+        """Step ``step``, from 0: the next state, and metrics, ``improvement`` and ``gradient`` among them."""
+
+    @abc.abstractmethod
+    def validate(self, state: State) -> tuple[State, Mapping[str, float]]:
+        """Metrics on held-out graphs; the run keeps the weights of the largest ``improvement``."""
+
+    @abc.abstractmethod
+    def save(self, path: pathlib.Path, state: State, metadata: Mapping[str, str]) -> None:
+        """Writes the weights that users load."""
+
+    @abc.abstractmethod
+    def document(self) -> Mapping[str, Any]:
+        """The settings, as plain values."""
+
+    def program(self, step: int) -> int:
+        """Which compiled program the step runs; the first step of each takes longer."""
+        del step
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending(Generic[State]):
+    """How a run ended.
+
+    Attributes:
+      state: After the last step.
+      best: Metrics of the best validation.
+      best_step: When that was.
+    """
+
+    state: State
+    best: Mapping[str, float]
+    best_step: int
+
+
+def run_course(
+    course: Course[State], out: pathlib.Path, *, progress: bool = True, tensorboard: bool = False
+) -> Ending[State]:
+    """Makes every step that is left.
+
+    The folder gets ``metrics.jsonl``, ``checkpoints/`` and ``policy.safetensors``. Ctrl-C saves a checkpoint
+    after the running step, and ends the run.
+
+    Args:
+      course: What to train.
+      out: The folder of the run, which nobody else writes to.
+      progress: Show a progress bar.
+      tensorboard: Write event files, too.
+
+    Raises:
+      ConfigError: A gradient that is not finite.
+      FormatError: A checkpoint or a record that cannot be read.
+      MissingExtraError: No tensorboardX.
+    """
+    checkpoints = Checkpoints(out / "checkpoints")
+    first = course.init()
+    state, notes = checkpoints.restore(first) or (first, {})
+    state = course.place(state)
+    begun = int(state.step)
+    # Without a checkpoint the validation before the first step is made again, too.
+    last = begun if notes else -1
+    bar = progress_bar(progress, "train", course.cadence.steps, begun)
+    with Record(out, last, tensorboard=tensorboard) as record, bar:
+        state, notes = _Loop(course, out, record, bar).all(state, notes, checkpoints)
+    return Ending(state, notes["best"], notes["best_step"])
+
+
+class _Loop(Generic[State]):
+    def __init__(self, course: Course[State], out: pathlib.Path, record: Record, bar: Any) -> None:
+        self._course, self._out, self._record, self._bar = course, out, record, bar
+        self._begun: set[int] = set()
+        self._note = ""
+
+    def all(
+        self, state: State, notes: dict[str, Any], checkpoints: Checkpoints
+    ) -> tuple[State, dict[str, Any]]:
+        """Steps, validations and checkpoints; the best validation is in the notes."""
+        c = self._course.cadence
+        with first_interrupt_waits() as stop:
+            if not notes:
+                state, notes = self._validate(state, {})
+            for step in range(int(state.step), c.steps):
+                state = self._step(state, step)
+                if (step + 1) % c.validate_every == 0 or step + 1 == c.steps:
+                    state, notes = self._validate(state, notes)
+                if (step + 1) % c.checkpoint_every == 0 or step + 1 == c.steps or stop():
+                    checkpoints.save(state, notes)
+                if stop():
+                    break
+        return state, notes
+
+    def _step(self, state: State, step: int) -> State:
+        number = self._course.program(step)
+        self._say("train", number)
+        began = time.perf_counter()
+        state, metrics = self._course.step(state, step)
+        seconds = time.perf_counter() - began
+        if not math.isfinite(metrics["gradient"]):
+            raise ConfigError(
+                f"train: the gradient of step {step + 1} is {metrics['gradient']}; begin anew in another "
+                "folder, with a lower optimizer.learning_rate"
+            )
+        if (step + 1) % self._course.cadence.log_every == 0:
+            self._record.add("train", step + 1, {**metrics, "pool": number, "seconds": seconds})
+        self._say("train", number)
+        self._bar.set_postfix(better=f"{100 * metrics['improvement']:.1f}%", refresh=False)
+        self._bar.update(1)
+        return state
+
+    def _validate(self, state: State, notes: dict[str, Any]) -> tuple[State, dict[str, Any]]:
+        """Notes with the best validation so far; the best weights are on disk when this returns."""
+        step = int(state.step)
+        self._say("validation", -1)
+        state, found = self._course.validate(state)
+        self._record.add("validation", step, dict(found))
+        self._note = f"validation {100 * found['improvement']:+.1f}%"
+        self._say("train", -1)
+        if notes and found["improvement"] <= notes["best"]["improvement"]:
+            return state, notes
+        metadata = {"step": str(step), "training": json.dumps(self._course.document())}
+        metadata |= {f"validation_{name}": repr(value) for name, value in found.items()}
+        self._course.save(self._out / WEIGHTS, state, metadata)
+        return state, {"best": dict(found), "best_step": step}
+
+    def _say(self, what: str, program: int) -> None:
+        """Shows that ``what`` is going on, and the first time that its program is compiled for it."""
+        first = program not in self._begun
+        self._begun.add(program)
+        note = COMPILING if first else self._note
+        self._bar.set_description(f"{what} ({note})" if note else what, refresh=first)
+
+
+def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
+    """Writes down what this run is, or refuses a folder of another one.
+
+    Args:
+      out: A new folder, or that of a run.
+      document: Plain values; runs are the same if these are equal.
+
+    Raises:
+      ConfigError: The folder of another run.
+      FormatError: Its ``config.json`` is damaged.
+    """
+    path = out / "config.json"
+    if not path.exists():
+        write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
+        return
+    try:
+        old = parse_json(path.read_bytes())
+    except FormatError:
+        old = None
+    if not isinstance(old, dict):
+        raise FormatError(f"{path}: damaged; take another folder, or remove this one")
+    if old != document:
+        names = sorted(document.keys() | old.keys())
+        changed = [name for name in names if old.get(name) != document.get(name)]
+        raise ConfigError(
+            f"{out}: holds a run with other {' and '.join(changed)}; take another folder, or give the "
+            "same ones"
+        )
+
+
+def named(path: str | os.PathLike[str]) -> str:
+    """The name of a path: where a file lies changes nothing."""
+    return pathlib.PurePath(path).name
+
+
+def progress_bar(enabled: bool, what: str, total: int, done: int) -> Any:
+    """Of tqdm."""
+    from tqdm import tqdm
+
+    return tqdm(total=total, initial=done, desc=what, dynamic_ncols=True, disable=not enabled)

@@ -1,0 +1,12 @@
+"""Training of Topoformer by REINFORCE with a greedy rollout as the baseline."""
+
+from regal_jax.learning.ordering.config import OrderDataConfig, OrderOptimizerConfig, OrderTrainConfig
+from regal_jax.learning.ordering.train import OrderTrainResult, train_orders
+
+__all__ = [
+    "OrderDataConfig",
+    "OrderOptimizerConfig",
+    "OrderTrainConfig",
+    "OrderTrainResult",
+    "train_orders",
+]

@@ -1,0 +1,169 @@
+"""`OrderTrainConfig`: everything that a training run of Topoformer depends on; read from TOML."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from regal_jax.errors import ConfigError
+from regal_jax.learning.settings import above_fields, build, least_fields, plain, whole_fields
+from regal_jax.ordering import TopoformerConfig
+from regal_jax.storage.documents import read_toml
+
+__all__ = ["SYSTEM", "OrderDataConfig", "OrderOptimizerConfig", "OrderTrainConfig"]
+
+SYSTEM: Final = "topoformer"
+"""What a file says that it trains."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderDataConfig:
+    """Which graphs.
+
+    Attributes:
+      ops: Sizes of the layered graphs; each step draws one of them. One number, or several.
+      validation_graphs: Layered graphs to choose the best weights by, as many of each size.
+      train: Sets of graphs to train on as well; see `regal_jax.learning.load_graphs`.
+      validation: Likewise, to choose the best weights by.
+      share: Of the steps that take their graphs from `train`, if there are any.
+      limit: Most graphs of each set; 0 for all.
+      max_ops: Leave out larger graphs of the sets; 0 for no limit.
+
+    Raises:
+      ConfigError: A value that cannot be.
+    """
+
+    ops: tuple[int, ...] = (500,)
+    validation_graphs: int = 100
+    train: tuple[str, ...] | str = ()
+    validation: tuple[str, ...] | str = ()
+    share: float = 0.5
+    limit: int = 0
+    max_ops: int = 1000
+
+    def __post_init__(self) -> None:
+        given = self.ops if isinstance(self.ops, (tuple, list)) else (self.ops,)
+        object.__setattr__(self, "ops", tuple(given))
+        if not self.ops:
+            raise ConfigError("data.ops: no sizes; give at least one, e.g. ops = [500]")
+        for size in self.ops:
+            whole_fields(_One(size), "data", ops=1)
+        for field in ("train", "validation"):
+            paths = getattr(self, field)
+            paths = ((paths,) if paths else ()) if isinstance(paths, str) else tuple(paths)
+            object.__setattr__(self, field, paths)
+        whole_fields(self, "data", validation_graphs=1, limit=0, max_ops=0)
+        least_fields(self, "data", share=0)
+        if self.share > 1:
+            raise ConfigError(f"data.share: is {self.share}; give a number from 0 to 1")
+
+
+@dataclasses.dataclass
+class _One:
+    """A field of its own, for the checks of fields."""
+
+    ops: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderOptimizerConfig:
+    """How the weights change. The defaults are the paper's (appendix C.1); it says nothing of `clip`.
+
+    Attributes:
+      steps: Updates of the weights.
+      batch: Graphs in a step, ``B``.
+      samples: Orders for each of them, ``S``.
+      learning_rate: Of Adam, in the first epoch.
+      decay: What it is multiplied by after each epoch.
+      epoch_graphs: Graphs in an epoch: after each of them the policy is validated, and is the new baseline if
+        it is better.
+      clip: Largest norm of a gradient.
+      standardise: Subtract from the peaks of a graph's orders their mean and divide by their standard
+        deviation, instead of the baseline's peak (One-Shot Priority Sampling).
+      logit_norm: Weight of the mean squared priority before it is standardised (likewise; 0.001 there).
+      log_every: Steps between two records of metrics.
+      checkpoint_every: Steps between two checkpoints.
+
+    Raises:
+      ConfigError: A value that cannot be.
+
+    References:
+      Gagrani et al. 2022, appendix C.1; Jeon et al. 2023, "Neural DAG Scheduling via One-Shot Priority
+      Sampling", ICLR.
+    """
+
+    steps: int = 40_750
+    batch: int = 8
+    samples: int = 1
+    learning_rate: float = 1e-4
+    decay: float = 0.996
+    epoch_graphs: int = 1000
+    clip: float = 1.0
+    standardise: bool = False
+    logit_norm: float = 0.0
+    log_every: int = 1
+    checkpoint_every: int = 125
+
+    def __post_init__(self) -> None:
+        whole_fields(self, "optimizer", steps=1, batch=1, samples=1, epoch_graphs=1, log_every=1)
+        whole_fields(self, "optimizer", checkpoint_every=1)
+        least_fields(self, "optimizer", logit_norm=0)
+        above_fields(self, "optimizer", learning_rate=0, clip=0, decay=0)
+        if self.standardise and self.samples < 2:
+            raise ConfigError(
+                "optimizer.samples: is 1, but standardise needs at least 2 orders a graph; raise it"
+            )
+
+    @property
+    def epoch(self) -> int:
+        """Steps in an epoch."""
+        return -(-self.epoch_graphs // self.batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderTrainConfig:
+    """A training run of Topoformer.
+
+    Attributes:
+      seed: Of the first weights, the graphs and the orders.
+      start: File of weights to begin with, of the same `model`. Empty for new ones.
+      data: See `OrderDataConfig`.
+      model: What is trained.
+      optimizer: See `OrderOptimizerConfig`.
+
+    Raises:
+      ConfigError: A value that cannot be.
+    """
+
+    seed: int = 0
+    start: str = ""
+    data: OrderDataConfig = dataclasses.field(default_factory=OrderDataConfig)
+    model: TopoformerConfig = dataclasses.field(default_factory=TopoformerConfig)
+    optimizer: OrderOptimizerConfig = dataclasses.field(default_factory=OrderOptimizerConfig)
+
+    def __post_init__(self) -> None:
+        whole_fields(self, "", seed=0)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """From nested tables, as TOML gives them; what is left out keeps its default.
+
+        Raises:
+          ConfigError: An unknown name, a value of a wrong type or out of range; the message names it.
+        """
+        if isinstance(document, Mapping) and document.get("system", SYSTEM) == SYSTEM:
+            document = {name: value for name, value in document.items() if name != "system"}
+        return build(cls, document, "")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """From a TOML file, in which ``system = "topoformer"`` may stand.
+
+        Raises:
+          ConfigError: No such file, no TOML, or as `from_document`.
+        """
+        return cls.from_document(read_toml(path))
+
+    def as_document(self) -> dict[str, Any]:
+        """Nested tables of plain values, from which `from_document` makes an equal config."""
+        return {"system": SYSTEM, **plain(self)}

@@ -1,0 +1,225 @@
+"""`train_orders`: Topoformer, learned on layered graphs."""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from regal_jax.datasets import load_graphs
+from regal_jax.graph import ComputationGraph
+from regal_jax.learning.loop import WEIGHTS, Cadence, Course, begin_run, named, run_course
+from regal_jax.learning.mesh import AXIS, everywhere, mesh_for
+from regal_jax.learning.ordering.config import OrderTrainConfig
+from regal_jax.learning.ordering.data import OrderBatch, OrderSource
+from regal_jax.learning.ordering.step import OrderLearner, OrderState, greedy_peaks, order_step
+from regal_jax.learning.record import event_writer
+from regal_jax.ordering import Topoformer, load_topoformer, save_topoformer
+from regal_jax.runtime.interrupts import interruptible
+from regal_jax.storage.locks import locked
+
+__all__ = ["OrderTrainResult", "OrderValidation", "train_orders"]
+
+_CHUNK = 16
+"""Graphs that are validated together."""
+
+
+class OrderValidation(NamedTuple):
+    """On held-out graphs, greedy orders.
+
+    Attributes:
+      improvement: Mean share of the peak saved over the order of least peak memory first.
+      matched: Share of graphs on which it did at least as well.
+      worst: Smallest improvement of a graph.
+      best: Largest improvement of a graph.
+      baseline: The improvement of the baseline policy; it is replaced where it is lower.
+    """
+
+    improvement: float
+    matched: float
+    worst: float
+    best: float
+    baseline: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OrderTrainResult:
+    """The outcome of a run, or of as much of it as was not interrupted.
+
+    Attributes:
+      model: With the weights that did best on the validation graphs.
+      best: What they did there.
+      best_step: When they were reached.
+      steps: Updates made.
+      finished: Were all steps made?
+    """
+
+    model: Topoformer
+    best: OrderValidation
+    best_step: int
+    steps: int
+    finished: bool
+
+
+@interruptible()
+def train_orders(
+    config: OrderTrainConfig,
+    out: str | os.PathLike[str],
+    *,
+    progress: bool = True,
+    tensorboard: bool = False,
+    devices: Sequence[Any] | None = None,
+) -> OrderTrainResult:
+    """Trains a Topoformer.
+
+    The folder ``out`` gets ``config.json``, ``metrics.jsonl``, ``checkpoints/`` and ``policy.safetensors``
+    (the weights that did best on the validation graphs). A run that was killed goes on from its last
+    checkpoint when it is called again, and ends as one that was not, bit for bit, on as many devices. Ctrl-C
+    saves a checkpoint and returns.
+
+    Args:
+      config: The run's settings.
+      out: A new folder, or that of the run to go on with.
+      progress: Show a progress bar.
+      tensorboard: Write event files, too (extra ``train``).
+      devices: JAX devices to spread batches over; as many of the default ones as divide the batch.
+
+    Raises:
+      ConfigError: Settings that cannot be, a folder of a run with other settings or graphs, or a gradient
+        that is not finite.
+      FormatError: A set of graphs or a checkpoint that cannot be read.
+      MissingExtraError: No tensorboardX.
+
+    References:
+      Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", sections 4.3 and C.
+    """
+    if tensorboard:
+        event_writer()
+    folder = pathlib.Path(out)
+    mesh = mesh_for(config.optimizer.batch, devices)
+    sets = [_graphs(config, split) for split in ("train", "validation")]
+    with locked(folder), _Orders(config, sets, mesh) as course:
+        begin_run(folder, _identity(config, sets))
+        ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
+    steps = int(ending.state.step)
+    best = OrderValidation(**ending.best)
+    model = load_topoformer(folder / WEIGHTS)
+    return OrderTrainResult(model, best, ending.best_step, steps, steps == config.optimizer.steps)
+
+
+def _graphs(config: OrderTrainConfig, split: str) -> list[ComputationGraph]:
+    """Of the sets of that name."""
+    data = config.data
+    graphs: list[ComputationGraph] = []
+    for path in getattr(data, split):
+        graphs += load_graphs(path, split, max_ops=data.max_ops)[: data.limit or None]
+    return graphs
+
+
+class _Orders(Course[OrderState]):
+    """What a run has at hand; made anew after every restart."""
+
+    def __init__(
+        self, config: OrderTrainConfig, sets: Sequence[Sequence[ComputationGraph]], mesh: Mesh
+    ) -> None:
+        self._config, self._mesh = config, mesh
+        self._learner = OrderLearner(config)
+        self._source = OrderSource(config.data, config.model, config.seed, *sets)
+        self._held_out: list[OrderBatch] | None = None
+        self._key = everywhere(jax.random.key(config.seed), mesh)
+        # The host makes the graphs of a step while the one before it runs.
+        self._host = ThreadPoolExecutor(1)
+        self._next: tuple[int, Future[OrderBatch]] | None = None
+
+    def __enter__(self) -> "_Orders":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._host.shutdown(cancel_futures=True)
+
+    @property
+    def cadence(self) -> Cadence:
+        o = self._config.optimizer
+        return Cadence(o.steps, o.log_every, o.epoch, o.checkpoint_every)
+
+    def init(self) -> OrderState:
+        return self._learner.init()
+
+    def place(self, state: OrderState) -> OrderState:
+        return everywhere(state, self._mesh)
+
+    def program(self, step: int) -> int:
+        return self._source.pool(step)
+
+    def step(self, state: OrderState, step: int) -> tuple[OrderState, Mapping[str, float]]:
+        batch = self._batch(step)
+        if step + 1 < self._config.optimizer.steps:
+            self._next = step + 1, self._host.submit(self._made, step + 1)
+        state, metrics = order_step(self._learner, self._mesh, state, batch, self._key)
+        return state, {name: float(value) for name, value in metrics._asdict().items()}
+
+    def _batch(self, step: int) -> OrderBatch:
+        waiting, self._next = self._next, None
+        return waiting[1].result() if waiting and waiting[0] == step else self._made(step)
+
+    def _made(self, step: int) -> OrderBatch:
+        batch = self._source.batch(step, self._config.optimizer.batch)
+        return jax.device_put(batch, NamedSharding(self._mesh, PartitionSpec(AXIS)))
+
+    def validate(self, state: OrderState) -> tuple[OrderState, Mapping[str, float]]:
+        if self._held_out is None:
+            self._held_out = self._source.validation(_CHUNK)
+        saved = self._saved(state.policy)
+        baseline = float(self._saved(state.baseline).mean())
+        found = OrderValidation(
+            improvement=float(saved.mean()),
+            matched=float((saved >= 0).mean()),
+            worst=float(saved.min()),
+            best=float(saved.max()),
+            baseline=baseline,
+        )
+        if found.improvement > baseline:
+            # A copy: the state is donated to the next step, and no array can be donated twice.
+            copy = jax.tree.map(lambda leaf: leaf.copy(), state.policy)
+            state = dataclasses.replace(state, baseline=copy)
+        return state, found._asdict()
+
+    def _saved(self, weights: Any) -> np.ndarray:
+        """Of each graph to validate on, the share of the reference's peak that greedy orders save."""
+        shares = []
+        for batch in self._held_out or ():
+            peak, reference = map(np.asarray, greedy_peaks(self._learner, weights, batch))
+            shares.append(np.where(reference > 0, 1 - peak / np.maximum(reference, 1), 0.0))
+        return np.concatenate(shares).astype(np.float64)
+
+    def save(self, path: pathlib.Path, state: OrderState, metadata: Mapping[str, str]) -> None:
+        save_topoformer(path, self._learner.model(state.policy), dict(metadata))
+
+    def document(self) -> Mapping[str, Any]:
+        return _document(self._config)
+
+
+def _document(config: OrderTrainConfig) -> dict[str, Any]:
+    """The settings, of paths only the names."""
+    document = config.as_document()
+    for name in ("train", "validation"):
+        document["data"][name] = [named(given) for given in document["data"][name]]
+    document["start"] = named(document["start"])
+    return document
+
+
+def _identity(config: OrderTrainConfig, sets: Sequence[Sequence[ComputationGraph]]) -> dict[str, Any]:
+    """What tells this run from others."""
+    digests = [
+        hashlib.sha256("".join(g.content_hash for g in chosen).encode()).hexdigest()[:16] for chosen in sets
+    ]
+    document = {"config": _document(config), "graphs": digests[0], "validation": digests[1]}
+    if config.start:
+        document["start"] = hashlib.sha256(pathlib.Path(config.start).read_bytes()).hexdigest()[:16]
+    return document

@@ -1,0 +1,117 @@
+"""Settings as nested dataclasses: from the tables of a document, to them, and checks of their fields."""
+
+import dataclasses
+import enum
+import functools
+import math
+import operator
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Final
+
+from regal_jax.checks import is_number, shown, whole
+from regal_jax.errors import ConfigError
+
+__all__ = ["above_fields", "build", "least_fields", "member_field", "plain", "whole_fields"]
+
+_MOST: Final = 2**31 - 1
+"""Of whole numbers: many of them are int32 in the compiled step."""
+_T = typing.TypeVar("_T")
+
+
+def build(kind: type[_T], table: Any, path: str) -> _T:
+    """An instance of the dataclass ``kind`` from a table."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{path.rstrip('.')}: is {table!r}; give a table of settings")
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(typing.cast(Any, kind))]
+    for name in table:
+        if name not in names:
+            raise ConfigError(f"{path}{name}: there is no such setting; use one of {', '.join(names)}")
+    values = {name: _value(hints[name], value, f"{path}{name}") for name, value in table.items()}
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        # Configs of other rooms say "policy" and "BrkgaConfig", and not under which heading of the file.
+        text = str(error)
+        raise ConfigError(text if not path or text.startswith(path) else f"[{path[:-1]}] {text}") from None
+
+
+def _value(hint: Any, value: Any, path: str) -> Any:
+    """``value`` as the annotated type, or a `ConfigError` that names ``path``."""
+    if isinstance(hint, types.UnionType) and types.NoneType in typing.get_args(hint):
+        if value is None:
+            return None
+        given = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+        hint = functools.reduce(operator.or_, given)
+    if dataclasses.is_dataclass(hint):
+        return build(typing.cast(type, hint), value, f"{path}.")
+    if hint == (tuple[str, ...] | str):
+        if not isinstance(value, str) and not (
+            isinstance(value, (list, tuple)) and all(isinstance(text, str) for text in value)
+        ):
+            raise ConfigError(f"{path}: is {value!r}; give a text, or a list of texts")
+        return value
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{path}: is {value!r}; give a list")
+        return tuple(value)
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if any(_is(kind, value) for kind in kinds):
+        return float(value) if float in kinds and isinstance(value, int) else value
+    wanted = " or ".join(_NAMES.get(kind, "a text") for kind in kinds)
+    raise ConfigError(f"{path}: is {value!r}; give {wanted}")
+
+
+_NAMES: Final = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+def _is(kind: type, value: Any) -> bool:
+    """Is ``value`` what a file has for a setting of this type? Names are checked by the config itself."""
+    if kind in (int, float):
+        return whole(value) is not None or (kind is float and is_number(value))
+    return isinstance(value, str if issubclass(kind, enum.Enum) else kind)
+
+
+def member_field(config: Any, path: str, field: str, kind: type[enum.StrEnum]) -> None:
+    """Makes a member of ``kind`` of the field, which may be its name."""
+    value = getattr(config, field)
+    if value not in kind.__members__.values():
+        raise ConfigError(f"{path}.{field}: is {value!r}; use one of {', '.join(kind)}")
+    object.__setattr__(config, field, kind(value))
+
+
+def whole_fields(config: Any, path: str, **lowest: int) -> None:
+    """Makes plain whole numbers of the fields."""
+    for field, low in lowest.items():
+        value = getattr(config, field)
+        number = whole(value, low, _MOST)
+        if number is None:
+            where = f"{path}.{field}" if path else field
+            raise ConfigError(f"{where}: is {shown(value)}; give a whole number from {low} to {_MOST}")
+        object.__setattr__(config, field, number)
+
+
+def least_fields(config: Any, path: str, **lowest: float) -> None:
+    for field, low in lowest.items():
+        value = getattr(config, field)
+        if not _is(float, value) or not low <= value < math.inf:
+            raise ConfigError(f"{path}.{field}: is {value!r}; give a number of at least {low}")
+
+
+def above_fields(config: Any, path: str, **limits: float) -> None:
+    for field, limit in limits.items():
+        value = getattr(config, field)
+        if not _is(float, value) or not limit < value < math.inf:
+            raise ConfigError(f"{path}.{field}: is {value!r}; give a number above {limit}")
+
+
+def plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        table = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        # TOML has no word for nothing; all settings that may be None are None by default.
+        return {name: entry for name, entry in table.items() if entry is not None}
+    if isinstance(value, enum.StrEnum):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

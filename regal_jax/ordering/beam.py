@@ -1,0 +1,365 @@
+"""Beams of partial orders: beam search by probability, and approximate dynamic programming.
+
+All partial orders in a beam have one length. A step extends each of them by each op that is ready there,
+keeps one of the candidates that have run the same set of ops, and of the sets the best so many. One engine
+serves all of them; a `Rule` says what is best. Candidates of a step are sorted twice: by set, so that equal
+ones meet, and by cost.
+
+Where a set is worth what its best candidate is worth, in dynamic programming, only the best candidates have
+to meet: as many as give the beam its width. How many these are shows afterwards; where they were too few the
+same steps are done again with more. In beam search by probability the lowest peak speaks for a set, whatever
+its probability, so there all candidates meet.
+
+The loop over steps is the host's, some steps in one compiled program: these functions are not to be traced.
+"""
+
+import enum
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regal_jax.checks import check_whole
+from regal_jax.ordering.frontier import Flow, States, advance, chunks, empty, make_flow, spread
+from regal_jax.ordering.precedence import check_priorities, one_device
+from regal_jax.problem import Problem
+from regal_jax.programs import program
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
+
+__all__ = ["Found", "Rule", "Scorer", "approximate_dp", "beam", "beam_search", "log_shares"]
+
+Scorer = Callable[[Any, Any, jax.Array, jax.Array], jax.Array]
+"""``(context, shared, last, ready) -> [W, R]`` log-probabilities of the ready ops of one graph's states.
+
+``context`` is the graph's, ``shared`` that of all graphs, ``last`` and ``ready`` those of `States`.
+"""
+
+_WORK: Final = 2**21
+"""Candidates between two looks at whether there was a Ctrl-C, roughly; a step may have more."""
+_STEPS: Final = 64
+_MEETING: Final = 4
+"""Candidates that meet for each place of the beam, at first."""
+_NONE: Final = np.int32(2**31 - 1)
+
+
+class Rule(enum.StrEnum):
+    """What is best; on ties it is the candidate of the better parent, then the op of the lowest index."""
+
+    PROBABILITY = "probability"
+    """The likeliest."""
+    PEAK = "peak"
+    """The lowest peak so far."""
+    HELD = "held"
+    """The least memory held after the last op, then the lowest peak so far."""
+
+
+class Found(NamedTuple):
+    """The best order that a beam ends with, for each of ``B`` graphs.
+
+    Attributes:
+      orders: ``[B, N]`` int32; padding stands last.
+      peak: ``[B]`` int32, in units of `regal_jax.problem.memory_unit`.
+      log_prob: ``[B]`` float32, in nats; ``None`` where there are no probabilities.
+    """
+
+    orders: np.ndarray
+    peak: np.ndarray
+    log_prob: np.ndarray | None
+
+
+@interruptible()
+def beam_search(problem: Problem, priorities: jax.Array, width: int) -> Found:
+    """Keeps the likeliest partial orders of each length.
+
+    Of those that have run the same set of ops it keeps the one of the lowest peak, then the likelier one.
+    With a width of 1 it is `greedy`; with one that no step exceeds, the peak is the lowest there is.
+
+    Args:
+      problem: ``B`` graphs on one device.
+      priorities: ``[B, N]`` float32, finite; those of padding mean nothing.
+      width: Partial orders to keep, at least 1.
+
+    Raises:
+      ConfigError: Several devices, priorities of another shape or type, or a width out of range.
+
+    References:
+      Gagrani et al. 2022, section 4.2, beam search with state-collapsing.
+    """
+    check_priorities(problem, priorities)
+    return beam(problem, width, Rule.PROBABILITY, _by_priority, priorities, ())
+
+
+@interruptible()
+def approximate_dp(problem: Problem, width: int, held: bool = False) -> Found:
+    """Keeps the partial orders of the lowest peaks of each length, one for each set of ops.
+
+    Args:
+      problem: ``B`` graphs on one device.
+      width: Sets to keep, at least 1; 100 000 in the paper. With one that no step exceeds the result is
+        optimal.
+      held: Keep those that hold the least memory instead, of equal ones those of the lowest peaks.
+
+    Raises:
+      ConfigError: Several devices, or a width out of range.
+
+    References:
+      Gagrani et al. 2022, appendix C.3.
+    """
+    return beam(problem, width, Rule.HELD if held else Rule.PEAK, None, (), ())
+
+
+def beam(problem: Problem, width: int, rule: Rule, scorer: Scorer | None, context: Any, shared: Any) -> Found:
+    """Extends partial orders until they are whole.
+
+    Args:
+      problem: ``B`` graphs on one device.
+      width: Partial orders to keep.
+      rule: Which.
+      scorer: Gives probabilities; a function of a module. ``None`` if the rule needs none.
+      context: Of the scorer; arrays ``[B, ...]``.
+      shared: Of the scorer; arrays.
+
+    Raises:
+      ConfigError: Several devices, or a width out of range.
+    """
+    n = one_device(problem).bucket.ops
+    width = check_whole("width", width, 1, (int(_NONE) - 1) // n)
+    flow, count = _begin(problem)
+    ready, meeting = _power(max(8, int(count))), _MEETING * width
+    states = _empty(flow, width, ready)
+    parents, ops, first = [], [], 0
+    length = int(np.asarray(problem.num_ops).max())
+    while first < length:
+        check_interrupt()
+        steps = _power(max(1, min(_STEPS, _WORK // (problem.num_graphs * width * ready)) // 2 + 1))
+        begin = states._replace(ready=_widened(states.ready, ready, n))
+        sizes = steps, min(meeting, width * ready)
+        done, most, short, parent, op = _extend(
+            rule, scorer, sizes, flow, begin, context, shared, np.int32(first)
+        )
+        # More ops were ready somewhere than fit, or too few sets met: the same steps again, with room.
+        if int(most) > ready or bool(short):
+            ready = _power(max(ready, int(most)))
+            meeting = meeting * 2 if short else meeting
+            continue
+        states, first = done, first + steps
+        parents.append(np.asarray(parent))
+        ops.append(np.asarray(op))
+    orders = _traced(np.concatenate(parents), np.concatenate(ops), n)
+    scores = np.asarray(states.score[:, 0]) if scorer else None
+    return Found(orders, np.asarray(states.peak[:, 0]), scores)
+
+
+def _power(size: int) -> int:
+    """The smallest power of two that is not less than ``size``, which is at least 1."""
+    return 1 << (size - 1).bit_length()
+
+
+def _widened(ready: jax.Array, size: int, fill: int) -> jax.Array:
+    more = size - ready.shape[-1]
+    return jnp.pad(ready, ((0, 0), (0, 0), (0, more)), constant_values=fill) if more else ready
+
+
+def _traced(parents: np.ndarray, ops: np.ndarray, n: int) -> np.ndarray:
+    """``[B, N]`` int32 orders that end in the first states, from ``[steps, B, W]`` parents and ops."""
+    b = parents.shape[1]
+    graph, state = np.arange(b), np.zeros(b, np.int32)
+    orders = np.tile(np.arange(n, dtype=np.int32), (b, 1))
+    for step in range(min(len(ops), n) - 1, -1, -1):
+        orders[:, step] = ops[step, graph, state]
+        state = parents[step, graph, state]
+    return orders
+
+
+@program()
+def _begin(problem: Problem) -> tuple[Flow, jax.Array]:
+    """``[B]`` flows, and the largest number of ops that are ready at the beginning."""
+    flow = jax.vmap(make_flow)(problem)
+    return flow, (flow.waiting == 0).sum(axis=1).max()
+
+
+@program(static=(1, 2))
+def _empty(flow: Flow, width: int, ready: int) -> States:
+    return jax.vmap(empty, (0, None, None))(flow, width, ready)
+
+
+@program(static=(0, 1, 2))
+def _extend(
+    rule: Rule,
+    scorer: Scorer | None,
+    sizes: tuple[int, int],
+    flow: Flow,
+    states: States,
+    context: Any,
+    shared: Any,
+    first: jax.Array,
+) -> tuple[States, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Steps ``first``, ``first + 1``, ... of all graphs; those beyond a graph's end change nothing.
+
+    Args:
+      rule: What is best.
+      scorer: Gives probabilities, or ``None``.
+      sizes: Number of steps, and of candidates that meet.
+      flow: ``[B, ...]``.
+      states: ``[B, W, ...]``.
+      context, shared: Of the scorer.
+      first: Number of the first step.
+
+    Returns:
+      States ``[B, W, ...]``; the most ops that were ready in one; did too few candidates meet?
+      ``[steps, B, W]`` int32 parents and ops.
+    """
+    steps, meeting = sizes
+
+    def extend(carry: tuple[States, jax.Array, jax.Array], step: jax.Array) -> tuple[Any, Any]:
+        states, most, short = carry
+        gain = jnp.zeros(states.ready.shape, jnp.float32)
+        if scorer is not None:
+            gain = jax.vmap(scorer, (0, None, 0, 0))(context, shared, states.last, states.ready)
+        states, parent, op, missing = _step(rule, meeting, flow, states, gain, step)
+        most = jnp.maximum(most, jnp.where(states.valid, states.listed, 0).max())
+        return (states, most, short | missing), (parent, op)
+
+    number = first + jnp.arange(steps, dtype=jnp.int32)
+    carry = (states, jnp.int32(0), jnp.bool_(False))
+    (states, most, short), (parents, ops) = jax.lax.scan(extend, carry, number)
+    return states, most, short, parents, ops
+
+
+def _step(
+    rule: Rule, meeting: int, flow: Flow, states: States, gain: jax.Array, step: jax.Array
+) -> tuple[States, jax.Array, jax.Array, jax.Array]:
+    """One step of all graphs: states, ``[B, W]`` parents and ops; did too few candidates meet?"""
+    choose = functools.partial(_choose, rule, meeting)
+    states, parent, op, missing = jax.vmap(choose, (0, 0, 0, None))(flow, states, gain, step)
+    states = jax.vmap(advance)(flow, states, op)
+    # The loop stands outside of the map, which would copy all states in every iteration.
+    states = jax.lax.fori_loop(
+        0,
+        jax.vmap(chunks)(flow, op).max(),
+        lambda i, states: jax.vmap(spread, (0, 0, 0, None))(flow, states, op, i),
+        states,
+    )
+    # Beyond a graph's end stands padding, each op at the step of its own number.
+    return states, parent, jnp.where(op < states.waiting.shape[-1], op, step), missing.any()
+
+
+def _choose(
+    rule: Rule, meeting: int, flow: Flow, states: States, gain: jax.Array, step: jax.Array
+) -> tuple[States, jax.Array, jax.Array, jax.Array]:
+    """The best candidates of one graph.
+
+    Returns:
+      Their parents' states with their scores; ``[W]`` parents; ``[W]`` ops that are still to run, ``N`` where
+      there is no candidate; did too few candidates meet?
+    """
+    width, n = states.waiting.shape
+    if rule is Rule.PROBABILITY:
+        cost, index = _likeliest(flow, states, gain)
+        missing = jnp.bool_(False)
+    else:
+        cost, index = None, _cheapest(rule, meeting, flow, states)
+        candidates = (states.valid[:, None] & (states.ready < n)).sum()
+        missing = (index[width - 1] == _NONE) & (candidates > meeting)
+    index, going = index[:width], step < flow.num_ops
+    some = (index < _NONE) & going
+    parent = jnp.where(some, index // n, jnp.arange(width, dtype=jnp.int32))
+    op = jnp.where(some, index % n, n)
+    following = jax.tree.map(lambda x: x[parent], states)
+    score = following.score if cost is None else jnp.where(some, -cost[:width], following.score)
+    valid = jnp.where(going, some, states.valid)
+    return following._replace(valid=valid, score=score), parent, op, missing
+
+
+def _likeliest(flow: Flow, states: States, gain: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Costs and indices (``parent * N + op``) ``[W R]`` of all candidates, the likeliest first.
+
+    Those without an op, and those whose set another has at no higher a peak, stand last with index `_NONE`.
+    """
+    op, index, peak, _ = _candidates(flow, states)
+    cost = -(states.score[:, None] + gain)
+    none = index == _NONE
+    # Nothing that is no candidate may come between two that are alike.
+    words = jnp.where(none[..., None], jnp.uint32(2**32 - 1), states.words[:, None, :] ^ flow.zobrist[op])
+    peak = jnp.where(none, _NONE, peak)
+    # Of equal sets the lowest peak comes first, then the lower cost, then the lower index.
+    fields = (words[..., 0], words[..., 1], peak, cost, index)
+    *words, _, cost, index = jax.lax.sort(tuple(x.reshape(-1) for x in fields), num_keys=5)
+    alike = _alike(states, words, index)
+    index = jnp.where(alike, _NONE, index)
+    cost, index = jax.lax.sort((jnp.where(index < _NONE, cost, jnp.inf), index), num_keys=2)
+    return cost, index
+
+
+def _cheapest(rule: Rule, meeting: int, flow: Flow, states: States) -> jax.Array:
+    """``[meeting]`` indices (``parent * N + op``) of candidates, the best first.
+
+    Those without an op, and those whose set a better one has, stand last with index `_NONE`.
+    """
+    n = states.waiting.shape[1]
+    if rule is Rule.PEAK:
+        _, index, peak, _ = _candidates(flow, states._replace(ready=jnp.sort(states.ready, axis=1)))
+        # As bits of a float numbers from 2**23 keep their order; of equal ones `top_k` takes the first.
+        key = jax.lax.bitcast_convert_type(peak + jnp.int32(2**23), jnp.float32)
+        key = jnp.where(index < _NONE, -key, -jnp.inf).reshape(-1)
+        index = index.reshape(-1)[jax.lax.top_k(key, meeting)[1]]
+    else:
+        _, index, peak, held = _candidates(flow, states)
+        held = jnp.where(index < _NONE, held, _NONE)
+        fields = tuple(x.reshape(-1) for x in (held, peak, index))
+        index = jax.lax.sort(fields, num_keys=3)[2][:meeting]
+    words = states.words[jnp.where(index < _NONE, index // n, 0)] ^ flow.zobrist[index % n]
+    rank = jnp.arange(meeting, dtype=jnp.int32)
+    *words, rank, index = jax.lax.sort((words[:, 0], words[:, 1], rank, index), num_keys=3)
+    last = _alike(states, words, index) | (index == _NONE)
+    _, index = jax.lax.sort((jnp.where(last, _NONE, rank), jnp.where(last, _NONE, index)), num_keys=1)
+    return index
+
+
+def _alike(states: States, words: Sequence[jax.Array], index: jax.Array) -> jax.Array:
+    """Does a candidate have the set of the one before it? Of candidates that are sorted by words.
+
+    Words may agree by chance. Sets that are told apart here stay, so that none is ever lost.
+    """
+    n = states.waiting.shape[1]
+    parent, op = jnp.where(index < _NONE, index // n, 0), index % n
+    place = jnp.arange(states.done.shape[1], dtype=jnp.int32)
+    bit = jnp.uint32(1) << (op % 32).astype(jnp.uint32)
+    done = states.done[parent] | jnp.where(op[:, None] // 32 == place[None], bit[:, None], jnp.uint32(0))
+    alike = (words[0][1:] == words[0][:-1]) & (words[1][1:] == words[1][:-1])
+    alike &= (done[1:] == done[:-1]).all(axis=1)
+    # An index without an op is no set.
+    alike &= (index[1:] < _NONE) & (index[:-1] < _NONE)
+    return jnp.pad(alike, (1, 0))
+
+
+def _candidates(flow: Flow, states: States) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """``[W, R]`` op, index (`_NONE` where nothing is ready), peak so far, and units held afterwards."""
+    width, n = states.waiting.shape
+    op = jnp.minimum(states.ready, n - 1)
+    real = states.valid[:, None] & (states.ready < n)
+    peak = jnp.maximum(states.peak[:, None], states.held[:, None] + flow.need[op])
+    held = states.held[:, None] + flow.change[op] - jnp.take_along_axis(states.saving, op, axis=1)
+    index = jnp.arange(width, dtype=jnp.int32)[:, None] * n + op
+    return op, jnp.where(real, index, _NONE), peak, held
+
+
+def log_shares(scores: jax.Array) -> jax.Array:
+    """Log-softmax over the last axis, whose size is a power of two; -inf is no candidate.
+
+    The sum is a tree over pairs of neighbours: what is padded to another size has the same to the last bit.
+    """
+    most = scores.max(axis=-1, keepdims=True)
+    most = jnp.where(most > -jnp.inf, most, 0.0)
+    total = jnp.exp(scores - most)
+    while total.shape[-1] > 1:
+        total = total[..., ::2] + total[..., 1::2]
+    return scores - most - jnp.log(jnp.where(total > 0, total, 1.0))
+
+
+def _by_priority(context: jax.Array, shared: Any, last: jax.Array, ready: jax.Array) -> jax.Array:  # noqa: ARG001
+    """Equation 8, from priorities ``[N]``."""
+    return log_shares(context.at[ready].get(mode="fill", fill_value=-jnp.inf))

@@ -1,0 +1,272 @@
+"""Orders from priorities: the likeliest step by step, samples, their probabilities and their peaks.
+
+An order is ``[N]`` int32, the op at each step; padded ops stand last, each at the step of its own number, so
+that an order is a permutation. Equation 8 of the paper gives the op ``i`` of priority ``y[i]`` the
+probability ``exp(y[i]) / sum of exp(y[j]) over the ready ops j`` of being next.
+
+References:
+  Gagrani et al., Neural Topological Ordering for Computation Graphs, NeurIPS 2022, section 4.2.
+"""
+
+import functools
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+
+from regal_jax.checks import check_whole
+from regal_jax.ordering.precedence import (
+    check_keys,
+    check_orders,
+    check_priorities,
+    places,
+    ready_from,
+    run,
+    successors,
+    waiting_for,
+)
+from regal_jax.problem import Decisions, Problem
+from regal_jax.programs import program
+from regal_jax.runtime.interrupts import interruptible
+from regal_jax.search.draws import seeds_of, words
+from regal_jax.simulate import simulate
+
+__all__ = ["greedy", "log_prob", "peaks", "sample"]
+
+_BLOCK: Final = 2**22
+"""Numbers that `log_prob` has in memory at once, roughly."""
+_LEAST: Final = 2.0**-24
+"""Time that is left, in units of its mean, of a clock that float32 says has run out: half the least draw."""
+
+
+@interruptible()
+def greedy(problem: Problem, priorities: jax.Array) -> jax.Array:
+    """Takes the ready op of the largest priority, lowest index on ties.
+
+    Args:
+      problem: ``B`` graphs on one device.
+      priorities: ``[B, N]`` float32, finite; those of padding mean nothing.
+
+    Returns:
+      ``[B, N]`` int32 orders.
+
+    Raises:
+      ConfigError: Several devices, or priorities of another shape or type.
+    """
+    check_priorities(problem, priorities)
+    return run(_greedy, problem, priorities)
+
+
+@interruptible()
+def sample(
+    problem: Problem, priorities: jax.Array, keys: jax.Array, samples: int
+) -> tuple[jax.Array, jax.Array]:
+    """Draws orders with the probabilities of equation 8.
+
+    The ``s``-th sample of a graph depends on its key and ``s``, not on the number of samples, on padding or
+    on the other graphs.
+
+    Args:
+      problem: ``B`` graphs on one device.
+      priorities: ``[B, N]`` float32, finite; those of padding mean nothing.
+      keys: ``[B]`` typed keys, consumed.
+      samples: ``S``, at least 1.
+
+    Returns:
+      ``[B, S, N]`` int32 orders, and `log_prob` of them: ``[B, S]`` float32.
+
+    Raises:
+      ConfigError: Several devices, priorities of another shape or type, or not a key a graph.
+    """
+    check_priorities(problem, priorities)
+    samples = check_whole("samples", samples, 1)
+    check_keys(problem, keys)
+    orders = run(_sample, problem, jax.lax.stop_gradient(priorities), keys, samples)
+    return orders, run(_log_prob, problem, priorities, orders)
+
+
+@interruptible()
+def log_prob(problem: Problem, priorities: jax.Array, orders: jax.Array) -> jax.Array:
+    """Log-probability of orders by equation 8. Its first derivatives by ``priorities`` are defined.
+
+    Args:
+      problem: ``B`` graphs on one device.
+      priorities: ``[B, N]`` float32, finite; those of padding mean nothing.
+      orders: ``[B, S, N]`` int32.
+
+    Returns:
+      ``[B, S]`` float32, in nats; minus infinity, without a gradient, where an op runs before a predecessor.
+
+    Raises:
+      ConfigError: Several devices, or arrays of another shape or type.
+    """
+    check_priorities(problem, priorities)
+    check_orders(problem, orders)
+    return run(_log_prob, problem, priorities, orders)
+
+
+@interruptible()
+def peaks(problem: Problem, orders: jax.Array) -> jax.Array:
+    """Peak memory of orders, by `regal_jax.simulate`.
+
+    Args:
+      problem: ``B`` graphs on one device.
+      orders: ``[B, S, N]`` int32, topological orders.
+
+    Returns:
+      ``[B, S]`` int32, in units of `regal_jax.problem.memory_unit`.
+
+    Raises:
+      ConfigError: Several devices, or orders of another shape or type.
+    """
+    check_orders(problem, orders)
+    return run(_peaks, problem, orders)
+
+
+def _decisions(problem: Problem, rank: jax.Array) -> Decisions:
+    """Decisions of which the ready op of the lowest rank (``[B, P, N]`` int32) goes next."""
+    transfers = problem.bucket.tensors if problem.blocking else 0
+    return Decisions(
+        placement=jnp.zeros(rank.shape, jnp.int32),
+        priority=(rank.shape[-1] - 1 - rank).astype(jnp.uint16),
+        transfer_priority=jnp.zeros((*rank.shape[:2], transfers, 1), jnp.uint16),
+    )
+
+
+@program()
+def _greedy(problem: Problem, priorities: jax.Array) -> jax.Array:
+    # -0.0 and 0.0 are one priority.
+    rank = places(jnp.argsort(-priorities, axis=-1, stable=True).astype(jnp.int32))
+    done = simulate(problem, _decisions(problem, rank[:, None]), memory=False, positions=True)
+    assert done.op_position is not None  # noqa: S101
+    place = done.op_position[:, 0]
+    return places(jnp.where(place < 0, jnp.arange(place.shape[-1], dtype=jnp.int32)[None], place))
+
+
+@program()
+def _peaks(problem: Problem, orders: jax.Array) -> jax.Array:
+    peak = simulate(problem, _decisions(problem, places(orders))).peak_memory
+    assert peak is not None  # noqa: S101
+    return peak[..., 0]
+
+
+@program(static=(3,))
+def _sample(problem: Problem, priorities: jax.Array, keys: jax.Array, samples: int) -> jax.Array:
+    n = problem.bucket.ops
+    fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
+    seeds = seeds_of(fold(keys, jnp.arange(samples, dtype=jnp.uint32)))
+    # Of 2**24 values, none of them 0 or 1.
+    uniform = ((words(seeds, n) >> jnp.uint32(8)).astype(jnp.float32) + 0.5) * 2.0**-24
+    before = jax.vmap(successors)(problem)
+    waiting = jnp.broadcast_to(jax.vmap(waiting_for)(problem, before)[:, None], uniform.shape)
+    step = jax.vmap(jax.vmap(_race, (None, None, 0, None)), (0, 0, 0, None))
+
+    def take(
+        race: tuple[jax.Array, jax.Array], now: jax.Array
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        waiting, left, op = step(before, priorities, race, now)
+        return (waiting, left), op
+
+    steps = jnp.arange(n, dtype=jnp.int32)
+    _, orders = jax.lax.scan(take, (waiting, -jnp.log1p(-uniform)), steps)
+    return jnp.moveaxis(orders, 0, -1)
+
+
+def _race(
+    before: jax.Array, priority: jax.Array, race: tuple[jax.Array, jax.Array], now: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """One step of one sample: who finishes first?
+
+    What is kept of an op is the time that it has left, in units of its own mean ``exp(-y)``. That is near 1
+    for every op, since clocks have no memory; times of finish would lose what fast ops add behind slow ones.
+
+    Args:
+      before: `successors`.
+      priority: ``[N]`` float32.
+      race: ``[N]`` int32, predecessors that have not run, -1 of ops that have; ``[N]`` float32, time left.
+      now: The number of the step.
+
+    Returns:
+      ``race`` after the step, and the op, that of number ``now`` if nothing is ready.
+    """
+    waiting, left = race
+    n = waiting.shape[0]
+    ready = waiting == 0
+    finish = jnp.where(ready, jnp.log(left) - priority, jnp.inf)
+    first = finish.min()
+    number = jnp.arange(n, dtype=jnp.int32)
+    op = jnp.where(finish == first, number, n).min()
+    passed = left[op] * jnp.exp(jnp.where(ready, priority - priority[op], -jnp.inf))
+    left = jnp.maximum(left - passed, _LEAST)
+    waiting = jnp.where(number == op, -1, waiting - before[op].astype(jnp.int32))
+    some = first < jnp.inf
+    return jnp.where(some, waiting, race[0]), left, jnp.where(some, op, now)
+
+
+@program()
+def _log_prob(problem: Problem, priorities: jax.Array, orders: jax.Array) -> jax.Array:
+    stop = places(orders)
+    start = jax.vmap(jax.vmap(ready_from, (None, 0)))(problem, stop)
+    possible = (start <= stop).all(axis=-1)
+    # An impossible order gets a window of one step an op, so that its numbers, which nobody sees, are finite.
+    start = jnp.where(possible[..., None], start, stop)
+    total: Any = _total(priorities, orders, start, stop)
+    return jnp.where(possible, total, -jnp.inf)
+
+
+def _normalisers(priorities: jax.Array, start: jax.Array, stop: jax.Array, steps: jax.Array) -> jax.Array:
+    """``[B, S, K]`` log-sum-exp of the ready ops at each of the steps ``[K]``; steps from ``N`` on: 0."""
+    ready = _ready(start, stop, steps)
+    y = jnp.where(ready, priorities[:, None, None, :], -jnp.inf)
+    most = y.max(axis=-1)
+    most = jnp.where(most > -jnp.inf, most, 0.0)
+    total = jnp.exp(y - most[..., None]).sum(axis=-1)
+    return most + jnp.log(jnp.where(total > 0, total, 1.0))
+
+
+def _ready(start: jax.Array, stop: jax.Array, steps: jax.Array) -> jax.Array:
+    """``[B, S, K, N]`` bool, is an op ready at a step?"""
+    now = steps[None, None, :, None]
+    return (start[:, :, None, :] <= now) & (now <= stop[:, :, None, :])
+
+
+def _blocks(shape: tuple[int, ...]) -> jax.Array:
+    """``[blocks, K]`` int32, all steps, and some from ``N`` on; ``shape`` is that of the orders."""
+    b, s, n = shape
+    size = max(1, min(n, _BLOCK // (b * s * n)))
+    blocks = -(-n // size)
+    return jnp.arange(blocks * size, dtype=jnp.int32).reshape(blocks, size)
+
+
+@jax.custom_vjp
+def _total(priorities: jax.Array, orders: jax.Array, start: jax.Array, stop: jax.Array) -> jax.Array:
+    """``[B, S]`` sums over the steps; the ready ops of step ``t`` are those with ``start <= t <= stop``."""
+    return _total_forward(priorities, orders, start, stop)[0]
+
+
+def _total_forward(
+    priorities: jax.Array, orders: jax.Array, start: jax.Array, stop: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    blocks = jax.lax.map(functools.partial(_normalisers, priorities, start, stop), _blocks(orders.shape))
+    normalisers = jnp.moveaxis(blocks, 0, 2).reshape(*orders.shape[:2], -1)
+    taken = jnp.take_along_axis(priorities[:, None, :], orders, axis=-1)
+    total = (taken - normalisers[..., : orders.shape[-1]]).sum(axis=-1)
+    return total, (priorities, start, stop, normalisers)
+
+
+def _total_backward(kept: tuple[jax.Array, ...], weight: jax.Array) -> tuple[jax.Array, None, None, None]:
+    """Of each op: 1, less the sum of its probabilities at the steps at which it is ready."""
+    priorities, start, stop, normalisers = kept
+    steps = _blocks(start.shape)
+    rows = jnp.moveaxis(normalisers.reshape(*start.shape[:2], *steps.shape), 2, 0)
+
+    def add(sums: jax.Array, block: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        now, normaliser = block
+        y = jnp.where(_ready(start, stop, now), priorities[:, None, None, :], -jnp.inf)
+        return sums + jnp.exp(y - normaliser[..., None]).sum(axis=2), None
+
+    sums, _ = jax.lax.scan(add, jnp.zeros(start.shape, jnp.float32), (steps, rows))
+    return ((1 - sums) * weight[..., None]).sum(axis=1), None, None, None
+
+
+_total.defvjp(_total_forward, _total_backward)

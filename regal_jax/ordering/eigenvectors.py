@@ -1,0 +1,199 @@
+"""Laplacian eigenvectors of graphs: coordinates of ops, as features of Topoformer."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from regal_jax.graph.topology import rows
+from regal_jax.ordering.relations import Links
+from regal_jax.runtime.compiling import compiled, usable
+from regal_jax.runtime.interrupts import check_interrupt, uninterrupted
+
+__all__ = ["laplacian_eigenvectors"]
+
+_DENSE: Final = 100
+"""Ops up to which all eigenvectors of the whole matrix are found as soon."""
+_MORE: Final = 12
+"""Vectors beyond those wanted: the more there are, the fewer steps are needed."""
+_DEGREE: Final = 24
+"""Of a filter; products with the matrix between two orthogonalisations."""
+_ROUNDS: Final = 40
+_RESIDUAL: Final = 1e-6
+"""Good enough: features are float32."""
+
+
+def laplacian_eigenvectors(links: Links, count: int) -> np.ndarray:
+    """Eigenvectors of the smallest eigenvalues but the first of the normalised Laplacian.
+
+    The graph is taken as undirected, without weights: ``L = I - D^-1/2 A D^-1/2``. An op without edges has
+    zeros in its row and column. The first eigenvector, which is left out, is the root of the degrees; so in a
+    graph of several parts the next ones, whose eigenvalue is also 0, tell the parts apart. Of a multiple
+    eigenvalue any basis will do: which one it is depends on the numbers of the ops.
+
+    Large graphs: subspace iteration with a Chebyshev filter, and Rayleigh and Ritz's method.
+
+    Args:
+      links: Edges of the graph.
+      count: ``K``, how many are wanted.
+
+    Returns:
+      ``[N, K]`` float64 orthonormal columns, the entry of largest magnitude positive, the first such in case
+      of doubt; zeros where there are no more.
+
+    References:
+      Dwivedi and Bresson 2021, "A generalization of transformer networks to graphs", section 2. The method:
+      Zhou, Saad, Tiago and Chelikowsky 2006, "Self-consistent-field calculations using Chebyshev-filtered
+      subspace iteration", section 3.
+    """
+    n = len(links.offset) - 1
+    found = np.zeros((n, count))
+    known = min(count, n - 1)
+    if not known:
+        return found
+    matrix = _Adjacency(links)
+    vectors = matrix.dense(known) if n <= max(_DENSE, 2 * (count + _MORE)) else matrix.filtered(known)
+    largest = np.abs(vectors)
+    # Entries that differ by rounding alone are of one magnitude.
+    place = np.argmax(largest >= largest.max(axis=0) * (1 - 1e-5), axis=0)
+    found[:, :known] = vectors * np.where(np.take_along_axis(vectors, place[None], axis=0) < 0, -1, 1)
+    return found
+
+
+class _Adjacency:
+    """The normalised adjacency, on what is orthogonal to its first eigenvector.
+
+    Its eigenvalues are 1 less those of the Laplacian, and ``-1`` at least.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self._n = n = len(links.offset) - 1
+        here = np.concatenate([links.source, links.target])
+        there = np.concatenate([links.target, links.source])
+        degree = np.bincount(here, minlength=n).astype(float)
+        # An op without edges is an eigenvector of eigenvalue 1. Every row has its diagonal, so none is empty.
+        root = np.sqrt(np.maximum(degree, 1))
+        diagonal = np.arange(n)
+        weight = np.concatenate([1 / (root[here] * root[there]), np.where(degree > 0, 0.0, 1.0)])
+        here, there = np.concatenate([here, diagonal]), np.concatenate([there, diagonal])
+        self._offset, order = rows(here, np.arange(len(here)), n)
+        self._column, self._weight = there[order], weight[order]
+        first = np.sqrt(degree) if degree.any() else np.ones(n)
+        self._first = first / np.linalg.norm(first)
+
+    def dense(self, count: int) -> np.ndarray:
+        """``[N, count]``, from the whole matrix."""
+        matrix = np.zeros((self._n, self._n))
+        row = np.repeat(np.arange(self._n), np.diff(self._offset))
+        matrix[row, self._column] = self._weight
+        # Eigenvalues are from -1 to 1: the first vector gets the lowest of all.
+        matrix -= 3 * np.outer(self._first, self._first)
+        return np.linalg.eigh(matrix)[1][:, ::-1][:, :count]
+
+    def filtered(self, count: int) -> np.ndarray:
+        """``[N, count]``, by subspace iteration."""
+        width = count + _MORE
+        block = self._orthonormal(np.random.default_rng(0).normal(size=(self._n, width)))
+        values, block = self._ritz(block)
+        for _ in range(_ROUNDS):
+            check_interrupt()
+            # What lies below the last of the values is damped, the more so the farther above it one is.
+            low = float(np.clip(values[-1], -0.5, 1 - 1e-9))
+            block = self._orthonormal(self._filter(block, low, float(values[0])))
+            values, block = self._ritz(block)
+            wanted = block[:, :count]
+            residual = self._product(wanted) - wanted * values[:count]
+            if np.sqrt((residual**2).sum(axis=0)).max() < _RESIDUAL:
+                break
+        return block[:, :count]
+
+    def _orthonormal(self, block: np.ndarray) -> np.ndarray:
+        block = block - self._first[:, None] * (self._first @ block)
+        return _run(_orthonormal_loops, block) if usable() else np.linalg.qr(block)[0]
+
+    def _ritz(self, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Approximate eigenvalues, descending, and their vectors."""
+        image = self._product(block)
+        small = _run(_gram_loops, block, image) if usable() else block.T @ image
+        values, vectors = np.linalg.eigh((small + small.T) / 2)
+        turn = np.ascontiguousarray(vectors[:, ::-1])
+        return values[::-1], _run(_mixed_loops, block, turn) if usable() else block @ turn
+
+    def _filter(self, block: np.ndarray, low: float, high: float) -> np.ndarray:
+        """A Chebyshev polynomial of the matrix, within -1 and 1 from -1 to ``low``, times ``block``.
+
+        It is scaled to be about 1 at ``high``: else numbers might overflow.
+        """
+        half, centre = (low + 1) / 2, (low - 1) / 2
+        sigma = first = half / max(high - centre, half)
+        before, block = block, (self._product(block) - centre * block) * (sigma / half)
+        for _ in range(_DEGREE - 1):
+            after = 1 / (2 / first - sigma)
+            step = (self._product(block) - centre * block) * (2 * after / half)
+            before, block, sigma = block, step - (sigma * after) * before, after
+        return block
+
+    def _product(self, block: np.ndarray) -> np.ndarray:
+        if usable():
+            return _run(_product_loops, self._offset, self._column, self._weight, block)
+        parts = self._weight[:, None] * block[self._column]
+        return np.add.reduceat(parts, self._offset[:-1], axis=0)
+
+
+# Compiled loops take the place of BLAS, too: its threads wait for each other, which takes a hundred times as
+# long while others, such as a training step, use the cores.
+
+
+def _run(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
+    return uninterrupted(compiled(function))(*map(np.ascontiguousarray, arrays))
+
+
+def _product_loops(offset: Any, column: Any, weight: Any, block: Any) -> Any:
+    """A sparse matrix times ``block``."""
+    found = np.zeros(block.shape)
+    for i in range(len(offset) - 1):
+        for e in range(offset[i], offset[i + 1]):
+            for c in range(block.shape[1]):
+                found[i, c] += weight[e] * block[column[e], c]
+    return found
+
+
+def _gram_loops(block: Any, other: Any) -> Any:
+    """``block.T @ other``."""
+    found = np.zeros((block.shape[1], other.shape[1]))
+    for i in range(len(block)):
+        for c in range(block.shape[1]):
+            for d in range(other.shape[1]):
+                found[c, d] += block[i, c] * other[i, d]
+    return found
+
+
+def _mixed_loops(block: Any, turn: Any) -> Any:
+    """``block @ turn``."""
+    found = np.zeros((len(block), turn.shape[1]))
+    for i in range(len(block)):
+        for c in range(turn.shape[0]):
+            for d in range(turn.shape[1]):
+                found[i, d] += block[i, c] * turn[c, d]
+    return found
+
+
+def _orthonormal_loops(block: Any) -> Any:
+    """Gram and Schmidt's method, every column twice: once leaves rounding errors that grow."""
+    common = np.zeros(block.shape[1])
+    for c in range(block.shape[1]):
+        for _ in range(2):
+            common[:] = 0
+            for i in range(len(block)):
+                for d in range(c):
+                    common[d] += block[i, d] * block[i, c]
+            for i in range(len(block)):
+                for d in range(c):
+                    block[i, c] -= common[d] * block[i, d]
+        size = 0.0
+        for i in range(len(block)):
+            size += block[i, c] ** 2
+        scale = 1 / np.sqrt(size) if size > 0 else 0.0
+        for i in range(len(block)):
+            block[i, c] *= scale
+    return block

@@ -1,0 +1,133 @@
+"""What Topoformer reads of graphs, computed on the host."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Final
+
+import jax
+import numpy as np
+
+from regal_jax.checks import check_whole
+from regal_jax.errors import ConfigError
+from regal_jax.graph import ComputationGraph
+from regal_jax.ordering.config import TopoformerConfig
+from regal_jax.ordering.eigenvectors import laplacian_eigenvectors
+from regal_jax.ordering.relations import Links, distinct_edges, relation_matrix
+from regal_jax.runtime.compiling import run_loops
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
+
+__all__ = ["FEATURES", "OrderInputs", "make_order_inputs"]
+
+FEATURES: Final = (
+    "output cost",
+    "parameter cost",
+    "in-degree",
+    "out-degree",
+    "fewest hops from a source",
+    "most hops from a source",
+    "fewest hops to a target",
+    "most hops to a target",
+)
+"""Names of the features of an op, in their order."""
+
+_SECONDS: Final = 1e-6
+"""Of an edge, in Python."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class OrderInputs:
+    """``B`` graphs, padded to ``N`` ops. Padding is zeros.
+
+    `make_order_inputs` leaves the arrays on the host, as NumPy's; who needs them again and again calls
+    ``jax.device_put`` once.
+
+    Attributes:
+      features: ``[B, N, 8]`` float32 from 0 to 1, see `FEATURES`.
+      spectral: ``[B, N, K]`` float32, eigenvectors of the Laplacian (`TopoformerConfig.eigenvectors`), of
+        length 1. Of each the entry of largest magnitude is positive.
+      relations: ``[B, N, N]`` uint8, the `Relation` of the op of the column to that of the row.
+      mask: ``[B, N]`` bool, is the op real?
+    """
+
+    features: jax.Array
+    spectral: jax.Array
+    relations: jax.Array
+    mask: jax.Array
+
+
+@interruptible()
+def make_order_inputs(
+    graphs: Sequence[ComputationGraph], config: TopoformerConfig, ops: int | None = None
+) -> OrderInputs:
+    """Computes the features and relations of graphs, as NumPy arrays.
+
+    Args:
+      graphs: ``B`` graphs, at least one.
+      config: Of the network; it says how many eigenvectors.
+      ops: ``N``, that the graphs are padded to, such as ``Bucket.of(graph).ops``; ``None`` for the ops of the
+        largest of them.
+
+    Raises:
+      ConfigError: No graph, or one with more than ``ops`` ops.
+
+    Examples:
+      >>> from regal_jax.datasets import generate
+      >>> from regal_jax.ordering import TopoformerConfig, make_order_inputs
+      >>> inputs = make_order_inputs([generate("chain", 3, 0)], TopoformerConfig(eigenvectors=2), ops=4)
+      >>> inputs.features[0, :, 5].tolist(), inputs.mask[0].tolist()
+      ([0.0, 0.5, 1.0, 0.0], [True, True, True, False])
+
+    References:
+      Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", appendix C.5.
+    """
+    graphs = list(graphs)
+    if not graphs:
+        raise ConfigError("order inputs: no graphs; give at least one")
+    largest = max(graphs, key=lambda graph: graph.num_ops)
+    n = largest.num_ops if ops is None else check_whole("order inputs: ops", ops, 1)
+    if largest.num_ops > n:
+        raise ConfigError(
+            f"order inputs: graph {largest.name!r} has {largest.num_ops} ops, more than {n}; give more ops, "
+            "or leave them out"
+        )
+    b = len(graphs)
+    features = np.zeros((b, n, len(FEATURES)), np.float32)
+    spectral = np.zeros((b, n, config.eigenvectors), np.float32)
+    relations, mask = np.zeros((b, n, n), np.uint8), np.zeros((b, n), np.bool_)
+    for row, graph in enumerate(graphs):
+        check_interrupt()
+        size, links = graph.num_ops, distinct_edges(graph)
+        features[row, :size] = _features(graph, links)
+        spectral[row, :size] = laplacian_eigenvectors(links, config.eigenvectors)
+        relations[row, :size, :size] = relation_matrix(graph, links)
+        mask[row, :size] = True
+    arrays: Any = (features, spectral, relations, mask)
+    return OrderInputs(*arrays)
+
+
+def _features(graph: ComputationGraph, links: Links) -> np.ndarray:
+    """``[N, 8]`` float64, each column divided by its largest value."""
+    n = graph.num_ops
+    output = np.zeros(n, np.int64)
+    np.add.at(output, graph.tensor_op, graph.tensor_bytes)
+    order, seconds = graph.topological_order, _SECONDS * (n + len(links.source))
+    offset, successor = links.successors
+    zeros = np.zeros((2, n), np.int64)
+    ahead = run_loops(_hops, *zeros, order, links.offset, links.source, seconds=seconds)
+    behind = run_loops(_hops, *zeros, order[::-1], offset, successor, seconds=seconds)
+    degrees = np.diff(links.offset), np.diff(offset)
+    columns = np.array([output, graph.temp_bytes, *degrees, *ahead, *behind], np.float64)
+    largest = columns.max(axis=1, keepdims=True)
+    return (columns / np.where(largest > 0, largest, 1)).T
+
+
+def _hops(fewest: Any, most: Any, order: Any, offset: Any, neighbour: Any) -> Any:
+    """Fewest and most edges to each op from those without neighbours; ``order`` has neighbours first."""
+    for o in order:
+        for e in range(offset[o], offset[o + 1]):
+            other = neighbour[e]
+            if e == offset[o] or fewest[other] + 1 < fewest[o]:
+                fewest[o] = fewest[other] + 1
+            most[o] = max(most[o], most[other] + 1)
+    return fewest, most

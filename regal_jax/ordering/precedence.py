@@ -1,0 +1,141 @@
+"""Who waits for whom, in forms that decoders read; checks that decoders have in common."""
+
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from regal_jax.errors import ConfigError
+from regal_jax.problem import Problem
+from regal_jax.programs import Program
+
+__all__ = [
+    "check_keys",
+    "check_orders",
+    "check_priorities",
+    "one_device",
+    "places",
+    "ready_from",
+    "run",
+    "sources",
+    "successors",
+    "waiting_for",
+]
+
+
+_MOST: Final = 2**16 - 1
+
+
+def run(program: Program, *arguments: Any) -> Any:
+    """What ``program`` gives; in a function that is being traced it becomes a part of that."""
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
+        return jax.jit(program.function, static_argnums=program.static)(*arguments)
+    return program(*arguments)
+
+
+def one_device(problem: Problem) -> Problem:
+    """``problem``, which must have one device, and no more ops than 16 bits tell apart.
+
+    Raises:
+      ConfigError: It has several devices, or too many ops.
+    """
+    if problem.num_devices != 1:
+        raise ConfigError(
+            f"ordering: the problem has {problem.num_devices} devices, but orders are for one; "
+            "make it with Cluster.uniform(1)"
+        )
+    if problem.bucket.ops > _MOST:
+        raise ConfigError(f"ordering: {problem.bucket.ops} ops are too many, at most {_MOST}; merge some")
+    return problem
+
+
+def check_priorities(problem: Problem, priorities: jax.Array) -> None:
+    """Refuses priorities of another shape or type than ``[B, N]`` float32.
+
+    Raises:
+      ConfigError: They are others, or the problem has several devices.
+    """
+    shape = (one_device(problem).num_graphs, problem.bucket.ops)
+    if priorities.shape != shape or priorities.dtype != jnp.float32:
+        raise ConfigError(
+            f"priorities: must be float32 {list(shape)} for this problem, got {priorities.dtype} "
+            f"{list(priorities.shape)}; give one number an op, padding included"
+        )
+
+
+def check_orders(problem: Problem, orders: jax.Array) -> None:
+    """Refuses orders of another shape or type than ``[B, S, N]`` int32.
+
+    Raises:
+      ConfigError: They are others, or the problem has several devices.
+    """
+    b, n = one_device(problem).num_graphs, problem.bucket.ops
+    if orders.ndim != 3 or orders.shape[::2] != (b, n) or orders.dtype != jnp.int32:
+        raise ConfigError(
+            f"orders: must be int32 [{b}, S, {n}] for this problem, got {orders.dtype} "
+            f"{list(orders.shape)}; give whole orders, padding included"
+        )
+
+
+def check_keys(problem: Problem, keys: jax.Array) -> None:
+    """Refuses what is not one typed key a graph.
+
+    Raises:
+      ConfigError: It is something else.
+    """
+    b = problem.num_graphs
+    if keys.shape != (b,) or not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
+        raise ConfigError(
+            f"keys: must be typed keys [{b}], one a graph, got {keys.dtype} {list(keys.shape)}; "
+            f"use jax.random.split(jax.random.key(0), {b})"
+        )
+
+
+def sources(problem: Problem) -> jax.Array:
+    """``[E + C]`` int32, the op in whose row each successor of one graph stands; ``N`` of padding."""
+    n, entries = problem.indegree.shape[0], problem.successor.shape[0]
+    real = jnp.arange(n) < problem.num_ops
+    first = jnp.where(real, problem.op_row[:, 0], entries)
+    # Of ops whose rows begin at the same place all but the last have none.
+    number = jnp.cumsum(jnp.zeros(entries + 1, jnp.int32).at[first].add(1))[:entries] - 1
+    return jnp.where(problem.successor < n, number, n)
+
+
+def successors(problem: Problem) -> jax.Array:
+    """``[N, N]`` bool of one graph (no ``B``): must the op of the row run before that of the column?
+
+    Only direct predecessors, by data or control; padding has none and is none.
+    """
+    n = problem.indegree.shape[0]
+    return jnp.zeros((n, n), bool).at[sources(problem), problem.successor].set(True, mode="drop")
+
+
+def waiting_for(problem: Problem, before: jax.Array) -> jax.Array:
+    """``[N]`` int32, different direct predecessors of each op of one graph, 1 of padding."""
+    real = jnp.arange(before.shape[0]) < problem.num_ops
+    return jnp.where(real, before.sum(axis=0, dtype=jnp.int32), 1)
+
+
+def places(orders: jax.Array) -> jax.Array:
+    """``[..., N]`` int32, the step of each op: the inverse of orders ``[..., N]``."""
+    steps = jnp.broadcast_to(jnp.arange(orders.shape[-1], dtype=jnp.int32), orders.shape)
+    # Orders are permutations, so that the inverse is unique.
+    return jnp.put_along_axis(jnp.zeros_like(orders), orders, steps, axis=-1, inplace=False)
+
+
+def ready_from(problem: Problem, place: jax.Array) -> jax.Array:
+    """The first step at which each op could run.
+
+    Args:
+      problem: One graph (no ``B``).
+      place: ``[N]`` int32, the step of each op.
+
+    Returns:
+      ``[N]`` int32, one more than the step of its last predecessor, 0 without any. Of padding its own step.
+    """
+    n = place.shape[0]
+    ready = jnp.zeros(n, jnp.int32)
+    after = place.at[sources(problem)].get(mode="clip") + 1
+    ready = ready.at[problem.successor].max(after, mode="drop")
+    return jnp.where(jnp.arange(n) < problem.num_ops, ready, place)

@@ -1,0 +1,81 @@
+"""Weights files of networks that order ops: safetensors, with the config in the metadata."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from flax import nnx
+
+from regal_jax.errors import FormatError
+from regal_jax.ordering.config import TopoformerConfig
+from regal_jax.ordering.networks import Topoformer
+from regal_jax.policies.tensors import WeightsFormat
+from regal_jax.runtime.interrupts import interruptible
+from regal_jax.storage.documents import parse_json
+
+__all__ = ["FORMAT", "VERSION", "load_topoformer", "read_topoformer_metadata", "save_topoformer"]
+
+FORMAT: Final = "regal_jax.topoformer"
+VERSION: Final = "1"
+"""Changes with the layout of the file, of the config, of the networks, or of the inputs."""
+
+_FILES: Final = WeightsFormat(FORMAT, "topoformer", "save_topoformer", VERSION, (VERSION,))
+
+
+@interruptible()
+def save_topoformer(
+    path: str | os.PathLike[str], model: Topoformer, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Writes a network that orders ops, all of the file or nothing.
+
+    Args:
+      path: Where to; by custom ``*.safetensors``.
+      model: What to.
+      metadata: Texts to keep with the weights, such as what they were trained on.
+
+    Raises:
+      ConfigError: Something else than a `Topoformer`; metadata that are not texts or take a name that the
+        format uses; weights that are not finite.
+      OSError: The file cannot be written.
+    """
+    _FILES.check_network(model, Topoformer)
+    _FILES.write(path, model, dataclasses.asdict(model.config), metadata)
+
+
+@interruptible()
+def load_topoformer(path: str | os.PathLike[str]) -> Topoformer:
+    """Reads a network that orders ops.
+
+    Args:
+      path: A file of `save_topoformer`.
+
+    Raises:
+      FormatError: The file is none, is damaged, or is of another version.
+      OSError: The file cannot be read.
+
+    Examples:
+      >>> from flax import nnx
+      >>> from regal_jax.ordering import Topoformer, TopoformerConfig, load_topoformer, save_topoformer
+      >>> config = TopoformerConfig(layers=1, width=8, heads=(1, 0, 0, 1, 0, 0, 1))
+      >>> save_topoformer("topoformer.safetensors", Topoformer(config, rngs=nnx.Rngs(0)))
+      >>> load_topoformer("topoformer.safetensors").config == config
+      True
+    """
+    metadata, tensors = _FILES.read(path)
+    try:
+        config = TopoformerConfig(**parse_json(metadata.get("config", "")))
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"{path}: metadata 'config': {error}; the file is damaged") from None
+    return _FILES.network(path, tensors, lambda: Topoformer(config, rngs=nnx.Rngs(0)))
+
+
+@interruptible()
+def read_topoformer_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The texts that `save_topoformer` was given.
+
+    Raises:
+      FormatError: As `load_topoformer`.
+      OSError: The file cannot be read.
+    """
+    return _FILES.texts(path)

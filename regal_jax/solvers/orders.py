@@ -1,0 +1,179 @@
+"""Orders of little memory on one device: the baselines of Neural Topological Ordering, and a search."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+
+from regal_jax.checks import real, shown, whole
+from regal_jax.errors import ConfigError
+from regal_jax.heuristics import (
+    Found,
+    HostSearch,
+    OrderSearchConfig,
+    OrderSearchRun,
+    approximate_dp,
+    depth_first_dp,
+    least_random_order,
+)
+from regal_jax.plan import Objective, Plan
+from regal_jax.solvers.protocol import Constructive, HostSolver, Instance
+from regal_jax.solvers.searches import STARTS, settings_of
+
+__all__ = ["ApproximateDp", "DepthFirstDp", "OrderSearch", "RandomOrders"]
+
+
+def _plan(solver: Constructive, instance: Instance, order: np.ndarray, **told: Any) -> Plan:
+    """Of an order on the one device."""
+    placement = np.zeros(instance.graph.num_ops, np.int64)
+    said = {"method": solver.name, "seed": instance.number, **told}
+    return Plan.from_events(
+        instance.graph, instance.cluster, placement, order, objective=instance.objective, provenance=said
+    )
+
+
+def _told(found: Found) -> dict[str, Any]:
+    return {"status": "optimal" if found.optimal else "feasible", "states": found.states}
+
+
+def _check(solver: object, field: str) -> None:
+    """Refuses a field that is no whole number of at least 1."""
+    given = getattr(solver, field)
+    value = whole(given, 1)
+    if value is None:
+        raise ConfigError(
+            f"{type(solver).__name__}: {field} is {shown(given)}; give a whole number of at least 1"
+        )
+    object.__setattr__(solver, field, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class ApproximateDp(Constructive):
+    """Approximate dynamic programming: the best partial orders of each length, on one device.
+
+    Attributes:
+      width: Sets of ops that are kept of each length. The paper has 100 000; the default takes a tenth of the
+        time, some seconds for 500 ops.
+      held: Of sets of equal peaks keep those that hold the least memory (ours).
+
+    Raises:
+      ConfigError: An impossible value.
+
+    References:
+      Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", appendix C.3.
+
+    Examples:
+      >>> from regal_jax import ApproximateDp, Cluster, optimize
+      >>> from regal_jax.datasets import generate
+      >>> graph = generate("ordering-layered", 30, seed=0)
+      >>> plan = optimize(graph, Cluster.uniform(1), objective="peak-memory", method=ApproximateDp(width=500))
+      >>> plan.provenance["status"]
+      'optimal'
+    """
+
+    name: ClassVar[str] = "approximate-dp"
+    objective: ClassVar[Objective | None] = Objective.PEAK_MEMORY
+    most_devices: ClassVar[int | None] = 1
+    width: int = 10_000
+    held: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self, "width")
+        if not isinstance(self.held, bool):
+            raise ConfigError(f"ApproximateDp: held is {shown(self.held)}; give True or False")
+
+    def construct(self, instance: Instance) -> Plan:
+        """The order that it ends with; once the time is up it goes on with one set of each length."""
+        found = approximate_dp(instance.graph, self.width, self.held, instance.seconds)
+        return _plan(self, instance, found.order, **_told(found))
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthFirstDp(Constructive):
+    """Depth-first dynamic programming with backtracking, on one device; exact if it ends before its time.
+
+    Attributes:
+      time_limit: Seconds for each graph. The plan depends on the machine unless the optimum is proven.
+      states: Sets of ops that it remembers at most; ``None`` for 512 MiB of them.
+
+    Raises:
+      ConfigError: An impossible value.
+
+    References:
+      Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", appendix C.3.
+    """
+
+    name: ClassVar[str] = "depth-first-dp"
+    objective: ClassVar[Objective | None] = Objective.PEAK_MEMORY
+    most_devices: ClassVar[int | None] = 1
+    time_limit: float = 60.0
+    states: int | None = None
+
+    def __post_init__(self) -> None:
+        if real(self.time_limit, 0, infinite=True) is None:
+            given = shown(self.time_limit)
+            raise ConfigError(f"DepthFirstDp: time_limit is {given}; give a number of zero or more")
+        object.__setattr__(self, "time_limit", real(self.time_limit, infinite=True))
+        if self.states is not None:
+            _check(self, "states")
+
+    def construct(self, instance: Instance) -> Plan:
+        """The best whole order that it finds in its time, and at least the first."""
+        seconds = self.time_limit if instance.seconds is None else min(self.time_limit, instance.seconds)
+        found = depth_first_dp(instance.graph, instance.seed, seconds, self.states)
+        return _plan(self, instance, found.order, **_told(found))
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomOrders(Constructive):
+    """The best of some random orders on one device, in which every ready op is as likely to be the next.
+
+    Attributes:
+      orders: How many.
+
+    Raises:
+      ConfigError: An impossible value.
+    """
+
+    name: ClassVar[str] = "random-orders"
+    objective: ClassVar[Objective | None] = Objective.PEAK_MEMORY
+    most_devices: ClassVar[int | None] = 1
+    orders: int = 100
+
+    def __post_init__(self) -> None:
+        _check(self, "orders")
+
+    def construct(self, instance: Instance) -> Plan:
+        """The best of them, or of those that there was time for."""
+        order = least_random_order(instance.graph, self.orders, instance.seed, instance.seconds)
+        return _plan(self, instance, order)
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderSearch(OrderSearchConfig, HostSolver):
+    """Search among orders on one device, for the peak of memory; the settings are those of `OrderSearchConfig`.
+
+    Raises:
+      ConfigError: An impossible value.
+
+    Examples:
+      >>> from regal_jax import Cluster, OrderSearch, optimize
+      >>> from regal_jax.datasets import generate
+      >>> graph = generate("ordering-layered", 30, seed=0)
+      >>> optimize(graph, Cluster.uniform(1), objective="peak-memory", method=OrderSearch()).feasible
+      True
+    """
+
+    name: ClassVar[str] = "order-search"
+    objective: ClassVar[Objective | None] = Objective.PEAK_MEMORY
+    most_devices: ClassVar[int | None] = 1
+
+    @property
+    def config(self) -> OrderSearchConfig:
+        """The settings."""
+        return settings_of(self, OrderSearchConfig)
+
+    def begin(self, instance: Instance) -> HostSearch:
+        """An `OrderSearchRun`."""
+        starts = instance.starts[:STARTS]
+        return OrderSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)

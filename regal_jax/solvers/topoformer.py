@@ -1,0 +1,161 @@
+"""Orders on one device that a trained network proposes: Topoformer's samples, and its beam."""
+
+import abc
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from regal_jax.checks import shown, whole
+from regal_jax.errors import ConfigError
+from regal_jax.plan import Objective, Plan
+from regal_jax.solvers.protocol import Constructive, Instance
+
+if TYPE_CHECKING:
+    from regal_jax.ordering import Topoformer
+
+__all__ = ["TopoformerBeam", "TopoformerLike", "TopoformerSamples", "topoformer_of"]
+
+TopoformerLike = Any
+"""A `regal_jax.ordering.Topoformer`, a file of its weights, or ``"default"`` for those that ship."""
+
+
+def topoformer_of(given: TopoformerLike) -> "Topoformer":
+    """The network that is meant.
+
+    Raises:
+      ConfigError: No such file, or something else.
+      FormatError: A file that holds no network.
+    """
+    from regal_jax.ordering import Topoformer, default_topoformer
+
+    if isinstance(given, Topoformer):
+        return given
+    if not isinstance(given, (str, os.PathLike)):
+        raise ConfigError(f"weights: give 'default', a file of weights or a Topoformer, got {shown(given)}")
+    path = os.fspath(given)
+    if path == "default":
+        return default_topoformer()
+    if not os.path.exists(path):
+        raise ConfigError(f"weights: no file {path!r}; give 'default' or a file of weights")
+    status = os.stat(path)
+    return _loaded(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(path: str, changed: int, size: int) -> "Topoformer":
+    """From a file that was changed last at that time."""
+    del changed, size
+    from regal_jax.ordering import load_topoformer
+
+    return load_topoformer(path)
+
+
+class _Neural(Constructive):
+    """Orders by priorities, in batches."""
+
+    objective: ClassVar[Objective | None] = Objective.PEAK_MEMORY
+    most_devices: ClassVar[int | None] = 1
+    together: ClassVar[int] = 64
+    weights: TopoformerLike
+
+    @abc.abstractmethod
+    def _decoding(self) -> tuple[str, int]:
+        """How orders are decoded, and from how many candidates."""
+
+    def construct(self, instance: Instance) -> Plan:
+        """The best order that is decoded."""
+        return self.construct_all([instance])[0]
+
+    def construct_all(self, instances: Sequence[Instance]) -> Sequence[Plan]:
+        """The best order of each graph."""
+        import jax
+
+        from regal_jax.ordering import decode_orders
+        from regal_jax.solve import graph_keys
+
+        if not instances:
+            return []
+        model, (decoding, candidates) = topoformer_of(self.weights), self._decoding()
+        graphs = [instance.graph for instance in instances]
+        # All instances of a call have its seed.
+        keys = graph_keys(jax.random.key(instances[0].number % 2**32), graphs)
+        orders = decode_orders(model, graphs, keys, decoding=decoding, candidates=candidates)
+        return [self._plan(*pair) for pair in zip(instances, orders, strict=True)]
+
+    def _plan(self, instance: Instance, order: np.ndarray) -> Plan:
+        said = {"method": self.name, "seed": instance.number}
+        return Plan.from_events(
+            instance.graph,
+            instance.cluster,
+            np.zeros(instance.graph.num_ops, np.int64),
+            order,
+            objective=instance.objective,
+            provenance=said,
+        )
+
+
+def _check(solver: object, field: str, least: int) -> None:
+    """Refuses a field that is no whole number of at least ``least``."""
+    value = whole(getattr(solver, field), least)
+    if value is None:
+        given = shown(getattr(solver, field))
+        raise ConfigError(
+            f"{type(solver).__name__}: {field} is {given}; give a whole number of at least {least}"
+        )
+    object.__setattr__(solver, field, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class TopoformerSamples(_Neural):
+    """The best of some orders that Topoformer's priorities draw: one network call a graph.
+
+    Attributes:
+      samples: Orders; 0 takes the greedy one alone.
+      weights: ``"default"`` for the weights that ship, a file of weights or a `Topoformer`.
+
+    Raises:
+      ConfigError: An impossible value.
+
+    References:
+      Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", section 4.2.
+    """
+
+    name: ClassVar[str] = "topoformer"
+    samples: int = 16
+    weights: TopoformerLike = "default"
+
+    def __post_init__(self) -> None:
+        _check(self, "samples", 0)
+
+    def _decoding(self) -> tuple[str, int]:
+        return ("sample", self.samples) if self.samples else ("greedy", 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TopoformerBeam(_Neural):
+    """The order of the lowest peak that a beam of Topoformer's likeliest partial orders ends with.
+
+    Attributes:
+      width: Partial orders that are kept of each length.
+      weights: As in `TopoformerSamples`.
+
+    Raises:
+      ConfigError: An impossible value.
+
+    References:
+      Gagrani et al. 2022, section 4.2, "beam search with state-collapsing".
+    """
+
+    name: ClassVar[str] = "beam"
+    width: int = 16
+    weights: TopoformerLike = "default"
+
+    def __post_init__(self) -> None:
+        _check(self, "width", 1)
+
+    def _decoding(self) -> tuple[str, int]:
+        return "beam", self.width

@@ -1,0 +1,76 @@
+"""`JsonLines`: append-only lists that survive a kill."""
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from regal_jax.errors import FormatError
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_writable_json
+
+__all__ = ["JsonLines"]
+
+
+class JsonLines:
+    """An append-only list of JSON objects, one a line.
+
+    A process killed while it writes leaves half a line at the end: that line is not there. Anything else
+    that is no JSON object is damage.
+
+    Args:
+      path: The file; it need not exist.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+
+    def read(self) -> list[dict[str, Any]]:
+        """The objects.
+
+        Raises:
+          FormatError: A line before the last is damaged, or the file cannot be read.
+        """
+        whole, _ = self._split()
+        records = []
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                record = parse_writable_json(line)
+            except ValueError:
+                record = None
+            if not isinstance(record, dict):
+                raise FormatError(f"{self.path}: line {number} is damaged; delete it and build again")
+            records.append(record)
+        return records
+
+    def _split(self) -> tuple[bytes, bytes]:
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return b"", b""
+        except OSError as error:
+            raise FormatError(f"{self.path}: cannot be read: {error.strerror}; check the path") from None
+        end = data.rfind(b"\n") + 1
+        return data[:end], data[end:]
+
+    def mend(self) -> None:
+        """Cuts off half a line at the end, so that the next one starts a line of its own."""
+        whole, torn = self._split()
+        if torn:
+            os.truncate(self.path, len(whole))
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Adds one object.
+
+        Raises:
+          OSError: It cannot be written.
+        """
+        # One write of one line: nothing of it is left in a buffer when the process is killed.
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+
+    def replace(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Writes the whole list anew, all of it or nothing."""
+        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+        write_atomically(self.path, "".join(lines).encode())
