@@ -26,7 +26,7 @@ _DEFAULT: Final = (
 )  # fmt: skip
 
 _ORDERING: Final = (
-    "approximate-dp", "depth-first-dp", "random-orders", "dfs", "bfs", "xla-list", "xla-dfs",
+    "approximate-dp", "depth-first-dp", "random-orders", "partition-dfs", "bfs", "xla-list", "xla-dfs",
     "xla-post-order", "xla-best", "lpmf", "order-search", "auto",
 )  # fmt: skip
 """Default of the suite of orders; the rows of networks follow from `EvaluationConfig.weights`."""

@@ -17,7 +17,7 @@ from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.method import Method
 from regal_jax.experiments.networks import network_rows
 from regal_jax.experiments.registry import GUIDED, make_method
-from regal_jax.experiments.topological_order import EVALUATIONS, SETTINGS, SHARE, ApproximateDpWithin
+from regal_jax.experiments.topological_order import EVALUATIONS, SETTINGS, SHARE, TITLES, ApproximateDpWithin
 from regal_jax.ordering import Topoformer
 from regal_jax.plan import Objective
 from regal_jax.policies import Policy, default_policy, is_shipped, load_policy
@@ -190,7 +190,8 @@ def _ordering(name: str, options: dict[str, Any], config: EvaluationConfig) -> _
     identity: dict[str, Any] = {"options": _plain(options)}
     row = network_rows(config.weights, untrained=config.untrained).get(name)
     if row is None:
-        method = make_method(name, **options)
+        title = {"name": TITLES[name]} if name in TITLES else {}
+        method = make_method(name, **{**title, **options})
         agenda = method.solver.agenda(Objective.PEAK_MEMORY, 1)  # Refuses what it is not for.
         return _Made(name, method, False, identity, compiles=bool(agenda.device_stages))
     network = row.network()

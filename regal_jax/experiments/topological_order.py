@@ -33,6 +33,7 @@ __all__ = [
     "GRAPHS",
     "SETTINGS",
     "SHARE",
+    "TITLES",
     "ApproximateDpWithin",
     "layered_cases",
     "real_cases",
@@ -48,6 +49,8 @@ EVALUATIONS: Final = 1_000_000
 """Of searches: so many that the time is up before."""
 SETTINGS: Final = {"approximate-dp": {"width": 100_000}, "depth-first-dp": {"time_limit": 3600.0}}
 """The paper's (section 5, Table 1)."""
+TITLES: Final = {"partition-dfs": "Depth first", "bfs": "Breadth first"}
+"""Of methods that have another one where there are several devices."""
 _SEEDS: Final = (0, 2)
 _FORM: Final = "forward"
 
@@ -122,12 +125,13 @@ class ApproximateDpWithin(Constructive):
     def construct(self, instance: Instance) -> Plan:
         """The plan of the lowest peak; its provenance has ``width`` and ``width_seconds``."""
         best, took = self._timed(instance, 1)
-        width, fits = 1, 0.0
-        while took <= self.seconds and best.provenance["status"] != "optimal":
+        width, fits, plan = 1, 0.0, best
+        # Once nothing is dropped, wider is the same.
+        while took <= self.seconds and plan.provenance["status"] != "optimal":
             width, fits = 2 * width, took
             plan, took = self._timed(instance, width)
             best = min(best, plan, key=self._value) if took <= self.seconds else best
-        between = int(width / 2 * self.seconds / fits) if fits and took > self.seconds else 0
+        between = int(width / 2 * self.seconds / fits) if took > self.seconds and fits else 0
         if width // 2 < between < width:
             plan, took = self._timed(instance, between)
             best = min(best, plan, key=self._value) if took <= self.seconds else best
