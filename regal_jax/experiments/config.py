@@ -45,8 +45,8 @@ class EvaluationConfig:
         `regal_jax.experiments.realistic`, for which `graphs`, `split`, `limit`, `max_ops`, `contract`,
         `objective`, `devices`, `memory` and `transfer` mean nothing, and whose reference has warm starts;
         ``"topological-order"``: orders on one device, `regal_jax.experiments.topological_order`, for which
-        `objective`, `devices`, `memory`, `transfer`, `contract`, `max_ops`, `other_seed` and `limits` mean
-        nothing.
+        `objective`, `devices`, `memory`, `transfer`, `contract`, `max_ops`, `other_seed`, `limits` and
+        `chunk` mean nothing, and `graphs` may be empty.
       cases: Of the suite of realistic cases the first so many; 0 for all. Of the suite of orders: layered
         graphs of each size; 0 for 300, as in the paper.
       sizes: Ops of the layered graphs of the suite of orders.

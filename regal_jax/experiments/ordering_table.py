@@ -64,8 +64,8 @@ def ordering_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> st
         f"{alone}*Gap*: mean over graphs of peak over that of {reference}, minus 1; *in the same time*: over "
         f"that of {reference} of the largest width that ends in the method's own seconds; less is better. In "
         "brackets: 95 % bootstrap intervals over graphs (BCa, 10 000 resamples). Seconds: median over "
-        "graphs, without compilation. The paper's figures are of other graphs and another machine; in brackets "
-        "the number of its table.",
+        "graphs, without compilation. The paper's figures are of other graphs and another machine; in "
+        "brackets the number of its table.",
         f"Settings: {_settings(settings)}.",
     ]
     head = ["method", "graphs", "gap", "gap in the same time", "s a graph", f"of {reference}'s s"]

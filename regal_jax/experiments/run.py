@@ -101,11 +101,11 @@ class _Run:
         left_out: dict[str, str],
     ) -> None:
         self._config, self._tasks, self._records = config, tasks, records
-        self._chunks = _chunks(tasks, config.chunk)
+        # One graph at a time as in the paper; and limits of time are of one graph.
+        self._alone = config.suite == "topological-order"
+        self._chunks = _chunks(tasks, 1 if self._alone else config.chunk)
         self._warm: set[tuple[object, ...]] = set()
         self._given_up = given_up()
-        # As in the paper; and limits of time are of one graph.
-        self._alone = config.suite == "topological-order"
         self.left_out = left_out
         self.made = self.found = 0
 
@@ -140,7 +140,7 @@ class _Run:
                 first = number % len(free)
                 # What has the time of another job comes after it.
                 for job in (*free[first:], *free[:first], *bound):
-                    for part in [[task] for task in chunk] if job.hosted or self._alone else [chunk]:
+                    for part in [[task] for task in chunk] if job.hosted else [chunk]:
                         yield job, part
 
     def _part(self, job: Job, tasks: Sequence[Task], interrupted: Callable[[], bool]) -> bool:
