@@ -1,5 +1,7 @@
 """The suite of orders on one device: what it is of, that it runs, goes on and reports what it says."""
 
+import collections
+import dataclasses
 import json
 import pathlib
 import re
@@ -14,6 +16,7 @@ from regal_jax.cli import main
 from regal_jax.datasets.layered import layered_graph
 from regal_jax.errors import ConfigError
 from regal_jax.experiments import EvaluationConfig, report, run_evaluation
+from regal_jax.experiments import method as method_module
 from regal_jax.experiments.graphs import evaluation_tasks
 from regal_jax.experiments.jobs import make_jobs
 from regal_jax.experiments.ordering_paper import REPORTED, reported_orders
@@ -23,6 +26,7 @@ from regal_jax.heuristics import approximate_dp
 from regal_jax.importers import save_graph
 from regal_jax.ordering import ENCODERS, Decoder, Topoformer, TopoformerConfig, save_topoformer
 from regal_jax.plan import Objective, Plan
+from regal_jax.problem import Bucket
 from regal_jax.solvers.protocol import Instance
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -176,34 +180,55 @@ def test_controls_are_other_networks_and_rows_other_jobs(weights):
 
 def test_networks_that_make_no_priorities_are_left_out(tmp_path):
     path = tmp_path / "ar.safetensors"
-    save_topoformer(path, Topoformer(TopoformerConfig(
-        decoder=Decoder.AUTOREGRESSIVE, layers=1, width=8, head_width=4, heads=(1, 0, 0, 0, 0, 0, 0), eigenvectors=2
-    ), rngs=nnx.Rngs(0)))  # fmt: skip
+    config = dataclasses.replace(NETWORK, decoder=Decoder.AUTOREGRESSIVE)
+    save_topoformer(path, Topoformer(config, rngs=nnx.Rngs(0)))
     jobs = make_jobs(EvaluationConfig(**{**SMALL, "methods": ()}, weights={"topoformer-ar": str(path)}))
     assert "no solver takes" in jobs.left_out["topoformer-ar-greedy"]
     assert [job.name for job in jobs.jobs] == ["approximate-dp"]
 
 
-def test_searches_have_a_tenth_of_the_time_of_the_same_graph(monkeypatch, tmp_path):
-    from regal_jax.experiments import method as method_module
-
-    limits = []
+@pytest.fixture
+def calls(monkeypatch):
+    """Solver, ops and time limit of every call of `optimize_many`."""
+    seen = []
     real = method_module.optimize_many
 
     def noted(graphs, clusters, **options):
-        if options["method"].name == "order-search":
-            limits.append((graphs[0].content_hash, options["time_limit"]))
+        (graph,) = graphs
+        seen.append((options["method"].name, graph.num_ops, graph.content_hash, options["time_limit"]))
         return real(graphs, clusters, **options)
 
     monkeypatch.setattr(method_module, "optimize_many", noted)
+    return seen
+
+
+def test_searches_have_a_tenth_of_the_time_of_the_same_graph(calls, tmp_path):
     config = EvaluationConfig(**{**SMALL, "methods": ("order-search",)}, warm_up=False)
     run_evaluation(config, tmp_path)
-    reference = {
+    first = {
         line["graph"]: line["seconds"] for line in results(tmp_path) if line["method"] == "approximate-dp"
     }
+    limits = [(graph, limit) for name, _, graph, limit in calls if name == "order-search"]
     assert len(limits) == 4
     for graph, limit in limits:
-        assert limit == pytest.approx(0.1 * reference[graph])
+        assert limit == pytest.approx(0.1 * first[graph])
+
+
+def test_nothing_that_counts_compiles(calls, weights, tmp_path):
+    """Loops run once before, on a graph of 40 ops; a network once for every padded size."""
+    config = EvaluationConfig(**{**SMALL, "methods": ("lpmf",)}, weights={"a": weights}, untrained=False)
+    tasks = evaluation_tasks(config)
+    run_evaluation(config, tmp_path)
+    count = collections.Counter((name, ops == 40) for name, ops, _, _ in calls)
+    sizes = len({Bucket.of(task.graph) for task in tasks})
+    assert count["lpmf", True] == count["approximate-dp", True] == 1
+    assert count["lpmf", False] == 4
+    # Greedy and samples are one solver.
+    assert (count["topoformer", True], count["topoformer", False]) == (0, 2 * (4 + sizes))
+    assert (count["beam", True], count["beam", False]) == (0, 4 + sizes)
+    # What was run before a graph of its size for the first time is that graph.
+    own = [graph for name, _, graph, _ in calls if name == "beam"]
+    assert own[0] == own[1]
 
 
 @pytest.mark.parametrize(
