@@ -37,7 +37,7 @@ OPTIONS = {
     "depth-first-dp": {"settings": {"time_limit": 0.05}},
 }
 SMALL = {
-    "suite": "topological-order", "sizes": (12, 16), "cases": 2, "methods": METHODS, "options": OPTIONS
+    "suite": "topological-order", "sizes": (16, 12), "cases": 2, "methods": METHODS, "options": OPTIONS
 }  # fmt: skip
 
 
@@ -138,6 +138,7 @@ def test_the_table_by_hand(made):
     cells = {}
     for line in results(out):
         cells[jobs[line["key"]].role, line["method"], line["graph"]] = line
+    assert list(dict.fromkeys(row["set"] for row in table)) == ["layered 12", "layered 16"]
     for row in table:
         graphs = [t.key for t in evaluation_tasks(config) if t.labels["set"] == row["set"]]
         own = [cells["table", row["name"], g] for g in graphs]

@@ -29,8 +29,14 @@ def ordering_fields(comparison: Comparison) -> list[dict[str, Any]]:
 
 def _sets(comparison: Comparison) -> Iterator[tuple[str, np.ndarray]]:
     names = [str(graph["set"]) for graph in comparison.graphs]
-    for name in dict.fromkeys(names):
+    for name in sorted(set(names), key=_place):
         yield name, np.array([each == name for each in names])
+
+
+def _place(name: str) -> tuple[str, int]:
+    """By kind, then by the least ops."""
+    kind, _, sizes = name.partition(" ")
+    return kind, int(sizes.partition("-")[0])
 
 
 def _fields(comparison: Comparison, row: Row, name: str, mask: np.ndarray) -> dict[str, Any]:
