@@ -95,6 +95,7 @@ def optimize(
       target: Stop when the objective is this small.
       stall: Stop after so many evaluations without improvement.
       time_limit: Stop after so many seconds, compilation included. Results then depend on the machine.
+        Heuristics have three tenths of it.
         Annealing cools with the budget of evaluations: one that the time does not suffice for leaves it hot.
       progress: Show a progress bar.
       on_improvement: Called with an `Improvement` whenever a better plan is seen: a heuristic's, or the best

@@ -34,6 +34,8 @@ _TOGETHER: Final = 4
 """Graphs for each core."""
 _BLINK: Final = 0.1
 """Seconds."""
+_HEURISTICS_TIME: Final = 0.3
+"""Share of a time limit that heuristics may use before a search; the first of each graph always runs."""
 _HOST_TIME: Final = 0.5
 """Share of a time limit that a search on the host may use, if other stages may be needed, too."""
 
@@ -265,7 +267,7 @@ class Call:
             yield plan
             check_interrupt()
             left = self._seconds_left()
-            if left is not None and left <= 0:
+            if left is not None and left <= (1 - _HEURISTICS_TIME) * (self._settings.time_limit or 0):
                 return
 
     def _run_host_searches(self, due: dict[int, tuple[int, int]], bar: Bar) -> bool:
