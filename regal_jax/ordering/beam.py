@@ -3,11 +3,19 @@
 All partial orders in a beam have one length. A step extends each of them by each op that is ready there,
 keeps one of the candidates that have run the same set of ops, and of the sets the best so many. One engine
 serves all of them; a `Rule` says what is best. Candidates of a step are sorted twice: by set, so that equal
-ones meet, and by cost. What is cut off before equal sets have met could change the result, so nothing is.
+ones meet, and by cost.
+
+Where a set is worth what its best candidate is worth, in dynamic programming, only the best candidates have
+to meet: as many as give the beam its width. How many these are shows afterwards; where they were too few the
+same steps are done again with more. In beam search by probability the lowest peak speaks for a set, whatever
+its probability, so there all candidates meet.
+
+The loop over steps is the host's, some steps in one compiled program: these functions are not to be traced.
 """
 
 import enum
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -32,6 +40,8 @@ Scorer = Callable[[Any, Any, jax.Array, jax.Array], jax.Array]
 _WORK: Final = 2**21
 """Candidates between two looks at whether there was a Ctrl-C, roughly; a step may have more."""
 _STEPS: Final = 64
+_MEETING: Final = 4
+"""Candidates that meet for each place of the beam, at first."""
 _NONE: Final = np.int32(2**31 - 1)
 
 
@@ -118,7 +128,7 @@ def beam(problem: Problem, width: int, rule: Rule, scorer: Scorer | None, contex
     n = one_device(problem).bucket.ops
     width = check_whole("width", width, 1, (int(_NONE) - 1) // n)
     flow, count = _begin(problem)
-    ready = _power(max(8, int(count)))
+    ready, meeting = _power(max(8, int(count))), _MEETING * width
     states = _empty(flow, width, ready)
     parents, ops, first = [], [], 0
     length = int(np.asarray(problem.num_ops).max())
@@ -126,9 +136,14 @@ def beam(problem: Problem, width: int, rule: Rule, scorer: Scorer | None, contex
         check_interrupt()
         steps = _power(max(1, min(_STEPS, _WORK // (problem.num_graphs * width * ready)) // 2 + 1))
         begin = states._replace(ready=_widened(states.ready, ready, n))
-        done, most, parent, op = _extend(rule, scorer, steps, flow, begin, context, shared, np.int32(first))
-        if int(most) > ready:  # Somewhere more ops were ready than fit: the same steps again, with room.
-            ready = _power(int(most))
+        sizes = steps, min(meeting, width * ready)
+        done, most, short, parent, op = _extend(
+            rule, scorer, sizes, flow, begin, context, shared, np.int32(first)
+        )
+        # More ops were ready somewhere than fit, or too few sets met: the same steps again, with room.
+        if int(most) > ready or bool(short):
+            ready = _power(max(ready, int(most)))
+            meeting = meeting * 2 if short else meeting
             continue
         states, first = done, first + steps
         parents.append(np.asarray(parent))
@@ -175,118 +190,161 @@ def _empty(flow: Flow, width: int, ready: int) -> States:
 def _extend(
     rule: Rule,
     scorer: Scorer | None,
-    steps: int,
+    sizes: tuple[int, int],
     flow: Flow,
     states: States,
     context: Any,
     shared: Any,
     first: jax.Array,
-) -> tuple[States, jax.Array, jax.Array, jax.Array]:
+) -> tuple[States, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Steps ``first``, ``first + 1``, ... of all graphs; those beyond a graph's end change nothing.
 
-    Returns:
-      States ``[B, W, ...]``; the most ops that were ready in one; ``[steps, B, W]`` int32 parents and ops.
-    """
+    Args:
+      rule: What is best.
+      scorer: Gives probabilities, or ``None``.
+      sizes: Number of steps, and of candidates that meet.
+      flow: ``[B, ...]``.
+      states: ``[B, W, ...]``.
+      context, shared: Of the scorer.
+      first: Number of the first step.
 
-    def extend(carry: tuple[States, jax.Array], step: jax.Array) -> tuple[Any, tuple[jax.Array, jax.Array]]:
-        states, most = carry
-        if scorer is None:
-            gain = jnp.zeros(states.ready.shape, jnp.float32)
-        else:
+    Returns:
+      States ``[B, W, ...]``; the most ops that were ready in one; did too few candidates meet?
+      ``[steps, B, W]`` int32 parents and ops.
+    """
+    steps, meeting = sizes
+
+    def extend(carry: tuple[States, jax.Array, jax.Array], step: jax.Array) -> tuple[Any, Any]:
+        states, most, short = carry
+        gain = jnp.zeros(states.ready.shape, jnp.float32)
+        if scorer is not None:
             gain = jax.vmap(scorer, (0, None, 0, 0))(context, shared, states.last, states.ready)
-        chosen = jax.vmap(_choose, (None, 0, 0, 0, None))(rule, flow, states, gain, step)
-        states, parent, op = chosen
-        states = jax.vmap(advance)(flow, states, op)
-        # The loop stands outside of the map, which would copy all states in every iteration.
-        states = jax.lax.fori_loop(
-            0,
-            jax.vmap(chunks)(flow, op).max(),
-            lambda i, states: jax.vmap(spread, (0, 0, 0, None))(flow, states, op, i),
-            states,
-        )
+        states, parent, op, missing = _step(rule, meeting, flow, states, gain, step)
         most = jnp.maximum(most, jnp.where(states.valid, states.listed, 0).max())
-        return (states, most), (parent, jnp.where(op < states.waiting.shape[-1], op, step))
+        return (states, most, short | missing), (parent, op)
 
     number = first + jnp.arange(steps, dtype=jnp.int32)
-    (states, most), (parents, ops) = jax.lax.scan(extend, (states, jnp.int32(0)), number)
-    return states, most, parents, ops
+    carry = (states, jnp.int32(0), jnp.bool_(False))
+    (states, most, short), (parents, ops) = jax.lax.scan(extend, carry, number)
+    return states, most, short, parents, ops
+
+
+def _step(
+    rule: Rule, meeting: int, flow: Flow, states: States, gain: jax.Array, step: jax.Array
+) -> tuple[States, jax.Array, jax.Array, jax.Array]:
+    """One step of all graphs: states, ``[B, W]`` parents and ops; did too few candidates meet?"""
+    choose = functools.partial(_choose, rule, meeting)
+    states, parent, op, missing = jax.vmap(choose, (0, 0, 0, None))(flow, states, gain, step)
+    states = jax.vmap(advance)(flow, states, op)
+    # The loop stands outside of the map, which would copy all states in every iteration.
+    states = jax.lax.fori_loop(
+        0,
+        jax.vmap(chunks)(flow, op).max(),
+        lambda i, states: jax.vmap(spread, (0, 0, 0, None))(flow, states, op, i),
+        states,
+    )
+    # Beyond a graph's end stands padding, each op at the step of its own number.
+    return states, parent, jnp.where(op < states.waiting.shape[-1], op, step), missing.any()
 
 
 def _choose(
-    rule: Rule, flow: Flow, states: States, gain: jax.Array, step: jax.Array
-) -> tuple[States, jax.Array, jax.Array]:
+    rule: Rule, meeting: int, flow: Flow, states: States, gain: jax.Array, step: jax.Array
+) -> tuple[States, jax.Array, jax.Array, jax.Array]:
     """The best candidates of one graph.
 
     Returns:
-      Their parents' states with their scores, ``[W]`` parents, and ``[W]`` ops that are still to run, ``N``
-      where there is no candidate.
+      Their parents' states with their scores; ``[W]`` parents; ``[W]`` ops that are still to run, ``N`` where
+      there is no candidate; did too few candidates meet?
     """
     width, n = states.waiting.shape
-    cost, index = _ranked(rule, flow, states, gain)
-    going = step < flow.num_ops
-    some = (index[:width] < _NONE) & going
-    parent = jnp.where(some, index[:width] // n, jnp.arange(width, dtype=jnp.int32))
-    op = jnp.where(some, index[:width] % n, n)
-    following = jax.tree.map(lambda x: x[parent], states)
-    score = following.score
     if rule is Rule.PROBABILITY:
-        score = jnp.where(some, -cost[:width], score)
+        cost, index = _likeliest(flow, states, gain)
+        missing = jnp.bool_(False)
+    else:
+        cost, index = None, _cheapest(rule, meeting, flow, states)
+        candidates = (states.valid[:, None] & (states.ready < n)).sum()
+        missing = (index[width - 1] == _NONE) & (candidates > meeting)
+    index, going = index[:width], step < flow.num_ops
+    some = (index < _NONE) & going
+    parent = jnp.where(some, index // n, jnp.arange(width, dtype=jnp.int32))
+    op = jnp.where(some, index % n, n)
+    following = jax.tree.map(lambda x: x[parent], states)
+    score = following.score if cost is None else jnp.where(some, -cost[:width], following.score)
     valid = jnp.where(going, some, states.valid)
-    return following._replace(valid=valid, score=score), parent, op
+    return following._replace(valid=valid, score=score), parent, op, missing
 
 
-def _ranked(rule: Rule, flow: Flow, states: States, gain: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Costs and indices (``parent * N + op``) ``[W R]`` of all candidates, the best first.
+def _likeliest(flow: Flow, states: States, gain: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Costs and indices (``parent * N + op``) ``[W R]`` of all candidates, the likeliest first.
 
     Those without an op, and those whose set another has at no higher a peak, stand last with index `_NONE`.
     """
-    n = states.waiting.shape[1]
-    words, peak, cost, index = _candidates(rule, flow, states, gain)
+    op, index, peak, _ = _candidates(flow, states)
+    cost = -(states.score[:, None] + gain)
+    none = index == _NONE
+    # Nothing that is no candidate may come between two that are alike.
+    words = jnp.where(none[..., None], jnp.uint32(2**32 - 1), states.words[:, None, :] ^ flow.zobrist[op])
+    peak = jnp.where(none, _NONE, peak)
     # Of equal sets the lowest peak comes first, then the lower cost, then the lower index.
-    *words, peak, cost, index = jax.lax.sort((*words, peak, cost, index), num_keys=5)
-    parent, op = jnp.where(index < _NONE, index // n, 0), index % n
-    alike = (words[0][1:] == words[0][:-1]) & (words[1][1:] == words[1][:-1])
-    # Words may agree by chance. Sets that are told apart here stay, so that none is ever lost.
-    place = jnp.arange(states.done.shape[1], dtype=jnp.int32)
-    bit = jnp.uint32(1) << (op % 32).astype(jnp.uint32)
-    done = states.done[parent] | jnp.where(op[:, None] // 32 == place[None], bit[:, None], jnp.uint32(0))
-    alike &= (done[1:] == done[:-1]).all(axis=1)
-    index = jnp.where(jnp.pad(alike, (1, 0)), _NONE, index)
-    cost = jnp.where(index < _NONE, cost, _largest(cost.dtype))
-    if rule is Rule.HELD:
-        cost, _, index = jax.lax.sort((cost, peak, index), num_keys=3)
-        return cost, index
-    cost, index = jax.lax.sort((cost, index), num_keys=2)
+    fields = (words[..., 0], words[..., 1], peak, cost, index)
+    *words, _, cost, index = jax.lax.sort(tuple(x.reshape(-1) for x in fields), num_keys=5)
+    alike = _alike(states, words, index)
+    index = jnp.where(alike, _NONE, index)
+    cost, index = jax.lax.sort((jnp.where(index < _NONE, cost, jnp.inf), index), num_keys=2)
     return cost, index
 
 
-def _largest(dtype: Any) -> jax.Array:
-    return jnp.asarray(jnp.inf if jnp.issubdtype(dtype, jnp.floating) else _NONE, dtype)
+def _cheapest(rule: Rule, meeting: int, flow: Flow, states: States) -> jax.Array:
+    """``[meeting]`` indices (``parent * N + op``) of candidates, the best first.
+
+    Those without an op, and those whose set a better one has, stand last with index `_NONE`.
+    """
+    n = states.waiting.shape[1]
+    if rule is Rule.PEAK:
+        _, index, peak, _ = _candidates(flow, states._replace(ready=jnp.sort(states.ready, axis=1)))
+        # As bits of a float numbers from 2**23 keep their order; of equal ones `top_k` takes the first.
+        key = jax.lax.bitcast_convert_type(peak + jnp.int32(2**23), jnp.float32)
+        key = jnp.where(index < _NONE, -key, -jnp.inf).reshape(-1)
+        index = index.reshape(-1)[jax.lax.top_k(key, meeting)[1]]
+    else:
+        _, index, peak, held = _candidates(flow, states)
+        held = jnp.where(index < _NONE, held, _NONE)
+        fields = tuple(x.reshape(-1) for x in (held, peak, index))
+        index = jax.lax.sort(fields, num_keys=3)[2][:meeting]
+    words = states.words[jnp.where(index < _NONE, index // n, 0)] ^ flow.zobrist[index % n]
+    rank = jnp.arange(meeting, dtype=jnp.int32)
+    *words, rank, index = jax.lax.sort((words[:, 0], words[:, 1], rank, index), num_keys=3)
+    last = _alike(states, words, index) | (index == _NONE)
+    _, index = jax.lax.sort((jnp.where(last, _NONE, rank), jnp.where(last, _NONE, index)), num_keys=1)
+    return index
 
 
-def _candidates(
-    rule: Rule, flow: Flow, states: States, gain: jax.Array
-) -> tuple[tuple[jax.Array, jax.Array], jax.Array, jax.Array, jax.Array]:
-    """Of every state and ready op, ``[W R]``: words of the set, peak, cost and index."""
+def _alike(states: States, words: Sequence[jax.Array], index: jax.Array) -> jax.Array:
+    """Does a candidate have the set of the one before it? Of candidates that are sorted by words.
+
+    Words may agree by chance. Sets that are told apart here stay, so that none is ever lost.
+    """
+    n = states.waiting.shape[1]
+    parent, op = jnp.where(index < _NONE, index // n, 0), index % n
+    place = jnp.arange(states.done.shape[1], dtype=jnp.int32)
+    bit = jnp.uint32(1) << (op % 32).astype(jnp.uint32)
+    done = states.done[parent] | jnp.where(op[:, None] // 32 == place[None], bit[:, None], jnp.uint32(0))
+    alike = (words[0][1:] == words[0][:-1]) & (words[1][1:] == words[1][:-1])
+    alike &= (done[1:] == done[:-1]).all(axis=1)
+    # An index without an op is no set.
+    alike &= (index[1:] < _NONE) & (index[:-1] < _NONE)
+    return jnp.pad(alike, (1, 0))
+
+
+def _candidates(flow: Flow, states: States) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """``[W, R]`` op, index (`_NONE` where nothing is ready), peak so far, and units held afterwards."""
     width, n = states.waiting.shape
     op = jnp.minimum(states.ready, n - 1)
     real = states.valid[:, None] & (states.ready < n)
     peak = jnp.maximum(states.peak[:, None], states.held[:, None] + flow.need[op])
-    if rule is Rule.PROBABILITY:
-        cost = -(states.score[:, None] + gain)
-    elif rule is Rule.HELD:
-        cost = states.held[:, None] + flow.change[op]
-        cost -= jnp.take_along_axis(states.saving, op, axis=1)
-    else:
-        cost = peak
+    held = states.held[:, None] + flow.change[op] - jnp.take_along_axis(states.saving, op, axis=1)
     index = jnp.arange(width, dtype=jnp.int32)[:, None] * n + op
-    words = states.words[:, None, :] ^ flow.zobrist[op]
-    worst = (jnp.uint32(2**32 - 1), jnp.uint32(2**32 - 1), _NONE, _largest(cost.dtype), _NONE)
-    fields = (words[..., 0], words[..., 1], peak, cost, index)
-    first, second, peak, cost, index = (
-        jnp.where(real, field, bad).reshape(-1) for field, bad in zip(fields, worst, strict=True)
-    )
-    return (first, second), peak, cost, index
+    return op, jnp.where(real, index, _NONE), peak, held
 
 
 def log_shares(scores: jax.Array) -> jax.Array:
