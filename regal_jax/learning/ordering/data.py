@@ -1,6 +1,7 @@
 """Batches of graphs to order: fresh layered ones, and those of sets."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -66,8 +67,18 @@ def make_batch(
     for row, graph in zip(order, graphs, strict=True):
         row[: graph.num_ops] = lpmf_order(graph)
     ops = np.array([graph.num_ops for graph in graphs], np.float32)
-    arrays: Any = (graph_identities(graphs), order, np.asarray(problem.total_size) / ops)
+    unit = (np.asarray(problem.total_size, np.float64) / ops).astype(np.float32)
+    arrays: Any = (_distinct(graph_identities(graphs)), order, unit)
     return OrderBatch(problem, make_order_inputs(graphs, config, bucket.ops), *jax.device_put(arrays))
+
+
+def _distinct(identities: np.ndarray) -> np.ndarray:
+    """The identities, where a graph that is there again gets another one: it is to get other orders."""
+    seen: dict[bytes, int] = {}
+    for row in identities:
+        copies = seen[row.tobytes()] = seen.get(row.tobytes(), -1) + 1
+        row[1] ^= np.uint32(copies)
+    return identities
 
 
 def _bucket(graphs: Sequence[ComputationGraph]) -> Bucket:
@@ -100,25 +111,17 @@ class OrderSource:
     graphs: Sequence[ComputationGraph] = ()
     held_out: Sequence[ComputationGraph] = ()
 
-    @property
-    def num_pools(self) -> int:
-        """Sizes of layered graphs, and groups of graphs of sets of alike sizes."""
-        return len(self.data.ops) + len(self._groups)
-
-    @property
-    def _groups(self) -> list[list[int]]:
-        """Graphs of the sets by their padded number of ops."""
-        groups: dict[int, list[int]] = {}
-        for i, graph in enumerate(self.graphs):
-            groups.setdefault(Bucket.of(graph).ops, []).append(i)
-        return [groups[size] for size in sorted(groups)]
+    @functools.cached_property
+    def _groups(self) -> list[tuple[Bucket, list[ComputationGraph]]]:
+        """Graphs of the sets to train on, with their padded sizes."""
+        return _grouped(self.graphs)
 
     def pool(self, step: int) -> int:
-        """Which of the pools the step takes its graphs from."""
+        """Which of the pools the step takes its graphs from: sizes of layered graphs, then groups of sets."""
         rng = np.random.default_rng([self.seed, 0, step, 0])
         sizes = len(self.data.ops)
         if self.graphs and rng.random() < self.data.share:
-            counts = np.array([len(group) for group in self._groups], np.float64)
+            counts = np.array([len(group) for _, group in self._groups], np.float64)
             return sizes + int(rng.choice(len(counts), p=counts / counts.sum()))
         return int(rng.integers(sizes))
 
@@ -129,24 +132,29 @@ class OrderSource:
             seeds = ([self.seed, 0, step, 1 + i] for i in range(size))
             n = self.data.ops[pool]
             return make_batch([layered_graph(np.random.default_rng(s), n) for s in seeds], self.model)
-        group = self._groups[pool - sizes]
+        bucket, group = self._groups[pool - sizes]
         rng = np.random.default_rng([self.seed, 0, step, 1])
-        chosen = [self.graphs[group[i]] for i in rng.integers(len(group), size=size)]
-        bucket = Bucket.common([Bucket.of(self.graphs[i]) for i in group])
-        return make_batch(chosen, self.model, bucket)
+        chosen = rng.choice(len(group), size=size, replace=len(group) < size)
+        return make_batch([group[i] for i in chosen], self.model, bucket)
 
     def validation(self, size: int) -> list[OrderBatch]:
         """All graphs to validate on, in batches of ``size``; a last one may have fewer."""
-        batches = []
+        groups: list[tuple[Bucket, list[ComputationGraph]]] = []
         for n in self.data.ops:
             seeds = ([self.seed, _VALIDATION, n, i] for i in range(self.data.validation_graphs))
-            batches.append([layered_graph(np.random.default_rng(s), n) for s in seeds])
-        groups: dict[Bucket, list[ComputationGraph]] = {}
-        for graph in self.held_out:
-            groups.setdefault(Bucket.of(graph), []).append(graph)
-        batches += groups.values()
+            graphs = [layered_graph(np.random.default_rng(s), n) for s in seeds]
+            if graphs:
+                groups.append((_bucket(graphs), graphs))
         return [
-            make_batch(graphs[first : first + size], self.model, _bucket(graphs))
-            for graphs in batches
+            make_batch(graphs[first : first + size], self.model, bucket)
+            for bucket, graphs in [*groups, *_grouped(self.held_out)]
             for first in range(0, len(graphs), size)
         ]
+
+
+def _grouped(graphs: Sequence[ComputationGraph]) -> list[tuple[Bucket, list[ComputationGraph]]]:
+    """Graphs by their padded number of ops, each group with the sizes that suit all of it."""
+    groups: dict[int, list[ComputationGraph]] = {}
+    for graph in graphs:
+        groups.setdefault(Bucket.of(graph).ops, []).append(graph)
+    return [(Bucket.common([Bucket.of(g) for g in groups[size]]), groups[size]) for size in sorted(groups)]

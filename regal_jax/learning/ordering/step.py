@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +13,18 @@ from jax.sharding import Mesh, PartitionSpec
 
 from regal_jax.errors import ConfigError
 from regal_jax.learning.mesh import AXIS
-from regal_jax.learning.ordering.config import OrderTrainConfig
+from regal_jax.learning.ordering.config import OrderDataConfig, OrderTrainConfig
 from regal_jax.learning.ordering.data import OrderBatch
-from regal_jax.ordering import Topoformer, load_topoformer, standardised
-from regal_jax.ordering.decode import greedy, log_prob, peaks, sample
+from regal_jax.learning.settings import plain
+from regal_jax.ordering import OrderInputs, Topoformer, load_topoformer, peaks
+from regal_jax.ordering.decoders import encoded, greedy_orders, order_log_prob, read, sampled_orders
 from regal_jax.programs import program
 from regal_jax.solve import keys_of
 
 __all__ = ["OrderLearner", "OrderMetrics", "OrderState", "greedy_peaks", "order_step"]
 
-_EPSILON = 1e-6
-"""Beside a standard deviation, of which peaks that are all alike have none."""
+_NOISE: Final = 1e-5
+"""Least standard deviation of costs, as a share of their mean, that is no rounding error of equal ones."""
 
 
 class OrderMetrics(NamedTuple):
@@ -31,11 +32,12 @@ class OrderMetrics(NamedTuple):
 
     Attributes:
       improvement: Mean share of the peak saved over the order of least peak memory first.
-      baseline: The same, of the baseline's greedy orders.
+      baseline: The same, of the baseline's greedy orders; with `OrderOptimizerConfig.standardise` of the mean
+        peak of each graph's orders, which is ``improvement`` again.
       entropy: Nats a step of an order, estimated from the orders that were drawn.
       gradient: Norm of the gradient, before it is clipped.
-      spread: Standard deviation of the advantages.
-      norm: Root of the mean squared priority, before they are standardised.
+      spread: Root of the mean squared advantage.
+      norm: Root of the mean squared priority, before they are standardised; 0 where there are none.
       learning_rate: In this step.
     """
 
@@ -71,10 +73,14 @@ class OrderLearner:
     """What is static in a step: hashable, and equal ones share their compiled programs.
 
     Attributes:
-      config: Of the run.
+      config: Of the run. Which graphs there are is no part of a program: runs that differ in that alone share
+        theirs.
     """
 
     config: OrderTrainConfig
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", dataclasses.replace(self.config, data=OrderDataConfig()))
 
     @functools.cached_property
     def graphdef(self) -> Any:
@@ -111,12 +117,14 @@ class OrderLearner:
         return OrderState(weights, baseline, self.optimizer().init(weights), jnp.int32(0))
 
     def _given(self) -> Topoformer:
-        model, asked = load_topoformer(self.config.start), self.config.model
-        if model.config != asked:
-            raise ConfigError(
-                f"start: {self.config.start} holds {model.config}, the config says {asked}; "
-                "make model the same"
-            )
+        model, start = load_topoformer(self.config.start), self.config.start
+        for name, asked in vars(self.config.model).items():
+            given = getattr(model.config, name)
+            if given != asked:
+                raise ConfigError(
+                    f"start: {start} has {name} = {plain(given)!r}, the config {plain(asked)!r}; "
+                    "make model the same"
+                )
         return model
 
     def update(self, gradient: Any, optimizer: Any, weights: Any) -> tuple[Any, Any]:
@@ -164,27 +172,19 @@ def _step(
     learner: OrderLearner, state: OrderState, batch: OrderBatch, key: jax.Array
 ) -> tuple[OrderState, OrderMetrics]:
     """`order_step` on one of the devices, with its part of the batch."""
-    o, alpha = learner.config.optimizer, learner.config.model.alpha
     flip, draw = jax.random.split(jax.random.fold_in(key, state.step))
     inputs, mask = _flipped(batch, flip), batch.inputs.mask
-    logits, pull = jax.vjp(lambda weights: learner.model(weights).logits(inputs), state.policy)
-    priorities = standardised(logits, mask, alpha)
-    orders, log_probs = sample(batch.problem, priorities, keys_of(draw, batch.identity), o.samples)
+    outputs, pull = jax.vjp(lambda weights: encoded(learner.model(weights), inputs), state.policy)
+    model = learner.model(state.policy)
+    keys = keys_of(draw, batch.identity)
+    samples = learner.config.optimizer.samples
+    orders = sampled_orders(model, batch.problem, read(model, outputs, mask), keys, samples)
     cost = _in_units(peaks(batch.problem, orders), batch)
-    baseline = cost.mean(axis=1)
-    if o.standardise:
-        advantages = (cost - baseline[:, None]) / (cost.std(axis=1)[:, None] + _EPSILON)
-    else:
-        baseline = _in_units(_greedy_peaks(learner, state.baseline, batch)[:, None], batch)[:, 0]
-        advantages = cost - baseline[:, None]
-
-    def loss(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
-        chances = log_prob(batch.problem, standardised(logits, mask, alpha), orders)
-        square = (jnp.where(mask, logits, 0.0) ** 2).sum() / mask.sum().astype(jnp.float32)
-        return (advantages * chances).mean() + o.logit_norm * square, square
-
-    slope, square = jax.grad(loss, has_aux=True)(logits)
-    gradient = lax.pmean(pull(slope)[0], AXIS)
+    baseline, advantages = _advantages(learner, state.baseline, batch, cost)
+    loss = functools.partial(_loss, learner, batch, orders, advantages)
+    (own, slope), (log_probs, square) = jax.grad(loss, argnums=(0, 1), has_aux=True)(state.policy, outputs)
+    # The decoder's weights are reached by themselves, those of the encoder through its outputs.
+    gradient = lax.pmean(jax.tree.map(jnp.add, own, pull(slope)[0]), AXIS)
     weights, optimizer = learner.update(gradient, state.optimizer, state.policy)
     reference = _in_units(peaks(batch.problem, batch.order[:, None]), batch)
     steps = mask.sum(axis=1).astype(jnp.float32)[:, None]
@@ -198,6 +198,56 @@ def _step(
         learning_rate=learner.schedule(state.step),
     )
     return OrderState(weights, state.baseline, optimizer, state.step + 1), metrics
+
+
+def _advantages(
+    learner: OrderLearner, weights: Any, batch: OrderBatch, cost: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """``[B]`` what costs are compared with, and ``[B, S]`` costs beyond that.
+
+    Args:
+      learner: Static.
+      weights: Of the baseline.
+      batch: ``B`` graphs.
+      cost: ``[B, S]`` peaks in units.
+    """
+    mean = cost.mean(axis=1)
+    if learner.config.optimizer.standardise:
+        least = jnp.where(mean > 0, _NOISE * mean, 1.0)
+        return mean, (cost - mean[:, None]) / jnp.maximum(cost.std(axis=1), least)[:, None]
+    baseline = _in_units(_greedy_peaks(learner, weights, batch)[:, None], batch)
+    return baseline[:, 0], cost - baseline
+
+
+def _loss(
+    learner: OrderLearner,
+    batch: OrderBatch,
+    orders: jax.Array,
+    advantages: jax.Array,
+    weights: Any,
+    outputs: jax.Array,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """The mean of advantage times log-probability (section 4.3), and the penalty of `logit_norm`.
+
+    Args:
+      learner: Static.
+      batch: ``B`` graphs.
+      orders: ``[B, S, N]``, that were drawn.
+      advantages: ``[B, S]``, constants.
+      weights: Those of the decoder count here.
+      outputs: From `encoded`.
+
+    Returns:
+      The loss; ``[B, S]`` log-probabilities, and ``[B]`` mean squared priorities before they are standardised.
+    """
+    model, mask = learner.model(weights), batch.inputs.mask
+    log_probs = order_log_prob(model, batch.problem, read(model, outputs, mask), orders)
+    square = jnp.zeros(batch.size, jnp.float32)
+    if model.decoder is None:
+        ops = mask.sum(axis=1).astype(jnp.float32)
+        square = (jnp.where(mask, outputs, 0.0) ** 2).sum(axis=1) / ops
+    loss = (advantages * log_probs).mean() + learner.config.optimizer.logit_norm * square.mean()
+    return loss, (log_probs, square)
 
 
 def _mean(x: jax.Array) -> jax.Array:
@@ -215,7 +265,7 @@ def _in_units(peak: jax.Array, batch: OrderBatch) -> jax.Array:
     return peak.astype(jnp.float32) / jnp.where(batch.unit > 0, batch.unit, 1.0)[:, None]
 
 
-def _flipped(batch: OrderBatch, key: jax.Array) -> Any:
+def _flipped(batch: OrderBatch, key: jax.Array) -> OrderInputs:
     """The inputs with random signs of the eigenvectors, of which both mean the same."""
     spectral = batch.inputs.spectral
     keys = keys_of(key, batch.identity)
@@ -225,7 +275,8 @@ def _flipped(batch: OrderBatch, key: jax.Array) -> Any:
 
 def _greedy_peaks(learner: OrderLearner, weights: Any, batch: OrderBatch) -> jax.Array:
     """``[B]`` int32."""
-    orders = greedy(batch.problem, learner.model(weights)(batch.inputs))
+    model, inputs = learner.model(weights), batch.inputs
+    orders = greedy_orders(model, batch.problem, read(model, encoded(model, inputs), inputs.mask))
     return peaks(batch.problem, orders[:, None])[:, 0]
 
 
