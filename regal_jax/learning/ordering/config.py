@@ -51,7 +51,8 @@ class OrderDataConfig:
         )
         if not sizes or None in sizes:
             raise ConfigError(
-                f"data.ops: is {shown(self.ops)}; give a list of whole numbers from 1 to {_MOST_OPS}, e.g. [500]"
+                f"data.ops: is {shown(self.ops)}; give a list of whole numbers from 1 to {_MOST_OPS}, "
+                "e.g. [500]"
             )
         object.__setattr__(self, "ops", tuple(sizes))
         for field in ("train", "validation"):
@@ -144,8 +145,8 @@ class OrderTrainConfig:
         whole_fields(self, "", seed=0)
         if self.optimizer.logit_norm and self.model.decoder is Decoder.AUTOREGRESSIVE:
             raise ConfigError(
-                f"optimizer.logit_norm: is {self.optimizer.logit_norm}, but a network with the autoregressive "
-                "decoder has no priorities; leave it out"
+                f"optimizer.logit_norm: is {self.optimizer.logit_norm}, but a network with the "
+                "autoregressive decoder has no priorities; leave it out"
             )
 
     @classmethod

@@ -238,7 +238,7 @@ def _loss(
       outputs: From `encoded`.
 
     Returns:
-      The loss; ``[B, S]`` log-probabilities, and ``[B]`` mean squared priorities before they are standardised.
+      The loss; ``[B, S]`` log-probabilities, and ``[B]`` mean squared logits, 0 where there are none.
     """
     model, mask = learner.model(weights), batch.inputs.mask
     log_probs = order_log_prob(model, batch.problem, read(model, outputs, mask), orders)
