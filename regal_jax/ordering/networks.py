@@ -61,13 +61,10 @@ class Topoformer(nnx.Module):
         self.config = config
         self.node = nnx.Linear(len(FEATURES) + config.eigenvectors, config.width, rngs=rngs)
         self.layers = nnx.List([_Layer(config, rngs=rngs) for _ in range(config.layers)])
-        self.priorities: Mlp | None = None
-        self.decoder: AutoregressiveDecoder | None = None
-        if config.decoder is Decoder.PRIORITIES:
-            self.priorities = Mlp(config.width, config.width, 1, rngs=rngs)
-        else:
-            heads = config.width // math.gcd(config.width, config.head_width)
-            self.decoder = AutoregressiveDecoder(config.width, heads, rngs=rngs)
+        width, has_priorities = config.width, config.decoder is Decoder.PRIORITIES
+        heads = width // math.gcd(width, config.head_width)
+        self.priorities = Mlp(width, width, 1, rngs=rngs) if has_priorities else None
+        self.decoder = None if has_priorities else AutoregressiveDecoder(width, heads, rngs=rngs)
 
     def embed(self, inputs: OrderInputs) -> jax.Array:
         """``[B, N, W]`` float32 embeddings; those of padding mean nothing.

@@ -24,7 +24,7 @@ from regal_jax.solve import keys_of
 __all__ = ["OrderLearner", "OrderMetrics", "OrderState", "greedy_peaks", "order_step"]
 
 _NOISE: Final = 1e-5
-"""Least standard deviation of costs, as a share of their mean, that is no rounding error of equal ones."""
+"""Standard deviation of peaks, as a share of their mean, below which it may be rounding of equal ones."""
 
 
 class OrderMetrics(NamedTuple):
@@ -179,18 +179,18 @@ def _step(
     keys = keys_of(draw, batch.identity)
     samples = learner.config.optimizer.samples
     orders = sampled_orders(model, batch.problem, read(model, outputs, mask), keys, samples)
-    cost = _in_units(peaks(batch.problem, orders), batch)
-    baseline, advantages = _advantages(learner, state.baseline, batch, cost)
+    peak = peaks(batch.problem, orders).astype(jnp.float32)
+    baseline, advantages = _advantages(learner, state.baseline, batch, peak)
     loss = functools.partial(_loss, learner, batch, orders, advantages)
     (own, slope), (log_probs, square) = jax.grad(loss, argnums=(0, 1), has_aux=True)(state.policy, outputs)
     # The decoder's weights are reached by themselves, those of the encoder through its outputs.
     gradient = lax.pmean(jax.tree.map(jnp.add, own, pull(slope)[0]), AXIS)
     weights, optimizer = learner.update(gradient, state.optimizer, state.policy)
-    reference = _in_units(peaks(batch.problem, batch.order[:, None]), batch)
+    reference = peaks(batch.problem, batch.order[:, None]).astype(jnp.float32)
     steps = mask.sum(axis=1).astype(jnp.float32)[:, None]
     metrics = OrderMetrics(
-        improvement=_mean(_saved(cost, reference)),
-        baseline=_mean(_saved(baseline[:, None], reference)),
+        improvement=_mean(_saved(peak, reference)),
+        baseline=_mean(_saved(baseline, reference)),
         entropy=_mean(-log_probs / steps),
         gradient=optax.tree.norm(gradient),
         spread=jnp.sqrt(_mean(advantages**2)),
@@ -201,22 +201,23 @@ def _step(
 
 
 def _advantages(
-    learner: OrderLearner, weights: Any, batch: OrderBatch, cost: jax.Array
+    learner: OrderLearner, weights: Any, batch: OrderBatch, peak: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """``[B]`` what costs are compared with, and ``[B, S]`` costs beyond that.
+    """``[B, 1]`` float32 what peaks are compared with, and ``[B, S]`` advantages: the lower, the better.
 
     Args:
       learner: Static.
       weights: Of the baseline.
       batch: ``B`` graphs.
-      cost: ``[B, S]`` peaks in units.
+      peak: ``[B, S]`` float32.
     """
-    mean = cost.mean(axis=1)
+    # Differences come before quotients, so that equal peaks have an advantage of exactly 0.
     if learner.config.optimizer.standardise:
-        least = jnp.where(mean > 0, _NOISE * mean, 1.0)
-        return mean, (cost - mean[:, None]) / jnp.maximum(cost.std(axis=1), least)[:, None]
-    baseline = _in_units(_greedy_peaks(learner, weights, batch)[:, None], batch)
-    return baseline[:, 0], cost - baseline
+        mean = peak.mean(axis=1, keepdims=True)
+        spread = jnp.maximum(peak.std(axis=1, keepdims=True), _NOISE * mean)
+        return mean, (peak - mean) / jnp.where(spread > 0, spread, 1.0)
+    baseline = _greedy_peaks(learner, weights, batch).astype(jnp.float32)[:, None]
+    return baseline, (peak - baseline) / jnp.where(batch.unit > 0, batch.unit, 1.0)[:, None]
 
 
 def _loss(
@@ -255,14 +256,9 @@ def _mean(x: jax.Array) -> jax.Array:
     return lax.pmean(x.mean(), AXIS)
 
 
-def _saved(cost: jax.Array, reference: jax.Array) -> jax.Array:
-    """Share of the reference that is saved; nothing where there is nothing."""
-    return jnp.where(reference > 0, 1 - cost / jnp.where(reference > 0, reference, 1.0), 0.0)
-
-
-def _in_units(peak: jax.Array, batch: OrderBatch) -> jax.Array:
-    """``[B, S]`` float32: peaks in mean bytes of an op, as the paper's costs are numbers near 1."""
-    return peak.astype(jnp.float32) / jnp.where(batch.unit > 0, batch.unit, 1.0)[:, None]
+def _saved(peak: jax.Array, reference: jax.Array) -> jax.Array:
+    """Share of the reference that is saved; nothing where there is nothing. ``[B, S]`` and ``[B, 1]``."""
+    return (reference - peak) / jnp.where(reference > 0, reference, 1.0)
 
 
 def _flipped(batch: OrderBatch, key: jax.Array) -> OrderInputs:
