@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -108,7 +109,7 @@ class OrderLearner:
         """The state before the first step.
 
         Raises:
-          ConfigError: `OrderTrainConfig.start` holds another network.
+          ConfigError: `OrderTrainConfig.start` holds another network, or is no file.
           FormatError: It holds none.
         """
         weights = nnx.state(self._given() if self.config.start else self._new())
@@ -117,7 +118,10 @@ class OrderLearner:
         return OrderState(weights, baseline, self.optimizer().init(weights), jnp.int32(0))
 
     def _given(self) -> Topoformer:
-        model, start = load_topoformer(self.config.start), self.config.start
+        start = self.config.start
+        if not os.path.exists(start):
+            raise ConfigError(f"start: no file {start!r}; give a file of weights, or leave it out")
+        model = load_topoformer(start)
         for name, asked in vars(self.config.model).items():
             given = getattr(model.config, name)
             if given != asked:
