@@ -285,14 +285,14 @@ def test_the_rate_falls_after_each_epoch():
 
 def test_graphs_of_sets_join_layered_ones_by_their_share():
     data = OrderDataConfig(ops=(5, 7), validation_graphs=3, share=0.25)
-    graphs = [trap(seed, fillers) for seed in range(3) for fillers in (1, 2)] + [isolated(40)]
+    graphs = [trap(seed, fillers) for seed in range(3) for fillers in (1, 2)] + [isolated(70)]
     source = OrderSource(data, MODEL, 0, graphs, graphs[:2])
     pools = [source.pool(step) for step in range(2000)]
     assert set(pools) == {0, 1, 2, 3}
     np.testing.assert_allclose(np.mean(np.array(pools) >= 2), 0.25, atol=0.03)
     np.testing.assert_allclose(np.mean(np.array(pools) == 3), 0.25 / 7, atol=0.02)
     known = {tuple(row) for row in make_batch(graphs, MODEL).identity.tolist()}
-    for pool, ops in ((0, {5}), (1, {7}), (2, {6, 7}), (3, {40})):
+    for pool, ops in ((0, {5}), (1, {7}), (2, {6, 7}), (3, {70})):
         step = pools.index(pool)
         batch = source.batch(step, 4)
         assert set(np.asarray(batch.problem.num_ops).tolist()) <= ops
@@ -332,7 +332,7 @@ def sets(tmp_path_factory):
         for graph in graphs:
             save_graph(graph, folder / name / f"{graph.name}.json")
     data = OrderDataConfig(train=(str(folder),), validation=(str(folder),), share=1, validation_graphs=0)
-    return dataclasses.replace(config_of(), data=data)
+    return dataclasses.replace(config_of(), data=data, seed=2)  # Whose first weights order badly.
 
 
 def run(config, out, **options):
