@@ -248,9 +248,14 @@ def test_where_nothing_can_be_gained_nothing_changes(graphs):
 
 
 def test_standardised_advantages_of_equal_peaks_are_not_blown_up():
-    # 3 times a third is not one in float32: what is left must not be divided by next to nothing.
+    # The mean of three equal numbers is another one in float32: what is left must not become large.
+    sizes = 2**26 + 4 * np.arange(1, 5000, dtype=np.int64)
+    threes = (sizes.astype(np.float32) * 2 + sizes.astype(np.float32)).astype(np.float32)
+    size = int(sizes[(threes / np.float32(3) != sizes) & (threes * np.float32(1 / 3) != sizes)][0])
+    builder = GraphBuilder("one")
+    builder.add_op("op", outputs=[size])
     learner = OrderLearner(config_of(samples=3, standardise=True))
-    _, metrics = step_of(learner, (chain(9), weightless(6)))
+    _, metrics = step_of(learner, (builder.build(), weightless(6)))
     assert metrics["spread"] < 0.02
     _, metrics = step_of(learner, GRAPHS)
     np.testing.assert_allclose(metrics["spread"], 1, rtol=0.3)

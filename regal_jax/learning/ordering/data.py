@@ -8,15 +8,18 @@ from typing import Any, Final
 import jax
 import numpy as np
 
+from regal_jax.datasets import load_graphs
 from regal_jax.datasets.layered import layered_graph
+from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph.pairing import allowed_matrix, runtime_matrix
 from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.learning.ordering.config import OrderDataConfig
 from regal_jax.ordering import OrderInputs, TopoformerConfig, make_order_inputs
 from regal_jax.problem import Bucket, Problem, make_problem
 from regal_jax.solve import graph_identities
 
-__all__ = ["OrderBatch", "OrderSource", "make_batch"]
+__all__ = ["OrderBatch", "OrderSource", "load_sets", "make_batch"]
 
 _CLUSTER: Final = Cluster.uniform(1, transfer="free")
 _VALIDATION: Final = 1
@@ -46,6 +49,29 @@ class OrderBatch:
     def size(self) -> int:
         """``B``."""
         return self.identity.shape[0]
+
+
+def load_sets(data: OrderDataConfig, split: str) -> list[ComputationGraph]:
+    """The graphs of the sets that the settings name.
+
+    Args:
+      data: Settings.
+      split: ``"train"`` or ``"validation"``.
+
+    Raises:
+      ConfigError: A path without graphs, or a graph that cannot run on one device.
+      FormatError: A set that cannot be read.
+    """
+    graphs: list[ComputationGraph] = []
+    for path in getattr(data, split):
+        graphs += load_graphs(path, split, max_ops=data.max_ops)[: data.limit or None]
+    for graph in graphs:
+        try:
+            runtime_matrix(graph, _CLUSTER)
+            allowed_matrix(graph, _CLUSTER)
+        except ClusterError as error:
+            raise ConfigError(f"data.{split}: {error}; orders are for one device") from None
+    return graphs
 
 
 def make_batch(

@@ -12,12 +12,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from regal_jax.datasets import load_graphs
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.loop import WEIGHTS, Cadence, Course, begin_run, named, run_course
 from regal_jax.learning.mesh import AXIS, everywhere, mesh_for
 from regal_jax.learning.ordering.config import OrderTrainConfig
-from regal_jax.learning.ordering.data import OrderBatch, OrderSource
+from regal_jax.learning.ordering.data import OrderBatch, OrderSource, load_sets
 from regal_jax.learning.ordering.step import OrderLearner, OrderState, greedy_peaks, order_step
 from regal_jax.learning.record import event_writer
 from regal_jax.ordering import Topoformer, load_topoformer, save_topoformer
@@ -103,7 +102,7 @@ def train_orders(
         event_writer()
     folder = pathlib.Path(out)
     mesh = mesh_for(config.optimizer.batch, devices)
-    sets = [_graphs(config, split) for split in ("train", "validation")]
+    sets = [load_sets(config.data, split) for split in ("train", "validation")]
     with locked(folder), _Orders(config, sets, mesh) as course:
         begin_run(folder, _identity(config, sets))
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
@@ -111,15 +110,6 @@ def train_orders(
     best = OrderValidation(**ending.best)
     model = load_topoformer(folder / WEIGHTS)
     return OrderTrainResult(model, best, ending.best_step, steps, steps == config.optimizer.steps)
-
-
-def _graphs(config: OrderTrainConfig, split: str) -> list[ComputationGraph]:
-    """Of the sets of that name."""
-    data = config.data
-    graphs: list[ComputationGraph] = []
-    for path in getattr(data, split):
-        graphs += load_graphs(path, split, max_ops=data.max_ops)[: data.limit or None]
-    return graphs
 
 
 class _Orders(Course[OrderState]):
