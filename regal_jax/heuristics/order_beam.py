@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from regal_jax.compiling import part
+from regal_jax.runtime.compiling import part
 
 __all__ = ["Field", "Front", "advance"]
 

@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from regal_jax.checks import real, shown, whole
-from regal_jax.compiling import for_loops, loops
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.beam_kernel import BITS
@@ -16,8 +15,9 @@ from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.order_beam import Field, Front, advance
 from regal_jax.heuristics.order_costs import order_costs, order_peak
 from regal_jax.heuristics.orders import bfs_order
-from regal_jax.interrupts import check_interrupt
 from regal_jax.plan import Objective, Plan, lower_bound
+from regal_jax.runtime.compiling import for_loops, loops
+from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["OrderSearchConfig", "OrderSearchRun"]
 

@@ -10,12 +10,15 @@ from regal_jax.runtime.compiling import usable
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part
 from regal_jax.solvers.guide import Guide, PolicyLike
+from regal_jax.solvers.orders import OrderSearch
 from regal_jax.solvers.protocol import Agenda, DeviceSolver, DeviceStage, HostSolver, HostStage, Solver
 from regal_jax.solvers.searches import Brkga, ListSearch, PeakSearch
 
 __all__ = ["Auto", "Portfolio"]
 
 _BRKGA_SHARE: Final = 0.8
+_HOST_SEARCHES: Final = (ListSearch(), OrderSearch(), PeakSearch())
+"""The first one that is for the objective and the number of devices."""
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -104,8 +107,9 @@ class Auto(Solver):
     """The default: a search on the host for as long as that pays, then BRKGA guided by a policy.
 
     The search on the host is `ListSearch` for the makespan, of the graph and of its contraction where that is
-    much smaller, and `PeakSearch` for peak memory. On one device, and without compiled loops, BRKGA has four
-    fifths of the budget, and annealing from its best plan the rest.
+    much smaller, and for peak memory `PeakSearch`, or `OrderSearch` on one device. Where there is none (the
+    makespan on one device, or no compiled loops), BRKGA has four fifths of the budget, and annealing from its
+    best plan the rest.
 
     Attributes:
       brkga: Settings of BRKGA.
@@ -134,9 +138,10 @@ class Auto(Solver):
         """Two stages, or one where there is no search on the host."""
         guide = self.guide
         # In Python the loops take twenty times as long.
-        if num_devices < 2 or not usable():
+        makespan = objective is Objective.MAKESPAN
+        if (num_devices < 2 and makespan) or not usable():
             parts = (Part(_BRKGA_SHARE, self.brkga), Part(1.0, AnnealingConfig()))
             return Agenda((DeviceStage(parts, guide),))
-        makespan = objective is Objective.MAKESPAN
-        host = HostStage(ListSearch() if makespan else PeakSearch(), contracts=makespan)
+        searches = [solver for solver in _HOST_SEARCHES if solver.suits(objective, num_devices)]
+        host = HostStage(searches[0], contracts=makespan)
         return Agenda((host, DeviceStage((Part(1.0, self.brkga),), guide)))
