@@ -304,6 +304,7 @@ def test_graphs_of_sets_join_layered_ones_by_their_share():
         rows = [tuple(row) for row in np.asarray(batch.identity).tolist()]
         # Of copies of a graph each has random numbers of its own.
         assert len(set(rows)) == 4
+        assert len(set(np.asarray(batch.unit).tolist())) == (1 if pool == 3 else 4)
         assert len(set(rows) & known) == {0: 0, 1: 0, 2: 4, 3: 1}[pool]
         same(batch, OrderSource(data, MODEL, 0, graphs).batch(step, 4))
     layered = [step for step in range(20) if pools[step] == 0][:2]

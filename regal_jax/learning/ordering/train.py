@@ -95,8 +95,23 @@ def train_orders(
       FormatError: A set of graphs or a checkpoint that cannot be read.
       MissingExtraError: No tensorboardX.
 
+    Examples:
+      >>> from regal_jax.learning.ordering import (
+      ...     OrderDataConfig, OrderOptimizerConfig, OrderTrainConfig, train_orders
+      ... )
+      >>> from regal_jax.ordering import TopoformerConfig
+      >>> config = OrderTrainConfig(
+      ...     data=OrderDataConfig(ops=(6,), validation_graphs=2),
+      ...     model=TopoformerConfig(layers=1, width=8, heads=(1, 0, 0, 1, 0, 0, 1)),
+      ...     optimizer=OrderOptimizerConfig(steps=2, batch=1),
+      ... )
+      >>> result = train_orders(config, "run", progress=False)
+      >>> result.steps, result.finished
+      (2, True)
+
     References:
-      Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", sections 4.3 and C.
+      Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", section 4.3, appendices
+      C.1 and C.4.
     """
     if tensorboard:
         event_writer()
