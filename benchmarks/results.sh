@@ -87,3 +87,7 @@ regal-jax evaluate --suite regal --graphs corpus --objective peak-memory --limit
 
 # Realistic links and limits of memory ---------------------------------------------------------------------
 regal-jax evaluate --suite realistic --cases 36 --methods auto,brkga --limits none --no-warm-up --out results/realistic
+
+# Orders on one device -------------------------------------------------------------------------------------
+regal-jax evaluate --config "$repository/benchmarks/topological_order_small.toml" --weights topoformer=default --out results/orders-small
+regal-jax evaluate --config "$repository/benchmarks/topological_order.toml" --weights topoformer=default --out results/orders

@@ -7,6 +7,9 @@ import tempfile
 
 import hypothesis
 import jax
+import pytest
+
+from regal_jax.programs import clear
 
 # Much of the tests' work is compiling programs that run once. LLVM's passes are a third of what that takes,
 # XLA's emitters of fusions through MLIR half of the rest; JAX 0.11 has no others. JAX reads the flags when it
@@ -47,34 +50,44 @@ hypothesis.settings.load_profile("default")
 # The files that take longest begin, or one worker would end alone with one of them.
 LONGEST = (
     "test_notebooks",
-    "test_learning_resume",
-    "test_learning_step",
-    "test_api",
-    "test_benchmarks",
-    "test_interrupt_storm",
-    "test_programs",
     "test_simulate",
     "test_auto",
+    "test_solvers",
+    "test_learning_resume",
+    "test_api",
+    "test_corpus",
     "test_search",
-    "test_methods",
+    "test_learning_step",
+    "test_benchmarks",
+    "test_programs",
+    "test_interrupt_storm",
     "test_pallas",
-    "test_policies_networks",
-    "test_host",
     "test_cli_batch",
+    "test_traced",
+    "test_realistic",
+    "test_oracles",
+    "test_host",
+    "test_learning_data",
+    "test_from_jax",
+    "test_learning_reinforce",
+    "test_evaluation_run",
+    "test_methods",
+    "test_links",
+    "test_policies_networks",
     "test_doctests",
     "test_limits",
     "test_defaults",
-    "test_realistic",
     "test_fuzz",
-    "test_oracles",
-    "test_from_jax",
+    "test_exact",
     "test_examples",
     "test_policies_actions",
     "test_heuristics",
     "test_cli_train",
-    "test_corpus",
+    "test_moves",
+    "test_encoding",
     "test_solve",
     "test_search_conformance",
+    "test_interrupts",
 )
 RANK = {name: rank for rank, name in enumerate(LONGEST)}
 
@@ -86,6 +99,18 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: RANK.get(item.path.stem, len(RANK)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _garbage_is_looked_for_among_what_is_new():
+    """What a file of tests leaves behind in memory is never looked through again.
+
+    The library gives up programs by a collection, and tests do it between any two searches. What JAX keeps of
+    the files before would make each take seconds.
+    """
+    yield
+    clear()  # Objects that are passed over must not be what is given up later.
+    gc.freeze()
 
 
 def pytest_unconfigure():

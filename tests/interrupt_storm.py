@@ -1,10 +1,11 @@
 """Calls interrupted at random moments, in a process of their own.
 
-Its arguments are ``CASE COUNT SEED SECONDS``, and ``beside`` for calls off the main thread.
+Its arguments are ``CASES COUNT SEED SECONDS``, and ``beside`` for calls off the main thread. Several cases,
+with commas between them, come one after the other.
 
 Another process sends the signals, one or two a call. A call ends with its result, which is checked, or with
 a clean `KeyboardInterrupt`. This goes on until ``COUNT`` calls were interrupted while they ran, for
-``SECONDS`` at most. What came of them all is printed as JSON; a process that dies prints nothing.
+``SECONDS`` at most. What came of a case is printed as a line of JSON, unless the process has died.
 """
 
 import contextlib
@@ -351,6 +352,7 @@ def storm_beside(name, count, seed, seconds):
 if __name__ == "__main__":
     which, number, first, longest, *beside = sys.argv[1:]
     run = storm_beside if beside else storm
-    sys.stdout.write(json.dumps(run(which, int(number), int(first), float(longest))) + "\n")
-    sys.stdout.flush()
+    for one in which.split(","):
+        sys.stdout.write(json.dumps(run(one, int(number), int(first), float(longest))) + "\n")
+        sys.stdout.flush()
     os._exit(0)

@@ -187,6 +187,7 @@ FLAGS = {
     "solvers/loop/settings.py": "contract is true, false or None",
     "experiments/config.py": "contract and warm_up are true or false",
     "policies/checks.py": "settings that are true or false, and lists of numbers",
+    "solvers/orders.py": "held is true or false",
     "graph/units.py": "a quantity is whatever float() reads, texts among them, and may be infinite",
     "plan/plan.py": "values of JSON, of which true and false are some",
     "programs/words.py": "constants of programs, of all kinds",

@@ -1,13 +1,15 @@
 """The command as scripts and people use it: contract, exit codes, one-line errors."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from regal_jax.cli import main
+from regal_jax.cli import machine, main
 from regal_jax.graph import DEFAULT_LINK, LINKS, Cluster
 from regal_jax.importers import load_graph
 from regal_jax.plan import Plan
@@ -37,6 +39,36 @@ def _no_shared_cache(tmp_path, monkeypatch):
 
 def run(*args):
     return main([str(a) for a in args])
+
+
+def test_the_collector_of_garbage_is_left_as_it_was(stg, monkeypatch):
+    before, within, own = gc.get_threshold(), [], Plan.verify
+
+    def verify(plan, graph):
+        within.append(gc.get_threshold()[0])
+        own(plan, graph)
+
+    monkeypatch.setattr(Plan, "verify", verify)
+    try:
+        for young in (700, 0, 10**6):
+            gc.set_threshold(young, 10, 10)
+            assert run("optimize", stg, "--method", "bfs", "--quiet") == 0
+            assert gc.get_threshold() == (young, 10, 10)
+    finally:
+        gc.set_threshold(*before)
+    assert within[0] > 700
+    assert within[1:] == [0, 10**6]
+
+
+def test_the_process_ends_without_looking_for_garbage(stg, monkeypatch):
+    at_the_end = []
+    hooks = SimpleNamespace(
+        register=at_the_end.append, unregister=lambda f: at_the_end.remove(f) if f in at_the_end else None
+    )
+    monkeypatch.setattr(machine, "atexit", hooks)
+    for _ in range(2):
+        assert run("optimize", stg, "--method", "bfs", "--quiet") == 0
+    assert at_the_end == [gc.freeze]
 
 
 def test_optimize_keeps_its_contract(stg, tmp_path, capsys):

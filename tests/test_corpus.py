@@ -20,6 +20,7 @@ from regal_jax.corpus import build as build_module
 from regal_jax.corpus import engine as engine_module
 from regal_jax.corpus.build import choose
 from regal_jax.corpus.families import family_of
+from regal_jax.corpus.pool import Worker
 from regal_jax.corpus.splits import SHARES
 from regal_jax.corpus.trace_spec import TraceSpec
 from regal_jax.datasets import load_corpus
@@ -56,9 +57,24 @@ def content(folder):
 # The engine --------------------------------------------------------------------------------------
 
 
+def time_is_up_for(model, monkeypatch):
+    """A worker's time is up as soon as it is asked for ``model``: it need not be waited for."""
+    own = Worker.ask
+
+    def ask(worker, task, request, seconds):
+        before = time.monotonic()
+        own(worker, task, request, seconds)
+        assert before + seconds <= worker.deadline <= time.monotonic() + seconds
+        if request.get("spec", {}).get("model") == model:
+            worker.deadline -= seconds
+
+    monkeypatch.setattr(Worker, "ask", ask)
+
+
 def test_a_build_survives_every_way_to_fail(build, tmp_path, monkeypatch):
     monkeypatch.setattr(engine_module, "available_memory", lambda: 2 * 2**30 / 0.8)
-    document = build(timeout=6.0)
+    time_is_up_for("hangs", monkeypatch)
+    document = build(timeout=600.0)
     failures = {f["model"]: f for f in JsonLines(tmp_path / "corpus" / "failures.jsonl").read()}
     assert {name: f["failure"] for name, f in failures.items()} == {
         "raises": "error", "exits": "error", "dies": "died", "hangs": "timeout", "greedy": "memory",
@@ -66,7 +82,7 @@ def test_a_build_survives_every_way_to_fail(build, tmp_path, monkeypatch):
     }  # fmt: skip
     assert failures["raises"]["reason"] == "RuntimeError: two lines"
     assert failures["dies"]["reason"] == "the process died with exit code 7"
-    assert failures["hangs"]["reason"] == "took longer than 6 seconds"
+    assert failures["hangs"]["reason"] == "took longer than 600 seconds"
     assert failures["greedy"]["reason"] == "needed more than 1.0 GiB of memory"
     assert failures["tiny"]["reason"].endswith("ops; the corpus keeps 57 to 60000")
     counts = document["counts"]
@@ -295,9 +311,12 @@ def test_every_graph_loads_optimises_and_replays(build, tmp_path):
         assert graph.content_hash == record["content_hash"]
         assert (graph.num_ops, graph.num_tensors) == (record["ops"], record["tensors"])
     graphs = [graph for _, graph in loaded]
-    for graph, plan in zip(
-        graphs, optimize_many(graphs, Cluster.uniform(2, transfer="blocking"), evaluations=200), strict=True
-    ):
+    # It compiles nothing; what compiled searches do with graphs does not depend on where they are from.
+    plans = optimize_many(
+        graphs, Cluster.uniform(2, transfer="blocking"), method="list-search", evaluations=200
+    )
+    for graph, plan in zip(graphs, plans, strict=True):
+        assert plan.provenance["evaluations"] == 200 or plan.optimal
         plan.verify(graph)
 
 
@@ -367,7 +386,7 @@ def test_the_command_builds_and_shows(fake, tmp_path, capsys):
 
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras")
 def test_a_keras_model_in_every_form(tmp_path):
-    document = build_corpus(tmp_path, sources=["keras-applications"], only="*/MobileNet.*", jobs=2)
+    document = build_corpus(tmp_path, sources=["keras-applications"], only="*/MobileNet.*", jobs=1)
     assert not (tmp_path / "failures.jsonl").exists()
     assert document["counts"]["distinct"] == 3
     ops = {record["form"]: record["ops"] for record, _ in load_corpus(tmp_path)}

@@ -555,9 +555,9 @@ def test_impossible_options_are_refused(options, message):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras")
-@pytest.mark.parametrize("models", [("MobileNetV2",), ("ResNet50", "DenseNet121")])
-def test_keras_applications(models):
+def test_keras_applications():
     """In a process of its own: the backend is chosen before Keras is imported, once for all."""
+    models = ("MobileNetV2", "ResNet50", "DenseNet121")
     script = pathlib.Path(__file__).with_name("keras_models.py")
     environment = {
         **os.environ,
@@ -568,7 +568,9 @@ def test_keras_applications(models):
         [sys.executable, str(script), *models], capture_output=True, text=True, env=environment, check=False
     )
     assert run.returncode == 0, run.stderr
-    for name, result in json.loads(run.stdout.splitlines()[-1]).items():
+    results = json.loads(run.stdout.splitlines()[-1])
+    assert results.keys() == set(models)
+    for name, result in results.items():
         assert result["resident_bytes"] == result["expected_bytes"], name
         # Forward, and two products backward; the first layer's input needs no gradient.
         assert result["convolutions"] == 3 * result["layers"] - 1, name

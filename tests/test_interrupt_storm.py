@@ -34,48 +34,56 @@ def interrupted():
 """The first cell. Interrupts reach the function only, since they harm the kernel's own code."""
 
 
-def storm(name, count, seed, *beside, seconds):
+def storm(names, count, seed, *beside, seconds):
+    """What came of each of ``names``, in one process."""
     pytest.importorskip("numba")
-    arguments = map(str, (name, count, seed, seconds, *beside))
+    arguments = map(str, (",".join(names), count, seed, seconds, *beside))
     command = [sys.executable, "-X", "faulthandler", str(STORM), *arguments]
     # It ends by itself, unless it hangs. What it begins with may have to be compiled.
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 300)
-    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
-    return json.loads(done.stdout.splitlines()[-1])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds * len(names) + 300)
+    found = dict(zip(names, map(json.loads, done.stdout.splitlines()), strict=False))
+    assert done.returncode == 0, f"{done.returncode} after {[*found]}: {done.stderr[-2000:]}"
+    assert found.keys() == set(names)
+    return found
+
+
+@pytest.fixture(scope="module")
+def some():
+    """Of all that is fast: loading JAX and Numba takes longer than most of it."""
+    return storm(FAST, 12, 0, seconds=300)
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_some_interrupts(name):
-    found = storm(name, 12, 0, seconds=300)
+def test_some_interrupts(name, some):
+    found = some[name]
     assert sum(found["counts"].get(what, 0) for what in MIDDLE) == 12
     # After the last signal no more is done than before the next check, however busy the machine.
     assert found["slowest"] < 20
 
 
-@pytest.mark.parametrize("name", ["critical-path", "brkga"])
-def test_some_interrupts_of_the_main_thread_while_another_one_works(name):
-    found = storm(name, 25, 0, "beside", seconds=300)
-    assert sum(found["calls"].values()) >= 3
-    assert "best so far" not in found["calls"]
+def test_some_interrupts_of_the_main_thread_while_another_one_works():
+    for found in storm(("critical-path", "brkga"), 25, 0, "beside", seconds=300).values():
+        assert sum(found["calls"].values()) >= 3
+        assert "best so far" not in found["calls"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_thousand_interrupts(name):
     pytest.importorskip("ortools" if name == "cp-sat" else "numba")
-    storm(name, 1000, 1, seconds=3600)
+    storm((name,), 1000, 1, seconds=3600)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("cold", 200), ("evaluate", 1000)])
 def test_interrupts_of_what_compiles_and_of_an_evaluation(name, count):
-    storm(name, count, 2, seconds=7200)
+    storm((name,), count, 2, seconds=7200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["critical-path", "brkga", "auto", "from-jax"])
 def test_a_thousand_interrupts_of_the_main_thread_while_another_one_works(name):
-    storm(name, 1000, 3, "beside", seconds=3600)
+    storm((name,), 1000, 3, "beside", seconds=3600)
 
 
 @pytest.mark.parametrize("start", [0.1, 10.0])

@@ -11,7 +11,17 @@ import pytest
 
 from regal_jax import Cluster, contract, optimize, optimize_many
 from regal_jax.datasets import RoomForImprovement, generate
-from regal_jax.heuristics import HEURISTICS, ListSearchRun, best_heuristic, heuristic_plans, run_heuristic
+from regal_jax.heuristics import (
+    HEURISTICS,
+    ListSearchRun,
+    OrderSearchRun,
+    approximate_dp,
+    best_heuristic,
+    depth_first_dp,
+    heuristic_plans,
+    least_random_order,
+    run_heuristic,
+)
 from regal_jax.heuristics.exact import cp_sat
 from regal_jax.plan import Objective
 from regal_jax.policies import FeatureConfig, make_features
@@ -341,6 +351,10 @@ LONG = {
     "verify": lambda: PLAN.verify(ELSEWHERE),
     "features": lambda: make_features([ELSEWHERE], TWO, None, FeatureConfig()),
     "generate": lambda: generate("layered", 30, seed=0),
+    "approximate dp": lambda: approximate_dp(ELSEWHERE, 2),
+    "depth-first dp": lambda: depth_first_dp(ELSEWHERE),
+    "random orders": lambda: least_random_order(ELSEWHERE, 2),
+    "order search": lambda: OrderSearchRun(ELSEWHERE, Cluster.uniform(1), 0).run(10),
     "list search": lambda: ListSearchRun(ELSEWHERE, TWO, 0).run(10),
     "cp-sat": lambda: cp_sat(ELSEWHERE, TWO, time_limit=60),
 }

@@ -29,6 +29,7 @@ from ordering_cases import (
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.ordering import greedy, log_prob, peaks, sample
+from regal_jax.ordering.precedence import open_uniform
 from regal_jax.problem import Bucket, make_problem
 
 seeds = st.integers(0, 2**32 - 1)
@@ -38,6 +39,14 @@ SPECIAL = {"one": chain(1), "chain": chain(5), "isolated": isolated(5)}
 
 def priorities_of(seed, scale=2.0, graphs=1, size=BUCKET.ops):
     return (scale * np.random.default_rng(seed).standard_normal((graphs, size))).astype(np.float32)
+
+
+def test_draws_are_never_0_or_1():
+    # With 24 bits the largest one would be rounded up to 1: a clock that never runs out.
+    words = jnp.array([0, 1, 2**31, 2**32 - 1], jnp.uint32)
+    drawn = np.asarray(open_uniform(words), np.float64)
+    np.testing.assert_array_equal(drawn, ((np.asarray(words) >> 9) + 0.5) / 2**23)
+    assert 0 < drawn.min() <= drawn.max() < 1
 
 
 def check_probabilities(graph, priority):

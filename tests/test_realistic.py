@@ -39,14 +39,13 @@ def test_nobody_looks_at_test_families():
 
 
 def test_limits_are_what_they_say():
-    config = EvaluationConfig(suite="realistic", cases=40)
-    for task in evaluation_tasks(config):
+    tasks = list(evaluation_tasks(EvaluationConfig(suite="realistic", cases=40)))
+    for task in tasks:
         labels, memory = task.labels, task.cluster.memory[0]
         assert not labels["impossible"]
         assert task.cluster.num_devices == int(labels["devices"])
         assert (memory == math.inf) == (labels["memory"] == "unlimited")
-    keys = [task.key for task in evaluation_tasks(config)]
-    assert len(set(keys)) == 40
+    assert len({task.key for task in tasks}) == 40
 
 
 @pytest.fixture

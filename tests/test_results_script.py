@@ -24,7 +24,7 @@ def test_there_are_all_kinds_of_commands():
 def test_the_parser_takes_every_command(words):
     args = build_parser().parse_args(words)
     if words[0] == "evaluate":
-        assert set(args.methods) <= set(method_names()) | {name for name, _ in args.policy or ()}
+        assert set(args.methods or ()) <= set(method_names()) | {name for name, _ in args.policy or ()}
 
 
 def test_the_settings_of_a_policy_from_nothing_are_those_of_a_training():

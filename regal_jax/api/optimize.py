@@ -71,9 +71,10 @@ def optimize(
         ``"auto"``, which begins with a search on the host, for as long as it pays, and gives what is left to
         BRKGA, guided by a policy; ``"brkga"`` (`Brkga`), which without warm starts is the paper's;
         ``"annealing"`` and ``"local-search"``, which walk from the best warm start; ``"list-search"``
-        (makespan) and ``"peak-search"`` (peak memory), the searches on the host; a `Portfolio` of these;
-        ``"cp-sat"``; or a heuristic alone. ``None``: ``"brkga"`` with a ``policy`` of your own, else
-        ``"auto"``.
+        (makespan), ``"peak-search"`` (peak memory) and ``"order-search"`` (peak memory, one device), the
+        searches on the host; a `Portfolio` of these; ``"approximate-dp"``, ``"depth-first-dp"`` and
+        ``"random-orders"`` (peak memory, one device); ``"cp-sat"``; or a heuristic alone. ``None``:
+        ``"brkga"`` with a ``policy`` of your own, else ``"auto"``.
       policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"default"``
         for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform draws. With
         ``None`` ``"auto"`` takes the weights that ship, where there are any for the objective and so many

@@ -30,6 +30,7 @@ examples:
   regal-jax evaluate --graphs corpus --objective peak-memory --memory 16GiB --seeds 0,1,2 --out results
   regal-jax evaluate --graphs sample --limit 5 --methods brkga,auto --limits none --out quick
   regal-jax evaluate --suite realistic --cases 60 --methods auto --out realistic
+  regal-jax evaluate --suite topological-order --graphs corpus --weights topoformer=default --out orders
   regal-jax evaluate --config evaluation.toml --graphs corpus --out results
   regal-jax evaluate --out results --report-only
 """
@@ -55,9 +56,27 @@ def add_evaluate(subparsers: Subparsers) -> None:
     )
     evaluate.add_argument("--out", metavar="DIR", required=True, help="a new folder, or one to go on with")
     evaluate.add_argument("--config", metavar="FILE", help="settings as TOML; arguments here go before it")
-    evaluate.add_argument("--suite", choices=("regal", "realistic"), help="what is computed (default regal)")
     evaluate.add_argument(
-        "--cases", type=count, metavar="N", help="of the realistic suite only the first N, a fair sample"
+        "--suite",
+        choices=("regal", "realistic", "topological-order"),
+        help="what is computed (default regal)",
+    )
+    evaluate.add_argument(
+        "--cases",
+        type=count,
+        metavar="N",
+        help="of the realistic suite only the first N, a fair sample; layered graphs of a size (default 300)",
+    )
+    evaluate.add_argument(
+        "--sizes", type=_numbers(count), metavar="N,...", help="of layered graphs (default 500,1000,2000)"
+    )
+    evaluate.add_argument(
+        "--weights",
+        action="append",
+        type=_pair,
+        metavar="NAME=FILE",
+        help="a network that orders, or NAME=default; one named as its encoder stands beside the paper's; "
+        "may be given again",
     )
     _problem(evaluate, "test")
     evaluate.add_argument("--methods", type=_names, metavar="A,B,...", help="(default: all)")
@@ -192,8 +211,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 _PLAIN = (
-    "suite", "cases", "graphs", "split", "limit", "max_ops", "objective", "devices", "memory", "transfer",
-    "methods", "tuned", "evaluations", "seeds", "limits", "cp_sat_seconds", "chunk",
+    "suite", "cases", "sizes", "graphs", "split", "limit", "max_ops", "objective", "devices", "memory",
+    "transfer", "methods", "tuned", "evaluations", "seeds", "limits", "cp_sat_seconds", "chunk",
 )  # fmt: skip
 
 
@@ -213,9 +232,11 @@ def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
         document["warm_up"] = False
     if getattr(args, "policy", None):
         document["policies"] = {**document.get("policies", {}), **dict(args.policy)}
+    if getattr(args, "weights", None):
+        document["weights"] = {**document.get("weights", {}), **dict(args.weights)}
     if getattr(args, "rounds", None):
         document["rounds"] = _by_name(args.rounds)
-    if "graphs" not in document and document.get("suite") != "realistic":
+    if "graphs" not in document and document.get("suite", "regal") == "regal":
         raise ConfigError("--graphs: give the path of a set of graphs, of a corpus, or 'sample'")
     return EvaluationConfig.from_document(document)
 

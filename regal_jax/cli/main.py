@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from regal_jax.cli import machine
 from regal_jax.cli.parser import build_parser
 from regal_jax.errors import InfeasiblePlanWarning, ResourceError
 
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       The exit code.
     """
     args = build_parser().parse_args(argv)
+    machine.end_quickly()
     try:
         with warnings.catch_warnings(action="always", category=UserWarning):
             warnings.showwarning = _show_warning

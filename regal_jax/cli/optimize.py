@@ -28,7 +28,7 @@ INFEASIBLE = 3
 
 def optimize(args: argparse.Namespace) -> int:
     """``regal-jax optimize``."""
-    with sigterm_acts_like_ctrl_c() as terminated:
+    with machine.rare_collections(), sigterm_acts_like_ctrl_c() as terminated:
         try:
             code = _optimize(args)
         except KeyboardInterrupt:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.experiments.jobs import REFERENCE
+from regal_jax.experiments.jobs import REFERENCES
 from regal_jax.experiments.records import Records
 from regal_jax.experiments.statistics import Interval, bootstrap, geometric_gap
 
@@ -44,6 +44,7 @@ class Row:
       seconds: ``[B]`` float64, for each graph.
       entropy: ``[B]`` float64, of the placement actions in nats; NaN where there is none.
       values: ``[B]`` float64, mean objective of the plans that fit; NaN where none does.
+      spent: ``[B]`` float64, evaluations.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Row:
     seconds: _Array
     entropy: _Array
     values: _Array
+    spent: _Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,6 +80,8 @@ class Comparison:
       best_by: ``[B]``, the title of the first method that found it.
       curves: Title -> budget -> improvement over the reference.
       reference_seeds: Searches that the reference is the mean of.
+      same_time: Name of a method -> ``[B]`` float64, the objective of the reference within the method's time;
+        NaN where there is none.
     """
 
     graphs: Sequence[Mapping[str, Any]]
@@ -88,6 +92,7 @@ class Comparison:
     best_by: Sequence[str]
     curves: Mapping[str, Mapping[int, Interval]]
     reference_seeds: int
+    same_time: Mapping[str, _Array] = dataclasses.field(default_factory=dict)
 
 
 def improvement(value: _Array, overflow: _Array, reference: _Array, reference_overflow: _Array) -> np.ndarray:
@@ -135,11 +140,12 @@ def compare(document: Mapping[str, Any], records: Records) -> Comparison:
     groups: dict[tuple[str, str], list[_Column]] = {}
     for job in document["jobs"]:
         groups.setdefault((job["role"], job["name"]), []).append(_Column.of(job, records, hashes))
-    reference = _Reference.of(groups.get(("table", REFERENCE), []), len(hashes))
+    which = REFERENCES[document["config"].get("suite", "regal")]
+    reference = _Reference.of(groups.get(("table", which), []), len(hashes))
     best, best_by = _best([c for columns in groups.values() for c in columns], len(hashes))
     rows, left_out = [], dict(document["left_out"])
     for (role, name), columns in groups.items():
-        if role == "curve":
+        if role in ("curve", "same-time"):
             continue
         row = _row(columns, reference, best, hashes, other=role == "other-seed")
         if row.graphs:
@@ -156,6 +162,7 @@ def compare(document: Mapping[str, Any], records: Records) -> Comparison:
     return Comparison(
         document["graphs"], rows, left_out, np.where(reference.overflow == 0, reference.value, np.nan),
         best, best_by, {title: curve for title, curve in curves.items() if curve}, len(reference.columns),
+        {name: columns[0].fitting for (role, name), columns in groups.items() if role == "same-time"},
     )  # fmt: skip
 
 
@@ -248,6 +255,7 @@ def _row(
     fits = [np.where(np.isnan(c.overflow), np.nan, c.overflow == 0) for c in columns]
     logs = _mean([np.log(_ratio(c, best)) for c in columns], size)
     mean_saved, values = _mean(saved, size), _mean([c.value for c in columns], size)
+    spent = _mean([c.evaluations for c in columns], size)
     return Row(
         name="other-seed" if other else first.name,
         title=f"{first.title}, other seed" if other else first.title,
@@ -260,12 +268,13 @@ def _row(
         matched=_average(_mean(matched, size)),
         matched_pairs=_pairs(columns, reference, other=other),
         feasible=_average(_mean(fits, size)),
-        evaluations=_average(_mean([c.evaluations for c in columns], size)),
+        evaluations=_average(spent),
         schedules=_average(_mean([c.schedules for c in columns], size)),
         placements=_average(_mean([c.placements for c in columns], size)),
         seconds=_mean([c.seconds for c in columns], size),
         entropy=_mean([c.entropy for c in columns], size),
         values=_mean([c.fitting for c in columns], size),
+        spent=spent,
     )
 
 
@@ -278,7 +287,7 @@ def _ratio(column: _Column, best: _Array) -> np.ndarray:
 
 
 def _pairs(columns: Sequence[_Column], reference: _Reference, *, other: bool) -> float | None:
-    if len(reference.columns) < 2 or (columns[0].name == REFERENCE and not other):
+    if len(reference.columns) < 2 or (columns[0].name == reference.columns[0].name and not other):
         return None
     size = len(columns[0].value)
     wins = []

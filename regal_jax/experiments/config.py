@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 from regal_jax.checks import check_whole, real, shown
 from regal_jax.errors import ConfigError
+from regal_jax.experiments.networks import network_rows
 from regal_jax.experiments.registry import GUIDED, method_names
 from regal_jax.graph import Cluster
 from regal_jax.plan import Objective
@@ -15,7 +16,7 @@ from regal_jax.storage.documents import read_toml
 
 __all__ = ["SUITES", "EvaluationConfig"]
 
-SUITES: Final = ("regal", "realistic")
+SUITES: Final = ("regal", "realistic", "topological-order")
 
 _MOST: Final = 2**31 - 1
 """Largest whole number of a field: evaluations are counted in int32."""
@@ -23,6 +24,12 @@ _DEFAULT: Final = (
     "brkga", "tuned-brkga", "gp-dfs", "critical-path", "xla-best", "random-search", "local-search",
     "annealing", "list-search", "peak-search", "auto", "cp-sat", "idrs", "gas", "regal",
 )  # fmt: skip
+
+_ORDERING: Final = (
+    "approximate-dp", "depth-first-dp", "random-orders", "partition-dfs", "bfs", "xla-list", "xla-dfs",
+    "xla-post-order", "xla-best", "lpmf", "order-search", "auto",
+)  # fmt: skip
+"""Default of the suite of orders; the rows of networks follow from `EvaluationConfig.weights`."""
 
 _FIXED: Final = re.compile(r"brkga-[1-9]\d{0,5}k")
 
@@ -36,8 +43,17 @@ class EvaluationConfig:
         `regal_jax.datasets.load_graphs`. Of a folder with a part named after `split` only that part.
       suite: ``"regal"``: the evidence of the REGAL papers; ``"realistic"``: the cases of
         `regal_jax.experiments.realistic`, for which `graphs`, `split`, `limit`, `max_ops`, `contract`,
-        `objective`, `devices`, `memory` and `transfer` mean nothing, and whose reference has warm starts.
-      cases: Of the suite of realistic cases the first so many; 0 for all.
+        `objective`, `devices`, `memory` and `transfer` mean nothing, and whose reference has warm starts;
+        ``"topological-order"``: orders on one device, `regal_jax.experiments.topological_order`, for which
+        `objective`, `devices`, `memory`, `transfer`, `contract`, `max_ops`, `other_seed`, `limits` and
+        `chunk` mean nothing, and `graphs` may be empty.
+      cases: Of the suite of realistic cases the first so many; 0 for all. Of the suite of orders: layered
+        graphs of each size; 0 for 300, as in the paper.
+      sizes: Ops of the layered graphs of the suite of orders.
+      weights: Of the suite of orders: name -> weights file of a network, or ``"default"``. Each is three
+        rows: greedy, the best of 16 samples, a beam of 16. A name of `regal_jax.ordering.ENCODERS` has the
+        paper's figures beside it.
+      untrained: Three rows more for each of these: a network of the same shape with random weights.
       split: Of a corpus or of the sample.
       limit: Most graphs, the first in the order of the set; 0 for all.
       max_ops: Leave out larger graphs; 0 for no limit.
@@ -68,6 +84,9 @@ class EvaluationConfig:
     graphs: str = ""
     suite: str = "regal"
     cases: int = 0
+    sizes: tuple[int, ...] = (500, 1000, 2000)
+    weights: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    untrained: bool = True
     split: str = "test"
     limit: int = 0
     max_ops: int = 0
@@ -93,7 +112,7 @@ class EvaluationConfig:
         set_ = object.__setattr__
         if self.suite not in SUITES:
             raise ConfigError(f"suite: there is no {self.suite!r}; use {' or '.join(SUITES)}")
-        if not isinstance(self.graphs, str) or not (self.graphs or self.suite == "realistic"):
+        if not isinstance(self.graphs, str) or not (self.graphs or self.suite != "regal"):
             raise ConfigError("graphs: give the path of a set of graphs, of a corpus, or 'sample'")
         if self.objective not in list(Objective):
             raise ConfigError(f"objective: unknown {self.objective!r}; use one of {', '.join(Objective)}")
@@ -103,12 +122,15 @@ class EvaluationConfig:
             ("other_seed", -1),
         ):  # fmt: skip
             set_(self, name, check_whole(name, getattr(self, name), low, _MOST))
-        for name in ("contract", "warm_up"):
+        for name in ("contract", "warm_up", "untrained"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}: must be true or false, got {getattr(self, name)!r}")
         set_(self, "seeds", _whole_numbers("seeds", self.seeds, 0))
+        set_(self, "sizes", _whole_numbers("sizes", self.sizes, 1))
         set_(self, "limits", _whole_numbers("limits", self.limits, 1))
-        set_(self, "methods", _names("methods", self.methods))
+        default = _ORDERING if self.suite == "topological-order" else _DEFAULT
+        methods = default if self.methods is _DEFAULT else self.methods
+        set_(self, "methods", _names("methods", methods))
         self._check_methods()
         if real(self.cp_sat_seconds, above=0) is None:
             raise ConfigError(
@@ -124,17 +146,21 @@ class EvaluationConfig:
             raise ConfigError("seeds: give one at least, and not the one of other_seed")
         if list(self.limits) != sorted(self.limits):
             raise ConfigError(f"limits: must ascend, got {', '.join(map(str, self.limits))}")
-        for field in ("options", "policies"):
+        for field in ("options", "policies", "weights"):
             if not isinstance(getattr(self, field), Mapping):
                 raise ConfigError(f"{field}: must be a table, got {getattr(self, field)!r}")
         known = method_names()
+        networks = network_rows(self.weights, untrained=self.untrained)
+        taken = sorted(networks.keys() & {*known, *self.policies})
+        if taken:
+            raise ConfigError(f"weights: {taken[0]!r} is the name of another method; choose another name")
         for name, path in self.policies.items():
             if name in known and name not in GUIDED:
                 raise ConfigError(f"policies: {name} takes no policy; use another name for this one")
             if not isinstance(path, str) or not path:
                 raise ConfigError(f"policies.{name}: give a file of weights, got {path!r}")
         for name in (*self.methods, *self.options):
-            if name not in known and name not in self.policies and not _FIXED.fullmatch(name):
+            if name not in {*known, *networks, *self.policies} and not _FIXED.fullmatch(name):
                 raise ConfigError(
                     f"methods: unknown {name!r}; use names of {', '.join(known)}, brkga-20k and the like, "
                     "or of policies"
@@ -177,7 +203,7 @@ class EvaluationConfig:
     def as_document(self) -> dict[str, Any]:
         """Plain values, from which `from_document` makes an equal config."""
         document = dataclasses.asdict(self)
-        document |= {name: list(document[name]) for name in ("seeds", "limits", "methods")}
+        document |= {name: list(document[name]) for name in ("seeds", "limits", "methods", "sizes")}
         document["rounds"] = {t: list(paths) for t, paths in self.rounds.items()}
         document["objective"] = str(self.objective)
         return document

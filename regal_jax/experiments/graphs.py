@@ -2,13 +2,16 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from regal_jax.datasets import load_graphs
+from regal_jax.errors import ConfigError
 from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.realistic import load_models, one_device_peak, realistic_cases
+from regal_jax.experiments.topological_order import GRAPHS, layered_cases, real_cases
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, lower_bound
 
@@ -47,6 +50,8 @@ def evaluation_tasks(config: EvaluationConfig) -> list[Task]:
     """
     if config.suite == "realistic":
         return _realistic(config.cases)
+    if config.suite == "topological-order":
+        return _ordering(config)
     cluster, objective = config.cluster, config.objective
     return [Task(graph, cluster, objective, graph.content_hash) for graph in evaluation_graphs(config)]
 
@@ -66,6 +71,18 @@ def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
     )
     # Results are kept by content; a copy would only count a graph twice.
     return list({graph.content_hash: graph for graph in graphs}.values())[: config.limit or None]
+
+
+def _ordering(config: EvaluationConfig) -> list[Task]:
+    cluster, tasks = Cluster.uniform(1, transfer="free"), {}
+    layered = layered_cases(config.sizes, config.cases or GRAPHS)
+    real = real_cases(config.graphs, config.split, config.limit) if config.graphs else ()
+    for name, graph in itertools.chain(layered, real):
+        key = graph.content_hash
+        tasks.setdefault(key, Task(graph, cluster, Objective.PEAK_MEMORY, key, {"set": name}))
+    if not tasks:
+        raise ConfigError("graphs: no graph of 200 to 1000 ops; give others, or sizes of layered graphs")
+    return list(tasks.values())
 
 
 def _realistic(count: int) -> list[Task]:

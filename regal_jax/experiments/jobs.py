@@ -15,16 +15,24 @@ from flax import nnx
 from regal_jax.errors import ClusterError, ConfigError, FormatError, MissingExtraError
 from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.method import Method
+from regal_jax.experiments.networks import network_rows
 from regal_jax.experiments.registry import GUIDED, make_method
+from regal_jax.experiments.topological_order import EVALUATIONS, SETTINGS, SHARE, TITLES, ApproximateDpWithin
+from regal_jax.ordering import Topoformer
+from regal_jax.plan import Objective
 from regal_jax.policies import Policy, default_policy, is_shipped, load_policy
+from regal_jax.solvers import with_settings
 
-__all__ = ["REFERENCE", "Job", "Jobs", "make_jobs", "thousands"]
+__all__ = ["REFERENCES", "Job", "Jobs", "make_jobs", "thousands"]
 
 _REFUSALS: Final = (ConfigError, FormatError, ClusterError, MissingExtraError, OSError)
 """What keeps a method from running and not the evaluation."""
 
-REFERENCE: Final = "brkga"
-"""What all methods are compared with."""
+REFERENCES: Final = {"regal": "brkga", "realistic": "brkga", "topological-order": "approximate-dp"}
+"""Suite -> what all methods are compared with."""
+_BRKGA: Final = "brkga"
+_SLOW: Final = ("approximate-dp", "depth-first-dp")
+"""Of the suite of orders, what the time of nobody is compared with."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,12 +42,16 @@ class Job:
     Attributes:
       name: Of the method, as in `EvaluationConfig.methods` or `EvaluationConfig.policies`.
       title: As in tables.
-      role: ``"table"``; ``"other-seed"``, the noise of the reference; or ``"curve"``.
+      role: ``"table"``; ``"other-seed"``, the noise of the reference; ``"curve"``; or ``"same-time"``, the
+        reference in the seconds of the method `name`.
       seed: Of the search.
       evaluations: Its budget; 0 for methods that have none.
       key: Digest of all that decides the result of a graph.
       method: What runs.
       guided: Does the method have a policy?
+      after: Key of the job whose seconds for a graph limit its own; empty for no limit.
+      share: Of these seconds.
+      compiles: Does it run compiled programs of JAX, one a size?
     """
 
     name: str
@@ -50,6 +62,9 @@ class Job:
     key: str
     method: Method
     guided: bool
+    after: str = ""
+    share: float = 1.0
+    compiles: bool = False
 
     @property
     def hosted(self) -> bool:
@@ -78,33 +93,52 @@ class Jobs:
 def make_jobs(config: EvaluationConfig) -> Jobs:
     """The jobs of a config.
 
-    Methods that cannot run are left out; BRKGA itself, which all others are compared with, is always there.
+    Methods that cannot run are left out; the one that all others are compared with is always there.
 
     Raises:
-      ConfigError: BRKGA with options that it does not have.
+      ConfigError: That one with options that it does not have.
     """
-    extra = [name for name in config.policies if name not in config.methods]
-    # Whatever stands in the list, BRKGA is what all others are compared with, and its history has the curve.
-    names = [REFERENCE, *(name for name in (*config.methods, *extra) if name != REFERENCE)]
+    reference = REFERENCES[config.suite]
+    extra = [*config.policies, *network_rows(config.weights, untrained=config.untrained)]
+    # Whatever stands in the list, the reference is first; if it is BRKGA, its history has the curve.
+    names = [name for name in dict.fromkeys((*config.methods, *extra)) if name != reference]
     made: dict[str, _Made] = {}
     left_out: dict[str, str] = {}
-    for name in names:
+    for name in (reference, *names):
         try:
             made[name] = _make(name, config)
         except _REFUSALS as error:
-            if name == REFERENCE:
+            if name == reference:
                 raise
             left_out[name] = " ".join(str(error).split())
+    if config.suite == "topological-order":
+        return Jobs(_ordering_jobs(made, config), left_out)
     jobs = [_job(m, config, "table", seed) for m in made.values() for seed in _seeds(m, config)]
     if config.other_seed >= 0:
-        jobs.append(_job(made[REFERENCE], config, "other-seed", config.other_seed))
+        jobs.append(_job(made[reference], config, "other-seed", config.other_seed))
     if config.limits and config.suite == "regal":
         jobs += [
             _job(m, config, "curve", config.seeds[0])
             for name, m in made.items()
-            if name == REFERENCE or m.guided
+            if name == reference or m.guided
         ]
     return Jobs(jobs, left_out)
+
+
+def _ordering_jobs(made: Mapping[str, "_Made"], config: EvaluationConfig) -> list[Job]:
+    """Every method, searches in their share of the reference's time, and the reference in each one's time."""
+    jobs: list[Job] = []
+    for m in made.values():
+        limit = (jobs[0].key, SHARE) if m.method.solver.searches else ("", 1.0)
+        jobs += [_job(m, config, "table", seed, limit) for seed in _seeds(m, config)]
+    rows = network_rows(config.weights, untrained=config.untrained)
+    controls = [name for name, row in rows.items() if not row.trained]
+    for job in [job for job in jobs if job.name not in (*_SLOW, *controls) and job.seed == config.seeds[0]]:
+        title = f"{jobs[0].title}, as long as {job.title}"
+        method = Method(title, ApproximateDpWithin())
+        same = _Made(job.name, method, False, {})
+        jobs.append(_job(same, config, "same-time", job.seed, (job.key, 1.0)))
+    return jobs
 
 
 def thousands(evaluations: int) -> str:
@@ -119,12 +153,15 @@ class _Made:
     guided: bool
     identity: dict[str, Any]
     """All that decides its results, beside the problem, the seed and the budget."""
+    compiles: bool = False
 
 
 def _make(name: str, config: EvaluationConfig) -> _Made:
     options = dict(config.options.get(name, {}))
-    if name == REFERENCE and config.suite == "realistic":
+    if name == _BRKGA and config.suite == "realistic":
         options.setdefault("warm_start", True)
+    if config.suite == "topological-order":
+        return _ordering(name, options, config)
     identity: dict[str, Any] = {"options": _plain(options)}
     if name in config.policies or name in GUIDED:
         return _guided(name, options, identity, config)
@@ -147,13 +184,33 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
     return _Made(name, method, False, identity)
 
 
+def _ordering(name: str, options: dict[str, Any], config: EvaluationConfig) -> _Made:
+    """A method of the suite of orders."""
+    options["settings"] = {**SETTINGS.get(name, {}), **options.get("settings", {})}
+    identity: dict[str, Any] = {"options": _plain(options)}
+    row = network_rows(config.weights, untrained=config.untrained).get(name)
+    if row is None:
+        title = {"name": TITLES[name]} if name in TITLES else {}
+        method = make_method(name, **{**title, **options})
+        agenda = method.solver.agenda(Objective.PEAK_MEMORY, 1)  # Refuses what it is not for.
+        return _Made(name, method, False, identity, compiles=bool(agenda.device_stages))
+    network = row.network()
+    settings = options.pop("settings")
+    solver = with_settings(row.solver(network), settings)
+    identity["network"] = _digest_of_network(network)
+    identity["decoding"] = row.decoding
+    return _Made(
+        name, Method(**{"name": row.title, "solver": solver, **options}), False, identity, compiles=True
+    )
+
+
 def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config: EvaluationConfig) -> _Made:
     if name not in config.policies:
         shipped = is_shipped(config.objective, config.devices)
         default = f"--policy {name}=default for the weights that ship, or " if shipped else ""
         raise ConfigError(f"needs a policy: give {default}--policy {name}=FILE")
     policy = _policy(config.policies[name], config)
-    identity["policy"] = _digest_of_policy(policy)
+    identity["policy"] = _digest_of_network(policy)
     options["policy"] = policy
     if name not in GUIDED:
         options["name"] = name
@@ -173,10 +230,10 @@ def _policy(path: str, config: EvaluationConfig) -> Policy:
         ) from None
 
 
-def _digest_of_policy(policy: Policy) -> str:
-    """Of its settings and weights: what decides its actions."""
-    digest = hashlib.sha256(repr(policy.config).encode())
-    for leaf in jax.tree.leaves(nnx.to_pure_dict(nnx.state(policy, nnx.Param))):
+def _digest_of_network(network: Policy | Topoformer) -> str:
+    """Of its settings and weights: what decides what it does."""
+    digest = hashlib.sha256(repr(network.config).encode())
+    for leaf in jax.tree.leaves(nnx.to_pure_dict(nnx.state(network, nnx.Param))):
         digest.update(np.asarray(leaf).tobytes())
     return digest.hexdigest()[:16]
 
@@ -186,11 +243,15 @@ def _seeds(made: _Made, config: EvaluationConfig) -> tuple[int, ...]:
     return config.seeds if made.method.solver.searches else config.seeds[:1]
 
 
-def _job(made: _Made, config: EvaluationConfig, role: str, seed: int) -> Job:
-    budget = made.method.evaluations or (config.limits[-1] if role == "curve" else config.evaluations)
+def _job(
+    made: _Made, config: EvaluationConfig, role: str, seed: int, limit: tuple[str, float] = ("", 1.0)
+) -> Job:
+    """A job; ``limit`` is its `Job.after` and `Job.share`."""
+    usual = EVALUATIONS if limit[0] else config.evaluations
+    budget = made.method.evaluations or (config.limits[-1] if role == "curve" else usual)
     budget = budget if made.method.solver.searches else 0
     title = made.method.name
-    if made.name == REFERENCE and role != "curve":
+    if made.name == REFERENCES[config.suite] == _BRKGA and role != "curve":
         title = f"BRKGA {thousands(config.evaluations)}"
         title += ", warm starts" if config.suite == "realistic" else ""
     problem = {
@@ -200,15 +261,16 @@ def _job(made: _Made, config: EvaluationConfig, role: str, seed: int) -> Job:
         "evaluations": budget,
         # Its records hold more.
         "history": role == "curve",
+        **({"limit": [role, *limit]} if limit[0] else {}),
     }
     text = json.dumps({**problem, **made.identity}, sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Job(made.name, title, role, seed, budget, key, made.method, made.guided)
+    return Job(made.name, title, role, seed, budget, key, made.method, made.guided, *limit, made.compiles)
 
 
 def _where(config: EvaluationConfig) -> dict[str, Any]:
     """Of the problem what all graphs have in common; the rest is in the keys of realistic cases."""
-    if config.suite == "realistic":
+    if config.suite != "regal":
         return {"suite": config.suite}
     return {
         "objective": str(config.objective),

@@ -86,6 +86,7 @@ class Method:
         objective: Objective | str = Objective.MAKESPAN,
         evaluations: int = 5000,
         seed: int | jax.Array = 0,
+        time_limit: float | None = None,
         key: int | jax.Array | None = None,
     ) -> Results:
         """Plans every graph.
@@ -96,6 +97,8 @@ class Method:
           objective: What to minimise.
           evaluations: Most candidates that may be simulated for each graph.
           seed: A number or a typed `jax.random.key`; each graph's own is made from it and its content.
+          time_limit: Seconds for each call of `regal_jax.optimize_many`: for all graphs that are searched
+            together.
           key: The former name of ``seed``.
 
         Raises:
@@ -125,6 +128,7 @@ class Method:
                         seed=seed,
                         method=self.solver,
                         warm_start=self.warm_start,
+                        time_limit=time_limit,
                         progress=False,
                     )
                 seconds[members] = (time.perf_counter() - began) / max(len(members), 1)

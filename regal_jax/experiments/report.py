@@ -12,11 +12,12 @@ import numpy as np
 
 from regal_jax.errors import FormatError
 from regal_jax.experiments.compare import Comparison, Row, compare
+from regal_jax.experiments.ordering_table import ordering_fields, ordering_markdown
 from regal_jax.experiments.realistic_table import groups_fields, realistic_markdown
 from regal_jax.experiments.records import Records, read_evaluation
 from regal_jax.experiments.rounds import validation_over_rounds
 from regal_jax.experiments.statistics import bootstrap
-from regal_jax.experiments.tables import as_csv, graphs_csv, row_fields, table_csv, table_markdown
+from regal_jax.experiments.tables import as_csv, graphs_csv, row_fields, table_markdown
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.viz import plot_entropies, plot_improvements, plot_limits, plot_rounds, plot_seconds
 
@@ -68,22 +69,30 @@ def report(out: str | os.PathLike[str]) -> Report:
     if not comparison.rows:
         raise FormatError(f"{folder}: no result in it yet; run 'regal-jax evaluate' first")
     validation, problems = _validation(rounds)
-    realistic = settings.get("suite") == "realistic"
     figures = _draw(folder, comparison, validation)
-    table = (
-        realistic_markdown(comparison, settings)
-        if realistic
-        else table_markdown(comparison, settings, figures)
-    )
+    lines, table = _tables(comparison, settings, figures)
     texts = {
-        "table.csv": as_csv(groups_fields(comparison)) if realistic else table_csv(comparison),
+        "table.csv": as_csv(lines),
         "table.md": table,
         "graphs.csv": graphs_csv(comparison),
-        "summary.json": _summary(comparison, settings, validation),
+        "summary.json": _summary(comparison, settings, validation, lines),
     }
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     return Report(comparison, (*texts, *figures), table, problems)
+
+
+def _tables(
+    comparison: Comparison, settings: Mapping[str, Any], figures: Sequence[str]
+) -> tuple[list[dict[str, Any]], str]:
+    """The table of the suite for programs, and for people."""
+    suite = settings.get("suite")
+    if suite == "realistic":
+        return groups_fields(comparison), realistic_markdown(comparison, settings)
+    if suite == "topological-order":
+        return ordering_fields(comparison), ordering_markdown(comparison, settings)
+    lines = [row_fields(comparison, row) for row in comparison.rows]
+    return lines, table_markdown(comparison, settings, figures)
 
 
 def _validation(rounds: Mapping[str, Sequence[str]]) -> tuple[dict[int, list[float]], tuple[str, ...]]:
@@ -125,7 +134,10 @@ def _panels(rows: Sequence[Row]) -> list[Row]:
 
 
 def _summary(
-    comparison: Comparison, settings: Mapping[str, Any], validation: Mapping[int, list[float]]
+    comparison: Comparison,
+    settings: Mapping[str, Any],
+    validation: Mapping[int, list[float]],
+    lines: Sequence[Mapping[str, Any]],
 ) -> str:
     rows = []
     for row in comparison.rows:
@@ -145,6 +157,8 @@ def _summary(
         "config": settings,
         "graphs": len(comparison.graphs),
         "rows": rows,
+        # Those of the other suites are rows by groups of graphs.
+        **({} if settings.get("suite", "regal") == "regal" else {"table": lines}),
         "left_out": dict(comparison.left_out),
         "curves": {
             title: [{"evaluations": limit, **point._asdict()} for limit, point in curve.items()]

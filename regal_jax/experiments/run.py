@@ -3,8 +3,8 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,12 +14,18 @@ from regal_jax.experiments.graphs import Task, evaluation_tasks
 from regal_jax.experiments.jobs import Job, make_jobs
 from regal_jax.experiments.method import Results
 from regal_jax.experiments.records import Records, write_evaluation
+from regal_jax.experiments.topological_order import ApproximateDpWithin, layered_cases
 from regal_jax.problem import Bucket
 from regal_jax.programs import given_up
 from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
 from regal_jax.storage.locks import locked
 
 __all__ = ["Outcome", "run_evaluation"]
+
+_SMALL: Final = 40
+"""Ops of the graph by which loops are compiled."""
+_SECONDS: Final = 1.0
+"""That it may take then."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +101,9 @@ class _Run:
         left_out: dict[str, str],
     ) -> None:
         self._config, self._tasks, self._records = config, tasks, records
-        self._chunks = _chunks(tasks, config.chunk)
+        # One graph at a time as in the paper; and limits of time are of one graph.
+        self._alone = config.suite == "topological-order"
+        self._chunks = _chunks(tasks, 1 if self._alone else config.chunk)
         self._warm: set[tuple[object, ...]] = set()
         self._given_up = given_up()
         self.left_out = left_out
@@ -127,9 +135,11 @@ class _Run:
         The curves, which take long and whose time nobody compares, come after everything else.
         """
         for some in ([j for j in jobs if j.role != "curve"], [j for j in jobs if j.role == "curve"]):
+            free, bound = [j for j in some if not j.after], [j for j in some if j.after]
             for number, chunk in enumerate(self._chunks if some else ()):
-                first = number % len(some)
-                for job in (*some[first:], *some[:first]):
+                first = number % len(free)
+                # What has the time of another job comes after it.
+                for job in (*free[first:], *free[:first], *bound):
                     for part in [[task] for task in chunk] if job.hosted else [chunk]:
                         yield job, part
 
@@ -165,7 +175,9 @@ class _Run:
     def _timed(self, job: Job, tasks: Sequence[Task]) -> Results:
         budget = job.evaluations or self._config.evaluations
         graphs, clusters = [task.graph for task in tasks], [task.cluster for task in tasks]
-        options = {"objective": tasks[0].objective, "seed": job.seed}
+        options: dict[str, Any] = {"objective": tasks[0].objective, "seed": job.seed}
+        if self._alone:
+            return self._ordered(job, tasks[0])
         size = (job.name, *_program(tasks[0]), len(tasks))
         if self._given_up != given_up():
             self._warm.clear()  # They may be among them.
@@ -176,6 +188,46 @@ class _Run:
             self._given_up = given_up()
             self._warm.add(size)
         return job.method(graphs, clusters, evaluations=budget, **options)
+
+    def _ordered(self, job: Job, task: Task) -> Results:
+        """Likewise, of the suite of orders."""
+        options: dict[str, Any] = {"objective": task.objective, "seed": job.seed}
+        seconds, method = self._seconds(job, task), job.method
+        if self._config.warm_up:
+            self._warm_up(job, task, options)
+        if job.role != "same-time":
+            budget = job.evaluations or self._config.evaluations
+            return method([task.graph], task.cluster, evaluations=budget, time_limit=seconds, **options)
+        method = dataclasses.replace(method, solver=ApproximateDpWithin(seconds or 0.0))
+        results = method([task.graph], task.cluster, **options)
+        took = [plan.provenance["width_seconds"] for plan in results.plans]
+        return dataclasses.replace(results, seconds=np.array(took))
+
+    def _seconds(self, job: Job, task: Task) -> float | None:
+        """What the job may take; ``None`` for no limit."""
+        if not job.after:
+            return None
+        other = self._records.get(job.after, task.key)
+        if other is None:
+            raise ConfigError(f"{job.title}: its time is a share of that of a method with no result")
+        return job.share * other["seconds"]
+
+    def _warm_up(self, job: Job, task: Task, options: Mapping[str, Any]) -> None:
+        """Compiles what is yet to be: programs of a size by its first graph, loops by a small graph."""
+        if self._given_up != given_up():
+            self._warm.clear()
+        # Loops are those of the solver, whatever its settings.
+        what = (job.name, *_program(task)) if job.compiles else (job.method.solver.name,)
+        if what in self._warm:
+            return
+        if job.compiles:
+            graph, limit = task.graph, None
+        else:
+            graph, limit = next(layered_cases([_SMALL], 1))[1], _SECONDS
+        budget = min(job.evaluations, self._config.evaluations) or self._config.evaluations
+        job.method([graph], task.cluster, evaluations=budget, time_limit=limit, **options)
+        self._given_up = given_up()
+        self._warm.add(what)
 
     def _keep(self, job: Job, task: Task, fields: dict[str, Any]) -> None:
         graph = task.graph
@@ -222,5 +274,7 @@ def _fields(job: Job, results: Results) -> list[dict[str, Any]]:
             # A plan of a search that was interrupted may have neither, and is not kept.
             if wanted and name in plan.provenance:
                 fields[name] = plan.provenance[name]
+        if job.role == "same-time":
+            fields["width"] = plan.provenance["width"]
         made.append(fields)
     return made

@@ -13,7 +13,7 @@ from regal_jax.experiments.paper import DATASETS, reported
 from regal_jax.experiments.statistics import Interval, geometric_gap
 from regal_jax.plan import Objective
 
-__all__ = ["as_csv", "graphs_csv", "row_fields", "table_csv", "table_markdown"]
+__all__ = ["as_csv", "graphs_csv", "row_fields", "table_markdown"]
 
 
 def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
@@ -61,11 +61,6 @@ def _overhead(row: Row, reference: Row) -> Interval:
 
 def _number(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else float(value)
-
-
-def table_csv(comparison: Comparison) -> str:
-    """A line a method; shares are shares, not percent."""
-    return as_csv([row_fields(comparison, row) for row in comparison.rows])
 
 
 def graphs_csv(comparison: Comparison) -> str:

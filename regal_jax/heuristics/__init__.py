@@ -1,11 +1,11 @@
 """Host baselines, each a function from graph and cluster to a `Plan`. Never imports jax."""
 
-from regal_jax.heuristics.depth_first import depth_first_dp
-from regal_jax.heuristics.dynamic_programming import Found, approximate_dp
+from typing import TYPE_CHECKING
+
 from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.list_search import ListSearchConfig, ListSearchRun
 from regal_jax.heuristics.order_costs import least_random_order, order_peak
-from regal_jax.heuristics.order_search import OrderSearchConfig, OrderSearchRun
+from regal_jax.heuristics.order_search_config import OrderSearchConfig
 from regal_jax.heuristics.peak_search import PeakSearchConfig, PeakSearchRun
 from regal_jax.heuristics.registry import (
     HEURISTICS,
@@ -15,6 +15,12 @@ from regal_jax.heuristics.registry import (
     run_heuristic,
 )
 from regal_jax.heuristics.work import Work, counting
+from regal_jax.runtime.lazy import lazily
+
+if TYPE_CHECKING:
+    from regal_jax.heuristics.depth_first import depth_first_dp
+    from regal_jax.heuristics.dynamic_programming import Found, approximate_dp
+    from regal_jax.heuristics.order_search import OrderSearchRun
 
 __all__ = [
     "HEURISTICS",
@@ -37,3 +43,14 @@ __all__ = [
     "order_peak",
     "run_heuristic",
 ]
+
+# Their loops are parts of others, and Numba is loaded for them at once.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "depth_first": ("depth_first_dp",),
+        "dynamic_programming": ("Found", "approximate_dp"),
+        "order_search": ("OrderSearchRun",),
+    },
+    [*globals()],
+)

@@ -5,6 +5,7 @@ partial orders of the same set the one of the lower peak is as good as the other
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -70,7 +71,7 @@ def approximate_dp(
     Examples:
       >>> from regal_jax.datasets import generate
       >>> from regal_jax.heuristics import approximate_dp
-      >>> found = approximate_dp(generate("layered", 30, seed=0), width=1000)
+      >>> found = approximate_dp(generate("layered", 30, seed=0), width=10_000)
       >>> found.optimal, len(found.order)
       (True, 30)
     """
@@ -80,18 +81,18 @@ def approximate_dp(
     residents = np.flatnonzero(graph.resident)
     steps = _Steps(graph, costs)
     trail = _Trail()
-    bound = states = 0
+    bound, states = math.inf, 0
     for _ in range(graph.num_ops - len(residents)):
         check_interrupt()
         late = ends is not None and time.monotonic() > ends
         states += len(steps.beam.held)
         parent, op, dropped = steps.extend(1 if late else int(width), held=held)
-        bound = dropped if dropped is not None and (bound == 0 or dropped < bound) else bound
+        bound = min(bound, dropped)
         trail.add(parent, op)
     order = np.concatenate([residents, trail.back(0)])
     peak = int(steps.beam.peak[0])
     # All that was dropped had a peak of at least ``bound`` already.
-    return Found(order, peak, bound == 0 or peak <= bound, states)
+    return Found(order, peak, peak <= bound, states)
 
 
 class _Trail:
@@ -165,7 +166,7 @@ class _Steps:
         self.beam = Beam(held, peak, code, bounds, lent(ready.astype(np.int32)), lent(words), 0, size)
         self._window = 0, size
 
-    def extend(self, width: int, *, held: bool) -> tuple[np.ndarray, np.ndarray, int | None]:
+    def extend(self, width: int, *, held: bool) -> tuple[np.ndarray, np.ndarray, float]:
         """Goes on to the next length.
 
         Args:
@@ -174,7 +175,7 @@ class _Steps:
 
         Returns:
           Places ``[B]`` of what was extended, ops ``[B]``, and the lowest peak that anything dropped may
-          have; ``None`` if nothing was.
+          have; infinite if nothing was.
         """
         total = len(self.beam.ready)
         most = min(width, total)
@@ -184,7 +185,7 @@ class _Steps:
         if count > most:
             chosen, dropped = _least_held(chosen, most), True
         self._advance(chosen)
-        return chosen.parent, chosen.op, int(chosen.peak[-1]) if dropped else None
+        return chosen.parent, chosen.op, int(chosen.peak[-1]) if dropped else math.inf
 
     def _collect(self, most: int, room: int, *, ties: bool) -> tuple[Picks, int, bool]:
         """Extensions of the lowest peaks in space for ``room``, how many, and were any dropped?"""

@@ -1,4 +1,4 @@
-"""Beams of partial orders that stay under a limit of memory, forwards or backwards: the loops of `OrderSearchRun`.
+"""The loops of `OrderSearchRun`: beams of partial orders that stay under a limit, forwards or backwards.
 
 What is held after some ops have run depends on their set alone. Under a limit nothing else matters: partial
 orders of one length are compared by what they hold, and those that reach the limit are dropped. Backwards an
@@ -16,10 +16,11 @@ __all__ = ["Field", "Front", "advance"]
 
 Field = namedtuple(
     "Field",
-    "need kept after_rows after before_rows before input_rows input_size other_rows other word mask code back",
+    "need kept after_rows after before_rows before input_rows input_size other_rows other "
+    "word mask code back",
 )
-"""A graph as `regal_jax.heuristics.order_costs.OrderCosts`, in the direction of the beam, with where ops stand
-in sets as `regal_jax.heuristics.beam_kernel.Ops`; ``back``: is it backwards?"""
+"""A graph as `regal_jax.heuristics.order_costs.OrderCosts`, in the direction of the beam; where ops stand in
+sets, as `regal_jax.heuristics.beam_kernel.Ops`; ``back``: is it backwards?"""
 
 Front = namedtuple("Front", "held score code bounds ready gain words")
 """``B`` partial orders of one length.
@@ -49,8 +50,8 @@ def advance(
       level: Their length.
       most: So many partial orders may be made.
       parent, op: ``[N * width]``, set to how those of each length came about.
-      counts: ``[3]``, set to the length at the end, to the partial orders that were made, and to 1 if any were
-        dropped for want of width.
+      counts: ``[3]``, set to the length at the end, to the partial orders that were made, and to 1 if any
+        were dropped for want of width.
 
     Returns:
       The partial orders at the end; none if the limit left none.
@@ -159,7 +160,7 @@ _gain_of = part(_own_gain)
 
 
 def _changed(field: Any, words: Any, base: int, e: int) -> int:
-    """Whose gain changes when the reader of input ``e`` runs: -1 nobody's, -2 all other readers', or one's."""
+    """Whose gain changes when the reader of input ``e`` runs: -1 nobody's, -2 all others', or one op's."""
     found = -1
     for k in range(field.other_rows[e], field.other_rows[e + 1]):
         v = field.other[k]

@@ -80,12 +80,12 @@ def _flat(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 
 
 def space(count: int, kind: type = np.int64) -> Any:
-    """``count`` numbers to write to in `regal_jax.runtime.compiling.loops`: any in an array, or zeros in a list."""
+    """``count`` numbers that compiled loops may write to: any in an array, or zeros in a list."""
     return np.empty(count, kind) if usable() else [0] * count
 
 
 def lent(array: np.ndarray) -> Any:
-    """``array`` itself for `regal_jax.runtime.compiling.loops`, which may write to it; a list of it in Python."""
+    """``array`` itself for compiled loops, which may write to it; a list of it in Python."""
     return array if usable() else array.tolist()
 
 

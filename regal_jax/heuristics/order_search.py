@@ -1,74 +1,36 @@
 """Search among orders of ops on one device, for the lowest peak of memory: beams under a falling limit."""
 
+import collections
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
-from regal_jax.checks import real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.beam_kernel import BITS
 from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.order_beam import Field, Front, advance
 from regal_jax.heuristics.order_costs import order_costs, order_peak
-from regal_jax.heuristics.orders import bfs_order
+from regal_jax.heuristics.order_search_config import OrderSearchConfig
+from regal_jax.heuristics.orders import bfs_order, lpmf_order
+from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import Objective, Plan, lower_bound
 from regal_jax.runtime.compiling import for_loops, loops
 from regal_jax.runtime.interrupts import check_interrupt
 
-__all__ = ["OrderSearchConfig", "OrderSearchRun"]
+__all__ = ["OrderSearchRun"]
 
 _AT_ONCE: Final = 20_000
 """Partial orders that are made before the search asks whether it is to end: some milliseconds."""
 _MOST_LINKS: Final = 2**25
 """Of a beam, that say how its partial orders came about: 256 MiB."""
 _NO_LIMIT: Final = 2**62
-
-
-@dataclasses.dataclass(frozen=True)
-class OrderSearchConfig:
-    """How `OrderSearchRun` widens its beams.
-
-    The defaults were chosen on training graphs, see docs/ablations.md.
-
-    Attributes:
-      width: Partial orders of each length, in the first beams.
-      growth: Beams become so many times as wide when the limit can be lowered no more.
-      most_width: Beams become no wider; then sets are compared by random amounts as well.
-      steps: Shares of the peak by which the limit is lowered below it, one after the other fails.
-      noise: Standard deviation of the random amount of an op, as a share of the mean bytes that ops allocate.
-      guide: Weight of `OrderSearchRun`'s priorities, likewise.
-
-    Raises:
-      ConfigError: An impossible value.
-    """
-
-    width: int = 16
-    growth: int = 4
-    most_width: int = 65536
-    steps: tuple[float, ...] = (0.02, 0.004)
-    noise: float = 0.1
-    guide: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name, least in (("width", 1), ("growth", 2), ("most_width", self.width)):
-            value = whole(getattr(self, name), least)
-            if value is None:
-                given = shown(getattr(self, name))
-                raise ConfigError(
-                    f"{type(self).__name__}: {name} is {given}; give a whole number of at least {least}"
-                )
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "steps", tuple(self.steps))
-        shares = [("steps", step, 1) for step in self.steps]
-        for name, given, most in (*shares, ("noise", self.noise, math.inf), ("guide", self.guide, math.inf)):
-            if real(given, 0, most) is None:
-                raise ConfigError(
-                    f"{type(self).__name__}: {name} has {shown(given)}; give a number from 0 to {most:g}"
-                )
+_ORDERS: Final = (lpmf_order, xla_list_order, xla_dfs_order, xla_post_order)
+"""What it begins with, after the plans that it is given."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,8 +58,9 @@ class OrderSearchRun(HostSearch):
     continuation. A beam goes forwards or backwards; the bottleneck of an order is late for one of them and
     early for the other. If neither gets below the limit, beams are widened.
 
-    As many partial orders as the graph has ops are one evaluation: the work of one whole order. The search
-    ends by itself when a beam that dropped nothing proves that there is no better order.
+    It begins with the plans that it is given, then with LPMF and XLA's three orders. Each of these is one
+    evaluation, and so are as many partial orders as the graph has ops: the work of one whole order. The
+    search ends by itself when a beam that dropped nothing proves that there is no better order.
     """
 
     def __init__(
@@ -127,7 +90,10 @@ class OrderSearchRun(HostSearch):
             raise ConfigError(f"order-search: the cluster has {cluster.num_devices} devices; give one of 1")
         super().__init__(graph, cluster, seed)
         self._config = config or OrderSearchConfig()
-        self._starts = [plan.event_ids(graph) for plan in starts]
+        given = [plan.event_ids(graph) for plan in starts]
+        self._starts = collections.deque[Callable[[ComputationGraph], np.ndarray]](
+            [*(functools.partial(_constant, order) for order in given), *_ORDERS]
+        )
         self._guide = _standardised(priorities, graph.num_ops)
         self._order: np.ndarray | None = None
         self._peak = _NO_LIMIT
@@ -149,11 +115,14 @@ class OrderSearchRun(HostSearch):
         """
         n = self.graph.num_ops
         last = (self.evaluations + evaluations) * n
-        while self._starts and self._made + n <= last:
-            self._made += n
-            self._judge(self._starts.pop(0))
-        while not (ends is not None and ends()) and self.best > goal and not self._starts:
+        while not (ends is not None and ends()) and self.best > goal:
             check_interrupt()
+            if self._starts:
+                if self._made + n > last:
+                    return
+                self._made += n
+                self._judge(self._starts.popleft()(self.graph))
+                continue
             if self._beam is None:
                 attempt = next(self._attempts, None)
                 if attempt is None:
@@ -196,8 +165,6 @@ class OrderSearchRun(HostSearch):
     def _plan_attempts(self) -> Iterator[_Attempt]:
         """What to try next, by what has come of all before."""
         config, n = self._config, self.graph.num_ops
-        if self._order is None:
-            yield _Attempt(False, _NO_LIMIT, 1, np.zeros(n))
         most = max(1, min(config.most_width, _MOST_LINKS // n))
         rounds = 0
         while self._lower < self._peak:
@@ -231,6 +198,11 @@ class OrderSearchRun(HostSearch):
                     break
 
 
+def _constant(order: np.ndarray, graph: ComputationGraph) -> np.ndarray:
+    del graph
+    return order
+
+
 class _Beginning:
     """The empty partial order of a graph, in one direction.
 
@@ -252,7 +224,7 @@ class _Beginning:
         )
         ready = np.flatnonzero(np.diff(costs.before_rows) == 0)
         held = int(graph.tensor_bytes[graph.tensor_keep].sum()) if back else costs.start
-        # Of these inputs nobody else has run: backwards they are allocated, forwards those of one reader freed.
+        # Of nobody else having run: backwards all inputs are allocated, forwards those of one reader freed.
         alone = np.ones(len(costs.input_size), bool) if back else np.diff(costs.other_rows) == 0
         reader = np.repeat(np.arange(n), np.diff(costs.input_rows))
         inputs = np.bincount(reader, weights=costs.input_size * alone, minlength=n).astype(np.int64)

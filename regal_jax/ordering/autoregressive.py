@@ -15,6 +15,7 @@ from regal_jax.ordering.precedence import (
     check_keys,
     check_orders,
     one_device,
+    open_uniform,
     places,
     ready_from,
     run,
@@ -239,7 +240,7 @@ def _decode(
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         noise = jnp.zeros((b, samples, n), jnp.float32)
         if keys is not None:
-            uniform = ((words(seeds, n, now) >> jnp.uint32(8)).astype(jnp.float32) + 0.5) * 2.0**-24
+            uniform = open_uniform(words(seeds, n, now))
             noise = -jnp.log(-jnp.log(uniform))
         waiting, op = each(nodes, before, *state, noise)
         return (waiting, op), jnp.where(op < n, op, now)

@@ -19,6 +19,7 @@ from regal_jax.ordering.precedence import (
     check_keys,
     check_orders,
     check_priorities,
+    open_uniform,
     places,
     ready_from,
     run,
@@ -35,7 +36,7 @@ __all__ = ["greedy", "log_prob", "peaks", "sample"]
 
 _BLOCK: Final = 2**22
 """Numbers that `log_prob` has in memory at once, roughly."""
-_LEAST: Final = 2.0**-24
+_LEAST: Final = 2.0**-25
 """Time that is left, in units of its mean, of a clock that float32 says has run out: half the least draw."""
 
 
@@ -155,8 +156,7 @@ def _sample(problem: Problem, priorities: jax.Array, keys: jax.Array, samples: i
     n = problem.bucket.ops
     fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
     seeds = seeds_of(fold(keys, jnp.arange(samples, dtype=jnp.uint32)))
-    # Of 2**24 values, none of them 0 or 1.
-    uniform = ((words(seeds, n) >> jnp.uint32(8)).astype(jnp.float32) + 0.5) * 2.0**-24
+    uniform = open_uniform(words(seeds, n))
     before = jax.vmap(successors)(problem)
     waiting = jnp.broadcast_to(jax.vmap(waiting_for)(problem, before)[:, None], uniform.shape)
     step = jax.vmap(jax.vmap(_race, (None, None, 0, None)), (0, 0, 0, None))

@@ -15,6 +15,7 @@ __all__ = [
     "check_orders",
     "check_priorities",
     "one_device",
+    "open_uniform",
     "places",
     "ready_from",
     "run",
@@ -139,3 +140,8 @@ def ready_from(problem: Problem, place: jax.Array) -> jax.Array:
     after = place.at[sources(problem)].get(mode="clip") + 1
     ready = ready.at[problem.successor].max(after, mode="drop")
     return jnp.where(jnp.arange(n) < problem.num_ops, ready, place)
+
+
+def open_uniform(words: jax.Array) -> jax.Array:
+    """Float32 numbers between 0 and 1, and never either, from uint32 words: 2**23 of them, each exact."""
+    return ((words >> jnp.uint32(9)).astype(jnp.float32) + 0.5) * 2.0**-23

@@ -1,24 +1,19 @@
 """Orders of little memory on one device: the baselines of Neural Topological Ordering, and a search."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from regal_jax.checks import real, shown, whole
 from regal_jax.errors import ConfigError
-from regal_jax.heuristics import (
-    Found,
-    HostSearch,
-    OrderSearchConfig,
-    OrderSearchRun,
-    approximate_dp,
-    depth_first_dp,
-    least_random_order,
-)
+from regal_jax.heuristics import HostSearch, OrderSearchConfig, least_random_order
 from regal_jax.plan import Objective, Plan
 from regal_jax.solvers.protocol import Constructive, HostSolver, Instance
 from regal_jax.solvers.searches import STARTS, settings_of
+
+if TYPE_CHECKING:
+    from regal_jax.heuristics import Found
 
 __all__ = ["ApproximateDp", "DepthFirstDp", "OrderSearch", "RandomOrders"]
 
@@ -32,7 +27,7 @@ def _plan(solver: Constructive, instance: Instance, order: np.ndarray, **told: A
     )
 
 
-def _told(found: Found) -> dict[str, Any]:
+def _told(found: "Found") -> dict[str, Any]:
     return {"status": "optimal" if found.optimal else "feasible", "states": found.states}
 
 
@@ -84,6 +79,8 @@ class ApproximateDp(Constructive):
 
     def construct(self, instance: Instance) -> Plan:
         """The order that it ends with; once the time is up it goes on with one set of each length."""
+        from regal_jax.heuristics import approximate_dp
+
         found = approximate_dp(instance.graph, self.width, self.held, instance.seconds)
         return _plan(self, instance, found.order, **_told(found))
 
@@ -119,6 +116,8 @@ class DepthFirstDp(Constructive):
 
     def construct(self, instance: Instance) -> Plan:
         """The best whole order that it finds in its time, and at least the first."""
+        from regal_jax.heuristics import depth_first_dp
+
         seconds = self.time_limit if instance.seconds is None else min(self.time_limit, instance.seconds)
         found = depth_first_dp(instance.graph, instance.seed, seconds, self.states)
         return _plan(self, instance, found.order, **_told(found))
@@ -151,7 +150,7 @@ class RandomOrders(Constructive):
 
 @dataclasses.dataclass(frozen=True)
 class OrderSearch(OrderSearchConfig, HostSolver):
-    """Search among orders on one device, for the peak of memory; the settings are those of `OrderSearchConfig`.
+    """Search among orders on one device, for peak memory; the settings are those of `OrderSearchConfig`.
 
     Raises:
       ConfigError: An impossible value.
@@ -175,5 +174,7 @@ class OrderSearch(OrderSearchConfig, HostSolver):
 
     def begin(self, instance: Instance) -> HostSearch:
         """An `OrderSearchRun`."""
+        from regal_jax.heuristics import OrderSearchRun
+
         starts = instance.starts[:STARTS]
         return OrderSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)

@@ -1,0 +1,90 @@
+"""Networks that order ops as rows of a table: trained or not, decoded in three ways."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from regal_jax.errors import ConfigError
+from regal_jax.solvers import Solver, TopoformerBeam, TopoformerSamples
+from regal_jax.solvers.topoformer import topoformer_of
+
+if TYPE_CHECKING:
+    from regal_jax.ordering import Topoformer, TopoformerConfig
+
+__all__ = ["CANDIDATES", "DECODINGS", "NetworkRow", "network_rows"]
+
+CANDIDATES: Final = 16
+"""Samples, and width of the beam (Gagrani et al. 2022, section 5)."""
+DECODINGS: Final = {"greedy": "greedy", "sample": f"best of {CANDIDATES}", "beam": f"beam of {CANDIDATES}"}
+"""The paper's, and how tables call them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkRow:
+    """A network and how its orders are decoded.
+
+    Attributes:
+      path: Of a weights file, or ``"default"`` for the weights that ship.
+      title: As in tables.
+      decoding: A key of `DECODINGS`.
+      trained: With the weights of the file; otherwise a network of its config with random weights.
+    """
+
+    path: str
+    title: str
+    decoding: str
+    trained: bool
+
+    def network(self) -> "Topoformer":
+        """The network.
+
+        Raises:
+          ConfigError: No such file, or a network that makes no priorities.
+          FormatError: A damaged file.
+        """
+        from regal_jax.ordering import Decoder
+
+        network = topoformer_of(self.path)
+        if network.config.decoder is not Decoder.PRIORITIES:
+            raise ConfigError(f"{self.path}: no solver takes a network with the autoregressive decoder")
+        return network if self.trained else _untrained(network.config)
+
+    def solver(self, network: "Topoformer") -> Solver:
+        """What makes the plans of this row."""
+        if self.decoding == "beam":
+            return TopoformerBeam(CANDIDATES, network)
+        return TopoformerSamples(CANDIDATES if self.decoding == "sample" else 0, network)
+
+
+def network_rows(weights: Mapping[str, str], *, untrained: bool = True) -> dict[str, NetworkRow]:
+    """The rows of some networks by name: ``NAME-greedy``, ``NAME-untrained-greedy`` and so on.
+
+    Args:
+      weights: Name -> weights file, or ``"default"``.
+      untrained: Also networks of the same shape with random weights.
+
+    Raises:
+      ConfigError: Two rows of one name; a name without letters, or a path that is none.
+    """
+    rows: dict[str, NetworkRow] = {}
+    for name, path in weights.items():
+        if not isinstance(path, str) or not path or not name:
+            raise ConfigError(f"weights.{name}: give a file of weights or 'default', got {path!r}")
+        for suffix in ("", "-untrained") if untrained else ("",):
+            for decoding, how in DECODINGS.items():
+                row = f"{name}{suffix}-{decoding}"
+                if row in rows:
+                    raise ConfigError(f"weights.{name}: there is a row {row!r} already; choose another name")
+                title = f"{name}{suffix.replace('-', ', ')}: {how}"
+                rows[row] = NetworkRow(path, title, decoding, not suffix)
+    return rows
+
+
+@functools.lru_cache(maxsize=16)
+def _untrained(config: "TopoformerConfig") -> "Topoformer":
+    from flax import nnx
+
+    from regal_jax.ordering import Topoformer
+
+    return Topoformer(config, rngs=nnx.Rngs(0))

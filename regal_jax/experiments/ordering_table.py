@@ -1,0 +1,141 @@
+"""The tables of the suite of orders: every method on every set of graphs, beside the paper's figures."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from regal_jax.experiments.compare import Comparison, Row
+from regal_jax.experiments.ordering_paper import ReportedOrder, reported_orders
+from regal_jax.experiments.statistics import Interval, bootstrap
+
+__all__ = ["ordering_fields", "ordering_markdown"]
+
+
+def ordering_fields(comparison: Comparison) -> list[dict[str, Any]]:
+    """A row a set and method, under plain names; shares are shares, not percent.
+
+    ``gap`` is the mean of the graphs' gaps from the reference, ``same_time`` from the reference within the
+    method's own seconds, both with bootstrap intervals. ``seconds`` is the median over graphs,
+    ``of_reference`` the median of their shares of the reference's seconds.
+    """
+    return [
+        _fields(comparison, row, name, mask)
+        for name, mask in _sets(comparison)
+        for row in comparison.rows
+        if (mask & ~np.isnan(row.seconds)).any()
+    ]
+
+
+def _sets(comparison: Comparison) -> Iterator[tuple[str, np.ndarray]]:
+    names = [str(graph["set"]) for graph in comparison.graphs]
+    for name in sorted(set(names), key=_place):
+        yield name, np.array([each == name for each in names])
+
+
+def _place(name: str) -> tuple[str, int]:
+    """By kind, then by the least ops."""
+    kind, _, sizes = name.partition(" ")
+    return kind, int(sizes.partition("-")[0])
+
+
+def _fields(comparison: Comparison, row: Row, name: str, mask: np.ndarray) -> dict[str, Any]:
+    there = mask & ~np.isnan(row.seconds)
+    same = comparison.same_time.get(row.name, np.full(len(mask), np.nan))
+    seconds, whole = row.seconds[there], comparison.rows[0].seconds[there]
+    known = ~np.isnan(whole) & (whole > 0)
+    shares = seconds[known] / whole[known]
+    spent = row.spent[there & (row.spent > 0)]
+    return {
+        "set": name,
+        "name": row.name,
+        "method": row.title,
+        "graphs": int(there.sum()),
+        **_interval("gap", bootstrap(_gaps(row.values, comparison.reference)[there])),
+        **_interval("same_time", bootstrap(_gaps(row.values, same)[there])),
+        "seconds": float(np.median(seconds)),
+        "of_reference": float(np.median(shares)) if shares.size else None,
+        "evaluations": float(spent.mean()) if spent.size else None,
+        "paper_gap": _joined(row.name, name, _paper_gap),
+        "paper_seconds": _joined(row.name, name, lambda found: f"{found.seconds:g}"),
+    }
+
+
+def ordering_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> str:
+    """The tables as people read them."""
+    lines = ordering_fields(comparison)
+    reference = comparison.rows[0].title
+    alone = f"{len(comparison.graphs):,} graphs, one device, peak memory, one graph at a time. "
+    parts = [
+        f"{alone}*Gap*: mean over graphs of peak over that of {reference}, minus 1; *in the same time*: over "
+        f"that of {reference} of the largest width that ends in the method's own seconds; less is better. In "
+        "brackets: 95 % bootstrap intervals over graphs (BCa, 10 000 resamples). Seconds: median over "
+        "graphs, without compilation. The paper's figures are of other graphs and another machine; in "
+        "brackets the number of its table.",
+        f"Settings: {_settings(settings)}.",
+    ]
+    head = ["method", "graphs", "gap", "gap in the same time", "s a graph", f"of {reference}'s s"]
+    head += ["evaluations", "paper: gap", "paper: s"]
+    for name in dict.fromkeys(line["set"] for line in lines):
+        rows = [_cells(line) for line in lines if line["set"] == name]
+        rule = ["---", *(["---:"] * (len(head) - 1))]
+        table = "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
+        parts.append(f"## {name[0].upper()}{name[1:]}\n\n{table}")
+    if comparison.left_out:
+        parts.append("Left out:\n\n" + "\n".join(f"- {n}: {why}" for n, why in comparison.left_out.items()))
+    return "\n\n".join(parts) + "\n"
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    from regal_jax.experiments.topological_order import SETTINGS, SHARE
+
+    given = settings["options"]
+    width, limit = (
+        {**SETTINGS[name], **given.get(name, {}).get("settings", {})}[field]
+        for name, field in (("approximate-dp", "width"), ("depth-first-dp", "time_limit"))
+    )
+    return (
+        f"approximate DP of width {width:,}, depth-first DP for {limit:g} s, searches for {SHARE:.0%} of "
+        "approximate DP's seconds of the same graph"
+    )
+
+
+def _gaps(values: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """``[B]``; nothing to gain where the reference is 0."""
+    ratio = np.divide(values, reference, out=np.full(values.shape, np.nan), where=reference > 0)
+    return np.where((values == 0) & (reference == 0), 0.0, ratio - 1)
+
+
+def _interval(name: str, found: Interval) -> dict[str, float | None]:
+    ends = {"": found.mean, "_low": found.low, "_high": found.high}
+    return {f"{name}{end}": None if np.isnan(value) else float(value) for end, value in ends.items()}
+
+
+def _cells(line: Mapping[str, Any]) -> list[str]:
+    share, spent = line["of_reference"], line["evaluations"]
+    return [
+        line["method"],
+        str(line["graphs"]),
+        _percents(line, "gap"),
+        _percents(line, "same_time"),
+        f"{line['seconds']:.3g}",
+        "" if share is None else f"{100 * share:.3g} %",
+        "" if spent is None else f"{spent:,.0f}",
+        line["paper_gap"],
+        line["paper_seconds"],
+    ]
+
+
+def _percents(line: Mapping[str, Any], name: str) -> str:
+    mean, low, high = (line[f"{name}{end}"] for end in ("", "_low", "_high"))
+    return "" if mean is None else f"{100 * mean:+z.2f} % [{100 * low:+z.2f}, {100 * high:+z.2f}]"
+
+
+def _paper_gap(found: ReportedOrder) -> str:
+    half = "" if found.half_width is None else f" ± {100 * found.half_width:.2f}"
+    return f"{100 * found.gap:+z.2f} %{half}"
+
+
+def _joined(method: str, set_: str, text: Any) -> str:
+    """What the paper's tables say, each followed by its number."""
+    return ", ".join(f"{text(found)} ({found.table})" for found in reported_orders(method, set_))

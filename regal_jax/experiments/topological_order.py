@@ -1,0 +1,159 @@
+"""The suite of orders on one device: the tables of Gagrani et al. 2022, "Neural Topological Ordering".
+
+- Layered graphs (appendix A) of some sizes, 300 of each in the paper. Their seeds are ``[0, 2, ops, i]``;
+  those of training have 0 or 1 in the second place.
+- Real graphs of 200 to 1000 ops in the three classes of Table 2: the forward graphs of a corpus or of the
+  sample, of one split.
+
+The reference is approximate dynamic programming. Searches have a tenth of the seconds that it took for the
+same graph. Beside every method stands approximate dynamic programming with no more seconds than that method
+took.
+"""
+
+import dataclasses
+import pathlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+
+from regal_jax.datasets import SAMPLE_PATH, load_corpus, load_graphs, load_sample
+from regal_jax.datasets.corpus_files import INDEX
+from regal_jax.datasets.layered import layered_graph
+from regal_jax.graph import ComputationGraph
+from regal_jax.plan import Objective, Plan
+from regal_jax.runtime.interrupts import check_interrupt
+from regal_jax.solvers import ApproximateDp
+from regal_jax.solvers.protocol import Constructive, Instance
+
+__all__ = [
+    "CLASSES",
+    "EVALUATIONS",
+    "GRAPHS",
+    "SETTINGS",
+    "SHARE",
+    "TITLES",
+    "ApproximateDpWithin",
+    "layered_cases",
+    "real_cases",
+]
+
+GRAPHS: Final = 300
+"""Layered graphs of a size (section 5.1)."""
+CLASSES: Final = ((200, 500), (500, 700), (700, 1000))
+"""Ops of real graphs, from and to (Table 2). A graph at a border is in the upper class; the last has both."""
+SHARE: Final = 0.1
+"""Of the reference's seconds, that searches have."""
+EVALUATIONS: Final = 1_000_000
+"""Of searches: so many that the time is up before."""
+SETTINGS: Final = {"approximate-dp": {"width": 100_000}, "depth-first-dp": {"time_limit": 3600.0}}
+"""The paper's (section 5, Table 1)."""
+TITLES: Final = {"partition-dfs": "Depth first", "bfs": "Breadth first"}
+"""Of methods that have another one where there are several devices."""
+_SEEDS: Final = (0, 2)
+_FORM: Final = "forward"
+
+
+def layered_cases(sizes: Sequence[int], count: int) -> Iterator[tuple[str, ComputationGraph]]:
+    """Set, as in tables, and layered graph.
+
+    Args:
+      sizes: Ops.
+      count: Graphs of each size.
+    """
+    for ops in sizes:
+        for i in range(count):
+            check_interrupt()
+            rng = np.random.default_rng([*_SEEDS, ops, i])
+            yield f"layered {ops}", layered_graph(rng, ops, name=f"layered-{ops}-{i}")
+
+
+def real_cases(path: str, split: str, limit: int) -> Iterator[tuple[str, ComputationGraph]]:
+    """Set and graph: the real graphs of one of `CLASSES`.
+
+    Args:
+      path: As in `regal_jax.datasets.load_graphs`. Of a corpus and of the sample the forward graphs; of a set
+        of graphs, which does not know forms, all.
+      split: Likewise.
+      limit: The first so many; 0 for all.
+
+    Raises:
+      ConfigError: There is no such split.
+      FormatError: Nothing that can be read.
+    """
+    found = 0
+    for graph in _read(path, split, CLASSES[-1][1]):
+        name = _class_of(graph.num_ops)
+        if name is not None and (not limit or found < limit):
+            found += 1
+            yield name, graph
+
+
+def _read(path: str, split: str, most: int) -> Iterator[ComputationGraph]:
+    if path == SAMPLE_PATH:
+        yield from (graph for record, graph in load_sample(split) if record["form"] == _FORM)
+    elif (pathlib.Path(path) / INDEX).exists():
+        yield from (graph for _, graph in load_corpus(path, split, form=_FORM, max_ops=most))
+    else:
+        yield from load_graphs(path, split, max_ops=most)
+
+
+def _class_of(ops: int) -> str | None:
+    for low, high in CLASSES:
+        if low <= ops < high or ops == high == CLASSES[-1][1]:
+            return f"real {low}-{high}"
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class ApproximateDpWithin(Constructive):
+    """The best of approximate dynamic programming that ends in time.
+
+    Widths are doubled until one takes too long twice; the last is the largest that ought to fit by the time
+    of the others. The time of each counts by itself, as if its width had been known. The first counts in any
+    case.
+
+    Attributes:
+      seconds: That a width may take.
+    """
+
+    name: ClassVar[str] = "approximate-dp"
+    objective: ClassVar[Objective | None] = Objective.PEAK_MEMORY
+    most_devices: ClassVar[int | None] = 1
+    seconds: float = 1.0
+
+    def construct(self, instance: Instance) -> Plan:
+        """The plan of the lowest peak; its provenance has ``width`` and ``width_seconds``."""
+        best, took = self._twice(instance, 1)
+        width, fits, plan = 1, 0.0, best
+        # Once nothing is dropped, wider is the same.
+        while took <= self.seconds and plan.provenance["status"] != "optimal":
+            width, fits = 2 * width, took
+            plan, took = self._twice(instance, width)
+            best = min(best, plan, key=self._value) if took <= self.seconds else best
+        between = int(width / 2 * self.seconds / fits) if took > self.seconds and fits else 0
+        if width // 2 < between < width:
+            plan, took = self._timed(instance, between)
+            best = min(best, plan, key=self._value) if took <= self.seconds else best
+        return best
+
+    def _twice(self, instance: Instance, width: int) -> tuple[Plan, float]:
+        """Again if it takes too long: a machine that is busy for a moment would end all."""
+        plan, took = self._timed(instance, width)
+        if took <= self.seconds:
+            return plan, took
+        return min((plan, took), self._timed(instance, width), key=lambda pair: pair[1])
+
+    @staticmethod
+    def _value(plan: Plan) -> float:
+        return plan.objective_value
+
+    @staticmethod
+    def _timed(instance: Instance, width: int) -> tuple[Plan, float]:
+        check_interrupt()
+        began = time.perf_counter()
+        plan = ApproximateDp(width).construct(instance)
+        took = time.perf_counter() - began
+        said = {"width": width, "width_seconds": round(took, 6)}
+        return dataclasses.replace(plan, provenance={**plan.provenance, **said}), took

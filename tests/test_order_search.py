@@ -1,0 +1,244 @@
+"""Search among orders: exact peaks, never back, proofs that hold, a limit that is kept in both directions."""
+
+import math
+import signal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import instances, random_graph
+
+from regal_jax import Cluster, GraphBuilder, OrderSearch, PeakSearch, Portfolio, optimize, optimize_many
+from regal_jax.datasets import generate, load_sample
+from regal_jax.errors import ConfigError
+from regal_jax.graph import ComputationGraph
+from regal_jax.heuristics import (
+    OrderSearchConfig,
+    OrderSearchRun,
+    depth_first_dp,
+    heuristic_plans,
+    order_beam,
+    order_costs,
+    order_peak,
+    order_search,
+    run_heuristic,
+)
+from regal_jax.heuristics.brute_force import brute_force
+from regal_jax.plan import Objective
+
+ONE = Cluster.uniform(1)
+PEAK = Objective.PEAK_MEMORY
+
+
+def searched(graph: ComputationGraph, evaluations: int, **settings: object) -> OrderSearchRun:
+    search = OrderSearchRun(graph, ONE, 0, OrderSearchConfig(**settings))  # pyright: ignore[reportArgumentType]
+    search.run(evaluations)
+    return search
+
+
+@settings(max_examples=40)
+@given(
+    instance=instances(max_ops=6, devices=(1,)), width=st.integers(1, 40), seed=st.integers(0, 2**32 - 1),
+    guided=st.booleans(),
+)  # fmt: skip
+def test_it_proves_the_optimum_of_small_graphs(
+    instance: tuple[ComputationGraph, Cluster], width: int, seed: int, guided: bool
+) -> None:
+    graph, _ = instance
+    priorities = np.random.default_rng(seed).normal(size=graph.num_ops) if guided else None
+    search = OrderSearchRun(graph, ONE, seed, OrderSearchConfig(width=width), priorities=priorities)
+    search.run(10**6)
+    plan = search.plan()
+    assert plan is not None
+    plan.verify(graph)
+    assert plan.provenance["proven"]
+    assert search.evaluations < 10**6
+    assert search.best == plan.objective_value == brute_force(graph, ONE, PEAK).objective_value
+
+
+@settings(max_examples=40)
+@given(
+    instance=instances(max_ops=16, devices=(1,)), width=st.integers(1, 3), evaluations=st.integers(0, 60),
+    back=st.booleans(),
+)  # fmt: skip
+def test_what_it_says_is_what_the_replay_says(
+    instance: tuple[ComputationGraph, Cluster], width: int, evaluations: int, back: bool
+) -> None:
+    graph, cluster = instance
+    search = OrderSearchRun(graph, cluster, 1, OrderSearchConfig(width=width, most_width=4, growth=2))
+    search.run(evaluations)
+    assert search.evaluations <= evaluations
+    least, plan = depth_first_dp(graph), search.plan()
+    if plan is None:
+        assert evaluations == 0
+        return
+    plan.verify(graph)
+    peak = order_peak(graph, plan.event_ids(graph))
+    assert plan.objective_value == peak >= least.peak
+    assert not plan.provenance["proven"] or peak == least.peak
+    if math.isfinite(search.best):
+        assert search.best == peak
+    told = [math.inf if value is None else value for _, value in search.history]
+    assert told == sorted(told, reverse=True)
+    # Beams that drop nothing get below any limit that an order gets below, in either direction, and no other.
+    begin = order_search._Beginning(graph, back=back)
+    for limit, reached in ((least.peak, False), (least.peak + 1, True)):
+        if limit <= search._lower:
+            continue
+        beam = order_search._Beam(order_search._Attempt(back, limit, 4096, np.zeros(graph.num_ops)), begin)
+        while not beam.ended:
+            beam.advance(10**6)
+        order = beam.order()
+        assert not beam.dropped
+        assert (order is not None) == reached
+        assert order is None or order_peak(graph, order) == least.peak
+
+
+def test_it_goes_on_where_it_was_and_never_back() -> None:
+    graph = generate("ordering-layered", 90, seed=3)
+    once, twice = (OrderSearchRun(graph, ONE, 7, OrderSearchConfig(width=4, most_width=16)) for _ in range(2))
+    once.run(900)
+    while twice.evaluations < 870:
+        before = twice.evaluations
+        twice.run(41)
+        assert before < twice.evaluations <= before + 41
+    count = len([number for number, _ in once.history if number <= twice.evaluations])
+    assert twice.history[:count] == once.history[:count]
+    other = OrderSearchRun(graph, ONE, 8, OrderSearchConfig(width=4, most_width=16))
+    other.run(900)
+    assert other.plan() is not None
+
+
+def test_better_than_heuristics_and_than_a_narrow_beam() -> None:
+    for seed in range(2):
+        graph = generate("ordering-layered", 120, seed=seed)
+        known = min(plan.objective_value for plan in heuristic_plans(graph, ONE, PEAK))
+        few, many = searched(graph, 5), searched(graph, 1500)
+        assert many.best < known
+        assert many.best <= few.best
+
+
+def test_never_worse_than_its_starts() -> None:
+    graph = generate("ordering-layered", 100, seed=5)
+    good = searched(graph, 2000).plan()
+    bad = run_heuristic("bfs", graph, ONE, PEAK)
+    assert good is not None
+    search = OrderSearchRun(graph, ONE, 0, starts=[bad, good])
+    search.run(2)
+    assert (search.evaluations, search.best) == (2, good.objective_value)
+    assert search.history[0] == (1, bad.objective_value)
+    search.run(400)
+    assert search.best <= good.objective_value
+
+
+def test_real_graphs_are_no_worse_than_xla() -> None:
+    for _, graph in load_sample("train")[:4]:
+        xla = run_heuristic("xla-best", graph, ONE, PEAK).objective_value
+        assert searched(graph, 5).best <= xla
+
+
+def test_one_op_a_chain_and_no_edge() -> None:
+    for count, chain, peak in ((1, True, 3), (9, True, 6), (9, False, 3)):
+        builder = GraphBuilder("shape")
+        for i in range(count):
+            builder.add_op(f"o{i}", outputs=[3], inputs=[(i - 1, 0)] if chain and i else [])
+        search = searched(builder.build(), 10**9)
+        assert search.best == peak
+
+
+def test_python_and_compiled_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    graph = random_graph(np.random.default_rng(3), 40, inputs_per_op=2.0)
+    compiled = searched(graph, 150, width=4, most_width=8)
+    for module in (order_search, order_costs):
+        monkeypatch.setattr(module, "loops", lambda function: function)
+    for name, function in {
+        "_find": order_beam._candidates,
+        "_take": order_beam._chosen,
+        "_is_in": order_beam._has,
+        "_gain_of": order_beam._own_gain,
+        "_who_changes": order_beam._changed,
+        "_extended": order_beam._children,
+    }.items():
+        monkeypatch.setattr(order_beam, name, function)
+    plain = searched(graph, 150, width=4, most_width=8)
+    assert plain.history == compiled.history
+    assert plain._made == compiled._made
+    one, other = plain.plan(), compiled.plan()
+    assert one is not None
+    assert other is not None
+    assert one.event_ids(graph).tolist() == other.event_ids(graph).tolist()
+
+
+def test_priorities_guide_it() -> None:
+    """Those of a good order lead a single partial order to one as good."""
+    graph = generate("ordering-layered", 100, seed=5)
+    good = searched(graph, 3000).plan()
+    assert good is not None
+    rank = np.empty(graph.num_ops)
+    rank[good.event_ids(graph)] = -np.arange(graph.num_ops)
+    config = OrderSearchConfig(width=1, most_width=1, guide=1e6)
+    plain, guided = (OrderSearchRun(graph, ONE, 0, config, priorities=each) for each in (None, rank))
+    for search in (plain, guided):
+        search.run(12)
+    assert guided.best == good.objective_value
+    assert plain.best >= guided.best
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"width": 0}, {"growth": 1}, {"most_width": 3}, {"steps": (2,)}, {"noise": -1}, {"guide": math.nan}],
+)
+def test_impossible_settings(value: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=f"OrderSearchConfig: {next(iter(value))} (is|has)"):
+        OrderSearchConfig(**value)  # pyright: ignore[reportArgumentType]
+
+
+def test_impossible_problems() -> None:
+    graph = generate("chain", 4, seed=0)
+    with pytest.raises(ConfigError, match="order-search: the cluster has 2 devices"):
+        OrderSearchRun(graph, Cluster.uniform(2), 0)
+    for wrong in (np.zeros(3), np.full(4, np.nan)):
+        with pytest.raises(ConfigError, match="order-search: priorities"):
+            OrderSearchRun(graph, ONE, 0, priorities=wrong)
+
+
+class TestTheMethod:
+    def test_from_the_best_heuristic_down(self) -> None:
+        graphs = [generate("ordering-layered", n, seed) for seed, n in enumerate((30, 80))]
+        plans = optimize_many(
+            graphs, ONE, objective=PEAK, method="order-search", evaluations=500, progress=False
+        )
+        for graph, plan in zip(graphs, plans, strict=True):
+            plan.verify(graph)
+            known = min(heuristic_plans(graph, ONE, PEAK), key=lambda plan: plan.sort_key)
+            assert plan.sort_key <= known.sort_key
+            alone = optimize(graph, ONE, objective=PEAK, method="order-search", evaluations=500)
+            assert alone.timeline.op.tolist() == plan.timeline.op.tolist()
+
+    def test_a_portfolio_has_it_on_one_device_only(self) -> None:
+        graph = generate("ordering-layered", 40, seed=1)
+        both = Portfolio(PeakSearch(), OrderSearch())
+        one, two = (
+            optimize(graph, Cluster.uniform(d), objective=PEAK, method=both, evaluations=300) for d in (1, 2)
+        )
+        assert one.provenance["evaluations"] > 0
+        two.verify(graph)
+        with pytest.raises(ConfigError, match="none of this portfolio is for peak-memory on 2 devices"):
+            optimize(graph, Cluster.uniform(2), objective=PEAK, method=Portfolio(OrderSearch()))
+
+    def test_ctrl_c_keeps_the_best_so_far(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        finish, pressed = OrderSearchRun._finish, []
+
+        def pressing(self: OrderSearchRun, beam: object) -> None:
+            finish(self, beam)  # pyright: ignore[reportArgumentType]
+            if self.evaluations > 20 and not pressed:
+                pressed.append(signal.raise_signal(signal.SIGINT))
+
+        monkeypatch.setattr(OrderSearchRun, "_finish", pressing)
+        graph = generate("ordering-layered", 300, seed=3)
+        plan = optimize(graph, ONE, objective=PEAK, method="order-search", evaluations=10**6)
+        assert plan.provenance["stopped"] == "interrupted"
+        assert 20 < plan.provenance["evaluations"] < 10**6
+        plan.verify(graph)
