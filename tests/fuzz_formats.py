@@ -27,6 +27,7 @@ from regal_jax.importers import load_graph, save_graph
 from regal_jax.learning import TrainConfig
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.loop import begin_run
+from regal_jax.learning.ordering import OrderTrainConfig
 from regal_jax.learning.record import Record
 from regal_jax.learning.reference import _read as read_references
 from regal_jax.learning.step import Learner
@@ -352,6 +353,10 @@ def settings_of_training(folder):
     return [toml(TrainConfig().as_document()).encode(), b"[policy]\nrounds = 2\n[search]\npopulation = 50\n"]
 
 
+def settings_of_order_training(folder):
+    return [toml(OrderTrainConfig().as_document()).encode(), b"[data]\nops = [3, 5]\n[model]\nwidth = 8\n"]
+
+
 def settings_of_evaluation(folder):
     document = EvaluationConfig("sample", policies={"mine": "a.safetensors"}).as_document()
     document["rounds"] = {"2": ["runs/a"]}
@@ -377,6 +382,8 @@ FORMATS = {
     "policy": (policy_file, mutate_safetensors, reading("p.safetensors", read_policy), 0.5),
     "topoformer": (topoformer_file, mutate_safetensors, reading("t.safetensors", read_topoformer), 0.5),
     "training settings": (settings_of_training, "text", reading("run.toml", TrainConfig.load), 2.0),
+    "order training settings": (settings_of_order_training, "text",
+                                reading("run.toml", OrderTrainConfig.load), 2.0),
     "run of training": (written("config.json", run_of_training), "json",
                         reading("config.json", run_of_training), 1.0),
     "checkpoint": (written("0.safetensors", checkpoint), mutate_safetensors,

@@ -10,12 +10,15 @@ import sys
 import jax
 import pytest
 from learning_cases import GRAPHS, HELD_OUT
+from ordering_cases import chain
 
 from regal_jax.cli import main
 from regal_jax.cli.train import _config
 from regal_jax.errors import ConfigError
 from regal_jax.importers import save_graph
+from regal_jax.learning.ordering import OrderTrainConfig
 from regal_jax.learning.record import Record
+from regal_jax.ordering import load_topoformer
 from regal_jax.policies import load_policy
 
 TOML = """
@@ -38,6 +41,24 @@ samples = 2
 reference_seeds = 1
 validate_every = 2
 checkpoint_every = 2
+"""
+
+
+ORDERS = """
+system = "topoformer"
+[data]
+ops = [6]
+validation = "orders"
+validation_graphs = 1
+[model]
+layers = 1
+width = 4
+head_width = 2
+heads = [1, 0, 0, 0, 0, 0, 0]
+eigenvectors = 0
+[optimizer]
+steps = 3
+batch = 2
 """
 
 
@@ -89,6 +110,76 @@ def run_from_elsewhere(monkeypatch):
     assert load_policy("../../run/policy.safetensors").config.width == 4
     records = [json.loads(line) for line in pathlib.Path("../../run/metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records if r["kind"] == "train"] == [1, 2, 3, 4]
+
+
+def test_orders_are_trained_interrupted_and_done(capsys):
+    pathlib.Path("there/run.toml").write_text(ORDERS)
+    pathlib.Path("there/orders").mkdir()
+    save_graph(chain(3), "there/orders/chain.json")
+    add, number = Record.add, signal.SIGINT
+
+    def pressing(self, kind, step, values):
+        add(self, kind, step, values)
+        if (kind, step) == ("train", 2):
+            signal.raise_signal(number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Record, "add", pressing)
+        for folder, kind, code in (("run", signal.SIGINT, 130), ("other", signal.SIGTERM, 143)):
+            number = kind
+            assert run("--out", folder, "--quiet") == code
+            said = "regal-jax train: stopped after step 2; the same command goes on from there\n"
+            assert capsys.readouterr() == ("", said)
+    assert run("--tensorboard") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert lines[0].startswith("3 steps; best after step ")
+    assert "% over least peak memory first (from " in lines[1]
+    assert lines[-1] == "saved to run/policy.safetensors"
+    assert load_topoformer("run/policy.safetensors").config.width == 4
+    assert list(pathlib.Path("run/tensorboard").iterdir())
+    config = _config(pathlib.Path("there/run.toml"), ["optimizer.samples=3", "data.train=sets"])
+    assert (config.optimizer.samples, config.model.layers) == (3, 1)
+    assert (config.data.validation, config.data.train) == (("there/orders",), ("sets",))
+
+
+@pytest.mark.parametrize(
+    ("document", "arguments", "said"),
+    [
+        ('system = "other"', [], "there/run.toml: system is 'other'; use one of regal, topoformer"),
+        ("system = 3", [], "system is 3; use one of regal, topoformer"),
+        (ORDERS, ["--set", "system=regal"], "system: is 'regal'; give 'topoformer', or leave it out"),
+        (ORDERS, ["--set", "task.evaluations=3"], "task: there is no such setting; use one of seed, start"),
+        (ORDERS, ["--set", "data.ops=[]"], "data.ops: is (); give a list of whole numbers"),
+        (ORDERS, ["--set", "data.validation=absent"], "absent: no such file or folder"),
+        (
+            ORDERS,
+            ["--set", "data.train=there/sets/train"],
+            "data.train: graph 'independent0' has runtimes for 2",
+        ),
+        (ORDERS, ["--set", "data.validation=[]", "--set", "start=absent"], "start: no file 'absent'"),
+    ],
+)
+def test_what_cannot_be_trained_exits_2_with_one_line(document, arguments, said, capsys):
+    pathlib.Path("there/run.toml").write_text(document)
+    assert run(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert said in err
+    assert not pathlib.Path("run/config.json").exists()
+
+
+def test_the_file_of_the_network_that_ships_is_one():
+    file = pathlib.Path(__file__).parents[1] / "regal_jax" / "ordering" / "trained" / "layered.toml"
+    config = _config(file, [])
+    assert isinstance(config, OrderTrainConfig)
+    text = (pathlib.Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    pathlib.Path("orders.toml").write_text(
+        text.split("<!-- orders.toml -->")[1].split("```")[1].removeprefix("toml")
+    )
+    assert _config(pathlib.Path("orders.toml"), []).model == config.model
 
 
 def test_settings_are_changed_by_name():

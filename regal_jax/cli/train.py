@@ -1,24 +1,28 @@
-"""``regal-jax train``: a policy from a file of settings. Heavy imports stay inside."""
+"""``regal-jax train``: a policy or a Topoformer from a file of settings. Heavy imports stay inside."""
 
 import argparse
 import contextlib
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from regal_jax.checks import shown
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.storage.documents import parse_toml
+from regal_jax.storage.documents import parse_toml, read_toml
 
 if TYPE_CHECKING:
     from regal_jax.learning import TrainConfig, TrainResult
+    from regal_jax.learning.ordering import OrderTrainConfig, OrderTrainResult
 
 __all__ = ["add_train"]
 
 INTERRUPTED = 130
+_REGAL: Final = "regal"
+"""What a file trains that does not say it."""
 _EPILOG = """\
 The settings are described in docs/training.md. Paths in the file are relative to the file's folder, those
 given with --set to the working directory.
@@ -30,6 +34,7 @@ examples:
   regal-jax dataset build --out synthetic
   regal-jax train run.toml --out runs/first
   regal-jax train run.toml --out runs/second --set optimizer.steps=50 --set policy.rounds=2
+  regal-jax train orders.toml --out runs/third         with system = "topoformer" in the file
 """
 
 
@@ -37,8 +42,9 @@ def add_train(subparsers: Subparsers) -> None:
     """Adds the command to the parser."""
     train = subparsers.add_parser(
         "train",
-        help="train a policy on a set of graphs",
-        description="Train a policy that guides the search, by REINFORCE through the search itself.",
+        help="train a policy on a set of graphs, or Topoformer",
+        description="Train a policy that guides the search, by REINFORCE through the search itself; or "
+        "Topoformer, which orders the ops of one device.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -77,22 +83,27 @@ def _train(args: argparse.Namespace) -> int:
     return TERMINATED if terminated() else INTERRUPTED
 
 
-def _result(args: argparse.Namespace) -> "TrainResult":
+def _result(args: argparse.Namespace) -> "TrainResult | OrderTrainResult":
     # Before any graph is read: a batch is spread over what JAX sees as devices when it starts.
     machine.use_all_cores()
-    from regal_jax.learning import train, training_graphs
+    from regal_jax.learning import TrainConfig, train, training_graphs
+    from regal_jax.learning.ordering import train_orders
 
     config = _config(pathlib.Path(args.config), args.settings)
-    graphs, held_out = training_graphs(config)
     progress = not args.quiet and sys.stderr.isatty()
+    if not isinstance(config, TrainConfig):
+        return train_orders(config, args.out, progress=progress, tensorboard=args.tensorboard)
+    graphs, held_out = training_graphs(config)
     return train(config, graphs, held_out, args.out, progress=progress, tensorboard=args.tensorboard)
 
 
-def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig":
+def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig | OrderTrainConfig":
+    """The settings of the file, changed."""
     from regal_jax.datasets import SAMPLE_PATH
-    from regal_jax.learning import TrainConfig
 
-    document = TrainConfig.load(path).as_document()
+    given = dict(read_toml(path))
+    kind = _kind(path, given.pop("system", _REGAL))
+    document = kind.from_document(given).as_document()
     for name in ("train", "validation"):
         document["data"][name] = [
             given if given == SAMPLE_PATH else str(path.parent / given) for given in document["data"][name]
@@ -101,7 +112,18 @@ def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig":
         document["start"] = str(path.parent / document["start"])
     for change in changes:
         _set(document, change)
-    return TrainConfig.from_document(document)
+    return kind.from_document(document)
+
+
+def _kind(path: pathlib.Path, system: Any) -> "type[TrainConfig | OrderTrainConfig]":
+    """The settings of a system."""
+    from regal_jax.learning import TrainConfig
+    from regal_jax.learning.ordering import SYSTEM, OrderTrainConfig
+
+    kinds = {_REGAL: TrainConfig, SYSTEM: OrderTrainConfig}
+    if not isinstance(system, str) or system not in kinds:
+        raise ConfigError(f"{path}: system is {shown(system)}; use one of {', '.join(kinds)}")
+    return kinds[system]
 
 
 def _set(document: dict[str, Any], change: str) -> None:
@@ -120,11 +142,14 @@ def _set(document: dict[str, Any], change: str) -> None:
     document[last] = value
 
 
-def _summary(result: "TrainResult", out: str) -> Sequence[str]:
+def _summary(result: "TrainResult | OrderTrainResult", out: str) -> Sequence[str]:
+    from regal_jax.learning import TrainResult
+
     best: Mapping[str, float] = result.best._asdict()
+    other = "the search without a policy" if isinstance(result, TrainResult) else "least peak memory first"
     return [
         f"{result.steps} steps; best after step {result.best_step}",
-        f"  on the validation graphs {100 * best['improvement']:+.2f} % over the search without a policy "
+        f"  on the validation graphs {100 * best['improvement']:+.2f} % over {other} "
         f"(from {100 * best['worst']:+.1f} to {100 * best['best']:+.1f} %)",
         f"  {100 * best['matched']:.0f} % of them matched or better",
         f"saved to {pathlib.Path(out) / 'policy.safetensors'}",

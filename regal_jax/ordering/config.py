@@ -53,7 +53,8 @@ class TopoformerConfig:
       decoder: A `Decoder` or its name.
       layers: Each with attention, unless there are no heads, and an MLP.
       width: ``W``, of embeddings and hidden layers.
-      head_width: Of the queries, keys and values of a head.
+      head_width: Of the queries, keys and values of a head. The heads of the autoregressive decoder, which
+        share ``width`` among them, have the greatest common divisor of both.
       heads: Seven numbers, of the heads for each `Relation` from 1 to 7; 0 switches it off. Encoders other
         than Topoformer join those that are on to one graph, and all its heads see all of it: the numbers that
         are not 0 must be equal, and are how many heads there are in all. An MLP has none, whatever is given.

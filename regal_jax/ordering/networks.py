@@ -14,6 +14,7 @@ from flax import nnx
 from jax import lax
 
 from regal_jax.errors import ConfigError
+from regal_jax.ordering.autoregressive import AutoregressiveDecoder
 from regal_jax.ordering.config import Decoder, Encoder, TopoformerConfig
 from regal_jax.ordering.inputs import FEATURES, OrderInputs
 from regal_jax.policies.layers import Mlp
@@ -38,9 +39,13 @@ class Topoformer(nnx.Module):
 
     The MLP, the transformer and the GAT that the paper compares with have the same layers
     (`TopoformerConfig`). The paper says so of the first two; of the GAT it is our assumption. A model with
-    the autoregressive decoder has no priorities, but embeddings.
+    the autoregressive decoder has no priorities, but embeddings, and the decoder that reads them.
 
     Numbering ops otherwise permutes what comes out. Neither padding nor other graphs of the batch change it.
+
+    Attributes:
+      config: What it is.
+      decoder: The autoregressive one; ``None`` in a model that makes priorities.
 
     References:
       Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", section 4 and appendix C.
@@ -56,8 +61,10 @@ class Topoformer(nnx.Module):
         self.config = config
         self.node = nnx.Linear(len(FEATURES) + config.eigenvectors, config.width, rngs=rngs)
         self.layers = nnx.List([_Layer(config, rngs=rngs) for _ in range(config.layers)])
-        has_priorities = config.decoder is Decoder.PRIORITIES
-        self.priorities = Mlp(config.width, config.width, 1, rngs=rngs) if has_priorities else None
+        width, has_priorities = config.width, config.decoder is Decoder.PRIORITIES
+        heads = width // math.gcd(width, config.head_width)
+        self.priorities = Mlp(width, width, 1, rngs=rngs) if has_priorities else None
+        self.decoder = None if has_priorities else AutoregressiveDecoder(width, heads, rngs=rngs)
 
     def embed(self, inputs: OrderInputs) -> jax.Array:
         """``[B, N, W]`` float32 embeddings; those of padding mean nothing.

@@ -1,12 +1,19 @@
 """Training of Topoformer by REINFORCE with a greedy rollout as the baseline."""
 
-from regal_jax.learning.ordering.config import OrderDataConfig, OrderOptimizerConfig, OrderTrainConfig
-from regal_jax.learning.ordering.train import OrderTrainResult, train_orders
+from regal_jax.learning.ordering.config import (
+    SYSTEM,
+    OrderDataConfig,
+    OrderOptimizerConfig,
+    OrderTrainConfig,
+)
+from regal_jax.learning.ordering.train import OrderTrainResult, OrderValidation, train_orders
 
 __all__ = [
+    "SYSTEM",
     "OrderDataConfig",
     "OrderOptimizerConfig",
     "OrderTrainConfig",
     "OrderTrainResult",
+    "OrderValidation",
     "train_orders",
 ]

@@ -5,15 +5,18 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.learning.settings import above_fields, build, least_fields, plain, whole_fields
-from regal_jax.ordering import TopoformerConfig
+from regal_jax.ordering import Decoder, TopoformerConfig
 from regal_jax.storage.documents import read_toml
 
 __all__ = ["SYSTEM", "OrderDataConfig", "OrderOptimizerConfig", "OrderTrainConfig"]
 
 SYSTEM: Final = "topoformer"
 """What a file says that it trains."""
+_MOST_OPS: Final = 2**16 - 1
+"""Of a graph that is ordered on a device."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +24,10 @@ class OrderDataConfig:
     """Which graphs.
 
     Attributes:
-      ops: Sizes of the layered graphs; each step draws one of them. One number, or several.
-      validation_graphs: Layered graphs to choose the best weights by, as many of each size.
-      train: Sets of graphs to train on as well; see `regal_jax.learning.load_graphs`.
+      ops: Sizes of the layered graphs; each step draws one of them.
+      validation_graphs: Layered graphs to choose the best weights by, as many of each size; 0 where
+        `validation` has graphs.
+      train: Sets of graphs to train on as well; see `regal_jax.datasets.load_graphs`.
       validation: Likewise, to choose the best weights by.
       share: Of the steps that take their graphs from `train`, if there are any.
       limit: Most graphs of each set; 0 for all.
@@ -42,27 +46,23 @@ class OrderDataConfig:
     max_ops: int = 1000
 
     def __post_init__(self) -> None:
-        given = self.ops if isinstance(self.ops, (tuple, list)) else (self.ops,)
-        object.__setattr__(self, "ops", tuple(given))
-        if not self.ops:
-            raise ConfigError("data.ops: no sizes; give at least one, e.g. ops = [500]")
-        for size in self.ops:
-            whole_fields(_One(size), "data", ops=1)
+        sizes = (
+            [whole(size, 1, _MOST_OPS) for size in self.ops] if isinstance(self.ops, (tuple, list)) else []
+        )
+        if not sizes or None in sizes:
+            raise ConfigError(
+                f"data.ops: is {shown(self.ops)}; give a list of whole numbers from 1 to {_MOST_OPS}, "
+                "e.g. [500]"
+            )
+        object.__setattr__(self, "ops", tuple(sizes))
         for field in ("train", "validation"):
             paths = getattr(self, field)
             paths = ((paths,) if paths else ()) if isinstance(paths, str) else tuple(paths)
             object.__setattr__(self, field, paths)
-        whole_fields(self, "data", validation_graphs=1, limit=0, max_ops=0)
+        whole_fields(self, "data", validation_graphs=0 if self.validation else 1, limit=0, max_ops=0)
         least_fields(self, "data", share=0)
         if self.share > 1:
             raise ConfigError(f"data.share: is {self.share}; give a number from 0 to 1")
-
-
-@dataclasses.dataclass
-class _One:
-    """A field of its own, for the checks of fields."""
-
-    ops: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +143,11 @@ class OrderTrainConfig:
 
     def __post_init__(self) -> None:
         whole_fields(self, "", seed=0)
+        if self.optimizer.logit_norm and self.model.decoder is Decoder.AUTOREGRESSIVE:
+            raise ConfigError(
+                f"optimizer.logit_norm: is {self.optimizer.logit_norm}, but a network with the "
+                "autoregressive decoder has no priorities; leave it out"
+            )
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
@@ -151,7 +156,10 @@ class OrderTrainConfig:
         Raises:
           ConfigError: An unknown name, a value of a wrong type or out of range; the message names it.
         """
-        if isinstance(document, Mapping) and document.get("system", SYSTEM) == SYSTEM:
+        if isinstance(document, Mapping):
+            system = document.get("system", SYSTEM)
+            if system != SYSTEM:
+                raise ConfigError(f"system: is {shown(system)}; give {SYSTEM!r}, or leave it out")
             document = {name: value for name, value in document.items() if name != "system"}
         return build(cls, document, "")
 

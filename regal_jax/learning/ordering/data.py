@@ -1,21 +1,25 @@
 """Batches of graphs to order: fresh layered ones, and those of sets."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
 import jax
 import numpy as np
 
+from regal_jax.datasets import load_graphs
 from regal_jax.datasets.layered import layered_graph
+from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph.pairing import allowed_matrix, runtime_matrix
 from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.learning.ordering.config import OrderDataConfig
 from regal_jax.ordering import OrderInputs, TopoformerConfig, make_order_inputs
 from regal_jax.problem import Bucket, Problem, make_problem
 from regal_jax.solve import graph_identities
 
-__all__ = ["OrderBatch", "OrderSource", "make_batch"]
+__all__ = ["OrderBatch", "OrderSource", "load_sets", "make_batch"]
 
 _CLUSTER: Final = Cluster.uniform(1, transfer="free")
 _VALIDATION: Final = 1
@@ -47,6 +51,29 @@ class OrderBatch:
         return self.identity.shape[0]
 
 
+def load_sets(data: OrderDataConfig, split: str) -> list[ComputationGraph]:
+    """The graphs of the sets that the settings name.
+
+    Args:
+      data: Settings.
+      split: ``"train"`` or ``"validation"``.
+
+    Raises:
+      ConfigError: A path without graphs, or a graph that cannot run on one device.
+      FormatError: A set that cannot be read.
+    """
+    graphs: list[ComputationGraph] = []
+    for path in getattr(data, split):
+        graphs += load_graphs(path, split, max_ops=data.max_ops)[: data.limit or None]
+    for graph in graphs:
+        try:
+            runtime_matrix(graph, _CLUSTER)
+            allowed_matrix(graph, _CLUSTER)
+        except ClusterError as error:
+            raise ConfigError(f"data.{split}: {error}; orders are for one device") from None
+    return graphs
+
+
 def make_batch(
     graphs: Sequence[ComputationGraph], config: TopoformerConfig, bucket: Bucket | None = None
 ) -> OrderBatch:
@@ -66,8 +93,18 @@ def make_batch(
     for row, graph in zip(order, graphs, strict=True):
         row[: graph.num_ops] = lpmf_order(graph)
     ops = np.array([graph.num_ops for graph in graphs], np.float32)
-    arrays: Any = (graph_identities(graphs), order, np.asarray(problem.total_size) / ops)
+    unit = (np.asarray(problem.total_size, np.float64) / ops).astype(np.float32)
+    arrays: Any = (_distinct(graph_identities(graphs)), order, unit)
     return OrderBatch(problem, make_order_inputs(graphs, config, bucket.ops), *jax.device_put(arrays))
+
+
+def _distinct(identities: np.ndarray) -> np.ndarray:
+    """The identities, where a graph that is there again gets another one: it is to get other orders."""
+    seen: dict[bytes, int] = {}
+    for row in identities:
+        copies = seen[row.tobytes()] = seen.get(row.tobytes(), -1) + 1
+        row[1] ^= np.uint32(copies)
+    return identities
 
 
 def _bucket(graphs: Sequence[ComputationGraph]) -> Bucket:
@@ -100,25 +137,17 @@ class OrderSource:
     graphs: Sequence[ComputationGraph] = ()
     held_out: Sequence[ComputationGraph] = ()
 
-    @property
-    def num_pools(self) -> int:
-        """Sizes of layered graphs, and groups of graphs of sets of alike sizes."""
-        return len(self.data.ops) + len(self._groups)
-
-    @property
-    def _groups(self) -> list[list[int]]:
-        """Graphs of the sets by their padded number of ops."""
-        groups: dict[int, list[int]] = {}
-        for i, graph in enumerate(self.graphs):
-            groups.setdefault(Bucket.of(graph).ops, []).append(i)
-        return [groups[size] for size in sorted(groups)]
+    @functools.cached_property
+    def _groups(self) -> list[tuple[Bucket, list[ComputationGraph]]]:
+        """Graphs of the sets to train on, with their padded sizes."""
+        return _grouped(self.graphs)
 
     def pool(self, step: int) -> int:
-        """Which of the pools the step takes its graphs from."""
+        """Which of the pools the step takes its graphs from: sizes of layered graphs, then groups of sets."""
         rng = np.random.default_rng([self.seed, 0, step, 0])
         sizes = len(self.data.ops)
         if self.graphs and rng.random() < self.data.share:
-            counts = np.array([len(group) for group in self._groups], np.float64)
+            counts = np.array([len(group) for _, group in self._groups], np.float64)
             return sizes + int(rng.choice(len(counts), p=counts / counts.sum()))
         return int(rng.integers(sizes))
 
@@ -129,24 +158,29 @@ class OrderSource:
             seeds = ([self.seed, 0, step, 1 + i] for i in range(size))
             n = self.data.ops[pool]
             return make_batch([layered_graph(np.random.default_rng(s), n) for s in seeds], self.model)
-        group = self._groups[pool - sizes]
+        bucket, group = self._groups[pool - sizes]
         rng = np.random.default_rng([self.seed, 0, step, 1])
-        chosen = [self.graphs[group[i]] for i in rng.integers(len(group), size=size)]
-        bucket = Bucket.common([Bucket.of(self.graphs[i]) for i in group])
-        return make_batch(chosen, self.model, bucket)
+        chosen = rng.choice(len(group), size=size, replace=len(group) < size)
+        return make_batch([group[i] for i in chosen], self.model, bucket)
 
     def validation(self, size: int) -> list[OrderBatch]:
         """All graphs to validate on, in batches of ``size``; a last one may have fewer."""
-        batches = []
+        groups: list[tuple[Bucket, list[ComputationGraph]]] = []
         for n in self.data.ops:
             seeds = ([self.seed, _VALIDATION, n, i] for i in range(self.data.validation_graphs))
-            batches.append([layered_graph(np.random.default_rng(s), n) for s in seeds])
-        groups: dict[Bucket, list[ComputationGraph]] = {}
-        for graph in self.held_out:
-            groups.setdefault(Bucket.of(graph), []).append(graph)
-        batches += groups.values()
+            graphs = [layered_graph(np.random.default_rng(s), n) for s in seeds]
+            if graphs:
+                groups.append((_bucket(graphs), graphs))
         return [
-            make_batch(graphs[first : first + size], self.model, _bucket(graphs))
-            for graphs in batches
+            make_batch(graphs[first : first + size], self.model, bucket)
+            for bucket, graphs in [*groups, *_grouped(self.held_out)]
             for first in range(0, len(graphs), size)
         ]
+
+
+def _grouped(graphs: Sequence[ComputationGraph]) -> list[tuple[Bucket, list[ComputationGraph]]]:
+    """Graphs by their padded number of ops, each group with the sizes that suit all of it."""
+    groups: dict[int, list[ComputationGraph]] = {}
+    for graph in graphs:
+        groups.setdefault(Bucket.of(graph).ops, []).append(graph)
+    return [(Bucket.common([Bucket.of(g) for g in groups[size]]), groups[size]) for size in sorted(groups)]

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+import os
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +14,18 @@ from jax.sharding import Mesh, PartitionSpec
 
 from regal_jax.errors import ConfigError
 from regal_jax.learning.mesh import AXIS
-from regal_jax.learning.ordering.config import OrderTrainConfig
+from regal_jax.learning.ordering.config import OrderDataConfig, OrderTrainConfig
 from regal_jax.learning.ordering.data import OrderBatch
-from regal_jax.ordering import Topoformer, load_topoformer, standardised
-from regal_jax.ordering.decode import greedy, log_prob, peaks, sample
+from regal_jax.learning.settings import plain
+from regal_jax.ordering import OrderInputs, Topoformer, load_topoformer, peaks
+from regal_jax.ordering.decoders import encoded, greedy_orders, order_log_prob, read, sampled_orders
 from regal_jax.programs import program
 from regal_jax.solve import keys_of
 
 __all__ = ["OrderLearner", "OrderMetrics", "OrderState", "greedy_peaks", "order_step"]
 
-_EPSILON = 1e-6
-"""Beside a standard deviation, of which peaks that are all alike have none."""
+_NOISE: Final = 1e-5
+"""Standard deviation of peaks, as a share of their mean, below which it may be rounding of equal ones."""
 
 
 class OrderMetrics(NamedTuple):
@@ -31,11 +33,12 @@ class OrderMetrics(NamedTuple):
 
     Attributes:
       improvement: Mean share of the peak saved over the order of least peak memory first.
-      baseline: The same, of the baseline's greedy orders.
+      baseline: The same, of the baseline's greedy orders; with `OrderOptimizerConfig.standardise` of the mean
+        peak of each graph's orders, which is ``improvement`` again.
       entropy: Nats a step of an order, estimated from the orders that were drawn.
       gradient: Norm of the gradient, before it is clipped.
-      spread: Standard deviation of the advantages.
-      norm: Root of the mean squared priority, before they are standardised.
+      spread: Root of the mean squared advantage.
+      norm: Root of the mean squared priority, before they are standardised; 0 where there are none.
       learning_rate: In this step.
     """
 
@@ -71,10 +74,14 @@ class OrderLearner:
     """What is static in a step: hashable, and equal ones share their compiled programs.
 
     Attributes:
-      config: Of the run.
+      config: Of the run. Which graphs there are is no part of a program: runs that differ in that alone share
+        theirs.
     """
 
     config: OrderTrainConfig
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", dataclasses.replace(self.config, data=OrderDataConfig()))
 
     @functools.cached_property
     def graphdef(self) -> Any:
@@ -102,7 +109,7 @@ class OrderLearner:
         """The state before the first step.
 
         Raises:
-          ConfigError: `OrderTrainConfig.start` holds another network.
+          ConfigError: `OrderTrainConfig.start` holds another network, or is no file.
           FormatError: It holds none.
         """
         weights = nnx.state(self._given() if self.config.start else self._new())
@@ -111,12 +118,17 @@ class OrderLearner:
         return OrderState(weights, baseline, self.optimizer().init(weights), jnp.int32(0))
 
     def _given(self) -> Topoformer:
-        model, asked = load_topoformer(self.config.start), self.config.model
-        if model.config != asked:
-            raise ConfigError(
-                f"start: {self.config.start} holds {model.config}, the config says {asked}; "
-                "make model the same"
-            )
+        start = self.config.start
+        if not os.path.exists(start):
+            raise ConfigError(f"start: no file {start!r}; give a file of weights, or leave it out")
+        model = load_topoformer(start)
+        for name, asked in vars(self.config.model).items():
+            given = getattr(model.config, name)
+            if given != asked:
+                raise ConfigError(
+                    f"start: {start} has {name} = {plain(given)!r}, the config {plain(asked)!r}; "
+                    "make model the same"
+                )
         return model
 
     def update(self, gradient: Any, optimizer: Any, weights: Any) -> tuple[Any, Any]:
@@ -164,33 +176,25 @@ def _step(
     learner: OrderLearner, state: OrderState, batch: OrderBatch, key: jax.Array
 ) -> tuple[OrderState, OrderMetrics]:
     """`order_step` on one of the devices, with its part of the batch."""
-    o, alpha = learner.config.optimizer, learner.config.model.alpha
     flip, draw = jax.random.split(jax.random.fold_in(key, state.step))
     inputs, mask = _flipped(batch, flip), batch.inputs.mask
-    logits, pull = jax.vjp(lambda weights: learner.model(weights).logits(inputs), state.policy)
-    priorities = standardised(logits, mask, alpha)
-    orders, log_probs = sample(batch.problem, priorities, keys_of(draw, batch.identity), o.samples)
-    cost = _in_units(peaks(batch.problem, orders), batch)
-    baseline = cost.mean(axis=1)
-    if o.standardise:
-        advantages = (cost - baseline[:, None]) / (cost.std(axis=1)[:, None] + _EPSILON)
-    else:
-        baseline = _in_units(_greedy_peaks(learner, state.baseline, batch)[:, None], batch)[:, 0]
-        advantages = cost - baseline[:, None]
-
-    def loss(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
-        chances = log_prob(batch.problem, standardised(logits, mask, alpha), orders)
-        square = (jnp.where(mask, logits, 0.0) ** 2).sum() / mask.sum().astype(jnp.float32)
-        return (advantages * chances).mean() + o.logit_norm * square, square
-
-    slope, square = jax.grad(loss, has_aux=True)(logits)
-    gradient = lax.pmean(pull(slope)[0], AXIS)
+    outputs, pull = jax.vjp(lambda weights: encoded(learner.model(weights), inputs), state.policy)
+    model = learner.model(state.policy)
+    keys = keys_of(draw, batch.identity)
+    samples = learner.config.optimizer.samples
+    orders = sampled_orders(model, batch.problem, read(model, outputs, mask), keys, samples)
+    peak = peaks(batch.problem, orders).astype(jnp.float32)
+    baseline, advantages = _advantages(learner, state.baseline, batch, peak)
+    loss = functools.partial(_loss, learner, batch, orders, advantages)
+    (own, slope), (log_probs, square) = jax.grad(loss, argnums=(0, 1), has_aux=True)(state.policy, outputs)
+    # The decoder's weights are reached by themselves, those of the encoder through its outputs.
+    gradient = lax.pmean(jax.tree.map(jnp.add, own, pull(slope)[0]), AXIS)
     weights, optimizer = learner.update(gradient, state.optimizer, state.policy)
-    reference = _in_units(peaks(batch.problem, batch.order[:, None]), batch)
+    reference = peaks(batch.problem, batch.order[:, None]).astype(jnp.float32)
     steps = mask.sum(axis=1).astype(jnp.float32)[:, None]
     metrics = OrderMetrics(
-        improvement=_mean(_saved(cost, reference)),
-        baseline=_mean(_saved(baseline[:, None], reference)),
+        improvement=_mean(_saved(peak, reference)),
+        baseline=_mean(_saved(baseline, reference)),
         entropy=_mean(-log_probs / steps),
         gradient=optax.tree.norm(gradient),
         spread=jnp.sqrt(_mean(advantages**2)),
@@ -200,22 +204,68 @@ def _step(
     return OrderState(weights, state.baseline, optimizer, state.step + 1), metrics
 
 
+def _advantages(
+    learner: OrderLearner, weights: Any, batch: OrderBatch, peak: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """``[B, 1]`` float32 what peaks are compared with, and ``[B, S]`` advantages: the lower, the better.
+
+    Args:
+      learner: Static.
+      weights: Of the baseline.
+      batch: ``B`` graphs.
+      peak: ``[B, S]`` float32.
+    """
+    # Differences come before quotients, so that equal peaks have an advantage of exactly 0.
+    if learner.config.optimizer.standardise:
+        mean = peak.mean(axis=1, keepdims=True)
+        spread = jnp.maximum(peak.std(axis=1, keepdims=True), _NOISE * mean)
+        return mean, (peak - mean) / jnp.where(spread > 0, spread, 1.0)
+    baseline = _greedy_peaks(learner, weights, batch).astype(jnp.float32)[:, None]
+    return baseline, (peak - baseline) / jnp.where(batch.unit > 0, batch.unit, 1.0)[:, None]
+
+
+def _loss(
+    learner: OrderLearner,
+    batch: OrderBatch,
+    orders: jax.Array,
+    advantages: jax.Array,
+    weights: Any,
+    outputs: jax.Array,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """The mean of advantage times log-probability (section 4.3), and the penalty of `logit_norm`.
+
+    Args:
+      learner: Static.
+      batch: ``B`` graphs.
+      orders: ``[B, S, N]``, that were drawn.
+      advantages: ``[B, S]``, constants.
+      weights: Those of the decoder count here.
+      outputs: From `encoded`.
+
+    Returns:
+      The loss; ``[B, S]`` log-probabilities, and ``[B]`` mean squared logits, 0 where there are none.
+    """
+    model, mask = learner.model(weights), batch.inputs.mask
+    log_probs = order_log_prob(model, batch.problem, read(model, outputs, mask), orders)
+    square = jnp.zeros(batch.size, jnp.float32)
+    if model.decoder is None:
+        ops = mask.sum(axis=1).astype(jnp.float32)
+        square = (jnp.where(mask, outputs, 0.0) ** 2).sum(axis=1) / ops
+    loss = (advantages * log_probs).mean() + learner.config.optimizer.logit_norm * square.mean()
+    return loss, (log_probs, square)
+
+
 def _mean(x: jax.Array) -> jax.Array:
     """Over the devices, which have as many graphs each."""
     return lax.pmean(x.mean(), AXIS)
 
 
-def _saved(cost: jax.Array, reference: jax.Array) -> jax.Array:
-    """Share of the reference that is saved; nothing where there is nothing."""
-    return jnp.where(reference > 0, 1 - cost / jnp.where(reference > 0, reference, 1.0), 0.0)
+def _saved(peak: jax.Array, reference: jax.Array) -> jax.Array:
+    """Share of the reference that is saved; nothing where there is nothing. ``[B, S]`` and ``[B, 1]``."""
+    return (reference - peak) / jnp.where(reference > 0, reference, 1.0)
 
 
-def _in_units(peak: jax.Array, batch: OrderBatch) -> jax.Array:
-    """``[B, S]`` float32: peaks in mean bytes of an op, as the paper's costs are numbers near 1."""
-    return peak.astype(jnp.float32) / jnp.where(batch.unit > 0, batch.unit, 1.0)[:, None]
-
-
-def _flipped(batch: OrderBatch, key: jax.Array) -> Any:
+def _flipped(batch: OrderBatch, key: jax.Array) -> OrderInputs:
     """The inputs with random signs of the eigenvectors, of which both mean the same."""
     spectral = batch.inputs.spectral
     keys = keys_of(key, batch.identity)
@@ -225,7 +275,8 @@ def _flipped(batch: OrderBatch, key: jax.Array) -> Any:
 
 def _greedy_peaks(learner: OrderLearner, weights: Any, batch: OrderBatch) -> jax.Array:
     """``[B]`` int32."""
-    orders = greedy(batch.problem, learner.model(weights)(batch.inputs))
+    model, inputs = learner.model(weights), batch.inputs
+    orders = greedy_orders(model, batch.problem, read(model, encoded(model, inputs), inputs.mask))
     return peaks(batch.problem, orders[:, None])[:, 0]
 
 

@@ -12,16 +12,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from regal_jax.datasets import load_graphs
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.loop import WEIGHTS, Cadence, Course, begin_run, named, run_course
 from regal_jax.learning.mesh import AXIS, everywhere, mesh_for
 from regal_jax.learning.ordering.config import OrderTrainConfig
-from regal_jax.learning.ordering.data import OrderBatch, OrderSource
+from regal_jax.learning.ordering.data import OrderBatch, OrderSource, load_sets
 from regal_jax.learning.ordering.step import OrderLearner, OrderState, greedy_peaks, order_step
 from regal_jax.learning.record import event_writer
 from regal_jax.ordering import Topoformer, load_topoformer, save_topoformer
-from regal_jax.runtime.interrupts import interruptible
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.storage.locks import locked
 
 __all__ = ["OrderTrainResult", "OrderValidation", "train_orders"]
@@ -38,7 +37,7 @@ class OrderValidation(NamedTuple):
       matched: Share of graphs on which it did at least as well.
       worst: Smallest improvement of a graph.
       best: Largest improvement of a graph.
-      baseline: The improvement of the baseline policy; it is replaced where it is lower.
+      baseline: The improvement of the baseline policy; where it is lower, the policy is the new baseline.
     """
 
     improvement: float
@@ -96,14 +95,29 @@ def train_orders(
       FormatError: A set of graphs or a checkpoint that cannot be read.
       MissingExtraError: No tensorboardX.
 
+    Examples:
+      >>> from regal_jax.learning.ordering import (
+      ...     OrderDataConfig, OrderOptimizerConfig, OrderTrainConfig, train_orders
+      ... )
+      >>> from regal_jax.ordering import TopoformerConfig
+      >>> config = OrderTrainConfig(
+      ...     data=OrderDataConfig(ops=(6,), validation_graphs=2),
+      ...     model=TopoformerConfig(layers=1, width=8, heads=(1, 0, 0, 1, 0, 0, 1)),
+      ...     optimizer=OrderOptimizerConfig(steps=2, batch=1),
+      ... )
+      >>> result = train_orders(config, "run", progress=False)
+      >>> result.steps, result.finished
+      (2, True)
+
     References:
-      Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", sections 4.3 and C.
+      Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", section 4.3, appendices
+      C.1 and C.4.
     """
     if tensorboard:
         event_writer()
     folder = pathlib.Path(out)
     mesh = mesh_for(config.optimizer.batch, devices)
-    sets = [_graphs(config, split) for split in ("train", "validation")]
+    sets = [load_sets(config.data, split) for split in ("train", "validation")]
     with locked(folder), _Orders(config, sets, mesh) as course:
         begin_run(folder, _identity(config, sets))
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
@@ -111,15 +125,6 @@ def train_orders(
     best = OrderValidation(**ending.best)
     model = load_topoformer(folder / WEIGHTS)
     return OrderTrainResult(model, best, ending.best_step, steps, steps == config.optimizer.steps)
-
-
-def _graphs(config: OrderTrainConfig, split: str) -> list[ComputationGraph]:
-    """Of the sets of that name."""
-    data = config.data
-    graphs: list[ComputationGraph] = []
-    for path in getattr(data, split):
-        graphs += load_graphs(path, split, max_ops=data.max_ops)[: data.limit or None]
-    return graphs
 
 
 class _Orders(Course[OrderState]):
@@ -131,7 +136,10 @@ class _Orders(Course[OrderState]):
         self._config, self._mesh = config, mesh
         self._learner = OrderLearner(config)
         self._source = OrderSource(config.data, config.model, config.seed, *sets)
+        if config.start:
+            self._learner.init()  # Weights that do not fit are to be told before the folder is this run's.
         self._held_out: list[OrderBatch] | None = None
+        self._baseline: float | None = None
         self._key = everywhere(jax.random.key(config.seed), mesh)
         # The host makes the graphs of a step while the one before it runs.
         self._host = ThreadPoolExecutor(1)
@@ -176,15 +184,17 @@ class _Orders(Course[OrderState]):
         if self._held_out is None:
             self._held_out = self._source.validation(_CHUNK)
         saved = self._saved(state.policy)
-        baseline = float(self._saved(state.baseline).mean())
+        if self._baseline is None:  # Later on it is known: the baseline was the policy at a validation.
+            self._baseline = float(self._saved(state.baseline).mean())
         found = OrderValidation(
             improvement=float(saved.mean()),
             matched=float((saved >= 0).mean()),
             worst=float(saved.min()),
             best=float(saved.max()),
-            baseline=baseline,
+            baseline=self._baseline,
         )
-        if found.improvement > baseline:
+        if found.improvement > self._baseline:
+            self._baseline = found.improvement
             # A copy: the state is donated to the next step, and no array can be donated twice.
             copy = jax.tree.map(lambda leaf: leaf.copy(), state.policy)
             state = dataclasses.replace(state, baseline=copy)
@@ -194,6 +204,7 @@ class _Orders(Course[OrderState]):
         """Of each graph to validate on, the share of the reference's peak that greedy orders save."""
         shares = []
         for batch in self._held_out or ():
+            check_interrupt()
             peak, reference = map(np.asarray, greedy_peaks(self._learner, weights, batch))
             shares.append(np.where(reference > 0, 1 - peak / np.maximum(reference, 1), 0.0))
         return np.concatenate(shares).astype(np.float64)
