@@ -262,9 +262,11 @@ def test_a_guide_that_has_to_be_made_is_asked_for_once_and_late():
     early.run(200)
     assert asked == [graph]
     plan = early.plan()
-    assert plan is not None and plan.provenance["guided"]
+    assert plan is not None
+    assert plan.provenance["guided"]
     never = search(10**9)
     never.run(200)
     assert asked == [graph]
     plan = never.plan()
-    assert plan is not None and "guided" not in plan.provenance
+    assert plan is not None
+    assert "guided" not in plan.provenance

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["TopoformerBeam", "TopoformerLike", "TopoformerSamples", "topoformer_of"]
 
 TopoformerLike = Any
-"""A `regal_jax.ordering.Topoformer`, a file of its weights, or the name of some that ship: ``"default"``, of the
-paper's loss, or ``"standardised"``, of peaks that were standardised over the orders of a graph."""
+"""A `regal_jax.ordering.Topoformer`, a file of its weights, or the name of some that ship: ``"default"``, of
+the paper's loss, or ``"standardised"``, of peaks that were standardised over the orders of a graph."""
 
 
 def topoformer_of(given: TopoformerLike) -> "Topoformer":
