@@ -25,6 +25,7 @@ __all__ = [
     "entropy",
     "log_prob",
     "most_likely",
+    "offset_around",
     "placement_entropy",
     "sample_action",
     "to_proposal",
@@ -160,7 +161,7 @@ def to_proposal(
     if config.reach and prior is not None:
         # From keys to places: the draws of 0 and 1 are twice the reach apart.
         scale = jnp.minimum(2 * config.reach / problem.num_ops.astype(jnp.float32), 1)
-        offset = _offset(within(config, jnp.asarray(prior.order)), scale)
+        offset = offset_around(within(config, jnp.asarray(prior.order)), scale)
         if transfers and config.transfers is Transfers.SCHEDULE:
             sent, late = _as_scheduled(action, problem, scale, within(config, jnp.asarray(prior.transfers)))
     if transfers and sent is None and config.transfers is not Transfers.UNIFORM:
@@ -174,7 +175,7 @@ def _scaled(units: jax.Array, scale: jax.Array | None) -> jax.Array:
     return units if scale is None else jnp.floor(units.astype(jnp.float32) * scale).astype(jnp.int32)
 
 
-def _offset(place: jax.Array, scale: jax.Array) -> jax.Array:
+def offset_around(place: jax.Array, scale: jax.Array) -> jax.Array:
     """What to add to scaled draws around a half so that they are around a place, ``[B, ...]`` of ``[B]``."""
     half = _scaled(jnp.int32(32768), scale)
     return jnp.floor(place * 65536).astype(jnp.int32) - half.reshape(-1, *[1] * (place.ndim - 1))
@@ -185,7 +186,7 @@ def _as_scheduled(
 ) -> tuple[jax.Array, jax.Array]:
     """What `_sent` returns, ``[B, T, D]``, for `Transfers.SCHEDULE`: around a place, like the producer."""
     producer = problem.tensor_op[..., None]
-    late = jnp.take_along_axis(_offset(sent, scale), producer, axis=1, mode="clip")
+    late = jnp.take_along_axis(offset_around(sent, scale), producer, axis=1, mode="clip")
     index = jnp.take_along_axis(action[:, :, -1:], producer, axis=1, mode="clip")
     return jnp.broadcast_to(index, late.shape), late
 

@@ -1,13 +1,15 @@
 """From a policy and graphs to the proposals that their searches draw from."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from regal_jax.encoding import Proposal
+from regal_jax.encoding import Proposal, uniform_proposal
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.policies import (
@@ -21,13 +23,17 @@ from regal_jax.policies import (
     sample_action,
     to_proposal,
 )
+from regal_jax.policies.actions import offset_around
 from regal_jax.problem import Problem
 from regal_jax.programs import program
 
-__all__ = ["action_entropy", "check_devices", "propose"]
+__all__ = ["action_entropy", "check_devices", "propose", "propose_orders"]
 
 _FOLD: Final = np.uint32(2**32 - 1)
 """The keys themselves are the search's."""
+_REACH: Final = 4
+_SHARE: Final = 0.5
+"""Of `propose_orders`: those of the policies that ship."""
 _table = functools.lru_cache(maxsize=16)(action_table)
 
 
@@ -59,6 +65,23 @@ def propose(
     check_devices(policy, problem.num_devices)
     features, prior = make_inputs(graphs, clusters, problem.bucket, config)
     return _propose(policy, features, prior, keys, _table(config), problem, likeliest)
+
+
+def propose_orders(orders: Sequence[np.ndarray], problem: Problem) -> Proposal:
+    """Priorities near those of given orders: half of the individuals move every op by some places at most.
+
+    Args:
+      orders: ``[N]`` ops of each graph, ``B`` of them.
+      problem: Of the same graphs.
+    """
+    place = np.zeros((problem.num_graphs, problem.bucket.ops), np.float32)
+    for row, order in zip(place, orders, strict=True):
+        # As the order prior of policies: the first op's is the highest.
+        row[order] = (len(order) - np.arange(len(order)) - 0.5) / max(len(order), 1)
+    uniform = uniform_proposal(problem)
+    scale = jnp.minimum(2 * _REACH / problem.num_ops.astype(jnp.float32), 1)
+    offset = offset_around(jnp.asarray(place), scale)
+    return dataclasses.replace(uniform, share=_SHARE, scale=scale, offset=offset)
 
 
 def check_devices(policy: Policy, num_devices: int) -> None:

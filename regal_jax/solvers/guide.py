@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective
@@ -11,10 +11,12 @@ from regal_jax.plan import Objective
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
 
-__all__ = ["Guide", "PolicyLike"]
+__all__ = ["ORDERS", "Guide", "PolicyLike"]
 
 PolicyLike = Any
-"""A `Policy`, the name of a file of weights, ``"default"``, ``"none"`` or ``None``."""
+"""A `Policy`, the name of a file of weights, ``"default"``, ``"topoformer"``, ``"none"`` or ``None``."""
+ORDERS: Final = "topoformer"
+"""The policy whose draws stay near the greedy order of the Topoformer that ships, on one device."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,11 +27,13 @@ class Guide:
       policy: Given, or from a file; ``None`` for the weights that ship.
       name: What was asked for; ``None`` if nobody asked.
       optional: Is the search to go on without, where none ships for its objective and number of devices?
+      orders: Is it `ORDERS`?
     """
 
     policy: "Policy | None"
     name: str | None
     optional: bool = False
+    orders: bool = False
 
     @classmethod
     def of(cls, policy: PolicyLike, *, optional: bool = False) -> "Guide | None":
@@ -51,8 +55,12 @@ class Guide:
             name = os.fspath(policy)
             if name == "default":
                 return cls(None, name, optional)
+            if name == ORDERS:
+                return cls(None, name, optional, orders=True)
             if not os.path.exists(name):
-                raise ConfigError(f"policy: no file {name!r}; give 'default' or a file of weights")
+                raise ConfigError(
+                    f"policy: no file {name!r}; give 'default', 'topoformer' or a file of weights"
+                )
             status = os.stat(name)
             return cls(_loaded(name, status.st_mtime_ns, status.st_size), name, optional)
         from regal_jax.policies import Policy
@@ -79,6 +87,10 @@ class Guide:
         """
         from regal_jax.policies import default_policy, is_shipped
 
+        if self.orders:
+            if num_devices > 1 and not self.optional:
+                raise ConfigError(f"policy: '{ORDERS}' is for 1 device, not for {num_devices}; give another")
+            return num_devices == 1
         if self.policy is not None:
             from regal_jax.solve.propose import check_devices
 
@@ -95,7 +107,7 @@ class Guide:
         Raises:
           ConfigError: As `guides`.
         """
-        if not self.guides(objective, num_devices):
+        if self.orders or not self.guides(objective, num_devices):
             return None
         from regal_jax.policies import default_policy
 

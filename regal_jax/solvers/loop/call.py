@@ -377,7 +377,14 @@ class Call:
 
     def _proposal(self, batch: Batch, stage: DeviceStage, keys: jax.Array) -> Proposal | None:
         """What the policy says of a batch, if there is one."""
-        policy = self._settings.policy(stage, batch.clusters[0].num_devices)
+        devices = batch.clusters[0].num_devices
+        if stage.guide is not None and stage.guide.orders and devices == 1:
+            from regal_jax.ordering import decode_orders, default_topoformer
+            from regal_jax.solve.propose import propose_orders
+
+            orders = decode_orders(default_topoformer(), batch.graphs, keys, decoding="greedy")
+            return propose_orders(orders, batch.problem)
+        policy = self._settings.policy(stage, devices)
         if policy is None:
             return None
         from regal_jax.solve.propose import propose
