@@ -213,6 +213,8 @@ def test_ctrl_c_keeps_the_best_so_far(graphs, when, times, monkeypatch):
         return fitness(problem, genes, objective)
 
     monkeypatch.setattr(solve, "_fitness", lambda *_: pressing)
+    if when == "second part":
+        monkeypatch.setattr("regal_jax.solvers.portfolio.usable", lambda: False)
     plan = optimize(graphs[1], cluster, objective=objective, method="auto", evaluations=2000)
     plan.verify(graphs[1])
     assert plan.provenance["stopped"] == "interrupted"
@@ -229,13 +231,16 @@ def told_parts(plan):
     return [name for part in parts for name in part if name != "share"]
 
 
-def test_parts_are_told_in_the_provenance(graphs):
+def test_parts_are_told_in_the_provenance(graphs, monkeypatch):
     on_accelerator = ["BrkgaConfig", "AnnealingConfig"]
     plan = optimize(graphs[0], TWO, method="auto", evaluations=50)
     assert told_parts(plan)[:2] == ["ListSearchConfig", "BrkgaConfig"]
     plan = optimize(graphs[0], TWO, method="auto", objective="peak-memory", evaluations=50)
     assert told_parts(plan)[:2] == ["PeakSearchConfig", "BrkgaConfig"]
-    # Where there is no device to choose the host has nothing to do.
+    plan = optimize(graphs[0], Cluster.uniform(1), method="auto", objective="peak-memory", evaluations=50)
+    assert told_parts(plan)[:2] == ["OrderSearchConfig", "BrkgaConfig"]
+    # Without compiled loops the host searches nothing.
+    monkeypatch.setattr("regal_jax.solvers.portfolio.usable", lambda: False)
     plan = optimize(graphs[0], Cluster.uniform(1), method="auto", objective="peak-memory", evaluations=50)
     assert told_parts(plan) == on_accelerator
     assert "parts" not in optimize(graphs[0], TWO, method="brkga", evaluations=50).provenance

@@ -22,7 +22,7 @@ from regal_jax.solvers import solver
 TWO = Cluster.uniform(2, transfer="blocking")
 POLICIES = ("regal", "gas", "idrs")
 METHODS = method_names()
-OF_ORDERS = ("order-search", "approximate-dp", "depth-first-dp", "random-orders")
+OF_ORDERS = ("order-search", "approximate-dp", "depth-first-dp", "random-orders", "topoformer", "beam")
 OBJECTIVES = dict.fromkeys(("peak-search", *OF_ORDERS), Objective.PEAK_MEMORY)
 ONE = Cluster.uniform(1)
 SETTINGS = BrkgaConfig(population=20, elites=4, mutants=3)

@@ -242,3 +242,31 @@ class TestTheMethod:
         assert plan.provenance["stopped"] == "interrupted"
         assert 20 < plan.provenance["evaluations"] < 10**6
         plan.verify(graph)
+
+
+def test_a_guide_that_has_to_be_made_is_asked_for_once_and_late():
+    asked: list[ComputationGraph] = []
+    graph = generate("ordering-layered", 60, seed=3)
+
+    def priorities(given: ComputationGraph) -> np.ndarray:
+        asked.append(given)
+        return np.arange(given.num_ops, dtype=np.float64)
+
+    def search(guide_after: int) -> OrderSearchRun:
+        config = OrderSearchConfig(width=2, most_width=8, guide_after=guide_after)
+        return OrderSearchRun(graph, ONE, 0, config, priorities=priorities)
+
+    early = search(500)
+    early.run(5)
+    assert not asked
+    early.run(200)
+    assert asked == [graph]
+    plan = early.plan()
+    assert plan is not None
+    assert plan.provenance["guided"]
+    never = search(10**9)
+    never.run(200)
+    assert asked == [graph]
+    plan = never.plan()
+    assert plan is not None
+    assert "guided" not in plan.provenance

@@ -57,7 +57,7 @@ from regal_jax.solvers.loop.turns import Turn, next_turn
 TWO = Cluster.uniform(2, transfer="blocking:latency=1,bandwidth=10")
 SMALL = Brkga(population=20, elites=4, mutants=3)
 ONE = Cluster.uniform(1)
-OF_ORDERS = ("order-search", "approximate-dp", "depth-first-dp", "random-orders")
+OF_ORDERS = ("order-search", "approximate-dp", "depth-first-dp", "random-orders", "topoformer", "beam")
 OBJECTIVES = dict.fromkeys(("peak-search", *OF_ORDERS), Objective.PEAK_MEMORY)
 SEARCHES = [name for name, entry in solvers().items() if entry.searches]
 QUICK = [name for name in solvers() if name != "cp-sat"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from regal_jax import optimize
 from regal_jax.cli import main
 from regal_jax.datasets.layered import layered_graph
 from regal_jax.errors import ConfigError
@@ -179,13 +180,18 @@ def test_controls_are_other_networks_and_rows_other_jobs(weights):
     assert len(set(keys)) == len(keys)
 
 
-def test_networks_that_make_no_priorities_are_left_out(tmp_path):
+def test_networks_with_the_autoregressive_decoder_are_rows_like_others(tmp_path):
     path = tmp_path / "ar.safetensors"
     config = dataclasses.replace(NETWORK, decoder=Decoder.AUTOREGRESSIVE)
     save_topoformer(path, Topoformer(config, rngs=nnx.Rngs(0)))
     jobs = make_jobs(EvaluationConfig(**{**SMALL, "methods": ()}, weights={"topoformer-ar": str(path)}))
-    assert "no solver takes" in jobs.left_out["topoformer-ar-greedy"]
-    assert [job.name for job in jobs.jobs] == ["approximate-dp"]
+    assert not jobs.left_out
+    solvers = {job.name: job.method.solver for job in jobs.jobs if job.role == "table"}
+    graph = layered_graph(np.random.default_rng(0), 12)
+    for decoding in ("greedy", "sample", "beam"):
+        solver = solvers[f"topoformer-ar-{decoding}"]
+        plan = optimize(graph, Cluster.uniform(1), objective="peak-memory", method=solver)
+        assert plan.objective_value <= graph.tensor_bytes.sum() + graph.temp_bytes.max()
 
 
 @pytest.fixture

@@ -40,14 +40,10 @@ class NetworkRow:
         """The network.
 
         Raises:
-          ConfigError: No such file, or a network that makes no priorities.
+          ConfigError: No such file.
           FormatError: A damaged file.
         """
-        from regal_jax.ordering import Decoder
-
         network = topoformer_of(self.path)
-        if network.config.decoder is not Decoder.PRIORITIES:
-            raise ConfigError(f"{self.path}: no solver takes a network with the autoregressive decoder")
         return network if self.trained else _untrained(network.config)
 
     def solver(self, network: "Topoformer") -> Solver:

@@ -70,7 +70,7 @@ class OrderSearchRun(HostSearch):
         seed: int | Sequence[int],
         config: OrderSearchConfig | None = None,
         starts: Sequence[Plan] = (),
-        priorities: np.ndarray | None = None,
+        priorities: np.ndarray | Callable[[ComputationGraph], np.ndarray] | None = None,
     ) -> None:
         """Looks at nothing yet.
 
@@ -80,7 +80,8 @@ class OrderSearchRun(HostSearch):
           seed: As `numpy.random.default_rng` takes it.
           config: ``None`` for the defaults.
           starts: Plans of the graph to begin with; it is never worse than these.
-          priorities: ``[N]``, the higher the earlier: a guide that beams follow in turns with what is held.
+          priorities: ``[N]``, the higher the earlier: a guide that beams follow in turns with what is held. A
+            function that makes them is called after `OrderSearchConfig.guide_after` partial orders.
 
         Raises:
           ConfigError: Several devices, or priorities that are not one finite number an op.
@@ -94,7 +95,8 @@ class OrderSearchRun(HostSearch):
         self._starts = collections.deque[Callable[[ComputationGraph], np.ndarray]](
             [*(functools.partial(_constant, order) for order in given), *_ORDERS]
         )
-        self._guide = _standardised(priorities, graph.num_ops)
+        self._ask = priorities if callable(priorities) else None
+        self._guide = None if callable(priorities) else _standardised(priorities, graph.num_ops)
         self._order: np.ndarray | None = None
         self._peak = _NO_LIMIT
         # No order has a lower peak; a whole number, since peaks are.
@@ -142,6 +144,7 @@ class OrderSearchRun(HostSearch):
         if self._order is None:
             return None
         said = {"method": "order-search", "partial_orders": self._made, "proven": self._lower >= self._peak}
+        said |= {"guided": True} if self._guide is not None else {}
         placement = np.zeros(self.graph.num_ops, np.int64)
         return Plan.from_events(
             *(self.graph, self.cluster, placement, self._order), objective=Objective.PEAK_MEMORY,
@@ -170,6 +173,10 @@ class OrderSearchRun(HostSearch):
         while self._lower < self._peak:
             width = min(config.width, most)
             while True:
+                ask = self._ask
+                if ask is not None and self._made >= config.guide_after:
+                    priorities, self._ask = ask(self.graph), None
+                    self._guide = _standardised(priorities, n)
                 for back, score in self._scores(rounds):
                     yield from self._lowering(back, width, score)
                 if width == most:

@@ -22,6 +22,7 @@ class OrderSearchConfig:
       steps: Shares of the peak by which the limit is lowered below it, one after the other fails.
       noise: Standard deviation of the random amount of an op, as a share of the mean bytes that ops allocate.
       guide: Weight of `OrderSearchRun`'s priorities, likewise.
+      guide_after: Partial orders before priorities are computed, if they have to be: a network takes seconds.
 
     Raises:
       ConfigError: An impossible value.
@@ -33,9 +34,10 @@ class OrderSearchConfig:
     steps: tuple[float, ...] = (0.02, 0.004)
     noise: float = 0.1
     guide: float = 0.1
+    guide_after: int = 1_000_000
 
     def __post_init__(self) -> None:
-        for name, least in (("width", 1), ("growth", 2), ("most_width", self.width)):
+        for name, least in (("width", 1), ("growth", 2), ("most_width", self.width), ("guide_after", 0)):
             value = whole(getattr(self, name), least)
             if value is None:
                 given = shown(getattr(self, name))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         transitive_closure,
         transitive_reduction,
     )
-    from regal_jax.ordering.shipped import default_topoformer, is_topoformer_shipped
+    from regal_jax.ordering.shipped import default_topoformer, shipped_topoformer
     from regal_jax.ordering.weights import load_topoformer, read_topoformer_metadata, save_topoformer
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "default_topoformer",
     "graph_priorities",
     "greedy",
-    "is_topoformer_shipped",
     "load_topoformer",
     "log_prob",
     "make_order_inputs",
@@ -49,6 +48,7 @@ __all__ = [
     "relation_matrix",
     "sample",
     "save_topoformer",
+    "shipped_topoformer",
     "standardised",
     "transitive_closure",
     "transitive_reduction",
@@ -66,7 +66,7 @@ __getattr__, __dir__ = lazily(
         "inputs": ("FEATURES", "OrderInputs", "make_order_inputs"),
         "networks": ("Topoformer", "standardised"),
         "relations": ("Relation", "relation_matrix", "transitive_closure", "transitive_reduction"),
-        "shipped": ("default_topoformer", "is_topoformer_shipped"),
+        "shipped": ("default_topoformer", "shipped_topoformer"),
         "weights": ("load_topoformer", "read_topoformer_metadata", "save_topoformer"),
     },
 )

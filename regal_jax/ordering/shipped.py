@@ -9,36 +9,38 @@ from regal_jax.errors import ConfigError
 if TYPE_CHECKING:
     from regal_jax.ordering.networks import Topoformer
 
-__all__ = ["default_topoformer", "is_topoformer_shipped"]
+__all__ = ["SHIPPED", "default_topoformer", "shipped_topoformer"]
 
-_FILE: Final = resources.files("regal_jax.ordering") / "trained" / "layered.safetensors"
+_FOLDER: Final = resources.files("regal_jax.ordering") / "trained"
+SHIPPED: Final = {"default": "layered", "standardised": "standardised"}
+"""Names of weights that ship, and their files: of the paper's loss, and of standardised peaks."""
 
 
 def default_topoformer() -> "Topoformer":
     """The network that is installed with the package; its model card is docs/ordering.md.
-
-    Raises:
-      ConfigError: There is none.
 
     Examples:
       >>> from regal_jax.ordering import default_topoformer
       >>> default_topoformer().config.decoder
       <Decoder.PRIORITIES: 'priorities'>
     """
-    return _load()
-
-
-def is_topoformer_shipped() -> bool:
-    """Is there a `default_topoformer`?"""
-    return _FILE.is_file()
+    return shipped_topoformer("default")
 
 
 @functools.cache
-def _load() -> "Topoformer":
-    if not _FILE.is_file():
-        raise ConfigError("topoformer: no weights are shipped; train some with 'regal-jax train'")
+def shipped_topoformer(name: str) -> "Topoformer":
+    """A network that is installed with the package.
+
+    Args:
+      name: A key of `SHIPPED`.
+
+    Raises:
+      ConfigError: Another name.
+    """
+    if name not in SHIPPED:
+        raise ConfigError(f"weights: none called {name!r} are shipped; use one of {', '.join(SHIPPED)}")
     # Flax takes as long to load as JAX does.
     from regal_jax.ordering.weights import load_topoformer
 
-    with resources.as_file(_FILE) as path:
+    with resources.as_file(_FOLDER / f"{SHIPPED[name]}.safetensors") as path:
         return load_topoformer(path)

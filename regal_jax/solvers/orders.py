@@ -1,21 +1,26 @@
 """Orders of little memory on one device: the baselines of Neural Topological Ordering, and a search."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
 from regal_jax.checks import real, shown, whole
 from regal_jax.errors import ConfigError
+from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics import HostSearch, OrderSearchConfig, least_random_order
 from regal_jax.plan import Objective, Plan
 from regal_jax.solvers.protocol import Constructive, HostSolver, Instance
 from regal_jax.solvers.searches import STARTS, settings_of
+from regal_jax.solvers.topoformer import TopoformerLike, topoformer_of
 
 if TYPE_CHECKING:
     from regal_jax.heuristics import Found
 
 __all__ = ["ApproximateDp", "DepthFirstDp", "OrderSearch", "RandomOrders"]
+
+_MOST_GUIDED: Final = 4096
+"""Ops: attention takes the square of them."""
 
 
 def _plan(solver: Constructive, instance: Instance, order: np.ndarray, **told: Any) -> Plan:
@@ -150,7 +155,12 @@ class RandomOrders(Constructive):
 
 @dataclasses.dataclass(frozen=True)
 class OrderSearch(OrderSearchConfig, HostSolver):
-    """Search among orders on one device, for peak memory; the settings are those of `OrderSearchConfig`.
+    """Search among orders on one device, for peak memory.
+
+    Attributes:
+      weights: Of the network whose priorities guide the beams, as in `TopoformerSamples`; ``None`` for none.
+        It is asked once `guide_after` partial orders have been made, of graphs of at most 4096 ops. All other
+        settings are those of `OrderSearchConfig`.
 
     Raises:
       ConfigError: An impossible value.
@@ -166,6 +176,7 @@ class OrderSearch(OrderSearchConfig, HostSolver):
     name: ClassVar[str] = "order-search"
     objective: ClassVar[Objective | None] = Objective.PEAK_MEMORY
     most_devices: ClassVar[int | None] = 1
+    weights: TopoformerLike = None
 
     @property
     def config(self) -> OrderSearchConfig:
@@ -177,4 +188,14 @@ class OrderSearch(OrderSearchConfig, HostSolver):
         from regal_jax.heuristics import OrderSearchRun
 
         starts = instance.starts[:STARTS]
-        return OrderSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)
+        guided = self.weights is not None and instance.graph.num_ops <= _MOST_GUIDED
+        priorities = self._priorities if guided else None
+        return OrderSearchRun(
+            instance.graph, instance.cluster, instance.seed, self.config, starts, priorities
+        )
+
+    def _priorities(self, graph: ComputationGraph) -> np.ndarray:
+        """Those of the network, in the order that it would take."""
+        from regal_jax.ordering import graph_priorities
+
+        return graph_priorities(topoformer_of(self.weights), graph)

@@ -17,7 +17,7 @@ from regal_jax.solvers.searches import Brkga, ListSearch, PeakSearch
 __all__ = ["Auto", "Portfolio"]
 
 _BRKGA_SHARE: Final = 0.8
-_HOST_SEARCHES: Final = (ListSearch(), OrderSearch(), PeakSearch())
+_HOST_SEARCHES: Final = (ListSearch(), OrderSearch(weights="default"), PeakSearch())
 """The first one that is for the objective and the number of devices."""
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["TopoformerBeam", "TopoformerLike", "TopoformerSamples", "topoformer_of"]
 
 TopoformerLike = Any
-"""A `regal_jax.ordering.Topoformer`, a file of its weights, or ``"default"`` for those that ship."""
+"""A `regal_jax.ordering.Topoformer`, a file of its weights, or the name of some that ship: ``"default"``, of
+the paper's loss, or ``"standardised"``, of peaks that were standardised over the orders of a graph."""
 
 
 def topoformer_of(given: TopoformerLike) -> "Topoformer":
@@ -30,17 +31,19 @@ def topoformer_of(given: TopoformerLike) -> "Topoformer":
       ConfigError: No such file, or something else.
       FormatError: A file that holds no network.
     """
-    from regal_jax.ordering import Topoformer, default_topoformer
+    from regal_jax.ordering import Topoformer, shipped_topoformer
+    from regal_jax.ordering.shipped import SHIPPED
 
     if isinstance(given, Topoformer):
         return given
     if not isinstance(given, (str, os.PathLike)):
         raise ConfigError(f"weights: give 'default', a file of weights or a Topoformer, got {shown(given)}")
     path = os.fspath(given)
-    if path == "default":
-        return default_topoformer()
+    if path in SHIPPED:
+        return shipped_topoformer(path)
     if not os.path.exists(path):
-        raise ConfigError(f"weights: no file {path!r}; give 'default' or a file of weights")
+        names = ", ".join(map(repr, SHIPPED))
+        raise ConfigError(f"weights: no file {path!r}; give a file of weights, or one of {names}")
     status = os.stat(path)
     return _loaded(path, status.st_mtime_ns, status.st_size)
 
