@@ -11,6 +11,7 @@ import regal_jax.datasets
 import regal_jax.experiments
 import regal_jax.heuristics
 import regal_jax.learning
+import regal_jax.ordering
 import regal_jax.policies
 
 PACKAGE = pathlib.Path(regal_jax.__file__).parent
@@ -26,6 +27,7 @@ MET_FIRST = (
     regal_jax.from_torch,
     regal_jax.load_example,
     regal_jax.load_graph,
+    regal_jax.order,
     regal_jax.save_graph,
     regal_jax.Cluster.nodes,
     regal_jax.Cluster.uniform,
@@ -40,6 +42,7 @@ MET_FIRST = (
     regal_jax.experiments.run_evaluation,
     regal_jax.heuristics.run_heuristic,
     regal_jax.learning.train,
+    regal_jax.ordering.default_topoformer,
     regal_jax.policies.default_policy,
     regal_jax.policies.load_policy,
 )
