@@ -399,7 +399,7 @@ def test_cp_sat_returns_what_it_has(monkeypatch):
 
 
 def test_an_interrupted_filter_decides_nothing(graphs, monkeypatch):
-    improvement = importlib.import_module("regal_jax.datasets")
+    improvement = importlib.import_module("regal_jax.datasets.improvement")
     own = improvement.solve
     monkeypatch.setattr(improvement, "solve", lambda *a, **k: own(*a, **k, callback=lambda _: press()))
     with pytest.raises(KeyboardInterrupt):
