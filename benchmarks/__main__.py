@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: list, run, compare, plot, contract. Exit codes: 0 done, 1 slower, 2 bad input."""
+"""``python -m benchmarks``: what can be measured, by command. Exit codes: 0 done, 1 slower, 2 bad input."""
 
 import argparse
 import pathlib
@@ -22,6 +22,7 @@ examples:
   python -m benchmarks compare before.json after.json --fail-above 1.1
   python -m benchmarks plot before.json --out figure.png
   python -m benchmarks contract --graphs corpus/ --out contract.json
+  python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
 docs/benchmarks.md says what is measured and how to read it.
 """
 
@@ -84,6 +85,12 @@ def _contract(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _orders(args: argparse.Namespace) -> int:
+    from benchmarks.orders import run
+
+    return run(args)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="python -m benchmarks",
@@ -111,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     plot.add_argument("--out", type=pathlib.Path, required=True, metavar="FILE", help=".png, .pdf or .svg")
     plot.set_defaults(call=_plot)
     _add_contract(commands.add_parser("contract", help="what contraction does to real graphs"))
+    _add_orders(commands.add_parser("orders", help="what a network's priorities are worth to searches"))
     return parser
 
 
@@ -149,6 +157,16 @@ def _add_contract(contract: argparse.ArgumentParser) -> None:
     contract.add_argument("--seed", type=int, default=0, help="(default 0)")
     contract.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every graph")
     contract.set_defaults(call=_contract)
+
+
+def _add_orders(orders: argparse.ArgumentParser) -> None:
+    orders.add_argument("question", choices=("guide", "proposal"), help="of order search, or of BRKGA")
+    orders.add_argument("--ops", nargs="+", type=count, default=[500], metavar="N", help="(default 500)")
+    orders.add_argument("--graphs", type=count, default=10, help="layered graphs a size (default 10)")
+    orders.add_argument(
+        "--budgets", nargs="+", type=count, default=[500, 5000], metavar="E", help="(default 500 5000)"
+    )
+    orders.set_defaults(call=_orders)
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:

@@ -413,3 +413,16 @@ def test_smoke(tmp_path):
     assert load(out).records[0].name == "throughput/er-12"
     assert main(["plot", str(out), "--out", str(figure)]) == 0
     assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_priorities_are_worth(capsys):
+    assert main(["orders", "guide", "--ops", "16", "--graphs", "2", "--budgets", "5", "20"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split()[:2] == ["16", "ops"]
+    assert [line.split("  ")[0] for line in table[1:]] == [
+        "no guide", "random priorities", "network 'default'", "network 'standardised'"
+    ]  # fmt: skip
+    # Compared with itself nothing changes.
+    assert table[1].count("+0.00 % ± 0.00") == 2
+    assert main(["orders", "proposal", "--ops", "12", "--graphs", "1", "--budgets", "150"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3

@@ -28,6 +28,7 @@ from regal_jax import (
     PeakSearch,
     Portfolio,
     RandomSearch,
+    TopoformerSamples,
     compare,
     optimize,
     optimize_many,
@@ -528,3 +529,30 @@ def test_each_stage_names_its_own_policy(graph, tmp_path):
     guided = dataclasses.replace(SMALL, policy=str(file))
     plan = optimize(graph, TWO, method=Portfolio(SMALL, guided, shares=(0.5, 1)), evaluations=100)
     assert plan.provenance["policy"] == str(file)
+
+
+def test_brkga_draws_around_the_order_of_a_network():
+    graph = generate("ordering-layered", 40, seed=1)
+    options = {"objective": Objective.PEAK_MEMORY, "method": "brkga", "evaluations": 200, "warm_start": False}
+    around = optimize(graph, ONE, policy="topoformer", **options)
+    assert around.provenance["policy"] == "topoformer"
+    greedy = optimize(graph, ONE, objective=Objective.PEAK_MEMORY, method=TopoformerSamples(samples=0))
+    plain = optimize(graph, ONE, **options)
+
+    def moved(plan):
+        place = np.argsort(greedy.timeline.op)
+        return np.abs(np.argsort(plan.timeline.op) - place).mean()
+
+    # Half of what is drawn stays within some places of it.
+    assert moved(around) < moved(plain)
+    with pytest.raises(ConfigError, match="'topoformer' is for 1 device, not for 2"):
+        optimize(graph, TWO, policy="topoformer", **options)
+
+
+def test_graphs_are_planned_together_as_they_are_alone():
+    graphs = [generate("ordering-layered", n, seed=n) for n in (5, 30, 31)]
+    options = {"objective": Objective.PEAK_MEMORY, "method": "topoformer", "progress": False}
+    together = optimize_many(graphs, ONE, **options)
+    for graph, plan in zip(graphs, together, strict=True):
+        (alone,) = optimize_many([graph], ONE, **options)
+        np.testing.assert_array_equal(plan.timeline.op, alone.timeline.op)
