@@ -34,7 +34,7 @@ class OrderSearchConfig:
     steps: tuple[float, ...] = (0.02, 0.004)
     noise: float = 0.1
     guide: float = 0.1
-    guide_after: int = 1_000_000
+    guide_after: int = 10_000_000
 
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("growth", 2), ("most_width", self.width), ("guide_after", 0)):

@@ -169,10 +169,12 @@ class HostStage:
     Attributes:
       solver: What begins it.
       contracts: Is the contracted graph searched as well, where it is much smaller (`regal_jax.contract`)?
+      time: Share of a time limit that it may use where other stages may be needed, too.
     """
 
     solver: HostSolver
     contracts: bool = False
+    time: float = 0.5
 
     @property
     def count(self) -> int:

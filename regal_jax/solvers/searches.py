@@ -45,8 +45,8 @@ class Brkga(BrkgaConfig, DeviceSolver):
 
     Attributes:
       policy: What its first population and mutants are drawn from: ``"default"`` for the weights that ship, a
-        file of weights or a `Policy`; ``None`` or ``"none"`` for uniform draws. All other settings are those
-        of `BrkgaConfig`.
+        file of weights or a `Policy`; on one device ``"topoformer"``, which draws around a network's order;
+        ``None`` or ``"none"`` for uniform draws. All other settings are those of `BrkgaConfig`.
 
     Raises:
       ConfigError: An impossible value.

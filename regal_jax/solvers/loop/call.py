@@ -36,8 +36,6 @@ _BLINK: Final = 0.1
 """Seconds."""
 _HEURISTICS_TIME: Final = 0.3
 """Share of a time limit that heuristics may use before a search; the first of each graph always runs."""
-_HOST_TIME: Final = 0.5
-"""Share of a time limit that a search on the host may use, if other stages may be needed, too."""
 
 
 class Call:
@@ -279,7 +277,9 @@ class Call:
         left, seconds = self._seconds_left(), None
         if left is not None:
             others = any(len(self._settings.agenda(self._pairs[i][1].num_devices).stages) > 1 for i in due)
-            share = _HOST_TIME if others else 1.0
+            stages = [self._stage(i, stage) for i, (stage, _) in due.items()]
+            times = [stage.time for stage in stages if isinstance(stage, HostStage)]
+            share = min(times) if others else 1.0
             # Of all graphs that are not done: these are the first of them.
             seconds = max(left, 0) * share / math.ceil((len(self._pairs) - len(self._plans)) / workers)
         # Compiled loops hold no lock, and each search has its own random numbers.
