@@ -10,6 +10,8 @@ from flax import nnx
 from policy_cases import chain, four_bins, randomised
 from strategies import random_graph
 
+from regal_jax.datasets import generate
+from regal_jax.encoding import quantiles
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster
 from regal_jax.policies import (
@@ -23,7 +25,7 @@ from regal_jax.policies import (
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.search import BrkgaConfig, Stopping
 from regal_jax.solve import graph_keys, keys_of, solve, solve_traced
-from regal_jax.solve.propose import action_entropy, propose
+from regal_jax.solve.propose import action_entropy, propose, propose_orders
 
 TWO = Cluster.uniform(2, transfer="blocking")
 CONFIG = four_bins(rounds=1, width=4)
@@ -124,3 +126,23 @@ def test_a_policy_for_other_devices(policy):
     problem = make_problem([chain(2)], three)
     with pytest.raises(ConfigError, match="made for 2 devices, but the cluster has 3; take one"):
         propose(policy, [chain(2)], three, problem, jax.random.split(jax.random.key(0), 1))
+
+
+def test_draws_around_orders_stay_near_their_places():
+    graphs = [generate("ordering-layered", n, seed=n) for n in (20, 40)]
+    orders = [np.random.default_rng(0).permutation(graph.num_ops) for graph in graphs]
+    problem = make_problem(graphs, Cluster.uniform(1, transfer="free"))
+    proposal = propose_orders(orders, problem)
+    bits = np.random.default_rng(1).integers(0, 2**16, problem.bucket.ops).astype(np.uint16)
+    for row, order in enumerate(orders):
+        one = jax.tree.map(lambda leaf, row=row: leaf[row], proposal)
+        zeros = {name: jnp.zeros(shape.shape, jnp.uint16) for name, shape in one.shapes.items()}
+        near = quantiles(one, {**zeros, "priority": jnp.asarray(bits)})["priority"]
+        n = len(order)
+        place = np.empty(n)
+        place[order] = (n - np.arange(n) - 0.5) / n
+        away = np.abs(np.asarray(near)[:n] / 65536 - place) * n
+        assert 1 < away.max() <= 4.01
+        # The other half of the individuals is drawn as if there were no order.
+        other = {**zeros, "priority": jnp.asarray(bits), "which": jnp.array([65535], jnp.uint16)}
+        np.testing.assert_array_equal(quantiles(one, other)["priority"], bits)
