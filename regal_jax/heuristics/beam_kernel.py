@@ -173,8 +173,8 @@ def children(
 ) -> None:  # fmt: skip
     """Sets ``bounds``, ``ready`` and ``words`` of the partial orders that were picked.
 
-    ``all_run`` and ``any_run`` (``[width]``) are set to the ops of each word that have run in all of them, and
-    to those that have run or are ready in any.
+    ``all_run`` and ``any_run`` (``[width]``) are set to the ops of each word that have run in all of them,
+    and to those that have run or are ready in any.
     """
     for j in range(width):
         all_run[j], any_run[j] = -1, 0

@@ -95,7 +95,7 @@ def depth_first_dp(
 
 
 def _begin(graph: ComputationGraph, costs: OrderCosts, ops: Ops, number: int) -> tuple[Walk, np.ndarray]:
-    """The walk after the residents, and the ready ops with spare space; ``number`` seeds the random numbers."""
+    """The walk after the residents, and the ready ops with spare space; ``number`` seeds random numbers."""
     n, residents = graph.num_ops, np.flatnonzero(graph.resident)
     first = len(residents)
     waiting = np.diff(costs.before_rows)

@@ -188,7 +188,7 @@ class _Steps:
         return chosen.parent, chosen.op, int(chosen.peak[-1]) if dropped else math.inf
 
     def _collect(self, most: int, room: int, *, ties: bool) -> tuple[Picks, int, bool]:
-        """Extensions of the lowest peaks in space for ``room``, their number, and whether any were dropped."""
+        """Extensions of the lowest peaks in space for ``room``, their number, whether any were dropped."""
         picks = Picks(*(space(room) for _ in Picks._fields))
         table = lent(np.full(1 << (2 * room).bit_length(), -1, np.int64))
         state = lent(np.zeros(2, np.int64))
@@ -204,7 +204,7 @@ class _Steps:
         return picks, int(state[1]), dropped
 
     def _rising(self, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]:
-        """Extensions of a higher peak, sorted, ``chunk`` or more at a time: peak, parent, place, whether last."""
+        """Extensions of a higher peak, sorted, ``chunk`` or more at a time: peak, parent, place, if last."""
         buffers = [space(len(self.beam.ready)) for _ in range(3)]
         count = loops(rising)(self.beam, self._costs.need, *buffers)
         value, parent, place = (np.asarray(each[:count], np.int64) for each in buffers)

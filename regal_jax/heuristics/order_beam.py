@@ -19,8 +19,8 @@ Field = namedtuple(
     "need kept after_rows after before_rows before input_rows input_size other_rows other "
     "word mask code back",
 )
-"""A graph as `regal_jax.heuristics.order_costs.OrderCosts`, in the direction of the beam; the places of ops in
-sets, as `regal_jax.heuristics.beam_kernel.Ops`; ``back``: whether the beam goes backwards."""
+"""A graph as `regal_jax.heuristics.order_costs.OrderCosts`, in the direction of the beam; the places of ops
+in sets, as `regal_jax.heuristics.beam_kernel.Ops`; ``back``: whether the beam goes backwards."""
 
 Front = namedtuple("Front", "held score code bounds ready gain words")
 """``B`` partial orders of one length.
@@ -160,7 +160,7 @@ _gain_of = part(_own_gain)
 
 
 def _changed(field: Any, words: Any, base: int, e: int) -> int:
-    """The op whose gain changes when the reader of input ``e`` runs; -1 for none, -2 for all other readers."""
+    """The op whose gain changes when the reader of input ``e`` runs; -1 for none, -2 for all others."""
     found = -1
     for k in range(field.other_rows[e], field.other_rows[e + 1]):
         v = field.other[k]

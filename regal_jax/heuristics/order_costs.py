@@ -149,7 +149,7 @@ def kahn(costs: Any, draws: Any, waiting: Any, order: Any) -> None:
     ``waiting [N]`` holds the numbers of predecessors and is written to.
     """
     n = len(order)
-    ready = 0  # ``order[:ready]`` is taken; the ready ops follow it.
+    ready = 0  # ``order[:ready]``: the ops taken so far, then the ready ones.
     for o in range(n):
         if waiting[o] == 0:
             order[ready] = o

@@ -64,7 +64,7 @@ def make_order_inputs(
     Args:
       graphs: ``B`` graphs, at least one.
       config: Config of the network, which sets the number of eigenvectors.
-      ops: ``N``, the padded size, such as ``Bucket.of(graph).ops``; ``None`` for the ops of the largest graph.
+      ops: ``N``, the padded size, such as ``Bucket.of(graph).ops``; ``None`` for that of the largest graph.
 
     Raises:
       ConfigError: No graph, or one with more than ``ops`` ops.
