@@ -211,8 +211,8 @@ def train_step(
 ) -> tuple[TrainState, Metrics]:
     """Chooses a batch, samples actions, searches with them, and improves the weights.
 
-    The graphs of the batch are spread over the devices of ``mesh``. The results of each graph do not depend on
-    the number of devices; only the order in which gradients are summed does.
+    The graphs of the batch are spread over the devices of ``mesh``. The results of each graph do not depend
+    on the number of devices; only the order in which gradients are summed does.
 
     Args:
       learner: Static.

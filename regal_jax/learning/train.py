@@ -199,7 +199,7 @@ def _referenced(
 
 
 def _document(config: TrainConfig) -> dict[str, Any]:
-    """The settings, with paths reduced to names: the location of a set does not matter, its content is hashed."""
+    """The settings, with paths reduced to names: the content of a set is hashed, its location is not."""
     document = config.as_document()
     for name in ("train", "validation"):
         document["data"][name] = [named(given) for given in document["data"][name]]

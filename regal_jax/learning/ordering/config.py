@@ -16,7 +16,7 @@ __all__ = ["SYSTEM", "OrderDataConfig", "OrderOptimizerConfig", "OrderTrainConfi
 SYSTEM: Final = "topoformer"
 """Value of ``system`` in a settings file."""
 _MOST_OPS: Final = 2**16 - 1
-"""Of a graph that is ordered on a device."""
+"""Largest number of ops of a graph that is ordered on a device."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,7 +108,7 @@ def _distinct(identities: np.ndarray) -> np.ndarray:
 
 
 def _bucket(graphs: Sequence[ComputationGraph]) -> Bucket:
-    """Padded sizes: ops are not padded, since attention is quadratic in them; edges, which cost little, are."""
+    """Few sizes: ops are not padded, as attention is quadratic in them; edges, which cost little, are."""
     exact = Bucket.common([Bucket.exact(graph) for graph in graphs])
     unit = 4 * exact.ops
     return Bucket(

@@ -33,8 +33,8 @@ class OrderMetrics(NamedTuple):
 
     Attributes:
       improvement: Mean share of the peak saved over the order of least peak memory first.
-      baseline: The same for the baseline's greedy orders; with `OrderOptimizerConfig.standardise` for the mean
-        peak of each graph's orders, which equals ``improvement``.
+      baseline: The same for the baseline's greedy orders; with `OrderOptimizerConfig.standardise` for the
+        mean peak of each graph's orders, which equals ``improvement``.
       entropy: Nats per step of an order, estimated from the orders that were drawn.
       gradient: Norm of the gradient, before it is clipped.
       spread: Root of the mean squared advantage.
