@@ -11,30 +11,30 @@ BITS: Final = 62
 """Ops in a word of a set: an int64 that is never negative."""
 
 Ops = namedtuple("Ops", "word mask code")
-"""Where an op stands in sets: ``[N]`` word and mask, and a random ``code`` of up to 62 bits.
+"""Place of each op in sets: ``[N]`` word and mask, and a random ``code`` of up to 62 bits.
 
-The code of a set is the exclusive or of those of its ops.
+The code of a set is the exclusive or of its ops' codes.
 """
 
 Beam = namedtuple("Beam", "held peak code bounds ready words first width")
 """``B`` partial orders of one length, ascending by peak.
 
 Attributes:
-  held, peak: ``[B]`` bytes, after the last op and at most so far.
-  code: ``[B]``, of the set.
+  held, peak: ``[B]`` bytes, held after the last op, and the peak so far.
+  code: ``[B]``, code of the set.
   bounds, ready: ``[B + 1]``, ``[R]``, the ready ops of each, ascending.
-  words: ``[B * width]``, the sets. Of words before ``first`` all ops have run, of those behind them none.
-  first, width: Which words there are.
+  words: ``[B * width]``, the sets. All ops of words before ``first`` have run, none of the words after these.
+  first, width: The first word that is stored, and how many are.
 """
 
 Picks = namedtuple("Picks", "parent op peak code held")
-"""``[C]`` each, partial orders of the next length: what they extend, by which op, and what comes of it."""
+"""``[C]`` each, partial orders of the next length: parent, op, and the resulting state."""
 
 
 def rising(beam: Any, need: Any, value: Any, parent: Any, place: Any) -> int:
-    """Finds the extensions whose peak is higher than before: how many; in the order of the beam.
+    """Finds the extensions that raise the peak, in the order of the beam; returns how many.
 
-    Sets ``value``, ``parent`` and ``place`` (``[R]``), the peak, the partial order, the place in ``ready``.
+    Sets ``value``, ``parent`` and ``place`` (``[R]``): the peak, the partial order, the place in ``ready``.
     """
     count = 0
     for i in range(len(beam.held)):
@@ -49,7 +49,7 @@ def rising(beam: Any, need: Any, value: Any, parent: Any, place: Any) -> int:
 
 
 def _same(ops: Any, beam: Any, i: int, o: int, k: int, v: int) -> bool:
-    """Is set ``i`` with op ``o`` the set ``k`` with op ``v``?"""
+    """Whether set ``i`` with op ``o`` equals set ``k`` with op ``v``."""
     a, b = i * beam.width, k * beam.width
     here, there = ops.word[o] - beam.first, ops.word[v] - beam.first
     for j in range(beam.width):
@@ -67,11 +67,11 @@ _is_same = part(_same)
 
 
 def _found(ops: Any, beam: Any, table: Any, picks: Any, count: int, i: int, o: int) -> bool:
-    """Is set ``i`` with op ``o`` new? Then it is noted as pick ``count``."""
+    """Whether set ``i`` with op ``o`` is new; if so it is recorded as pick ``count``."""
     code = beam.code[i] ^ ops.code[o]
     last = len(table) - 1
     slot = code & last
-    # A slot has the number of a pick in its low bits, and above them as many of the code's as there are.
+    # A slot holds the number of a pick in its low bits, and above them as many bits of the code as fit.
     while table[slot] >= 0:
         if (table[slot] ^ code) <= last:
             k = table[slot] & last
@@ -93,19 +93,19 @@ def collect(
     """Takes extensions by ascending peak, each set once, until there are enough.
 
     Args:
-      ops, beam: As they are.
-      need: ``[N]``.
-      value, parent, place: ``[M]``, extensions of a higher peak, ascending by it, then as in the beam.
-      limit: Their highest value.
-      rest: Are these all that there are?
-      state: ``[2]``, the next of the beam, and how many sets are taken; goes on from there.
-      table: ``[2**k]``, a hash table of the sets taken, more than twice as long; -1 where there is none.
-      picks: What is taken.
-      most: So many sets are enough.
-      ties: Take also all of the same peak as the last of these.
+      ops, beam: The places of ops in sets, and the beam; only read.
+      need: ``[N]``, what each op allocates.
+      value, parent, place: ``[M]``, extensions that raise the peak, ascending by it, then as in the beam.
+      limit: Highest peak among them.
+      rest: Whether there are no more of them.
+      state: ``[2]``, the next partial order of the beam, and the number of sets taken; updated.
+      table: ``[2**k]``, a hash table of the sets taken, more than twice as long; -1 in free slots.
+      picks: Set to the extensions taken.
+      most: Number of sets that are enough.
+      ties: Also take all that have the same peak as the last of these.
 
     Returns:
-      Are there enough?
+      Whether there are enough.
     """
     count, i, r = state[1], state[0], 0
     while i < len(beam.held) or r < len(value):
@@ -134,12 +134,12 @@ def collect(
                 count += 1
             r += 1
     state[0], state[1] = i, count
-    # Whoever stopped before the end of both has enough, unless it waits for the next values.
+    # A stop before the end of both lists means enough sets, unless the next values are still to come.
     return count >= most and (i < len(beam.held) or r < len(value))
 
 
 def _freed(costs: Any, ops: Any, beam: Any, i: int, o: int) -> int:
-    """Bytes of the inputs of ``o`` that it is the last to read after set ``i``."""
+    """Bytes of the inputs of ``o`` whose last reader it is after set ``i``."""
     total = 0
     base = i * beam.width - beam.first
     for e in range(costs.input_rows[o], costs.input_rows[o + 1]):
@@ -173,8 +173,8 @@ def children(
 ) -> None:  # fmt: skip
     """Sets ``bounds``, ``ready`` and ``words`` of the partial orders that were picked.
 
-    ``all_run`` and ``any_run`` (``[width]``) are set to the words' ops that have run in all of them, and that
-    have run, or are ready, in any.
+    ``all_run`` and ``any_run`` (``[width]``) are set to the ops of each word that have run in all of them,
+    and to those that have run or are ready in any.
     """
     for j in range(width):
         all_run[j], any_run[j] = -1, 0
@@ -207,7 +207,7 @@ def children(
                     able = False
                     break
             if able:
-                # Successors are few, and mostly belong behind the others.
+                # Insertion from the end: successors are few and mostly belong at the end.
                 slot = end
                 while slot > begin and ready[slot - 1] > v:
                     ready[slot] = ready[slot - 1]

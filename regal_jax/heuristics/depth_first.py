@@ -1,4 +1,4 @@
-"""Depth-first dynamic programming, for the order of the lowest peak of memory on one device."""
+"""Depth-first dynamic programming, for the order of the lowest peak memory on one device."""
 
 import time
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ from regal_jax.runtime.interrupts import check_interrupt, interruptible
 __all__ = ["depth_first_dp"]
 
 _STEPS: Final = 2**14
-"""Partial orders that are looked at between two looks at the clock: some milliseconds."""
+"""Partial orders visited between two checks of the clock: a few milliseconds."""
 _SET_BYTES: Final = 2**29
-"""By default so many bytes hold sets."""
+"""Default memory for sets, in bytes."""
 _FIRST_SETS: Final = 2**10
 _NONE: Final = 2**62
 """More than any peak."""
@@ -42,21 +42,21 @@ def depth_first_dp(
     seconds: float | None = None,
     states: int | None = None,
 ) -> Found:
-    """The best order that depth-first search with backtracking finds in its time; exact if it ends before.
+    """The best order that depth-first search with backtracking finds in its time; exact if it finishes.
 
-    The next op is a random one of those that are ready. A branch is given up if the same set of ops was
-    reached with no higher a peak, or if its peak is no lower than that of the best whole order. Residents,
-    which cost nothing wherever they stand, go first.
+    The next op is a random ready op. A branch is pruned if the same set of ops was reached before with an
+    equal or lower peak, or if its peak is not lower than that of the best whole order. Residents, whose place
+    in the order costs nothing, go first.
 
     Args:
       graph: The graph.
       seed: As `numpy.random.default_rng` takes it.
-      seconds: Time limit; the first whole order is waited for. ``None`` for none.
-      states: Sets that are remembered at most; later ones are searched as often as they are reached. By
-        default as many as fit into 512 MiB.
+      seconds: Time limit, checked once the first whole order is found. ``None`` for no limit.
+      states: Largest number of sets that are remembered; sets beyond it are searched each time they are
+        reached. By default as many as fit into 512 MiB.
 
     Raises:
-      ConfigError: No states.
+      ConfigError: ``states`` is less than 1.
 
     References:
       Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", appendix C.3.
@@ -95,7 +95,7 @@ def depth_first_dp(
 
 
 def _begin(graph: ComputationGraph, costs: OrderCosts, ops: Ops, number: int) -> tuple[Walk, np.ndarray]:
-    """The walk after the residents, and the ready ops in space for more; ``number`` begins random ones."""
+    """The walk after the residents, and the ready ops with spare space; ``number`` seeds random numbers."""
     n, residents = graph.num_ops, np.flatnonzero(graph.resident)
     first = len(residents)
     waiting = np.diff(costs.before_rows)

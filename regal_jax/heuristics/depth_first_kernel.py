@@ -12,20 +12,20 @@ ALL_SEEN: Final = 1
 READY_FULL: Final = 2
 SETS_FULL: Final = 3
 _FACTOR: Final = 48271
-"""Of the random numbers of Park and Miller 1988, Communications of the ACM 31(10)."""
+"""Constants of the random numbers of Park and Miller 1988, Communications of the ACM 31(10)."""
 _MODULUS: Final = 2**31 - 1
 
 Walk = namedtuple("Walk", "now path held peak bounds cursor left waiting words best")
-"""Where the walk is. It is at the end of a partial order of ``L`` ops, that begins with the residents.
+"""State of the walk, at the end of a partial order of ``L`` ops that begins with the residents.
 
 Attributes:
-  now: ``[7]``: ``L``; the lowest peak of a whole order; the random state; sets that are known; the code of
-    the set; partial orders that were looked at; residents.
+  now: ``[7]``: ``L``; the lowest peak of a whole order; the random state; the number of known sets; the code
+    of the set; the number of partial orders visited; the number of residents.
   path: ``[N]``, the partial order.
-  held, peak: ``[N + 1]`` bytes, after each op of it and at most so far.
-  bounds, cursor: ``[N + 2]``, ``[N + 1]``, for each length where the ready ops begin, and the next of them.
-  left: ``[T]``, readers of each tensor that have not run.
-  waiting: ``[N]``, predecessors of each op that have not run.
+  held, peak: ``[N + 1]`` bytes, held after each op of it, and the peak so far.
+  bounds, cursor: ``[N + 2]``, ``[N + 1]``, for each length where the ready ops begin, and the next to try.
+  left: ``[T]``, number of readers of each tensor that have not run.
+  waiting: ``[N]``, number of predecessors of each op that have not run.
   words: ``[W]``, the set.
   best: ``[N]``, the best whole order.
 """
@@ -34,7 +34,7 @@ Known = namedtuple("Known", "table words peak code")
 """Sets that were reached.
 
 Attributes:
-  table: ``[2**k]``, slots of numbers of sets, more than twice as many; -1 where there is none.
+  table: ``[2**k]``, hash table of the numbers of sets, more than twice as long; -1 in free slots.
   words, peak, code: ``[S * W]``, ``[S]``, ``[S]``, of each set.
 """
 
@@ -50,10 +50,10 @@ def rehash(known: Any, count: int) -> None:
 
 
 def _improved(known: Any, words: Any, code: int, value: int, count: int, store: bool) -> int:
-    """Notes that the set was reached with the peak ``value``.
+    """Records that the set was reached with the peak ``value``.
 
     Returns:
-      0 if it was with no higher one, 1 if it was with a higher one, 2 if it is new.
+      0 if it was reached before with a peak no higher, 1 if only with a higher one, 2 if it is new.
     """
     last, width = len(known.table) - 1, len(words)
     slot = code & last
@@ -83,15 +83,15 @@ _is_improved = part(_improved)
 
 
 def go_on(costs: Any, ops: Any, at: Any, known: Any, ready: Any, steps: int, last_sets: bool) -> int:
-    """Goes on, depth first.
+    """Continues the walk, depth first.
 
     Args:
       costs, ops: The graph.
-      at: Where it is; written to.
+      at: State of the walk; written to.
       known: Sets that were reached; written to.
       ready: Space for the ready ops of all lengths.
-      steps: Partial orders to look at.
-      last_sets: May there be no more sets than there is space for? Then later ones are not noted.
+      steps: Number of partial orders to visit.
+      last_sets: Whether the space for sets may not grow; then further sets are not recorded.
 
     Returns:
       Why it stopped: the steps are `SPENT`; `ALL_SEEN`; ``ready`` or the space for sets is full.

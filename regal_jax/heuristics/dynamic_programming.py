@@ -1,7 +1,7 @@
-"""Dynamic programming over sets of ops, for the order of the lowest peak of memory on one device.
+"""Dynamic programming over sets of ops, for the order of the lowest peak memory on one device.
 
-What is held after some ops have run depends on their set alone, and the peak so far never falls: of two
-partial orders of the same set the one of the lower peak is as good as the other in every way.
+The memory held after some ops have run depends only on their set, and the peak so far never falls. So of two
+partial orders of the same set the one of the lower peak dominates the other.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ from regal_jax.runtime.interrupts import check_interrupt, interruptible
 __all__ = ["Found", "approximate_dp"]
 
 _CHUNK: Final = 4
-"""Extensions of a higher peak that are sorted at once, in widths of the beam: more are rarely needed."""
+"""Extensions of a higher peak that are sorted at a time, in multiples of the beam's width."""
 _MOST_LINKS: Final = 2**24
-"""Steps back from partial orders that are kept before those that lead nowhere are dropped."""
+"""Lengths of back-pointers that are kept before those that lead nowhere are dropped."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,8 +35,8 @@ class Found:
     Attributes:
       order: ``[N]`` int64 ops.
       peak: Bytes, on one device.
-      optimal: Is it proven that no order has a lower peak?
-      states: Sets of ops that were extended.
+      optimal: Whether it is proven that no order has a lower peak.
+      states: Number of sets of ops that were extended.
     """
 
     order: np.ndarray
@@ -51,16 +51,16 @@ def approximate_dp(
 ) -> Found:
     """The best whole order that goes through the ``width`` best partial orders of each length.
 
-    All partial orders of one length are extended by every ready op; of those with the same set of ops one of
-    the lowest peak stays, and of these sets the ``width`` of the lowest peaks. Extensions are taken by their
-    peak, then by the place of what they extend, then by the op: those found first stay. Residents, which
-    cost nothing wherever they stand, go first.
+    All partial orders of one length are extended by every ready op. Of those with the same set of ops one of
+    the lowest peak is kept, and of these sets the ``width`` of the lowest peaks. Ties go to the extension
+    found first: extensions are ordered by peak, then by the place of their parent, then by op. Residents,
+    whose place in the order costs nothing, go first.
 
     Args:
       graph: The graph.
-      width: Sets of each length, at least 1; exact if there are never more.
-      held: Of sets of equal peaks take those that hold the least memory (ours), not those found first.
-      seconds: After this time the rest of the order is that of width 1.
+      width: Number of sets of each length, at least 1; the result is exact if there are never more.
+      held: Break ties between sets by the least memory held (ours), not by which was found first.
+      seconds: Time limit, after which the rest of the order is found with width 1.
 
     Raises:
       ConfigError: A width below 1.
@@ -91,12 +91,12 @@ def approximate_dp(
         trail.add(parent, op)
     order = np.concatenate([residents, trail.back(0)])
     peak = int(steps.beam.peak[0])
-    # All that was dropped had a peak of at least ``bound`` already.
+    # Every partial order that was dropped had a peak of at least ``bound``.
     return Found(order, peak, peak <= bound, states)
 
 
 class _Trail:
-    """How partial orders came about: for each length what was extended, and by which op."""
+    """Back-pointers of partial orders: for each length the parents, and the ops that extended them."""
 
     def __init__(self) -> None:
         self._parents: list[np.ndarray] = []
@@ -104,7 +104,7 @@ class _Trail:
         self._links, self._most = 0, _MOST_LINKS
 
     def add(self, parent: np.ndarray, op: np.ndarray) -> None:
-        """Notes the next length: ``[B]`` places among those of the length before, and ops."""
+        """Adds the next length: ``[B]`` places of the parents in the length before, and ops."""
         self._parents.append(parent.astype(np.int32))
         self._ops.append(op.astype(np.int32))
         self._links += len(op)
@@ -121,7 +121,7 @@ class _Trail:
         return order
 
     def _prune(self) -> None:
-        """Drops what leads to no partial order of the last length."""
+        """Drops entries that lead to no partial order of the last length."""
         for step in reversed(range(len(self._ops) - 1)):
             used, self._parents[step + 1] = np.unique(self._parents[step + 1], return_inverse=True)
             if len(used) == len(self._ops[step]):
@@ -132,7 +132,7 @@ class _Trail:
 
 
 class _Steps:
-    """Partial orders of one length, and how to get to those of the next.
+    """Partial orders of one length, and the step to those of the next.
 
     Attributes:
       beam: The partial orders.
@@ -141,7 +141,7 @@ class _Steps:
     def __init__(self, graph: ComputationGraph, costs: OrderCosts) -> None:
         """Begins with one partial order, of the residents."""
         n, residents = graph.num_ops, np.flatnonzero(graph.resident)
-        # Beams follow this order roughly, so that their sets differ in few words.
+        # Beams roughly follow this order, so their sets differ in few words.
         along = bfs_order(graph)
         along = np.concatenate([residents, along[~graph.resident[along]]])
         position = np.argsort(along)
@@ -154,7 +154,7 @@ class _Steps:
             waiting[costs.after[costs.after_rows[o] : costs.after_rows[o + 1]]] -= 1
         ready = np.flatnonzero((waiting == 0) & ~graph.resident)
         self._degree = np.diff(costs.after_rows)
-        # One more than the last word of an op and of what may become ready by it.
+        # One more than the last word of an op and of the ops that it may make ready.
         self._reach = word + 1
         np.maximum.at(self._reach, np.repeat(np.arange(n), self._degree), word[costs.after] + 1)
         self._full = (1 << np.bincount(word, minlength=size)) - 1
@@ -167,15 +167,15 @@ class _Steps:
         self._window = 0, size
 
     def extend(self, width: int, *, held: bool) -> tuple[np.ndarray, np.ndarray, float]:
-        """Goes on to the next length.
+        """Extends all partial orders to the next length.
 
         Args:
           width: Sets to keep.
           held: As in `approximate_dp`.
 
         Returns:
-          Places ``[B]`` of what was extended, ops ``[B]``, and the lowest peak that anything dropped may
-          have; infinite if nothing was.
+          Places ``[B]`` of the parents, ops ``[B]``, and a lower bound on the peak of whatever was dropped;
+          infinite if nothing was.
         """
         total = len(self.beam.ready)
         most = min(width, total)
@@ -188,7 +188,7 @@ class _Steps:
         return chosen.parent, chosen.op, int(chosen.peak[-1]) if dropped else math.inf
 
     def _collect(self, most: int, room: int, *, ties: bool) -> tuple[Picks, int, bool]:
-        """Extensions of the lowest peaks in space for ``room``, how many, and were any dropped?"""
+        """Extensions of the lowest peaks in space for ``room``, their number, whether any were dropped."""
         picks = Picks(*(space(room) for _ in Picks._fields))
         table = lent(np.full(1 << (2 * room).bit_length(), -1, np.int64))
         state = lent(np.zeros(2, np.int64))
@@ -204,7 +204,7 @@ class _Steps:
         return picks, int(state[1]), dropped
 
     def _rising(self, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]:
-        """Extensions of a higher peak, sorted, ``chunk`` or more at a time: peak, parent, place; the last?"""
+        """Extensions of a higher peak, sorted, ``chunk`` or more at a time: peak, parent, place, if last."""
         buffers = [space(len(self.beam.ready)) for _ in range(3)]
         count = loops(rising)(self.beam, self._costs.need, *buffers)
         value, parent, place = (np.asarray(each[:count], np.int64) for each in buffers)
@@ -233,7 +233,7 @@ class _Steps:
             self._costs, self._ops, beam, picks, rows, flat, words, first, width, all_run, any_run
         )
         self.beam = Beam(picks.held, picks.peak, picks.code, rows, flat[: rows[-1]], words, first, width)
-        # Of the words that no set needs any more, or yet, the next length has none.
+        # The next length leaves out words that are full in all sets or still empty.
         run = np.flatnonzero(np.asarray(all_run) != self._full[first : first + width])
         begun = np.flatnonzero(np.asarray(any_run))
         low = int(run[0]) if len(run) else width - 1
@@ -242,9 +242,9 @@ class _Steps:
 
 
 def _least_held(picks: Picks, most: int) -> Picks:
-    """All picks of lower peaks than the last, and of those of its peak the ones that hold least."""
+    """All picks with lower peaks than the last, and of those with its peak the ones that hold least."""
     lower = int(np.searchsorted(picks.peak, picks.peak[-1]))
-    # Where the others are enough, the loops have taken no more.
+    # If the others suffice, the loops have taken no more than those.
     best = lower + np.argsort(picks.held[lower:], kind="stable")[: most - lower]
     chosen = np.concatenate([np.arange(lower), np.sort(best)])
     return Picks(*(each[chosen] for each in picks))

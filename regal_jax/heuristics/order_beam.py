@@ -1,8 +1,8 @@
 """The loops of `OrderSearchRun`: beams of partial orders that stay under a limit, forwards or backwards.
 
-What is held after some ops have run depends on their set alone. Under a limit nothing else matters: partial
+The memory held after some ops have run depends only on their set. Under a limit nothing else matters: partial
 orders of one length are compared by what they hold, and those that reach the limit are dropped. Backwards an
-op allocates those of its inputs that nobody else of the ops taken reads, and frees its outputs.
+op allocates those of its inputs that no other op taken so far reads, and frees its outputs.
 """
 
 from collections import namedtuple
@@ -19,8 +19,8 @@ Field = namedtuple(
     "need kept after_rows after before_rows before input_rows input_size other_rows other "
     "word mask code back",
 )
-"""A graph as `regal_jax.heuristics.order_costs.OrderCosts`, in the direction of the beam; where ops stand in
-sets, as `regal_jax.heuristics.beam_kernel.Ops`; ``back``: is it backwards?"""
+"""A graph as `regal_jax.heuristics.order_costs.OrderCosts`, in the direction of the beam; the places of ops
+in sets, as `regal_jax.heuristics.beam_kernel.Ops`; ``back``: whether the beam goes backwards."""
 
 Front = namedtuple("Front", "held score code bounds ready gain words")
 """``B`` partial orders of one length.
@@ -28,9 +28,9 @@ Front = namedtuple("Front", "held score code bounds ready gain words")
 Attributes:
   held: ``[B]`` bytes.
   score: ``[B]`` float, what their ops add to bytes where they are compared.
-  code: ``[B]``, of the set.
-  bounds, ready, gain: ``[B + 1]``, ``[R]``, ``[R]``, the ready ops of each, and the bytes that are held more
-    once they have run.
+  code: ``[B]``, code of the set.
+  bounds, ready, gain: ``[B + 1]``, ``[R]``, ``[R]``, the ready ops of each, and the bytes by which the memory
+    held grows once they have run.
   words: ``[B * W]``, the sets.
 """
 
@@ -39,19 +39,19 @@ def advance(
     field: Any, front: Any, score: Any, limit: int, width: int, level: int, most: int, parent: Any, op: Any,
     counts: Any,
 ) -> Any:  # fmt: skip
-    """Goes on, length by length.
+    """Extends the beam, length by length.
 
     Args:
       field: The graph.
       front: Partial orders of one length.
       score: ``[N]``, what an op adds to the bytes by which sets are compared.
-      limit: All peaks stay below.
-      width: Most partial orders of a length.
-      level: Their length.
-      most: So many partial orders may be made.
-      parent, op: ``[N * width]``, set to how those of each length came about.
-      counts: ``[3]``, set to the length at the end, to the partial orders that were made, and to 1 if any
-        were dropped for want of width.
+      limit: Bytes that all peaks stay below.
+      width: Largest number of partial orders of a length.
+      level: Length of the partial orders.
+      most: Number of partial orders that may be made.
+      parent, op: ``[N * width]``, set to the parent and the last op of each partial order, by length.
+      counts: ``[3]``, set to the length at the end, to the number of partial orders made, and to 1 if any
+        were dropped because they exceeded the width.
 
     Returns:
       The partial orders at the end; none if the limit left none.
@@ -76,9 +76,9 @@ def advance(
 
 
 def _candidates(field: Any, front: Any, score: Any, limit: int) -> Any:
-    """Extensions below the limit: what they are compared by, what they extend, the place in ``ready``.
+    """Extensions below the limit: cost that they are compared by, parent, place in ``ready``.
 
-    Where an op takes no more than there is and holds no more afterwards, nothing is lost by running it first.
+    An op that stays below the limit and does not increase the memory held can run first without loss.
     """
     value = np.empty(len(front.ready), np.float64)
     whose, place = np.empty(len(front.ready), np.int64), np.empty(len(front.ready), np.int64)
@@ -107,9 +107,9 @@ _find = part(_candidates)
 def _chosen(
     field: Any, front: Any, whose: Any, place: Any, best: Any, width: int, parent: Any, op: Any, begin: int
 ) -> Any:
-    """Takes extensions in the order ``best``, each set once: how many, and the codes of the sets.
+    """Takes extensions in the order ``best``, each set once; returns how many, and the codes of the sets.
 
-    A code stands for its set: where two sets had the same one, a partial order would be lost.
+    A code represents its set: if two sets had the same code, a partial order would be lost.
     """
     size = 1
     while size < 2 * min(len(best), width) + 2:
@@ -143,7 +143,7 @@ _is_in = part(_has)
 
 
 def _own_gain(field: Any, words: Any, base: int, o: int) -> int:
-    """Bytes that are held more once ``o`` has run after the set at ``base``."""
+    """Bytes by which the memory held grows when ``o`` runs after the set at ``base``."""
     total = -field.kept[o] if field.back else field.kept[o]
     for e in range(field.input_rows[o], field.input_rows[o + 1]):
         alone = True
@@ -160,7 +160,7 @@ _gain_of = part(_own_gain)
 
 
 def _changed(field: Any, words: Any, base: int, e: int) -> int:
-    """Whose gain changes when the reader of input ``e`` runs: -1 nobody's, -2 all others', or one op's."""
+    """The op whose gain changes when the reader of input ``e`` runs; -1 for none, -2 for all others."""
     found = -1
     for k in range(field.other_rows[e], field.other_rows[e + 1]):
         v = field.other[k]

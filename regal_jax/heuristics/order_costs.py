@@ -1,4 +1,4 @@
-"""What orders of ops cost on one device: a graph in flat arrays, peaks of orders, random orders."""
+"""Memory of orders on one device: a graph in flat arrays, peaks of orders, random orders."""
 
 import itertools
 import time
@@ -16,27 +16,27 @@ from regal_jax.runtime.interrupts import check_interrupt, interruptible
 __all__ = ["OrderCosts", "kahn", "least_random_order", "lent", "order_costs", "order_peak", "space"]
 
 _PEAK_SECONDS: Final = 2e-6
-"""Of an op and of an edge, in Python."""
+"""Interpreted loops: seconds per op and per edge."""
 _AT_ONCE: Final = 64
-"""Random orders between two looks at interrupts."""
+"""Random orders between two checks for interrupts."""
 
 OrderCosts = namedtuple(
     "OrderCosts",
     "start need kept after_rows after before_rows before input_rows input_size input_tensor other_rows other "
     "readers",
 )
-"""A graph on one device. Lists of lists are flat, with where each begins; sizes are bytes.
+"""A graph on one device. Lists of lists are flat, with the bounds of each row; sizes are in bytes.
 
 Attributes:
-  start: What is in memory at time 0, the outputs of residents.
+  start: Memory held at time 0: the outputs of residents.
   need: ``[N]``, what an op allocates: outputs, unless it is resident, and scratch memory.
-  kept: ``[N]``, what is held more once it has run, before inputs are freed: outputs that somebody reads or
-    that are results. Less than 0 for a resident with outputs that nobody reads.
+  kept: ``[N]``, growth of the memory held once an op has run, before inputs are freed: outputs that are read
+    or are results. Negative for a resident with unread outputs.
   after_rows, after: ``[N + 1]``, ``[E]``, distinct successors, ascending.
   before_rows, before: ``[N + 1]``, ``[E]``, distinct predecessors.
   input_rows, input_size, input_tensor: ``[N + 1]``, ``[I]``, ``[I]``, the inputs that an op may free.
   other_rows, other: ``[I + 1]``, ``[...]``, the other readers of each of these inputs.
-  readers: ``[T]``, how many ops read a tensor.
+  readers: ``[T]``, number of ops that read a tensor.
 """
 
 
@@ -45,7 +45,7 @@ def order_costs(graph: ComputationGraph, *, backwards: bool = False) -> OrderCos
 
     Args:
       graph: The graph.
-      backwards: Exchange successors and predecessors; all else stays.
+      backwards: Exchange successors and predecessors; everything else stays the same.
     """
     links = Links.of(graph)
     need = links.allocated()
@@ -75,29 +75,29 @@ def order_costs(graph: ComputationGraph, *, backwards: bool = False) -> OrderCos
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Where each row begins in all of them, one after the other; these."""
+    """The bounds of each row in the concatenation of all rows, and the concatenation."""
     return [0, *itertools.accumulate(map(len, rows))], [each for row in rows for each in row]
 
 
 def space(count: int, kind: type = np.int64) -> Any:
-    """``count`` numbers that compiled loops may write to: any in an array, or zeros in a list."""
+    """``count`` numbers that loops may write to: an uninitialised array if compiled, else a list of zeros."""
     return np.empty(count, kind) if usable() else [0] * count
 
 
 def lent(array: np.ndarray) -> Any:
-    """``array`` itself for compiled loops, which may write to it; a list of it in Python."""
+    """``array`` itself for compiled loops, which may write to it; a list of its values in Python."""
     return array if usable() else array.tolist()
 
 
 def order_peak(graph: ComputationGraph, order: np.ndarray) -> int:
-    """Bytes: the peak of memory of ``order [N]`` on one device, as the exact replay has it."""
+    """Peak memory of ``order [N]`` on one device in bytes, equal to that of the exact replay."""
     costs = order_costs(graph)
     seconds = _PEAK_SECONDS * (len(order) + len(costs.other))
     return int(run_loops(peak, costs, order.astype(np.int64), costs.readers.copy(), seconds=seconds))
 
 
 def peak(costs: Any, order: Any, left: Any) -> int:
-    """`order_peak` in loops. ``left [T]`` is `OrderCosts.readers`, and is written to."""
+    """`order_peak` as loops. ``left [T]`` begins as `OrderCosts.readers` and is written to."""
     held = highest = costs.start
     for o in order:
         highest = max(highest, held + costs.need[o])
@@ -116,13 +116,13 @@ def least_random_order(
 ) -> np.ndarray:
     """``[N]``, the order of the lowest peak among random ones on one device, the first on ties.
 
-    Each takes any of the ready ops with equal probability at every step, independently of the others.
+    Each order takes a uniformly random ready op at every step, independently of the other orders.
 
     Args:
       graph: The graph.
-      count: Orders, at least 1.
+      count: Number of orders, at least 1.
       seed: As `numpy.random.default_rng` takes it.
-      seconds: After this time there are no more than those so far, and at least some.
+      seconds: Time limit, after which no more orders are drawn; a few are drawn in any case.
     """
     ends = None if seconds is None else time.monotonic() + seconds
     random, costs = np.random.default_rng(seed), order_costs(graph)
@@ -144,12 +144,12 @@ def least_random_order(
 
 
 def kahn(costs: Any, draws: Any, waiting: Any, order: Any) -> None:
-    """Sets ``order [N]``: at each step the ready op that the draw in [0, 1) points at.
+    """Sets ``order [N]``: at each step the ready op that the draw in [0, 1) selects.
 
-    ``waiting [N]`` are numbers of predecessors, and are written to.
+    ``waiting [N]`` holds the numbers of predecessors and is written to.
     """
     n = len(order)
-    ready = 0  # Ops from here on in ``order`` are taken; the ready ones stand behind them.
+    ready = 0  # ``order[:ready]``: the ops taken so far, then the ready ones.
     for o in range(n):
         if waiting[o] == 0:
             order[ready] = o

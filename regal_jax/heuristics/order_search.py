@@ -1,4 +1,4 @@
-"""Search among orders of ops on one device, for the lowest peak of memory: beams under a falling limit."""
+"""Search for the order of lowest peak memory on one device: beams under a falling limit."""
 
 import collections
 import dataclasses
@@ -25,12 +25,12 @@ from regal_jax.runtime.interrupts import check_interrupt
 __all__ = ["OrderSearchRun"]
 
 _AT_ONCE: Final = 20_000
-"""Partial orders that are made before the search asks whether it is to end: some milliseconds."""
+"""Partial orders between two checks whether the search should end: a few milliseconds."""
 _MOST_LINKS: Final = 2**25
-"""Of a beam, that say how its partial orders came about: 256 MiB."""
+"""Limit on the parents and ops that a beam keeps to trace its partial orders back: 256 MiB."""
 _NO_LIMIT: Final = 2**62
 _ORDERS: Final = (lpmf_order, xla_list_order, xla_dfs_order, xla_post_order)
-"""What it begins with, after the plans that it is given."""
+"""Heuristics whose orders the search begins with, after the plans that it is given."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,9 +38,9 @@ class _Attempt:
     """A beam to run.
 
     Attributes:
-      back: Backwards?
+      back: Whether it goes backwards.
       limit: Bytes that its peaks stay below.
-      width: Most partial orders of each length.
+      width: Largest number of partial orders of each length.
       score: ``[N]``, what ops add to the bytes by which sets are compared.
     """
 
@@ -51,15 +51,15 @@ class _Attempt:
 
 
 class OrderSearchRun(HostSearch):
-    """Beams of partial orders that hold little, under a limit that falls whenever it can be kept.
+    """Beam search for orders below a limit on the peak; the limit falls whenever an order below it is found.
 
-    Whether an order keeps a limit is a simpler question than which order has the lowest peak: partial orders
-    under the limit are compared by what they hold, and one that can run an op at no cost has no other
+    Deciding whether an order stays below a limit is simpler than minimising the peak: partial orders below
+    the limit are compared by the memory that they hold, and one that can run an op at no cost has no other
     continuation. A beam goes forwards or backwards; the bottleneck of an order is late for one of them and
     early for the other. If neither gets below the limit, beams are widened.
 
-    It begins with the plans that it is given, then with LPMF and XLA's three orders. Each of these is one
-    evaluation, and so are as many partial orders as the graph has ops: the work of one whole order. The
+    The search begins with the plans that it is given, then with LPMF and XLA's three orders. Each of these is
+    one evaluation. So are as many partial orders as the graph has ops, the work of one whole order. The
     search ends by itself when a beam that dropped nothing proves that there is no better order.
     """
 
@@ -72,19 +72,20 @@ class OrderSearchRun(HostSearch):
         starts: Sequence[Plan] = (),
         priorities: np.ndarray | Callable[[ComputationGraph], np.ndarray] | None = None,
     ) -> None:
-        """Looks at nothing yet.
+        """Prepares the search without evaluating anything.
 
         Args:
           graph: The graph.
           cluster: The cluster, of one device.
           seed: As `numpy.random.default_rng` takes it.
           config: ``None`` for the defaults.
-          starts: Plans of the graph to begin with; it is never worse than these.
-          priorities: ``[N]``, the higher the earlier: a guide that beams follow in turns with what is held. A
-            function that makes them is called after `OrderSearchConfig.guide_after` partial orders.
+          starts: Plans of the graph to begin with; the result is never worse than these.
+          priorities: ``[N]``, the higher the earlier: beams guided by them alternate with beams that compare
+            memory alone. A function that makes them is called after `OrderSearchConfig.guide_after` partial
+            orders.
 
         Raises:
-          ConfigError: Several devices, or priorities that are not one finite number an op.
+          ConfigError: Several devices, or priorities that are not one finite number per op.
           ClusterError: The cluster does not fit the graph.
         """
         if cluster.num_devices != 1:
@@ -99,7 +100,7 @@ class OrderSearchRun(HostSearch):
         self._guide = None if callable(priorities) else _standardised(priorities, graph.num_ops)
         self._order: np.ndarray | None = None
         self._peak = _NO_LIMIT
-        # No order has a lower peak; a whole number, since peaks are.
+        # No order has a lower peak. Rounded up to a whole number, since peaks are whole numbers.
         self._lower = math.ceil(lower_bound(graph, cluster, Objective.PEAK_MEMORY))
         self._made = 0
         self._begun = [_Beginning(graph, back=back) for back in (False, True)]
@@ -111,9 +112,9 @@ class OrderSearchRun(HostSearch):
         """Makes more partial orders.
 
         Args:
-          evaluations: The work of so many whole orders, at most.
-          ends: Asked every few milliseconds; ``True`` ends the run. The next one goes on in the same beam.
-          goal: The run ends at an order that fits the memory and whose peak is no larger.
+          evaluations: Largest number of evaluations, each the work of one whole order.
+          ends: Called every few milliseconds; ``True`` ends the run. The next run continues the same beam.
+          goal: The run ends at an order that fits the memory and whose peak is at most this.
         """
         n = self.graph.num_ops
         last = (self.evaluations + evaluations) * n
@@ -140,7 +141,7 @@ class OrderSearchRun(HostSearch):
                 self._beam = None
 
     def plan(self) -> Plan | None:
-        """The best so far; ``None`` before the first."""
+        """The best plan so far; ``None`` before the first."""
         if self._order is None:
             return None
         said = {"method": "order-search", "partial_orders": self._made, "proven": self._lower >= self._peak}
@@ -152,7 +153,7 @@ class OrderSearchRun(HostSearch):
         )  # fmt: skip
 
     def _judge(self, order: np.ndarray) -> None:
-        """Keeps it if it is better."""
+        """Keeps the order if it is better than the best so far."""
         self.evaluations = -(-self._made // self.graph.num_ops)
         peak = order_peak(self.graph, order)
         if self.improves(self.value(np.array([peak]), peak)):
@@ -166,7 +167,7 @@ class OrderSearchRun(HostSearch):
             self._lower = max(self._lower, beam.attempt.limit)
 
     def _plan_attempts(self) -> Iterator[_Attempt]:
-        """What to try next, by what has come of all before."""
+        """Yields the next attempt, given the results of those before."""
         config, n = self._config, self.graph.num_ops
         most = max(1, min(config.most_width, _MOST_LINKS // n))
         rounds = 0
@@ -185,7 +186,7 @@ class OrderSearchRun(HostSearch):
             rounds += 1
 
     def _scores(self, rounds: int) -> Iterator[tuple[bool, np.ndarray]]:
-        """In both directions what sets are compared by besides the bytes that they hold."""
+        """Yields, for both directions, the scores that are added to the bytes that sets hold."""
         n = self.graph.num_ops
         for guide in [0.0] if self._guide is None else [0.0, -self._config.guide * self._unit]:
             for back in (False, True):
@@ -195,7 +196,7 @@ class OrderSearchRun(HostSearch):
                 yield back, score
 
     def _lowering(self, back: bool, width: int, score: np.ndarray) -> Iterator[_Attempt]:
-        """Beams under a lower and lower limit, until they fail however little it is lowered."""
+        """Beams under ever lower limits, until even the smallest step down fails."""
         for share in (*self._config.steps, 0.0):
             while self._lower < self._peak:
                 before = self._peak
@@ -231,7 +232,7 @@ class _Beginning:
         )
         ready = np.flatnonzero(np.diff(costs.before_rows) == 0)
         held = int(graph.tensor_bytes[graph.tensor_keep].sum()) if back else costs.start
-        # Of nobody else having run: backwards all inputs are allocated, forwards those of one reader freed.
+        # Gains when no op has run: backwards all inputs are allocated, forwards those with one reader freed.
         alone = np.ones(len(costs.input_size), bool) if back else np.diff(costs.other_rows) == 0
         reader = np.repeat(np.arange(n), np.diff(costs.input_rows))
         inputs = np.bincount(reader, weights=costs.input_size * alone, minlength=n).astype(np.int64)
@@ -243,11 +244,11 @@ class _Beginning:
 
 
 class _Beam:
-    """An attempt under way.
+    """An attempt in progress.
 
     Attributes:
-      attempt: Which one.
-      dropped: Have any partial orders been dropped for want of width?
+      attempt: The attempt.
+      dropped: Whether any partial orders were dropped because they exceeded the width.
     """
 
     def __init__(self, attempt: _Attempt, begin: _Beginning) -> None:
@@ -258,11 +259,11 @@ class _Beam:
 
     @property
     def ended(self) -> bool:
-        """Is it whole, or has the limit left nothing?"""
+        """Whether its orders are complete, or no partial order is left below the limit."""
         return self._level == self._count or not len(self._front.held)
 
     def advance(self, most: int) -> int:
-        """Makes at most so many partial orders: how many."""
+        """Makes at most ``most`` partial orders; returns how many it made."""
         counts = np.zeros(3, np.int64)
         self._front = loops(advance)(
             *(self._field, self._front, self.attempt.score, self.attempt.limit, self.attempt.width),

@@ -15,7 +15,7 @@ class Source:
     """An array that is there before the program starts.
 
     Attributes:
-      name: What to call it; a number is added if it is taken.
+      name: Its name; a number is added if it is taken.
       value: Stands for the array in `Step`.
       size: Bytes.
       resident: It stays where its first reader is (parameters, state); else it is an input.
@@ -36,7 +36,7 @@ class Step:
     """One op of a program.
 
     Attributes:
-      name: What to call it; a number is added if it is taken.
+      name: Its name; a number is added if it is taken.
       kind: As in `ComputationGraph.op_kinds`.
       inputs: Values, each of a source or an earlier step.
       outputs: A value and its bytes for each output.
@@ -63,9 +63,9 @@ def assemble(
     (`Source.resident`) is colocated with it. Steps that read nothing but sources wait for ``start``.
 
     Args:
-      name: Of the graph.
-      sources: What is there before.
-      steps: In an order in which they can run.
+      name: Name of the graph.
+      sources: Arrays that are there before the program starts.
+      steps: Steps in an order in which they can run.
       kept: Values that the program returns, never freed.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How much arithmetic and memory traffic one ATen op needs, and how long it takes."""
+"""Arithmetic, memory traffic and runtime of one ATen op."""
 
 import math
 from collections.abc import Iterator
@@ -57,16 +57,16 @@ _COMPOSED: Final = {
     "var": 4, "std": 4, "var_mean": 4, "std_mean": 4,
     "addcmul": 3, "addcdiv": 3, "lerp": 3, "native_dropout_backward": 2,
 }  # fmt: skip
-"""Flops an element of the first operand of ops that are several in one."""
+"""Flops per element of the first operand, for composite ops."""
 _REDUCTIONS: Final = frozenset({
     "sum", "mean", "prod", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "all", "any", "norm",
     "linalg_vector_norm", "logsumexp", "nansum", "count_nonzero", "median", "cumsum", "cumprod",
     "logcumsumexp", "cummax", "cummin", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "adaptive_avg_pool1d",
     "_adaptive_avg_pool3d", "adaptive_max_pool2d", "embedding_dense_backward", "sum_to_size",
 })  # fmt: skip
-"""One flop an element that goes in."""
+"""One flop per input element."""
 _SCATTERS: Final = frozenset({"scatter_add", "index_add", "index_put", "_unsafe_index_put", "scatter_reduce"})
-"""One flop an element of the last tensor operand."""
+"""One flop per element of the last tensor operand."""
 _LOSSES: Final = frozenset({"nll_loss_forward", "nll_loss", "mse_loss", "cross_entropy_loss"})
 _RECURRENT: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer"})
 _FACTORISATIONS: Final = {
@@ -110,9 +110,9 @@ def call_flops(call: Call) -> tuple[float, bool]:
 
     Matrix products, convolutions, attention and their gradients are exact, by the formulas of
     `torch.utils.flop_counter` where it has them: a multiply-add is two, and padding counts. Elementwise
-    ops count 1 an element of output, transcendental ones 10, random numbers 50; reductions, cumulative
-    ops and the adds of a scatter 1 an element that goes in; normalisations and softmax the ops they are
-    made of; pools their window; a sort ``n log2 n``. An unknown op is taken for an elementwise one.
+    ops count 1 per output element, transcendental ones 10, random numbers 50; reductions, cumulative
+    ops and the adds of a scatter 1 per input element; normalisations and softmax the ops they are
+    made of; pools their window; a sort ``n log2 n``. An unknown op is treated as elementwise.
 
     Args:
       call: The op.
@@ -211,7 +211,7 @@ def _recurrent_flops(name: str, tensors: list[torch.Tensor]) -> float:
 def call_seconds(call: Call, profile: DeviceProfile) -> float:
     """Runtime of one op: its roofline; views take no time, ``cond`` as long as its slowest branch.
 
-    Any other op with bodies takes as long as they do, once each: no trace tells how often a loop turns.
+    Any other op with bodies takes as long as they do, once each: a trace does not show trip counts.
 
     Args:
       call: The op.

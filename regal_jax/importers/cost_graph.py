@@ -1,6 +1,6 @@
 """TensorFlow ``CostGraphDef`` protobuf text (``.pbtxt``): the format of REGAL's published data.
 
-Protobuf is loaded when it is first used: the other formats must not wait for it.
+Protobuf is loaded on first use, so that the other formats do not wait for it.
 """
 
 import numpy as np

@@ -24,7 +24,7 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 @contextlib.contextmanager
 def at_path(path: PathLike) -> Iterator[None]:
-    """Puts the name of the file in front of what is wrong with its content."""
+    """Prefixes errors in the content of a file with its name."""
     try:
         yield
     except (FormatError, GraphError) as error:
@@ -43,7 +43,7 @@ def read_bytes(path: PathLike, limit: int | None = None) -> bytes:
 
     Args:
       path: The file.
-      limit: Largest content in bytes; `MAX_FILE_BYTES` if unsaid.
+      limit: Largest content in bytes; `MAX_FILE_BYTES` by default.
 
     Raises:
       FormatError: Unreadable, a directory, empty, larger than ``limit``, or damaged gzip.
@@ -86,7 +86,7 @@ def read_text(path: PathLike) -> str:
 
 
 def write_text(path: PathLike, text: str) -> None:
-    """Writes ``text`` as UTF-8, gzipped if ``path`` ends in ``.gz``; all of the file or nothing.
+    """Writes ``text`` as UTF-8, gzipped if ``path`` ends in ``.gz``; the file is written atomically.
 
     Raises:
       FormatError: The file cannot be written.

@@ -17,7 +17,7 @@ _INLINED: Final = frozenset({
     "jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
 })  # fmt: skip
-"""Calls that mean no more than their body."""
+"""Calls that are equivalent to their body."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -234,7 +234,7 @@ def peak_bytes(program: Program, *, results: bool = True) -> int:
 
 
 def temp_bytes(equation: Equation) -> int:
-    """Scratch memory of an op, an estimate: the `peak_bytes` of the hungriest of its bodies.
+    """Scratch memory of an op, an estimate: the largest `peak_bytes` of its bodies.
 
     A loop needs room for the results of an iteration beside its own outputs, which hold the state
     before; the results of a branch are the op's own outputs.

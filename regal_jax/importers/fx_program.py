@@ -18,7 +18,7 @@ _INLINED: Final = frozenset({
     "wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint",
     "wrap_activation_checkpoint", "invoke_subgraph", "wrap", "hints_wrapper",
 })  # fmt: skip
-"""Higher-order ops that mean no more than their body."""
+"""Higher-order ops that are equivalent to their body."""
 _SAME: Final = frozenset({"aten.detach", "aten.alias", "aten.lift_fresh", "aten.detach_"})
 """Ops that return their operand itself: they are no ops of the graph at all."""
 _UNDECLARED_VIEWS: Final = frozenset({
@@ -228,7 +228,7 @@ def _flat(tree: Any) -> Iterator[Any]:
 
 
 def is_view(call: Call) -> bool:
-    """Does the op only rename memory? Told by the aliases that its schema declares."""
+    """Whether the op only renames memory, by the aliases that its schema declares."""
     if call.kind in _UNDECLARED_VIEWS:
         return True
     schema = getattr(call.target, "_schema", None)

@@ -18,7 +18,7 @@ class Buffer:
 
     Attributes:
       size: Bytes on the device.
-      home: Who makes it.
+      home: The instruction and leaf that makes it.
       mutable: It may be overwritten in place.
       writers: Steps that overwrite it, in order; version ``k`` is what the ``k``-th of them leaves.
       claims: The places that do, aligned with ``writers``.
@@ -95,7 +95,7 @@ def flat(value: Value) -> Iterator[Ref]:
 
 
 def fits(value: Value, shape: Shape) -> bool:
-    """Has ``value`` the structure of ``shape``? Texts where it has not could nest without end."""
+    """Whether ``value`` has the structure of ``shape``. Texts where it has not could nest without end."""
     if isinstance(shape, Array) or isinstance(value, Ref):
         return isinstance(shape, Array) and isinstance(value, Ref)
     return len(value) == len(shape.items) and all(map(fits, value, shape.items))

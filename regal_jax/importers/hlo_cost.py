@@ -1,4 +1,4 @@
-"""How much arithmetic and memory traffic one HLO instruction needs, and how long it takes. No jax.
+"""Arithmetic, memory traffic and runtime of one HLO instruction. No jax.
 
 The counts are those of `regal_jax.importers.op_cost`, for XLA's opcodes.
 """

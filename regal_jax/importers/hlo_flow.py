@@ -1,4 +1,4 @@
-"""What the instructions of one HLO computation do with memory: which buffers they make, read and overwrite.
+"""Memory use of the instructions of one HLO computation: the buffers that they make, read and overwrite.
 
 Tuples, ``get-tuple-element`` and ``bitcast`` only name buffers, and constants are no part of the working
 memory; neither is a step. Where XLA writes in place, a step overwrites the buffer of an operand: the state
@@ -67,7 +67,7 @@ def trace(
             run = _Run(computation, computations, bodies, owned, forced, barred)
         if not run.conflicts:
             break
-        # Somebody reads an old version after it is overwritten: XLA must have kept the two apart.
+        # An old version is read after it is overwritten, so XLA must have kept the two apart.
         barred |= run.conflicts
     else:
         run = _Run(computation, computations, bodies, owned, {}, None)

@@ -90,7 +90,7 @@ def parse_hlo(
 
     Args:
       text: The text.
-      name: What to call the graph; the module's own name if unsaid.
+      name: Name of the graph; the module's own name by default.
       profile: The device (`regal_jax.importers.roofline.PROFILES` or your own) that runtimes are
         estimated for; a sequence gives one runtime for each device.
       while_trip_count: Iterations of a ``while`` whose ``known_trip_count`` is not in the text.

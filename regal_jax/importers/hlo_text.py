@@ -29,8 +29,8 @@ class Instruction:
     """One instruction.
 
     Attributes:
-      name: Without its sigil.
-      shape: Of its result.
+      name: Its name without the sigil.
+      shape: Shape of its result.
       opcode: E.g. ``"fusion"``.
       operands: Names of the instructions it reads; of a parameter or constant, its text.
       attributes: What follows the operands, raw, by name.

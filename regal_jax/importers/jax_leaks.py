@@ -77,7 +77,7 @@ def _inside(where: str, x: Any, package: str) -> Iterator[tuple[str, Any]]:
 
 
 def _may_keep_arrays(kind: type) -> bool:
-    """Objects of anybody may, but for those of JAX and Flax, which keep tracers for their own ends."""
+    """True except for objects of JAX and Flax, which keep tracers for their own purposes."""
     return kind.__module__.partition(".")[0] not in _OWN
 
 

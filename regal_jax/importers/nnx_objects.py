@@ -24,19 +24,19 @@ def _nnx() -> Any:
 
 
 def is_nnx(x: Any) -> bool:
-    """Is ``x`` a module, optimiser, metric, `nnx.Rngs` or the like, or an `nnx.Variable`?"""
+    """Whether ``x`` is a module, optimiser, metric, `nnx.Rngs` or the like, or an `nnx.Variable`."""
     nnx = _nnx()
     return nnx is not None and (isinstance(x, nnx.Pytree) or is_variable(x))
 
 
 def is_variable(x: Any) -> bool:
-    """Is ``x`` an `nnx.Variable`?"""
+    """Whether ``x`` is an `nnx.Variable`."""
     nnx = _nnx()
     return nnx is not None and isinstance(x, nnx.Variable)
 
 
 def is_nnx_method(fn: Any) -> bool:
-    """Is ``fn`` a method that is bound to an NNX object?"""
+    """Whether ``fn`` is a method that is bound to an NNX object."""
     owner = getattr(fn, "__self__", None)
     return is_nnx(owner) and hasattr(type(owner), getattr(fn, "__name__", ""))
 

@@ -1,4 +1,4 @@
-"""What one ONNX node costs: floating-point operations, bytes moved, and seconds."""
+"""Cost of one ONNX node: floating-point operations, bytes moved, and seconds."""
 
 import math
 from collections import ChainMap

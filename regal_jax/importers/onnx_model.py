@@ -61,7 +61,7 @@ def parse_onnx(data: bytes, **options: Any) -> ComputationGraph:
 
     Args:
       data: A serialised ``ModelProto``.
-      name: What to call the graph; the model's own name if unsaid.
+      name: Name of the graph; the model's own name by default.
       dims: Sizes of symbolic input dimensions by name, e.g. ``{"batch": 32}``. Those that are not given,
         or have no name, are taken as 1, with a warning.
       profile: The device that runtimes are estimated for (`regal_jax.importers.roofline.PROFILES`, or your
@@ -193,7 +193,7 @@ class _Layout:
         return self.source[value]
 
     def matters(self, value: str) -> bool:
-        """Is the value read, or a result?"""
+        """Whether the value is read or is a result."""
         return value in self.first or value in self.results
 
 

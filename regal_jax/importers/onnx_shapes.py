@@ -41,7 +41,7 @@ class Value:
       shape: Its dimensions; unknown ones are taken as 1.
       dtype: Name of the element type, e.g. ``"float32"``.
       item_bits: Size of an element.
-      exact: Were rank and all dimensions known?
+      exact: Whether the rank and all dimensions are known.
     """
 
     shape: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""How much arithmetic and memory traffic one op of a flat jaxpr needs, and how long it takes."""
+"""Arithmetic, memory traffic and runtime of one op of a flat jaxpr."""
 
 import dataclasses
 import math
@@ -62,11 +62,11 @@ def op_work(equation: Equation) -> Work:
     """The work of one op, its bodies aside.
 
     Matrix products and convolutions are exact (padding and dilation holes cost nothing). Elementwise
-    ops count 1 an element of output, transcendental ones 10; reductions, cumulative ops and the adds
-    of a scatter 1 an element that goes in; windows their area; a sort ``n log2 n``, an FFT
+    ops count 1 per output element, transcendental ones 10; reductions, cumulative ops and the adds
+    of a scatter 1 per input element; windows their area; a sort ``n log2 n``, an FFT
     ``5 n log2 n``, factorisations their leading term. Traffic is every operand read once and
     every output written once; a slice or gather reads only what it returns. An unknown primitive is
-    taken for an elementwise one.
+    treated as elementwise.
 
     Args:
       equation: The op.

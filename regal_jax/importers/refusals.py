@@ -1,4 +1,4 @@
-"""What foreign formats cannot hold, refused in the same words by every writer."""
+"""Refusal of what foreign formats cannot hold, with the same errors from every writer."""
 
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph
@@ -11,7 +11,7 @@ def refuse_constraints(graph: ComputationGraph, what: str, lossy: bool) -> None:
 
     Args:
       graph: The graph to be written.
-      what: The format, as it is to be called in the error.
+      what: Name of the format in the error.
       lossy: The user accepts that constraints on placement are lost.
 
     Raises:

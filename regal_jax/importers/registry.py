@@ -1,4 +1,4 @@
-"""Which file formats there are, and reading or writing a file in the right one."""
+"""The file formats, and reading or writing a file in the right one."""
 
 import dataclasses
 import os
@@ -96,7 +96,7 @@ FORMATS: Final[Mapping[str, FileFormat]] = MappingProxyType(
 
 
 def find_format(path: PathLike, name: str | None = None) -> FileFormat:
-    """The format called ``name``, or the one that the name of the file ``path`` tells.
+    """The format called ``name``, or the one given by the file name of ``path``.
 
     Raises:
       FormatError: There is none.
@@ -143,7 +143,7 @@ def load_graph(path: PathLike, format: str | None = None, **options: Any) -> Com
 
 @interruptible()
 def save_graph(graph: ComputationGraph, path: PathLike, format: str | None = None, **options: Any) -> None:
-    """Writes a graph to a file, all of it or nothing.
+    """Writes a graph to a file atomically.
 
     Args:
       graph: The graph.

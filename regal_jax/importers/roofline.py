@@ -14,10 +14,10 @@ __all__ = ["PROFILES", "DeviceProfile", "find_profile"]
 
 @dataclasses.dataclass(frozen=True)
 class DeviceProfile:
-    """What a device can do at best.
+    """Peak rates of a device.
 
     Attributes:
-      name: What to call it.
+      name: Its name.
       matrix_flops: Peak flops a second of matrix products and convolutions: one number, or one for each
         dtype name (``"bfloat16"``); dtypes that are not named run at `vector_flops`.
       vector_flops: Peak flops a second of everything else: one number, or one for each dtype name, of

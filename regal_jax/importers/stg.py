@@ -135,7 +135,7 @@ def format_stg(graph: ComputationGraph, *, lossy: bool = False) -> str:
 
 
 def _has_dummies(graph: ComputationGraph, before: list[set[int]]) -> bool:
-    """Are the ops numbered from 0, the first the only source, the last the only sink, both costless?"""
+    """Whether ops are numbered from 0, the first the only source, the last the only sink, both costless."""
     n = graph.num_ops
     if n < 2 or graph.op_names != tuple(map(str, range(n))) or graph.runtime[[0, -1]].any():
         return False

@@ -1,4 +1,4 @@
-"""JSON from strangers, read field by field with errors that name the place."""
+"""Untrusted JSON, read field by field with errors that name the place."""
 
 import math
 from collections.abc import Mapping

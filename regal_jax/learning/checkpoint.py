@@ -1,4 +1,4 @@
-"""Checkpoints of a run: a file each, whole or not there at all, and nothing in it is trusted unchecked."""
+"""Checkpoints of a run: one file each, written atomically and validated when read."""
 
 import dataclasses
 import hashlib
@@ -21,7 +21,7 @@ __all__ = ["FORMAT", "VERSION", "Checkpoints"]
 
 FORMAT: Final = "regal_jax.checkpoint"
 VERSION: Final = "2"
-"""Of what a checkpoint holds."""
+"""Version of the content of a checkpoint."""
 
 _KEPT: Final = 2
 _REMEDY: Final = "take another --out folder, or remove this one to begin anew"
@@ -74,7 +74,7 @@ class Checkpoints:
         return self.folder / f"{step}.safetensors"
 
     def _steps(self) -> list[int]:
-        """Of which there is a checkpoint, in order."""
+        """Steps that have a checkpoint, in order."""
         if not self.folder.is_dir():
             return []
         for path in self.folder.iterdir():
@@ -85,7 +85,7 @@ class Checkpoints:
 
 
 def _leaves(state: Any) -> dict[str, Any]:
-    """Arrays by the path that leads to them."""
+    """Arrays by their path in the pytree."""
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
 
 
@@ -94,7 +94,7 @@ def _kind_of(leaf: Any) -> str:
 
 
 def _digest(tensors: Mapping[str, np.ndarray], notes: str) -> str:
-    """Of everything that a checkpoint holds. Safetensors files have no checksum of their own."""
+    """Checksum of the content of a checkpoint. Safetensors files have no checksum of their own."""
     made = hashlib.sha256(notes.encode())
     for name, tensor in sorted(tensors.items()):
         made.update(f"{name} {_kind_of(tensor)}".encode())

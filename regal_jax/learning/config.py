@@ -18,7 +18,7 @@ __all__ = ["Baseline", "Contract", "DataConfig", "OptimizerConfig", "TaskConfig"
 
 
 class Baseline(enum.StrEnum):
-    """What is subtracted from a reward."""
+    """The baseline that is subtracted from a reward."""
 
     LEAVE_ONE_OUT = "leave-one-out"
     """The mean reward of the other actions for the same graph. The learned value would cancel in it."""
@@ -32,12 +32,12 @@ class Contract(enum.StrEnum):
     NO = "no"
     ONLY = "only"
     BOTH = "both"
-    """Each graph as it is, and contracted: what is too large for the one may do for the other."""
+    """Each graph both as it is and contracted: one that is too large as it is may fit when contracted."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
-    """What the policy is for.
+    """The task that the policy is trained for.
 
     Attributes:
       objective: An `Objective` or its name.
@@ -115,21 +115,21 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """How the weights change.
+    """How the weights are updated.
 
     Attributes:
       steps: Updates of the weights.
       batch: Graphs in a step, ``B``.
       samples: Actions for each of them, ``S``.
-      learning_rate: Of Adam, at its peak.
-      warmup: Steps until then; it falls to a tenth along a cosine afterwards.
+      learning_rate: Largest learning rate of Adam.
+      warmup: Steps until it is reached; afterwards it falls to a tenth along a cosine.
       clip: Largest norm of a gradient.
-      entropy: Weight of the entropy bonus (nats a choice, beside standardised advantages).
+      entropy: Weight of the entropy bonus (nats per choice, beside standardised advantages).
       entropy_end: The same at the last step; linear in between.
       baseline: A `Baseline` or its name.
       worst: No reward is less than minus this.
-      reference_seeds: Uniform searches that a graph's reference is the mean of.
-      pools: Most compiled sizes.
+      reference_seeds: Number of uniform searches whose mean is a graph's reference.
+      pools: Largest number of compiled sizes.
       log_every: Steps between two records of metrics.
       validate_every: Steps between two validations.
       checkpoint_every: Steps between two checkpoints.
@@ -172,12 +172,12 @@ class TrainConfig:
     """A training run.
 
     Attributes:
-      seed: Of the first weights, the order of graphs, the actions and the searches.
+      seed: Seed of the initial weights, the order of graphs, the actions and the searches.
       start: File of weights to begin with, of the same `policy`: a second stage with a larger budget, say.
         Empty for new ones.
       task: See `TaskConfig`.
       data: See `DataConfig`.
-      policy: What is trained, for the objective of the task.
+      policy: Config of the policy that is trained, for the objective of the task.
       search: The BRKGA that is guided; with ``elites = 0`` and ``mutants = population`` it is random search
         and the policy is the paper's IDRS.
       optimizer: See `OptimizerConfig`.
@@ -206,7 +206,7 @@ class TrainConfig:
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """From nested tables, as TOML gives them; what is left out keeps its default.
 
-        The objective of the policy need not be said: it is the task's.
+        The objective of the policy may be left out: it is the task's.
 
         Raises:
           ConfigError: An unknown name, a value of a wrong type or out of range; the message names it.
@@ -233,7 +233,7 @@ def _with_objective(document: Mapping[str, Any]) -> Mapping[str, Any]:
         return document
     task, policy = document.get("task"), document.get("policy", {})
     objective = task.get("objective") if isinstance(task, Mapping) else None
-    # What is wrong with either is said where it stands.
+    # Errors in either are reported where it is parsed.
     if objective not in Objective.__members__.values() or not isinstance(policy, Mapping):
         return document
     return {**document, "policy": {"objective": objective, **policy}}

@@ -45,12 +45,12 @@ def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[C
         for path in paths:
             refused: list[ConfigError] = []
             for contracted_for in ways:
-                # What is beyond the limit is not even read.
+                # Graphs beyond the limit are not read.
                 graphs = chosen_graphs(path, name, contracted_for, data.max_ops)
                 enough = (graph for graph in graphs if not least or _parallelism(graph) >= least)
                 try:
                     sets[-1] += itertools.islice(enough, limit or None)
-                except ConfigError as error:  # All may be too large as they are, and not when contracted.
+                except ConfigError as error:  # All may be too large as they are but not when contracted.
                     refused.append(error)
             if len(refused) == len(ways):
                 raise refused[0]

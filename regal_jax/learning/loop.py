@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 COMPILING: Final = "compiling"
-"""Said of a step whose program is not there yet."""
+"""Shown for a step whose program is not compiled yet."""
 WEIGHTS: Final = "policy.safetensors"
 """In the folder of a run."""
 
@@ -47,7 +47,7 @@ State = TypeVar("State", bound=HasStep)
 
 @dataclasses.dataclass(frozen=True)
 class Cadence:
-    """How many steps there are, and what is done after how many of them.
+    """The number of steps, and the intervals of records, validations and checkpoints.
 
     Attributes:
       steps: Updates of the weights.
@@ -76,7 +76,7 @@ class Course(abc.ABC, Generic[State]):
 
     @abc.abstractmethod
     def place(self, state: State) -> State:
-        """The state where `step` returns it: or its program would be compiled twice."""
+        """The state on the devices where `step` returns it, or its program would be compiled twice."""
 
     @abc.abstractmethod
     def step(self, state: State, step: int) -> tuple[State, Mapping[str, float]]:
@@ -105,9 +105,9 @@ class Ending(Generic[State]):
     """How a run ended.
 
     Attributes:
-      state: After the last step.
+      state: State after the last step.
       best: Metrics of the best validation.
-      best_step: When that was.
+      best_step: Step of the best validation.
     """
 
     state: State
@@ -118,16 +118,16 @@ class Ending(Generic[State]):
 def run_course(
     course: Course[State], out: pathlib.Path, *, progress: bool = True, tensorboard: bool = False
 ) -> Ending[State]:
-    """Makes every step that is left.
+    """Runs all remaining steps.
 
     The folder gets ``metrics.jsonl``, ``checkpoints/`` and ``policy.safetensors``. Ctrl-C saves a checkpoint
     after the running step, and ends the run.
 
     Args:
       course: What to train.
-      out: The folder of the run, which nobody else writes to.
+      out: The folder of the run, which nothing else writes to.
       progress: Show a progress bar.
-      tensorboard: Write event files, too.
+      tensorboard: Also write event files.
 
     Raises:
       ConfigError: A gradient that is not finite.
@@ -213,7 +213,7 @@ class _Loop(Generic[State]):
 
 
 def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
-    """Writes down what this run is, or refuses a folder of another one.
+    """Records the settings of this run, or refuses a folder of another one.
 
     Args:
       out: A new folder, or that of a run.
@@ -243,12 +243,12 @@ def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
 
 
 def named(path: str | os.PathLike[str]) -> str:
-    """The name of a path: where a file lies changes nothing."""
+    """The name of a path: the location of a file does not matter."""
     return pathlib.PurePath(path).name
 
 
 def progress_bar(enabled: bool, what: str, total: int, done: int) -> Any:
-    """Of tqdm."""
+    """A progress bar of tqdm."""
     from tqdm import tqdm
 
     return tqdm(total=total, initial=done, desc=what, dynamic_ncols=True, disable=not enabled)

@@ -25,10 +25,10 @@ class Pool:
 
     Attributes:
       problem: ``G`` graphs.
-      features: Of the same graphs.
-      prior: Likewise.
-      identity: ``[G, 2]`` uint32, what their keys are made from.
-      reference: ``[G]`` float32, mean fitness that uniform searches reach; ones until they have run.
+      features: Features of the same graphs.
+      prior: Priors of the same graphs.
+      identity: ``[G, 2]`` uint32, from which their keys are derived.
+      reference: ``[G]`` float32, mean fitness of uniform searches; ones until these have run.
     """
 
     problem: Problem
@@ -45,7 +45,7 @@ class Pool:
 
 @jax.jit
 def rows(tree: Any, index: jax.Array) -> Any:
-    """Rows ``index`` of every array of a pytree whose leaves lead with the same axis."""
+    """Rows ``index`` of every array of a pytree whose leaves share their leading axis."""
     return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), tree)
 
 
@@ -55,13 +55,13 @@ def make_pools(
     config: PolicyConfig,
     most: int,
 ) -> list[tuple[list[int], Pool]]:
-    """Groups graphs by bucket, joins groups until there are at most ``most``, and pads each.
+    """Groups graphs by bucket, merges groups until there are at most ``most``, and pads each.
 
     Args:
       graphs: At least one.
-      cluster: That all are placed on.
-      config: Of the policy.
-      most: Pools; each costs a compilation, and fewer cost padding.
+      cluster: The cluster that all are placed on.
+      config: Config of the policy.
+      most: Largest number of pools; each costs a compilation, fewer cost more padding.
 
     Returns:
       Pools from small to large, each with the numbers of its graphs.
@@ -92,7 +92,7 @@ def make_pools(
 
 
 def _joined(groups: dict[Bucket, list[int]], most: int) -> list[tuple[Bucket, list[int]]]:
-    """At most ``most`` groups: again and again the two neighbours that join at the least cost."""
+    """At most ``most`` groups, by repeatedly merging the two neighbours whose union costs least."""
     joined = sorted(groups.items(), key=lambda group: dataclasses.astuple(group[0]))
     while len(joined) > most:
         pairs = [_join(*pair) for pair in itertools.pairwise(joined)]

@@ -1,4 +1,4 @@
-"""Metrics of a run as JSON lines, and for TensorBoard where that is wanted."""
+"""Metrics of a run as JSON lines and, on request, for TensorBoard."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ __all__ = ["Record", "event_writer"]
 
 
 def event_writer() -> Any:
-    """What writes event files for TensorBoard.
+    """The class that writes event files for TensorBoard.
 
     Raises:
       MissingExtraError: No tensorboardX.
@@ -24,18 +24,18 @@ def event_writer() -> Any:
 
 
 class Record:
-    """Writes ``metrics.jsonl``: one object a line, each with ``step`` and ``kind``.
+    """Writes ``metrics.jsonl``: one object per line, each with ``step`` and ``kind``.
 
-    After a restart the lines of steps that will be made again are removed.
+    After a restart the lines of steps that will be repeated are removed.
     """
 
     def __init__(self, folder: pathlib.Path, step: int, *, tensorboard: bool) -> None:
         """Opens the files.
 
         Args:
-          folder: Of the run.
-          step: Of the last record to keep; those of later steps are forgotten. -1 keeps none.
-          tensorboard: Write event files to ``folder/tensorboard``, too.
+          folder: Folder of the run.
+          step: Step of the last record to keep; those of later steps are removed. -1 keeps none.
+          tensorboard: Also write event files to ``folder/tensorboard``.
 
         Raises:
           MissingExtraError: No tensorboardX.

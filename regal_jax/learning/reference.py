@@ -1,4 +1,4 @@
-"""What uniform searches reach: the denominators of all rewards, computed once and kept."""
+"""References: the mean objectives of uniform searches that rewards are divided by; computed once and kept."""
 
 import contextlib
 import dataclasses
@@ -33,17 +33,17 @@ def with_references(
 ) -> Pool:
     """The pool with the mean fitness of `OptimizerConfig.reference_seeds` uniform searches of each graph.
 
-    A search has the budget and the settings of those in training. What has been computed is added to the
-    file at ``path``, chunk by chunk, and not computed again.
+    Each search has the budget and the settings of the searches in training. Results are appended to the file
+    at ``path``, chunk by chunk, and are not computed again.
 
     Args:
-      config: Of the run.
+      config: Config of the run.
       pool: ``G`` graphs.
-      path: JSON lines, one a graph; ``None`` keeps nothing.
+      path: JSON lines, one per graph; ``None`` stores nothing.
       progress: Called with the number of graphs done.
 
     Raises:
-      KeyboardInterrupt: Ctrl-C; what is in the file stays.
+      KeyboardInterrupt: Ctrl-C; the file keeps what was written.
     """
     known = _read(path, _settings(config))
     names = [f"{a:08x}{b:08x}" for a, b in np.asarray(pool.identity).tolist()]
@@ -64,7 +64,7 @@ def with_references(
 
 def _search(config: TrainConfig, pool: Pool, members: list[int]) -> np.ndarray:
     """``[G, R]`` fitness of uniform searches."""
-    # Always as many rows: one compiled program serves all chunks.
+    # Always the same number of rows, so that one compiled program serves all chunks.
     padded = np.resize(members, min(_CHUNK, pool.size))
     chosen = rows(pool, jnp.asarray(padded, dtype=jnp.int32))
     key = jax.random.fold_in(jax.random.key(config.seed), 2**31)
@@ -78,14 +78,14 @@ def _search(config: TrainConfig, pool: Pool, members: list[int]) -> np.ndarray:
             config=config.search,
         )
         if Status.INTERRUPTED in found.status:
-            # What an unfinished search found is no reference.
+            # The result of an unfinished search is not a valid reference.
             raise KeyboardInterrupt
         fitness.append(found.fitness)
     return np.stack(fitness, axis=1)[: len(members)]
 
 
 def _settings(config: TrainConfig) -> dict[str, Any]:
-    """What references depend on."""
+    """The settings that references depend on."""
     document = config.as_document()
     return {
         "seed": config.seed,
@@ -101,7 +101,7 @@ def _read(path: pathlib.Path | None, settings: dict[str, Any]) -> dict[str, list
     if path is None or not path.exists():
         return known
     for line in path.read_bytes().splitlines():
-        # The last line of a run that was killed, or a damaged one, is computed again.
+        # A damaged line, such as the last one of a run that was killed, is computed again.
         with contextlib.suppress(FormatError):
             entry = Field(parse_json(line))
             if entry.get("settings").value == settings:
@@ -112,7 +112,7 @@ def _read(path: pathlib.Path | None, settings: dict[str, Any]) -> dict[str, list
 def _append(path: pathlib.Path | None, settings: dict[str, Any], found: dict[str, list[float]]) -> None:
     if path is None:
         return
-    # On a line of its own, whatever a kill has left of the last one.
+    # Begin a new line, since a killed run may have left an incomplete one.
     text = "".join(
         "\n" + json.dumps({"graph": name, "fitness": fitness, "settings": settings})
         for name, fitness in found.items()

@@ -1,4 +1,4 @@
-"""The loss of REINFORCE and its baselines; a graph at a time, the caller vmaps."""
+"""The loss of REINFORCE and its baselines, for one graph; the caller vmaps."""
 
 from typing import Final
 
@@ -31,7 +31,7 @@ def reward(objective: jax.Array, reference: jax.Array, worst: float) -> jax.Arra
 def leave_one_out(rewards: jax.Array) -> jax.Array:
     """``[S]`` advantages: each reward of a graph less the mean of the others.
 
-    Unbiased, as the other samples are independent of the action; two samples at least.
+    Unbiased, since the other samples are independent of the action; needs at least two samples.
 
     References:
       Kool, van Hoof and Welling 2019, "Buy 4 REINFORCE samples, get a baseline for free!", section 3.
@@ -45,8 +45,8 @@ def standardised(advantages: jax.Array, spread: jax.Array) -> jax.Array:
 
     Args:
       advantages: Of any shape.
-      spread: Scalar, the root of their mean square. One of less than 1e-5 is the rounding error of rewards
-        that are equal, and is not blown up.
+      spread: Scalar, the root of their mean square. One of less than 1e-5 is the rounding error of equal
+        rewards and is not amplified.
     """
     return advantages / jnp.maximum(spread, _NOISE)
 

@@ -1,4 +1,4 @@
-"""Settings as nested dataclasses: from the tables of a document, to them, and checks of their fields."""
+"""Settings as nested dataclasses: conversion from and to the tables of a document, and checks of fields."""
 
 import dataclasses
 import enum
@@ -16,7 +16,7 @@ from regal_jax.errors import ConfigError
 __all__ = ["above_fields", "build", "least_fields", "member_field", "plain", "whole_fields"]
 
 _MOST: Final = 2**31 - 1
-"""Of whole numbers: many of them are int32 in the compiled step."""
+"""Largest whole number: many of them are int32 in the compiled step."""
 _T = typing.TypeVar("_T")
 
 
@@ -68,14 +68,14 @@ _NAMES: Final = {bool: "true or false", int: "a whole number", float: "a number"
 
 
 def _is(kind: type, value: Any) -> bool:
-    """Is ``value`` what a file has for a setting of this type? Names are checked by the config itself."""
+    """Whether ``value`` has the type of the setting in a file. Names are checked by the config itself."""
     if kind in (int, float):
         return whole(value) is not None or (kind is float and is_number(value))
     return isinstance(value, str if issubclass(kind, enum.Enum) else kind)
 
 
 def member_field(config: Any, path: str, field: str, kind: type[enum.StrEnum]) -> None:
-    """Makes a member of ``kind`` of the field, which may be its name."""
+    """Converts the field, which may be a name, to a member of ``kind``."""
     value = getattr(config, field)
     if value not in kind.__members__.values():
         raise ConfigError(f"{path}.{field}: is {value!r}; use one of {', '.join(kind)}")
@@ -83,7 +83,7 @@ def member_field(config: Any, path: str, field: str, kind: type[enum.StrEnum]) -
 
 
 def whole_fields(config: Any, path: str, **lowest: int) -> None:
-    """Makes plain whole numbers of the fields."""
+    """Converts the fields to plain whole numbers."""
     for field, low in lowest.items():
         value = getattr(config, field)
         number = whole(value, low, _MOST)
@@ -110,7 +110,7 @@ def above_fields(config: Any, path: str, **limits: float) -> None:
 def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         table = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        # TOML has no word for nothing; all settings that may be None are None by default.
+        # TOML has no null; all settings that may be None are None by default.
         return {name: entry for name, entry in table.items() if entry is not None}
     if isinstance(value, enum.StrEnum):
         return str(value)

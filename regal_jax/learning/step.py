@@ -35,12 +35,12 @@ __all__ = ["Learner", "Metrics", "TrainState", "rollout", "train_step"]
 
 
 class Metrics(NamedTuple):
-    """Of one step; float32 scalars.
+    """Metrics of one step; float32 scalars.
 
     Attributes:
       improvement: Mean of ``1 + reward``: the share of the objective saved over the uniform proposal.
       matched: Share of searches that did at least as well as the reference.
-      entropy: Nats a choice.
+      entropy: Nats per choice.
       gradient: Norm of the policy's gradient, before it is clipped.
       spread: Standard deviation of the advantages before they are standardised.
       value_error: Mean squared error of the value network; 0 if there is none.
@@ -59,13 +59,13 @@ class Metrics(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrainState:
-    """All that changes in training: with it, a run goes on as if it had never stopped.
+    """The complete state of training: a run resumed from it continues bit for bit.
 
     Attributes:
-      policy: Weights.
+      policy: Weights of the policy.
       value: Weights of the baseline; empty if it is not learned.
-      policy_optimizer: State of Optax.
-      value_optimizer: Likewise.
+      policy_optimizer: Optax state of the policy's optimizer.
+      value_optimizer: Optax state of the baseline's optimizer.
       step: int32 scalar, updates so far. Every random number is a function of it and the seed.
     """
 
@@ -78,18 +78,18 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class Learner:
-    """What is static in a step: hashable, and equal ones share their compiled programs.
+    """The static part of a step: hashable; equal ones share their compiled programs.
 
     Attributes:
-      config: Of the run.
-      implementation: Of the simulator, as in `regal_jax.simulate.simulate`.
+      config: Config of the run.
+      implementation: Implementation of the simulator, as in `regal_jax.simulate.simulate`.
     """
 
     config: TrainConfig
     implementation: str | None = None
 
     def networks(self) -> tuple[Policy, Value]:
-        """Policy and value network with their first weights, made from the seed."""
+        """Policy and value network with their initial weights, made from the seed."""
         policy = Policy(self.config.policy, rngs=nnx.Rngs(self.config.seed))
         return policy, Value(self.config.policy, rngs=nnx.Rngs(self.config.seed + 1))
 
@@ -101,12 +101,12 @@ class Learner:
 
     @functools.cached_property
     def table(self) -> jax.Array:
-        """Of `regal_jax.policies.action_table`."""
+        """The table of `regal_jax.policies.action_table`."""
         return action_table(self.config.policy)
 
     @property
     def learns_value(self) -> bool:
-        """Is there a value network?"""
+        """Whether there is a value network."""
         return self.config.optimizer.baseline is Baseline.LEARNED
 
     def schedule(self, step: jax.typing.ArrayLike) -> jax.Array:
@@ -136,7 +136,7 @@ class Learner:
         return TrainState(policy, value, optimizer.init(policy), optimizer.init(value), jnp.int32(0))
 
     def _given(self) -> Policy:
-        """The policy to begin with."""
+        """The policy that training begins with."""
         c = self.config
         policy = load_policy(c.start, num_devices=c.policy.num_devices)
         given, asked = _settings(policy.config), _settings(c.policy)
@@ -150,7 +150,7 @@ class Learner:
 
     def update(self, gradient: Any, optimizer: Any, weights: Any) -> tuple[Any, Any]:
         """New weights, and the new state of the optimizer."""
-        # Optax mixes types, which the program around us may have forbidden.
+        # Optax mixes dtypes, which the caller's promotion settings may forbid.
         with jax.numpy_dtype_promotion("standard"):
             changes, optimizer = self.optimizer().update(gradient, optimizer, weights)
             return optax.apply_updates(weights, changes), optimizer
@@ -166,7 +166,7 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
     Args:
       learner: Static.
       pool: ``B`` graphs.
-      logits: Of the policy.
+      logits: Logits of the policy.
       table: From `regal_jax.policies.action_table`.
       key: Typed, consumed.
 
@@ -178,7 +178,7 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
     act, search = jax.random.split(key)
     keys = jax.vmap(keys_of, (0, None))(jax.random.split(act, samples), pool.identity)
     actions = jax.vmap(sample_action, (None, 0))(logits, keys)
-    # Every action of a graph meets the same random numbers: what differs is its own doing.
+    # All actions of a graph use the same random numbers, so that differences are due to the actions alone.
     searches = jnp.tile(keys_of(search, pool.identity), samples)
     problem = rows(pool.problem, jnp.tile(jnp.arange(batch, dtype=jnp.int32), samples))
     proposal = to_proposal(
@@ -201,7 +201,7 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
 
 
 def _settings(config: PolicyConfig) -> dict[str, Any]:
-    """Of a policy, by name; those of its `ablation` with that before them."""
+    """The settings of a policy by name; those of its `ablation` have that prefix."""
     table = dataclasses.asdict(config)
     return table | {f"ablation.{name}": value for name, value in table.pop("ablation").items()}
 
@@ -211,8 +211,8 @@ def train_step(
 ) -> tuple[TrainState, Metrics]:
     """Chooses a batch, samples actions, searches with them, and improves the weights.
 
-    The graphs of the batch are spread over the devices of ``mesh``; what each of them gives does not depend
-    on how many there are, only the order in which gradients are summed does.
+    The graphs of the batch are spread over the devices of ``mesh``. The results of each graph do not depend
+    on the number of devices; only the order in which gradients are summed does.
 
     Args:
       learner: Static.
@@ -234,7 +234,7 @@ def _train_step(
         mesh=mesh,
         in_specs=everywhere,
         out_specs=everywhere,
-        # The search's loops stop on every device on their own.
+        # The loops of the search stop independently on each device.
         check_vma=False,
     )
     return step(state, pool, table, key)
@@ -257,7 +257,7 @@ def _step(
     spread = jnp.sqrt((_whole(advantages, shards) ** 2).mean())
     mask = batch.features.node_mask
     choices = _whole(mask.sum(axis=1) * (2 * actions.shape[-1]), shards).astype(jnp.float32).mean()
-    # Per choice, as the entropy is: then one weight of that serves graphs of all sizes.
+    # Per choice, like the entropy, so that one entropy weight serves graphs of all sizes.
     standard = standardised(advantages, spread) / choices
     bonus = o.entropy + (o.entropy_end - o.entropy) * state.step.astype(jnp.float32) / o.steps
     slope, nats = jax.grad(_loss, has_aux=True)(logits, actions, standard, mask, bonus)
@@ -283,20 +283,20 @@ def _step(
 
 
 def _batch(key: jax.Array, pool: Pool, size: int, shards: int) -> Pool:
-    """This device's part of ``size`` graphs of the pool, each of which is there once if there are enough."""
+    """This device's part of ``size`` graphs of the pool, without repetition if there are enough."""
 
     def mine(x: jax.Array) -> jax.Array:
         return x.reshape(shards, size // shards)[lax.axis_index(AXIS)]
 
     order = jax.random.permutation(key, pool.size)
     batch = rows(pool, mine(jnp.resize(order, (size,)).astype(jnp.int32)))
-    # Nothing is learned from a graph that is there again with the same actions and searches.
+    # A repeated graph with the same actions and searches would teach nothing.
     again = mine(jnp.arange(size, dtype=jnp.uint32) // pool.size)
     return dataclasses.replace(batch, identity=batch.identity.at[:, 1].add(again))
 
 
 def _values(learner: Learner, state: TrainState, batch: Pool) -> tuple[jax.Array, Any]:
-    """``[B]`` values, and what turns their cotangent into a gradient."""
+    """``[B]`` values, and the function that maps their cotangent to a gradient."""
     if not learner.learns_value:
         return jnp.zeros(batch.size, jnp.float32), None
     return jax.vjp(
@@ -314,5 +314,5 @@ def _loss(
 
 
 def _whole(x: jax.Array, shards: int) -> jax.Array:
-    """``[..., B]`` of all graphs from those of each device: all of them then compute the same of the same."""
+    """``[..., B]`` of all graphs, gathered from the devices, so that every device computes the same."""
     return lax.all_gather(x, AXIS, axis=x.ndim - 1, tiled=True) if shards > 1 else x

@@ -1,4 +1,4 @@
-"""`train`: REGAL's policy, learned through the search."""
+"""`train`: training of REGAL's policy through the search."""
 
 import dataclasses
 import hashlib
@@ -41,11 +41,11 @@ class TrainResult:
     """The outcome of a run, or of as much of it as was not interrupted.
 
     Attributes:
-      policy: With the weights that did best on the validation graphs.
-      best: What they did there.
-      best_step: When they were reached.
-      steps: Updates made.
-      finished: Were all steps made?
+      policy: The policy with the weights that did best on the validation graphs.
+      best: Metrics of these weights on the validation graphs.
+      best_step: Step at which they were reached.
+      steps: Number of updates made.
+      finished: Whether all steps were made.
     """
 
     policy: Policy
@@ -70,23 +70,23 @@ def train(
     """Trains a policy.
 
     The folder ``out`` gets ``config.json``, ``references.jsonl``, ``metrics.jsonl``, ``checkpoints/`` and
-    ``policy.safetensors`` (the weights that did best on the validation graphs). A run that was killed goes on
-    from its last checkpoint when it is called again, and ends with the same weights and metrics, bit for
-    bit, as one that was not, on as many devices. Ctrl-C saves a checkpoint and returns.
+    ``policy.safetensors`` (the weights that did best on the validation graphs). A run that was killed resumes
+    from its last checkpoint when it is called again; its weights and metrics are bit for bit those of an
+    uninterrupted run on as many devices. Ctrl-C saves a checkpoint and returns.
 
     Args:
       config: The run's settings.
-      graphs: To train on, at least one.
-      validation: To choose the best weights by, at least one.
-      out: A new folder, or that of the run to go on with.
+      graphs: Graphs to train on, at least one.
+      validation: Graphs to choose the best weights by, at least one.
+      out: A new folder, or that of the run to resume.
       progress: Show a progress bar.
-      tensorboard: Write event files, too (extra ``train``).
+      tensorboard: Also write event files (extra ``train``).
       devices: JAX devices to spread batches over; as many of the default ones as divide the batch.
-      implementation: Of the simulator, as in `regal_jax.simulate.simulate`.
+      implementation: Implementation of the simulator, as in `regal_jax.simulate.simulate`.
 
     Raises:
-      ConfigError: Settings that cannot be, a folder of a run with other settings or graphs, or a gradient
-        that is not finite.
+      ConfigError: Invalid settings, a folder of a run with other settings or graphs, or a gradient that is
+        not finite.
       FormatError: A checkpoint that cannot be read.
       MissingExtraError: No tensorboardX.
 
@@ -108,7 +108,7 @@ def train(
       REGAL, ICLR 2020, section 4; workshop text, section 2.3.
     """
     if tensorboard:
-        event_writer()  # Is it there? References take hours, and would come first.
+        event_writer()  # Fail early if it is missing: references, which come first, take hours.
     folder = pathlib.Path(out)
     mesh = mesh_for(config.optimizer.batch, devices)
     cluster = config.task.cluster(config.policy.num_devices)
@@ -116,7 +116,7 @@ def train(
         [pool for _, pool in make_pools(chosen, cluster, config.policy, config.optimizer.pools)]
         for chosen in (graphs, validation)
     )
-    # Not before all is known to be well: the folder then belongs to this run.
+    # Only after all checks, since from here on the folder belongs to this run.
     with locked(folder):
         begin_run(folder, _identity(config, graphs, validation))
         path = folder / "references.jsonl"
@@ -131,7 +131,7 @@ def train(
 
 
 class _Regal(Course[TrainState]):
-    """What a run has at hand; made anew after every restart."""
+    """The resources of a run; rebuilt after every restart."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class _Regal(Course[TrainState]):
         implementation: str | None,
     ) -> None:
         self._config, self._mesh = config, mesh
-        # Where graphs lie is no part of a program: runs that differ in that alone share theirs.
+        # Programs do not depend on the paths of graphs: runs that differ only in these share them.
         self._learner = Learner(dataclasses.replace(config, data=DataConfig()), implementation)
         self._pools, self._validation = everywhere(pools, mesh)
         keys = jax.random.split(jax.random.key(config.seed))
@@ -159,7 +159,7 @@ class _Regal(Course[TrainState]):
         return everywhere(state, self._mesh)
 
     def program(self, step: int) -> int:
-        """Which pool a step takes its batch from: each as often as it has graphs."""
+        """The pool that a step takes its batch from, in proportion to its number of graphs."""
         sizes = np.array([pool.size for pool in self._pools], np.float64)
         rng = np.random.default_rng([self._config.seed, step])
         return int(rng.choice(len(sizes), p=sizes / sizes.sum()))
@@ -187,7 +187,7 @@ def _referenced(
     with progress_bar(shown, what, sum(p.size for p in pools), 0) as bar:
         ready = []
         for pool in pools:
-            # The first chunk of a pool has its program compiled.
+            # The first chunk of a pool compiles its program.
             bar.set_description(f"{what} ({COMPILING})")
 
             def advance(graphs: int) -> None:
@@ -199,7 +199,7 @@ def _referenced(
 
 
 def _document(config: TrainConfig) -> dict[str, Any]:
-    """The settings, of paths only the names: where a set lies changes nothing, what is in it is hashed."""
+    """The settings, with paths reduced to names: the content of a set is hashed, its location is not."""
     document = config.as_document()
     for name in ("train", "validation"):
         document["data"][name] = [named(given) for given in document["data"][name]]
@@ -210,7 +210,7 @@ def _document(config: TrainConfig) -> dict[str, Any]:
 def _identity(
     config: TrainConfig, graphs: Sequence[ComputationGraph], validation: Sequence[ComputationGraph]
 ) -> dict[str, Any]:
-    """What tells this run from others."""
+    """What distinguishes this run from others."""
     digests = [
         hashlib.sha256("".join(g.content_hash for g in chosen).encode()).hexdigest()[:16]
         for chosen in (graphs, validation)

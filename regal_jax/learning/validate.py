@@ -1,4 +1,4 @@
-"""How good a policy is on graphs that it is not trained on."""
+"""Validation of a policy on held-out graphs."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,14 +20,14 @@ _CHUNK = 64
 
 
 class Validation(NamedTuple):
-    """On held-out graphs.
+    """Metrics on held-out graphs.
 
     Attributes:
       improvement: Mean share of the objective saved over the uniform searches.
       matched: Share of graphs on which it did at least as well.
       worst: Smallest improvement of a graph.
       best: Largest improvement of a graph.
-      entropy: Nats a choice.
+      entropy: Nats per choice.
     """
 
     improvement: float
@@ -38,11 +38,11 @@ class Validation(NamedTuple):
 
 
 def validate(learner: Learner, weights: Any, pools: Sequence[Pool], key: jax.Array) -> Validation:
-    """One search a graph, with one action each; the same random numbers every time.
+    """One search per graph with one action each; uses the same random numbers every time.
 
     Args:
       learner: Static parts.
-      weights: Of the policy.
+      weights: Weights of the policy.
       pools: With references.
       key: Typed, consumed.
     """

@@ -31,16 +31,16 @@ __all__ = ["AutoregressiveDecoder"]
 
 _CLIP: Final = 10.0
 _BLOCK: Final = 2**22
-"""Numbers that one layer of `_log_prob` has in memory at once, roughly."""
+"""Approximate number of values that one layer of `_log_prob` holds in memory at once."""
 
 
 class _Nodes(NamedTuple):
-    """What the steps read of the embeddings of one graph: computed once.
+    """Projections of one graph's embeddings that every step reads; computed once.
 
     Attributes:
-      last: ``[N + 1, W]`` float32, query after each op, and before the first step.
-      key: ``[N, H, W / H]`` float32, of the glimpse.
-      value: ``[N, H, W / H]`` float32, likewise.
+      last: ``[N + 1, W]`` float32, the query after each op; the last row is the one before the first step.
+      key: ``[N, H, W / H]`` float32, keys of the glimpse.
+      value: ``[N, H, W / H]`` float32, values of the glimpse.
       logit: ``[N, W]`` float32, the keys of the last layer.
     """
 
@@ -51,12 +51,12 @@ class _Nodes(NamedTuple):
 
 
 class AutoregressiveDecoder(nnx.Module):
-    """The decoder of the attention model, for the ready ops only.
+    """The decoder of the attention model, restricted to the ready ops.
 
-    A step has a context: the mean of the embeddings and the embedding of the last op, a vector of its own
-    before the first step. One multi-head attention of the context to the ready ops gives a query; the logit
-    of a ready op is ``10 tanh(query . key / sqrt(W))``. Orders are as in `regal_jax.ordering.greedy`:
-    padding stands last.
+    The context of a step is the mean of the embeddings and the embedding of the last op; before the first
+    step a learned vector replaces the latter. Multi-head attention from the context to the ready ops gives a
+    query; the logit of a ready op is ``10 tanh(query . key / sqrt(W))``. Orders are as in
+    `regal_jax.ordering.greedy`: padding comes last.
 
     References:
       Gagrani et al. 2022, appendix B; Kool, van Hoof and Welling, Attention, Learn to Solve Routing
@@ -67,12 +67,12 @@ class AutoregressiveDecoder(nnx.Module):
         """An untrained decoder.
 
         Args:
-          width: ``W``, of the embeddings.
-          heads: ``H``, a divisor of ``width``.
-          rngs: For the first weights; consumed.
+          width: ``W``, the width of the embeddings.
+          heads: ``H``, the number of attention heads; a divisor of ``width``.
+          rngs: Streams for the initial weights; consumed.
 
         Raises:
-          ConfigError: A size out of range, or heads that do not divide the width.
+          ConfigError: A size is out of range, or ``heads`` does not divide ``width``.
         """
         self.width, self.heads = check_whole("width", width, 1), check_whole("heads", heads, 1)
         if self.width % self.heads:
@@ -85,7 +85,7 @@ class AutoregressiveDecoder(nnx.Module):
 
     @interruptible()
     def greedy(self, problem: Problem, embeddings: jax.Array) -> jax.Array:
-        """Takes the likeliest ready op, lowest index on ties.
+        """Takes the likeliest ready op at each step, the lowest index on ties.
 
         Args:
           problem: ``B`` graphs on one device.
@@ -104,7 +104,7 @@ class AutoregressiveDecoder(nnx.Module):
     def sample(
         self, problem: Problem, embeddings: jax.Array, keys: jax.Array, samples: int
     ) -> tuple[jax.Array, jax.Array]:
-        """Draws orders; the ``s``-th depends on its graph's key and ``s`` alone.
+        """Draws orders; the ``s``-th depends only on its graph's key and ``s``.
 
         Args:
           problem: ``B`` graphs on one device.
@@ -113,7 +113,7 @@ class AutoregressiveDecoder(nnx.Module):
           samples: ``S``, at least 1.
 
         Returns:
-          ``[B, S, N]`` int32 orders, and `log_prob` of them: ``[B, S]`` float32.
+          ``[B, S, N]`` int32 orders, and their `log_prob`: ``[B, S]`` float32.
 
         Raises:
           ConfigError: Several devices, arrays of another shape or type, or a number out of range.
@@ -126,7 +126,7 @@ class AutoregressiveDecoder(nnx.Module):
 
     @interruptible()
     def log_prob(self, problem: Problem, embeddings: jax.Array, orders: jax.Array) -> jax.Array:
-        """Log-probability of orders, all steps at once; differentiable by the weights and the embeddings.
+        """Log-probability of orders, differentiable with respect to the weights and the embeddings.
 
         Args:
           problem: ``B`` graphs on one device.
@@ -151,7 +151,7 @@ class AutoregressiveDecoder(nnx.Module):
         Args:
           problem: ``B`` graphs on one device.
           embeddings: ``[B, N, W]`` float32; those of padding mean nothing.
-          width: Partial orders to keep, at least 1.
+          width: Number of partial orders to keep, at least 1.
 
         Raises:
           ConfigError: Several devices, embeddings of another shape or type, or a width out of range.
@@ -175,7 +175,7 @@ def _prepare(decoder: AutoregressiveDecoder, problem: Problem, embeddings: jax.A
     """``[B, ...]``."""
     b, n, width = embeddings.shape
     real = jnp.arange(n, dtype=jnp.int32)[None] < problem.num_ops[:, None]
-    # What padding holds may be anything, also what is not finite.
+    # Embeddings of padding may hold anything, including values that are not finite.
     embeddings = jnp.where(real[..., None], embeddings, 0.0)
     mean = embeddings.sum(axis=1) / problem.num_ops.astype(jnp.float32)[:, None]
     first = jnp.broadcast_to(decoder.first[...], (b, 1, width))
@@ -186,11 +186,11 @@ def _prepare(decoder: AutoregressiveDecoder, problem: Problem, embeddings: jax.A
 
 
 def _logits(decoder: AutoregressiveDecoder, nodes: _Nodes, last: jax.Array, ready: jax.Array) -> jax.Array:
-    """``[M]`` float32, -inf of what is not ready: of ``M`` ops of one graph at one step.
+    """``[M]`` float32 logits of ``M`` ops of one graph at one step; -inf for ops that are not ready.
 
     Args:
       decoder: The weights.
-      nodes: Its ``last`` of all ops, the rest of the ``M`` ops.
+      nodes: ``last`` has all ops, the other fields have the ``M`` ops.
       last: The last op, ``N`` before the first step.
       ready: ``[M]`` bool.
     """
@@ -215,7 +215,7 @@ def _decode(
     keys: jax.Array | None,
     samples: int,
 ) -> jax.Array:
-    """``[B, S, N]`` orders: samples, or the likeliest step by step where there are no keys."""
+    """``[B, S, N]`` orders: samples, or greedy ones where there are no keys."""
     b, n, _ = embeddings.shape
     nodes = _prepare.function(decoder, problem, embeddings)
     seeds = jnp.zeros((b, samples, 2), jnp.uint32)
@@ -266,13 +266,13 @@ def _log_prob(
         op = order.at[now].get(mode="fill", fill_value=0)
         last = jnp.where(now > 0, order.at[now - 1].get(mode="clip"), n)
         logits = _logits(decoder, nodes, last, (start <= now) & (now <= stop))
-        # From step N on nothing is ready: there no value may become NaN, even one that does not count.
+        # No op is ready from step N on. Values there do not count, but NaN would spread to the gradient.
         shares = jax.nn.log_softmax(jnp.where(now < n, logits, 0.0))
         return jnp.where(now < n, shares[op], 0.0)
 
     each = jax.vmap(one, (None, None, None, None, 0))
     each = jax.vmap(jax.vmap(each, (None, 0, 0, 0, None)), (0, 0, 0, 0, None))
-    # What the steps of a block have in common is kept for its gradient, what they compute is computed again.
+    # The inputs of a block are kept for its gradient; what its steps compute is computed again.
     block = jax.checkpoint(lambda now: each(nodes, start, stop, orders, now).sum(axis=-1))
     steps = jnp.arange(blocks * size, dtype=jnp.int32).reshape(blocks, size)
     total = jax.lax.map(block, steps).sum(axis=0)
@@ -282,7 +282,7 @@ def _log_prob(
 def _by_attention(
     context: _Nodes, shared: AutoregressiveDecoder, last: jax.Array, ready: jax.Array
 ) -> jax.Array:
-    """The `Scorer` of beams, for ``[W, R]`` ready ops."""
+    """The `Scorer` of a beam: log-probabilities of ``[W, R]`` ready ops."""
     n = context.key.shape[0]
 
     def one(last: jax.Array, ready: jax.Array) -> jax.Array:

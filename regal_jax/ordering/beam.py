@@ -1,16 +1,16 @@
 """Beams of partial orders: beam search by probability, and approximate dynamic programming.
 
-All partial orders in a beam have one length. A step extends each of them by each op that is ready there,
-keeps one of the candidates that have run the same set of ops, and of the sets the best so many. One engine
-serves all of them; a `Rule` says what is best. Candidates of a step are sorted twice: by set, so that equal
-ones meet, and by cost.
+All partial orders in a beam have the same length. A step extends each of them by each of its ready ops. Of
+the candidates that have run the same set of ops it keeps one, and of the sets it keeps the best ``width``.
+One engine serves both searches; a `Rule` defines which candidate is best. A step sorts its candidates twice:
+by set, which makes equal sets adjacent, and by cost.
 
-Where a set is worth what its best candidate is worth, in dynamic programming, only the best candidates have
-to meet: as many as give the beam its width. How many these are shows afterwards; where they were too few the
-same steps are done again with more. In beam search by probability the lowest peak speaks for a set, whatever
-its probability, so there all candidates meet.
+In dynamic programming the cost of a set is that of its best candidate, so only the best candidates need to
+be compared by set: as many as fill the beam. This number is known only afterwards; if too few were compared,
+the same steps are repeated with more. In beam search by probability a set is represented by its candidate of
+the lowest peak, whatever its probability, so all candidates are compared.
 
-The loop over steps is the host's, some steps in one compiled program: these functions are not to be traced.
+The loop over steps runs on the host, several steps per compiled program; these functions must not be traced.
 """
 
 import enum
@@ -34,22 +34,22 @@ __all__ = ["Found", "Rule", "Scorer", "approximate_dp", "beam", "beam_search", "
 Scorer = Callable[[Any, Any, jax.Array, jax.Array], jax.Array]
 """``(context, shared, last, ready) -> [W, R]`` log-probabilities of the ready ops of one graph's states.
 
-``context`` is the graph's, ``shared`` that of all graphs, ``last`` and ``ready`` those of `States`.
+``context`` belongs to the graph, ``shared`` to all graphs; ``last`` and ``ready`` are as in `States`.
 """
 
 _WORK: Final = 2**21
-"""Candidates between two looks at whether there was a Ctrl-C, roughly; a step may have more."""
+"""Approximate number of candidates between two checks for Ctrl-C; a step may have more."""
 _STEPS: Final = 64
 _MEETING: Final = 4
-"""Candidates that meet for each place of the beam, at first."""
+"""Candidates compared by set for each place of the beam, at first."""
 _NONE: Final = np.int32(2**31 - 1)
 
 
 class Rule(enum.StrEnum):
-    """What is best; on ties it is the candidate of the better parent, then the op of the lowest index."""
+    """Which candidate is best; ties go to the better parent, then to the op of the lowest index."""
 
     PROBABILITY = "probability"
-    """The likeliest."""
+    """The highest probability."""
     PEAK = "peak"
     """The lowest peak so far."""
     HELD = "held"
@@ -74,13 +74,13 @@ class Found(NamedTuple):
 def beam_search(problem: Problem, priorities: jax.Array, width: int) -> Found:
     """Keeps the likeliest partial orders of each length.
 
-    Of those that have run the same set of ops it keeps the one of the lowest peak, then the likelier one.
-    With a width of 1 it is `greedy`; with one that no step exceeds, the peak is the lowest there is.
+    Of those that have run the same set of ops it keeps the one of the lowest peak, on ties the likelier one.
+    A width of 1 is `greedy`; with a width that no step exceeds, the peak is optimal.
 
     Args:
       problem: ``B`` graphs on one device.
       priorities: ``[B, N]`` float32, finite; those of padding mean nothing.
-      width: Partial orders to keep, at least 1.
+      width: Number of partial orders to keep, at least 1.
 
     Raises:
       ConfigError: Several devices, priorities of another shape or type, or a width out of range.
@@ -98,9 +98,9 @@ def approximate_dp(problem: Problem, width: int, held: bool = False) -> Found:
 
     Args:
       problem: ``B`` graphs on one device.
-      width: Sets to keep, at least 1; 100 000 in the paper. With one that no step exceeds the result is
-        optimal.
-      held: Keep those that hold the least memory instead, of equal ones those of the lowest peaks.
+      width: Number of sets to keep, at least 1; 100 000 in the paper. The result is optimal if no step
+        exceeds it.
+      held: Keep those that hold the least memory instead; on ties those of the lowest peaks.
 
     Raises:
       ConfigError: Several devices, or a width out of range.
@@ -112,15 +112,15 @@ def approximate_dp(problem: Problem, width: int, held: bool = False) -> Found:
 
 
 def beam(problem: Problem, width: int, rule: Rule, scorer: Scorer | None, context: Any, shared: Any) -> Found:
-    """Extends partial orders until they are whole.
+    """Extends partial orders until they are complete.
 
     Args:
       problem: ``B`` graphs on one device.
-      width: Partial orders to keep.
-      rule: Which.
-      scorer: Gives probabilities; a function of a module. ``None`` if the rule needs none.
-      context: Of the scorer; arrays ``[B, ...]``.
-      shared: Of the scorer; arrays.
+      width: Number of partial orders to keep.
+      rule: Which of them to keep.
+      scorer: Computes probabilities; a module-level function. ``None`` if the rule needs none.
+      context: First argument of the scorer; arrays ``[B, ...]``.
+      shared: Second argument of the scorer; arrays.
 
     Raises:
       ConfigError: Several devices, or a width out of range.
@@ -140,7 +140,7 @@ def beam(problem: Problem, width: int, rule: Rule, scorer: Scorer | None, contex
         done, most, short, parent, op = _extend(
             rule, scorer, sizes, flow, begin, context, shared, np.int32(first)
         )
-        # More ops were ready somewhere than fit, or too few sets met: the same steps again, with room.
+        # More ops were ready than fit, or too few candidates were compared: repeat the steps with more room.
         if int(most) > ready or bool(short):
             ready = _power(max(ready, int(most)))
             meeting = meeting * 2 if short else meeting
@@ -176,7 +176,7 @@ def _traced(parents: np.ndarray, ops: np.ndarray, n: int) -> np.ndarray:
 
 @program()
 def _begin(problem: Problem) -> tuple[Flow, jax.Array]:
-    """``[B]`` flows, and the largest number of ops that are ready at the beginning."""
+    """``[B]`` flows, and the largest number of ops that are ready at first."""
     flow = jax.vmap(make_flow)(problem)
     return flow, (flow.waiting == 0).sum(axis=1).max()
 
@@ -200,17 +200,17 @@ def _extend(
     """Steps ``first``, ``first + 1``, ... of all graphs; those beyond a graph's end change nothing.
 
     Args:
-      rule: What is best.
-      scorer: Gives probabilities, or ``None``.
-      sizes: Number of steps, and of candidates that meet.
+      rule: Which candidate is best.
+      scorer: Computes probabilities, or ``None``.
+      sizes: Number of steps, and of candidates that are compared by set.
       flow: ``[B, ...]``.
       states: ``[B, W, ...]``.
-      context, shared: Of the scorer.
+      context, shared: Arguments of the scorer.
       first: Number of the first step.
 
     Returns:
-      States ``[B, W, ...]``; the most ops that were ready in one; did too few candidates meet?
-      ``[steps, B, W]`` int32 parents and ops.
+      States ``[B, W, ...]``; the largest number of ready ops in a state; whether too few candidates were
+      compared; ``[steps, B, W]`` int32 parents and ops.
     """
     steps, meeting = sizes
 
@@ -232,18 +232,18 @@ def _extend(
 def _step(
     rule: Rule, meeting: int, flow: Flow, states: States, gain: jax.Array, step: jax.Array
 ) -> tuple[States, jax.Array, jax.Array, jax.Array]:
-    """One step of all graphs: states, ``[B, W]`` parents and ops; did too few candidates meet?"""
+    """One step of all graphs: states, ``[B, W]`` parents and ops, and whether too few were compared."""
     choose = functools.partial(_choose, rule, meeting)
     states, parent, op, missing = jax.vmap(choose, (0, 0, 0, None))(flow, states, gain, step)
     states = jax.vmap(advance)(flow, states, op)
-    # The loop stands outside of the map, which would copy all states in every iteration.
+    # The loop is outside the map, because a loop inside it would copy all states in every iteration.
     states = jax.lax.fori_loop(
         0,
         jax.vmap(chunks)(flow, op).max(),
         lambda i, states: jax.vmap(spread, (0, 0, 0, None))(flow, states, op, i),
         states,
     )
-    # Beyond a graph's end stands padding, each op at the step of its own number.
+    # Beyond a graph's end comes padding, each op at the step of its own number.
     return states, parent, jnp.where(op < states.waiting.shape[-1], op, step), missing.any()
 
 
@@ -253,8 +253,8 @@ def _choose(
     """The best candidates of one graph.
 
     Returns:
-      Their parents' states with their scores; ``[W]`` parents; ``[W]`` ops that are still to run, ``N`` where
-      there is no candidate; did too few candidates meet?
+      Their parents' states with the candidates' scores; ``[W]`` parents; ``[W]`` ops to run next, ``N`` where
+      there is no candidate; whether too few candidates were compared.
     """
     width, n = states.waiting.shape
     if rule is Rule.PROBABILITY:
@@ -277,12 +277,12 @@ def _choose(
 def _likeliest(flow: Flow, states: States, gain: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Costs and indices (``parent * N + op``) ``[W R]`` of all candidates, the likeliest first.
 
-    Those without an op, and those whose set another has at no higher a peak, stand last with index `_NONE`.
+    Those without an op, and duplicates of a set at an equal or higher peak, come last with index `_NONE`.
     """
     op, index, peak, _ = _candidates(flow, states)
     cost = -(states.score[:, None] + gain)
     none = index == _NONE
-    # Nothing that is no candidate may come between two that are alike.
+    # Entries without an op must not separate two candidates of the same set.
     words = jnp.where(none[..., None], jnp.uint32(2**32 - 1), states.words[:, None, :] ^ flow.zobrist[op])
     peak = jnp.where(none, _NONE, peak)
     # Of equal sets the lowest peak comes first, then the lower cost, then the lower index.
@@ -297,12 +297,12 @@ def _likeliest(flow: Flow, states: States, gain: jax.Array) -> tuple[jax.Array, 
 def _cheapest(rule: Rule, meeting: int, flow: Flow, states: States) -> jax.Array:
     """``[meeting]`` indices (``parent * N + op``) of candidates, the best first.
 
-    Those without an op, and those whose set a better one has, stand last with index `_NONE`.
+    Candidates without an op, and those whose set a better one has, come last with index `_NONE`.
     """
     n = states.waiting.shape[1]
     if rule is Rule.PEAK:
         _, index, peak, _ = _candidates(flow, states._replace(ready=jnp.sort(states.ready, axis=1)))
-        # As bits of a float numbers from 2**23 keep their order; of equal ones `top_k` takes the first.
+        # Integers from 2**23 keep their order as bits of a float; `top_k` takes the first of equal ones.
         key = jax.lax.bitcast_convert_type(peak + jnp.int32(2**23), jnp.float32)
         key = jnp.where(index < _NONE, -key, -jnp.inf).reshape(-1)
         index = index.reshape(-1)[jax.lax.top_k(key, meeting)[1]]
@@ -320,9 +320,9 @@ def _cheapest(rule: Rule, meeting: int, flow: Flow, states: States) -> jax.Array
 
 
 def _alike(states: States, words: Sequence[jax.Array], index: jax.Array) -> jax.Array:
-    """Does a candidate have the set of the one before it? Of candidates that are sorted by words.
+    """Whether each candidate has the same set as the one before it, for candidates sorted by words.
 
-    Words may agree by chance. Sets that are told apart here stay, so that none is ever lost.
+    Words may agree by chance. The sets themselves are compared, so that none is ever lost.
     """
     n = states.waiting.shape[1]
     parent, op = jnp.where(index < _NONE, index // n, 0), index % n
@@ -331,13 +331,13 @@ def _alike(states: States, words: Sequence[jax.Array], index: jax.Array) -> jax.
     done = states.done[parent] | jnp.where(op[:, None] // 32 == place[None], bit[:, None], jnp.uint32(0))
     alike = (words[0][1:] == words[0][:-1]) & (words[1][1:] == words[1][:-1])
     alike &= (done[1:] == done[:-1]).all(axis=1)
-    # An index without an op is no set.
+    # An index without an op has no set.
     alike &= (index[1:] < _NONE) & (index[:-1] < _NONE)
     return jnp.pad(alike, (1, 0))
 
 
 def _candidates(flow: Flow, states: States) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """``[W, R]`` op, index (`_NONE` where nothing is ready), peak so far, and units held afterwards."""
+    """``[W, R]`` op, index (`_NONE` where no op is ready), peak so far, and units held after the op."""
     width, n = states.waiting.shape
     op = jnp.minimum(states.ready, n - 1)
     real = states.valid[:, None] & (states.ready < n)
@@ -348,9 +348,9 @@ def _candidates(flow: Flow, states: States) -> tuple[jax.Array, jax.Array, jax.A
 
 
 def log_shares(scores: jax.Array) -> jax.Array:
-    """Log-softmax over the last axis, whose size is a power of two; -inf is no candidate.
+    """Log-softmax over the last axis, whose size is a power of two; -inf marks what is no candidate.
 
-    The sum is a tree over pairs of neighbours: what is padded to another size has the same to the last bit.
+    The sum is a binary tree over adjacent pairs, so that padding to another size does not change a bit.
     """
     most = scores.max(axis=-1, keepdims=True)
     most = jnp.where(most > -jnp.inf, most, 0.0)

@@ -13,26 +13,26 @@ from regal_jax.policies.checks import one_of, whole
 __all__ = ["ENCODERS", "Decoder", "Encoder", "TopoformerConfig", "named_encoder"]
 
 _HEADS: Final = 10
-"""Of a relation, in the paper."""
+"""Heads of each relation in the paper."""
 _NUM: Final = len(Relation) - 1
 _MOST_HEADS: Final = 256
 
 
 class Encoder(enum.StrEnum):
-    """What turns features into embeddings of ops."""
+    """The network that turns features into embeddings of ops."""
 
     TOPOFORMER = "topoformer"
-    """A head attends within one relation."""
+    """Each head attends to the ops of one relation."""
     MLP = "mlp"
-    """No op sees another one."""
+    """No attention: each op is embedded on its own."""
     TRANSFORMER = "transformer"
-    """A head attends to the op itself and to all that have one of the relations that are switched on."""
+    """Each head attends to the op itself and to all ops that have one of the enabled relations."""
     GAT = "gat"
     """The same, with the additive attention of Veličković et al. 2018, section 2.1."""
 
 
 class Decoder(enum.StrEnum):
-    """What turns embeddings into orders."""
+    """The network that turns embeddings into orders."""
 
     PRIORITIES = "priorities"
     """Priorities of all ops at once."""
@@ -42,27 +42,27 @@ class Decoder(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class TopoformerConfig:
-    """What a network that orders ops is, apart from its weights. Hashable: static under jit.
+    """Architecture of a network that orders ops. Hashable: static under jit.
 
-    The defaults are the paper's. All encoders have the same layers: attention, then an MLP, each with a
-    residual sum and of a LayerNorm. They differ in who attends to whom, and a GAT also in how attention is
-    weighed.
+    The defaults are the paper's. All encoders have the same layers: attention, then an MLP, each applied to a
+    LayerNorm and added to its input. They differ in which ops attend to which; a GAT also differs in how it
+    computes the attention weights.
 
     Attributes:
       encoder: An `Encoder` or its name.
       decoder: A `Decoder` or its name.
-      layers: Each with attention, unless there are no heads, and an MLP.
-      width: ``W``, of embeddings and hidden layers.
-      head_width: Of the queries, keys and values of a head. The heads of the autoregressive decoder, which
-        share ``width`` among them, have the greatest common divisor of both.
-      heads: Seven numbers, of the heads for each `Relation` from 1 to 7; 0 switches it off. Encoders other
-        than Topoformer join those that are on to one graph, and all its heads see all of it: the numbers that
-        are not 0 must be equal, and are how many heads there are in all. An MLP has none, whatever is given.
-      eigenvectors: ``K``, of the Laplacian, behind the eight features of an op.
+      layers: Number of layers. Each has attention, unless there are no heads, and an MLP.
+      width: ``W``, the width of embeddings and hidden layers.
+      head_width: Width of the queries, keys and values of a head. The heads of the autoregressive decoder,
+        which divide ``width`` among them, have the greatest common divisor of both.
+      heads: Seven numbers: the heads for each `Relation` from 1 to 7; 0 disables it. Encoders other than
+        Topoformer merge the enabled relations into one graph, and every head attends to all of it: the
+        nonzero numbers must be equal, and are the total number of heads. An MLP ignores them and has none.
+      eigenvectors: ``K``, the number of Laplacian eigenvectors that follow the eight features of an op.
       alpha: Standard deviation of the priorities of a graph (equation 17).
 
     Raises:
-      ConfigError: A value that cannot be.
+      ConfigError: A value is not allowed.
 
     References:
       Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", appendix C.
@@ -95,7 +95,7 @@ class TopoformerConfig:
             )
         heads = tuple(whole("topoformer", "heads", number, 0, _MOST_HEADS) for number in given)
         if self.encoder is Encoder.MLP:
-            return (0,) * _NUM  # What means the same is equal.
+            return (0,) * _NUM  # Configs that mean the same are equal.
         if self.encoder is not Encoder.TOPOFORMER and len(set(heads) - {0}) > 1:
             raise ConfigError(
                 f"topoformer: heads is {heads}, but all heads of the encoder '{self.encoder}' see the same "
@@ -105,7 +105,7 @@ class TopoformerConfig:
 
     @property
     def groups(self) -> tuple[tuple[tuple[int, ...], int], ...]:
-        """``((codes, heads), ...)``: so many heads attend to the ops that have one of these relations."""
+        """``((codes, heads), ...)``: relations, and the number of heads that attend to ops in any of them."""
         on = {code: number for code, number in enumerate(self.heads, 1) if number}
         if self.encoder is Encoder.TOPOFORMER or not on:
             return tuple(((code,), number) for code, number in on.items())
@@ -113,7 +113,7 @@ class TopoformerConfig:
 
     @property
     def attends_to_itself(self) -> bool:
-        """Does an op attend to itself, too?"""
+        """Whether an op also attends to itself."""
         return self.encoder in (Encoder.TRANSFORMER, Encoder.GAT)
 
 
@@ -129,24 +129,24 @@ ENCODERS: Final = MappingProxyType({
     "topoformer-edges": TopoformerConfig(heads=_EDGES),
     "topoformer": TopoformerConfig(),
 })  # fmt: skip
-"""Name -> config, of the encoders of Table 3 and of the "GNN encoder" of Table 4.
+"""Name -> config, for the encoders of Table 3 and the "GNN encoder" of Table 4.
 
-The paper says the heads of the full Topoformer only: 10 a relation. The others have 10 a relation, or 10 in
-all where there is one graph. ``gat-forward`` reads predecessors, ``gat`` and ``gnn`` predecessors and
-successors as one graph, ``gnn`` with the attention of transformers. ``topoformer-edges`` is
-"forward+backward": edges of the reduction and other ones, each both ways, without ancestors, descendants and
-incomparable ops."""
+The paper gives the heads only for the full Topoformer: 10 per relation. The others have 10 per relation, or
+10 in total where there is one graph. ``gat-forward`` reads predecessors; ``gat`` and ``gnn`` read
+predecessors and successors as one graph, ``gnn`` with the attention of transformers. ``topoformer-edges`` is
+"forward+backward": edges of the reduction and other edges, each in both directions, without ancestors,
+descendants and incomparable ops."""
 
 
 def named_encoder(name: str, **settings: Any) -> TopoformerConfig:
-    """One of `ENCODERS`, with other settings.
+    """One of `ENCODERS`, with some settings replaced.
 
     Args:
-      name: Of the encoder.
-      **settings: Fields of `TopoformerConfig`.
+      name: Name of the encoder.
+      **settings: Fields of `TopoformerConfig` to replace.
 
     Raises:
-      ConfigError: No such encoder; a value that cannot be.
+      ConfigError: There is no such encoder, or a value is not allowed.
 
     Examples:
       >>> from regal_jax.ordering import named_encoder

@@ -1,8 +1,8 @@
-"""Orders from priorities: the likeliest step by step, samples, their probabilities and their peaks.
+"""Orders from priorities: greedy orders, samples, their probabilities and their peaks.
 
-An order is ``[N]`` int32, the op at each step; padded ops stand last, each at the step of its own number, so
-that an order is a permutation. Equation 8 of the paper gives the op ``i`` of priority ``y[i]`` the
-probability ``exp(y[i]) / sum of exp(y[j]) over the ready ops j`` of being next.
+An order is ``[N]`` int32, the op at each step. Padded ops come last, each at the step of its own number, so
+that an order is a permutation. By equation 8 of the paper the op ``i`` of priority ``y[i]`` is next with the
+probability ``exp(y[i]) / sum of exp(y[j]) over the ready ops j``.
 
 References:
   Gagrani et al., Neural Topological Ordering for Computation Graphs, NeurIPS 2022, section 4.2.
@@ -35,14 +35,14 @@ from regal_jax.simulate import simulate
 __all__ = ["greedy", "log_prob", "peaks", "sample"]
 
 _BLOCK: Final = 2**22
-"""Numbers that `log_prob` has in memory at once, roughly."""
+"""Approximate number of values that `log_prob` holds in memory at once."""
 _LEAST: Final = 2.0**-25
-"""Time that is left, in units of its mean, of a clock that float32 says has run out: half the least draw."""
+"""Time left, in units of its mean, of a clock that has run out by rounding: half the smallest draw."""
 
 
 @interruptible()
 def greedy(problem: Problem, priorities: jax.Array) -> jax.Array:
-    """Takes the ready op of the largest priority, lowest index on ties.
+    """Takes the ready op of the largest priority at each step, the lowest index on ties.
 
     Args:
       problem: ``B`` graphs on one device.
@@ -64,8 +64,8 @@ def sample(
 ) -> tuple[jax.Array, jax.Array]:
     """Draws orders with the probabilities of equation 8.
 
-    The ``s``-th sample of a graph depends on its key and ``s``, not on the number of samples, on padding or
-    on the other graphs.
+    The ``s``-th sample of a graph depends only on the graph, its key and ``s``: not on the number of samples,
+    on padding or on the other graphs.
 
     Args:
       problem: ``B`` graphs on one device.
@@ -74,10 +74,10 @@ def sample(
       samples: ``S``, at least 1.
 
     Returns:
-      ``[B, S, N]`` int32 orders, and `log_prob` of them: ``[B, S]`` float32.
+      ``[B, S, N]`` int32 orders, and their `log_prob`: ``[B, S]`` float32.
 
     Raises:
-      ConfigError: Several devices, priorities of another shape or type, or not a key a graph.
+      ConfigError: Several devices, priorities of another shape or type, or not one key per graph.
     """
     check_priorities(problem, priorities)
     samples = check_whole("samples", samples, 1)
@@ -88,7 +88,7 @@ def sample(
 
 @interruptible()
 def log_prob(problem: Problem, priorities: jax.Array, orders: jax.Array) -> jax.Array:
-    """Log-probability of orders by equation 8. Its first derivatives by ``priorities`` are defined.
+    """Log-probability of orders by equation 8; differentiable once with respect to ``priorities``.
 
     Args:
       problem: ``B`` graphs on one device.
@@ -125,7 +125,7 @@ def peaks(problem: Problem, orders: jax.Array) -> jax.Array:
 
 
 def _decisions(problem: Problem, rank: jax.Array) -> Decisions:
-    """Decisions of which the ready op of the lowest rank (``[B, P, N]`` int32) goes next."""
+    """Decisions by which the ready op of the lowest rank (``[B, P, N]`` int32) runs next."""
     transfers = problem.bucket.tensors if problem.blocking else 0
     return Decisions(
         placement=jnp.zeros(rank.shape, jnp.int32),
@@ -175,19 +175,19 @@ def _sample(problem: Problem, priorities: jax.Array, keys: jax.Array, samples: i
 def _race(
     before: jax.Array, priority: jax.Array, race: tuple[jax.Array, jax.Array], now: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One step of one sample: who finishes first?
+    """One step of one sample: the ready op whose exponential clock finishes first.
 
-    What is kept of an op is the time that it has left, in units of its own mean ``exp(-y)``. That is near 1
-    for every op, since clocks have no memory; times of finish would lose what fast ops add behind slow ones.
+    The state of an op is its time left, in units of its own mean ``exp(-y)``. This is near 1 for every op,
+    since clocks have no memory; absolute finishing times would lose small differences to rounding.
 
     Args:
       before: `successors`.
       priority: ``[N]`` float32.
-      race: ``[N]`` int32, predecessors that have not run, -1 of ops that have; ``[N]`` float32, time left.
+      race: ``[N]`` int32, predecessors that have not run, -1 for ops that have; ``[N]`` float32, time left.
       now: The number of the step.
 
     Returns:
-      ``race`` after the step, and the op, that of number ``now`` if nothing is ready.
+      ``race`` after the step, and the op that runs; op number ``now`` if none is ready.
     """
     waiting, left = race
     n = waiting.shape[0]
@@ -208,7 +208,7 @@ def _log_prob(problem: Problem, priorities: jax.Array, orders: jax.Array) -> jax
     stop = places(orders)
     start = jax.vmap(jax.vmap(ready_from, (None, 0)))(problem, stop)
     possible = (start <= stop).all(axis=-1)
-    # An impossible order gets a window of one step an op, so that its numbers, which nobody sees, are finite.
+    # Ops of an invalid order are ready for one step each, which keeps its values, which are unused, finite.
     start = jnp.where(possible[..., None], start, stop)
     total: Any = _total(priorities, orders, start, stop)
     return jnp.where(possible, total, -jnp.inf)
@@ -225,13 +225,13 @@ def _normalisers(priorities: jax.Array, start: jax.Array, stop: jax.Array, steps
 
 
 def _ready(start: jax.Array, stop: jax.Array, steps: jax.Array) -> jax.Array:
-    """``[B, S, K, N]`` bool, is an op ready at a step?"""
+    """``[B, S, K, N]`` bool, whether an op is ready at a step."""
     now = steps[None, None, :, None]
     return (start[:, :, None, :] <= now) & (now <= stop[:, :, None, :])
 
 
 def _blocks(shape: tuple[int, ...]) -> jax.Array:
-    """``[blocks, K]`` int32, all steps, and some from ``N`` on; ``shape`` is that of the orders."""
+    """``[blocks, K]`` int32: all steps, padded by some from ``N`` on; ``shape`` is that of the orders."""
     b, s, n = shape
     size = max(1, min(n, _BLOCK // (b * s * n)))
     blocks = -(-n // size)
@@ -255,7 +255,7 @@ def _total_forward(
 
 
 def _total_backward(kept: tuple[jax.Array, ...], weight: jax.Array) -> tuple[jax.Array, None, None, None]:
-    """Of each op: 1, less the sum of its probabilities at the steps at which it is ready."""
+    """Gradient of each op: 1 less the sum of its probabilities at the steps at which it is ready."""
     priorities, start, stop, normalisers = kept
     steps = _blocks(start.shape)
     rows = jnp.moveaxis(normalisers.reshape(*start.shape[:2], *steps.shape), 2, 0)

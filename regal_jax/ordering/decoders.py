@@ -1,6 +1,6 @@
-"""What a network's decoder does, whichever it is: likeliest orders, samples, their probabilities, beams.
+"""One interface to both decoders: greedy orders, samples, their probabilities, beams.
 
-A decoder reads priorities ``[B, N]``, or embeddings ``[B, N, W]`` if it is the autoregressive one.
+A decoder reads priorities ``[B, N]``; the autoregressive one reads embeddings ``[B, N, W]``.
 """
 
 import jax
@@ -16,12 +16,12 @@ __all__ = ["beam_order", "encoded", "greedy_orders", "order_log_prob", "read", "
 
 
 def encoded(model: Topoformer, inputs: OrderInputs) -> jax.Array:
-    """What weights of the decoder know nothing of: ``[B, N]`` logits, or ``[B, N, W]`` embeddings."""
+    """The encoder's outputs, independent of the decoder: ``[B, N]`` logits, or ``[B, N, W]`` embeddings."""
     return model.logits(inputs) if model.decoder is None else model.embed(inputs)
 
 
 def read(model: Topoformer, outputs: jax.Array, mask: jax.Array) -> jax.Array:
-    """What the decoder reads, from what `encoded` gives: priorities, or the same embeddings."""
+    """The input of the decoder, from the outputs of `encoded`: priorities, or the same embeddings."""
     if model.decoder is not None:
         return outputs
     return standardised(outputs, jnp.asarray(mask), model.config.alpha)
@@ -71,13 +71,13 @@ def order_log_prob(model: Topoformer, problem: Problem, guide: jax.Array, orders
 
 
 def beam_order(model: Topoformer, problem: Problem, guide: jax.Array, width: int) -> Found:
-    """The best order of a beam of the likeliest partial ones; not to be traced.
+    """The best order of a beam of the likeliest partial orders; must not be traced.
 
     Args:
       model: Of which the decoder is used.
       problem: ``B`` graphs on one device.
       guide: From `read`.
-      width: Partial orders to keep, at least 1.
+      width: Number of partial orders to keep, at least 1.
     """
     if model.decoder is None:
         return beam_search(problem, guide, width)

@@ -1,4 +1,4 @@
-"""Laplacian eigenvectors of graphs: coordinates of ops, as features of Topoformer."""
+"""Laplacian eigenvectors of graphs: coordinates of ops that Topoformer reads as features."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,33 +13,33 @@ from regal_jax.runtime.interrupts import check_interrupt, uninterrupted
 __all__ = ["laplacian_eigenvectors"]
 
 _DENSE: Final = 100
-"""Ops up to which all eigenvectors of the whole matrix are found as soon."""
+"""Number of ops up to which a full decomposition of the dense matrix is as fast."""
 _MORE: Final = 12
-"""Vectors beyond those wanted: the more there are, the fewer steps are needed."""
+"""Vectors iterated beyond those wanted: the more there are, the fewer steps are needed."""
 _DEGREE: Final = 24
-"""Of a filter; products with the matrix between two orthogonalisations."""
+"""Degree of the filter: products with the matrix between two orthogonalisations."""
 _ROUNDS: Final = 40
 _RESIDUAL: Final = 1e-6
-"""Good enough: features are float32."""
+"""Residual that is small enough, since features are float32."""
 
 
 def laplacian_eigenvectors(links: Links, count: int) -> np.ndarray:
-    """Eigenvectors of the smallest eigenvalues but the first of the normalised Laplacian.
+    """Eigenvectors of the smallest eigenvalues of the normalised Laplacian, without the first.
 
-    The graph is taken as undirected, without weights: ``L = I - D^-1/2 A D^-1/2``. An op without edges has
-    zeros in its row and column. The first eigenvector, which is left out, is the root of the degrees; so in a
-    graph of several parts the next ones, whose eigenvalue is also 0, tell the parts apart. Of a multiple
-    eigenvalue any basis will do: which one it is depends on the numbers of the ops.
+    The graph is taken as undirected and unweighted: ``L = I - D^-1/2 A D^-1/2``. An op without edges has
+    zeros in its row and column. The first eigenvector, which is left out, is the root of the degrees. In a
+    graph of several components the next eigenvectors, whose eigenvalue is also 0, distinguish them. The basis
+    of a multiple eigenvalue is not unique: it depends on the numbering of the ops.
 
-    Large graphs: subspace iteration with a Chebyshev filter, and Rayleigh and Ritz's method.
+    Large graphs use subspace iteration with a Chebyshev filter and the Rayleigh-Ritz method.
 
     Args:
       links: Edges of the graph.
-      count: ``K``, how many are wanted.
+      count: ``K``, the number of eigenvectors.
 
     Returns:
-      ``[N, K]`` float64 orthonormal columns, the entry of largest magnitude positive, the first such in case
-      of doubt; zeros where there are no more.
+      ``[N, K]`` float64 orthonormal columns, the entry of largest magnitude positive, on ties the first;
+      columns of zeros where there are no more eigenvectors.
 
     References:
       Dwivedi and Bresson 2021, "A generalization of transformer networks to graphs", section 2. The method:
@@ -54,16 +54,16 @@ def laplacian_eigenvectors(links: Links, count: int) -> np.ndarray:
     matrix = _Adjacency(links)
     vectors = matrix.dense(known) if n <= max(_DENSE, 2 * (count + _MORE)) else matrix.filtered(known)
     largest = np.abs(vectors)
-    # Entries that differ by rounding alone are of one magnitude.
+    # Entries that differ only by rounding count as equal in magnitude.
     place = np.argmax(largest >= largest.max(axis=0) * (1 - 1e-5), axis=0)
     found[:, :known] = vectors * np.where(np.take_along_axis(vectors, place[None], axis=0) < 0, -1, 1)
     return found
 
 
 class _Adjacency:
-    """The normalised adjacency, on what is orthogonal to its first eigenvector.
+    """The normalised adjacency, restricted to the complement of its first eigenvector.
 
-    Its eigenvalues are 1 less those of the Laplacian, and ``-1`` at least.
+    Its eigenvalues are 1 minus those of the Laplacian, and at least ``-1``.
     """
 
     def __init__(self, links: Links) -> None:
@@ -97,7 +97,7 @@ class _Adjacency:
         values, block = self._ritz(block)
         for _ in range(_ROUNDS):
             check_interrupt()
-            # What lies below the last of the values is damped, the more so the farther above it one is.
+            # The filter damps the eigenvalues below the last value relative to those above it.
             low = float(np.clip(values[-1], -0.5, 1 - 1e-9))
             block = self._orthonormal(self._filter(block, low, float(values[0])))
             values, block = self._ritz(block)
@@ -120,9 +120,9 @@ class _Adjacency:
         return values[::-1], _run(_mixed_loops, block, turn) if usable() else block @ turn
 
     def _filter(self, block: np.ndarray, low: float, high: float) -> np.ndarray:
-        """A Chebyshev polynomial of the matrix, within -1 and 1 from -1 to ``low``, times ``block``.
+        """A Chebyshev polynomial of the matrix, bounded by 1 from -1 to ``low``, times ``block``.
 
-        It is scaled to be about 1 at ``high``: else numbers might overflow.
+        It is scaled to be about 1 at ``high``, which prevents overflow.
         """
         half, centre = (low + 1) / 2, (low - 1) / 2
         sigma = first = half / max(high - centre, half)
@@ -140,8 +140,8 @@ class _Adjacency:
         return np.add.reduceat(parts, self._offset[:-1], axis=0)
 
 
-# Compiled loops take the place of BLAS, too: its threads wait for each other, which takes a hundred times as
-# long while others, such as a training step, use the cores.
+# Compiled loops also replace BLAS: its threads wait for each other, which is a hundred times slower while
+# other work, such as a training step, uses the cores.
 
 
 def _run(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
@@ -179,7 +179,7 @@ def _mixed_loops(block: Any, turn: Any) -> Any:
 
 
 def _orthonormal_loops(block: Any) -> Any:
-    """Gram and Schmidt's method, every column twice: once leaves rounding errors that grow."""
+    """Gram-Schmidt orthonormalisation, every column twice, because once leaves rounding errors that grow."""
     common = np.zeros(block.shape[1])
     for c in range(block.shape[1]):
         for _ in range(2):

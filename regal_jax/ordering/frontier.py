@@ -1,7 +1,7 @@
-"""Partial orders of one device: what they hold, what they may run next, and what running it does.
+"""Partial orders on one device: the memory they hold, their ready ops, and the effect of running one.
 
-Everything here is of one graph, no ``B``; `regal_jax.ordering.beam` maps it over graphs. Memory is that of
-docs/design.md, part 1: equations 2, 3 and 15 of the paper, with kept, resident and unread tensors.
+Everything here is for one graph, no ``B``; `regal_jax.ordering.beam` maps it over graphs. The memory model is
+that of docs/design.md, part 1: equations 2, 3 and 15 of the paper, with kept, resident and unread tensors.
 """
 
 from typing import NamedTuple
@@ -16,26 +16,26 @@ from regal_jax.problem import Problem
 __all__ = ["Flow", "States", "advance", "chunks", "empty", "make_flow", "spread"]
 
 _CHUNK = 8
-"""Entries of the rows of an op that one step of `spread` looks at."""
+"""Entries of an op's row that one step of `spread` processes."""
 
 
 class Flow(NamedTuple):
     """A graph as partial orders read it.
 
     Attributes:
-      num_ops: Without padding.
-      waiting: ``[N]`` int32, different direct predecessors; 1 of padding.
-      after: ``[E + C]`` int32, successors, row by row; ``N`` of what is there twice, and of padding.
+      num_ops: Number of ops, without padding.
+      waiting: ``[N]`` int32, number of distinct direct predecessors; 1 for padding.
+      after: ``[E + C]`` int32, successors, row by row; ``N`` for duplicates and padding.
       after_row: ``[N, 2]`` int32, bounds of each op's row.
-      inputs: ``[E + C]`` int32, tensors that an op reads, row by row; the rest is ``T``.
+      inputs: ``[E + C]`` int32, tensors that an op reads, row by row; ``T`` in the rest.
       inputs_row: ``[N, 2]`` int32, bounds of each op's row.
       need: ``[N]`` int32, units that an op allocates while it runs.
-      change: ``[N]`` int32, units that are held after it and were not before, but for its inputs.
-      size: ``[T]`` int32, units that are freed after the last reader: 0 of what is kept.
+      change: ``[N]`` int32, units held after the op less those held before it, inputs not counted.
+      size: ``[T]`` int32, units that are freed after the last reader: 0 for kept tensors.
       unread: ``[T]`` uint32, number of readers in the upper half, the exclusive or of them in the lower.
       saving: ``[N]`` int32, units of inputs that only this op reads.
       held: Units at time 0.
-      zobrist: ``[N, 2]`` uint32, random words; those of a set are the exclusive or of its ops'.
+      zobrist: ``[N, 2]`` uint32, random words; the words of a set are the exclusive or of its ops' words.
     """
 
     num_ops: jax.Array
@@ -57,16 +57,16 @@ class States(NamedTuple):
     """``W`` partial orders of one length.
 
     Attributes:
-      valid: ``[W]`` bool, is it one?
+      valid: ``[W]`` bool, whether the place holds a partial order.
       score: ``[W]`` float32, log-probability.
-      peak: ``[W]`` int32, so far.
-      held: ``[W]`` int32, after the last op.
+      peak: ``[W]`` int32, peak so far, in units.
+      held: ``[W]`` int32, units held after the last op.
       last: ``[W]`` int32, the last op; ``N`` if there is none.
       done: ``[W, ceil(N / 32)]`` uint32, bits of the ops that have run.
-      words: ``[W, 2]`` uint32, of that set.
-      waiting, unread, saving: ``[W, N]``, ``[W, T]``, ``[W, N]``, as in `Flow`, but for what has not run.
-      ready: ``[W, R]`` int32, ops that may run next, in any order, the first ``listed``; then ``N``.
-      listed: ``[W]`` int32; more than ``R`` if some did not fit, and then the state is of no use.
+      words: ``[W, 2]`` uint32, `Flow.zobrist` words of that set.
+      waiting, unread, saving: ``[W, N]``, ``[W, T]``, ``[W, N]``, as in `Flow`, of the ops that have not run.
+      ready: ``[W, R]`` int32, the ready ops in any order in the first ``listed`` places, then ``N``.
+      listed: ``[W]`` int32, number of ready ops; above ``R`` some did not fit, and the state is invalid.
     """
 
     valid: jax.Array
@@ -91,7 +91,7 @@ def _rows(owner: jax.Array, count: int) -> jax.Array:
 
 
 def _zobrist(count: int) -> np.ndarray:
-    """``[count, 2]`` uint32, of which every row depends on its number alone (SplitMix64)."""
+    """``[count, 2]`` uint32; every row depends only on its index (SplitMix64)."""
     with np.errstate(over="ignore"):
         z = (np.arange(1, count + 1, dtype=np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -115,7 +115,7 @@ def make_flow(problem: Problem) -> Flow:
     zeros = jnp.zeros(n, jnp.int32)
     outputs = zeros.at[problem.tensor_op].add(jnp.where(problem.resident, 0, problem.size))
     lost = zeros.at[problem.tensor_op].add(jnp.where(count == 0, size, 0))
-    # Every reader has its bits in the sum once, so that the sum over bits is the exclusive or, bit by bit.
+    # Every reader adds its bits once, so that the parity of the sum of each bit is the exclusive or.
     bits = (problem.successor[:, None] >> jnp.arange(16, dtype=jnp.int32)[None]) & 1
     parity = jnp.zeros((t, 16), jnp.int32).at[problem.via].add(bits, mode="drop") & 1
     readers = (parity << jnp.arange(16, dtype=jnp.int32)[None]).sum(axis=1)
@@ -138,7 +138,7 @@ def make_flow(problem: Problem) -> Flow:
 
 
 def empty(flow: Flow, width: int, ready: int) -> States:
-    """The empty order, and ``width - 1`` places for others; ``ready`` is ``R``."""
+    """The empty order and ``width - 1`` free places; ``ready`` is ``R``."""
     n = flow.waiting.shape[0]
     first = flow.waiting == 0
     ops = jnp.sort(jnp.where(first, jnp.arange(n, dtype=jnp.int32), n))
@@ -160,7 +160,7 @@ def empty(flow: Flow, width: int, ready: int) -> States:
 
 
 def advance(flow: Flow, states: States, op: jax.Array) -> States:
-    """Every state runs ``op`` (``[W]`` int32, ``N`` for none), but for what `spread` does."""
+    """Every state runs ``op`` (``[W]`` int32, ``N`` for none), except for the part that `spread` does."""
     width, n = states.waiting.shape
     row = jnp.arange(width)
     runs = op < n
@@ -169,7 +169,7 @@ def advance(flow: Flow, states: States, op: jax.Array) -> States:
     saved = jnp.take_along_axis(states.saving, own[:, None], axis=1)[:, 0]
     later = states.held + flow.change[own] - saved
     bit = jnp.where(runs, jnp.uint32(1) << (own % 32).astype(jnp.uint32), jnp.uint32(0))
-    # The last ready op takes the place of the one that runs.
+    # The last ready op moves to the place of the one that runs.
     end = states.listed - 1
     moved = states.ready.at[row, end].get(mode="fill", fill_value=n)
     ready = jnp.where(runs[:, None] & (states.ready == op[:, None]), moved[:, None], states.ready)
@@ -186,7 +186,7 @@ def advance(flow: Flow, states: States, op: jax.Array) -> States:
 
 
 def spread(flow: Flow, states: States, op: jax.Array, step: jax.Array) -> States:
-    """The ``step``-th chunk of what ``op`` (``[W]`` int32, ``N``: none) does to its successors and inputs."""
+    """The ``step``-th chunk of updates by ``op`` (``[W]`` int32, ``N``: none) to successors and inputs."""
     width, n = states.waiting.shape
     row = jnp.arange(width)[:, None]
     after = _chunk(flow.after, flow.after_row, op, step, n)
@@ -211,7 +211,7 @@ def spread(flow: Flow, states: States, op: jax.Array, step: jax.Array) -> States
 
 
 def chunks(flow: Flow, op: jax.Array) -> jax.Array:
-    """How many steps of `spread` the longest row of ``op`` (``[W]`` int32, ``N`` for none) takes."""
+    """Number of steps of `spread` for the longest row of ``op`` (``[W]`` int32, ``N`` for none)."""
     rows = (flow.after_row, flow.inputs_row)
     length = [(r[:, 1] - r[:, 0]).at[op].get(mode="fill", fill_value=0).max() for r in rows]
     return -(-jnp.maximum(*length) // _CHUNK)

@@ -1,4 +1,4 @@
-"""Orders of graphs from a trained network, by either of its decoders."""
+"""Orders of graphs from a trained network with either decoder."""
 
 import enum
 from collections.abc import Sequence
@@ -42,10 +42,10 @@ def graph_priorities(model: Topoformer, graph: ComputationGraph) -> np.ndarray:
       graph: Any graph.
 
     Returns:
-      ``[N]`` float32, of mean 0 and standard deviation `TopoformerConfig.alpha`; all 0 where they are alike.
+      ``[N]`` float32, of mean 0 and standard deviation `TopoformerConfig.alpha`; all 0 where they are equal.
 
     Raises:
-      ConfigError: A network with the autoregressive decoder, which makes none.
+      ConfigError: A network with the autoregressive decoder, which makes no priorities.
     """
     if model.config.decoder is not Decoder.PRIORITIES:
         raise ConfigError("topoformer: a network with the autoregressive decoder makes no priorities")
@@ -55,12 +55,12 @@ def graph_priorities(model: Topoformer, graph: ComputationGraph) -> np.ndarray:
 def _guide(model: Topoformer, graph: ComputationGraph, ops: int) -> jax.Array:
     """``[1, N]`` priorities or ``[1, N, W]`` embeddings.
 
-    Graphs come one by one: what else is in a batch would change the last bits of sums.
+    Graphs are encoded one by one, because other graphs in a batch would change the last bits of sums.
     """
     return _run(model, make_order_inputs([graph], model.config, ops))
 
 
-# A module is a pytree, of which the program takes the weights.
+# A module is a pytree: the program takes its weights as arguments.
 @program()
 def _run(model: Topoformer, inputs: OrderInputs) -> jax.Array:
     return read(model, encoded(model, inputs), inputs.mask)
@@ -77,16 +77,16 @@ def decode_orders(
 ) -> list[np.ndarray]:
     """An order of each graph, the one of the lowest peak among those that are decoded.
 
-    Graphs of alike sizes are decoded together from their priorities, wherever JAX runs; the autoregressive
-    decoder, which is a network itself, decodes them one by one. Which graphs there are besides changes no
-    order.
+    Graphs of similar sizes are decoded together from their priorities, on JAX's default device; the
+    autoregressive decoder, itself a network, decodes them one by one. The order of a graph does not depend on
+    the other graphs.
 
     Args:
       model: A network with either decoder.
-      graphs: ``B`` graphs; none is allowed.
-      keys: ``[B]`` typed keys, of the samples.
+      graphs: ``B`` graphs; may be empty.
+      keys: ``[B]`` typed keys for the samples.
       decoding: A `Decoding` or its name.
-      candidates: Samples, or width of the beam; without meaning for greedy orders.
+      candidates: Number of samples, or width of the beam; ignored for greedy orders.
 
     Returns:
       ``[N]`` ops of each graph.

@@ -1,4 +1,4 @@
-"""What Topoformer reads of graphs, computed on the host."""
+"""The inputs of Topoformer, computed from graphs on the host."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -31,23 +31,22 @@ FEATURES: Final = (
 """Names of the features of an op, in their order."""
 
 _SECONDS: Final = 1e-6
-"""Of an edge, in Python."""
+"""Interpreted loops: seconds per edge."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class OrderInputs:
-    """``B`` graphs, padded to ``N`` ops. Padding is zeros.
+    """``B`` graphs, padded to ``N`` ops with zeros.
 
-    `make_order_inputs` leaves the arrays on the host, as NumPy's; who needs them again and again calls
-    ``jax.device_put`` once.
+    `make_order_inputs` returns NumPy arrays on the host; for repeated use, call ``jax.device_put`` once.
 
     Attributes:
       features: ``[B, N, 8]`` float32 from 0 to 1, see `FEATURES`.
       spectral: ``[B, N, K]`` float32, eigenvectors of the Laplacian (`TopoformerConfig.eigenvectors`), of
-        length 1. Of each the entry of largest magnitude is positive.
+        length 1. The entry of largest magnitude of each is positive.
       relations: ``[B, N, N]`` uint8, the `Relation` of the op of the column to that of the row.
-      mask: ``[B, N]`` bool, is the op real?
+      mask: ``[B, N]`` bool, false for padding.
     """
 
     features: jax.Array
@@ -64,9 +63,8 @@ def make_order_inputs(
 
     Args:
       graphs: ``B`` graphs, at least one.
-      config: Of the network; it says how many eigenvectors.
-      ops: ``N``, that the graphs are padded to, such as ``Bucket.of(graph).ops``; ``None`` for the ops of the
-        largest of them.
+      config: Config of the network, which sets the number of eigenvectors.
+      ops: ``N``, the padded size, such as ``Bucket.of(graph).ops``; ``None`` for that of the largest graph.
 
     Raises:
       ConfigError: No graph, or one with more than ``ops`` ops.
@@ -123,7 +121,7 @@ def _features(graph: ComputationGraph, links: Links) -> np.ndarray:
 
 
 def _hops(fewest: Any, most: Any, order: Any, offset: Any, neighbour: Any) -> Any:
-    """Fewest and most edges to each op from those without neighbours; ``order`` has neighbours first."""
+    """Fewest and most edges to each op from ops without neighbours; ``order`` has neighbours first."""
     for o in order:
         for e in range(offset[o], offset[o + 1]):
             other = neighbour[e]

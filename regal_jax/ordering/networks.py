@@ -1,6 +1,6 @@
 """`Topoformer`: embeddings and priorities of ops; and the encoders that it is compared with.
 
-Who attends to whom is told by one array of codes for all heads, one byte a pair.
+One array of codes, one byte per pair of ops, defines for all heads which op attends to which.
 """
 
 import math
@@ -22,29 +22,29 @@ from regal_jax.policies.layers import Mlp
 __all__ = ["Topoformer", "standardised"]
 
 _SCORES: Final = 2**26
-"""Numbers in the scores of the heads that are computed at once: 256 MiB. Else heads take turns."""
+"""Most scores of heads that are computed at once: 256 MiB. Beyond it heads are computed in groups."""
 _SLOPE: Final = 0.2
-"""Of the leaky ReLU in the scores of a GAT, as in its paper."""
+"""Slope of the leaky ReLU in the scores of a GAT, as in its paper."""
 _ROUNDING: Final = 2.0**-20
-"""Priorities that differ by less than this part of their size are equal."""
+"""Relative difference below which priorities count as equal."""
 
 _Heads = tuple[jax.Array, ...]
 
 
 class Topoformer(nnx.Module):
-    """A graph to embeddings of its ops, and to the priorities that order them.
+    """Maps a graph to embeddings of its ops, and to the priorities that order them.
 
     ``h0 = W x + b``, then ``layers`` times ``h <- h + attention(LayerNorm(h))`` and
     ``h <- h + MLP(LayerNorm(h))``, the latter with GELU. Priorities are ``MLP(h)``, with ReLU.
 
     The MLP, the transformer and the GAT that the paper compares with have the same layers
-    (`TopoformerConfig`). The paper says so of the first two; of the GAT it is our assumption. A model with
-    the autoregressive decoder has no priorities, but embeddings, and the decoder that reads them.
+    (`TopoformerConfig`). The paper states this for the first two; for the GAT it is our assumption. A model
+    with the autoregressive decoder makes no priorities; its decoder reads the embeddings.
 
-    Numbering ops otherwise permutes what comes out. Neither padding nor other graphs of the batch change it.
+    Outputs are equivariant to a renumbering of the ops, and independent of padding and of the other graphs.
 
     Attributes:
-      config: What it is.
+      config: Its architecture.
       decoder: The autoregressive one; ``None`` in a model that makes priorities.
 
     References:
@@ -55,8 +55,8 @@ class Topoformer(nnx.Module):
         """An untrained network.
 
         Args:
-          config: What it is.
-          rngs: For the first weights; consumed.
+          config: Its architecture.
+          rngs: Streams for the initial weights; consumed.
         """
         self.config = config
         self.node = nnx.Linear(len(FEATURES) + config.eigenvectors, config.width, rngs=rngs)
@@ -118,12 +118,12 @@ class Topoformer(nnx.Module):
 def standardised(logits: jax.Array, mask: jax.Array, alpha: float) -> jax.Array:
     """Priorities of mean 0 and standard deviation ``alpha`` over the ops of each graph (equation 17).
 
-    Where all are equal, up to rounding, as those of a single op, they are 0, and so is the gradient.
+    Where all are equal up to rounding, e.g. for a single op, the result and its gradient are 0.
 
     Args:
       logits: ``[..., N]`` float32, finite where the mask is true.
-      mask: ``[..., N]`` bool, is the op real?
-      alpha: Standard deviation, that of a population.
+      mask: ``[..., N]`` bool, false for padding.
+      alpha: Population standard deviation of the result.
 
     Returns:
       ``[..., N]`` float32; 0 for padding.
@@ -134,7 +134,7 @@ def standardised(logits: jax.Array, mask: jax.Array, alpha: float) -> jax.Array:
     deviation = jnp.where(mask, logits - mean, 0)
     variance = (deviation**2).sum(axis=-1, keepdims=True) / count
     differs = variance > lax.stop_gradient(size * _ROUNDING) ** 2
-    # Inside as well as outside of the root, or its gradient at 0 would be no number.
+    # Masked both inside and outside the root, or its gradient at 0 would be NaN.
     spread = jnp.sqrt(jnp.where(differs, variance, 1))
     return jnp.where(differs, alpha * deviation / spread, 0)
 
@@ -175,13 +175,13 @@ class _Scaled(nnx.Module):
 
 
 class _Additive(nnx.Module):
-    """Attention by sums of a number of either op (Veličković et al. 2018, section 2.1)."""
+    """Additive attention: the sum of one number per op (Veličković et al. 2018, section 2.1)."""
 
     def __init__(self, config: TopoformerConfig, *, rngs: nnx.Rngs) -> None:
         self.codes = _codes(config)
         heads, size = len(self.codes), config.head_width
         self.project = nnx.Linear(config.width, heads * size, use_bias=False, rngs=rngs)
-        # The vector `a` of the paper, cut in the middle.
+        # The two halves of the paper's vector `a`.
         draw = nnx.initializers.normal(1 / math.sqrt(size))
         self.receiver = nnx.Param(draw(rngs.params(), (heads, size), jnp.float32))
         self.sender = nnx.Param(draw(rngs.params(), (heads, size), jnp.float32))
@@ -197,14 +197,14 @@ class _Additive(nnx.Module):
 
 
 def _codes(config: TopoformerConfig) -> tuple[int, ...]:
-    """Of each head, the code in `_pairs` of those that it attends to."""
+    """For each head, the code in `_pairs` of the ops that it attends to."""
     if config.attends_to_itself:
         return (1,) * sum(heads for _, heads in config.groups)
     return tuple(code for (code,), heads in config.groups for _ in range(heads))
 
 
 def _pairs(config: TopoformerConfig, inputs: OrderInputs) -> jax.Array:
-    """``[B, N, N]`` uint8: the relations; 1 for the pairs of the one graph that an encoder joins them to."""
+    """``[B, N, N]`` uint8: the relations; or 1 for the pairs of the one graph that they are merged into."""
     relations = jnp.asarray(inputs.relations)
     if not config.attends_to_itself:
         return relations
@@ -233,13 +233,13 @@ def _sums(receiver: jax.Array, sender: jax.Array) -> jax.Array:
 def _attention(
     score: Callable[..., jax.Array], ends: _Heads, values: jax.Array, codes: tuple[int, ...], pairs: jax.Array
 ) -> jax.Array:
-    """``[B, N, H * C]`` what each head collects.
+    """``[B, N, H * C]`` output of all heads.
 
-    Scores take far more memory than all else. So only some heads are looked at together, and the backward
-    pass computes the scores again rather than keep them.
+    Scores dominate memory. So only some heads are computed together, and the backward pass recomputes the
+    scores instead of keeping them.
 
     Args:
-      score: From ``ends`` to ``[H, B, N, N]``.
+      score: Maps ``ends`` to scores ``[H, B, N, N]``.
       ends: ``[H, B, N, ...]`` each: of the op that attends, and of the one attended to.
       values: ``[H, B, N, C]``.
       codes: ``[H]``: a head attends to the pairs that have its code.
@@ -264,16 +264,16 @@ def _attention(
 
 
 def _together(heads: int, scores: int) -> int:
-    """The most heads, a divisor of all, whose scores are not too many; at least one."""
+    """The largest number of heads that divides ``heads`` and whose scores fit the limit; at least one."""
     fit = [part for part in range(1, heads + 1) if heads % part == 0 and part * scores <= _SCORES]
     return max(fit, default=1)
 
 
 def _collected(scores: jax.Array, seen: jax.Array, values: jax.Array) -> jax.Array:
-    """``[H, B, N, C]``: means of values by the softmax of what is seen; zeros where nothing is."""
+    """``[H, B, N, C]``: means of values by the softmax of the scores seen; zeros where none is seen."""
     scores = jnp.where(seen, scores, -jnp.inf)
     highest = lax.stop_gradient(scores.max(axis=-1, keepdims=True))
-    # Nothing of infinity may enter a difference: exp(-inf) is 0 and has the gradient 0.
+    # Infinities must not enter a difference; exp(-inf) is 0 and has the gradient 0.
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(highest), highest, 0))
     total = weights.sum(axis=-1)[..., None]
     collected = jnp.einsum("hbij,hbjc->hbic", weights, values)

@@ -1,4 +1,4 @@
-"""Who waits for whom, in forms that decoders read; checks that decoders have in common."""
+"""Precedence between ops in the forms that decoders read; checks that decoders have in common."""
 
 from typing import Any, Final
 
@@ -29,14 +29,14 @@ _MOST: Final = 2**16 - 1
 
 
 def run(program: Program, *arguments: Any) -> Any:
-    """What ``program`` gives; in a function that is being traced it becomes a part of that."""
+    """The result of ``program``; inside a trace it is inlined into the outer program."""
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
         return jax.jit(program.function, static_argnums=program.static)(*arguments)
     return program(*arguments)
 
 
 def one_device(problem: Problem) -> Problem:
-    """``problem``, which must have one device, and no more ops than 16 bits tell apart.
+    """``problem``, which must have one device and no more ops than 16 bits can number.
 
     Raises:
       ConfigError: It has several devices, or too many ops.
@@ -80,7 +80,7 @@ def check_orders(problem: Problem, orders: jax.Array) -> None:
 
 
 def check_keys(problem: Problem, keys: jax.Array) -> None:
-    """Refuses what is not one typed key a graph.
+    """Refuses anything but one typed key per graph.
 
     Raises:
       ConfigError: It is something else.
@@ -94,17 +94,17 @@ def check_keys(problem: Problem, keys: jax.Array) -> None:
 
 
 def sources(problem: Problem) -> jax.Array:
-    """``[E + C]`` int32, the op in whose row each successor of one graph stands; ``N`` of padding."""
+    """``[E + C]`` int32, the op whose row holds each successor of one graph; ``N`` for padding."""
     n, entries = problem.indegree.shape[0], problem.successor.shape[0]
     real = jnp.arange(n) < problem.num_ops
     first = jnp.where(real, problem.op_row[:, 0], entries)
-    # Of ops whose rows begin at the same place all but the last have none.
+    # Where several rows begin at the same place, all but the last are empty.
     number = jnp.cumsum(jnp.zeros(entries + 1, jnp.int32).at[first].add(1))[:entries] - 1
     return jnp.where(problem.successor < n, number, n)
 
 
 def successors(problem: Problem) -> jax.Array:
-    """``[N, N]`` bool of one graph (no ``B``): must the op of the row run before that of the column?
+    """``[N, N]`` bool of one graph (no ``B``): whether the op of the row must run before that of the column.
 
     Only direct predecessors, by data or control; padding has none and is none.
     """
@@ -113,7 +113,7 @@ def successors(problem: Problem) -> jax.Array:
 
 
 def waiting_for(problem: Problem, before: jax.Array) -> jax.Array:
-    """``[N]`` int32, different direct predecessors of each op of one graph, 1 of padding."""
+    """``[N]`` int32, number of distinct direct predecessors of each op of one graph; 1 for padding."""
     real = jnp.arange(before.shape[0]) < problem.num_ops
     return jnp.where(real, before.sum(axis=0, dtype=jnp.int32), 1)
 
@@ -121,7 +121,7 @@ def waiting_for(problem: Problem, before: jax.Array) -> jax.Array:
 def places(orders: jax.Array) -> jax.Array:
     """``[..., N]`` int32, the step of each op: the inverse of orders ``[..., N]``."""
     steps = jnp.broadcast_to(jnp.arange(orders.shape[-1], dtype=jnp.int32), orders.shape)
-    # Orders are permutations, so that the inverse is unique.
+    # Orders are permutations, so the inverse is unique.
     return jnp.put_along_axis(jnp.zeros_like(orders), orders, steps, axis=-1, inplace=False)
 
 
@@ -133,7 +133,7 @@ def ready_from(problem: Problem, place: jax.Array) -> jax.Array:
       place: ``[N]`` int32, the step of each op.
 
     Returns:
-      ``[N]`` int32, one more than the step of its last predecessor, 0 without any. Of padding its own step.
+      ``[N]`` int32, one more than the step of its last predecessor, 0 without any; its own step for padding.
     """
     n = place.shape[0]
     ready = jnp.zeros(n, jnp.int32)
@@ -143,5 +143,5 @@ def ready_from(problem: Problem, place: jax.Array) -> jax.Array:
 
 
 def open_uniform(words: jax.Array) -> jax.Array:
-    """Float32 numbers between 0 and 1, and never either, from uint32 words: 2**23 of them, each exact."""
+    """Float32 numbers strictly between 0 and 1, from uint32 words: 2**23 values, each exact."""
     return ((words >> jnp.uint32(9)).astype(jnp.float32) + 0.5) * 2.0**-23

@@ -1,4 +1,4 @@
-"""How any two ops of a graph stand to each other: closure, reduction, and one code a pair."""
+"""Relations between the ops of a graph: closure, reduction, and one code per pair."""
 
 import enum
 from typing import Final, NamedTuple
@@ -43,11 +43,11 @@ class Relation(enum.IntEnum):
 
 
 class Links(NamedTuple):
-    """The edges of a graph, data and control alike, each pair of ops once.
+    """The data and control edges of a graph, each pair of ops once.
 
     Attributes:
       source: ``[E]`` int64, the op that goes first.
-      target: ``[E]`` int64, sorted; of one target the sources ascend.
+      target: ``[E]`` int64, ascending; among equal targets the sources ascend.
       offset: ``[N + 1]`` int64: op ``o`` has the predecessors ``source[offset[o]:offset[o + 1]]``.
     """
 
@@ -62,7 +62,7 @@ class Links(NamedTuple):
 
 
 def distinct_edges(graph: ComputationGraph) -> Links:
-    """Its `Links`: however many tensors one op reads from another, and whether it waits for it, too."""
+    """The `Links` of a graph; several tensors or control edges between two ops count once."""
     n = graph.num_ops
     pair = np.concatenate([
         graph.edge_op * n + graph.edge_producer,
@@ -91,11 +91,11 @@ def transitive_reduction(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarra
 def relation_matrix(graph: ComputationGraph, links: Links | None = None) -> np.ndarray:
     """``[N, N]`` uint8: the `Relation` of op ``j``, the column, to op ``i``, the row.
 
-    One byte says what seven masks would: every pair of different ops has exactly one relation.
+    One byte replaces seven masks: every pair of different ops has exactly one relation.
 
     Args:
-      graph: Residents are ops like others.
-      links: Its `distinct_edges`, for those who have them.
+      graph: Any graph; residents are ops like others.
+      links: Its `distinct_edges`, if already computed.
 
     Examples:
       >>> from regal_jax.datasets import generate
@@ -111,7 +111,7 @@ def relation_matrix(graph: ComputationGraph, links: Links | None = None) -> np.n
     before = _unpacked(ancestors, n) * np.uint8(Relation.ANCESTOR)
     kind = np.where(reduced, Relation.REDUCED_PREDECESSOR, Relation.OTHER_PREDECESSOR)
     before[links.target, links.source] = kind
-    # The codes of successors are those of predecessors and three more.
+    # The codes of successors are those of predecessors plus three.
     codes = np.where(before > 0, before + np.uint8(3), np.uint8(0)).T + before
     codes[codes == 0] = Relation.INCOMPARABLE
     np.fill_diagonal(codes, Relation.NONE)
@@ -119,9 +119,9 @@ def relation_matrix(graph: ComputationGraph, links: Links | None = None) -> np.n
 
 
 def _ancestors(graph: ComputationGraph, links: Links) -> tuple[np.ndarray, np.ndarray]:
-    """Ancestors of every op as bits ``[N, ceil(N / 64)]`` uint64, and of the edges ``[E]`` bool the reduced.
+    """Ancestors of every op as bits ``[N, ceil(N / 64)]`` uint64, and ``[E]`` bool, edges of the reduction.
 
-    An edge is superfluous if its source is an ancestor of another predecessor of its target.
+    An edge is redundant if its source is an ancestor of another predecessor of its target.
     """
     n = graph.num_ops
     bits = np.zeros((n, -(-n // 64)), np.uint64)

@@ -13,7 +13,7 @@ __all__ = ["SHIPPED", "default_topoformer", "shipped_topoformer"]
 
 _FOLDER: Final = resources.files("regal_jax.ordering") / "trained"
 SHIPPED: Final = {"default": "layered", "standardised": "standardised"}
-"""Names of weights that ship, and their files: of the paper's loss, and of standardised peaks."""
+"""Name -> weights file: trained with the paper's loss, and with standardised peaks."""
 
 
 def default_topoformer() -> "Topoformer":

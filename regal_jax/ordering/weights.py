@@ -18,7 +18,7 @@ __all__ = ["FORMAT", "VERSION", "load_topoformer", "read_topoformer_metadata", "
 
 FORMAT: Final = "regal_jax.topoformer"
 VERSION: Final = "1"
-"""Changes with the layout of the file, of the config, of the networks, or of the inputs."""
+"""Changes whenever the layout of the file, the config, the networks or the inputs change."""
 
 _FILES: Final = WeightsFormat(FORMAT, "topoformer", "save_topoformer", VERSION, (VERSION,))
 
@@ -27,16 +27,16 @@ _FILES: Final = WeightsFormat(FORMAT, "topoformer", "save_topoformer", VERSION, 
 def save_topoformer(
     path: str | os.PathLike[str], model: Topoformer, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes a network that orders ops, all of the file or nothing.
+    """Writes a network that orders ops; the file is written atomically.
 
     Args:
-      path: Where to; by custom ``*.safetensors``.
-      model: What to.
-      metadata: Texts to keep with the weights, such as what they were trained on.
+      path: Target file; by convention ``*.safetensors``.
+      model: The network.
+      metadata: Strings to keep with the weights, such as what they were trained on.
 
     Raises:
-      ConfigError: Something else than a `Topoformer`; metadata that are not texts or take a name that the
-        format uses; weights that are not finite.
+      ConfigError: ``model`` is not a `Topoformer`, metadata are not strings or use a name that the format
+        reserves, or weights are not finite.
       OSError: The file cannot be written.
     """
     _FILES.check_network(model, Topoformer)
@@ -48,10 +48,10 @@ def load_topoformer(path: str | os.PathLike[str]) -> Topoformer:
     """Reads a network that orders ops.
 
     Args:
-      path: A file of `save_topoformer`.
+      path: A file written by `save_topoformer`.
 
     Raises:
-      FormatError: The file is none, is damaged, or is of another version.
+      FormatError: The file is not of this format, is damaged, or is of another version.
       OSError: The file cannot be read.
 
     Examples:
@@ -72,7 +72,7 @@ def load_topoformer(path: str | os.PathLike[str]) -> Topoformer:
 
 @interruptible()
 def read_topoformer_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The texts that `save_topoformer` was given.
+    """The metadata that `save_topoformer` was given.
 
     Raises:
       FormatError: As `load_topoformer`.

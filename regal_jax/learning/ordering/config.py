@@ -14,9 +14,9 @@ from regal_jax.storage.documents import read_toml
 __all__ = ["SYSTEM", "OrderDataConfig", "OrderOptimizerConfig", "OrderTrainConfig"]
 
 SYSTEM: Final = "topoformer"
-"""What a file says that it trains."""
+"""Value of ``system`` in a settings file."""
 _MOST_OPS: Final = 2**16 - 1
-"""Of a graph that is ordered on a device."""
+"""Largest number of ops of a graph that is ordered on a device."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +25,12 @@ class OrderDataConfig:
 
     Attributes:
       ops: Sizes of the layered graphs; each step draws one of them.
-      validation_graphs: Layered graphs to choose the best weights by, as many of each size; 0 where
+      validation_graphs: Number of layered graphs of each size to choose the best weights by; 0 where
         `validation` has graphs.
       train: Sets of graphs to train on as well; see `regal_jax.datasets.load_graphs`.
       validation: Likewise, to choose the best weights by.
-      share: Of the steps that take their graphs from `train`, if there are any.
-      limit: Most graphs of each set; 0 for all.
+      share: Share of the steps that take their graphs from `train`, if it has any.
+      limit: Largest number of graphs of each set; 0 for all.
       max_ops: Leave out larger graphs of the sets; 0 for no limit.
 
     Raises:
@@ -67,14 +67,14 @@ class OrderDataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OrderOptimizerConfig:
-    """How the weights change. The defaults are the paper's (appendix C.1); it says nothing of `clip`.
+    """How the weights are updated. The defaults are the paper's (appendix C.1), which does not give `clip`.
 
     Attributes:
       steps: Updates of the weights.
       batch: Graphs in a step, ``B``.
       samples: Orders for each of them, ``S``.
-      learning_rate: Of Adam, in the first epoch.
-      decay: What it is multiplied by after each epoch.
+      learning_rate: Learning rate of Adam in the first epoch.
+      decay: Factor of the learning rate after each epoch.
       epoch_graphs: Graphs in an epoch: after each of them the policy is validated, and is the new baseline if
         it is better.
       clip: Largest norm of a gradient.
@@ -125,10 +125,10 @@ class OrderTrainConfig:
     """A training run of Topoformer.
 
     Attributes:
-      seed: Of the first weights, the graphs and the orders.
+      seed: Seed of the initial weights, the graphs and the orders.
       start: File of weights to begin with, of the same `model`. Empty for new ones.
       data: See `OrderDataConfig`.
-      model: What is trained.
+      model: Architecture of the network that is trained.
       optimizer: See `OrderOptimizerConfig`.
 
     Raises:

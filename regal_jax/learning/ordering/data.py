@@ -77,7 +77,7 @@ def load_sets(data: OrderDataConfig, split: str) -> list[ComputationGraph]:
 def make_batch(
     graphs: Sequence[ComputationGraph], config: TopoformerConfig, bucket: Bucket | None = None
 ) -> OrderBatch:
-    """A batch on the host's side of the door: the arrays of the problem are on the device.
+    """Makes a batch: the arrays of the problem on the device, those of the network's inputs on the host.
 
     Args:
       graphs: ``B``, at least one.
@@ -99,7 +99,7 @@ def make_batch(
 
 
 def _distinct(identities: np.ndarray) -> np.ndarray:
-    """The identities, where a graph that is there again gets another one: it is to get other orders."""
+    """The identities, with a different one for each repetition of a graph, so that it gets other orders."""
     seen: dict[bytes, int] = {}
     for row in identities:
         copies = seen[row.tobytes()] = seen.get(row.tobytes(), -1) + 1
@@ -108,7 +108,7 @@ def _distinct(identities: np.ndarray) -> np.ndarray:
 
 
 def _bucket(graphs: Sequence[ComputationGraph]) -> Bucket:
-    """Few sizes, and no op more than there is: attention costs the square of the ops, edges cost little."""
+    """Few sizes: ops are not padded, as attention is quadratic in them; edges, which cost little, are."""
     exact = Bucket.common([Bucket.exact(graph) for graph in graphs])
     unit = 4 * exact.ops
     return Bucket(
@@ -121,12 +121,12 @@ def _bucket(graphs: Sequence[ComputationGraph]) -> Bucket:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OrderSource:
-    """The graphs of a run: what a step gets depends on the seed and the step alone.
+    """The graphs of a run; the batch of a step depends only on the seed and the step.
 
     Attributes:
       data: Settings.
-      model: Of the network.
-      seed: Of the run.
+      model: Config of the network.
+      seed: Seed of the run.
       graphs: Those of the sets to train on.
       held_out: Those of the sets to validate on.
     """

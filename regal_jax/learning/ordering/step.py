@@ -25,17 +25,17 @@ from regal_jax.solve import keys_of
 __all__ = ["OrderLearner", "OrderMetrics", "OrderState", "greedy_peaks", "order_step"]
 
 _NOISE: Final = 1e-5
-"""Standard deviation of peaks, as a share of their mean, below which it may be rounding of equal ones."""
+"""Standard deviation of peaks relative to their mean, below which it may be the rounding of equal peaks."""
 
 
 class OrderMetrics(NamedTuple):
-    """Of one step; float32 scalars.
+    """Metrics of one step; float32 scalars.
 
     Attributes:
       improvement: Mean share of the peak saved over the order of least peak memory first.
-      baseline: The same, of the baseline's greedy orders; with `OrderOptimizerConfig.standardise` of the mean
-        peak of each graph's orders, which is ``improvement`` again.
-      entropy: Nats a step of an order, estimated from the orders that were drawn.
+      baseline: The same for the baseline's greedy orders; with `OrderOptimizerConfig.standardise` for the
+        mean peak of each graph's orders, which equals ``improvement``.
+      entropy: Nats per step of an order, estimated from the orders that were drawn.
       gradient: Norm of the gradient, before it is clipped.
       spread: Root of the mean squared advantage.
       norm: Root of the mean squared priority, before they are standardised; 0 where there are none.
@@ -54,12 +54,12 @@ class OrderMetrics(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class OrderState:
-    """All that changes in training.
+    """The complete state of training.
 
     Attributes:
-      policy: Weights.
-      baseline: Weights of the policy whose greedy orders the others are compared with.
-      optimizer: State of Optax.
+      policy: Weights of the policy.
+      baseline: Weights of the policy whose greedy orders the drawn orders are compared with.
+      optimizer: Optax state.
       step: int32 scalar, updates so far.
     """
 
@@ -71,11 +71,11 @@ class OrderState:
 
 @dataclasses.dataclass(frozen=True)
 class OrderLearner:
-    """What is static in a step: hashable, and equal ones share their compiled programs.
+    """The static part of a step: hashable; equal ones share their compiled programs.
 
     Attributes:
-      config: Of the run. Which graphs there are is no part of a program: runs that differ in that alone share
-        theirs.
+      config: Config of the run. Programs do not depend on the graphs: runs that differ only in these share
+        them.
     """
 
     config: OrderTrainConfig
@@ -109,8 +109,8 @@ class OrderLearner:
         """The state before the first step.
 
         Raises:
-          ConfigError: `OrderTrainConfig.start` holds another network, or is no file.
-          FormatError: It holds none.
+          ConfigError: `OrderTrainConfig.start` holds another network, or is not a file.
+          FormatError: It is not a file of weights.
         """
         weights = nnx.state(self._given() if self.config.start else self._new())
         # A copy: the state is donated to each step, and no array can be donated twice.
@@ -133,7 +133,7 @@ class OrderLearner:
 
     def update(self, gradient: Any, optimizer: Any, weights: Any) -> tuple[Any, Any]:
         """New weights, and the new state of the optimizer."""
-        # Optax mixes types, which the program around us may have forbidden.
+        # Optax mixes dtypes, which the caller's promotion settings may forbid.
         with jax.numpy_dtype_promotion("standard"):
             changes, optimizer = self.optimizer().update(gradient, optimizer, weights)
             return optax.apply_updates(weights, changes), optimizer
@@ -144,8 +144,8 @@ def order_step(
 ) -> tuple[OrderState, OrderMetrics]:
     """Draws orders of the graphs of a batch and improves the weights by their peaks.
 
-    The graphs are spread over the devices of ``mesh``. What each of them gives does not depend on how many
-    there are, only the order in which gradients are summed does.
+    The graphs are spread over the devices of ``mesh``. The results of each graph do not depend on the number
+    of devices; only the order in which gradients are summed does.
 
     Args:
       learner: Static.
@@ -187,7 +187,7 @@ def _step(
     baseline, advantages = _advantages(learner, state.baseline, batch, peak)
     loss = functools.partial(_loss, learner, batch, orders, advantages)
     (own, slope), (log_probs, square) = jax.grad(loss, argnums=(0, 1), has_aux=True)(state.policy, outputs)
-    # The decoder's weights are reached by themselves, those of the encoder through its outputs.
+    # The loss is differentiated by the decoder's weights directly, by the encoder's through its outputs.
     gradient = lax.pmean(jax.tree.map(jnp.add, own, pull(slope)[0]), AXIS)
     weights, optimizer = learner.update(gradient, state.optimizer, state.policy)
     reference = peaks(batch.problem, batch.order[:, None]).astype(jnp.float32)
@@ -207,15 +207,15 @@ def _step(
 def _advantages(
     learner: OrderLearner, weights: Any, batch: OrderBatch, peak: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """``[B, 1]`` float32 what peaks are compared with, and ``[B, S]`` advantages: the lower, the better.
+    """``[B, 1]`` float32 baselines of the peaks, and ``[B, S]`` advantages: the lower, the better.
 
     Args:
       learner: Static.
-      weights: Of the baseline.
+      weights: Weights of the baseline.
       batch: ``B`` graphs.
       peak: ``[B, S]`` float32.
     """
-    # Differences come before quotients, so that equal peaks have an advantage of exactly 0.
+    # Subtract before dividing, so that equal peaks have an advantage of exactly 0.
     if learner.config.optimizer.standardise:
         mean = peak.mean(axis=1, keepdims=True)
         spread = jnp.maximum(peak.std(axis=1, keepdims=True), _NOISE * mean)
@@ -239,7 +239,7 @@ def _loss(
       batch: ``B`` graphs.
       orders: ``[B, S, N]``, that were drawn.
       advantages: ``[B, S]``, constants.
-      weights: Those of the decoder count here.
+      weights: Weights of the network; only the decoder's are used.
       outputs: From `encoded`.
 
     Returns:
@@ -256,17 +256,17 @@ def _loss(
 
 
 def _mean(x: jax.Array) -> jax.Array:
-    """Over the devices, which have as many graphs each."""
+    """The mean over the devices, which have equally many graphs."""
     return lax.pmean(x.mean(), AXIS)
 
 
 def _saved(peak: jax.Array, reference: jax.Array) -> jax.Array:
-    """Share of the reference that is saved; nothing where there is nothing. ``[B, S]`` and ``[B, 1]``."""
+    """Share of the reference that is saved; 0 where the reference is 0. ``[B, S]`` and ``[B, 1]``."""
     return (reference - peak) / jnp.where(reference > 0, reference, 1.0)
 
 
 def _flipped(batch: OrderBatch, key: jax.Array) -> OrderInputs:
-    """The inputs with random signs of the eigenvectors, of which both mean the same."""
+    """The inputs with random signs of the eigenvectors, since either sign is valid."""
     spectral = batch.inputs.spectral
     keys = keys_of(key, batch.identity)
     signs = jax.vmap(lambda k: jax.random.rademacher(k, (spectral.shape[-1],), jnp.float32))(keys)

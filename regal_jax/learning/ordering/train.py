@@ -1,4 +1,4 @@
-"""`train_orders`: Topoformer, learned on layered graphs."""
+"""`train_orders`: training of Topoformer on layered graphs."""
 
 import dataclasses
 import hashlib
@@ -30,7 +30,7 @@ _CHUNK = 16
 
 
 class OrderValidation(NamedTuple):
-    """On held-out graphs, greedy orders.
+    """Metrics of greedy orders on held-out graphs.
 
     Attributes:
       improvement: Mean share of the peak saved over the order of least peak memory first.
@@ -52,11 +52,11 @@ class OrderTrainResult:
     """The outcome of a run, or of as much of it as was not interrupted.
 
     Attributes:
-      model: With the weights that did best on the validation graphs.
-      best: What they did there.
-      best_step: When they were reached.
-      steps: Updates made.
-      finished: Were all steps made?
+      model: The network with the weights that did best on the validation graphs.
+      best: Metrics of these weights on the validation graphs.
+      best_step: Step at which they were reached.
+      steps: Number of updates made.
+      finished: Whether all steps were made.
     """
 
     model: Topoformer
@@ -78,20 +78,20 @@ def train_orders(
     """Trains a Topoformer.
 
     The folder ``out`` gets ``config.json``, ``metrics.jsonl``, ``checkpoints/`` and ``policy.safetensors``
-    (the weights that did best on the validation graphs). A run that was killed goes on from its last
-    checkpoint when it is called again, and ends as one that was not, bit for bit, on as many devices. Ctrl-C
-    saves a checkpoint and returns.
+    (the weights that did best on the validation graphs). A run that was killed resumes from its last
+    checkpoint when it is called again; its result is bit for bit that of an uninterrupted run on as many
+    devices. Ctrl-C saves a checkpoint and returns.
 
     Args:
       config: The run's settings.
-      out: A new folder, or that of the run to go on with.
+      out: A new folder, or that of the run to resume.
       progress: Show a progress bar.
-      tensorboard: Write event files, too (extra ``train``).
+      tensorboard: Also write event files (extra ``train``).
       devices: JAX devices to spread batches over; as many of the default ones as divide the batch.
 
     Raises:
-      ConfigError: Settings that cannot be, a folder of a run with other settings or graphs, or a gradient
-        that is not finite.
+      ConfigError: Invalid settings, a folder of a run with other settings or graphs, or a gradient that is
+        not finite.
       FormatError: A set of graphs or a checkpoint that cannot be read.
       MissingExtraError: No tensorboardX.
 
@@ -128,7 +128,7 @@ def train_orders(
 
 
 class _Orders(Course[OrderState]):
-    """What a run has at hand; made anew after every restart."""
+    """The resources of a run; rebuilt after every restart."""
 
     def __init__(
         self, config: OrderTrainConfig, sets: Sequence[Sequence[ComputationGraph]], mesh: Mesh
@@ -137,11 +137,11 @@ class _Orders(Course[OrderState]):
         self._learner = OrderLearner(config)
         self._source = OrderSource(config.data, config.model, config.seed, *sets)
         if config.start:
-            self._learner.init()  # Weights that do not fit are to be told before the folder is this run's.
+            self._learner.init()  # Report weights that do not fit before the folder is claimed.
         self._held_out: list[OrderBatch] | None = None
         self._baseline: float | None = None
         self._key = everywhere(jax.random.key(config.seed), mesh)
-        # The host makes the graphs of a step while the one before it runs.
+        # The host makes the graphs of a step while the previous step runs.
         self._host = ThreadPoolExecutor(1)
         self._next: tuple[int, Future[OrderBatch]] | None = None
 
@@ -217,7 +217,7 @@ class _Orders(Course[OrderState]):
 
 
 def _document(config: OrderTrainConfig) -> dict[str, Any]:
-    """The settings, of paths only the names."""
+    """The settings, with paths reduced to names."""
     document = config.as_document()
     for name in ("train", "validation"):
         document["data"][name] = [named(given) for given in document["data"][name]]
@@ -226,7 +226,7 @@ def _document(config: OrderTrainConfig) -> dict[str, Any]:
 
 
 def _identity(config: OrderTrainConfig, sets: Sequence[Sequence[ComputationGraph]]) -> dict[str, Any]:
-    """What tells this run from others."""
+    """What distinguishes this run from others."""
     digests = [
         hashlib.sha256("".join(g.content_hash for g in chosen).encode()).hexdigest()[:16] for chosen in sets
     ]
