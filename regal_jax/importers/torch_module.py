@@ -31,11 +31,11 @@ def from_torch(
 ) -> ComputationGraph:
     """Traces ``module`` and returns its graph, one op for each ATen op, in program order.
 
-    Nothing is allocated or executed: the module and its arguments may be on the ``meta`` device, and
-    where they are changes nothing. `torch.export` traces the forward pass; of its decompositions only
+    Nothing is allocated or executed: the module and its arguments may be on any device, ``meta``
+    included. `torch.export` traces the forward pass; of its decompositions only
     those are run that make in-place ops functional, so composite ops (``aten.linear``, ``aten.conv2d``,
     ``aten.layer_norm``) stay whole. For a gradient that trace is run under autograd and traced once
-    more, which splits them (``aten.t`` and ``aten.addmm``). The module's training mode counts.
+    more, which splits them (``aten.t`` and ``aten.addmm``). The module's training mode is respected.
 
     Ops are named after the module that they stand in (``layer1.0.conv1/conv2d``), those that come after
     the forward pass below ``backward/`` and ``adam/``. Dead code is dropped. An op with several results

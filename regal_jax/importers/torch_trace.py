@@ -33,7 +33,7 @@ class Held:
 
     Attributes:
       name: Path of a parameter or buffer, name of an input.
-      tensor: A fake tensor of its shape; of no tensor (a number among the arguments), the thing itself.
+      tensor: A fake tensor of its shape; the value itself of an argument that is no tensor, e.g. a number.
       leaf: Which of the flattened arguments an input is; `None` for parameters, buffers, constants.
       replaced: The program returns a new value of it.
     """
@@ -101,15 +101,15 @@ def trace(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences what PyTorch says of its own inside while it traces; the user's warnings and prints pass."""
+    """Suppresses PyTorch's own output while it traces; warnings and prints of the user's code pass."""
     found = {name: log for name, log in logging.root.manager.loggerDict.items() if _is_foreign(name)}
     loggers = [log for log in found.values() if isinstance(log, logging.Logger)]
-    loggers += [logging.getLogger("torch")]  # Whose level those have that come into being meanwhile.
+    loggers += [logging.getLogger("torch")]  # Loggers made meanwhile inherit its level.
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings(), contextlib.redirect_stderr(_Deaf(sys.stderr)):  # pyright: ignore
         for name in _FOREIGN:
             warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
-        # Said in the caller's name: of recurrent layers and weight_norm, whose copies are thrown away.
+        # PyTorch attributes this one to the caller; it is about copies of layers, which are dropped.
         warnings.filterwarnings("ignore", message=r"The tensor attributes? self\.")
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
@@ -125,7 +125,7 @@ def _is_foreign(name: str) -> bool:
 
 
 class _Deaf:
-    """A stream that takes everything but what PyTorch prints itself, partial programs and tracebacks."""
+    """A stream that drops what PyTorch itself prints (partial programs, tracebacks) and passes the rest."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -269,7 +269,7 @@ def _scalar(outputs: list[Any], loss: Callable[[Any], Any] | None, spec: Any) ->
 
 
 class _OnOneDevice(TorchFunctionMode):
-    """Tensors from outside (a target on the ``meta`` device, say) are replaced by fake ones on the CPU."""
+    """Replaces tensors from outside, such as a target on the ``meta`` device, by fake ones on the CPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -300,11 +300,11 @@ def _adam(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
 
 @contextlib.contextmanager
 def _marked(phase: str) -> Iterator[None]:
-    """Nodes traced inside carry the phase, and no module."""
+    """Gives the nodes that are traced inside the phase, and no module."""
     meta = torch.fx.traceback.current_meta
     before = dict(meta)
     meta.pop("nn_module_stack", None)
-    # Of a node's metadata a tracer copies only fields that it knows; this one is meant for others.
+    # A tracer copies only the metadata fields that it knows; "custom" is the field for others.
     meta["custom"] = {**meta.get("custom", {}), PHASE: phase}
     try:
         yield

@@ -12,7 +12,7 @@ _MOST_PAIRS: Final = 2**22
 
 @functools.lru_cache(maxsize=4096)
 def taps(size: int, kernel: int, out: int, stride: int, pad: int, lhs_dilation: int, dilation: int) -> int:
-    """In one dimension, how many (output, kernel) pairs meet an element of the input.
+    """Counts, in one dimension, the pairs of output and kernel positions that read an element of the input.
 
     Exact up to 4 million pairs; beyond that, the padding is counted as if it were data.
 
