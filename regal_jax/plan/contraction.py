@@ -157,19 +157,18 @@ def contract(
     An op is *heavy* if its kind is one of ``anchors`` or it has more than ``max_share`` of all work. Two
     sets of ops ``u``, ``v`` (``v`` reads a tensor of ``u``) become one where a rule applies:
 
-    1. ``v`` is the only successor of ``u``, over data and control edges. If all else that ``v`` waits for
-       could be finished, on devices without number, when ``u`` begins, nothing is held back. Otherwise
-       ``u`` will be: not if it is heavy, nor if the path through both becomes longer than the longest path
-       and than an even share of all work for each of ``devices``.
-    2. ``u`` is the only predecessor of ``v``, ``v`` is light, and ``v`` makes no more bytes than are
-       freed when it has run: what can be done at once, and is better done at once.
+    1. ``v`` is the only successor of ``u``, over data and control edges. If, with unlimited devices, all
+       other predecessors of ``v`` could finish before ``u`` begins, the merge delays nothing. Otherwise it
+       delays ``u``. Then ``u`` must be light, and the path through both must be no longer than the longest
+       path, or than an even share of all work for each of ``devices``.
+    2. ``u`` is the only predecessor of ``v``, ``v`` is light, and ``v`` makes no more bytes than are freed
+       when it has run. Such an op can run at once, and running it at once saves memory.
     3. Both are resident (parameters, inputs), on the same device in every plan, with a reader in common: they
        are in memory together from the beginning. A resident is merged with nothing else.
 
-    **No circle**: a circle through the merged set would need a second path from ``u`` to ``v``. It would
-    begin with another successor of ``u`` (rule 1: there is none) or end with another predecessor of ``v``
-    (rule 2: there is none); two sources (rule 3) have no path between them. Each step leaves a DAG, so all
-    do.
+    **No cycle**: a cycle through the merged set needs a second path from ``u`` to ``v``. It would begin with
+    another successor of ``u``, which rule 1 excludes, or end with another predecessor of ``v``, which rule 2
+    excludes. Two sources (rule 3) have no path between them. So every step leaves a DAG.
 
     A set has at most one heavy op, and light ops of at most ``max_share`` of all work, so that what could
     have run side by side still can. Both must be allowed on the same devices. Two colocation groups become
