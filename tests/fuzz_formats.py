@@ -26,12 +26,11 @@ from regal_jax.graph import Cluster
 from regal_jax.importers import load_graph, save_graph
 from regal_jax.learning import TrainConfig
 from regal_jax.learning.checkpoint import Checkpoints
-from regal_jax.learning.loop import begin_run
+from regal_jax.learning.loop import begin_run, run_identity
 from regal_jax.learning.ordering import OrderTrainConfig
 from regal_jax.learning.record import Record
 from regal_jax.learning.reference import _read as read_references
 from regal_jax.learning.step import Learner
-from regal_jax.learning.train import _identity as identity
 from regal_jax.learning.validate import Validation
 from regal_jax.ordering import (
     Topoformer,
@@ -365,7 +364,7 @@ def settings_of_evaluation(folder):
 
 
 def run_of_training(path):
-    begin_run(path.parent, identity(tiny_config(), [GRAPH], [GRAPH]))
+    begin_run(path.parent, run_identity(tiny_config().as_document(), [GRAPH], [GRAPH]))
 
 
 SPLITS = {"format": "regal_jax.family_splits", "version": 1, "packages": {}, "distinct": 1}

@@ -2,15 +2,16 @@
 
 import abc
 import dataclasses
+import hashlib
 import json
 import math
-import os
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from regal_jax.errors import ConfigError, FormatError
+from regal_jax.graph import ComputationGraph
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.record import Record
 from regal_jax.runtime.interrupts import first_interrupt_waits
@@ -24,15 +25,17 @@ __all__ = [
     "Course",
     "Ending",
     "begin_run",
-    "named",
+    "located_by_name",
     "progress_bar",
     "run_course",
+    "run_identity",
 ]
 
 COMPILING: Final = "compiling"
 """Shown for a step whose program is not compiled yet."""
 WEIGHTS: Final = "policy.safetensors"
 """In the folder of a run."""
+_SETS: Final = ("train", "validation")
 
 
 class HasStep(Protocol):
@@ -242,9 +245,33 @@ def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
         )
 
 
-def named(path: str | os.PathLike[str]) -> str:
-    """The name of a path: the location of a file does not matter."""
-    return pathlib.PurePath(path).name
+def located_by_name(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run with paths reduced to names: the content of a set is hashed, its location is not."""
+    data = {name: [pathlib.PurePath(path).name for path in document["data"][name]] for name in _SETS}
+    start = pathlib.PurePath(document["start"]).name
+    return {**document, "data": {**document["data"], **data}, "start": start}
+
+
+def run_identity(
+    document: Mapping[str, Any],
+    graphs: Sequence[ComputationGraph],
+    validation: Sequence[ComputationGraph],
+) -> dict[str, Any]:
+    """What distinguishes a run from others, for `begin_run`.
+
+    Args:
+      document: Its settings, with the paths ``data.train``, ``data.validation`` and ``start``.
+      graphs: Graphs of sets that it trains on.
+      validation: Graphs of sets that it validates on.
+    """
+    digests = [
+        hashlib.sha256("".join(g.content_hash for g in chosen).encode()).hexdigest()[:16]
+        for chosen in (graphs, validation)
+    ]
+    identity = {"config": located_by_name(document), "graphs": digests[0], "validation": digests[1]}
+    if document["start"]:
+        identity["start"] = hashlib.sha256(pathlib.Path(document["start"]).read_bytes()).hexdigest()[:16]
+    return identity
 
 
 def progress_bar(enabled: bool, what: str, total: int, done: int) -> Any:

@@ -16,6 +16,7 @@ from regal_jax.learning.config import Baseline, TrainConfig
 from regal_jax.learning.mesh import AXIS
 from regal_jax.learning.pool import Pool, rows
 from regal_jax.learning.reinforce import leave_one_out, reinforce_loss, reward, standardised
+from regal_jax.learning.updates import clipped_adam, updated
 from regal_jax.policies import (
     Logits,
     Policy,
@@ -124,7 +125,7 @@ class Learner:
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam on clipped gradients."""
-        return optax.chain(optax.clip_by_global_norm(self.config.optimizer.clip), optax.adam(self.schedule))
+        return clipped_adam(self.config.optimizer.clip, self.schedule)
 
     def init(self) -> TrainState:
         """The state before the first step."""
@@ -150,10 +151,7 @@ class Learner:
 
     def update(self, gradient: Any, optimizer: Any, weights: Any) -> tuple[Any, Any]:
         """New weights, and the new state of the optimizer."""
-        # Optax mixes dtypes, which the caller's promotion settings may forbid.
-        with jax.numpy_dtype_promotion("standard"):
-            changes, optimizer = self.optimizer().update(gradient, optimizer, weights)
-            return optax.apply_updates(weights, changes), optimizer
+        return updated(self.optimizer(), gradient, optimizer, weights)
 
     def policy(self, state: TrainState) -> Policy:
         """The policy with the weights of ``state``."""

@@ -1,7 +1,6 @@
 """`train`: training of REGAL's policy through the search."""
 
 import dataclasses
-import hashlib
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,10 @@ from regal_jax.learning.loop import (
     Cadence,
     Course,
     begin_run,
-    named,
+    located_by_name,
     progress_bar,
     run_course,
+    run_identity,
 )
 from regal_jax.learning.mesh import everywhere, mesh_for
 from regal_jax.learning.pool import Pool, make_pools
@@ -118,7 +118,7 @@ def train(
     )
     # Only after all checks, since from here on the folder belongs to this run.
     with locked(folder):
-        begin_run(folder, _identity(config, graphs, validation))
+        begin_run(folder, run_identity(config.as_document(), graphs, validation))
         path = folder / "references.jsonl"
         pools = _referenced(config, pools, path, "references", progress)
         held_out = _referenced(config, held_out, path, "validation references", progress)
@@ -177,7 +177,7 @@ class _Regal(Course[TrainState]):
         save_policy(path, self._learner.policy(state), metadata)
 
     def document(self) -> Mapping[str, Any]:
-        return _document(self._config)
+        return located_by_name(self._config.as_document())
 
 
 def _referenced(
@@ -196,26 +196,3 @@ def _referenced(
 
             ready.append(with_references(config, pool, path, progress=advance))
     return ready
-
-
-def _document(config: TrainConfig) -> dict[str, Any]:
-    """The settings, with paths reduced to names: the content of a set is hashed, its location is not."""
-    document = config.as_document()
-    for name in ("train", "validation"):
-        document["data"][name] = [named(given) for given in document["data"][name]]
-    document["start"] = named(document["start"])
-    return document
-
-
-def _identity(
-    config: TrainConfig, graphs: Sequence[ComputationGraph], validation: Sequence[ComputationGraph]
-) -> dict[str, Any]:
-    """What distinguishes this run from others."""
-    digests = [
-        hashlib.sha256("".join(g.content_hash for g in chosen).encode()).hexdigest()[:16]
-        for chosen in (graphs, validation)
-    ]
-    document = {"config": _document(config), "graphs": digests[0], "validation": digests[1]}
-    if config.start:
-        document["start"] = hashlib.sha256(pathlib.Path(config.start).read_bytes()).hexdigest()[:16]
-    return document

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from regal_jax.checks import real, shown, whole
+from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics import HostSearch, OrderSearchConfig, least_random_order
 from regal_jax.plan import Objective, Plan
 from regal_jax.solvers.protocol import Constructive, HostSolver, Instance
 from regal_jax.solvers.searches import STARTS, settings_of
-from regal_jax.solvers.topoformer import TopoformerLike, topoformer_of
+from regal_jax.solvers.topoformer import TopoformerLike, check_field, topoformer_of
 
 if TYPE_CHECKING:
     from regal_jax.heuristics import Found
@@ -34,17 +34,6 @@ def _plan(solver: Constructive, instance: Instance, order: np.ndarray, **told: A
 
 def _told(found: "Found") -> dict[str, Any]:
     return {"status": "optimal" if found.optimal else "feasible", "states": found.states}
-
-
-def _check(solver: object, field: str) -> None:
-    """Refuses a field that is no whole number of at least 1."""
-    given = getattr(solver, field)
-    value = whole(given, 1)
-    if value is None:
-        raise ConfigError(
-            f"{type(solver).__name__}: {field} is {shown(given)}; give a whole number of at least 1"
-        )
-    object.__setattr__(solver, field, value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +67,7 @@ class ApproximateDp(Constructive):
     held: bool = False
 
     def __post_init__(self) -> None:
-        _check(self, "width")
+        check_field(self, "width", 1)
         if not isinstance(self.held, bool):
             raise ConfigError(f"ApproximateDp: held is {shown(self.held)}; give True or False")
 
@@ -117,7 +106,7 @@ class DepthFirstDp(Constructive):
             raise ConfigError(f"DepthFirstDp: time_limit is {given}; give a number of zero or more")
         object.__setattr__(self, "time_limit", real(self.time_limit, infinite=True))
         if self.states is not None:
-            _check(self, "states")
+            check_field(self, "states", 1)
 
     def construct(self, instance: Instance) -> Plan:
         """The best whole order that it finds in its time, and at least the first."""
@@ -145,7 +134,7 @@ class RandomOrders(Constructive):
     orders: int = 100
 
     def __post_init__(self) -> None:
-        _check(self, "orders")
+        check_field(self, "orders", 1)
 
     def construct(self, instance: Instance) -> Plan:
         """The best of them, or of those that there was time for."""

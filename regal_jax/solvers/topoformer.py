@@ -17,7 +17,7 @@ from regal_jax.solvers.protocol import Constructive, Instance
 if TYPE_CHECKING:
     from regal_jax.ordering import Topoformer
 
-__all__ = ["TopoformerBeam", "TopoformerLike", "TopoformerSamples", "topoformer_of"]
+__all__ = ["TopoformerBeam", "TopoformerLike", "TopoformerSamples", "check_field", "topoformer_of"]
 
 TopoformerLike = Any
 """A `regal_jax.ordering.Topoformer`, a file of its weights, or the name of some that ship: ``"default"``, of
@@ -101,7 +101,7 @@ class _Neural(Constructive):
         )
 
 
-def _check(solver: object, field: str, least: int) -> None:
+def check_field(solver: object, field: str, least: int) -> None:
     """Refuses a field that is no whole number of at least ``least``."""
     value = whole(getattr(solver, field), least)
     if value is None:
@@ -132,7 +132,7 @@ class TopoformerSamples(_Neural):
     weights: TopoformerLike = "default"
 
     def __post_init__(self) -> None:
-        _check(self, "samples", 0)
+        check_field(self, "samples", 0)
 
     def _decoding(self) -> tuple[str, int]:
         return ("sample", self.samples) if self.samples else ("greedy", 1)
@@ -158,7 +158,7 @@ class TopoformerBeam(_Neural):
     weights: TopoformerLike = "default"
 
     def __post_init__(self) -> None:
-        _check(self, "width", 1)
+        check_field(self, "width", 1)
 
     def _decoding(self) -> tuple[str, int]:
         return "beam", self.width

@@ -17,6 +17,7 @@ from regal_jax.learning.mesh import AXIS
 from regal_jax.learning.ordering.config import OrderDataConfig, OrderTrainConfig
 from regal_jax.learning.ordering.data import OrderBatch
 from regal_jax.learning.settings import plain
+from regal_jax.learning.updates import clipped_adam, updated
 from regal_jax.ordering import OrderInputs, Topoformer, load_topoformer, peaks
 from regal_jax.ordering.decoders import encoded, greedy_orders, order_log_prob, read, sampled_orders
 from regal_jax.programs import program
@@ -103,7 +104,7 @@ class OrderLearner:
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam on clipped gradients."""
-        return optax.chain(optax.clip_by_global_norm(self.config.optimizer.clip), optax.adam(self.schedule))
+        return clipped_adam(self.config.optimizer.clip, self.schedule)
 
     def init(self) -> OrderState:
         """The state before the first step.
@@ -133,10 +134,7 @@ class OrderLearner:
 
     def update(self, gradient: Any, optimizer: Any, weights: Any) -> tuple[Any, Any]:
         """New weights, and the new state of the optimizer."""
-        # Optax mixes dtypes, which the caller's promotion settings may forbid.
-        with jax.numpy_dtype_promotion("standard"):
-            changes, optimizer = self.optimizer().update(gradient, optimizer, weights)
-            return optax.apply_updates(weights, changes), optimizer
+        return updated(self.optimizer(), gradient, optimizer, weights)
 
 
 def order_step(

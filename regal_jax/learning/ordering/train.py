@@ -1,7 +1,6 @@
 """`train_orders`: training of Topoformer on layered graphs."""
 
 import dataclasses
-import hashlib
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,15 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.graph import ComputationGraph
-from regal_jax.learning.loop import WEIGHTS, Cadence, Course, begin_run, named, run_course
+from regal_jax.learning.loop import (
+    WEIGHTS,
+    Cadence,
+    Course,
+    begin_run,
+    located_by_name,
+    run_course,
+    run_identity,
+)
 from regal_jax.learning.mesh import AXIS, everywhere, mesh_for
 from regal_jax.learning.ordering.config import OrderTrainConfig
 from regal_jax.learning.ordering.data import OrderBatch, OrderSource, load_sets
@@ -119,7 +126,7 @@ def train_orders(
     mesh = mesh_for(config.optimizer.batch, devices)
     sets = [load_sets(config.data, split) for split in ("train", "validation")]
     with locked(folder), _Orders(config, sets, mesh) as course:
-        begin_run(folder, _identity(config, sets))
+        begin_run(folder, run_identity(config.as_document(), *sets))
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
     steps = int(ending.state.step)
     best = OrderValidation(**ending.best)
@@ -213,24 +220,4 @@ class _Orders(Course[OrderState]):
         save_topoformer(path, self._learner.model(state.policy), dict(metadata))
 
     def document(self) -> Mapping[str, Any]:
-        return _document(self._config)
-
-
-def _document(config: OrderTrainConfig) -> dict[str, Any]:
-    """The settings, with paths reduced to names."""
-    document = config.as_document()
-    for name in ("train", "validation"):
-        document["data"][name] = [named(given) for given in document["data"][name]]
-    document["start"] = named(document["start"])
-    return document
-
-
-def _identity(config: OrderTrainConfig, sets: Sequence[Sequence[ComputationGraph]]) -> dict[str, Any]:
-    """What distinguishes this run from others."""
-    digests = [
-        hashlib.sha256("".join(g.content_hash for g in chosen).encode()).hexdigest()[:16] for chosen in sets
-    ]
-    document = {"config": _document(config), "graphs": digests[0], "validation": digests[1]}
-    if config.start:
-        document["start"] = hashlib.sha256(pathlib.Path(config.start).read_bytes()).hexdigest()[:16]
-    return document
+        return located_by_name(self._config.as_document())
