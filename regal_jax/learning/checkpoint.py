@@ -24,7 +24,7 @@ VERSION: Final = "2"
 """Version of the content of a checkpoint."""
 
 _KEPT: Final = 2
-_REMEDY: Final = "take another --out folder, or remove this one to begin anew"
+_REMEDY: Final = "take another --out folder, or remove this one to start again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Checkpoints:
             return []
         for path in self.folder.iterdir():
             if path.is_dir():
-                raise FormatError(f"{path}: is no checkpoint of this release; {_REMEDY}")
+                raise FormatError(f"{path}: is not a checkpoint of this release; {_REMEDY}")
         stems = [path.stem for path in self.folder.glob("*.safetensors")]
         return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit() and len(stem) < 11)
 

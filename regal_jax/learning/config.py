@@ -21,7 +21,7 @@ class Baseline(enum.StrEnum):
     """The baseline that is subtracted from a reward."""
 
     LEAVE_ONE_OUT = "leave-one-out"
-    """The mean reward of the other actions for the same graph. The learned value would cancel in it."""
+    """The mean reward of the other actions for the same graph. The learned value would cancel."""
     LEARNED = "learned"
     """The value network's ``b(G)``, as in the paper."""
 
@@ -32,7 +32,7 @@ class Contract(enum.StrEnum):
     NO = "no"
     ONLY = "only"
     BOTH = "both"
-    """Each graph both as it is and contracted: one that is too large as it is may fit when contracted."""
+    """Both the original and the contracted graph; a graph that is too large may fit when contracted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +42,12 @@ class TaskConfig:
     Attributes:
       objective: An `Objective` or its name.
       memory: Capacity of each device, as `Cluster.uniform` takes it: ``"16GiB"``; ``"inf"`` for no limit.
-      transfer: As `Cluster.uniform` takes it, e.g. ``"nvlink4"``; by default the papers', which cost nothing.
+      transfer: Transfer model as for `Cluster.uniform`, e.g. ``"nvlink4"``; by default at no cost, as in the
+        papers.
       evaluations: Budget of every search in training.
 
     Raises:
-      ConfigError: A value that cannot be.
+      ConfigError: A value is invalid.
     """
 
     objective: Objective = Objective.MAKESPAN
@@ -63,7 +64,7 @@ class TaskConfig:
         """The cluster that every graph is placed on.
 
         Raises:
-          ConfigError: Values that no cluster can have.
+          ConfigError: The values make no valid cluster.
         """
         try:
             return Cluster.uniform(devices, self.memory, self.transfer)
@@ -74,23 +75,23 @@ class TaskConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which graphs, and what is done to them.
+    """The graphs of a run and their preparation.
 
     Attributes:
       train: One or several folders, archives or corpora to train on; see `regal_jax.datasets.load_graphs`.
-      validation: Likewise, to choose the best weights by.
-      train_limit: Most graphs of each of them, the first in its order; 0 for all. If graphs are there as they
-        are and contracted, as many of either.
-      validation_limit: Likewise.
+      validation: Folders, archives or corpora by which the best weights are chosen.
+      train_limit: Most graphs of each set in `train`, taken from its front; 0 for all. With
+        ``contract = "both"``, the limit holds for original and for contracted graphs.
+      validation_limit: Most graphs of each set in `validation`; 0 for all.
       max_ops: Leave out larger graphs (after contraction); 0 for no limit.
       contract: A `Contract` or its name.
-      min_parallelism: Leave out training graphs whose work is less than this many times their longest path:
-        where it is 1, no makespan is better than one device's, and there is nothing to learn.
+      min_parallelism: Smallest ratio of work to longest path of a training graph. At a ratio of 1, no
+        makespan is shorter than that of one device, and there is nothing to learn.
       noise: Relative standard deviation of the noise on runtimes and sizes; see `noisy_copies`.
-      noisy_copies: Noisy variants of each training graph, beside the graph itself.
+      noisy_copies: Number of noisy variants of each training graph, in addition to the graph itself.
 
     Raises:
-      ConfigError: A value that cannot be.
+      ConfigError: A value is invalid.
     """
 
     train: tuple[str, ...] | str = ()
@@ -115,19 +116,19 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """How the weights are updated.
+    """Settings of the updates of the weights.
 
     Attributes:
-      steps: Updates of the weights.
-      batch: Graphs in a step, ``B``.
-      samples: Actions for each of them, ``S``.
+      steps: Number of updates of the weights.
+      batch: Number of graphs in a step, ``B``.
+      samples: Number of actions for each graph, ``S``.
       learning_rate: Largest learning rate of Adam.
-      warmup: Steps until it is reached; afterwards it falls to a tenth along a cosine.
+      warmup: Steps until the largest learning rate; afterwards it falls to a tenth along a cosine.
       clip: Largest norm of a gradient.
       entropy: Weight of the entropy bonus (nats per choice, beside standardised advantages).
-      entropy_end: The same at the last step; linear in between.
+      entropy_end: Weight of the entropy bonus at the last step; linear in between.
       baseline: A `Baseline` or its name.
-      worst: No reward is less than minus this.
+      worst: Largest magnitude of a reward; rewards are clipped to at least ``-worst``.
       reference_seeds: Number of uniform searches whose mean is a graph's reference.
       pools: Largest number of compiled sizes.
       log_every: Steps between two records of metrics.
@@ -135,7 +136,7 @@ class OptimizerConfig:
       checkpoint_every: Steps between two checkpoints.
 
     Raises:
-      ConfigError: A value that cannot be.
+      ConfigError: A value is invalid.
     """
 
     steps: int = 1000
@@ -162,7 +163,7 @@ class OptimizerConfig:
         above_fields(self, "optimizer", learning_rate=0, clip=0, worst=1)
         if self.baseline is Baseline.LEAVE_ONE_OUT and self.samples < 2:
             raise ConfigError(
-                "optimizer.samples: is 1, but the baseline leave-one-out needs 2 actions a graph at least; "
+                "optimizer.samples: is 1, but the baseline leave-one-out needs at least 2 actions per graph; "
                 'raise it, or set baseline = "learned"'
             )
 
@@ -173,17 +174,17 @@ class TrainConfig:
 
     Attributes:
       seed: Seed of the initial weights, the order of graphs, the actions and the searches.
-      start: File of weights to begin with, of the same `policy`: a second stage with a larger budget, say.
-        Empty for new ones.
+      start: File of initial weights, of the same `policy`, for example for a second stage with a larger
+        budget. Empty for random ones.
       task: See `TaskConfig`.
       data: See `DataConfig`.
       policy: Config of the policy that is trained, for the objective of the task.
-      search: The BRKGA that is guided; with ``elites = 0`` and ``mutants = population`` it is random search
-        and the policy is the paper's IDRS.
+      search: Config of the guided BRKGA. With ``elites = 0`` and ``mutants = population`` it is random
+        search, and the policy is the paper's IDRS.
       optimizer: See `OptimizerConfig`.
 
     Raises:
-      ConfigError: A value that cannot be.
+      ConfigError: A value is invalid.
     """
 
     seed: int = 0
@@ -204,21 +205,22 @@ class TrainConfig:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """From nested tables, as TOML gives them; what is left out keeps its default.
+        """The config in nested tables, as read from TOML; missing settings keep their defaults.
 
         The objective of the policy may be left out: it is the task's.
 
         Raises:
-          ConfigError: An unknown name, a value of a wrong type or out of range; the message names it.
+          ConfigError: A name is unknown, or a value has a wrong type or is out of range; the message names
+            it.
         """
         return build(cls, _with_objective(document), "")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """From a TOML file.
+        """The config in a TOML file.
 
         Raises:
-          ConfigError: No such file, no TOML, or as `from_document`.
+          ConfigError: The file is missing or not TOML, or an error of `from_document`.
         """
         return cls.from_document(read_toml(path))
 
@@ -233,7 +235,7 @@ def _with_objective(document: Mapping[str, Any]) -> Mapping[str, Any]:
         return document
     task, policy = document.get("task"), document.get("policy", {})
     objective = task.get("objective") if isinstance(task, Mapping) else None
-    # Errors in either are reported where it is parsed.
+    # Errors in either table are reported when it is parsed.
     if objective not in Objective.__members__.values() or not isinstance(policy, Mapping):
         return document
     return {**document, "policy": {"objective": objective, **policy}}

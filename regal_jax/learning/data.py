@@ -1,4 +1,4 @@
-"""The graphs that a training run is given: filtered and varied."""
+"""The graphs of a training run: filtered, with noisy variants."""
 
 import itertools
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[C
     """Graphs to train on and graphs to validate on, as `TrainConfig.data` says.
 
     Raises:
-      ConfigError: No path, or no graph left.
-      FormatError: Nothing that can be read.
+      ConfigError: A path is missing, or no graph is left.
+      FormatError: No file can be read.
     """
     data, task = config.data, config.task
     judged_by = (task.cluster(config.policy.num_devices), task.objective)
@@ -50,7 +50,7 @@ def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[C
                 enough = (graph for graph in graphs if not least or _parallelism(graph) >= least)
                 try:
                     sets[-1] += itertools.islice(enough, limit or None)
-                except ConfigError as error:  # All may be too large as they are but not when contracted.
+                except ConfigError as error:  # All graphs may be too large before contraction.
                     refused.append(error)
             if len(refused) == len(ways):
                 raise refused[0]
@@ -60,7 +60,7 @@ def training_graphs(config: TrainConfig) -> tuple[list[ComputationGraph], list[C
 
 
 def _parallelism(graph: ComputationGraph) -> float:
-    """All work over the longest path, of mean runtimes; 1 if there is no work."""
+    """Ratio of total work to longest path, with mean runtimes; 1 if there is no work."""
     runtime = graph.runtime if graph.runtime.ndim == 1 else graph.runtime.mean(axis=1)
     longest = critical_path(graph, runtime)
     return float(runtime.sum() / longest) if longest > 0 else 1.0

@@ -34,7 +34,7 @@ __all__ = [
 COMPILING: Final = "compiling"
 """Shown for a step whose program is not compiled yet."""
 WEIGHTS: Final = "policy.safetensors"
-"""In the folder of a run."""
+"""Name of the file of weights in the folder of a run."""
 _SETS: Final = ("train", "validation")
 
 
@@ -66,12 +66,12 @@ class Cadence:
 
 
 class Course(abc.ABC, Generic[State]):
-    """What a run trains, and how. All random numbers are functions of the step and the seed."""
+    """The system that a run trains. All random numbers are functions of the step and the seed."""
 
     @property
     @abc.abstractmethod
     def cadence(self) -> Cadence:
-        """Of the run."""
+        """Intervals of the run."""
 
     @abc.abstractmethod
     def init(self) -> State:
@@ -98,7 +98,7 @@ class Course(abc.ABC, Generic[State]):
         """The settings, as plain values."""
 
     def program(self, step: int) -> int:
-        """Which compiled program the step runs; the first step of each takes longer."""
+        """Number of the compiled program that the step runs; the first step of each program takes longer."""
         del step
         return 0
 
@@ -133,9 +133,9 @@ def run_course(
       tensorboard: Also write event files.
 
     Raises:
-      ConfigError: A gradient that is not finite.
-      FormatError: A checkpoint or a record that cannot be read.
-      MissingExtraError: No tensorboardX.
+      ConfigError: A gradient is not finite.
+      FormatError: A checkpoint or a record cannot be read.
+      MissingExtraError: tensorboardX is not installed.
     """
     checkpoints = Checkpoints(out / "checkpoints")
     first = course.init()
@@ -182,7 +182,7 @@ class _Loop(Generic[State]):
         seconds = time.perf_counter() - began
         if not math.isfinite(metrics["gradient"]):
             raise ConfigError(
-                f"train: the gradient of step {step + 1} is {metrics['gradient']}; begin anew in another "
+                f"train: the gradient of step {step + 1} is {metrics['gradient']}; start again in another "
                 "folder, with a lower optimizer.learning_rate"
             )
         if (step + 1) % self._course.cadence.log_every == 0:
@@ -208,7 +208,7 @@ class _Loop(Generic[State]):
         return state, {"best": dict(found), "best_step": step}
 
     def _say(self, what: str, program: int) -> None:
-        """Shows that ``what`` is going on, and the first time that its program is compiled for it."""
+        """Shows the current activity ``what``, and for its first step that its program is compiled."""
         first = program not in self._begun
         self._begun.add(program)
         note = COMPILING if first else self._note
@@ -216,14 +216,14 @@ class _Loop(Generic[State]):
 
 
 def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
-    """Records the settings of this run, or refuses a folder of another one.
+    """Records the settings of this run; raises an error for the folder of another run.
 
     Args:
       out: A new folder, or that of a run.
       document: Plain values; runs are the same if these are equal.
 
     Raises:
-      ConfigError: The folder of another run.
+      ConfigError: The folder is that of another run.
       FormatError: Its ``config.json`` is damaged.
     """
     path = out / "config.json"
@@ -257,10 +257,10 @@ def run_identity(
     graphs: Sequence[ComputationGraph],
     validation: Sequence[ComputationGraph],
 ) -> dict[str, Any]:
-    """What distinguishes a run from others, for `begin_run`.
+    """The identity of a run, for `begin_run`.
 
     Args:
-      document: Its settings, with the paths ``data.train``, ``data.validation`` and ``start``.
+      document: Settings of the run, with the paths ``data.train``, ``data.validation`` and ``start``.
       graphs: Graphs of sets that it trains on.
       validation: Graphs of sets that it validates on.
     """

@@ -1,4 +1,4 @@
-"""The devices that a batch of graphs is spread over."""
+"""The devices over which a batch of graphs is spread."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -16,10 +16,10 @@ AXIS: Final = "graphs"
 
 
 def mesh_for(batch: int, devices: Sequence[Any] | None) -> Mesh:
-    """The devices that a batch of graphs is spread over; as many of the default ones as divide it.
+    """The devices over which a batch is spread; by default as many as divide the batch.
 
     Raises:
-      ConfigError: Given devices that do not divide it.
+      ConfigError: The number of given devices does not divide the batch.
     """
     if devices is not None:
         if not len(devices) or batch % len(devices):

@@ -59,17 +59,17 @@ def make_pools(
 
     Args:
       graphs: At least one.
-      cluster: The cluster that all are placed on.
+      cluster: Cluster on which all are placed.
       config: Config of the policy.
       most: Largest number of pools; each costs a compilation, fewer cost more padding.
 
     Returns:
-      Pools from small to large, each with the numbers of its graphs.
+      Pools from small to large, each with the indices of its graphs.
 
     Raises:
-      ConfigError: No graphs.
-      ClusterError: A cluster that cannot run a graph.
-      GraphError: Features or times out of range.
+      ConfigError: There are no graphs.
+      ClusterError: The cluster cannot run a graph.
+      GraphError: A feature or time is out of range.
     """
     if not graphs:
         raise ConfigError("train: no graphs; give at least one for training and one for validation")

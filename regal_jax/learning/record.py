@@ -14,7 +14,7 @@ def event_writer() -> Any:
     """The class that writes event files for TensorBoard.
 
     Raises:
-      MissingExtraError: No tensorboardX.
+      MissingExtraError: tensorboardX is not installed.
     """
     try:
         from tensorboardX import SummaryWriter
@@ -38,8 +38,8 @@ class Record:
           tensorboard: Also write event files to ``folder/tensorboard``.
 
         Raises:
-          MissingExtraError: No tensorboardX.
-          FormatError: A damaged line.
+          MissingExtraError: tensorboardX is not installed.
+          FormatError: A line is damaged.
         """
         self._writer: Any = None
         if tensorboard:
@@ -62,7 +62,7 @@ class Record:
             self._writer.close()
 
     def add(self, kind: str, step: int, values: dict[str, float]) -> None:
-        """One record, on disk when this returns.
+        """Writes one record, which is on disk when this returns.
 
         Args:
           kind: ``"train"`` or ``"validation"``.

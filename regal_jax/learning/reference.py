@@ -1,4 +1,4 @@
-"""References: the mean objectives of uniform searches that rewards are divided by; computed once and kept."""
+"""References: mean objectives of uniform searches, by which rewards are divided; computed once and stored."""
 
 import contextlib
 import dataclasses

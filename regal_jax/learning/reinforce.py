@@ -12,13 +12,13 @@ _NOISE: Final = 1e-5
 
 
 def reward(objective: jax.Array, reference: jax.Array, worst: float) -> jax.Array:
-    """``-objective / reference``: more than -1 where the action did better than the uniform proposal.
+    """``-objective / reference``: above -1 if the action did better than the uniform proposal.
 
     Args:
-      objective: ``[S]`` float32, of the searches with the actions.
-      reference: Scalar, of the uniform proposal with as many evaluations.
-      worst: No reward is less than minus this. Under finite memories an infeasible plan has an objective of
-        more than 1, many times a good reference; one such graph would outweigh its whole batch.
+      objective: ``[S]`` float32, objectives of the searches with the actions.
+      reference: Scalar, objective of the uniform proposal with as many evaluations.
+      worst: Rewards are clipped to at least ``-worst``. With finite memories an infeasible plan has an
+        objective above 1, many times a good reference, and one such graph would outweigh its whole batch.
 
     References:
       REGAL, workshop text, section 2.3.
@@ -29,7 +29,7 @@ def reward(objective: jax.Array, reference: jax.Array, worst: float) -> jax.Arra
 
 
 def leave_one_out(rewards: jax.Array) -> jax.Array:
-    """``[S]`` advantages: each reward of a graph less the mean of the others.
+    """``[S]`` advantages: each reward of a graph minus the mean of the others.
 
     Unbiased, since the other samples are independent of the action; needs at least two samples.
 
@@ -41,22 +41,22 @@ def leave_one_out(rewards: jax.Array) -> jax.Array:
 
 
 def standardised(advantages: jax.Array, spread: jax.Array) -> jax.Array:
-    """Advantages in units of their spread: the size of a step then does not depend on the kind of graphs.
+    """Advantages in units of their spread, so that the size of a step does not depend on the kind of graphs.
 
     Args:
-      advantages: Of any shape.
-      spread: Scalar, the root of their mean square. One of less than 1e-5 is the rounding error of equal
+      advantages: Advantages of any shape.
+      spread: Scalar, the root of their mean square. A spread below 1e-5 is the rounding error of equal
         rewards and is not amplified.
     """
     return advantages / jnp.maximum(spread, _NOISE)
 
 
 def reinforce_loss(log_probs: jax.Array, advantages: jax.Array) -> jax.Array:
-    """Scalar whose gradient is that of minus the expected reward, estimated from ``S`` actions.
+    """Loss whose gradient estimates that of the negative expected reward from ``S`` actions.
 
     Args:
-      log_probs: ``[S]``, of the actions, differentiable.
-      advantages: ``[S]``, constants.
+      log_probs: ``[S]`` log-probabilities of the actions, differentiable.
+      advantages: ``[S]`` advantages, treated as constants.
 
     References:
       Williams 1992, "Simple statistical gradient-following algorithms", theorem 1.

@@ -16,7 +16,7 @@ from regal_jax.errors import ConfigError
 __all__ = ["above_fields", "build", "least_fields", "member_field", "plain", "whole_fields"]
 
 _MOST: Final = 2**31 - 1
-"""Largest whole number: many of them are int32 in the compiled step."""
+"""Largest whole number, since many settings are int32 in the compiled step."""
 _T = typing.TypeVar("_T")
 
 
@@ -33,7 +33,7 @@ def build(kind: type[_T], table: Any, path: str) -> _T:
     try:
         return kind(**values)
     except ConfigError as error:
-        # Configs of other rooms say "policy" and "BrkgaConfig", and not under which heading of the file.
+        # Configs of other rooms say "policy" or "BrkgaConfig" but not the table of the file.
         text = str(error)
         raise ConfigError(text if not path or text.startswith(path) else f"[{path[:-1]}] {text}") from None
 

@@ -31,6 +31,7 @@ from regal_jax.policies import (
 )
 from regal_jax.programs import program
 from regal_jax.solve import keys_of, solve_traced
+from regal_jax.storage.stamps import file_stamp
 
 __all__ = ["Learner", "Metrics", "TrainState", "rollout", "train_step"]
 
@@ -41,11 +42,11 @@ class Metrics(NamedTuple):
     Attributes:
       improvement: Mean of ``1 + reward``: the share of the objective saved over the uniform proposal.
       matched: Share of searches that did at least as well as the reference.
-      entropy: Nats per choice.
+      entropy: Entropy of the policy in nats per choice.
       gradient: Norm of the policy's gradient, before it is clipped.
       spread: Standard deviation of the advantages before they are standardised.
       value_error: Mean squared error of the value network; 0 if there is none.
-      learning_rate: In this step.
+      learning_rate: Learning rate of this step.
     """
 
     improvement: jax.Array
@@ -79,7 +80,7 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class Learner:
-    """The static part of a step: hashable; equal ones share their compiled programs.
+    """The static, hashable part of a step; equal learners share their compiled programs.
 
     Attributes:
       config: Config of the run.
@@ -139,6 +140,7 @@ class Learner:
     def _given(self) -> Policy:
         """The policy that training begins with."""
         c = self.config
+        file_stamp(c.start, "start", "give a file of weights, or leave it out")
         policy = load_policy(c.start, num_devices=c.policy.num_devices)
         given, asked = _settings(policy.config), _settings(c.policy)
         other = [name for name in asked if given[name] != asked[name]]
@@ -214,10 +216,10 @@ def train_step(
 
     Args:
       learner: Static.
-      mesh: Static, of one axis called `AXIS`; the batch must divide among its devices.
+      mesh: Static, with one axis called `AXIS`; its number of devices must divide the batch.
       state: Donated.
-      pool: Graphs to choose from.
-      key: Typed, of the whole run.
+      pool: Graphs from which the batch is chosen.
+      key: Typed key of the whole run.
     """
     return _train_step(learner, mesh, state, pool, learner.table, key)
 
@@ -255,7 +257,7 @@ def _step(
     spread = jnp.sqrt((_whole(advantages, shards) ** 2).mean())
     mask = batch.features.node_mask
     choices = _whole(mask.sum(axis=1) * (2 * actions.shape[-1]), shards).astype(jnp.float32).mean()
-    # Per choice, like the entropy, so that one entropy weight serves graphs of all sizes.
+    # Advantages are per choice, like the entropy, so that one entropy weight serves graphs of all sizes.
     standard = standardised(advantages, spread) / choices
     bonus = o.entropy + (o.entropy_end - o.entropy) * state.step.astype(jnp.float32) / o.steps
     slope, nats = jax.grad(_loss, has_aux=True)(logits, actions, standard, mask, bonus)
@@ -288,7 +290,7 @@ def _batch(key: jax.Array, pool: Pool, size: int, shards: int) -> Pool:
 
     order = jax.random.permutation(key, pool.size)
     batch = rows(pool, mine(jnp.resize(order, (size,)).astype(jnp.int32)))
-    # A repeated graph with the same actions and searches would teach nothing.
+    # A repeated graph with the same actions and searches would add no information.
     again = mine(jnp.arange(size, dtype=jnp.uint32) // pool.size)
     return dataclasses.replace(batch, identity=batch.identity.at[:, 1].add(again))
 
@@ -312,5 +314,5 @@ def _loss(
 
 
 def _whole(x: jax.Array, shards: int) -> jax.Array:
-    """``[..., B]`` of all graphs, gathered from the devices, so that every device computes the same."""
+    """``[..., B]`` values of all graphs, gathered from the devices so that all compute the same."""
     return lax.all_gather(x, AXIS, axis=x.ndim - 1, tiled=True) if shards > 1 else x

@@ -85,10 +85,10 @@ def train(
       implementation: Implementation of the simulator, as in `regal_jax.simulate.simulate`.
 
     Raises:
-      ConfigError: Invalid settings, a folder of a run with other settings or graphs, or a gradient that is
-        not finite.
-      FormatError: A checkpoint that cannot be read.
-      MissingExtraError: No tensorboardX.
+      ConfigError: The settings are invalid, the folder is that of a run with other settings or graphs, or a
+        gradient is not finite.
+      FormatError: A checkpoint cannot be read.
+      MissingExtraError: tensorboardX is not installed.
 
     Examples:
       >>> from regal_jax.datasets import generate
@@ -183,7 +183,7 @@ class _Regal(Course[TrainState]):
 def _referenced(
     config: TrainConfig, pools: list[Pool], path: pathlib.Path, what: str, shown: bool
 ) -> list[Pool]:
-    """The pools with references, which are kept in the file at ``path``."""
+    """The pools with references, which are stored in the file at ``path``."""
     with progress_bar(shown, what, sum(p.size for p in pools), 0) as bar:
         ready = []
         for pool in pools:

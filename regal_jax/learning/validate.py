@@ -24,10 +24,10 @@ class Validation(NamedTuple):
 
     Attributes:
       improvement: Mean share of the objective saved over the uniform searches.
-      matched: Share of graphs on which it did at least as well.
+      matched: Share of graphs on which it was at least as good.
       worst: Smallest improvement of a graph.
       best: Largest improvement of a graph.
-      entropy: Nats per choice.
+      entropy: Entropy of the policy in nats per choice.
     """
 
     improvement: float
@@ -38,12 +38,12 @@ class Validation(NamedTuple):
 
 
 def validate(learner: Learner, weights: Any, pools: Sequence[Pool], key: jax.Array) -> Validation:
-    """One search per graph with one action each; uses the same random numbers every time.
+    """Metrics of one search per graph with one action each, always with the same random numbers.
 
     Args:
-      learner: Static parts.
+      learner: Static part of a step.
       weights: Weights of the policy.
-      pools: With references.
+      pools: Pools with references.
       key: Typed, consumed.
     """
     saved, bits = [], []

@@ -21,20 +21,20 @@ _MOST_OPS: Final = 2**16 - 1
 
 @dataclasses.dataclass(frozen=True)
 class OrderDataConfig:
-    """Which graphs.
+    """The graphs of a run.
 
     Attributes:
       ops: Sizes of the layered graphs; each step draws one of them.
-      validation_graphs: Number of layered graphs of each size to choose the best weights by; 0 where
+      validation_graphs: Number of layered graphs of each size to choose the best weights by; 0 if
         `validation` has graphs.
       train: Sets of graphs to train on as well; see `regal_jax.datasets.load_graphs`.
-      validation: Likewise, to choose the best weights by.
+      validation: Sets of graphs by which the best weights are chosen.
       share: Share of the steps that take their graphs from `train`, if it has any.
       limit: Largest number of graphs of each set; 0 for all.
       max_ops: Leave out larger graphs of the sets; 0 for no limit.
 
     Raises:
-      ConfigError: A value that cannot be.
+      ConfigError: A value is invalid.
     """
 
     ops: tuple[int, ...] = (500,)
@@ -67,25 +67,26 @@ class OrderDataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OrderOptimizerConfig:
-    """How the weights are updated. The defaults are the paper's (appendix C.1), which does not give `clip`.
+    """Settings of the updates of the weights; defaults as in the paper (appendix C.1), which gives no `clip`.
 
     Attributes:
-      steps: Updates of the weights.
-      batch: Graphs in a step, ``B``.
-      samples: Orders for each of them, ``S``.
+      steps: Number of updates of the weights.
+      batch: Number of graphs in a step, ``B``.
+      samples: Number of orders for each graph, ``S``.
       learning_rate: Learning rate of Adam in the first epoch.
       decay: Factor of the learning rate after each epoch.
-      epoch_graphs: Graphs in an epoch: after each of them the policy is validated, and is the new baseline if
-        it is better.
+      epoch_graphs: Number of graphs in an epoch. After each epoch the policy is validated; if it is better,
+        it is the new baseline.
       clip: Largest norm of a gradient.
       standardise: Subtract from the peaks of a graph's orders their mean and divide by their standard
         deviation, instead of the baseline's peak (One-Shot Priority Sampling).
-      logit_norm: Weight of the mean squared priority before it is standardised (likewise; 0.001 there).
+      logit_norm: Weight of the mean squared priority before it is standardised (0.001 in One-Shot Priority
+        Sampling).
       log_every: Steps between two records of metrics.
       checkpoint_every: Steps between two checkpoints.
 
     Raises:
-      ConfigError: A value that cannot be.
+      ConfigError: A value is invalid.
 
     References:
       Gagrani et al. 2022, appendix C.1; Jeon et al. 2023, "Neural DAG Scheduling via One-Shot Priority
@@ -111,7 +112,7 @@ class OrderOptimizerConfig:
         above_fields(self, "optimizer", learning_rate=0, clip=0, decay=0)
         if self.standardise and self.samples < 2:
             raise ConfigError(
-                "optimizer.samples: is 1, but standardise needs at least 2 orders a graph; raise it"
+                "optimizer.samples: is 1, but standardise needs at least 2 orders per graph; raise it"
             )
 
     @property
@@ -126,13 +127,13 @@ class OrderTrainConfig:
 
     Attributes:
       seed: Seed of the initial weights, the graphs and the orders.
-      start: File of weights to begin with, of the same `model`. Empty for new ones.
+      start: File of initial weights, of the same `model`. Empty for random ones.
       data: See `OrderDataConfig`.
       model: Architecture of the network that is trained.
       optimizer: See `OrderOptimizerConfig`.
 
     Raises:
-      ConfigError: A value that cannot be.
+      ConfigError: A value is invalid.
     """
 
     seed: int = 0
@@ -151,10 +152,11 @@ class OrderTrainConfig:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """From nested tables, as TOML gives them; what is left out keeps its default.
+        """The config in nested tables, as read from TOML; missing settings keep their defaults.
 
         Raises:
-          ConfigError: An unknown name, a value of a wrong type or out of range; the message names it.
+          ConfigError: A name is unknown, or a value has a wrong type or is out of range; the message names
+            it.
         """
         if isinstance(document, Mapping):
             system = document.get("system", SYSTEM)
@@ -165,10 +167,10 @@ class OrderTrainConfig:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """From a TOML file, in which ``system = "topoformer"`` may stand.
+        """The config in a TOML file, which may contain ``system = "topoformer"``.
 
         Raises:
-          ConfigError: No such file, no TOML, or as `from_document`.
+          ConfigError: The file is missing or not TOML, or an error of `from_document`.
         """
         return cls.from_document(read_toml(path))
 

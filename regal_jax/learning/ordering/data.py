@@ -23,7 +23,7 @@ __all__ = ["OrderBatch", "OrderSource", "load_sets", "make_batch"]
 
 _CLUSTER: Final = Cluster.uniform(1, transfer="free")
 _VALIDATION: Final = 1
-"""Of layered graphs, what the seeds of those to validate on have where others have 0."""
+"""Part of the seeds of layered validation graphs; training graphs have 0 there."""
 
 
 @jax.tree_util.register_dataclass
@@ -33,10 +33,10 @@ class OrderBatch:
 
     Attributes:
       problem: The graphs, on one device.
-      inputs: What the network reads of them.
-      identity: ``[B, 2]`` uint32, what their keys are made from.
-      order: ``[B, N]`` int32, the reference: that of least peak memory first.
-      unit: ``[B]`` float32, memory units: the graph's bytes over its ops.
+      inputs: Inputs of the network.
+      identity: ``[B, 2]`` uint32, from which their keys are derived.
+      order: ``[B, N]`` int32, the reference: the order of least peak memory first.
+      unit: ``[B]`` float32, the graph's bytes divided by its ops, in memory units.
     """
 
     problem: Problem
@@ -59,8 +59,8 @@ def load_sets(data: OrderDataConfig, split: str) -> list[ComputationGraph]:
       split: ``"train"`` or ``"validation"``.
 
     Raises:
-      ConfigError: A path without graphs, or a graph that cannot run on one device.
-      FormatError: A set that cannot be read.
+      ConfigError: A path has no graphs, or a graph cannot run on one device.
+      FormatError: A set cannot be read.
     """
     graphs: list[ComputationGraph] = []
     for path in getattr(data, split):
@@ -77,15 +77,15 @@ def load_sets(data: OrderDataConfig, split: str) -> list[ComputationGraph]:
 def make_batch(
     graphs: Sequence[ComputationGraph], config: TopoformerConfig, bucket: Bucket | None = None
 ) -> OrderBatch:
-    """Makes a batch: the arrays of the problem on the device, those of the network's inputs on the host.
+    """Makes a batch, with the problem's arrays on the device and the network's inputs on the host.
 
     Args:
-      graphs: ``B``, at least one.
-      config: Of the network.
-      bucket: Padded sizes; ``None`` for the ones that suit the graphs.
+      graphs: ``B`` graphs, at least one.
+      config: Config of the network.
+      bucket: Padded sizes; ``None`` for those that suit the graphs.
 
     Raises:
-      ConfigError: No graph, or a bucket too small.
+      ConfigError: There is no graph, or the bucket is too small.
     """
     bucket = bucket or _bucket(graphs)
     problem = make_problem(graphs, _CLUSTER, bucket)
@@ -99,7 +99,7 @@ def make_batch(
 
 
 def _distinct(identities: np.ndarray) -> np.ndarray:
-    """The identities, with a different one for each repetition of a graph, so that it gets other orders."""
+    """The identities, made distinct for repeated graphs so that these get different orders."""
     seen: dict[bytes, int] = {}
     for row in identities:
         copies = seen[row.tobytes()] = seen.get(row.tobytes(), -1) + 1
@@ -108,7 +108,7 @@ def _distinct(identities: np.ndarray) -> np.ndarray:
 
 
 def _bucket(graphs: Sequence[ComputationGraph]) -> Bucket:
-    """Few sizes: ops are not padded, as attention is quadratic in them; edges, which cost little, are."""
+    """Padded sizes: ops are not padded, since attention is quadratic in them; edges cost little and are."""
     exact = Bucket.common([Bucket.exact(graph) for graph in graphs])
     unit = 4 * exact.ops
     return Bucket(
@@ -127,8 +127,8 @@ class OrderSource:
       data: Settings.
       model: Config of the network.
       seed: Seed of the run.
-      graphs: Those of the sets to train on.
-      held_out: Those of the sets to validate on.
+      graphs: Graphs of the training sets.
+      held_out: Graphs of the validation sets.
     """
 
     data: OrderDataConfig
@@ -139,11 +139,11 @@ class OrderSource:
 
     @functools.cached_property
     def _groups(self) -> list[tuple[Bucket, list[ComputationGraph]]]:
-        """Graphs of the sets to train on, with their padded sizes."""
+        """Graphs of the training sets, with their padded sizes."""
         return _grouped(self.graphs)
 
     def pool(self, step: int) -> int:
-        """Which of the pools the step takes its graphs from: sizes of layered graphs, then groups of sets."""
+        """Number of the step's pool; sizes of layered graphs come first, then groups of sets."""
         rng = np.random.default_rng([self.seed, 0, step, 0])
         sizes = len(self.data.ops)
         if self.graphs and rng.random() < self.data.share:
@@ -179,7 +179,7 @@ class OrderSource:
 
 
 def _grouped(graphs: Sequence[ComputationGraph]) -> list[tuple[Bucket, list[ComputationGraph]]]:
-    """Graphs by their padded number of ops, each group with the sizes that suit all of it."""
+    """Graphs grouped by padded number of ops, each group with sizes that suit all its graphs."""
     groups: dict[int, list[ComputationGraph]] = {}
     for graph in graphs:
         groups.setdefault(Bucket.of(graph).ops, []).append(graph)

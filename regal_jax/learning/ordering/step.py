@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -12,11 +11,10 @@ from flax import nnx
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from regal_jax.errors import ConfigError
 from regal_jax.learning.mesh import AXIS
 from regal_jax.learning.ordering.config import OrderDataConfig, OrderTrainConfig
 from regal_jax.learning.ordering.data import OrderBatch
-from regal_jax.learning.settings import plain
+from regal_jax.learning.start import given_network
 from regal_jax.learning.updates import clipped_adam, updated
 from regal_jax.ordering import OrderInputs, Topoformer, load_topoformer, peaks
 from regal_jax.ordering.decoders import encoded, greedy_orders, order_log_prob, read, sampled_orders
@@ -40,7 +38,7 @@ class OrderMetrics(NamedTuple):
       gradient: Norm of the gradient, before it is clipped.
       spread: Root of the mean squared advantage.
       norm: Root of the mean squared priority, before they are standardised; 0 where there are none.
-      learning_rate: In this step.
+      learning_rate: Learning rate of this step.
     """
 
     improvement: jax.Array
@@ -72,11 +70,11 @@ class OrderState:
 
 @dataclasses.dataclass(frozen=True)
 class OrderLearner:
-    """The static part of a step: hashable; equal ones share their compiled programs.
+    """The static, hashable part of a step; equal learners share their compiled programs.
 
     Attributes:
       config: Config of the run. Programs do not depend on the graphs: runs that differ only in these share
-        them.
+        programs.
     """
 
     config: OrderTrainConfig
@@ -119,18 +117,8 @@ class OrderLearner:
         return OrderState(weights, baseline, self.optimizer().init(weights), jnp.int32(0))
 
     def _given(self) -> Topoformer:
-        start = self.config.start
-        if not os.path.exists(start):
-            raise ConfigError(f"start: no file {start!r}; give a file of weights, or leave it out")
-        model = load_topoformer(start)
-        for name, asked in vars(self.config.model).items():
-            given = getattr(model.config, name)
-            if given != asked:
-                raise ConfigError(
-                    f"start: {start} has {name} = {plain(given)!r}, the config {plain(asked)!r}; "
-                    "make model the same"
-                )
-        return model
+        c = self.config
+        return given_network(c.start, load_topoformer, c.model, "make model the same")
 
     def update(self, gradient: Any, optimizer: Any, weights: Any) -> tuple[Any, Any]:
         """New weights, and the new state of the optimizer."""
@@ -147,10 +135,10 @@ def order_step(
 
     Args:
       learner: Static.
-      mesh: Static, of one axis called `AXIS`; the batch must divide among its devices.
+      mesh: Static, with one axis called `AXIS`; its number of devices must divide the batch.
       state: Donated.
       batch: ``B`` graphs.
-      key: Typed, of the whole run.
+      key: Typed key of the whole run.
     """
     return _order_step(learner, mesh, state, batch, key)
 
@@ -235,7 +223,7 @@ def _loss(
     Args:
       learner: Static.
       batch: ``B`` graphs.
-      orders: ``[B, S, N]``, that were drawn.
+      orders: ``[B, S, N]`` drawn orders.
       advantages: ``[B, S]``, constants.
       weights: Weights of the network; only the decoder's are used.
       outputs: From `encoded`.
@@ -272,7 +260,7 @@ def _flipped(batch: OrderBatch, key: jax.Array) -> OrderInputs:
 
 
 def _greedy_peaks(learner: OrderLearner, weights: Any, batch: OrderBatch) -> jax.Array:
-    """``[B]`` int32."""
+    """``[B]`` int32 peaks of the greedy orders, in memory units."""
     model, inputs = learner.model(weights), batch.inputs
     orders = greedy_orders(model, batch.problem, read(model, encoded(model, inputs), inputs.mask))
     return peaks(batch.problem, orders[:, None])[:, 0]

@@ -33,7 +33,7 @@ from regal_jax.storage.locks import locked
 __all__ = ["OrderTrainResult", "OrderValidation", "train_orders"]
 
 _CHUNK = 16
-"""Graphs that are validated together."""
+"""Number of graphs that are validated together."""
 
 
 class OrderValidation(NamedTuple):
@@ -41,10 +41,10 @@ class OrderValidation(NamedTuple):
 
     Attributes:
       improvement: Mean share of the peak saved over the order of least peak memory first.
-      matched: Share of graphs on which it did at least as well.
+      matched: Share of graphs on which it was at least as good.
       worst: Smallest improvement of a graph.
       best: Largest improvement of a graph.
-      baseline: The improvement of the baseline policy; where it is lower, the policy is the new baseline.
+      baseline: Improvement of the baseline policy; if it is lower, the policy is the new baseline.
     """
 
     improvement: float
@@ -97,10 +97,10 @@ def train_orders(
       devices: JAX devices to spread batches over; as many of the default ones as divide the batch.
 
     Raises:
-      ConfigError: Invalid settings, a folder of a run with other settings or graphs, or a gradient that is
-        not finite.
-      FormatError: A set of graphs or a checkpoint that cannot be read.
-      MissingExtraError: No tensorboardX.
+      ConfigError: The settings are invalid, the folder is that of a run with other settings or graphs, or a
+        gradient is not finite.
+      FormatError: A set of graphs or a checkpoint cannot be read.
+      MissingExtraError: tensorboardX is not installed.
 
     Examples:
       >>> from regal_jax.learning.ordering import (
@@ -191,7 +191,9 @@ class _Orders(Course[OrderState]):
         if self._held_out is None:
             self._held_out = self._source.validation(_CHUNK)
         saved = self._saved(state.policy)
-        if self._baseline is None:  # Later on it is known: the baseline was the policy at a validation.
+        if (
+            self._baseline is None
+        ):  # Later it is known, since the baseline is the policy of an earlier validation.
             self._baseline = float(self._saved(state.baseline).mean())
         found = OrderValidation(
             improvement=float(saved.mean()),
@@ -208,7 +210,7 @@ class _Orders(Course[OrderState]):
         return state, found._asdict()
 
     def _saved(self, weights: Any) -> np.ndarray:
-        """Of each graph to validate on, the share of the reference's peak that greedy orders save."""
+        """Share of the reference's peak that greedy orders save, for each validation graph."""
         shares = []
         for batch in self._held_out or ():
             check_interrupt()

@@ -1,0 +1,240 @@
+"""`GflownetTrainConfig`: everything that a training run of a schedule policy depends on; read from TOML."""
+
+import dataclasses
+import enum
+import os
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from regal_jax.checks import shown, whole
+from regal_jax.datasets import FAMILIES
+from regal_jax.errors import ConfigError
+from regal_jax.gflownet import GflownetConfig
+from regal_jax.learning.settings import above_fields, build, least_fields, member_field, plain, whole_fields
+from regal_jax.storage.documents import read_toml
+
+__all__ = [
+    "SYSTEM",
+    "GflownetDataConfig",
+    "GflownetOptimizerConfig",
+    "GflownetTrainConfig",
+    "Loss",
+    "PpoConfig",
+]
+
+SYSTEM: Final = "gflownet"
+"""Value of ``system`` in a settings file."""
+
+
+class Loss(enum.StrEnum):
+    """The loss that trains a policy."""
+
+    VARIANCE = "variance"
+    """The log-partition variance loss (equation 8)."""
+    BALANCE = "trajectory-balance"
+    """Trajectory balance with a learned log Z (equation 14)."""
+    PPO = "ppo"
+    """PPO with a clipped ratio and an entropy bonus that decays; it estimates no backward probabilities."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GflownetDataConfig:
+    """The graphs of a run.
+
+    The defaults are the paper's (appendix E.5), which does not give `validation_graphs`.
+
+    Attributes:
+      families: Families of random graphs, see `regal_jax.datasets.generate`; each has the same share.
+      ops: Number of ops of a random graph.
+      graphs: Number of different random graphs to train on.
+      validation_graphs: Number of random graphs for choosing the best weights; may be 0 if `validation` has
+        graphs.
+      train: Sets of graphs to train on instead; see `regal_jax.datasets.load_graphs`.
+      validation: Sets of graphs for choosing the best weights, in addition to random graphs.
+      limit: Largest number of graphs of each set; 0 for all.
+      max_ops: Leave out larger graphs of the sets; 0 for no limit.
+      subgraph: Smallest and largest number of ops of the sub-graph of its graph on which each step trains
+        (section 3.3). Empty for whole graphs.
+
+    Raises:
+      ConfigError: A value is not allowed.
+    """
+
+    families: tuple[str, ...] | str = ("gflownet-erdos-renyi", "gflownet-layered")
+    ops: int = 50
+    graphs: int = 1000
+    validation_graphs: int = 16
+    train: tuple[str, ...] | str = ()
+    validation: tuple[str, ...] | str = ()
+    limit: int = 0
+    max_ops: int = 100
+    subgraph: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("families", "train", "validation"):
+            names = getattr(self, field)
+            names = ((names,) if names else ()) if isinstance(names, str) else tuple(names)
+            object.__setattr__(self, field, names)
+        for family in self.families or ("",):
+            if family not in FAMILIES:
+                raise ConfigError(f"data.families: unknown {family!r}; use some of {', '.join(FAMILIES)}")
+        whole_fields(self, "data", ops=1, graphs=1, limit=0, max_ops=0)
+        whole_fields(self, "data", validation_graphs=0 if self.validation else 1)
+        object.__setattr__(self, "subgraph", self._checked_subgraph())
+
+    def _checked_subgraph(self) -> tuple[int, ...]:
+        given: Any = self.subgraph
+        if isinstance(given, (tuple, list)):
+            sizes = [size for size in (whole(each, 1) for each in given) if size is not None]
+            if len(sizes) == len(given) and (not sizes or (len(sizes) == 2 and sizes[0] <= sizes[1])):
+                return tuple(sizes)
+        raise ConfigError(
+            f"data.subgraph: is {shown(given)}; give the fewest and the most ops, e.g. [25, 75]"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PpoConfig:
+    """Settings of `Loss.PPO`. The temperature is the paper's, which does not give the other values.
+
+    Attributes:
+      temperature: Temperature of the reward.
+      clip: The ratio of probabilities is clipped to the interval from ``1 - clip`` to ``1 + clip``.
+      epochs: Number of updates of the weights with the trajectories of a step.
+      entropy: Weight of the entropy bonus at the first step.
+      entropy_decay: Factor of that weight over the run; the decay is exponential.
+      value: Weight of the squared error of the estimated returns.
+
+    Raises:
+      ConfigError: A value is not allowed.
+
+    References:
+      Schulman et al. 2017, "Proximal Policy Optimization Algorithms"; Zhang et al. 2023, section 5 and
+      appendix E.1.
+    """
+
+    temperature: float = 0.25
+    clip: float = 0.2
+    epochs: int = 4
+    entropy: float = 0.01
+    entropy_decay: float = 0.01
+    value: float = 0.5
+
+    def __post_init__(self) -> None:
+        whole_fields(self, "ppo", epochs=1)
+        least_fields(self, "ppo", entropy=0, value=0)
+        above_fields(self, "ppo", temperature=0, clip=0, entropy_decay=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class GflownetOptimizerConfig:
+    """How the weights are updated.
+
+    The defaults of `loss`, `trajectories`, both temperatures of the training and `learning_rate` (the default
+    of Adam) are those of the paper. The paper clips no gradients and decays only the learning rate of PPO.
+
+    Attributes:
+      loss: A `Loss` or its name.
+      steps: Number of mini-batches. Each has one graph and, except with PPO, one temperature.
+      trajectories: ``P``, the number of schedules sampled in a step.
+      learning_rate: Learning rate of Adam at the first step.
+      decay: Factor of the learning rate over the run; the decay is exponential. 1 for none.
+      min_temperature: Lowest temperature; temperatures are drawn log-uniformly.
+      max_temperature: Highest temperature.
+      clip: Largest norm of a gradient; 0 for no limit.
+      validation_temperature: Temperature at which schedules of the validation graphs are sampled.
+      validation_samples: Number of schedules for each validation graph.
+      log_every: Steps between two records of metrics.
+      validate_every: Steps between two validations.
+      checkpoint_every: Steps between two checkpoints.
+
+    Raises:
+      ConfigError: A value is not allowed.
+
+    References:
+      Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, appendices C and E.1.
+    """
+
+    loss: Loss = Loss.VARIANCE
+    steps: int = 10_000
+    trajectories: int = 100
+    learning_rate: float = 1e-3
+    decay: float = 1.0
+    min_temperature: float = 0.01
+    max_temperature: float = 1.0
+    clip: float = 0.0
+    validation_temperature: float = 0.005
+    validation_samples: int = 100
+    log_every: int = 1
+    validate_every: int = 250
+    checkpoint_every: int = 50
+
+    def __post_init__(self) -> None:
+        member_field(self, "optimizer", "loss", Loss)
+        whole_fields(self, "optimizer", steps=1, trajectories=2, validation_samples=1)
+        whole_fields(self, "optimizer", log_every=1, validate_every=1, checkpoint_every=1)
+        least_fields(self, "optimizer", clip=0)
+        above_fields(self, "optimizer", learning_rate=0, decay=0, min_temperature=0)
+        above_fields(self, "optimizer", validation_temperature=0)
+        if not self.min_temperature <= self.max_temperature < float("inf"):
+            raise ConfigError(
+                f"optimizer.max_temperature: is {shown(self.max_temperature)}; give a number of at least "
+                f"{self.min_temperature}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class GflownetTrainConfig:
+    """A training run of a schedule policy.
+
+    Attributes:
+      seed: Seed of the initial weights, the graphs, the temperatures and the schedules.
+      start: File of initial weights for the same `model`. Empty for random weights.
+      data: See `GflownetDataConfig`.
+      model: Architecture of the network; parts that only one loss needs are set by that loss.
+      optimizer: See `GflownetOptimizerConfig`.
+      ppo: See `PpoConfig`; used by that loss only.
+
+    Raises:
+      ConfigError: A value is not allowed.
+    """
+
+    seed: int = 0
+    start: str = ""
+    data: GflownetDataConfig = dataclasses.field(default_factory=GflownetDataConfig)
+    model: GflownetConfig = dataclasses.field(default_factory=GflownetConfig)
+    optimizer: GflownetOptimizerConfig = dataclasses.field(default_factory=GflownetOptimizerConfig)
+    ppo: PpoConfig = dataclasses.field(default_factory=PpoConfig)
+
+    def __post_init__(self) -> None:
+        whole_fields(self, "", seed=0)
+        loss = self.optimizer.loss
+        model = dataclasses.replace(self.model, partition=loss is Loss.BALANCE, value=loss is Loss.PPO)
+        object.__setattr__(self, "model", model)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """A config from nested tables, as TOML gives them; missing values keep their defaults.
+
+        Raises:
+          ConfigError: An unknown name, a value of a wrong type or out of range; the message names it.
+        """
+        if isinstance(document, Mapping):
+            system = document.get("system", SYSTEM)
+            if system != SYSTEM:
+                raise ConfigError(f"system: is {shown(system)}; give {SYSTEM!r}, or leave it out")
+            document = {name: value for name, value in document.items() if name != "system"}
+        return build(cls, document, "")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """A config from a TOML file, which may contain ``system = "gflownet"``.
+
+        Raises:
+          ConfigError: The file is missing or is not TOML, or as `from_document`.
+        """
+        return cls.from_document(read_toml(path))
+
+    def as_document(self) -> dict[str, Any]:
+        """Nested tables of plain values, from which `from_document` makes an equal config."""
+        return {"system": SYSTEM, **plain(self)}

@@ -1,0 +1,236 @@
+"""`train_gflownet`: training of a network that samples schedules."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from regal_jax.gflownet import (
+    ScheduleInputs,
+    SchedulePolicy,
+    load_gflownet,
+    sample_schedules,
+    save_gflownet,
+)
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.heuristics import run_heuristic
+from regal_jax.learning.gflownet.config import GflownetTrainConfig, Loss
+from regal_jax.learning.gflownet.data import GflownetSource, load_sets
+from regal_jax.learning.gflownet.step import GflownetLearner, GflownetState, gflownet_step
+from regal_jax.learning.loop import (
+    WEIGHTS,
+    Cadence,
+    Course,
+    begin_run,
+    located_by_name,
+    run_course,
+    run_identity,
+)
+from regal_jax.learning.mesh import everywhere, mesh_for
+from regal_jax.learning.record import event_writer
+from regal_jax.plan import Objective
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
+from regal_jax.solve import graph_keys
+from regal_jax.storage.locks import locked
+
+__all__ = ["GflownetTrainResult", "GflownetValidation", "train_gflownet"]
+
+_REFERENCE = "critical-path"
+"""List scheduling, the paper's baseline."""
+
+
+class GflownetValidation(NamedTuple):
+    """Metrics of sampled schedules of held-out graphs, with free transfers.
+
+    Attributes:
+      improvement: Mean share of the makespan that the best schedule saves over list scheduling.
+      matched: Share of graphs on which the best schedule is at least as good.
+      worst: Smallest improvement of a graph.
+      best: Largest improvement of a graph.
+      speedup: Mean speed-up of the best schedules.
+      mean_speedup: Mean speed-up of all schedules.
+    """
+
+    improvement: float
+    matched: float
+    worst: float
+    best: float
+    speedup: float
+    mean_speedup: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GflownetTrainResult:
+    """The outcome of a run, which may have been interrupted.
+
+    Attributes:
+      model: The network with the weights that were best on the validation graphs.
+      best: Metrics of these weights on the validation graphs.
+      best_step: Step at which they were reached.
+      steps: Number of steps made.
+      finished: Whether all steps were made.
+    """
+
+    model: SchedulePolicy
+    best: GflownetValidation
+    best_step: int
+    steps: int
+    finished: bool
+
+
+@interruptible()
+def train_gflownet(
+    config: GflownetTrainConfig,
+    out: str | os.PathLike[str],
+    *,
+    progress: bool = True,
+    tensorboard: bool = False,
+    devices: Sequence[Any] | None = None,
+) -> GflownetTrainResult:
+    """Trains a network that samples schedules, as a GFlowNet or by PPO.
+
+    The folder ``out`` gets ``config.json``, ``metrics.jsonl``, ``checkpoints/`` and ``policy.safetensors``
+    (the weights that were best on the validation graphs). A run that was killed resumes from its last
+    checkpoint when it is called again; its result is bit for bit that of an uninterrupted run on as many
+    devices. Ctrl-C saves a checkpoint and returns.
+
+    Args:
+      config: The run's settings.
+      out: A new folder, or the folder of the run to resume.
+      progress: Show a progress bar.
+      tensorboard: Also write event files (extra ``train``).
+      devices: JAX devices to spread trajectories over; by default as many devices as divide their number.
+
+    Raises:
+      ConfigError: Invalid settings, a folder of a run with other settings or graphs, or a gradient that is
+        not finite.
+      FormatError: A set of graphs or a checkpoint that cannot be read.
+      MissingExtraError: No tensorboardX.
+
+    Examples:
+      >>> from regal_jax.gflownet import GflownetConfig
+      >>> from regal_jax.learning.gflownet import (
+      ...     GflownetDataConfig, GflownetOptimizerConfig, GflownetTrainConfig, train_gflownet
+      ... )
+      >>> config = GflownetTrainConfig(
+      ...     data=GflownetDataConfig(ops=6, validation_graphs=2),
+      ...     model=GflownetConfig(devices=2, layers=1, width=8, head_width=4),
+      ...     optimizer=GflownetOptimizerConfig(steps=2, trajectories=4, validation_samples=4),
+      ... )
+      >>> result = train_gflownet(config, "run", progress=False)
+      >>> result.steps, result.finished
+      (2, True)
+
+    References:
+      Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, sections 3 and 5, appendices C and E.
+    """
+    if tensorboard:
+        event_writer()
+    folder = pathlib.Path(out)
+    mesh = mesh_for(config.optimizer.trajectories, devices)
+    cluster = Cluster.uniform(config.model.devices, transfer="free")
+    sets = [load_sets(config.data, split, cluster) for split in ("train", "validation")]
+    with locked(folder), _Schedules(config, sets, mesh) as course:
+        begin_run(folder, run_identity(config.as_document(), *sets))
+        ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
+    steps = int(ending.state.step)
+    best = GflownetValidation(**ending.best)
+    model = load_gflownet(folder / WEIGHTS)
+    return GflownetTrainResult(model, best, ending.best_step, steps, steps == config.optimizer.steps)
+
+
+class _Schedules(Course[GflownetState]):
+    """The resources of a run; rebuilt after every restart."""
+
+    def __init__(
+        self, config: GflownetTrainConfig, sets: Sequence[Sequence[ComputationGraph]], mesh: Mesh
+    ) -> None:
+        self._config, self._mesh = config, mesh
+        self._learner = GflownetLearner(config)
+        self._source = GflownetSource(config.data, config.model.devices, config.seed, *sets)
+        if config.start:
+            self._learner.init()  # Report weights that do not fit before the folder is claimed.
+        self._held_out: list[tuple[ComputationGraph, float]] | None = None
+        self._key = everywhere(jax.random.key(config.seed), mesh)
+        # The host makes the graph of a step while the previous step runs.
+        self._host = ThreadPoolExecutor(1)
+        self._next: tuple[int, Future[ScheduleInputs]] | None = None
+
+    def __enter__(self) -> "_Schedules":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._host.shutdown(cancel_futures=True)
+
+    @property
+    def cadence(self) -> Cadence:
+        o = self._config.optimizer
+        return Cadence(o.steps, o.log_every, o.validate_every, o.checkpoint_every)
+
+    def init(self) -> GflownetState:
+        return self._learner.init()
+
+    def place(self, state: GflownetState) -> GflownetState:
+        return everywhere(state, self._mesh)
+
+    def program(self, step: int) -> int:
+        return self._source.size(step)
+
+    def step(self, state: GflownetState, step: int) -> tuple[GflownetState, Mapping[str, float]]:
+        inputs = self._inputs(step)
+        if step + 1 < self._config.optimizer.steps:
+            self._next = step + 1, self._host.submit(self._made, step + 1)
+        state, metrics = gflownet_step(self._learner, self._mesh, state, inputs, self._key)
+        return state, {name: float(value) for name, value in metrics._asdict().items()}
+
+    def _inputs(self, step: int) -> ScheduleInputs:
+        waiting, self._next = self._next, None
+        return waiting[1].result() if waiting and waiting[0] == step else self._made(step)
+
+    def _made(self, step: int) -> ScheduleInputs:
+        return everywhere(self._source.inputs(step), self._mesh)
+
+    def validate(self, state: GflownetState) -> tuple[GflownetState, Mapping[str, float]]:
+        cluster, o = self._source.cluster, self._config.optimizer
+        if self._held_out is None:
+            self._held_out = [
+                (graph, run_heuristic(_REFERENCE, graph, cluster, Objective.MAKESPAN).makespan)
+                for graph in self._source.validation()
+            ]
+        model = self._learner.model(jax.device_put(jax.device_get(state.policy)))
+        keys = graph_keys(jax.random.key(self._config.seed), [graph for graph, _ in self._held_out])
+        is_ppo = o.loss is Loss.PPO
+        options = {
+            "count": o.validation_samples,
+            "temperature": self._config.ppo.temperature if is_ppo else o.validation_temperature,
+        }
+        found = []
+        for (graph, reference), key in zip(self._held_out, keys, strict=True):
+            check_interrupt()
+            speedup = sample_schedules(model, graph, cluster, key, **options).speedup
+            work = float(graph.runtime.sum())
+            saved = 1 - work / float(speedup.max()) / reference if reference else 0.0
+            found.append((saved, float(speedup.max()), float(speedup.mean())))
+        saved, best, mean = np.array(found, np.float64).T
+        metrics = GflownetValidation(
+            improvement=float(saved.mean()),
+            # Sums of float32 are rounded.
+            matched=float((saved >= -1e-5).mean()),
+            worst=float(saved.min()),
+            best=float(saved.max()),
+            speedup=float(best.mean()),
+            mean_speedup=float(mean.mean()),
+        )
+        return state, metrics._asdict()
+
+    def save(self, path: pathlib.Path, state: GflownetState, metadata: Mapping[str, str]) -> None:
+        save_gflownet(path, self._learner.model(state.policy), dict(metadata))
+
+    def document(self) -> Mapping[str, Any]:
+        return located_by_name(self._config.as_document())
