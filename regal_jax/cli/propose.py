@@ -1,0 +1,142 @@
+"""``regal-jax propose``: many plans of one graph, the best on a target. Heavy imports stay inside."""
+
+import argparse
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Final
+
+from regal_jax.cli import machine
+from regal_jax.cli.arguments import Subparsers, count, seed
+from regal_jax.cli.optimize import cluster_of
+from regal_jax.cli.sources import load
+from regal_jax.errors import ConfigError
+
+__all__ = ["add_propose"]
+
+_INFEASIBLE: Final = 3
+_SOURCES: Final = ("auto", "brkga", "list-scheduling", "random", "gflownet", "ppo")
+_TARGETS: Final = ("noisy", "bandwidth", "latency")
+_BEST: Final = "best.json"
+
+_EPILOG: Final = """\
+A cost model is never quite right. 'propose' makes many plans that are good by the cost model and differ from
+each other; the best few of them are then to be tried on the real devices (docs/robust.md). --target does that
+on a model of devices that the cost model does not know:
+
+  noisy      runtimes were profiled wrongly
+  bandwidth  data moves slowly between devices
+  latency    every move takes long to begin
+
+DIR gets plan-000.json and so on, the best by the cost model first; with --target also best.json, the best
+plan on the target. 'regal-jax show DIR/plan-000.json' describes a plan.
+
+examples:
+  regal-jax propose model.onnx --source brkga --out-dir plans
+  regal-jax propose model.onnx --source brkga --count 1000 --keep 100 --target bandwidth --out-dir plans
+  regal-jax propose --example mlp --devices 2 --transfer delay:nvlink4 --source list-scheduling
+
+exit codes: 0 done; 2 bad input; 3 no plan fits the memory; 130 interrupted.
+"""
+
+
+def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Adds the command to the parser.
+
+    Args:
+      subparsers: Subparsers of the parser.
+      add_source: Adds the arguments that name a graph.
+    """
+    propose = subparsers.add_parser(
+        "propose",
+        help="propose many good and different plans of a graph",
+        description="Propose many plans of one graph, keep the best ones, and choose one on a target.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_source(propose)
+    propose.add_argument("--devices", type=count, default=4, help="number of devices (default 4)")
+    propose.add_argument(
+        "--memory", default="inf", help="capacity of each device, or one each: 16GiB,8GiB (default inf)"
+    )
+    propose.add_argument(
+        "--transfer",
+        metavar="MODEL:LINK",
+        default="free",
+        help="how data moves by the cost model, as in 'optimize' (default free)",
+    )
+    propose.add_argument(
+        "--source", choices=_SOURCES, default="auto", help="who proposes (default auto: what there is)"
+    )
+    propose.add_argument(
+        "--weights", metavar="FILE", help="of gflownet or ppo; 'default' for those that ship"
+    )
+    propose.add_argument(
+        "--temperature",
+        type=float,
+        default=0.005,
+        metavar="T",
+        help="of gflownet and ppo: lower is better in the mean and less diverse (default 0.005)",
+    )
+    propose.add_argument("--count", type=count, default=1000, help="plans to propose (default 1000)")
+    propose.add_argument("--keep", type=count, default=100, help="plans to keep (default 100)")
+    propose.add_argument(
+        "--evaluations", type=count, default=5000, help="budget of each run of brkga (default 5000)"
+    )
+    propose.add_argument("--seed", type=seed, default=0, help="(default 0)")
+    propose.add_argument("--target", choices=_TARGETS, help="model of the devices on which plans are tried")
+    propose.add_argument("--k", type=count, metavar="K", help="plans to try on the target (default all kept)")
+    propose.add_argument("--out-dir", metavar="DIR", help="save the plans here; DIR is made")
+    propose.add_argument("--quiet", action="store_true", help="no summary")
+    propose.set_defaults(run=_propose, nodes=1, between=None)
+
+
+def _propose(args: argparse.Namespace) -> int:
+    from regal_jax.robust import propose, select
+
+    if args.k is not None and args.target is None:
+        raise ConfigError("--k: goes with --target; give both or neither")
+    cluster = cluster_of(args)
+    machine.use_all_cores()
+    graph = load(args.file, args)
+    folder = None if args.out_dir is None else _folder(args.out_dir)
+    found = propose(
+        graph,
+        cluster,
+        count=args.count,
+        keep=args.keep,
+        source=args.source,
+        weights=args.weights,
+        temperature=args.temperature,
+        evaluations=args.evaluations,
+        seed=args.seed,
+    )
+    for plan in found:
+        plan.verify(graph)
+    if not args.quiet:
+        print(found)
+    chosen = None if args.target is None else select(found, args.target, args.k)
+    if chosen is not None and not args.quiet:
+        print(f"on the {args.target} target:")
+        print(
+            f"  {chosen.best:.6g} {graph.time_unit}, plan {chosen.index} of the {len(chosen.tried)} that "
+            f"were tried; plan 0 takes {chosen.measured[0]:.6g} {graph.time_unit}, {chosen.gain:.3f} times "
+            "as long"
+        )
+    if folder is not None:
+        names = found.save(folder)
+        if chosen is not None:
+            chosen.plan.save(os.path.join(folder, _BEST))
+        if not args.quiet:
+            best = f", the best on the target as {_BEST}" if chosen is not None else ""
+            print(f"saved {len(names)} plans to {folder}{best}")
+    return 0 if found[0].feasible else _INFEASIBLE
+
+
+def _folder(path: str) -> str:
+    """Made before a long search, so that its result can be saved."""
+    try:
+        pathlib.Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out-dir: cannot make {path!r}: {error.strerror}; name another") from None
+    return path

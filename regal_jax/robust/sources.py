@@ -1,0 +1,346 @@
+"""Sources of candidate schedules: one protocol, four sources, and the registry of their names."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from regal_jax.checks import check_number, check_whole
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
+from regal_jax.heuristics.list_scheduling import Rule, list_schedule
+from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.problem import Bucket, make_problem
+from regal_jax.runtime.interrupts import check_interrupt
+from regal_jax.search import BrkgaConfig
+from regal_jax.solve import final_population
+from regal_jax.solvers.gflownet import gflownet_of
+
+if TYPE_CHECKING:
+    from regal_jax.gflownet import SchedulePolicy
+
+__all__ = [
+    "LEARNED",
+    "LOADERS",
+    "MOST_OPS",
+    "SOURCES",
+    "BrkgaPopulation",
+    "ListSchedules",
+    "Proposer",
+    "RandomSchedules",
+    "SampledSchedules",
+    "Source",
+    "automatic_source",
+    "make_source",
+]
+
+Proposed = tuple[np.ndarray, np.ndarray]
+"""``(sequence [C, N], devices [C, N])``."""
+
+
+@runtime_checkable
+class Proposer(Protocol):
+    """An object that proposes schedules: a source, a trained policy, or an object of the caller."""
+
+    def propose(self, graph: ComputationGraph, cluster: Cluster, count: int, key: jax.Array) -> Proposed:
+        """Schedules of ``graph`` on ``cluster``.
+
+        Args:
+          graph: The graph.
+          cluster: The cluster of the proxy.
+          count: Number of schedules requested; fewer are returned if there are no more.
+          key: Typed, consumed.
+
+        Returns:
+          ``(sequence [C, N], devices [C, N])`` whole numbers: ops in the order in which they are scheduled, a
+          topological order, and the device of each op.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ListSchedules:
+    """Critical-path list scheduling (Zhang et al. 2023, section 5): one schedule, then variants of it.
+
+    Ops are scheduled in the order of their upward ranks, each on the device where it finishes first. The
+    paper's source is the first schedule only (``count=1``). In the variants, which the paper does not have,
+    each rank is multiplied by an independent factor ``exp(noise * N(0, 1))``.
+
+    Attributes:
+      noise: Standard deviation of the logarithm of a factor, from 0 to 10.
+
+    Raises:
+      ConfigError: The noise is out of range.
+    """
+
+    noise: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise", check_number("ListSchedules: noise", self.noise, 0, 10))
+
+    def propose(self, graph: ComputationGraph, cluster: Cluster, count: int, key: jax.Array) -> Proposed:
+        """See `Proposer`."""
+        rng, n = _generator(key), graph.num_ops
+        rank = upward_rank(graph, cluster)
+        sequence, devices = np.zeros((count, n), np.int32), np.zeros((count, n), np.int32)
+        for i in range(count):
+            check_interrupt()
+            factor = np.exp(self.noise * rng.standard_normal(n)) if i else 1.0
+            placement, events = list_schedule(graph, cluster, Rule(), rank=rank * factor)
+            sequence[i], devices[i] = events[events < n], placement
+        return sequence, devices
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomSchedules:
+    """Every ready op is equally likely to be the next, and every allowed device to run it."""
+
+    def propose(self, graph: ComputationGraph, cluster: Cluster, count: int, key: jax.Array) -> Proposed:
+        """See `Proposer`."""
+        rng, n = _generator(key), graph.num_ops
+        allowed = allowed_matrix(graph, cluster)
+        draws = np.where(allowed, rng.random((count, n, cluster.num_devices)), -1.0)
+        devices = draws.argmax(axis=2)[:, graph.colocation_leader]
+        successors = _successor_matrix(graph)
+        waiting = np.tile(successors.sum(axis=0), (count, 1))
+        sequence, row = np.zeros((count, n), np.int64), np.arange(count)
+        for i in range(n):
+            check_interrupt()
+            op = np.where(waiting == 0, rng.random((count, n)), -1.0).argmax(axis=1)
+            sequence[:, i] = op
+            waiting -= successors[op]
+            waiting[row, op] = -1
+        return sequence, devices
+
+
+@dataclasses.dataclass(frozen=True)
+class BrkgaPopulation:
+    """The final population of BRKGA with uniform proposals and no warm starts.
+
+    One run gives a whole population: elites, children and mutants. If more schedules are requested, there are
+    as many independent runs as needed.
+
+    Attributes:
+      evaluations: Budget of a run.
+      config: Settings of a run, which has one island.
+      runs: Number of runs; 0 for as many as needed.
+
+    Raises:
+      ConfigError: A number is out of range.
+    """
+
+    evaluations: int = 5000
+    config: BrkgaConfig = BrkgaConfig()  # noqa: RUF009
+    runs: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low in (("evaluations", 1), ("runs", 0)):
+            value = check_whole(f"BrkgaPopulation: {name}", getattr(self, name), low, 2**31 - 1)
+            object.__setattr__(self, name, value)
+        if self.config.islands != 1:
+            raise ConfigError("BrkgaPopulation: config has several islands; set runs instead")
+
+    def propose(self, graph: ComputationGraph, cluster: Cluster, count: int, key: jax.Array) -> Proposed:
+        """See `Proposer`."""
+        config = self.config.fit(self.evaluations)
+        runs = self.runs or -(-count // config.population)
+        budget = runs * (
+            config.first_evaluations + config.generations(self.evaluations) * config.step_evaluations
+        )
+        problem = make_problem([graph], cluster, Bucket.of(graph))
+        placement, position = jax.device_get(
+            final_population(problem, key[None], budget, config=dataclasses.replace(config, islands=runs))
+        )
+        n = graph.num_ops
+        return np.argsort(position[0, :, :n], axis=1), placement[0, :, :n]
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledSchedules:
+    """Schedules that a trained network samples (`regal_jax.gflownet.sample_schedules`).
+
+    Attributes:
+      weights: ``"default"`` for the weights that ship, a file of weights, or a
+        `regal_jax.gflownet.SchedulePolicy`.
+      temperature: The lower, the higher the mean speed-up and the lower the diversity.
+
+    Raises:
+      ConfigError: There are no such weights, or the temperature is out of range.
+      FormatError: The file holds no network.
+    """
+
+    weights: Any = "default"
+    temperature: float = 0.005
+
+    def __post_init__(self) -> None:
+        check_number("SampledSchedules: temperature", self.temperature, 1e-6, 1e6)
+        _ = gflownet_of(self.weights)
+
+    @property
+    def most_devices(self) -> int:
+        """Largest number of devices of the network."""
+        return gflownet_of(self.weights).config.devices
+
+    def propose(self, graph: ComputationGraph, cluster: Cluster, count: int, key: jax.Array) -> Proposed:
+        """See `Proposer`."""
+        from regal_jax.gflownet import sample_schedules
+
+        found = sample_schedules(
+            gflownet_of(self.weights), graph, cluster, key, count=count, temperature=self.temperature
+        )
+        return found.sequence, found.devices
+
+
+Loader = Callable[[str, float], Proposer]
+"""``(file of weights, or "default" for those that ship; temperature)`` -> the policy."""
+
+
+def _ppo(weights: str, temperature: float) -> Proposer:
+    del temperature  # A PPO policy uses the temperature of its training, the paper's.
+    if weights == "default":
+        raise ConfigError("source: no weights ship for ppo; give weights=FILE")
+    return SampledSchedules(weights, _PPO_TEMPERATURE)
+
+
+_PPO_TEMPERATURE: Final = 0.25
+LOADERS: Final[dict[str, Loader]] = {"gflownet": SampledSchedules, "ppo": _ppo}
+"""Learned source -> function that reads its weights."""
+_NETWORK: Final = "gflownet"
+MOST_OPS: Final = 128
+"""Size of the largest graph of the paper.
+
+A network is called once per op, and the time of a call grows with the square of the number of ops.
+"""
+LEARNED: Final[Mapping[str, str]] = MappingProxyType({"gflownet": "GFlowNet", "ppo": "PPO"})
+"""Name -> title of the sources that need weights."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A row of `SOURCES`.
+
+    Attributes:
+      name: Name in the command, as ``source``, and in the provenance of plans.
+      title: Title in tables.
+      summary: Description in the help of the command, one line.
+      make: Makes the source with its default settings; ``None`` for a source that needs weights.
+    """
+
+    name: str
+    title: str
+    summary: str
+    make: Callable[..., Proposer] | None
+
+
+SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
+    {
+        source.name: source
+        for source in (
+            Source(
+                "list-scheduling",
+                "List scheduling",
+                "critical-path list scheduling, then with perturbed ranks",
+                ListSchedules,
+            ),
+            Source("brkga", "BRKGA", "final populations of genetic search", BrkgaPopulation),
+            Source("random", "Random", "random orders on random devices", RandomSchedules),
+            Source("gflownet", LEARNED["gflownet"], "samples of a trained GFlowNet", None),
+            Source("ppo", LEARNED["ppo"], "samples of a policy trained by PPO", None),
+        )
+    }
+)
+"""Every source by name."""
+
+
+def automatic_source(
+    graph: ComputationGraph, cluster: Cluster, weights: "str | Proposer | SchedulePolicy | None" = None
+) -> str:
+    """The source of ``"auto"``: ``"gflownet"`` if weights are given or ship and suit, else ``"brkga"``.
+
+    Weights suit graphs of at most `MOST_OPS` ops and clusters of at most ``most_devices`` devices, if the
+    policy has this attribute.
+
+    Args:
+      graph: The graph.
+      cluster: The cluster of the proxy.
+      weights: As in `make_source`.
+    """
+    if weights is not None:
+        return _NETWORK
+    if graph.num_ops > MOST_OPS:
+        return "brkga"
+    try:
+        policy = LOADERS[_NETWORK]("default", 1.0)
+    except ConfigError:  # No weights ship.
+        return "brkga"
+    most = getattr(policy, "most_devices", None)
+    return _NETWORK if most is None or cluster.num_devices <= most else "brkga"
+
+
+def make_source(
+    source: "str | Proposer",
+    *,
+    weights: "str | Proposer | SchedulePolicy | None" = None,
+    temperature: float = 0.005,
+    **options: Any,
+) -> tuple[str, Proposer]:
+    """A source's name and the source.
+
+    Args:
+      source: A key of `SOURCES`, or an object with the method of `Proposer`.
+      weights: Weights of a learned source: a `regal_jax.gflownet.SchedulePolicy`, an object with the method
+        of `Proposer`, a file, or ``"default"`` for the weights that ship.
+      temperature: Temperature of a policy that is read from weights; a given policy has its own.
+      **options: Settings of the source, as its class takes them.
+
+    Raises:
+      ConfigError: The source is unknown, weights are missing, or a setting is not allowed.
+    """
+    check_number("temperature", temperature, 1e-6, 1e6)
+    if not isinstance(source, str):
+        if not isinstance(source, Proposer):
+            raise ConfigError(
+                f"source: {type(source).__name__} has no method propose(graph, cluster, count, key)"
+            )
+        return getattr(source, "name", type(source).__name__), source
+    if source not in SOURCES:
+        raise ConfigError(f"source: unknown {source!r}; use one of auto, {', '.join(SOURCES)}")
+    if source in LEARNED:
+        return source, _learned(source, weights, temperature)
+    if weights is not None:
+        raise ConfigError(f"weights: {source} takes none; leave them out")
+    make = SOURCES[source].make
+    try:
+        return source, make(**options)  # pyright: ignore[reportOptionalCall]
+    except TypeError as error:
+        reason = str(error).partition(") ")[2] or str(error)
+        raise ConfigError(f"source {source}: {reason}") from None
+
+
+def _learned(source: str, weights: "str | Proposer | SchedulePolicy | None", temperature: float) -> Proposer:
+    if weights is not None and not isinstance(weights, str):
+        from regal_jax.gflownet import SchedulePolicy
+
+        if isinstance(weights, SchedulePolicy):
+            return SampledSchedules(weights, temperature if source == _NETWORK else _PPO_TEMPERATURE)
+        if not isinstance(weights, Proposer):
+            raise ConfigError(
+                f"weights: {type(weights).__name__} has no method propose(graph, cluster, count, key)"
+            )
+        return weights
+    return LOADERS[source](weights or "default", temperature)
+
+
+def _generator(key: jax.Array) -> np.random.Generator:
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+
+
+def _successor_matrix(graph: ComputationGraph) -> np.ndarray:
+    """``[N, N]`` int32: 1 if there is an edge from row to column, else 0."""
+    matrix = np.zeros((graph.num_ops, graph.num_ops), np.int32)
+    matrix[graph.edge_producer, graph.edge_op] = 1
+    matrix[graph.control_source, graph.control_target] = 1
+    return matrix

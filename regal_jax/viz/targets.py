@@ -1,0 +1,80 @@
+"""Pictures of schedules on a proxy and on targets."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from regal_jax.errors import ConfigError
+from regal_jax.viz.axes import save, scaled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_targets"]
+
+_COLOURS: Final = ("#4e79a7", "#f1a340", "#59a14f", "#b07aa1", "#76b7b2", "#9c755f")
+_PROXY: Final = "proxy"
+
+
+def plot_targets(
+    points: Mapping[str, Mapping[str, np.ndarray]],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    width: float = 11.0,
+) -> "Figure":
+    """Speed-up on each target over the speed-up by the proxy: a panel a target, a point a schedule.
+
+    The title of a panel has the correlation of Pearson over all its points.
+
+    Args:
+      points: Source -> ``"proxy"`` and names of targets -> ``[K]`` speed-ups of the same schedules; the same
+        targets of each source.
+      path: Where to save it, if anywhere; the suffix names the format.
+      width: Width of the figure in inches.
+
+    Returns:
+      The figure; no global state of matplotlib is touched.
+
+    Raises:
+      ConfigError: No source, no target, or arrays that do not belong together.
+
+    References:
+      Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, Figure 2.
+    """
+    targets = _targets(points)
+    from regal_jax.viz.figure import PlanFigure
+
+    figure = PlanFigure(figsize=(width, 0.36 * width), layout="constrained")
+    axes = np.ravel(figure.subplots(1, len(targets), squeeze=False))
+    for ax, target in zip(axes, targets, strict=True):
+        for number, (source, columns) in enumerate(points.items()):
+            colour = _COLOURS[number % len(_COLOURS)]
+            ax.scatter(columns[_PROXY], columns[target], s=10, alpha=0.6, color=colour, label=source)
+        every = [np.concatenate([columns[name] for columns in points.values()]) for name in (_PROXY, target)]
+        ax.set_title(f"{target}{_correlation(*every)}", fontsize=10)
+        ax.set_xlabel("speed-up by the proxy")
+        scaled(ax, "y")
+    axes[0].set_ylabel("speed-up on the target")
+    axes[0].legend(frameon=False, fontsize=8)
+    save(figure, path)
+    return figure
+
+
+def _targets(points: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
+    names = [set(columns) for columns in points.values()]
+    if not names or any(each != names[0] for each in names) or _PROXY not in names[0] or len(names[0]) < 2:
+        raise ConfigError("points: give each source 'proxy' and the same targets, at least one")
+    for source, columns in points.items():
+        if len({np.shape(values) for values in columns.values()}) > 1:
+            raise ConfigError(
+                f"points: {source} has arrays of different lengths; give one number per schedule"
+            )
+    return [name for name in next(iter(points.values())) if name != _PROXY]
+
+
+def _correlation(x: np.ndarray, y: np.ndarray) -> str:
+    if x.size < 2 or not np.ptp(x) or not np.ptp(y):
+        return ""
+    return f" (r = {np.corrcoef(x, y)[0, 1]:.2f})"

@@ -1,0 +1,287 @@
+"""`propose`, `select` and the targets; the command."""
+
+import json
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from test_robust_sources import Stub
+
+import regal_jax
+from regal_jax import Cluster, Plan, propose, select
+from regal_jax.cli.main import main
+from regal_jax.cli.propose import _SOURCES, _TARGETS
+from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError, InfeasiblePlanWarning, PlanError
+from regal_jax.graph import GraphBuilder
+from regal_jax.plan import Objective, adapt_plan
+from regal_jax.robust import (
+    SOURCES,
+    TARGETS,
+    SimulatedTarget,
+    bandwidth_limited,
+    latency_limited,
+    make_target,
+    noisy,
+    speedup,
+)
+
+GRAPH = generate("gflownet-layered", 16, seed=0)
+FREE = Cluster.uniform(3, transfer="free")
+
+
+def listed(**options):
+    return propose(GRAPH, FREE, **{"count": 30, "keep": 8, "source": "list-scheduling", **options})
+
+
+def test_the_best_different_plans_are_kept():
+    found = listed()
+    assert len(found) == 8
+    assert (found.proposed, found.source) == (30, "list-scheduling")
+    assert len(found.candidates.distinct()) == 8
+    assert found.distinct >= 8
+    for plan, makespan in zip(found, found.makespans, strict=True):
+        plan.verify(GRAPH)
+        assert plan.makespan == makespan
+    assert (np.diff(found.makespans) >= 0).all()
+    np.testing.assert_allclose(found.speedups, GRAPH.runtime.sum() / found.makespans)
+    assert found[0].makespan <= propose(GRAPH, FREE, count=1, source="list-scheduling")[0].makespan
+    assert [plan.makespan for plan in listed()] == found.makespans.tolist()
+
+
+def test_it_shows_itself():
+    found = listed()
+    assert "8 plans of 'gflownet-layered-16-0' by list-scheduling" in repr(found)
+    assert "graph-edit distance" in str(found)
+    assert found._repr_html_().count("<tr>") == 6
+    frame = found.to_dataframe()
+    assert list(frame.columns) == ["makespan", "speedup", "transfers", "transfer_bytes", "largest_peak"]
+    assert len(frame) == 8
+
+
+def test_a_policy_of_ones_own_proposes():
+    stub, key = Stub(), jax.random.key(7)
+    found = propose(GRAPH, FREE, count=6, keep=4, source=stub, seed=key)
+    assert (found.proposed, found.distinct, found.source) == (6, 1, "Stub")
+    graph, cluster, count, given = stub.calls[0]
+    assert (graph, cluster, count) == (GRAPH, FREE, 6)
+    assert given is key
+    assert propose(GRAPH, FREE, count=2, source="ppo", weights=stub).source == "ppo"
+    with pytest.raises(ConfigError, match="proposed no schedule"):
+        propose(GRAPH, FREE, source=Stub(0))
+
+
+def test_what_a_source_gets_wrong_is_said():
+    class Wrong:
+        def propose(self, graph, cluster, count, key):
+            return np.zeros((1, graph.num_ops), int), np.zeros((1, graph.num_ops), int)
+
+    with pytest.raises(PlanError, match="sequence 0 does not name every op once"):
+        propose(GRAPH, FREE, source=Wrong())
+
+
+def test_plans_that_fit_go_first():
+    builder = GraphBuilder("memory")
+    for i in range(4):
+        builder.add_op(f"op{i}", runtime=1.0, outputs=[10], keep=[0])
+    graph = builder.build()
+    found = propose(graph, Cluster([40, 10], "free"), count=200, keep=100, source="random")
+    fits = [plan.feasible for plan in found]
+    assert any(fits)
+    assert not all(fits)
+    assert fits == sorted(fits, reverse=True)
+    with pytest.warns(InfeasiblePlanWarning, match="no plan can fit"):
+        propose(graph, Cluster([10, 10], "free"), count=5, source="random")
+
+
+@pytest.mark.parametrize(
+    "options", [{"count": 0}, {"keep": 0}, {"evaluations": 0}, {"seed": -1}, {"seed": 1.5}]
+)
+def test_numbers_that_cannot_be_are_refused(options):
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        listed(**options)
+
+
+def test_blocking_transfers_are_proposed_for_as_well():
+    found = listed(count=5)
+    plan = propose(GRAPH, Cluster.uniform(3, transfer="blocking:latency=1us"), count=5, source="random")[0]
+    plan.verify(GRAPH)
+    assert plan.num_transfers > 0
+    assert found[0].cluster == FREE
+
+
+# Targets.
+
+
+@pytest.mark.parametrize("make", [noisy, bandwidth_limited, latency_limited])
+def test_a_target_agrees_with_the_exact_replay(make):
+    found, target = listed(), make(GRAPH, FREE)
+    for plan, value in zip(found, target.measure(found.plans), strict=True):
+        moved = Plan.from_events(target.graph, target.cluster, plan.placement, plan.timeline.op)
+        assert value == moved.makespan == target(plan)
+    np.testing.assert_allclose(
+        target.speedups(found.candidates), target.graph.runtime.sum() / target.measure(found.plans)
+    )
+
+
+def test_delays_have_the_mean_that_they_say():
+    moved = GRAPH.tensor_bytes[np.unique(GRAPH.edge_tensor)]
+    mean, runtime = moved.mean(), GRAPH.runtime.mean()
+    for make, of_bytes in ((bandwidth_limited, 0.9), (latency_limited, 0.1)):
+        cluster = make(GRAPH, FREE, delay=3.0).cluster
+        fixed, whole = (cluster.transfer_time(size, GRAPH.time_unit) for size in (0.0, mean))
+        assert whole == pytest.approx(3 * runtime)
+        assert (whole - fixed) / whole == pytest.approx(of_bytes)
+    none = latency_limited(GRAPH, FREE, delay=0.0)
+    found = listed()
+    np.testing.assert_array_equal(none.measure(found.plans), found.makespans)
+
+
+def test_a_graph_without_data_has_targets():
+    builder = GraphBuilder("free")
+    builder.add_op("a")
+    graph = builder.build()
+    plan = propose(graph, FREE, count=2, source="random")[0]
+    for name in TARGETS:
+        assert make_target(name, graph, FREE)(plan) == 0
+    np.testing.assert_array_equal(speedup(graph, np.zeros(2)), [1, 1])
+
+
+def test_noise_is_a_factor_of_mean_one_by_its_seed():
+    graph = generate("gflownet-erdos-renyi", 400, seed=0)
+    factor = noisy(graph, FREE, seed=1, scale=0.5).graph.runtime / graph.runtime
+    assert factor.mean() == pytest.approx(1, abs=0.1)
+    assert factor.std() == pytest.approx(0.5, abs=0.12)
+    again, other = (noisy(graph, FREE, seed=seed).graph.runtime / graph.runtime for seed in (1, 2))
+    np.testing.assert_array_equal(factor, again)
+    assert (factor != other).all()
+    target = noisy(graph, FREE, scale=0.0).graph
+    np.testing.assert_allclose(target.runtime, graph.runtime)
+    np.testing.assert_array_equal(noisy(graph, FREE).graph.tensor_bytes, graph.tensor_bytes)
+
+
+def test_targets_refuse_plans_that_are_not_theirs():
+    target, found = make_target("latency", GRAPH, FREE), listed()
+    with pytest.raises(PlanError, match="other ops"):
+        target(propose(generate("chain", 3, 0), FREE, count=1, source="random")[0])
+    with pytest.raises(PlanError, match="has 3 devices, a plan 2"):
+        target(adapt_plan(found[0], GRAPH, Cluster.uniform(2, transfer="free")))
+    assert target.measure([]).shape == (0,)
+    with pytest.raises(ConfigError, match="unknown 'other'"):
+        make_target("other", GRAPH, FREE)
+    with pytest.raises(ConfigError, match="delay"):
+        latency_limited(GRAPH, FREE, delay=-1)
+
+
+# The choice.
+
+
+def test_the_best_on_the_target_is_chosen():
+    found = listed()
+    numbers = dict(zip(found, [5.0, 3.0, 9.0, 3.0, np.inf, 8.0, 4.0, 1.0], strict=True))
+    chosen = select(found, lambda plan: numbers[plan])
+    assert (chosen.index, chosen.best, chosen.gain) == (7, 1.0, 5.0)
+    assert chosen.plan is found[7]
+    three = select(found, lambda plan: numbers[plan], 3)
+    assert (three.index, len(three.tried)) == (1, 3)
+    np.testing.assert_array_equal(three.measured, [5, 3, 9])
+    assert "Plan 1 of 3" in repr(three)
+    assert three._repr_html_().count("<tr>") == 4
+    # Plans of one's own, in whatever order.
+    mine = select(list(found)[::-1], lambda plan: numbers[plan], k=2)
+    assert set(mine.tried) <= set(found)
+    assert mine.tried[0].objective_value == found.makespans[0]
+
+
+def test_a_target_is_asked_at_once_or_by_name():
+    found = listed()
+    target = make_target("bandwidth", GRAPH, FREE)
+    assert select(found, target).best == select(found, "bandwidth").best == target.measure(found.plans).min()
+    noise = select(found, "noisy", 4)
+    np.testing.assert_array_equal(noise.measured, noisy(GRAPH, FREE).measure(found.plans[:4]))
+
+
+@pytest.mark.parametrize("value", [float("nan"), -1.0, "2", None, True])
+def test_measurements_that_are_no_time_are_refused(value):
+    with pytest.raises(ConfigError, match="of plan 0; return seconds"):
+        select(listed(), lambda _: value)
+
+
+def test_select_refuses_what_cannot_be():
+    found = listed()
+    with pytest.raises(ConfigError, match="there are none"):
+        select([], lambda _: 1.0)
+    with pytest.raises(ConfigError, match="k:"):
+        select(found, "latency", 0)
+    with pytest.raises(ConfigError, match="unknown 'other'"):
+        select(found, "other")
+    with pytest.raises(ConfigError, match="known for what propose returns"):
+        select(list(found), "latency")
+
+    class Half(SimulatedTarget):
+        def measure(self, plans):
+            return super().measure(plans)[1:]
+
+    with pytest.raises(ConfigError, match="7 measurements of 8 plans"):
+        select(found, Half("half", GRAPH, FREE))
+
+
+# The command.
+
+
+def run(*arguments):
+    return main(["propose", *map(str, arguments)])
+
+
+@pytest.fixture
+def graph_file(tmp_path):
+    path = tmp_path / "graph.json"
+    regal_jax.save_graph(GRAPH, path)
+    return path
+
+
+def test_the_command_saves_all_plans_and_the_best_on_the_target(graph_file, tmp_path, capsys):
+    out = tmp_path / "plans"
+    options = ["--source", "list-scheduling", "--count", 20, "--keep", 5, "--target", "latency"]
+    assert run(graph_file, *options, "--k", 4, "--out-dir", out) == 0
+    said = capsys.readouterr().out
+    assert "on the latency target" in said
+    assert sorted(path.name for path in out.iterdir()) == [
+        "best.json",
+        *(f"plan-00{i}.json" for i in range(5)),
+    ]
+    plans = [Plan.load(out / f"plan-00{i}.json") for i in range(5)]
+    cluster = Cluster.uniform(4, transfer="free")
+    target = make_target("latency", GRAPH, cluster)
+    best = Plan.load(out / "best.json")
+    assert target(best) == min(target.measure(plans[:4]))
+    assert json.loads((out / "plan-000.json").read_text())["objective"] == str(Objective.MAKESPAN)
+    assert run(graph_file, *options, "--quiet") == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--k", 3], "--k: goes with --target"),
+        (["--source", "ppo"], "no weights ship for ppo"),
+        (["--source", "random", "--weights", "x"], "random takes none"),
+        (["--temperature", 0], "temperature"),
+    ],
+)
+def test_the_command_says_what_is_wrong(graph_file, options, message, capsys):
+    assert run(graph_file, *options) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_says_that_nothing_fits(graph_file, capsys):
+    options = ["--source", "random", "--count", 2, "--memory", "1"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert run(graph_file, *options) == 3
+
+
+def test_the_command_knows_every_name():
+    assert set(_SOURCES) == {"auto", *SOURCES}
+    assert _TARGETS == TARGETS

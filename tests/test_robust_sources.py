@@ -1,0 +1,228 @@
+"""Sources propose valid schedules that depend only on the seed and have the documented properties."""
+
+import importlib
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from strategies import random_graph
+
+from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError
+from regal_jax.gflownet import GflownetConfig, SchedulePolicy, sample_schedules
+from regal_jax.graph import Cluster, GraphBuilder
+from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.robust import (
+    LEARNED,
+    LOADERS,
+    MOST_OPS,
+    SOURCES,
+    BrkgaPopulation,
+    Candidates,
+    ListSchedules,
+    Proposer,
+    RandomSchedules,
+    automatic_source,
+    make_source,
+)
+from regal_jax.search import BrkgaConfig
+
+solve = importlib.import_module("regal_jax.solve.solve")
+FREE = Cluster.uniform(3, transfer="free")
+SMALL = BrkgaPopulation(60, BrkgaConfig(population=12, elites=3, mutants=3))
+
+
+class Stub:
+    """A policy: every op in order on the device that the count says."""
+
+    def __init__(self, rows=None):
+        self.rows, self.calls = rows, []
+
+    def propose(self, graph, cluster, count, key):
+        self.calls.append((graph, cluster, count, key))
+        rows = count if self.rows is None else self.rows
+        devices = np.arange(rows)[:, None] % cluster.num_devices + np.zeros(graph.num_ops, int)
+        return np.tile(graph.topological_order, (rows, 1)), devices
+
+
+@pytest.mark.parametrize(
+    ("source", "ops"),
+    [
+        (ListSchedules(), 1),
+        (ListSchedules(), 12),
+        (RandomSchedules(), 1),
+        (RandomSchedules(), 12),
+        (SMALL, 12),
+    ],
+)
+def test_every_source_proposes_schedules_by_its_seed(source, ops):
+    graph = random_graph(np.random.default_rng(ops), ops, 3)
+    one, two, other = (source.propose(graph, FREE, 24, jax.random.key(seed)) for seed in (3, 3, 4))
+    found = Candidates.of(graph, FREE, *one)
+    assert len(found) == 24
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert ops == 1 or any((a != b).any() for a, b in zip(one, other, strict=True))
+
+
+def test_the_first_list_schedule_is_the_critical_path_one():
+    graph = generate("gflownet-erdos-renyi", 30, seed=0)
+    sequence, devices = ListSchedules().propose(graph, FREE, 5, jax.random.key(0))
+    rank = upward_rank(graph, FREE)
+    assert (np.diff(rank[sequence[0]]) <= 0).all()
+    # Op after op to the device on which it can begin first.
+    found, clock = Candidates.of(graph, FREE, sequence, devices), np.zeros(3)
+    for op in sequence[0]:
+        ready = max((found.start[0, u] + graph.runtime[u] for u in _before(graph, op)), default=0.0)
+        assert found.start[0, op] == np.maximum(clock, ready).min()
+        clock[devices[0, op]] = found.start[0, op] + graph.runtime[op]
+    assert len(found.distinct()) > 1
+    assert (
+        len(
+            Candidates.of(
+                graph, FREE, *ListSchedules(0).propose(graph, FREE, 5, jax.random.key(0))
+            ).distinct()
+        )
+        == 1
+    )
+
+
+def _before(graph, op):
+    return graph.edge_producer[graph.edge_op == op]
+
+
+def test_brkga_gives_the_population_of_as_many_runs_as_it_takes():
+    graph = generate("gflownet-layered", 20, seed=1)
+    sequence, devices = SMALL.propose(graph, FREE, 13, jax.random.key(0))
+    assert len(sequence) == len(devices) == 24
+    one = BrkgaPopulation(60, SMALL.config, runs=1)
+    assert len(one.propose(graph, FREE, 13, jax.random.key(0))[0]) == 12
+    # A budget below the population shrinks it; a graph may have a single op.
+    few, alone = BrkgaPopulation(5, SMALL.config), generate("chain", 1, seed=0)
+    found = Candidates.of(alone, FREE, *few.propose(alone, FREE, 5, jax.random.key(0)))
+    assert len(found) == 5
+
+
+def test_when_the_host_looks_changes_nothing_but_whether_ctrl_c_ends_it(monkeypatch):
+    graph, key = generate("gflownet-layered", 20, seed=1), jax.random.key(2)
+    source = BrkgaPopulation(1200, SMALL.config, 1)
+    once = source.propose(graph, FREE, 12, key)
+    monkeypatch.setattr(solve, "_LOOK_SECONDS", 0.0)
+    looks = []
+    monkeypatch.setattr(solve, "check_interrupt", lambda: looks.append(1))
+    for a, b in zip(once, source.propose(graph, FREE, 12, key), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert len(looks) == SMALL.config.generations(1200)
+
+    def pressed():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(solve, "check_interrupt", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        source.propose(graph, FREE, 12, key)
+
+
+def test_brkga_gets_better_with_its_budget_and_has_its_elites_first():
+    graph = generate("gflownet-layered", 20, seed=1)
+    short, long = (
+        Candidates.of(
+            graph, FREE, *BrkgaPopulation(budget, SMALL.config, 1).propose(graph, FREE, 12, jax.random.key(0))
+        ).makespan
+        for budget in (12, 1200)
+    )
+    assert long.min() < short.min()
+    # Elites of the last generation: the three best of the one before it.
+    assert long[:3].max() <= np.sort(long)[3] + 1e-6
+
+
+def test_brkga_obeys_capacities_where_it_can():
+    builder = GraphBuilder("memory")
+    for i in range(6):
+        builder.add_op(f"op{i}", runtime=1.0, outputs=[10], keep=[0])
+    graph, cluster = builder.build(), Cluster([30, 30], "free")
+    found = Candidates.of(
+        graph, cluster, *BrkgaPopulation(600).propose(graph, cluster, 100, jax.random.key(0))
+    )
+    fits = [found.plan(i).feasible for i in range(20)]  # Elites.
+    assert all(fits)
+
+
+def test_random_schedules_obey_pins_and_groups():
+    graph = random_graph(np.random.default_rng(8), 20, 3)
+    assert graph.allowed_devices.count(None) < 20
+    Candidates.of(graph, FREE, *RandomSchedules().propose(graph, FREE, 30, jax.random.key(1)))
+
+
+@pytest.mark.parametrize("name", [*SOURCES])
+def test_every_name_makes_its_source(name):
+    stub = Stub() if name in LEARNED else None
+    found, source = make_source(name, weights=stub)
+    assert found == name
+    assert isinstance(source, Proposer)
+    assert stub is None or source is stub
+
+
+def test_auto_takes_what_there_is(monkeypatch):
+    graph, asked = generate("gflownet-layered", 20, seed=0), []
+    stub = Stub()
+
+    def load(path, temperature):
+        asked.append((path, temperature))
+        return stub
+
+    assert automatic_source(graph, FREE) == "gflownet"
+    assert automatic_source(graph, Cluster.uniform(5, transfer="free")) == "brkga"
+    assert automatic_source(graph, FREE, stub) == "gflownet"
+    monkeypatch.setitem(LOADERS, "gflownet", load)
+    assert automatic_source(graph, FREE) == "gflownet"
+    assert automatic_source(generate("chain", MOST_OPS, seed=0), FREE) == "gflownet"
+    assert automatic_source(generate("chain", MOST_OPS + 1, seed=0), FREE) == "brkga"
+    stub.most_devices = 3
+    assert automatic_source(graph, FREE) == "gflownet"
+    stub.most_devices = 2
+    assert automatic_source(graph, FREE) == "brkga"
+    assert make_source("gflownet", weights="file", temperature=0.2)[1] is stub
+    assert make_source("gflownet")[1] is stub
+    assert asked[-2:] == [("file", 0.2), ("default", 0.005)]
+
+    def none(path, temperature):
+        raise ConfigError("weights: none ship")
+
+    monkeypatch.setitem(LOADERS, "gflownet", none)
+    assert automatic_source(graph, FREE) == "brkga"
+
+
+def test_a_network_proposes_what_it_samples():
+    graph, key = generate("gflownet-layered", 12, seed=0), jax.random.key(5)
+    network = SchedulePolicy(GflownetConfig(layers=1, width=8, head_width=4), rngs=nnx.Rngs(0))
+    name, source = make_source("gflownet", weights=network, temperature=0.1)
+    sequence, devices = source.propose(graph, FREE, 6, key)
+    wanted = sample_schedules(network, graph, FREE, key, count=6, temperature=0.1)
+    np.testing.assert_array_equal(sequence, wanted.sequence)
+    np.testing.assert_array_equal(devices, wanted.devices)
+    found = Candidates.of(graph, FREE, sequence, devices)
+    np.testing.assert_allclose(graph.runtime.sum() / found.makespan, wanted.speedup, rtol=1e-5)
+    assert (name, source.most_devices) == ("gflownet", 4)
+    assert make_source("ppo", weights=network)[1].temperature == 0.25
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: make_source("other"), "unknown 'other'; use one of auto, list-scheduling"),
+        (lambda: make_source(3), "int has no method propose"),
+        (lambda: make_source("gflownet", weights=3), "int has no method propose"),
+        (lambda: make_source("ppo"), "no weights ship for ppo"),
+        (lambda: make_source("gflownet", weights="no-file"), "no-file"),
+        (lambda: make_source("brkga", weights="file"), "brkga takes none"),
+        (lambda: make_source("brkga", nonsense=1), "nonsense"),
+        (lambda: make_source("brkga", temperature=0), "temperature"),
+        (lambda: ListSchedules(-1), "noise"),
+        (lambda: BrkgaPopulation(0), "evaluations"),
+        (lambda: BrkgaPopulation(config=BrkgaConfig(islands=2)), "set runs instead"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(call, message):
+    with pytest.raises(ConfigError, match=message):
+        call()

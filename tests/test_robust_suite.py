@@ -1,0 +1,255 @@
+"""The suite of robust scheduling: its cases, runs, resumption and report."""
+
+import csv
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+from test_robust_sources import Stub
+
+from regal_jax import GraphBuilder, save_graph
+from regal_jax.cli.main import main
+from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.experiments import EvaluationConfig, report, run_evaluation
+from regal_jax.experiments.robust_paper import PAPER_TABLES
+from regal_jax.experiments.robust_scheduling import (
+    CLUSTER,
+    FIRST_SEED,
+    Proposing,
+    RobustCase,
+    measure,
+    proposing,
+    robust_cases,
+)
+from regal_jax.robust import LOADERS, Candidates, RandomSchedules, latency_limited, noisy, speedup
+from regal_jax.solve import graph_keys
+from regal_jax.viz import plot_targets
+
+SUITE = {"suite": "robust-scheduling", "sizes": (10,), "cases": 1, "count": 12, "keep": 6, "draws": 2}
+METHODS = ("list-scheduling", "random")
+
+
+def parallel(name, ops, residents=0):
+    builder = GraphBuilder(name)
+    for i in range(residents):
+        builder.add_op(f"w{i}", outputs=[8], resident=True)
+    for i in range(ops):
+        builder.add_op(f"op{i}", runtime=1.0, outputs=[8], inputs=[f"w{i}:0"] if i < residents else [])
+    return builder.build()
+
+
+def test_the_graphs_are_the_paper_s_five_distributions_and_one_real_graph():
+    cases = robust_cases(EvaluationConfig(**{**SUITE, "cases": 2}))
+    assert [case.set for case in cases] == ["one"] + 10 * ["synthetic"]
+    assert (cases[0].graph.name, cases[0].graph.num_ops) == ("mlp", 59)
+    names = {case.graph.name.rpartition("-")[0] for case in cases[1:]}
+    assert len(names) == 5
+    assert cases[1].graph.content_hash == generate("gflownet-erdos-renyi", 10, FIRST_SEED).content_hash
+    assert EvaluationConfig(suite="robust-scheduling").sizes == (50,)
+
+
+def test_real_graphs_are_those_that_can_be_scheduled(tmp_path):
+    graphs = {
+        "a": parallel("a", 20, residents=15),
+        "b": generate("chain", 20, 0),  # Nothing to choose.
+        "c": parallel("c", 5),  # Too small.
+        "d": parallel("d", 40),  # Too large.
+        "e": parallel("e", 13),
+        "f": parallel("f", 14),
+    }
+    for name, graph in graphs.items():
+        save_graph(graph, tmp_path / f"{name}.json")
+    config = {**SUITE, "graphs": str(tmp_path), "max_ops": 30, "limit": 2}
+    found = [case.graph for case in robust_cases(EvaluationConfig(**config)) if case.set == "real"]
+    assert [graph.name for graph in found] == ["a", "e"]
+    assert (found[0].num_ops, found[0].resident.any()) == (20, False)
+    with pytest.raises(ConfigError, match=r"no graph of 12 to 12 ops .* raise max_ops"):
+        robust_cases(EvaluationConfig(**{**config, "max_ops": 12}))
+
+
+def test_a_result_is_what_it_says():
+    case = RobustCase("one", generate("gflownet-layered", 15, seed=0))
+    source = RandomSchedules()
+    job = Proposing("random", "Random", 3, 12, 0, "key", {"one": source})
+    fields = measure(job, case, keep=6, draws=2)
+    key = graph_keys(jax.random.key(np.uint32(3)), [case.graph])[0]
+    every = Candidates.of(case.graph, CLUSTER, *source.propose(case.graph, CLUSTER, 12, key))
+    best = every.take(np.argsort(every.makespan, kind="stable")[:6])
+    speedups = case.graph.runtime.sum() / best.makespan
+    assert fields["value"] == every.makespan.min()
+    assert (fields["proxy"], fields["proxy_mean"]) == pytest.approx((speedups.max(), speedups.mean()))
+    noise = [noisy(case.graph, CLUSTER, seed=seed).speedups(best).max() for seed in (0, 1)]
+    assert fields["noisy"] == pytest.approx(np.mean(noise))
+    latency = latency_limited(case.graph, CLUSTER)
+    moved = max(case.graph.runtime.sum() / latency(best.plan(i)) for i in range(6))
+    assert fields["latency"] == pytest.approx(moved)
+    assert fields["ged"] == best.diversity.ged
+    assert (fields["proposed"], fields["kept"]) == (12, 6)
+    np.testing.assert_allclose(fields["points"]["proxy"], speedup(case.graph, every.makespan), atol=1e-5)
+    with pytest.raises(ConfigError, match="no weights for the set 'real'"):
+        measure(job, RobustCase("real", case.graph), 6, 1)
+
+
+def table(folder):
+    rows = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
+    return {(row["set"], row["name"]): row for row in rows}
+
+
+def test_it_runs_goes_on_and_reports(tmp_path, monkeypatch):
+    stub = Stub()
+    monkeypatch.setitem(LOADERS, "gflownet", lambda path, temperature: stub)
+    weights = tmp_path / "one.weights"
+    weights.write_text("weights")
+    settings = {**SUITE, "methods": (*METHODS, "gflownet", "ppo"), "weights": {"gflownet:one": str(weights)}}
+    out = tmp_path / "out"
+    made = run_evaluation(EvaluationConfig(**settings, seeds=(0,)), out)
+    assert (made.made, made.found, made.finished) == (18, 0, True)
+    assert "needs weights" in made.left_out["ppo"]
+    # Another seed: the one list schedule is not made again.
+    config = EvaluationConfig(**settings, seeds=(0, 1))
+    again = run_evaluation(config, out)
+    assert (again.made, again.found) == (12, 18)
+    assert run_evaluation(config, out).made == 0
+    found = report(out)
+    assert set(found.files) == {"table.csv", "table.md", "summary.json", "targets.png"}
+    assert found.comparison is None
+    rows = table(out)
+    # The policy has weights for one set alone.
+    assert set(rows) == {
+        *((set_, name) for set_ in ("one", "synthetic") for name in METHODS), ("one", "gflownet")
+    }  # fmt: skip
+    lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    means = [
+        np.mean(
+            [r["ged"] for r in lines if (r["set"], r["method"], r["seed"]) == ("synthetic", "random", seed)]
+        )
+        for seed in (0, 1)
+    ]
+    row = rows["synthetic", "random"]
+    assert float(row["ged"]) == pytest.approx(np.mean(means))
+    assert float(row["ged_std"]) == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
+    assert (row["graphs"], row["seeds"]) == ("5", "2")
+    listed = rows["one", "list-scheduling"]
+    assert (listed["seeds"], listed["ged"], listed["ged_std"]) == ("1", "0.0", "")
+    assert float(listed["paper_bandwidth"]) == 1.02
+    assert float(listed["proposed"]) == 1
+    text = (out / "table.md").read_text()
+    assert "## One real graph (Table 1)" in text
+    assert "*List scheduling, paper*" in text
+    assert "- ppo: needs weights" in text
+    assert json.loads((out / "summary.json").read_text())["table"][0]["set"] == "one"
+
+
+def test_what_is_not_finished_is_reported_over_common_graphs(tmp_path):
+    settings = {**SUITE, "methods": ("random",), "seeds": (0, 1)}
+    run_evaluation(EvaluationConfig(**settings), tmp_path)
+    path = tmp_path / "results.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:-1]) + "\n")
+    report(tmp_path)
+    row = table(tmp_path)["synthetic", "random"]
+    kept = [json.loads(line) for line in lines[2:-2]]
+    assert float(row["proxy"]) == pytest.approx(np.mean([record["proxy"] for record in kept]))
+    path.write_text("")
+    with pytest.raises(FormatError, match="no result in it yet"):
+        report(tmp_path)
+
+
+def test_all_that_decides_a_result_is_in_its_key(tmp_path):
+    weights = tmp_path / "weights"
+
+    def keys(**changes):
+        return [
+            job.key
+            for job in proposing(EvaluationConfig(**{**SUITE, "methods": ("random", "brkga"), **changes}))[0]
+        ]
+
+    first = keys()
+    assert keys() == first
+    assert keys(sizes=(12,)) == first
+    assert len(keys(seeds=(0, 1))) == 4
+    for change in ({"count": 13}, {"keep": 7}, {"draws": 3}, {"seeds": (5,)}):
+        assert not set(keys(**change)) & set(first), change
+    assert keys(evaluations=7)[0] == first[0]
+    assert keys(evaluations=7)[1] != first[1]
+    assert keys(options={"brkga": {"population": 50, "elites": 5, "mutants": 5}})[1] != first[1]
+    LOADERS["ppo"] = lambda path, temperature: Stub()
+    try:
+        found = []
+        for text in ("one", "two"):
+            weights.write_text(text)
+            found += keys(methods=("ppo",), weights={"ppo": str(weights)})
+        found += keys(methods=("ppo",), weights={"ppo": str(weights)}, temperature=0.5)
+        assert len(set(found)) == 3
+    finally:
+        del LOADERS["ppo"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"methods": ("bfs",)}, "methods: unknown 'bfs'; use names of list-scheduling"),
+        ({"options": {"bfs": {}}}, "options: unknown 'bfs'"),
+        ({"options": {"brkga": 3}}, "options.brkga: must be a table"),
+        ({"weights": {"brkga": "x"}}, "weights: unknown 'brkga'; use gflownet or ppo"),
+        ({"weights": {"ppo:two": "x"}}, "weights: unknown 'ppo:two'"),
+        ({"weights": {"ppo": ""}}, "weights.ppo: give a file"),
+        ({"temperature": 0}, "temperature"),
+        ({"keep": 0}, "keep"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        EvaluationConfig(**{**SUITE, **wrong})
+
+
+def test_a_setting_of_brkga_that_there_is_not_leaves_it_out():
+    config = EvaluationConfig(**SUITE, methods=("brkga",), options={"brkga": {"nonsense": 1}})
+    jobs, left_out = proposing(config)
+    assert not jobs
+    assert "nonsense" in left_out["brkga"]
+
+
+def test_the_paper_s_figures_are_where_they_belong():
+    assert PAPER_TABLES["one"]["gflownet"]["latency"] == (2.11, 0.03)
+    assert PAPER_TABLES["synthetic"]["ppo"]["d_sen"] == (80.84, None)
+    assert PAPER_TABLES["real"]["brkga"]["ged"] == (52.32, 21.59)
+    assert PAPER_TABLES["real"]["gflownet"]["d_sen"] == (91.33, 0.15)
+
+
+def test_the_command_runs_the_suite(tmp_path, capsys):
+    out = str(tmp_path / "out")
+    file = tmp_path / "suite.toml"
+    file.write_text('suite = "robust-scheduling"\nsizes = [8]\ncount = 5\nkeep = 3\ndraws = 1\n')
+    options = ["--config", str(file), "--cases", "1", "--methods", "list-scheduling", "--out", out]
+    assert main(["evaluate", *options]) == 0
+    assert "Synthetic graphs (Table 2)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["robust_scheduling", "robust_scheduling_small"])
+def test_the_settings_files_are_settings(name):
+    path = pathlib.Path(__file__).parents[1] / "benchmarks" / f"{name}.toml"
+    config = EvaluationConfig.from_document(EvaluationConfig.read(path))
+    assert (config.suite, config.sizes, config.keep) == ("robust-scheduling", (50,), 100)
+    assert [job.name for job in proposing(config)[0]] == ["list-scheduling"] + ["brkga"] * len(config.seeds)
+
+
+def test_targets_are_drawn(tmp_path):
+    points = {
+        source: {"proxy": np.arange(4.0), "noisy": scale * np.arange(4.0), "latency": np.ones(4)}
+        for source, scale in (("BRKGA", 2.0), ("Random", 2.0))
+    }
+    figure = plot_targets(points, tmp_path / "targets.png")
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == ["noisy (r = 1.00)", "latency"]
+    assert (tmp_path / "targets.png").stat().st_size > 1000
+    offsets = [np.asarray(c.get_offsets()) for c in figure.axes[0].collections]
+    np.testing.assert_array_equal(offsets[1], np.stack([np.arange(4), 2 * np.arange(4)], axis=1))
+    for wrong in ({}, {"a": {"proxy": np.ones(2)}}, {"a": {"noisy": np.ones(2), "latency": np.ones(2)}}):
+        with pytest.raises(ConfigError, match="give each source 'proxy'"):
+            plot_targets(wrong)
+    with pytest.raises(ConfigError, match="different lengths"):
+        plot_targets({"a": {"proxy": np.ones(2), "noisy": np.ones(3)}})
