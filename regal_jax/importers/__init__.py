@@ -1,4 +1,4 @@
-"""Foreign programs and file formats, each into the same `regal_jax.graph.ComputationGraph`.
+"""Importers of programs and file formats, which make a `regal_jax.graph.ComputationGraph`.
 
 `load_graph` and `save_graph` choose the format by the file's name (`FORMATS`); ``parse_*`` and ``format_*``
 work on text. Importing this package loads no optional extra.
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Only `from_jax` needs jax: reading a file must not wait for it.
+    # Only `from_jax` needs jax; reading a file must not import it.
     if name != "from_jax":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module("regal_jax.importers.jax_program").from_jax

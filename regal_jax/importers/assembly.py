@@ -16,11 +16,11 @@ class Source:
 
     Attributes:
       name: Its name; a number is added if it is taken.
-      value: Stands for the array in `Step`.
+      value: Identifies the array in `Step`.
       size: Bytes.
-      resident: It stays where its first reader is (parameters, state); else it is an input.
+      resident: It is on the device of its first reader (parameters, state); otherwise it is an input.
       donated: It is freed after its last reader.
-      device: Where an input is.
+      device: Device of an input.
     """
 
     name: str
@@ -59,8 +59,8 @@ def assemble(
 ) -> ComputationGraph:
     """The graph of a program: its sources, an op ``start`` that waits for them, its steps.
 
-    All sources are resident ops, in memory from the beginning; one that stays where its first reader is
-    (`Source.resident`) is colocated with it. Steps that read nothing but sources wait for ``start``.
+    All sources are resident ops, in memory from time 0; one with `Source.resident` is colocated with its
+    first reader. Steps that read nothing but sources wait for ``start``.
 
     Args:
       name: Name of the graph.
@@ -108,9 +108,9 @@ def _add_sources(
     step_names: Sequence[str],
     kept: set[Any],
 ) -> tuple[list[str | None], dict[Any, tuple[int, int]]]:
-    """The colocation group of each step, and which op and output each source is.
+    """The colocation group of each step, and the op and output of each source.
 
-    A resident source joins the group of its first reader, or founds it.
+    A resident source joins the group of its first reader, which is created if need be.
     """
     first_reader: dict[Any, int] = {}
     for i, step in enumerate(steps):

@@ -1,6 +1,6 @@
 """TensorFlow ``CostGraphDef`` protobuf text (``.pbtxt``): the format of REGAL's published data.
 
-Protobuf is loaded on first use, so that the other formats do not wait for it.
+Protobuf is imported on first use, so that other formats do not need it.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def parse_cost_graph(text: str, *, name: str = "graph") -> ComputationGraph:
     - Temporary memory (`temporary_memory_size` and the older `host_temp_memory_size` and
       `device_temp_memory_size`) becomes `temp_bytes`.
     - Persistent memory (`persistent_memory_size` and the older `device_persistent_memory_size`)
-      becomes one more output, after the others, that nobody reads and that is kept: it stays in memory
+      becomes one more output, after the others, that has no readers and is kept: it stays in memory
       from the op on.
     - The outputs of an `is_final` node are kept.
     - A size of -1, which TensorFlow writes where it does not know, counts as 0 bytes.
@@ -32,10 +32,11 @@ def parse_cost_graph(text: str, *, name: str = "graph") -> ComputationGraph:
 
     Args:
       text: The file's content.
-      name: What to call the graph.
+      name: Name of the graph.
 
     Raises:
-      FormatError: Not such a text, an id twice, or an edge from nowhere; names the node.
+      FormatError: The text is not of this format, an id stands twice, or an edge has no source; names the
+        node.
       GraphError: The graph breaks a rule, e.g. has a cycle.
     """
     from google.protobuf import text_format
@@ -132,14 +133,13 @@ def format_cost_graph(graph: ComputationGraph, *, lossy: bool = False) -> str:
     """``graph`` as a ``CostGraphDef`` in protobuf text form.
 
     Runtimes are written in microseconds, as the format defines `compute_cost`, whatever the graph's unit.
-    Op kinds have no field and are left out. A kept output that is the last one of its op and that nobody
-    reads is written as persistent memory, unless all outputs are kept (`is_final`).
+    Op kinds have no field and are left out. A kept output without readers that is the last one of its op
+    is written as persistent memory, unless all outputs are kept (`is_final`).
 
     Args:
       graph: The graph.
-      lossy: Rather than refuse them, round runtimes to whole microseconds, leave out allowed devices,
-        colocation groups and which ops are resident, and keep either all outputs of an op or none (all, if
-        one is kept).
+      lossy: Write a graph that the format cannot hold exactly: round runtimes to whole microseconds, leave
+        out allowed devices, colocation groups and `resident`, and keep all outputs of an op if one is kept.
 
     Raises:
       FormatError: The format cannot hold the graph; names the op, the field and the remedy.
@@ -187,7 +187,7 @@ def format_cost_graph(graph: ComputationGraph, *, lossy: bool = False) -> str:
 def _compute_costs(graph: ComputationGraph, lossy: bool) -> list[int]:
     exact = graph.runtime * _MICROSECONDS[graph.time_unit]
     costs = np.rint(exact)
-    # A unit changed in floating point is off by an ulp or two; that is not a fraction.
+    # Conversion of units may add an ulp or two, which is not a fraction.
     bad = (np.abs(exact - costs) > 1e-9 * np.maximum(1.0, costs)) & (not lossy)
     if bad.any():
         o = int(np.argmax(bad))

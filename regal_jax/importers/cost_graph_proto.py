@@ -7,7 +7,7 @@ lives in a descriptor pool of its own and so cannot clash with an imported Tenso
 import functools
 from typing import Any, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from regal_jax.storage.messages import message_classes
 
 __all__ = ["new_cost_graph"]
 
@@ -41,41 +41,11 @@ _DTYPES: Final = (
 )  # fmt: skip
 
 
-def _describe() -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="regal_jax/cost_graph.proto", package=_PACKAGE, syntax="proto3"
-    )
-    enum = file.enum_type.add(name="DataType")
-    for number, dtype in enumerate(_DTYPES):
-        enum.value.add(name=f"DT_{dtype}", number=number)
-    for number, dtype in enumerate(_DTYPES[1:], 101):
-        enum.value.add(name=f"DT_{dtype}_REF", number=number)
-    made: dict[str, descriptor_pb2.DescriptorProto] = {}
-    for path, fields in _MESSAGES.items():
-        outer, _, name = path.rpartition(".")
-        message = made[path] = (made[outer].nested_type if outer else file.message_type).add(name=name)
-        for text in fields:
-            _add_field(message, *text.split())
-    return file
-
-
-def _add_field(message: descriptor_pb2.DescriptorProto, name: str, number: str, kind: str) -> None:
-    proto = descriptor_pb2.FieldDescriptorProto
-    label = proto.LABEL_REPEATED if kind.endswith("*") else proto.LABEL_OPTIONAL
-    field = message.field.add(name=name, number=int(number), label=label)
-    kind = kind.rstrip("*")
-    if kind.islower():
-        field.type = proto.Type.Value(f"TYPE_{kind.upper()}")
-    else:
-        field.type = proto.TYPE_ENUM if kind == "DataType" else proto.TYPE_MESSAGE
-        field.type_name = f".{_PACKAGE}.{kind}"
-
-
 @functools.cache
 def _message_class() -> type[Any]:
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(_describe().SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.CostGraphDef"))
+    values = {f"DT_{dtype}": number for number, dtype in enumerate(_DTYPES)}
+    values |= {f"DT_{dtype}_REF": number for number, dtype in enumerate(_DTYPES[1:], 101)}
+    return message_classes(_PACKAGE, _MESSAGES, {"DataType": values})["CostGraphDef"]
 
 
 def new_cost_graph() -> Any:

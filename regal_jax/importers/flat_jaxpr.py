@@ -38,12 +38,12 @@ class Equation:
     Attributes:
       primitive: Name of the primitive, e.g. ``"dot_general"``.
       params: Its parameters.
-      scope: Where the user's program says it is: module path and names of jitted functions.
-      inputs: The distinct values that it reads; scalar literals are none.
+      scope: Its scope in the user's program: module path and names of jitted functions.
+      inputs: The distinct values that it reads, without scalar literals.
       in_avals: Shape and dtype of every operand, literals included.
       outputs: The values that it makes, used or not.
       bodies: The sub-programs that it runs (``scan``, ``while``, ``cond``, ...).
-      effectful: It must run even if nobody reads its outputs.
+      effectful: It must run even if its outputs are not read.
       ordered: It must keep its place among the other ordered ones.
     """
 
@@ -104,7 +104,7 @@ def _flatten(jaxpr: Any, constants: dict[int, tuple[Any, Value]], *, whole: bool
 
 
 class _Flattener:
-    """Collects equations; ``constants`` maps the id of an array to the array (kept alive) and its value."""
+    """Collects equations; ``constants`` maps the id of an array to it (kept alive) and its value."""
 
     def __init__(self, constants: dict[int, tuple[Any, Value]]) -> None:
         self.constants = constants
@@ -118,7 +118,7 @@ class _Flattener:
     ) -> list[Value | None]:
         """Adds the equations of ``jaxpr``; ``None`` stands for a scalar literal.
 
-        ``whole``: this is the whole program. If it is a single call, its name says nothing of an op.
+        ``whole``: this is the whole program. If it is a single call, its name is left out of scopes.
         """
         inner, arrays = _open(jaxpr)
         single = whole and len(inner.eqns) == 1
@@ -145,7 +145,7 @@ class _Flattener:
 
     def add(self, eqn: Any, operands: list[Value | None], scope: str) -> tuple[Value, ...]:
         if eqn.primitive.name == "custom_linear_solve":
-            subs = [eqn.params["jaxprs"].solve]  # The others serve derivatives.
+            subs = [eqn.params["jaxprs"].solve]  # Other parameters are rules for derivatives.
         else:
             subs = list(_sub_jaxprs(eqn.params))
         bodies = tuple(_flatten(sub, self.constants) for sub in subs)
@@ -195,7 +195,7 @@ def _join(*parts: str) -> str:
 def aval_bytes(aval: Any) -> int:
     """Exact size of an array: elements times the size of its dtype.
 
-    4-bit and 2-bit types count packed, keys count the words that they hold, tokens nothing.
+    4-bit and 2-bit types count as packed, keys as their words, tokens as 0.
     """
     dtype = getattr(aval, "dtype", None)
     if dtype is None:
@@ -215,7 +215,7 @@ def peak_bytes(program: Program, *, results: bool = True) -> int:
 
     Args:
       program: The program.
-      results: Count its outputs, which are held to the end.
+      results: Whether to count its outputs, which are held to the end.
     """
     last = {v: i for i, equation in enumerate(program.equations) for v in equation.inputs}
     last |= dict.fromkeys(program.outputs, len(program.equations))
@@ -236,8 +236,8 @@ def peak_bytes(program: Program, *, results: bool = True) -> int:
 def temp_bytes(equation: Equation) -> int:
     """Scratch memory of an op, an estimate: the largest `peak_bytes` of its bodies.
 
-    A loop needs room for the results of an iteration beside its own outputs, which hold the state
-    before; the results of a branch are the op's own outputs.
+    A loop needs memory for the results of an iteration in addition to its outputs, which hold the previous
+    state. The results of a branch are the outputs of the op.
     """
     results = equation.primitive != "cond"
     return max((peak_bytes(body, results=results) for body in equation.bodies), default=0)

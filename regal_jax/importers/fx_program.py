@@ -13,14 +13,14 @@ from regal_jax.errors import FormatError
 __all__ = ["PHASE", "Call", "Program", "Value", "flatten", "is_view", "tensor_bytes"]
 
 PHASE: Final = "regal_jax.phase"
-"""Key in a node's ``meta["custom"]``: the part of the program beyond the forward pass that it is of."""
+"""Key in a node's ``meta["custom"]``: the part of the program after the forward pass that it belongs to."""
 _INLINED: Final = frozenset({
     "wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint",
     "wrap_activation_checkpoint", "invoke_subgraph", "wrap", "hints_wrapper",
 })  # fmt: skip
 """Higher-order ops that are equivalent to their body."""
 _SAME: Final = frozenset({"aten.detach", "aten.alias", "aten.lift_fresh", "aten.detach_"})
-"""Ops that return their operand itself: they are no ops of the graph at all."""
+"""Ops that return their operand itself, and are left out of the graph."""
 _UNDECLARED_VIEWS: Final = frozenset({
     "aten._unsafe_view", "aten.unsafe_split", "aten.unsafe_chunk", "aten.unsafe_split_with_sizes",
     "aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty",
@@ -46,7 +46,7 @@ class Call:
     Attributes:
       kind: Its name without the overload, e.g. ``"aten.addmm"``.
       target: The `torch._ops.OpOverload`, or a higher-order op.
-      scope: Path of the module that it stands in, ``"layer1.0.conv1"``; ``"backward"`` or ``"adam"`` in
+      scope: Path of the module that it belongs to, ``"layer1.0.conv1"``; ``"backward"`` or ``"adam"`` in
         what comes after the forward pass.
       args: Its arguments, tensors in them fake.
       kwargs: Its keyword arguments.
@@ -72,9 +72,9 @@ class Program:
     """A flat program; calls stand in program order.
 
     Attributes:
-      constants: Tensors that stand in the graph itself, those that are read.
+      constants: Tensors in the graph itself that are read.
       calls: Only those that an output needs.
-      outputs: What it returns, in order; what is no tensor is `None`.
+      outputs: What it returns, in order, with `None` for anything but tensors.
     """
 
     constants: tuple[Value, ...]
@@ -87,7 +87,7 @@ def flatten(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Program:
 
     Args:
       module: The graph; every node's ``meta["val"]`` is there.
-      inputs: What its placeholders stand for: a `Value`, or whatever is no tensor.
+      inputs: The placeholders: a `Value` for each tensor, other arguments as they are.
 
     Raises:
       FormatError: A size that depends on data.
@@ -181,7 +181,7 @@ def _kind(target: Any) -> str:
 
 
 def _scope(node: torch.fx.Node) -> str:
-    """The innermost module that the node stands in, as the user's ``named_modules`` calls it."""
+    """Name of the innermost module of the node, as in the user's ``named_modules``."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next((str(entry[0]) for entry in reversed(list(stack.values()))), "")
     path = path.removeprefix("L['self']").lstrip(".")
@@ -228,7 +228,7 @@ def _flat(tree: Any) -> Iterator[Any]:
 
 
 def is_view(call: Call) -> bool:
-    """Whether the op only renames memory, by the aliases that its schema declares."""
+    """Whether the op is a view, by the aliases that its schema declares."""
     if call.kind in _UNDECLARED_VIEWS:
         return True
     schema = getattr(call.target, "_schema", None)
@@ -236,7 +236,7 @@ def is_view(call: Call) -> bool:
         return False
     aliases = [r.alias_info is not None and not r.alias_info.is_write for r in schema.returns]
     first = call.args[0] if call.args and isinstance(call.args[0], torch.Tensor) else None
-    # `to` and its like may return their operand, and copy whenever anything changes.
+    # `to` and similar ops may return their operand, but copy if anything changes.
     same = all(first is None or v.tensor.dtype == first.dtype for v in call.outputs)
     return all(aliases) and (same or call.kind in ("aten.view", "aten.view_as_real", "aten.view_as_complex"))
 

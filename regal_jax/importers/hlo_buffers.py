@@ -23,7 +23,7 @@ class Buffer:
       writers: Steps that overwrite it, in order; version ``k`` is what the ``k``-th of them leaves.
       claims: The places that do, aligned with ``writers``.
       readers: Steps that read it, those that overwrite it included.
-      since: Of these, the ones since the last writer.
+      since: The steps of ``readers`` after the last writer.
     """
 
     size: int

@@ -25,7 +25,7 @@ from regal_jax.importers.hlo_buffers import (
     shaped,
 )
 from regal_jax.importers.hlo_shapes import Array, leaves
-from regal_jax.importers.hlo_sharing import callees, sharing
+from regal_jax.importers.hlo_sharing import callees, may_share, sharing
 from regal_jax.importers.hlo_text import Computation, Instruction, names_in
 
 __all__ = ["trace"]
@@ -41,6 +41,7 @@ def trace(
     bodies: Mapping[str, Flow],
     mutable: Iterable[tuple[int, int]] | None = None,
     results_in: Mapping[int, tuple[int, int]] | None = None,
+    share: bool = False,
 ) -> Flow:
     """Follows the buffers of one computation.
 
@@ -51,6 +52,7 @@ def trace(
       mutable: Parameters (number, leaf) whose buffers may be overwritten; ``None`` for all.
       results_in: Leaf of the root -> parameter (number, leaf) whose buffer takes it, if that is possible
         without a copy.
+      share: Let an elementwise step write over an operand that no other step reads, as XLA may.
 
     Raises:
       FormatError: An operand that is missing, or does not fit.
@@ -59,12 +61,13 @@ def trace(
     barred: set[Place] = set()
     forced: dict[Place, tuple[int, int]] = {}
     run = _Run(computation, computations, bodies, owned, forced, barred)
+    alone = run.read_once() if share else frozenset()
     for leaf, ref in enumerate(run.root):
         if results_in and leaf in results_in and ref.buffer and ref.buffer.home[0] in run.index:
             forced[ref.buffer.home] = results_in[leaf]
     for attempt in range(_MOST_ROUNDS):
-        if attempt or forced:
-            run = _Run(computation, computations, bodies, owned, forced, barred)
+        if attempt or forced or alone:
+            run = _Run(computation, computations, bodies, owned, forced, barred, alone)
         if not run.conflicts:
             break
         # An old version is read after it is overwritten, so XLA must have kept the two apart.
@@ -85,7 +88,9 @@ class _Run:
         owned: frozenset[tuple[int, int]] | None,
         forced: Mapping[Place, tuple[int, int]],
         barred: set[Place] | None,
+        alone: frozenset[Place] = frozenset(),
     ) -> None:
+        self.alone = alone
         self.computation, self.computations, self.bodies = computation, computations, bodies
         self.owned, self.forced, self.barred = owned, forced, barred
         self.values: dict[str, Value] = {}
@@ -194,6 +199,8 @@ class _Run:
         step = Step(instruction, list(reads), waits, [])
         self.steps.append(step)
         shared, overwritten = sharing(instruction, operands, self.computation, self.computations, self.bodies)
+        if self.alone:
+            self.share(instruction, operands, shared, overwritten)
         result: list[Ref] = []
         for i, array in enumerate(leaves(instruction.shape)):
             place = (instruction.name, i)
@@ -207,6 +214,31 @@ class _Run:
                 result.append(Ref(step.makes[-1]))
         waits.discard(number)
         return shaped(instruction.shape, iter(result))
+
+    def read_once(self) -> frozenset[Place]:
+        """Buffers of steps that one step reads, and that are no results."""
+        results = {ref.buffer for ref in self.root}
+        made = (b for step in self.steps for b in step.makes)
+        return frozenset(b.home for b in made if len(b.readers) == 1 and not b.writers and b not in results)
+
+    def share(
+        self, instruction: Instruction, operands: list[Value], shared: dict[int, Ref], written: dict[int, Ref]
+    ) -> None:
+        """Adds to ``written`` what may be, where nothing must be."""
+        sizes = [device_bytes(array) for array in leaves(instruction.shape)]
+        taken = {ref.buffer for ref in written.values()}
+        refs = [list(flat(operand)) for operand in operands]
+        for leaf, ref in may_share(instruction, refs, self.computations):
+            buffer = ref.buffer
+            if buffer is None or buffer in taken or leaf in written or leaf in shared:
+                continue
+            if buffer.size == sizes[leaf] and self.last_home(buffer) in self.alone:
+                written[leaf] = ref
+                taken.add(buffer)
+
+    def last_home(self, buffer: Buffer) -> Place:
+        """What a run without sharing calls the version that is in the buffer now."""
+        return buffer.claims[-1] if buffer.claims else buffer.home
 
     def check(self, ref: Ref) -> None:
         """Notes who has overwritten the version that ``ref`` means."""

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from regal_jax.checks import real, shown
@@ -17,7 +17,7 @@ from regal_jax.importers.hlo_text import Computation, Instruction, Module, names
 from regal_jax.importers.roofline import DeviceProfile, find_profile
 from regal_jax.runtime.interrupts import interruptible
 
-__all__ = ["from_hlo", "parse_hlo"]
+__all__ = ["from_hlo", "order_computations", "parse_hlo"]
 
 _TRIPS: Final = re.compile(r"known_trip_count\W{1,8}n\W{1,8}([0-9]{1,18})")
 
@@ -114,6 +114,33 @@ def parse_hlo(
             "a compiled program, or pass require_schedule=False to take the order of the text"
         )
     costs = _Costs(module, [find_profile(p) for p in profiles], while_trip_count)
+    flow, donated = _entry_flow(module, costs)
+    return _Assembly(name or module.name, flow, costs, donated, module.entry).graph()
+
+
+def order_computations(text: str, find_peak: Callable[[str, ComputationGraph], int]) -> None:
+    """Gives out the graph of each computation that runs as a program, those that are run by others first.
+
+    The graphs are those of `from_hlo`, except that what enters and leaves a computation has no size: it is in
+    the memory of who runs it. Of the entry computation, XLA allots arguments and results for the whole run.
+    What remains is temporary memory. The peak of a loop's body, a branch or a called computation is a part
+    of the `temp_bytes` of the op that runs it.
+
+    Args:
+      text: The text of a scheduled module.
+      find_peak: Gets the name of a computation and its graph, and returns the peak of the order that the
+        computation shall run in, in bytes.
+
+    Raises:
+      FormatError, GraphError: As `from_hlo`.
+    """
+    module = parse_module(text)
+    costs = _Costs(module, [find_profile("h200")], 1, find_peak)
+    find_peak(module.entry.name, costs.body_graph(module.entry, _entry_flow(module, costs)[0]))
+
+
+def _entry_flow(module: Module, costs: "_Costs") -> tuple[Flow, set[tuple[int, int]]]:
+    """The buffers of the entry computation, and the donated parameters (number, leaf)."""
     outputs = {path: leaf for leaf, path in enumerate(_paths(module.entry.root))}
     results_in, donated = {}, set()
     for result, number, index in aliases(module.attributes.get("input_output_alias", "")):
@@ -122,8 +149,7 @@ def parse_hlo(
         donated.add(place)
         if result in outputs:
             results_in[outputs[result]] = place
-    flow = trace(module.entry, module.computations, costs.bodies, donated, results_in)
-    return _Assembly(name or module.name, flow, costs, donated).graph()
+    return trace(module.entry, module.computations, costs.bodies, donated, results_in, costs.share), donated
 
 
 def _paths(root: Instruction) -> list[tuple[int, ...]]:
@@ -143,8 +169,15 @@ def _paths(root: Instruction) -> list[tuple[int, ...]]:
 class _Costs:
     """Runtimes of instructions, and the flows and runtimes of bodies; each stands before its callers."""
 
-    def __init__(self, module: Module, profiles: list[DeviceProfile], while_trip_count: float) -> None:
+    def __init__(
+        self,
+        module: Module,
+        profiles: list[DeviceProfile],
+        while_trip_count: float,
+        find_peak: Callable[[str, ComputationGraph], int] | None = None,
+    ) -> None:
         self.module, self.profiles, self.while_trip_count = module, profiles, while_trip_count
+        self.share = find_peak is not None  # The model of orders that are compiled follows XLA further.
         self.flops: dict[str, Flops] = {}
         self.bodies: dict[str, Flow] = {}
         self.seconds: dict[str, list[float]] = {}
@@ -154,13 +187,23 @@ class _Costs:
                 continue
             if computation.name in run:
                 mutable = None if run[computation.name] else ()
-                flow = trace(computation, module.computations, self.bodies, mutable)
+                flow = trace(computation, module.computations, self.bodies, mutable, share=self.share)
+                if find_peak is not None:
+                    flow.temp_bytes = find_peak(computation.name, self.body_graph(computation, flow))
                 self.bodies[computation.name] = flow
                 rows = [self.of(step.instruction, computation) for step in flow.steps]
                 self.seconds[computation.name] = [
                     sum(row[p] for row in rows) for p in range(len(self.profiles))
                 ]
             self.flops[computation.name] = computation_flops(computation, self.flops)
+
+    def body_graph(self, computation: Computation, flow: Flow) -> ComputationGraph:
+        """The graph of a computation without the sizes of what enters and leaves it."""
+        entering = [buffer for _, row in flow.parameters.values() for buffer in row]
+        for buffer in (*entering, *flow.results):
+            if buffer is not None:
+                buffer.size = 0
+        return _Assembly(computation.name, flow, self, set(), computation).graph()
 
     def of(self, instruction: Instruction, computation: Computation) -> list[float]:
         """Seconds of one instruction, one number a profile."""
@@ -210,8 +253,10 @@ def _bodies_of(module: Module) -> dict[str, bool]:
 class _Assembly:
     """Puts parameters, the start barrier and the steps into a `GraphBuilder`."""
 
-    def __init__(self, name: str, flow: Flow, costs: _Costs, donated: set[tuple[int, int]]) -> None:
-        self.flow, self.costs, self.donated = flow, costs, donated
+    def __init__(
+        self, name: str, flow: Flow, costs: _Costs, donated: set[tuple[int, int]], computation: Computation
+    ) -> None:
+        self.flow, self.costs, self.donated, self.computation = flow, costs, donated, computation
         self.builder = GraphBuilder(name)
         self.numbers = sorted(flow.parameters)
         self.kept = {buffer for buffer in flow.results if buffer}
@@ -280,7 +325,7 @@ class _Assembly:
         controls = sorted(self.base + s for s in step.waits)
         if self.numbers and not controls and all(op < self.base for op, _ in inputs):
             controls.append(self.base - 1)
-        seconds = self.costs.of(instruction, self.costs.module.entry)
+        seconds = self.costs.of(instruction, self.computation)
         bodies = [self.costs.bodies[n].temp_bytes for n in callees(instruction)]
         self.builder.add_op(
             instruction.name,

@@ -11,9 +11,20 @@ from regal_jax.importers.hlo_buffers import Flow, Ref, Value, flat
 from regal_jax.importers.hlo_shapes import Array, leaves
 from regal_jax.importers.hlo_text import Computation, Instruction, names_in
 
-__all__ = ["aliases", "callees", "sharing"]
+__all__ = ["aliases", "callees", "may_share", "sharing"]
 
 _IN_PLACE: Final = frozenset({"dynamic-update-slice", "scatter"})
+_ELEMENTWISE: Final = frozenset(
+    {
+        "abs", "add", "and", "atan2", "bitcast-convert", "cbrt", "ceil", "clamp", "compare", "complex",
+        "convert", "copy", "cosine", "divide", "erf", "exponential", "exponential-minus-one", "floor",
+        "imag", "is-finite", "log", "log-plus-one", "logistic", "maximum", "minimum", "multiply",
+        "negate", "not", "or", "popcnt", "power", "real", "reduce-precision", "remainder",
+        "round-nearest-afz", "round-nearest-even", "rsqrt", "select", "shift-left",
+        "shift-right-arithmetic", "shift-right-logical", "sign", "sine", "sqrt", "subtract", "tan",
+        "tanh", "xor",
+    }
+)  # fmt: skip
 _BODIES: Final = (
     "body",
     "condition",
@@ -67,6 +78,52 @@ def sharing(
     if opcode.endswith("-done") and operands:
         return {}, dict(enumerate(_finished(instruction, operands[0], computation)))
     return _started(instruction, refs), _overwritten(instruction, refs, computations)
+
+
+def may_share(
+    instruction: Instruction, refs: Sequence[Sequence[Ref]], computations: Mapping[str, Computation]
+) -> list[tuple[int, Ref]]:
+    """Pairs of a leaf of the result and a version of an operand that XLA may write it over.
+
+    Those are operands that an instruction, or a loop fusion, uses only element by element
+    (``CanShareOperandBufferWithUser`` of hlo_dataflow_analysis).
+    """
+    count = sum(1 for _ in leaves(instruction.shape))
+    if instruction.opcode in _ELEMENTWISE:
+        numbers = range(len(instruction.operands))
+    elif instruction.opcode == "fusion" and instruction.attributes.get("kind") == "kLoop":
+        names = names_in(instruction.attributes.get("calls", ""))
+        numbers = _elementwise_parameters(computations[names[0]]) if names else ()
+    else:
+        return []
+    return [
+        (leaf, refs[p][0]) for p in numbers if p < len(refs) and len(refs[p]) == 1 for leaf in range(count)
+    ]
+
+
+def _elementwise_parameters(called: Computation) -> list[int]:
+    """Numbers of the parameters that reach the root only through elementwise instructions of their shape."""
+    blocked: set[str] = set()
+    for instruction in reversed(called.instructions.values()):
+        if instruction.opcode in ("parameter", "constant"):
+            continue
+        if instruction is called.root and instruction.opcode == "tuple":
+            continue
+        ok = instruction.opcode in _ELEMENTWISE and instruction.name not in blocked
+        for name in instruction.operands:
+            operand = called.instructions.get(name)
+            same = operand is not None and _dims(operand) == _dims(instruction)
+            if not (ok and same):
+                blocked.add(name)
+    return [
+        int(i.operands[0])
+        for i in called.instructions.values()
+        if i.opcode == "parameter" and i.name not in blocked and re.fullmatch(r"[0-9]{1,9}", i.operands[0])
+    ]
+
+
+def _dims(instruction: Instruction) -> tuple[int, ...] | None:
+    return instruction.shape.dims if isinstance(instruction.shape, Array) else None
 
 
 def _started(instruction: Instruction, refs: list[list[Ref]]) -> _Leaves:

@@ -63,11 +63,11 @@ class Computation:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Module:
     """Attributes:
-    name: The module's.
+    name: Name of the module.
     scheduled: The order of the text is the order of execution.
-    attributes: Of the header, raw, by name.
+    attributes: Raw attributes of the header, by name.
     computations: By name, in the order of the text; each stands before those that call it.
-    entry: The one that runs.
+    entry: The computation that runs.
     """
 
     name: str

@@ -28,7 +28,7 @@ class Leaf:
       name: A readable path to it.
       value: The array, shape or number.
       state: It is held by an NNX object.
-      loose: That is a variable by itself, as in an `nnx.State`: no module that lives on after the call.
+      loose: That object is a variable by itself, as in an `nnx.State`, not part of a module.
     """
 
     arg: ArgName | None
@@ -41,9 +41,9 @@ class Leaf:
 class FlatCall:
     """``fn(*args, **kwargs)`` as a function of flat arrays that changes nothing in place.
 
-    NNX objects (modules, optimisers, metrics, `nnx.Rngs`, variables) are split into their arrays here,
-    put together again from traced ones when the call is made, and split once more afterwards: their
-    new arrays are returned beside the results. Objects that several arguments share stay one.
+    NNX objects (modules, optimisers, metrics, `nnx.Rngs`, variables) are split into their arrays, rebuilt
+    from traced arrays for the call, and split again afterwards; their new arrays are returned after the
+    results. An object that several arguments share stays one object.
 
     Args:
       fn: The function; a module, a method of one, or a `functools.partial` that holds some, too.
@@ -132,7 +132,7 @@ class _Slot:
         return jax.tree_util.tree_unflatten(treedef, filled)
 
     def check(self, tree: Any, before: list[Any]) -> None:
-        """Refuses an argument into which the function has put what it computed."""
+        """Refuses an argument into which the function has stored a traced array."""
         if self.static:
             return
         known = set(map(id, before))
@@ -154,7 +154,7 @@ def _join(*parts: str) -> str:
 
 
 def _unbound(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """``fn`` without the NNX objects that it holds, and what to call it with in front."""
+    """``fn`` without the NNX objects that it holds, and the arguments to put in front of the others."""
     if isinstance(fn, functools.partial):
         inner, args, kwargs = _unbound(fn.func)
         args, kwargs = (*args, *fn.args), {**kwargs, **fn.keywords}

@@ -85,7 +85,7 @@ def from_jax(
       colocate: Patterns over op names; the ops of each share a device.
       profile: The device (`regal_jax.importers.roofline.PROFILES` or your own) that runtimes are
         estimated for; a sequence gives one runtime for each device.
-      name: Of the graph; the function's own by default.
+      name: Name of the graph; by default that of the function.
 
     Returns:
       The graph, times in seconds.

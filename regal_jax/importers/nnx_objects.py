@@ -1,4 +1,4 @@
-"""Flax NNX objects as their arrays, and back. Flax is loaded by whoever has such an object, not here."""
+"""Flax NNX objects as their arrays, and back. This module does not import Flax: its users have done so."""
 
 import functools
 import inspect
@@ -13,7 +13,7 @@ __all__ = ["NnxObjects", "is_nnx", "is_nnx_method", "is_variable"]
 
 _SCOPE: Final = "_regal_jax_scope"
 _SCOPED_METHODS: Final = ("__call__", "update")
-"""A call of a module; a step of an optimiser, a new value for a metric."""
+"""Methods that name what they compute: calls of modules, and updates of optimisers and metrics."""
 
 _entered = threading.local()
 
@@ -44,8 +44,8 @@ def is_nnx_method(fn: Any) -> bool:
 class NnxObjects:
     """NNX objects, split together: what they share stays shared.
 
-    What they compute is named: inside a method of `_SCOPED_METHODS` ops stand below the path of the object
-    (``encoder/layers_0``). It begins with the argument's name unless there is only one module.
+    Ops inside a method of `_SCOPED_METHODS` are named after the path of the object (``encoder/layers_0``),
+    which begins with the argument's name unless there is only one module.
 
     Args:
       named: A name for each object.
@@ -56,7 +56,7 @@ class NnxObjects:
         if not named:
             return
         nnx = _nnx()
-        # A copy shares the arrays and nothing else: the user's objects stay as they are.
+        # A copy shares only the arrays, so that the user's objects do not change.
         copy = nnx.merge(*nnx.split(tuple(x for _, x in named), graph=True))
         variables = [x for _, x in nnx.iter_graph(copy, graph=True) if is_variable(x)]
         if any(v.get_metadata().get(kind) for v in variables for kind in ("hijax", "ref")):
@@ -66,7 +66,7 @@ class NnxObjects:
         self._treedef = jax.tree.structure(self._state)
 
     def leaves(self) -> list[list[tuple[str, Any]]]:
-        """For each object its arrays, with a path to each; what several objects hold is the first one's."""
+        """For each object its arrays with their paths; a shared array is listed for the first object only."""
         found: list[list[tuple[str, Any]]] = [[] for _ in range(self._count)]
         if not self._count:
             return found
@@ -85,7 +85,7 @@ class NnxObjects:
         return _nnx().merge(self._graphdef, jax.tree.unflatten(self._treedef, values))
 
     def split(self, objects: tuple[Any, ...]) -> list[Any]:
-        """All arrays that ``objects`` hold by now."""
+        """All arrays that ``objects`` hold after the call."""
         return jax.tree.leaves(_nnx().split(objects, graph=True)[1]) if self._count else []
 
 
@@ -125,7 +125,7 @@ def _methods(cls: type) -> dict[str, Any]:
 
 @functools.cache
 def _scoped(cls: type) -> type:
-    """A subclass of ``cls`` whose methods name what they compute; one for each class, for JAX keeps it."""
+    """A subclass of ``cls`` whose methods name what they compute; cached, since JAX keeps it."""
     methods = {name: _in_scope(method) for name, method in _methods(cls).items()}
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     # Flax's own default differs from what the class may have said.

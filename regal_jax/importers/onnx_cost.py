@@ -36,9 +36,9 @@ def _attribute(node: Any, name: str, default: Any) -> Any:
 
 
 def _flops(node: Any, inputs: list[Value], outputs: list[Value]) -> float:
-    """A multiplication and an addition are two; everything else counts one an element.
+    """Flops of a node: one per element, unless the kind of the node says otherwise.
 
-    Convolutions and products: two for each multiply-add. Pools: one an element of each window.
+    Convolutions and products have two per multiply-add. Pools have one per element of each window.
     """
     op = node.op_type
     out = outputs[0].elements if outputs else 0

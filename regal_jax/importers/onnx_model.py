@@ -1,19 +1,24 @@
 """ONNX models (optional extra ``onnx``)."""
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes
 from regal_jax.importers.onnx_cost import node_seconds
-from regal_jax.importers.onnx_shapes import Value, import_onnx, infer_values, subgraphs
+from regal_jax.importers.onnx_nodes import node_reads
+from regal_jax.importers.onnx_shapes import Value, import_onnx, infer_values
+from regal_jax.importers.onnx_sharing import shared_buffers
 from regal_jax.importers.roofline import DeviceProfile, find_profile
 from regal_jax.runtime.interrupts import interruptible
 
-__all__ = ["MAX_MODEL_BYTES", "from_onnx", "parse_onnx"]
+__all__ = ["MAX_MODEL_BYTES", "OnnxOps", "from_onnx", "onnx_ops", "parse_onnx", "read_onnx"]
 
 MAX_MODEL_BYTES: Final = 2**31
 """Largest ``.onnx`` file: protobuf holds no more. Weights beyond that are external and not read."""
@@ -51,9 +56,19 @@ def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
       ('x', 'start', 'relu')
     """
     if not isinstance(model, (str, os.PathLike)):
-        return _convert(model, **options)
+        return onnx_ops(model, **options).graph
     with at_path(model):
         return parse_onnx(read_bytes(model, MAX_MODEL_BYTES), **{"name": graph_name(model), **options})
+
+
+def read_onnx(path: PathLike) -> Any:
+    """The ``ModelProto`` in a file. External data is not read.
+
+    Raises:
+      FormatError, MissingExtraError: As `from_onnx`.
+    """
+    with at_path(path):
+        return _decode(read_bytes(path, MAX_MODEL_BYTES))
 
 
 def parse_onnx(data: bytes, **options: Any) -> ComputationGraph:
@@ -68,19 +83,25 @@ def parse_onnx(data: bytes, **options: Any) -> ComputationGraph:
         own).
       input_devices: Devices on which inputs may start; ``None`` allows all.
       loop_trips: Iterations of every ``Loop``.
+      in_place: Let values share buffers as ONNX Runtime does on a CPU, for plans of one device: what
+        ``Reshape`` and the like return, and what ``Relu`` and the like write over their only input. Such a
+        value has 0 bytes, and what reads it also reads the value whose buffer it is in.
 
     Raises:
       ConfigError: A size that cannot be.
       FormatError, GraphError, MissingExtraError: As `from_onnx`.
     """
+    return onnx_ops(_decode(data), **options).graph
+
+
+def _decode(data: bytes) -> Any:
     onnx = import_onnx()
     try:
-        model = onnx.load_model_from_string(data)
+        return onnx.load_model_from_string(data)
     # The decoder's own error class moves between versions of protobuf; RuntimeError is upb's depth limit.
     except (ValueError, TypeError, RuntimeError, _decode_error()) as error:
         reason = (str(error).splitlines() or [""])[0][:120]
         raise FormatError(f"not an ONNX model ({reason}); is the file complete?") from None
-    return _convert(model, **options)
 
 
 def _decode_error() -> type[Exception]:
@@ -89,7 +110,24 @@ def _decode_error() -> type[Exception]:
     return DecodeError
 
 
-def _convert(
+@dataclasses.dataclass(frozen=True, eq=False)
+class OnnxOps:
+    """The graph of a model, and which node each of its ops is.
+
+    Attributes:
+      graph: Its graph, as `from_onnx` makes it.
+      node: ``[N]`` int64: for each op the index of its node, -1 for inputs, parameters and the op ``start``.
+        Nodes are counted after local functions have been inlined; see
+        `regal_jax.importers.onnx_nodes.callers`.
+      nodes: Number of nodes counted so, constants included.
+    """
+
+    graph: ComputationGraph
+    node: np.ndarray
+    nodes: int
+
+
+def onnx_ops(
     model: Any,
     *,
     name: str | None = None,
@@ -97,7 +135,13 @@ def _convert(
     profile: str | DeviceProfile = "h200",
     input_devices: Iterable[int] | None = (0,),
     loop_trips: int = 1,
-) -> ComputationGraph:
+    in_place: bool = False,
+) -> OnnxOps:
+    """The graph of a ``ModelProto`` and the nodes of its ops; for the rest see `parse_onnx`.
+
+    Raises:
+      ConfigError, FormatError, GraphError, MissingExtraError: As `parse_onnx`.
+    """
     if not model.graph.node:
         raise FormatError("an ONNX model without nodes; is this the right file?")
     graph, values, assumed = infer_values(model, dims or {})
@@ -106,40 +150,48 @@ def _convert(
         t.values.name for t in model.graph.sparse_initializer
     }
     inputs = [i.name for i in model.graph.input if i.name not in parameters]
-    nodes = _fold_constants(graph.node, parameters)
+    left = _fold_constants(graph.node, parameters)
+    nodes = [graph.node[i] for i in left]
     layout = _Layout(nodes, inputs, parameters, {o.name for o in graph.output})
     _warn_of_unknown([value for value in layout.source if layout.matters(value)], values)
     builder = GraphBuilder(name or model.graph.name or "graph")
     _add_sources(builder, layout, values, None if input_devices is None else tuple(input_devices))
+    given = {*layout.inputs, *layout.parameters}
+    owner = shared_buffers(nodes, layout.reads, layout.results, given, values) if in_place else {}
     cost = find_profile(profile)
     for o, node in enumerate(nodes):
         outputs = [value for value in node.output if value]
-        producers = [layout.producer(o, value) for value in layout.reads[o]]
+        # Who reads a value that lies in another's buffer keeps that buffer in memory.
+        bases = [owner[value] for value in layout.reads[o] if value in owner]
+        producers = [layout.producer(o, value) for value in dict.fromkeys([*layout.reads[o], *bases])]
         waits = layout.roots > 0 and all(op < layout.roots for op, _ in producers)
         builder.add_op(
             layout.names[o],
             kind=node.op_type,
             runtime=node_seconds(node, values, cost, loop_trips),
-            outputs=[_size(value, values) for value in outputs],
+            outputs=[0 if value in owner else _size(value, values) for value in outputs],
             keep=[port for port, value in enumerate(outputs) if value in layout.results],
             inputs=producers,
             control_inputs=[layout.roots] if waits else [],
             colocation_group=layout.names[o] if o in layout.hosts else None,
         )
-    return builder.build()
+    made = builder.build()
+    place = np.full(made.num_ops, -1, dtype=np.int64)
+    place[made.num_ops - len(nodes) :] = left
+    return OnnxOps(made, place, len(graph.node))
 
 
-def _fold_constants(nodes: Iterable[Any], parameters: set[str]) -> list[Any]:
-    """Turns constants into parameters (added to the set); returns the nodes that are left."""
+def _fold_constants(nodes: Iterable[Any], parameters: set[str]) -> list[int]:
+    """Turns constants into parameters (added to the set); returns the indices of the nodes that are left."""
     left = []
-    for node in nodes:
+    for i, node in enumerate(nodes):
         constant = node.op_type == "Constant" or (
             node.op_type == "ConstantOfShape" and all(value in parameters for value in node.input)
         )
         if constant and not node.domain:
             parameters.update(node.output)
         else:
-            left.append(node)
+            left.append(i)
     if not left:
         raise FormatError("an ONNX model of constants alone; nothing is left to run")
     return left
@@ -162,7 +214,7 @@ class _Layout:
     """
 
     def __init__(self, nodes: list[Any], inputs: list[str], parameters: set[str], results: set[str]) -> None:
-        self.reads = [_reads(node) for node in nodes]
+        self.reads = [node_reads(node) for node in nodes]
         self.results = results
         self.inputs = list(dict.fromkeys(inputs))
         self.first: dict[str, int] = {}
@@ -271,15 +323,3 @@ def _warn_of_unknown(names: list[str], values: Mapping[str, Value]) -> None:
             "dimensions are taken as 1, and those of unknown rank or no tensors as 0 bytes",
             stacklevel=4,
         )
-
-
-def _reads(node: Any) -> list[str]:
-    """Names of the values that a node reads, those that its bodies take from outside included."""
-    names = [value for value in node.input if value]
-    for body in subgraphs(node):
-        inside = {i.name for i in body.input} | {t.name for t in body.initializer}
-        inside |= {t.values.name for t in body.sparse_initializer}
-        inside |= {o for inner in body.node for o in inner.output}
-        used = [value for inner in body.node for value in _reads(inner)] + [o.name for o in body.output]
-        names += [value for value in used if value not in inside]
-    return list(dict.fromkeys(names))

@@ -19,7 +19,7 @@ def refuse_constraints(graph: ComputationGraph, what: str, lossy: bool) -> None:
     """
     if graph.runtime.ndim == 2:
         raise FormatError(
-            f"graph {graph.name!r}: runtime: {what} holds one runtime an op, not one a device; "
+            f"graph {graph.name!r}: runtime: {what} holds one runtime per op, not one per device; "
             "keep one column, or write JSON"
         )
     if lossy:

@@ -32,6 +32,7 @@ class FileFormat:
       format: Graph and keyword options -> text; ``None`` if the format is only read.
       estimated: Files hold no runtimes; ``read`` takes a ``profile`` to estimate them for.
       symbolic: Dimensions may be names; ``read`` takes their sizes as ``dims``.
+      in_place: Values may share buffers; ``read`` takes whether they do as ``in_place``.
     """
 
     suffixes: tuple[str, ...]
@@ -40,6 +41,7 @@ class FileFormat:
     format: Callable[..., str] | None = None
     estimated: bool = False
     symbolic: bool = False
+    in_place: bool = False
 
 
 def _read_cost_graph(path: PathLike, **options: Any) -> ComputationGraph:
@@ -82,7 +84,12 @@ FORMATS: Final[Mapping[str, FileFormat]] = MappingProxyType(
         ),
         "stg": FileFormat((".stg", ".stg.gz"), "Standard Task Graph", _read_stg, format_stg),
         "onnx": FileFormat(
-            (".onnx", ".onnx.gz"), "ONNX model (extra 'onnx')", _read_onnx, estimated=True, symbolic=True
+            (".onnx", ".onnx.gz"),
+            "ONNX model (extra 'onnx')",
+            _read_onnx,
+            estimated=True,
+            symbolic=True,
+            in_place=True,
         ),
         "hlo": FileFormat(
             (".hlo", ".hlo.txt", ".hlo.gz", ".hlo.txt.gz"),

@@ -1,4 +1,4 @@
-"""From a traced PyTorch program to a `ComputationGraph`: residents, inputs, one op a call."""
+"""Conversion of a traced PyTorch program to a `ComputationGraph`: residents, inputs, one op per call."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def graph_of(
     """The graph of a traced module, as `from_torch` describes it.
 
     Args:
-      name: Of the graph.
+      name: Name of the graph.
       traced: The program and what its placeholders stand for.
       leaf_devices: Device of each leaf of the arguments.
       donate_state: Residents that are replaced are freed after their last reader.
@@ -55,7 +55,7 @@ def graph_of(
 
 
 def _values(held: Sequence[Held]) -> list[Any]:
-    """A value for each tensor, the same for tied parameters; whatever is no tensor as it is."""
+    """A value for each tensor, the same for tied parameters; anything else as it is."""
     of: dict[int, Value] = {}
     return [
         of.setdefault(id(h.tensor), Value(h.tensor)) if isinstance(h.tensor, torch.Tensor) else h.tensor

@@ -65,7 +65,7 @@ def from_torch(
       colocate: Patterns over op names; the ops of each share a device.
       profile: The device (`regal_jax.importers.roofline.PROFILES` or your own) that runtimes are
         estimated for; a sequence gives one runtime for each device.
-      name: Of the graph; the module's class by default.
+      name: Name of the graph; by default the class of the module.
 
     Returns:
       The graph, times in seconds.

@@ -29,12 +29,12 @@ _ADAM_LR, _ADAM_BETA1, _ADAM_BETA2, _ADAM_EPS = 1e-3, 0.9, 0.999, 1e-8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """What a placeholder of the traced graph stands for.
+    """A placeholder of the traced graph.
 
     Attributes:
       name: Path of a parameter or buffer, name of an input.
       tensor: A fake tensor of its shape; the value itself of an argument that is no tensor, e.g. a number.
-      leaf: Which of the flattened arguments an input is; `None` for parameters, buffers, constants.
+      leaf: Index of an input among the flattened arguments; `None` for parameters, buffers, constants.
       replaced: The program returns a new value of it.
     """
 
@@ -68,7 +68,7 @@ def trace(
       kwargs: Its keyword arguments.
       form: One of `FORMS`.
       loss: What the module returns -> the scalar that is differentiated.
-      name: Of the module, for messages.
+      name: Name of the module in messages.
 
     Raises:
       FormatError: PyTorch cannot trace it (the cause is kept).
@@ -109,7 +109,7 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings(), contextlib.redirect_stderr(_Deaf(sys.stderr)):  # pyright: ignore
         for name in _FOREIGN:
             warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
-        # PyTorch attributes this one to the caller; it is about copies of layers, which are dropped.
+        # PyTorch attributes this warning to the caller; it is about copies of layers, which are dropped.
         warnings.filterwarnings("ignore", message=r"The tensor attributes? self\.")
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
@@ -140,7 +140,7 @@ class _Deaf:
 
 
 def _fake(leaf: Any) -> Any:
-    """A tensor of the same shape on the CPU that holds nothing; called under the fake mode."""
+    """A tensor of the same shape on the CPU without data; called under the fake mode."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu")
@@ -164,7 +164,7 @@ def _held(exported: torch.export.ExportedProgram, twin: torch.nn.Module, leaves:
     """Names and tensors of the placeholders, in order."""
     signature = exported.graph_signature
     replaced = set(signature.buffers_to_mutate.values()) | set(signature.user_inputs_to_mutate.values())
-    # Tied parameters stand here under each of their names, as one and the same tensor.
+    # Tied parameters are listed under each of their names, as the same tensor.
     state = dict(twin.named_buffers(remove_duplicate=False))
     state |= dict(twin.named_parameters(remove_duplicate=False))
     held, leaf = [], 0
@@ -300,7 +300,7 @@ def _adam(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
 
 @contextlib.contextmanager
 def _marked(phase: str) -> Iterator[None]:
-    """Gives the nodes that are traced inside the phase, and no module."""
+    """Marks the nodes that are traced inside with the phase, and with no module."""
     meta = torch.fx.traceback.current_meta
     before = dict(meta)
     meta.pop("nn_module_stack", None)

@@ -17,11 +17,11 @@ def parse_wfformat(text: str, *, default_runtime: float | None = None) -> Comput
 
     - A task becomes an op named by its id; its `name` becomes the kind, its `runtimeInSeconds` the
       runtime.
-    - A file that a task writes becomes an output tensor of `sizeInBytes`; who lists it as an input reads
-      it. A written file that nobody reads is a result and kept.
+    - A file that a task writes becomes an output tensor of `sizeInBytes`; tasks that list it as an
+      input read it. A written file without readers is a result and kept.
     - A file that is read but written by no task is an input of the workflow: one op of kind ``input``
       and runtime 0, named ``file:ID``, which may stand on any device.
-    - A parent (or, from the other end, a child) with which a task shares no file is a control edge.
+    - A parent or child with which a task shares no file becomes a control edge.
     - A task that lists a file both as input and as output updates it: it does not wait for itself.
     - `coreCount`, `memoryInBytes` and machines are not used.
 

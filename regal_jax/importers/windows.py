@@ -17,13 +17,13 @@ def taps(size: int, kernel: int, out: int, stride: int, pad: int, lhs_dilation: 
     Exact up to 4 million pairs; beyond that, the padding is counted as if it were data.
 
     Args:
-      size: Of the input.
-      kernel: Of the kernel.
-      out: Of the output.
-      stride: Of the window.
-      pad: Before the first element.
-      lhs_dilation: Of the input.
-      dilation: Of the kernel.
+      size: Size of the input.
+      kernel: Size of the kernel.
+      out: Size of the output.
+      stride: Stride of the window.
+      pad: Padding before the first element.
+      lhs_dilation: Dilation of the input.
+      dilation: Dilation of the kernel.
     """
     if out * kernel == 0 or out * kernel > _MOST_PAIRS:
         return out * kernel // lhs_dilation

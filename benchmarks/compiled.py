@@ -1,0 +1,217 @@
+"""What `regal_jax.compile` saves: memory by XLA's own measure, seconds of programs and of compilation."""
+
+import argparse
+import contextlib
+import dataclasses
+import fnmatch
+import json
+import math
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import jax
+import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
+from tqdm import tqdm
+
+from benchmarks.compile_programs import Program, Settings, concrete, read_settings
+from benchmarks.environment import environment
+from benchmarks.table import aligned
+from regal_jax.errors import ConfigError
+from regal_jax.execute import CompiledProgram, MemoryUse, compile
+from regal_jax.execute.compiled import run_seconds
+from regal_jax.execute.program import memory_use
+from regal_jax.storage.atomic import write_atomically
+
+__all__ = ["Row", "run", "summary"]
+
+_OTHER: Final = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+_HEAD: Final = ("program", "XLA", "XLA, other", "ours", "total", "temp", "run", "first", "next", "order")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One program.
+
+    Attributes:
+      program: Its name.
+      instructions: Number of instructions of the entry computation.
+      default: Memory under XLA's default scheduler for CPUs.
+      other: Memory under its scheduler for little memory.
+      ours: Memory of the program of `regal_jax.compile`.
+      predicted: Temporary memory of its order in the model, bytes.
+      predicted_default: The same of the default order.
+      order: ``"ours"``, the name of XLA's other scheduler, or why the default order was kept.
+      equal: All results are equal to those of the default program, bit by bit; ``None`` if not run.
+      seconds: Medians of runs in turns, default and ours; ``None`` if not run.
+      compile_seconds: Seconds for the default program, and for ours with the search and from disk.
+    """
+
+    program: str
+    instructions: int
+    default: MemoryUse
+    other: MemoryUse
+    ours: MemoryUse
+    predicted: int
+    predicted_default: int
+    order: str
+    equal: bool | None
+    seconds: tuple[float, float] | None
+    compile_seconds: tuple[float, float, float]
+
+    @property
+    def better(self) -> MemoryUse:
+        """That of XLA's two which takes less memory."""
+        return min(self.default, self.other, key=lambda m: m.total)
+
+
+def _timed(make: Callable[[], Any]) -> tuple[Any, float]:
+    began = time.perf_counter()
+    made = make()
+    return made, time.perf_counter() - began
+
+
+def measure(program: Program, settings: Settings, method: Any) -> Row:
+    """Compiles a program four ways, and runs two of them.
+
+    Args:
+      program: The program.
+      settings: Settings of the file of programs.
+      method: As `regal_jax.compile` takes it.
+    """
+
+    def plain(options: dict[str, Any]) -> jax.stages.Compiled:
+        fn = jax.jit(lambda *args: program.fn(*args), donate_argnums=program.donate)
+        return fn.lower(*program.args).compile(options)
+
+    def ours() -> CompiledProgram:
+        return compile(
+            program.fn,
+            *program.args,
+            donate_argnums=program.donate,
+            method=method,
+            evaluations=settings.evaluations,
+            candidates=settings.candidates,
+        )
+
+    default, plain_seconds = _timed(lambda: plain({}))
+    other = memory_use(plain(_OTHER))
+    made, first = _timed(ours)
+    again, following = _timed(ours)
+    if again.statistics.source != "kept" and made.statistics.reordered:
+        raise ConfigError(f"{program.name}: the schedule was not kept; set REGAL_JAX_CACHE to a folder")
+    equal = seconds = None
+    if program.run:
+        args = concrete(program)
+        held = [jax.device_get(x(*jax.tree.map(lambda a: a.copy(), args))) for x in (default, made.compiled)]
+        pairs = zip(*map(jax.tree.leaves, held), strict=True)
+        equal = all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+        before, after = run_seconds([default, made.compiled], args, settings.rounds)
+        seconds = before, after
+    stats, schedule = made.statistics, made.schedule
+    return Row(
+        program.name,
+        sum(1 for line in (default.as_text() or "").split("ENTRY")[-1].splitlines() if " = " in line),
+        memory_use(default),
+        other,
+        stats.after,
+        stats.predicted,
+        stats.predicted_before,
+        "ours" if schedule.orders else schedule.scheduler or stats.reason,
+        equal,
+        seconds,
+        (plain_seconds, first, following),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else 1.0
+
+
+def summary(rows: Sequence[Row]) -> dict[str, float]:
+    """Ratios of ours to XLA's: geometric means, and the largest."""
+    total = [_ratio(r.ours.total, r.better.total) for r in rows]
+    temp = [_ratio(max(r.ours.temp, 1), max(r.better.temp, 1)) for r in rows]
+    default = [_ratio(r.ours.total, r.default.total) for r in rows]
+    runs = [r.seconds[1] / r.seconds[0] for r in rows if r.seconds]
+    return {
+        "total, better of two": _mean(total),
+        "largest": max(total),
+        "temp, better of two": _mean(temp),
+        "largest temp": max(temp),
+        "total, default": _mean(default),
+        "run": _mean(runs),
+        "slowest run": max(runs, default=math.nan),
+        "first compilation": _mean([r.compile_seconds[1] / r.compile_seconds[0] for r in rows]),
+        "next compilation": _mean([r.compile_seconds[2] / r.compile_seconds[0] for r in rows]),
+        "not equal": sum(r.equal is False for r in rows),
+    }
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    plain, first, following = row.compile_seconds
+    return (
+        row.program,
+        *(f"{m.total / 2**20:.2f}" for m in (row.default, row.other, row.ours)),
+        f"{_ratio(row.ours.total, row.better.total):.3f}",
+        f"{_ratio(row.ours.temp, row.better.temp):.3f}",
+        f"{row.seconds[1] / row.seconds[0]:.2f}" if row.seconds else "",
+        f"{first / plain:.2f}",
+        f"{following / plain:.2f}",
+        row.order if row.order == "ours" else row.order[-16:].lower(),
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """``python -m benchmarks compile``."""
+    settings = read_settings(args.programs)
+    chosen = [n for n in settings.programs if not args.patterns or _matches(n, args.patterns)]
+    if not chosen:
+        raise ConfigError(f"no program matches; use some of {', '.join(settings.programs)}")
+    rows: list[Row] = []
+    with _fresh_caches():
+        compile(lambda x: x.T @ x + x, jax.ShapeDtypeStruct((8, 8), "float32"))  # Loads what is needed.
+        for name in tqdm(chosen):
+            rows.append(measure(settings.programs[name](), settings, args.method))
+            if args.out:
+                document = {
+                    "environment": environment(),
+                    "method": args.method,
+                    "summary": summary(rows),
+                    "rows": [dataclasses.asdict(row) for row in rows],
+                }
+                write_atomically(pathlib.Path(args.out), (json.dumps(document, indent=1) + "\n").encode())
+    print(aligned([_HEAD, *map(_line, rows)]))
+    print("\n".join(f"{name}: {value:.3f}" for name, value in summary(rows).items()))
+    return 0
+
+
+@contextlib.contextmanager
+def _fresh_caches() -> Iterator[None]:
+    """Orders are kept in a folder of their own, and what is compiled twice is compiled twice."""
+    named, enabled = os.environ.get("REGAL_JAX_CACHE"), jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["REGAL_JAX_CACHE"] = folder
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()  # It looks at the setting once.
+        try:
+            yield
+        finally:
+            jax.config.update("jax_enable_compilation_cache", enabled)
+            compilation_cache.reset_cache()
+            if named is None:
+                del os.environ["REGAL_JAX_CACHE"]
+            else:
+                os.environ["REGAL_JAX_CACHE"] = named
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)

@@ -1,0 +1,135 @@
+"""Memory that ONNX Runtime measures of networks in the order of a plan, beside its own orders."""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator
+from typing import Any, Final
+
+import onnx
+import onnxruntime
+
+from benchmarks.onnx_networks import NETWORKS, export
+from benchmarks.onnx_process import process_table
+from benchmarks.table import aligned
+from regal_jax.api import order
+from regal_jax.errors import ConfigError
+from regal_jax.execute import OnnxComparison, apply_to_onnx, compare_onnx
+from regal_jax.importers import from_onnx
+from regal_jax.storage.atomic import write_atomically
+
+__all__ = ["LIGHT", "compare", "optimised", "run"]
+
+LIGHT: Final = pathlib.Path(onnx.__file__).parent / "backend/test/data/light"
+"""Models that come with the package `onnx`, their weights made by ``ConstantOfShape``."""
+_IR_VERSION: Final = 8
+"""Of what is written here: since 4, initializers need not be inputs, as ONNX Runtime leaves them."""
+_FATAL: Final = 4
+
+
+def optimised(source: pathlib.Path, path: pathlib.Path) -> None:
+    """Writes ``source`` to ``path`` after ONNX Runtime's basic optimisations, which fold constants."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = os.fspath(path)
+    options.log_severity_level = _FATAL
+    onnxruntime.InferenceSession(os.fspath(source), options, providers=["CPUExecutionProvider"])
+    model = onnx.load(path)
+    model.ir_version = max(model.ir_version, _IR_VERSION)
+    onnx.save(model, path)
+
+
+def compare(path: pathlib.Path, made: pathlib.Path, *, method: str, runs: int) -> OnnxComparison:
+    """Orders the model in ``path``, writes it in that order to ``made``, and runs both."""
+    plan = order(from_onnx(path, in_place=True), method=method)  # pyright: ignore[reportArgumentType]
+    onnx.save(apply_to_onnx(plan, path), made)
+    return compare_onnx(path, made, runs=runs, threads=1)
+
+
+def _sources(
+    names: list[str], folder: pathlib.Path, *, light: bool, batch: int
+) -> Iterator[tuple[str, bool, pathlib.Path]]:
+    """Name, whether it has branches, and file of each network."""
+    known = [*NETWORKS, *(path.stem for path in sorted(LIGHT.glob("*.onnx")))]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigError(f"no network is called {unknown[0]!r}; there are {', '.join(known)}")
+    for name in names or known[: None if light else len(NETWORKS)]:
+        if name in NETWORKS:
+            path = folder / "exported.onnx"
+            export(name, path, batch=batch)
+            yield name, NETWORKS[name][2], path
+        else:
+            yield name, False, LIGHT / f"{name}.onnx"
+
+
+def run(args: argparse.Namespace) -> int:
+    """``python -m benchmarks onnx``."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        model, made = folder / "model.onnx", folder / "made.onnx"
+        for name, branches, source in _sources(args.names, folder, light=args.light, batch=args.batch):
+            optimised(source, model)
+            found = compare(model, made, method=args.method, runs=args.runs)
+            rows.append(
+                {"name": name, "nodes": len(found.after.order), "branches": branches, **_figures(found)}
+            )
+            print(f"{name}: {len(rows)} done", flush=True)
+            if args.process:
+                print(process_table(model, made), flush=True)
+            if args.out:
+                write_atomically(args.out, json.dumps(rows, indent=1).encode())
+    print(_table(rows))
+    return int(any(row["equal"] is False for row in rows))
+
+
+def _figures(found: OnnxComparison) -> dict[str, Any]:
+    runs = {"shipped": found.shipped, "default": found.default, "file": found.before, "plan": found.after}
+    return {
+        **{f"{key}_bytes": each.peak_bytes for key, each in runs.items()},
+        "file_predicted": found.predicted_before,
+        "plan_predicted": found.predicted_after,
+        **{f"{key}_seconds": each.seconds for key, each in runs.items()},
+        "equal": found.equal,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """Measured peaks in MiB, predictions behind those that have one."""
+    table: list[tuple[str, ...]] = [
+        ("MiB", "nodes", "reused", "default", "file", "(said)", "plan", "(said)", "saved", "of best", "time")
+    ]
+    for row in rows:
+        size = {
+            key: f"{value / 2**20:.2f}" for key, value in row.items() if key.endswith(("bytes", "predicted"))
+        }
+        best = min(row["shipped_bytes"], row["default_bytes"], row["file_bytes"])
+        table.append(
+            (
+                row["name"] + (" *" if row["branches"] else ""),
+                str(row["nodes"]),
+                size["shipped_bytes"],
+                size["default_bytes"],
+                size["file_bytes"],
+                f"({size['file_predicted']})",
+                size["plan_bytes"],
+                f"({size['plan_predicted']})",
+                f"{1 - row['plan_bytes'] / row['shipped_bytes']:.1%}",
+                f"{1 - row['plan_bytes'] / best:.1%}",
+                f"{row['plan_seconds'] / row['shipped_seconds']:.2f} x",
+            )
+        )
+    for title, chosen in (("all", rows), ("* with branches", [row for row in rows if row["branches"]])):
+        if chosen:
+            table.append((title, *[""] * 7, _saved(chosen, "shipped_bytes"), "", ""))
+    return aligned(table)
+
+
+def _saved(rows: list[dict[str, Any]], key: str) -> str:
+    """Geometric mean of what the plan saves."""
+    mean = math.exp(sum(math.log(row["plan_bytes"] / row[key]) for row in rows) / len(rows))
+    return f"{1 - mean:.1%}"

@@ -1,0 +1,192 @@
+"""The public interface of `compile`, as a function and as a decorator."""
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import jax
+from jax.core import Tracer
+
+from regal_jax.api.names import MethodName
+from regal_jax.errors import ConfigError
+from regal_jax.execute.compiled import CompiledProgram
+from regal_jax.execute.program import CompileOptions, build
+from regal_jax.execute.schedule import Schedule
+from regal_jax.runtime.interrupts import interruptible
+
+if TYPE_CHECKING:
+    from regal_jax.solvers import Solver
+
+__all__ = ["CompiledFunction", "compile"]
+
+
+class CompiledFunction:
+    """A function that is compiled once for each signature of its arguments; made by `regal_jax.compile`.
+
+    It is called like the function, static arguments included. The first call with new shapes, types or static
+    values compiles.
+    """
+
+    def __init__(self, fn: Callable[..., Any], options: CompileOptions) -> None:
+        self._fn, self._options = fn, options
+        self._programs: dict[Any, CompiledProgram] = {}
+        self._lock = threading.Lock()
+        static = options.static_argnums
+        self._static = (static,) if isinstance(static, int) else tuple(static)
+        functools.update_wrapper(self, fn)
+
+    def _is_static(self, place: int, count: int) -> bool:
+        return place in self._static or place - count in self._static
+
+    def program(self, *args: Any) -> CompiledProgram:
+        """The program for such arguments, compiled if necessary.
+
+        Args:
+          *args: Arrays, or `jax.ShapeDtypeStruct`; static arguments unchanged.
+        """
+        traced = [a for i, a in enumerate(args) if not self._is_static(i, len(args))]
+        fixed = tuple(a for i, a in enumerate(args) if self._is_static(i, len(args)))
+        leaves, tree = jax.tree.flatten(traced)
+        key = (fixed, tree, tuple(_signature(leaf) for leaf in leaves))
+        # Other threads wait, instead of each repeating the same search.
+        with self._lock:
+            if key not in self._programs:
+                self._programs[key] = build(self._fn, args, self._options)
+            return self._programs[key]
+
+    def __call__(self, *args: Any) -> Any:
+        program = self.program(*args)
+        return program(*(a for i, a in enumerate(args) if not self._is_static(i, len(args))))
+
+
+def _signature(leaf: Any) -> Any:
+    if isinstance(leaf, Tracer):
+        raise ConfigError(
+            "regal_jax.compile: the function is called within another that JAX transforms; "
+            "compile the outer one, or call the plain function there"
+        )
+    aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    return tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
+
+
+@overload
+def compile(
+    fn: None = None,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    objective: str = "peak-memory",
+    method: "MethodName | Solver | None" = "order-search",
+    time_limit: float | None = None,
+    evaluations: int = 2000,
+    seed: int = 0,
+    cache: bool = True,
+    candidates: int = 2,
+    plan: Schedule | str | os.PathLike[str] | None = None,
+    compiler_options: dict[str, Any] | None = None,
+) -> Callable[[Callable[..., Any]], CompiledFunction]: ...
+
+
+@overload
+def compile(
+    fn: Callable[..., Any],
+    *args: Any,
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    objective: str = "peak-memory",
+    method: "MethodName | Solver | None" = "order-search",
+    time_limit: float | None = None,
+    evaluations: int = 2000,
+    seed: int = 0,
+    cache: bool = True,
+    candidates: int = 2,
+    plan: Schedule | str | os.PathLike[str] | None = None,
+    compiler_options: dict[str, Any] | None = None,
+) -> CompiledProgram: ...
+
+
+@interruptible()
+def compile(
+    fn: Callable[..., Any] | None = None,
+    *args: Any,
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    objective: str = "peak-memory",
+    method: "MethodName | Solver | None" = "order-search",
+    time_limit: float | None = None,
+    evaluations: int = 2000,
+    seed: int = 0,
+    cache: bool = True,
+    candidates: int = 2,
+    plan: Schedule | str | os.PathLike[str] | None = None,
+    compiler_options: dict[str, Any] | None = None,
+) -> CompiledProgram | Callable[[Callable[..., Any]], CompiledFunction]:
+    """Compiles ``fn`` as `jax.jit` does, in an order of instructions that takes less memory.
+
+    XLA first compiles the program in its own order of instructions. `regal_jax.order` searches for orders
+    with a lower peak, also in the bodies of loops and branches. XLA then compiles the program in the best of
+    these orders and reports its memory: arguments, results and temporary memory, with shared memory counted
+    once. The order with the least memory is used; if none is better, the program keeps XLA's own order. The
+    instructions are the same.
+
+    The order is stored on disk (``REGAL_JAX_CACHE``) under a digest of the program, the versions of JAX and
+    jaxlib, and the options. A later call compiles once and does not search.
+
+    Args:
+      fn: The function; ``None`` for a decorator, which compiles when the function is called.
+      *args: Its arguments: arrays, pytrees of them, or `jax.ShapeDtypeStruct`; on one CPU.
+      static_argnums: As `jax.jit` takes them.
+      donate_argnums: As `jax.jit` takes them. Donated arguments stay donated.
+      objective: The only objective is ``"peak-memory"``.
+      method: As `regal_jax.order` takes it; ``"auto"`` also runs BRKGA, which costs more compile time.
+      time_limit: Seconds for the search, without compilation; ``None`` for no limit.
+      evaluations: Budget of the search in each computation of the program.
+      seed: Seed of the search.
+      cache: Whether to read and store orders on disk.
+      candidates: Largest number of orders that XLA compiles and measures.
+      plan: A schedule, or the name of a file with one (`CompiledProgram.save_schedule`), instead of a search.
+      compiler_options: Options of XLA, as `jax.stages.Lowered.compile` takes them.
+
+    Returns:
+      The compiled program, which is called with the arguments that are not static.
+
+    Raises:
+      ConfigError: An option is not allowed, the program is for several devices or not for a CPU, or this
+        version of JAX does not accept orders.
+      PlanError: ``plan`` is for another program.
+      FormatError: ``plan`` is not a schedule.
+
+    Examples:
+      >>> import jax, jax.numpy as jnp
+      >>> import regal_jax
+      >>> x = jnp.ones((8, 8))
+      >>> program = regal_jax.compile(lambda x: jnp.tanh(x) @ x, x, evaluations=50)
+      >>> program(x).shape, program.statistics.after.total <= program.statistics.before.total
+      ((8, 8), True)
+      >>> @regal_jax.compile(evaluations=50)
+      ... def double(x):
+      ...     return 2 * x
+      >>> double(x).shape
+      (8, 8)
+
+    References:
+      openxla/xla: hlo_memory_scheduler, buffer_assignment, xla_transform.
+    """
+    options = CompileOptions(
+        static_argnums=static_argnums,
+        donate_argnums=donate_argnums,
+        objective=objective,
+        method=method,
+        time_limit=time_limit,
+        evaluations=evaluations,
+        seed=seed,
+        cache=cache,
+        candidates=candidates,
+        plan=plan,
+        compiler_options=compiler_options,
+    )
+    if fn is not None:
+        return build(fn, args, options)
+    return lambda function: CompiledFunction(function, options)

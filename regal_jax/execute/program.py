@@ -1,0 +1,274 @@
+"""The steps of `regal_jax.compile`: compilation, search for orders, and measurement."""
+
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+
+from regal_jax.api.names import MethodName
+from regal_jax.checks import real, shown, whole
+from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError
+from regal_jax.execute.compiled import CompiledProgram
+from regal_jax.execute.donation import DonationLost
+from regal_jax.execute.hook import (
+    check_support,
+    compile_lowered,
+    compile_ordered,
+    compile_recorded,
+    module_of,
+)
+from regal_jax.execute.module_proto import new_module
+from regal_jax.execute.schedule import MemoryUse, Schedule, kept_schedule
+from regal_jax.execute.search import SearchSettings, find_candidates
+from regal_jax.execute.sequence import Orders, complete_orders, orders_of
+from regal_jax.programs.stored import use_cache
+
+if TYPE_CHECKING:
+    from regal_jax.solvers import Solver
+
+__all__ = ["CompileOptions", "build"]
+
+_QUICK: Final = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Options with which XLA allocates the same memory but spends less time on machine code."""
+
+_OPTION: Final = "xla_cpu_scheduler_type"
+_MEMORY_OPTIMIZED: Final = "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
+"""XLA's list scheduler, which is sometimes better than its default and sometimes worse."""
+
+_PLACES: Final = re.compile(r'loc\("[^"\n]*":[0-9][^)\n]*\)')
+"""Files and lines, on which no names depend."""
+
+_REFUSALS: Final = (PlanError, DonationLost, jax.errors.JaxRuntimeError)
+
+
+class CompileOptions:
+    """The checked options of `regal_jax.compile`.
+
+    Raises:
+      ConfigError: An option has an invalid value.
+    """
+
+    def __init__(
+        self,
+        *,
+        static_argnums: int | Sequence[int],
+        donate_argnums: int | Sequence[int],
+        objective: str,
+        method: "MethodName | Solver | None",
+        time_limit: float | None,
+        evaluations: int,
+        seed: int,
+        cache: bool,
+        candidates: int,
+        plan: Schedule | str | os.PathLike[str] | None,
+        compiler_options: dict[str, Any] | None,
+    ) -> None:
+        if objective != "peak-memory":
+            raise ConfigError(
+                f"objective: {shown(objective)} is unknown; a compiled program has 'peak-memory'"
+            )
+        counted = whole(candidates, 1)
+        if counted is None:
+            raise ConfigError(f"candidates: {shown(candidates)} must be a whole number above 0")
+        if time_limit is not None and not real(time_limit, 0):
+            raise ConfigError(f"time_limit: {shown(time_limit)} must be a number of seconds above 0")
+        budget, number = whole(evaluations, 1), whole(seed, 0)
+        if budget is None or number is None:
+            raise ConfigError("evaluations: must be a whole number above 0, and seed one of 0 or more")
+        self.static_argnums, self.donate_argnums = static_argnums, donate_argnums
+        self.search = SearchSettings(method, budget, time_limit, number, counted)
+        self.cache = cache
+        self.plan = plan if plan is None or isinstance(plan, Schedule) else Schedule.load(plan)
+        self.compiler_options = dict(compiler_options or {})
+
+
+def build(fn: Callable[..., Any], args: Sequence[Any], options: CompileOptions) -> CompiledProgram:
+    """Compiles ``fn`` for ``args``; see `regal_jax.compile`."""
+    if not callable(fn):
+        raise ConfigError(
+            f"regal_jax.compile: {type(fn).__name__} is no function; give one, then its arguments"
+        )
+    check_support()
+    use_cache()
+    began = time.monotonic()
+    lowered = _lower(fn, args, options)
+    fingerprint = _fingerprint(lowered, options)
+    if options.plan is not None:
+        if options.plan.fingerprint != fingerprint:
+            raise PlanError(
+                "plan: it is for another program, or for other versions of JAX and XLA; compile without it"
+            )
+        return _from_schedule(lowered, options, options.plan, began, "given")
+    kept, path = kept_schedule(fingerprint, repr(options.search)) if options.cache else (None, None)
+    if kept is not None:
+        return _from_schedule(lowered, options, kept, began, "kept")
+    schedule, searched = _search(lowered, options, fingerprint)
+    made = _from_schedule(lowered, options, schedule, began, "searched", searched)
+    if path is not None:
+        try:
+            made.schedule.save(path)
+        except OSError as error:
+            warnings.warn(f"regal_jax.compile: the schedule is not kept: {error}", stacklevel=3)
+    return made
+
+
+def _lower(fn: Callable[..., Any], args: Sequence[Any], options: CompileOptions) -> jax.stages.Lowered:
+    program = jax.jit(
+        _fresh(fn), static_argnums=options.static_argnums, donate_argnums=options.donate_argnums
+    )
+    return program.lower(*args)
+
+
+def _fresh(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A new function equal to ``fn``, with which no one else shares entries of JAX's caches."""
+
+    def program(*args: Any) -> Any:
+        return fn(*args)
+
+    with_name = functools.update_wrapper(program, fn, updated=())
+    with_name.__name__ = getattr(fn, "__name__", "program")
+    return with_name
+
+
+def _fingerprint(lowered: jax.stages.Lowered, options: CompileOptions) -> str:
+    """A digest of everything on which the instructions that XLA makes, and their names, depend."""
+    about = [
+        _PLACES.sub("", lowered.as_text(debug_info=True)),
+        jax.__version__,
+        importlib.metadata.version("jaxlib"),
+        os.environ.get("XLA_FLAGS", ""),
+        json.dumps(options.compiler_options, sort_keys=True, default=str),
+        jax.default_backend(),
+    ]
+    digest = hashlib.sha256()
+    for text in about:
+        digest.update(hashlib.sha256(text.encode()).digest())
+    return digest.hexdigest()[:40]
+
+
+def _search(lowered: jax.stages.Lowered, options: CompileOptions, fingerprint: str) -> tuple[Schedule, float]:
+    """The best order as measured by XLA, or none, and the seconds of the search."""
+    quick = {**options.compiler_options, **_QUICK}
+    plain = compile_recorded(lowered, quick, fingerprint)
+    module = module_of(plain)
+    before = memory_use(plain)
+    alias = _alias_of(module)
+    began = time.monotonic()
+    try:
+        found, predicted_before = find_candidates(plain.as_text() or "", options.search)
+    except (FormatError, GraphError) as error:
+        reason = f"there is nothing to order: {error}"
+        return Schedule(fingerprint, {}, "", alias, before, 0, 0, reason), time.monotonic() - began
+    seconds = time.monotonic() - began
+    own = {name: tuple(order) for name, order in orders_of(module).items()}
+    base = Schedule(fingerprint, {}, "", alias, before, 0, predicted_before, "")
+    ways = [_with_orders(base, own, complete_orders(module, c.steps), c.predicted) for c in found]
+    if _OPTION not in quick:
+        ways.append(dataclasses.replace(base, scheduler=_MEMORY_OPTIMIZED))
+    best, reason, least = None, "no order was found that takes less memory", before.total
+    for number, way in enumerate(ways):
+        if not way.changes or way in ways[:number]:
+            continue
+        try:
+            total = memory_use(_realised(lowered, quick, way)).total
+        except _REFUSALS as error:
+            reason = _line(error)
+            continue
+        if total < least:
+            best, least = way, total
+    return best or dataclasses.replace(base, reason=reason), seconds
+
+
+def _with_orders(base: Schedule, own: Orders, orders: dict[str, tuple[str, ...]], predicted: int) -> Schedule:
+    new = {name: order for name, order in orders.items() if order != own[name]}
+    return dataclasses.replace(base, orders=new, predicted=predicted)
+
+
+def _from_schedule(
+    lowered: jax.stages.Lowered,
+    options: CompileOptions,
+    schedule: Schedule,
+    began: float,
+    source: str,
+    searched: float = 0.0,
+) -> CompiledProgram:
+    """The program in the order of a schedule, or in XLA's own order if that is not possible."""
+    compiled, reason = None, schedule.reason
+    if schedule.changes:
+        try:
+            compiled = _realised(lowered, options.compiler_options, schedule)
+            if memory_use(compiled).total > schedule.before.total:
+                compiled, reason = None, "the order takes more memory under these options of the compiler"
+        except _REFUSALS as error:
+            reason = _line(error)
+    if compiled is None:
+        compiled = compile_lowered(lowered, options.compiler_options)
+        module_of(compiled)
+        schedule = dataclasses.replace(schedule, orders={}, scheduler="", predicted=0, reason=reason)
+    return CompiledProgram(
+        compiled,
+        schedule,
+        memory_use(compiled),
+        functools.partial(compile_lowered, lowered, options.compiler_options),
+        source,
+        searched,
+        time.monotonic() - began,
+    )
+
+
+def _realised(
+    lowered: jax.stages.Lowered, options: dict[str, Any], schedule: Schedule
+) -> jax.stages.Compiled:
+    """The program in the order of a schedule.
+
+    Raises:
+      PlanError, DonationLost, jax.errors.JaxRuntimeError: The program cannot be compiled in this order.
+    """
+    if schedule.scheduler:
+        return compile_lowered(lowered, {**options, _OPTION: schedule.scheduler})
+    alias = new_module().input_output_alias
+    for result, number, place, kind in schedule.alias:
+        alias.entries.add(
+            output_shape_index=result, parameter_number=number, parameter_shape_index=place, kind=kind
+        )
+    compiled = compile_ordered(lowered, options, schedule.orders, schedule.tag, alias)
+    ran = orders_of(module_of(compiled))
+    for name, order in schedule.orders.items():
+        asked = set(order)  # Copies into donated arguments may have been added.
+        if tuple(n for n in ran.get(name, ()) if n in asked) != order:
+            raise PlanError("XLA did not keep the order")
+    if memory_use(compiled).alias != schedule.before.alias:
+        raise DonationLost("arguments that were donated would not be")
+    return compiled
+
+
+def memory_use(compiled: jax.stages.Compiled) -> MemoryUse:
+    """The memory of a program as XLA reports it."""
+    stats: Any = compiled.memory_analysis()
+    return MemoryUse(
+        stats.argument_size_in_bytes,
+        stats.output_size_in_bytes,
+        stats.alias_size_in_bytes,
+        stats.temp_size_in_bytes,
+    )
+
+
+def _alias_of(module: Any) -> tuple[tuple[tuple[int, ...], int, tuple[int, ...], int], ...]:
+    return tuple(
+        (tuple(e.output_shape_index), e.parameter_number, tuple(e.parameter_shape_index), e.kind)
+        for e in module.input_output_alias.entries
+    )
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text[:300] or type(error).__name__

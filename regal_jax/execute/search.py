@@ -1,0 +1,111 @@
+"""Orders of little memory for the computations of a scheduled module."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from regal_jax.api import order
+from regal_jax.api.names import MethodName
+from regal_jax.graph import ComputationGraph
+from regal_jax.importers.hlo_program import order_computations
+from regal_jax.plan import Plan
+
+if TYPE_CHECKING:
+    from regal_jax.api import Improvement
+    from regal_jax.solvers import Solver
+
+__all__ = ["Candidate", "SearchSettings", "find_candidates"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSettings:
+    """Settings of the search.
+
+    Attributes:
+      method: See `regal_jax.order`.
+      evaluations: Budget of each computation.
+      time_limit: Seconds for all computations together, or ``None``.
+      seed: A number.
+      candidates: Largest number of orders that are tried.
+    """
+
+    method: "MethodName | Solver | None"
+    evaluations: int
+    time_limit: float | None
+    seed: int
+    candidates: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """An order of a module.
+
+    Attributes:
+      steps: Computation -> names of the instructions that run, in order.
+      predicted: Temporary memory in the model, in bytes.
+    """
+
+    steps: dict[str, tuple[str, ...]]
+    predicted: int
+
+
+def find_candidates(text: str, settings: SearchSettings) -> tuple[list[Candidate], int]:
+    """Searches each computation of a module.
+
+    Args:
+      text: Text of the scheduled module.
+      settings: Settings of the search.
+
+    Returns:
+      Different orders of the whole module, the best in the model first (none if there is nothing to order),
+      and the temporary memory of the order of the text in the model.
+    """
+    began = time.monotonic()
+    bodies: dict[str, tuple[str, ...]] = {}
+    entry: list[tuple[ComputationGraph, list[Plan]]] = []
+
+    def find_peak(name: str, graph: ComputationGraph) -> int:
+        plans = _plans(graph, settings, began)
+        bodies[name] = _names(graph, plans[0]) if plans else ()
+        entry[:] = [(graph, plans)]
+        return int(plans[0].objective_value) if plans else 0
+
+    order_computations(text, find_peak)
+    graph, plans = entry[0]
+    last = next(reversed(bodies))
+    below = {name: steps for name, steps in bodies.items() if steps and name != last}
+    given = order(graph, method="given", evaluations=1) if graph.num_ops else None
+    made: dict[tuple[str, ...], Candidate] = {}
+    for plan in plans:
+        steps = _names(graph, plan)
+        made.setdefault(steps, Candidate({**below, last: steps}, int(plan.objective_value)))
+    return list(made.values())[: settings.candidates], int(given.objective_value) if given else 0
+
+
+def _plans(graph: ComputationGraph, settings: SearchSettings, began: float) -> list[Plan]:
+    """Plans of one computation, the best first."""
+    if graph.num_ops == 0:
+        return []
+    seen: list[Plan] = []
+
+    def see(improvement: "Improvement") -> None:
+        seen.append(improvement.plan)
+
+    left = None
+    if settings.time_limit is not None:
+        left = max(settings.time_limit - (time.monotonic() - began), 0.01)
+    best = order(
+        graph,
+        method=settings.method,
+        evaluations=settings.evaluations,
+        time_limit=left,
+        seed=settings.seed,
+        on_improvement=see,
+    )
+    return [best, *reversed(seen)]
+
+
+def _names(graph: ComputationGraph, plan: Plan) -> tuple[str, ...]:
+    names: Sequence[str] = graph.op_names
+    return tuple(names[o] for o in plan.timeline.op)

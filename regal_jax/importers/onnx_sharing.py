@@ -1,0 +1,70 @@
+"""Which values of an ONNX graph lie in the buffer of another value when ONNX Runtime runs it on a CPU."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Final
+
+from regal_jax.importers.onnx_shapes import Value
+
+__all__ = ["shared_buffers"]
+
+_VIEWS: Final = {"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
+"""Return the buffer of their first input."""
+_OVERWRITES: Final = {
+    "Cast", "Celu", "Clip", "Elu", "HardSigmoid", "LeakyRelu", "LogSoftmax", "Relu", "ScatterElements",
+    "Selu", "Shrink", "Sigmoid", "Softmax", "Softplus", "Softsign", "Tanh", "ThresholdedRelu", "Trilu",
+}  # fmt: skip
+"""Write over their first input, of the same shape and size of element, if nothing else is to read it."""
+
+
+def shared_buffers(
+    nodes: Sequence[Any],
+    reads: Sequence[Sequence[str]],
+    results: Set[str],
+    given: Set[str],
+    values: Mapping[str, Value],
+) -> dict[str, str]:
+    """The values that lie in the buffer of another value in every order of the nodes.
+
+    Args:
+      nodes: The nodes, each after those that it reads from.
+      reads: For each node the values that it reads.
+      results: Outputs of the graph, which ONNX Runtime gives buffers of their own.
+      given: Inputs and parameters, which it does not write over.
+      values: What is known of each value.
+
+    Returns:
+      Value to the value that its buffer was made for.
+    """
+    readers = Counter(value for row in reads for value in row)
+    owner: dict[str, str] = {}
+    # Values in buffers that something else may still read, or that must stay as they are.
+    fixed = {*results, *given}
+    for node in nodes:
+        made: str = node.output[0] if node.output else ""
+        source: str = node.input[0] if node.input else ""
+        if node.domain or not made or not source or made in results:
+            continue
+        base = owner.get(source, source)
+        overwrites = (
+            node.op_type in _OVERWRITES
+            and readers[source] == 1
+            and base not in fixed
+            and source not in fixed
+            and _same_size(values.get(made), values.get(source))
+        )
+        if overwrites or node.op_type in _VIEWS:
+            owner[made] = base
+            if base in fixed or source in fixed or readers[source] > 1:
+                fixed |= {base, made}
+    return owner
+
+
+def _same_size(one: Value | None, other: Value | None) -> bool:
+    return (
+        one is not None
+        and other is not None
+        and one.exact
+        and other.exact
+        and (one.shape, one.item_bits) == (other.shape, other.item_bits)
+    )
