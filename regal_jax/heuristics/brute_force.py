@@ -23,9 +23,9 @@ def brute_force(
 ) -> Plan:
     """A plan that no other plan beats, in `Plan.sort_key`; an oracle for tests, for up to 6 ops.
 
-    For each placement it walks over the sets of events that can have happened, and keeps for each set only
-    what can still matter: clocks, finishes that somebody waits for, and peaks; of two walks to the same set
-    the one that is nowhere better is dropped.
+    For each placement it visits the sets of events that can have happened. A state of a set has only what can
+    still matter: clocks, finishes that some event waits for, and peaks. Of two states of the same set, one
+    that is nowhere better than the other is dropped.
 
     Raises:
       ConfigError: The graph has more than 6 ops.
@@ -57,7 +57,7 @@ def _placements(graph: ComputationGraph, cluster: Cluster) -> Iterator[np.ndarra
     alike = alike and len(cluster.links) == 1
     for choice in itertools.product(*options):
         placement = np.array(choice)[leader]
-        # Among equal devices, who comes first is only a matter of names.
+        # Equal devices are interchangeable: they are used in the order of their indices.
         first = list(dict.fromkeys(placement.tolist()))
         if not alike or first == list(range(len(first))):
             yield placement
@@ -66,7 +66,7 @@ def _placements(graph: ComputationGraph, cluster: Cluster) -> Iterator[np.ndarra
 class _Walk:
     """All orders of events under one placement.
 
-    A state is a set of events (a bit mask) with a vector of clocks [D], finishes of ops [N] that somebody
+    A state is a set of events (a bit mask) with a vector of clocks [D], finishes of ops [N] that some event
     still waits for, and peaks [D]; smaller is better in every entry.
     """
 
@@ -113,7 +113,8 @@ class _Walk:
 
     def best(self) -> tuple[tuple[float, float], list[int]]:
         """The best key ``(overflow, objective)`` and events that reach it."""
-        # The first event of a device has its residents in its peak, and there is one where a resident is.
+        # Residents count in the peak of the first event on their device; a device with residents has an
+        # event.
         start = (0.0,) * (self.d + self.n + self.d)
         layer: dict[int, dict[_Vector, list[int]]] = {0: {start: []}}
         for _ in range(self.count):
@@ -193,7 +194,7 @@ class _Walk:
         return self.cluster.transfer_time(float(self.graph.tensor_bytes[t]), self.graph.time_unit, link)
 
     def _arriving(self, mask: int, op: int) -> list[int]:
-        """Inputs that come to the device of ``op`` with it: nobody there has read them yet."""
+        """Inputs that arrive on the device of ``op`` with it: no op there has read them yet."""
         k = self.place[op]
         if self.blocking:
             return []

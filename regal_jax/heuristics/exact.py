@@ -24,12 +24,12 @@ from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
 __all__ = ["cp_sat"]
 
 _HORIZON: Final = 10**9
-"""Times become whole numbers that add up to at most about this."""
+"""Approximate upper limit of the sum of times after conversion to whole numbers."""
 _ROUNDED: Final = 10**6
-"""The same where they must be rounded: finer steps only make proofs slower."""
+"""The same limit if times must be rounded; finer steps only make proofs slower."""
 
 _MOST_UNITS: Final = 2**50
-"""Sizes, divided by what divides them all, may add up to this: CP-SAT counts in 64 bits."""
+"""Largest sum of the sizes divided by their greatest common divisor: CP-SAT counts in 64 bits."""
 
 
 _BLINK: Final = 0.1
@@ -38,7 +38,7 @@ _BLINK: Final = 0.1
 
 def _solve(solver: Any, model: Any) -> Any:
     """The solver's status. Ctrl-C makes it stop with what it has."""
-    # Its own handler would stay behind, and the next Ctrl-C would end the process.
+    # CP-SAT's own handler would stay installed, and the next Ctrl-C would end the process.
     solver.parameters.catch_sigint_signal = False
     with first_interrupt_waits() as interrupted, ThreadPoolExecutor(1) as pool:
         running = pool.submit(solver.solve, model)
@@ -60,8 +60,8 @@ def cp_sat(
 ) -> Plan:
     """The best plan that CP-SAT finds, and a bound on all others.
 
-    Makespan under every transfer model, on any number of devices, where memory cannot run out; peak memory
-    on one device. Up to about 20 ops it proves the optimum within seconds.
+    It minimises the makespan under every transfer model on any number of devices, if memory cannot run out,
+    and the peak memory on one device. For up to about 20 ops it proves the optimum within seconds.
 
     Args:
       graph: The graph.
@@ -69,16 +69,17 @@ def cp_sat(
       objective: What to minimise.
       time_limit: Seconds.
       workers: Threads of the solver; with one, the result is the same every time.
-      seed: Of the solver's random choices.
+      seed: Seed of the solver's random choices.
 
     Returns:
       A plan whose provenance has ``status`` (``"optimal"`` or ``"feasible"``), ``bound`` (no plan has a
       smaller value of the objective) and ``resolution``: 0 if the solver saw exact times, else the unit to
-      which it rounded them, and then ``"optimal"`` holds up to the difference of ``bound`` and objective.
+      which it rounded them. With rounded times, an ``"optimal"`` plan may exceed the optimum by at most the
+      difference between its objective and ``bound``.
 
     Raises:
       MissingExtraError: OR-Tools is not installed.
-      ConfigError: A limit that cannot be, or a problem that this model does not cover.
+      ConfigError: An impossible limit, or a problem that this model does not cover.
       ClusterError: The cluster does not fit the graph.
     """
     if not time_limit > 0:
@@ -134,7 +135,7 @@ def _check_supported(graph: ComputationGraph, cluster: Cluster, objective: Objec
 
 
 def _scale(values: np.ndarray, total: float) -> tuple[float, bool]:
-    """``(units a time, is that exact)``: a power of ten that makes all values whole, if there is one."""
+    """``(units per time, exact)``: a power of ten that makes all values whole, if there is one."""
     for power in range(-9, 16):
         scaled = values * 10.0**power
         if total * 10.0**power <= _HORIZON and np.allclose(scaled, np.rint(scaled), rtol=1e-12, atol=0):
@@ -145,8 +146,8 @@ def _scale(values: np.ndarray, total: float) -> tuple[float, bool]:
 class _Makespan:
     """Placement, starts and, in the blocking model, transfers as optional intervals on two devices.
 
-    A transfer of no length is still an interval: CP-SAT lets none fall strictly inside another one on the
-    same device, which is the rendezvous.
+    A transfer that takes no time is an interval too. CP-SAT does not allow it strictly inside another
+    interval of the same device, as the rendezvous requires.
     """
 
     def __init__(self, cp: Any, graph: ComputationGraph, cluster: Cluster, hint: Plan) -> None:
@@ -257,13 +258,13 @@ class _Makespan:
         return self.cost[t][self.link[source][target]]
 
     def _hold(self, device: int, start: Any, size: int, where: Any, name: str) -> None:
-        """The device is busy from ``start`` on, if ``where``."""
+        """The device is busy from ``start`` on if ``where`` is true."""
         self.busy[device].append(self.model.new_optional_fixed_size_interval_var(start, size, where, name))
         self.load[device].append(size * where)
 
     def solution(self, solver: Any) -> tuple[np.ndarray, list[int]]:
-        """``(placement [N], events [M])``: events by start; of those that start together, what ends at once
-        comes first, and then what others wait for."""
+        """``(placement [N], events [M])``: events by start. Of those that start together, events without
+        duration come first, then those that others wait for."""
         placement = np.array([next(k for k, x in row.items() if solver.boolean_value(x)) for row in self.at])
         position = np.argsort(self.graph.topological_order).tolist()
         rows = []

@@ -1,4 +1,4 @@
-"""Schedulers for transfers that hold nobody: HEFT with insertion, and Graham's list scheduling."""
+"""Schedulers for transfers that block no device: HEFT with insertion, and Graham's list scheduling."""
 
 import heapq
 from typing import Final
@@ -9,6 +9,7 @@ from regal_jax.graph import (
     Cluster,
     ComputationGraph,
     allowed_matrix,
+    once_a_pair,
     runtime_matrix,
     transfer_times,
 )
@@ -20,31 +21,31 @@ from regal_jax.runtime.interrupts import check_interrupt
 __all__ = ["graham_schedule", "heft_schedule"]
 
 _GAPS: Final = 256
-"""Idle intervals remembered a device, the latest ones; keeps insertion linear."""
+"""Idle intervals kept for each device, the latest ones, so that insertion takes linear time."""
 
 
 def _in_time_order(graph: ComputationGraph, start: list[float], finish: list[float]) -> np.ndarray:
-    """Ops by start; of those that start together, first the ones that end at once, in topological order."""
+    """Ops by start. Of those that start together, ops without duration come first, in topological order."""
     position = np.argsort(graph.topological_order)
     return np.lexsort((position, np.array(finish), np.array(start)))
 
 
 class _Device:
-    """What one device does when, and its idle intervals."""
+    """The schedule of one device, and its idle intervals."""
 
     def __init__(self) -> None:
         self.clock = 0.0
         self.gaps: list[tuple[float, float]] = []
 
     def earliest(self, ready: float, runtime: float) -> float:
-        """The first moment from ``ready`` on at which an op of ``runtime`` has room."""
+        """The first time from ``ready`` on at which the device is idle for ``runtime``."""
         for a, b in self.gaps:
             if max(a, ready) + runtime <= b:
                 return max(a, ready)
         return max(self.clock, ready)
 
     def occupy(self, start: float, finish: float) -> None:
-        """Takes what `earliest` found."""
+        """Occupies the interval that `earliest` found."""
         if start >= self.clock:
             if start > self.clock:
                 self.gaps = [*self.gaps[1 - _GAPS :], (self.clock, start)]
@@ -56,13 +57,20 @@ class _Device:
 
 
 def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """HEFT: ops by upward rank, each where it finishes first, gaps between earlier ops included.
+    """HEFT: takes ops by upward rank; each runs where it finishes first, in gaps between earlier ops too.
 
     For the ``delay`` and ``free`` models (Topcuoglu, Hariri and Wu 2002, section 4.1).
 
     Returns:
       ``(placement [N], events [N])``, as `regal_jax.plan.replay` takes them.
     """
+    note(schedules=1)
+    return _heft(graph, cluster)
+
+
+@once_a_pair
+def _heft(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
+    """Kept, since it is a heuristic and a draft of another."""
     links = Links.of(graph)
     rank = upward_rank(graph, cluster)
     runtime = runtime_matrix(graph, cluster).tolist()
@@ -89,12 +97,11 @@ def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray
         place[o] = k
         allowed[leader[o]] = [k]
         devices[k].occupy(start[o], finish[o])
-    note(schedules=1)
     return np.array(place), _in_time_order(graph, start, finish)
 
 
 class _Graham:
-    """State of `graham_schedule`: which devices idle, which ops wait for one."""
+    """State of `graham_schedule`: idle devices, and ops that wait for one."""
 
     def __init__(self, graph: ComputationGraph, cluster: Cluster) -> None:
         n = graph.num_ops
@@ -105,7 +112,8 @@ class _Graham:
         self.leader = graph.colocation_leader.tolist()
         self.position = np.argsort(graph.topological_order).tolist()
         self.place, self.start, self.finish = [0] * n, [0.0] * n, [0.0] * n
-        # One queue for each set of devices, so that an op that must wait for its own blocks no other.
+        # One queue for each set of allowed devices, so that an op that waits for one of them blocks no other
+        # op.
         self.queues: dict[tuple[int, ...], list[tuple[float, int, int]]] = {}
         self.idle = set(range(cluster.num_devices))
         self.running: list[tuple[float, int, int]] = []
@@ -115,7 +123,7 @@ class _Graham:
         heapq.heappush(queue, (-self.rank[o], self.position[o], o))
 
     def fill(self, now: float) -> None:
-        """Starts ops until no device idles that could run one."""
+        """Starts ops until no idle device can run a ready op."""
         while self.idle:
             heads = [(q[0], where) for where, q in self.queues.items() if q and self.idle.intersection(where)]
             if not heads:
@@ -123,7 +131,7 @@ class _Graham:
             (_, _, o), where = min(heads)
             heapq.heappop(self.queues[where])
             if where != self.allowed[self.leader[o]]:
-                self.ready(o)  # Its group was bound to a device while it waited.
+                self.ready(o)  # Its colocation group was assigned to a device while it waited.
                 continue
             k = min(self.idle.intersection(where), key=lambda k: (self.runtime[o][k], k))
             self.allowed[self.leader[o]] = (k,)
@@ -132,7 +140,7 @@ class _Graham:
             heapq.heappush(self.running, (self.finish[o], o, k))
 
     def advance(self) -> float:
-        """Ends the ops that end next; returns when."""
+        """Finishes the ops that end next; returns their end."""
         now = self.running[0][0]
         while self.running and self.running[0][0] == now:
             _, o, k = heapq.heappop(self.running)
@@ -155,7 +163,7 @@ class _Graham:
 
 
 def graham_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """No device idles while an op that it may run is ready; of those the one of highest rank.
+    """List scheduling: a device that becomes idle starts the ready op of highest rank that it may run.
 
     For the ``free`` model, where on equal devices it stays within ``2 - 1 / D`` of the optimum (Graham
     1969, section 2).

@@ -52,7 +52,7 @@ class HostSearch(abc.ABC):
         return self._least[1] if self._least[0] == 0 else math.inf
 
     def value(self, peaks: np.ndarray, objective: float) -> Value:
-        """Of a candidate with ``peaks [D]``."""
+        """The value of a candidate with ``peaks [D]``."""
         return float(np.maximum(peaks - self._memory, 0).sum()), float(objective)
 
     def improves(self, value: Value) -> bool:

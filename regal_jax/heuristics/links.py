@@ -1,4 +1,4 @@
-"""The graph as plain Python lists: what loops over ops one by one want."""
+"""The graph as plain Python lists, which are faster than arrays in loops over single ops."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ def _rows(count: int, row: np.ndarray, item: np.ndarray) -> list[list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Links:
-    """Adjacency of a `ComputationGraph`, row by row; whoever has it may not change it.
+    """Adjacency of a `ComputationGraph`, row by row. The lists are shared, so callers must not change them.
 
     Attributes:
       inputs: ``[N]`` tensors that each op reads, ascending.
@@ -60,7 +60,7 @@ class Links:
         return cls._own(graph) if numbers is None else cls._made(graph, numbers)
 
     @classmethod
-    @functools.lru_cache(maxsize=2)  # Of the graph that many heuristics look at, one after the other.
+    @functools.lru_cache(maxsize=2)  # Cached, since many heuristics ask for the links of the same graph.
     def _own(cls, graph: ComputationGraph) -> Self:
         return cls._made(graph, np.arange(graph.num_ops))
 
@@ -110,7 +110,7 @@ class Freeing:
     def __init__(self, links: Links) -> None:
         self.links = links
         self.left = [len(row) for row in links.readers]
-        # The sum of the readers still to run: when one is left, it is that reader.
+        # The sum of the indices of readers still to run: when one is left, it is that reader's index.
         self.sum = [sum(row) for row in links.readers]
         self.freed = [0] * len(links.inputs)
         for t, row in enumerate(links.readers):
@@ -118,7 +118,7 @@ class Freeing:
                 self.freed[row[0]] += links.size[t]
 
     def take(self, op: int) -> list[int]:
-        """Counts ``op`` as run; returns the ops that would now free more than before."""
+        """Marks ``op`` as run; returns the ops that now free more than before."""
         grown = []
         for t in self.links.inputs[op]:
             self.left[t] -= 1

@@ -12,13 +12,13 @@ from regal_jax.runtime.compiling import part
 __all__ = ["DRAWS", "Recipe", "Space", "climb"]
 
 DRAWS: Final = 9
-"""Uniform numbers that a change takes, beside one for each op that it changes."""
+"""Uniform numbers per change, in addition to one for each op that it changes."""
 _NEAR: Final = 0.6
-"""Probability that a block goes to a device of an op near it, if there is one."""
+"""Probability that a block moves to the device of a nearby op, if that is another device."""
 _SAME: Final = 0.7
-"""Probability that of a block only those go that are where its middle is."""
+"""Probability that only those ops of a block move that are on the device of its middle op."""
 _LEAST: Final = 0.1
-"""Share of the tries of either kind of change."""
+"""Least share of the tries for either kind of change."""
 
 _schedule, _peaks = part(schedule), part(peaks)
 
@@ -27,28 +27,28 @@ Space = namedtuple(
     "rank rules orders ranks prices rank_noise price_noise price_share other_rule block_share largest_block "
     "prohibitive limited",
 )
-"""What changes are drawn from.
+"""The distribution of changes.
 
 Attributes:
-  rank: ``[N]``, the graph's own.
+  rank: ``[N]``, ranks of the graph.
   rules: ``[6 * R]``, numbers of the rules, as `schedule` takes them.
-  orders: ``[3 * N]``, orders of the ops, in which blocks stand together.
+  orders: ``[3 * N]``, orders of the ops; a block is a run of consecutive ops of one of them.
   ranks, prices: How many ops get another rank, or other prices.
   rank_noise, price_noise: Their standard deviations, in units of time.
   price_share, other_rule, block_share, largest_block: As in `ListSearchConfig`.
-  prohibitive: A price that no rule pays.
-  limited: Is memory?
+  prohibitive: A price higher than any difference between choices.
+  limited: Whether memory is limited.
 """
 
 Recipe = namedtuple("Recipe", "rank price rule place value")
-"""What a schedule is made from, and what came of it.
+"""What a schedule is made from, and the result.
 
 Attributes:
   rank: ``[N]``.
   price: ``[N * D]``.
-  rule: ``[1]``, whose turn it is.
+  rule: ``[1]``, index of the rule.
   place: ``[N]`` device of each op.
-  value: ``[2]``, bytes over the memory and the makespan.
+  value: ``[2]``, overflow in bytes, and makespan.
 """
 
 
@@ -56,25 +56,25 @@ def climb(
     layout: Any, state: Any, room: Any, space: Any, trial: Any, now: Any, best: Any, paid: Any,
     uniform: Any, normal: Any, values: Any, given: bool, goal: float,
 ) -> int:  # fmt: skip
-    """Makes schedule after schedule, and keeps each that is no worse than the one before.
+    """Hill climbing: changes the current schedule, and keeps the result if it is no worse.
 
     Args:
       layout: The graph, as `schedule` takes it.
-      state: Of it; what is in it does not matter.
-      room: As `regal_jax.heuristics.schedule_peaks.peaks` takes it; likewise.
-      space: What changes are drawn from.
-      trial: What is tried first, if it is ``given``.
-      now: What was kept last; its value is infinite if there is nothing yet.
-      best: The first of its value.
-      paid: ``[4]``, of blocks and of numbers: changes that made it better, and all.
+      state: Space for `schedule`; overwritten.
+      room: Space for `regal_jax.heuristics.schedule_peaks.peaks`; overwritten.
+      space: The distribution of changes.
+      trial: Space for a changed schedule; with ``given`` the first schedule to try.
+      now: The current schedule; its value is infinite if there is none yet.
+      best: The best schedule, the first on ties.
+      paid: ``[4]``: for blocks, then for numbers, the changes that improved the schedule and all changes.
       uniform: ``[S * U]`` from [0, 1), of ``S`` changes.
       normal: ``[S * Z]``.
       values: ``[2 * S]``, set to the value of ``now`` after each change.
-      given: Is ``trial`` the first schedule, rather than a change of ``now``?
-      goal: A makespan that is enough.
+      given: Whether ``trial`` is the first schedule to try, rather than a change of ``now``.
+      goal: The loop ends at a schedule with at most this makespan.
 
     Returns:
-      Schedules that were made, ``S`` or fewer.
+      Number of schedules made, at most ``S``.
     """
     (
         base, rules, orders, ranks, prices, rank_noise, price_noise, price_share, other_rule, block_share,
@@ -89,7 +89,7 @@ def climb(
     draws, noises = len(uniform) // steps, len(normal) // steps
 
     def takes_block(chance):
-        """By the share of tries that made the schedule better."""
+        """Whether the next change moves a block, drawn by how often either kind has improved the schedule."""
         if d == 1:
             return False
         share = block_share
@@ -99,7 +99,7 @@ def climb(
         return chance < min(max(share, min(_LEAST, block_share)), max(1 - _LEAST, block_share))
 
     def change_numbers(u, z):
-        """A few ops get another rank, or other prices."""
+        """Gives a few ops another rank, or other prices."""
         if uniform[u + 1] < price_share:
             for i in range(prices):
                 o = int(uniform[u + DRAWS + i] * n)
@@ -113,7 +113,7 @@ def climb(
             rule[0] = int(uniform[u + 3] * (len(rules) // 6))
 
     def draw_device(u, home, first, last):
-        """Where a block goes whose middle is at ``home``, between two places of an order."""
+        """Draws the device to which a block moves, given the device ``home`` of its middle op."""
         near = 0
         for i in range(first, last):
             near += kept_place[orders[i]] != home
@@ -124,7 +124,7 @@ def climb(
                 left -= k != home
                 if left < 0:
                     return k
-        # Of those that have nothing to do one is as good as another, and one choice in all.
+        # Idle devices are interchangeable, so that all of them together count as one choice.
         for k in range(d):
             held[k] = 0
         busy = 0
@@ -146,7 +146,7 @@ def climb(
         return home
 
     def change_block(u):
-        """A block of ops goes to another device; lengths of all magnitudes are as likely."""
+        """Moves a block of ops to another device; the logarithm of its length is uniform."""
         begin = int(uniform[u + 4] * 3) * n
         half = int(max(2.0, largest_block * n) ** uniform[u + 5]) // 2
         middle = begin + int(uniform[u + 6] * n)
@@ -174,7 +174,7 @@ def climb(
             else:
                 change_numbers(u, z)
         r = 6 * rule[0]
-        # What is longer would not be kept, unless what is kept does not fit.
+        # A longer schedule would not be kept, unless the current one does not fit.
         limit = value[1] if value[0] == 0 else np.inf
         _schedule(
             layout, state, rank, price, int(rules[r]), rules[r + 1], rules[r + 2], rules[r + 3],
@@ -182,7 +182,7 @@ def climb(
         )  # fmt: skip
         over, time = 0.0, max(clock)
         if limited and (0.0, time) <= (value[0], value[1]):
-            # The loops know neither later readers nor transfers that are put in after the fact.
+            # The loops do not know later readers, nor transfers that are inserted at an earlier time.
             _peaks(layout, state, room)
             for k in range(d):
                 over += max(0.0, peak[k] - memory[k])

@@ -1,6 +1,5 @@
 """The loops of `list_scheduling`: compiled where Numba is, plain Python over lists where it is not."""
 
-import heapq
 from collections import namedtuple
 from typing import Any
 
@@ -13,51 +12,56 @@ Layout = namedtuple(
     "input_rows inputs predecessors after_rows after output_rows producer readers size temp keep "
     "runtime cost link links leader allowed memory position blocking resident least tail",
 )
-"""A graph on its cluster. Lists of lists are flat, with where each begins; so are matrices.
+"""A graph on its cluster. Lists of lists are flat, with the bounds of each row; matrices are flat too.
 
 Attributes:
   input_rows, inputs: ``[N + 1]``, ``[E]``, the tensors that each op reads.
-  predecessors: ``[N]``, how many, once for each edge.
+  predecessors: ``[N]``, number of edges to each op.
   after_rows, after: ``[N + 1]``, ``[E + C]``, successors, once for each edge.
   output_rows: ``[N + 1]``, the tensors that each op makes.
-  producer: ``[T]``.
-  readers: ``[T]``, how many ops read the tensor.
-  size, temp, keep: ``[T]``, ``[N]``, ``[T]``, bytes and results.
+  producer: ``[T]``, the op that makes each tensor.
+  readers: ``[T]``, number of ops that read each tensor.
+  size, temp, keep: ``[T]``, ``[N]``, ``[T]``: bytes, scratch bytes, whether the tensor is a result.
   runtime: ``[N * D]``.
-  cost: ``[T * L]``, of a transfer over each kind of link.
-  link: ``[D * D]``, the kind of link from one device to another one.
-  links: ``L``.
+  cost: ``[T * L]``, time of a transfer over each kind of link.
+  link: ``[D * D]``, the kind of link from one device to another.
+  links: ``L``, number of kinds.
   leader: ``[N]``, the first op of the colocation group.
-  allowed: ``[N * D]``, where the group may run.
-  memory: ``[D]`` float.
-  position: ``[N]``, in a topological order: who goes first of equal rank.
-  blocking: Are transfers events?
-  resident: ``[N]``, those that go first: what they make is there before anything runs.
+  allowed: ``[N * D]``, whether the group may run on the device.
+  memory: ``[D]`` float, capacities in bytes.
+  position: ``[N]``, place in a topological order, which decides between equal ranks.
+  blocking: Whether transfers are events.
+  resident: ``[N]``, ops that go first: their outputs are in memory from time 0.
   least: ``[N]``, the shortest runtime of each op.
   tail: ``[N]``, the longest path of such runtimes after it.
 """
 
 State = namedtuple(
     "State",
-    "clock place finish copied made meet left held most lag moves bound waiting release event slot counts",
+    "clock place finish copied made meet left held most lag moves bound waiting release begins key heap high "
+    "near event slot counts",
 )
-"""What changes while ops are taken, all of it set anew by every `schedule`.
+"""A schedule in progress. Every call of `schedule` initialises all of it.
 
 Attributes:
-  clock: ``[D]``.
-  place, finish: ``[N]``.
-  copied: ``[T * D]``, is the tensor there?
-  made: ``[N]``, the slot of the op: slots are groups of events, one after another.
-  meet: ``[D * D]``, the last slot after which two devices stood at the same time.
-  left: ``[T]``, readers that have not run.
-  held, most: ``[D]`` bytes, now and at most; never too few.
-  lag: ``[D]``, clocks after the transfers that an op would need, of the devices that these are from.
+  clock: ``[D]``, time up to which the device is busy.
+  place, finish: ``[N]``, device and finish of each op.
+  copied: ``[T * D]``, whether the tensor is on the device.
+  made: ``[N]``, the slot of the op; slots are consecutive groups of events.
+  meet: ``[D * D]``, the last slot after which the clocks of two devices were equal.
+  left: ``[T]``, number of readers that have not run, where memory matters.
+  held, most: ``[D]`` bytes, held now and the peak so far, where memory matters; upper bounds.
+  lag: ``[D]``, clocks of the senders after the transfers that an op would need.
   moves: ``[T]``, those transfers.
-  bound: ``[N]``, where a colocation group is, or -1.
-  waiting: ``[N]``, edges from predecessors that have not run.
-  release: ``[N]``, when the last of those that have run finishes.
-  event, slot: ``[M]``, what happens, and in which slot.
-  counts: ``[2]``, of events and of slots.
+  bound: ``[N]``, device of the colocation group, or -1.
+  waiting: ``[N]``, number of edges from predecessors that have not run.
+  release: ``[N]``, latest finish of the predecessors that have run.
+  begins: ``[N * D]``, lower bounds on the start of ready ops on each device, whatever its clock.
+  key: ``[N]``, the ready op with the largest key goes first; ties are broken by ``position``.
+  heap, high: ``[N]``, a binary heap of the ready ops that are not compared, and their keys.
+  near: ``[N]``, the ready ops that are compared, in order.
+  event, slot: ``[M]``, events and their slots.
+  counts: ``[2]``, numbers of events and of slots.
 """
 
 # The parts are closures, which Numba inlines. In functions of their own that take named tuples, it would
@@ -72,19 +76,19 @@ def schedule(
 
     Args:
       layout: The graph.
-      state: What is in it does not matter.
+      state: Overwritten.
       rank: ``[N]``.
-      price: ``[N * D]``, of each op on each device, beside what the rule says.
-      look: As in `regal_jax.heuristics.list_scheduling.Rule`, like all that follow.
-      waste: As there.
-      behind: As there.
-      weight: As there, ``rank``.
-      by_finish: As there, ``finish``.
+      price: ``[N * D]``, added to the rule's cost of each op on each device.
+      look: As in `regal_jax.heuristics.list_scheduling.Rule`.
+      waste: As in `Rule`.
+      behind: As in `Rule`.
+      weight: `Rule.rank`.
+      by_finish: `Rule.finish`.
       goal: 0 for ``"time"``, 1 for ``"fit"``, 2 for ``"peak"``.
-      limit: A schedule that is bound to be longer is given up, unless this is infinite.
+      limit: A schedule that must become longer than this is abandoned.
 
     Returns:
-      ``state``; all clocks are infinite if it was given up.
+      ``state``; all clocks are infinite if the schedule was abandoned.
     """
     (
         input_rows, inputs, predecessors, after_rows, after, output_rows, producer, readers, size,
@@ -93,25 +97,25 @@ def schedule(
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
-        event, slot, counts,
+        begins, key, heap, high, near, event, slot, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
 
     def time_of(t, h, k):
-        """Of a transfer from ``h`` to ``k``."""
+        """Time of a transfer from ``h`` to ``k``."""
         return cost[t] if links == 1 else cost[t * links + link[h * d + k]]
 
     def rides(t, h, k):
-        """Could the transfer have happened when the two last met, at no cost to anyone?
+        """Whether it takes no time and its tensor existed when the clocks of both devices were last equal.
 
-        Then it is put there after the fact; not when memory matters, as the copy is held for longer.
+        Such a transfer is inserted at that time, unless memory matters: the copy would be held for longer.
         """
         return time_of(t, h, k) == 0 and goal == 0 and made[producer[t]] < meet[h * d + k]
 
     def list_moves(o, k):
-        """Lists the tensors that the op lacks on device ``k``; how many.
+        """Lists the tensors that the op lacks on device ``k``; returns how many.
 
-        Who is ahead meets last, so that the others need not wait for it; of equals who was due last.
+        They are sorted by the clock of the sender, the latest last, so that no other sender waits for it.
         """
         count = 0
         for j in range(input_rows[o], input_rows[o + 1]):
@@ -130,9 +134,9 @@ def schedule(
         return count
 
     def begin(o, k, count):
-        """``(start, clocks of others put forward)`` if the op went to device ``k`` now."""
+        """``(start, total delay of the other clocks)`` if the op ran on device ``k`` next."""
         start, lost = clock[k], 0.0
-        if blocking and count > 0:
+        if blocking:
             for i in range(count):
                 h = place[producer[moves[i]]]
                 lag[h] = clock[h]
@@ -143,27 +147,22 @@ def schedule(
                     start = max(start, lag[h]) + time_of(t, h, k)
                     lost += start - lag[h]
                     lag[h] = start
-        elif not blocking:
-            for j in range(input_rows[o], input_rows[o + 1]):
-                t = inputs[j]
-                u = producer[t]
-                start = max(start, finish[u] + (0.0 if place[u] == k else time_of(t, place[u], k)))
-        return max(start, release[o]), lost
+        return max(start, begins[o * d + k]), lost
 
     def judge(o, k, start, lost):
-        """What the rule says, the less the better, if the op starts then and others lose so much."""
+        """The rule's cost of an op with this start and this delay of other clocks; lower is better."""
         score = start + waste * (lost + start - clock[k]) + behind * clock[k] - weight * rank[o]
         return score + price[o * d + k] + (runtime[o * d + k] if by_finish else 0.0)
 
     def stays(o, t):
-        """Is the output there after its op? An unread resident is until all residents have had their turn."""
+        """Whether the output is held after its op; an unread one of a resident is held until all have run."""
         return readers[t] > 0 or keep[t] or resident[o]
 
     def needs(o, k, count):
-        """``(bytes held while the op runs, bytes held more after it)``.
+        """``(bytes held while the op runs, growth of the bytes held after it)``; upper bounds.
 
-        Never too few, and at most a little too many: where the other readers of a tensor will run is not
-        known yet, so its original is held here until all have run.
+        The devices of the other readers of a tensor are not known yet, so its original is held until all of
+        them have run.
         """
         need, more = held[k] + temp[o], 0
         for i in range(count):
@@ -186,7 +185,8 @@ def schedule(
     def move(t, k):
         h = place[producer[t]]
         copied[t * d + k] = 1
-        held[k] += size[t]
+        if goal > 0:
+            held[k] += size[t]
         if blocking and rides(t, h, k):
             happens(n + t * d + k, meet[h * d + k])
         elif blocking:
@@ -197,30 +197,76 @@ def schedule(
             counts[1] += 1
 
     def free(t):
-        """All readers have run: every copy goes, and the original unless it is kept."""
+        """Frees all copies of a tensor whose readers have all run, and the original unless it is kept."""
         home = place[producer[t]]
         for k in range(d):
             if copied[t * d + k] == 1 or (k == home and not keep[t]):
                 held[k] -= size[t]
 
-    def take(o, k, count, start, need):
-        """The transfers that the op needs on device ``k``, and then the op."""
-        most[k] = max(most[k], need)
+    def take(o, k, count, start):
+        """Schedules the transfers that the op needs on device ``k``, then the op."""
         for i in range(count):
             move(moves[i], k)
-        for t in range(output_rows[o], output_rows[o + 1]):
-            if stays(o, t):
-                held[k] += size[t]
         place[o] = bound[leader[o]] = k
         finish[o] = clock[k] = start + runtime[o * d + k]
         made[o] = counts[1]
         happens(o, counts[1])
         counts[1] += 1
+
+    def remember(o, k, need):
+        """The memory that the op takes, and what it is the last to read."""
+        most[k] = max(most[k], need)
+        for t in range(output_rows[o], output_rows[o + 1]):
+            if stays(o, t):
+                held[k] += size[t]
         for j in range(input_rows[o], input_rows[o + 1]):
             t = inputs[j]
             left[t] -= 1
             if left[t] == 0:
                 free(t)
+
+    def enable(v):
+        """All before the op have run: says when it could begin."""
+        for k in range(d):
+            begins[v * d + k] = release[v]
+        if not blocking:
+            for j in range(input_rows[v], input_rows[v + 1]):
+                t = inputs[j]
+                h, there = place[producer[t]], finish[producer[t]]
+                for k in range(d):
+                    moved = there + time_of(t, h, k) if h != k else there
+                    begins[v * d + k] = max(begins[v * d + k], moved)
+
+    def precedes(u, v):
+        return key[u] > key[v] or (key[u] == key[v] and position[u] < position[v])
+
+    def push(v, count):
+        """Into the heap, which has so many."""
+        i, x = count, key[v]
+        while i > 0:
+            j = (i - 1) // 2
+            if x < high[j] or (x == high[j] and position[v] > position[heap[j]]):
+                break
+            heap[i], high[i] = heap[j], high[j]
+            i = j
+        heap[i], high[i] = v, x
+
+    def pop(count):
+        """The first in the heap, which has so many."""
+        first, v, x = heap[0], heap[count - 1], high[count - 1]
+        i = 0
+        while 2 * i + 1 < count - 1:
+            j = 2 * i + 1
+            if j + 1 < count - 1:
+                # Without a branch, see below.
+                u, w = heap[j], heap[j + 1]
+                j += (high[j + 1] > high[j]) | ((high[j + 1] == high[j]) & (position[w] < position[u]))
+            if x > high[j] or (x == high[j] and position[v] < position[heap[j]]):
+                break
+            heap[i], high[i] = heap[j], high[j]
+            i = j
+        heap[i], high[i] = v, x
+        return first
 
     for k in range(d):
         clock[k], held[k], most[k] = 0.0, 0, 0
@@ -231,48 +277,64 @@ def schedule(
     for t in range(len(left)):
         left[t] = readers[t]
     counts[0] = counts[1] = 0
-    # Memory that is there from the beginning comes first, so that nothing else is put where it has no room.
+    # Residents come first, so that no other op is put where their memory leaves no room.
     lead = 2 * max(rank) + 1
-    # Not empty at first: a compiler has to see what is in them.
-    ready, few = [(-rank[0], position[0], 0)], [(-rank[0], position[0], 0)]
-    ready.clear()
-    few.clear()
-    for o in range(n):
-        place[o] = bound[o] = -1
-        waiting[o], release[o] = predecessors[o], 0.0
-        if waiting[o] == 0:
-            heapq.heappush(ready, (-rank[o] - lead * resident[o], position[o], o))
-    # Those of highest rank, in order, are compared; the heap has the others.
-    while len(few) < look and len(ready) > 0:
-        few.append(heapq.heappop(ready))
-    # Work that is left, and what sums of floats may be wrong by.
+    # Whether the rule depends on clocks alone.
+    by_clocks = goal == 0 and not blocking
+    # Numbers of ops in the heap and in `near`.
+    far, few = 0, 0
+    # Work that is left, and a bound on the rounding error of sums.
     rest, slack = 0.0, 1e-9 * limit
     for o in range(n):
         rest += least[o]
-    while len(few) > 0:
+        place[o] = bound[o] = -1
+        waiting[o], release[o], key[o] = predecessors[o], 0.0, rank[o] + lead * resident[o]
+        if waiting[o] == 0:
+            enable(o)
+            push(o, far)
+            far += 1
+    while few < look and far > 0:
+        near[few] = pop(far)
+        few, far = few + 1, far - 1
+    while few > 0:
         best, device = 0, -1
         over, more, score, first = 0.0, 0.0, 0.0, 0.0
-        among = 1
-        while among < len(few) and (resident[few[among][2]] or not resident[few[0][2]]):
-            among += 1
-        # At last the best of them once more: what looks at a choice is compiled once.
-        for i in range(among + 1):
+        among = few
+        if resident[near[0]]:
+            among = 1
+            while among < few and resident[near[among]]:
+                among += 1
+        if by_clocks:
+            # Compares all choices without branches, which processors would mispredict.
+            for i in range(among):
+                o = near[i]
+                at = bound[leader[o]]
+                for k in range(d):
+                    mine = judge(o, k, max(clock[k], begins[o * d + k]), 0.0)
+                    better = (mine < score) | ((mine == score) & (clock[k] < first)) | (device < 0)
+                    if better & allowed[o * d + k] & ((at < 0) | (at == k)):
+                        best, device = i, k
+                        score, first = mine, clock[k]
+        # The last pass repeats the best choice, so that the code for a choice is inlined once only.
+        for i in range(among if by_clocks else 0, among + 1):
             taken = i == among
-            o = few[best if taken else i][2]
+            o = near[best if taken else i]
             for k in range(device if taken else 0, device + 1 if taken else d):
                 if not allowed[o * d + k] or (bound[leader[o]] >= 0 and bound[leader[o]] != k):
                     continue
-                # Before the transfers are looked at: no op begins earlier than this.
+                # A lower bound on the start, known before transfers are examined.
                 known = goal == 0 and device >= 0 and not taken
-                if known and judge(o, k, max(clock[k], release[o]), 0.0) > score:
+                if known and judge(o, k, max(clock[k], begins[o * d + k]), 0.0) > score:
                     continue
-                count = list_moves(o, k)
+                count = list_moves(o, k) if blocking or goal > 0 else 0
                 start, lost = begin(o, k, count)
                 need, grown = 0, 0
-                if goal > 0 or taken:
+                if goal > 0:
                     need, grown = needs(o, k, count)
                 if taken:
-                    take(o, k, count, start, need)
+                    take(o, k, count, start)
+                    if goal > 0:
+                        remember(o, k, need)
                     continue
                 mine = judge(o, k, start, lost)
                 above, added = 0.0, 0.0
@@ -286,7 +348,10 @@ def schedule(
                 ):
                     best, device = i, k
                     over, more, score, first = above, added, mine, clock[k]
-        o = few.pop(best)[2]
+        o = near[best]
+        few -= 1
+        for i in range(best, few):
+            near[i] = near[i + 1]
         if limit < np.inf:
             rest -= least[o]
             idle = -rest
@@ -296,23 +361,26 @@ def schedule(
                 for k in range(d):
                     clock[k] = np.inf
                 break
-        if len(ready) > 0:
-            few.append(heapq.heappop(ready))
+        if far > 0:
+            near[few] = pop(far)
+            few, far = few + 1, far - 1
         for j in range(after_rows[o], after_rows[o + 1]):
             v = after[j]
             waiting[v] -= 1
             release[v] = max(release[v], finish[o])
             if waiting[v] == 0:
-                now = (-rank[v], position[v], v)
-                if len(few) == look:
-                    if few[-1] < now:
-                        heapq.heappush(ready, now)
+                enable(v)
+                if few == look:
+                    if precedes(near[few - 1], v):
+                        push(v, far)
+                        far += 1
                         continue
-                    heapq.heappush(ready, few.pop())
-                few.append(now)
-                i = len(few) - 1
-                while i > 0 and now < few[i - 1]:
-                    few[i] = few[i - 1]
+                    push(near[few - 1], far)
+                    few, far = few - 1, far + 1
+                i = few
+                while i > 0 and precedes(v, near[i - 1]):
+                    near[i] = near[i - 1]
                     i -= 1
-                few[i] = now
+                near[i] = v
+                few += 1
     return state

@@ -1,4 +1,4 @@
-"""List scheduling that takes the next op and its device together, on the true clocks of the devices."""
+"""List scheduling that chooses the next op and its device together, on simulated clocks."""
 
 import dataclasses
 import functools
@@ -36,21 +36,21 @@ __all__ = [
 ]
 
 _STEPS: Final = 2**26
-"""Times are told apart in so many steps of the longest path: the same in any unit."""
+"""Times are rounded to this fraction of the longest path, so that the time unit does not matter."""
 _GOALS: Final = ("time", "fit", "peak")
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What `list_schedule` prefers.
+    """The cost by which `list_schedule` chooses; lower is better.
 
     Attributes:
       look: Compare this many ready ops, those of highest rank.
-      waste: Price of a unit of device time lost to waiting and transfers.
-      behind: Prize for a unit of time by which a device is behind: its idle time may be lost anyway, and
-        only a device that gets an op can join in.
-      rank: Price of a unit of rank that is put off.
-      finish: Judge by when the op would finish rather than when it would start.
+      waste: Cost of a unit of device time lost to waiting and transfers.
+      behind: Cost of a unit of the device's clock. It favours devices that are behind the others, whose idle
+        time may be lost anyway.
+      rank: Reward for a unit of the op's rank.
+      finish: Count the time at which the op would finish rather than that at which it would start.
       goal: ``"time"`` ignores memory; ``"fit"`` first avoids overflow of the devices' capacities;
         ``"peak"`` first avoids a new peak, then holds as little as it can.
     """
@@ -78,30 +78,29 @@ TIME_RULES: Final = (
     Rule(look=32, rank=1.0, waste=0.1, behind=1.0, finish=False),
     Rule(look=32, rank=1.0, behind=0.3),
 )
-"""For the makespan."""
+"""Rules for the makespan."""
 QUICK_RULES: Final = (
     Rule(),
     Rule(look=8, rank=0.1, waste=0.1, behind=0.3, finish=False),
     Rule(look=8, rank=1.0, waste=0.1, behind=1.0, finish=False),
 )
-"""For that of large graphs."""
+"""Rules for the makespan of large graphs."""
 _QUICK_RULE: Final = Rule(look=16, rank=0.1, waste=0.1, behind=0.3, finish=False)
 """The best single rule on training and validation graphs, see docs/ablations.md."""
 MEMORY_RULES: Final = (
     Rule(look=32, finish=False, goal="fit"),
     Rule(look=32, goal="peak"),
 )
-"""Where memory matters."""
+"""Rules for peak memory and for limited memory."""
 
 
 class Schedule(NamedTuple):
-    """What runs where, and in which order.
+    """Placement and order of the events.
 
     Attributes:
       placement: ``[N]`` int64.
       order: ``[N]`` int64, the ops; a topological order.
-      sent: ``[T, D]`` int64, how many ops come before the transfer of the tensor to the device; -1 if there
-        is none.
+      sent: ``[T, D]`` int64, number of ops before the transfer of the tensor to the device; -1 for none.
     """
 
     placement: np.ndarray
@@ -110,18 +109,24 @@ class Schedule(NamedTuple):
 
 
 def list_schedule(
-    graph: ComputationGraph, cluster: Cluster, rule: Rule, price: np.ndarray | None = None
+    graph: ComputationGraph,
+    cluster: Cluster,
+    rule: Rule,
+    price: np.ndarray | None = None,
+    rank: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Takes op after op, each on the device that suits it best at that moment.
+    """Takes op after op, each on the device where it costs least at that moment.
 
-    In the blocking model every candidate is judged with the meetings that it would need. A transfer that
-    costs nothing is put where its two devices last met, if the tensor existed then: nobody waits for it.
+    In the blocking model the cost of a candidate includes the rendezvous that it needs. A transfer that takes
+    no time is inserted where the clocks of its two devices were last equal, if the tensor existed then, so
+    that no device waits for it.
 
     Args:
       graph: The graph.
       cluster: The cluster.
-      rule: What is best.
-      price: ``[N, D]``, of each op on each device, beside what the rule says; see `prices_of`.
+      rule: The cost.
+      price: ``[N, D]``, added to the rule's cost of each op on each device; see `prices_of`.
+      rank: ``[N]``, priorities of the ready ops; `regal_jax.heuristics.ranks.upward_rank` by default.
 
     Returns:
       ``(placement [N], events [M])``, as `regal_jax.plan.replay` takes them.
@@ -129,10 +134,10 @@ def list_schedule(
     # Its import may load Numba, which takes longer than most heuristics.
     from regal_jax.heuristics.list_kernel import schedule
 
-    rank = upward_rank(graph, cluster)
+    rank = upward_rank(graph, cluster) if rank is None else rank
     prices = np.zeros(graph.num_ops * cluster.num_devices) if price is None else price.ravel()
     numbers = rank, prices, *rule.numbers, math.inf
-    # That is what it takes in Python, roughly.
+    # Roughly the time that it takes in Python.
     seconds = 1e-6 * (4 + 2.2 * rule.look) * graph.num_ops * cluster.num_devices
     done = run_loops(schedule, *kernel_arguments(graph, cluster), *numbers, seconds=seconds)
     note(schedules=1)
@@ -140,26 +145,25 @@ def list_schedule(
 
 
 def prohibitive_price(graph: ComputationGraph, cluster: Cluster) -> float:
-    """More than rules may find between any two choices: who has another device takes it."""
+    """A price above any difference between two choices: an op takes such a device only if it has no other."""
     return 8 * makespan_upper_bound(graph, cluster) or 1.0
 
 
 def prices_of(graph: ComputationGraph, cluster: Cluster, wanted: np.ndarray) -> np.ndarray:
-    """``[N, D]`` prices: ops go where ``wanted`` (``[N, D]`` bool) is, if they are allowed there."""
+    """``[N, D]`` prices that send each op to ``wanted`` (``[N, D]`` bool) devices, if it may run there."""
     return np.where(wanted, 0.0, prohibitive_price(graph, cluster))
 
 
 def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray) -> Schedule:
-    """What a single rule makes of a graph: a reference for those who read graphs by thousands.
+    """The schedule of a single rule: a reference that is fast to compute for thousands of graphs.
 
-    Everything on the fastest device, in the rule's order, where that takes less time. The same in all units
-    of time, and however the ops are numbered.
+    If all ops on the fastest device, in the rule's order, take less time, the schedule is that. It depends
+    neither on the time unit nor on the indices of ops.
 
     Args:
       graph: The graph.
-      cluster: The cluster; memory capacities mean nothing.
-      numbers: ``[N]``, each from 0 to ``N - 1`` once and in a topological order: by them an op goes before
-        its equals.
+      cluster: The cluster; memory capacities are ignored.
+      numbers: ``[N]``, a permutation that is a topological order; it decides between ops of equal rank.
     """
     # Its import may load Numba, which takes longer than most heuristics.
     from regal_jax.heuristics.list_kernel import schedule
@@ -169,7 +173,7 @@ def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
     longest = float(rank.max())
 
     def steps(time: np.ndarray) -> np.ndarray:
-        # Sums of whole numbers are exact: what is as long is as long in all units.
+        # Sums of whole numbers are exact, so that equal times are equal in every unit.
         return np.floor(time / longest * _STEPS + 0.3) if longest > 0 else np.zeros_like(time)
 
     layout, state = kernel_arguments(graph, cluster)
@@ -182,7 +186,7 @@ def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
     placement, events = placement_and_events(done)
     computes = events < n
     sent = np.full(graph.num_tensors * d, -1)
-    # Where transfers take long, a rule that looks at single ops may do worse than no transfers at all.
+    # Where transfers take long, a rule that looks at single ops may do worse than a single device.
     alone = np.where(
         layout.allowed.reshape(n, d).all(axis=0), layout.runtime.reshape(n, d).sum(axis=0), np.inf
     )
@@ -194,9 +198,9 @@ def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
 
 
 def placement_and_events(state: Any) -> tuple[np.ndarray, np.ndarray]:
-    """What a `regal_jax.heuristics.list_kernel.State` holds at the end."""
+    """Placement and events from the final `regal_jax.heuristics.list_kernel.State`."""
     events = state.counts[0]
-    # What rides along comes after all that was there before it.
+    # An inserted transfer comes after the events that were in its slot before.
     order = np.argsort(np.array(state.slot[:events]), kind="stable")
     return np.array(state.place), np.array(state.event[:events])[order]
 
@@ -251,6 +255,11 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         bound=ids(n),
         waiting=ids(n),
         release=np.zeros(n),
+        begins=np.zeros(n * d),
+        key=np.zeros(n),
+        heap=ids(n),
+        high=np.zeros(n),
+        near=ids(n),
         event=ids(most_events),
         slot=ids(most_events),
         counts=ids(2),

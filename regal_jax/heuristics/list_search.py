@@ -1,4 +1,4 @@
-"""Search among list schedules: the same rules, shown other ranks and prices than the graph's own."""
+"""Search among list schedules: the rules of list scheduling under perturbed ranks and prices."""
 
 import collections
 import dataclasses
@@ -33,35 +33,35 @@ __all__ = ["ListSearchConfig", "ListSearchRun"]
 
 _SHARES: Final = ("price_share", "other_rule", "block_share", "largest_block")
 _START_RULES: Final = 3
-"""How many of the rules begin from each placement."""
+"""Number of rules that are tried with each initial placement."""
 _AT_ONCE: Final = 64
-"""Changes for which random numbers are drawn together."""
+"""Number of changes for which random numbers are drawn at once."""
 _OPS_AT_ONCE: Final = 10_000
-"""About so many ops are scheduled before the search asks whether it is to end: some milliseconds."""
+"""About this many ops are scheduled between two checks of whether to end: some milliseconds."""
 _PRIOR: Final = 20
-"""So many tries of each kind of change count before there are any."""
+"""Tries of each kind of change that are assumed at first."""
 _IN_ORDER: Final = 0
-"""The rule that takes ops by their ranks alone."""
+"""A rule that takes ops by rank alone."""
 _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
 
 
 @dataclasses.dataclass(frozen=True)
 class ListSearchConfig:
-    """How `ListSearchRun` changes what a list schedule goes by.
+    """How `ListSearchRun` perturbs ranks, prices and the rule.
 
     The defaults were chosen on training and validation graphs, see docs/ablations.md.
 
     Attributes:
-      ranks: How many ops get another rank, where ranks change.
+      ranks: Number of ops that get another rank, if ranks change.
       rank_noise: Standard deviation of that rank around the op's own, as a share of the longest path.
-      prices: How many ops get other prices on all devices, where prices change.
+      prices: Number of ops that get other prices on all devices, if prices change.
       price_noise: Standard deviation of a price around 0, as a share of the longest path.
-      price_share: Probability that prices change, else ranks do.
+      price_share: Probability that prices change; otherwise ranks do.
       other_rule: Probability of drawing the rule anew.
-      block_share: Probability that a block of ops is sent to a device, instead of changes of numbers, at
-        first; then it follows what has improved the schedule.
-      largest_block: Most ops in a block, as a share of all.
-      look: The rules compare at most so many ready ops.
+      block_share: Initial probability that a block of ops moves to a device instead of a change of ranks or
+        prices. It is then adapted to the rate at which either has improved the schedule.
+      largest_block: Largest number of ops in a block, as a share of all.
+      look: Largest number of ready ops that the rules compare.
 
     Raises:
       ConfigError: An impossible value.
@@ -98,7 +98,7 @@ class ListSearchConfig:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """What is begun with, and drawn from."""
+        """The rules that the search begins with, and those that it draws from."""
         return tuple(dataclasses.replace(rule, look=min(rule.look, self.look)) for rule in TIME_RULES)
 
 
@@ -106,17 +106,18 @@ class ListSearchRun(HostSearch):
     """Hill climbing for the makespan, from list schedule to list schedule.
 
     A list schedule is hard to improve by moving single ops: with blocking transfers, an op that changes its
-    device alone needs a rendezvous of its own. So the search perturbs the numbers that the schedule is made
-    from. A few ops get other ranks, or other prices on the devices, and list scheduling makes the whole
-    schedule anew. Where transfers take long, an op that changes its device alone usually runs later. So a
-    perturbation may also send a block of ops to one device, by a price on all others that no rule pays. The
-    kind that has improved the schedule more often is tried more often. A schedule is kept if it is no longer
-    than the one before; one that fits the memory precedes any that does not.
+    device alone needs a rendezvous of its own. The search therefore perturbs the numbers that the schedule is
+    made from. A few ops get other ranks, or other prices on the devices, and list scheduling makes a new
+    schedule. Where transfers take long, an op that changes its device alone usually runs later. A
+    perturbation may therefore also move a block of ops to one device, by prohibitive prices on all others.
+    The kind of perturbation that has improved the schedule more often is tried more often. A schedule is kept
+    if it is no longer than the one before. One that fits the memory is better than any that does not.
 
-    Begins with every rule under the graph's own ranks, and with a few of them on partitions of the graph for
-    2, 4, 8, ... and all devices and on the plans that it is given. What is told of times and memory is exact.
+    The search begins with every rule under the graph's own ranks. A few rules are also tried on the plans
+    that it is given, and on partitions of the graph for 2, 4, 8, ... and all devices. Times and peaks are
+    exact.
 
-    A schedule that was made is one evaluation.
+    Each schedule that is made is one evaluation.
 
     References:
       Storer, Wu and Vaccari 1992, "New search spaces for sequencing problems with application to job shop
@@ -131,14 +132,15 @@ class ListSearchRun(HostSearch):
         config: ListSearchConfig | None = None,
         starts: Sequence[Plan] = (),
     ) -> None:
-        """Makes nothing yet.
+        """Prepares the search without evaluating anything.
 
         Args:
           graph: The graph.
           cluster: The cluster.
           seed: As `numpy.random.default_rng` takes it.
           config: ``None`` for the defaults.
-          starts: Plans of the graph to begin with, by their placement and order and by their placement alone.
+          starts: Plans of the graph to begin with: each with its placement and order, and with its placement
+            only.
 
         Raises:
           ClusterError: The cluster does not fit the graph.
@@ -173,8 +175,8 @@ class ListSearchRun(HostSearch):
         """Makes more schedules.
 
         Args:
-          evaluations: How many.
-          ends: Asked before each few of them; ``True`` ends the run.
+          evaluations: Number of schedules.
+          ends: Called before every few schedules; ``True`` ends the run.
           goal: The run ends at a schedule that fits the memory and is no longer than this.
         """
         last = self.evaluations + evaluations
@@ -186,7 +188,7 @@ class ListSearchRun(HostSearch):
                 self._try(last - self.evaluations, goal)
 
     def plan(self) -> Plan | None:
-        """The best so far, its transfers as scheduled or as early as can be; ``None`` before the first."""
+        """The best plan so far, transfers as scheduled or as early as possible; ``None`` before the first."""
         if not self.evaluations:
             return None
         # Its import may load Numba, which takes longer than most heuristics.
@@ -218,7 +220,7 @@ class ListSearchRun(HostSearch):
         return min(plans, key=lambda plan: plan.sort_key)
 
     def _make_space(self) -> Any:
-        """What the loops draw from."""
+        """The distribution of changes."""
         from regal_jax.heuristics.list_climb import Space
 
         graph, cluster, config = self.graph, self.cluster, self._config
@@ -241,7 +243,7 @@ class ListSearchRun(HostSearch):
         )
 
     def _prices(self, starts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """``[N, D]`` each: what is begun with. Any device first, then partitions and ``starts``."""
+        """``[N, D]`` each, the initial prices: none, then those of partitions and of ``starts``."""
         graph, cluster = self.graph, self.cluster
         shape = graph.num_ops, cluster.num_devices
         placements = [
@@ -254,7 +256,7 @@ class ListSearchRun(HostSearch):
         return [np.zeros(shape), *(prices_of(graph, cluster, here) for here in wanted)]
 
     def _as_planned(self, plan: Plan) -> "_Given":
-        """With the placement of ``plan`` and its order of ops."""
+        """Ranks and prices that reproduce the placement and the order of ops of ``plan``."""
         count = self.graph.num_ops
         events = plan.event_ids(self.graph)
         rank = np.empty(count)
@@ -273,13 +275,13 @@ class ListSearchRun(HostSearch):
         self._trial.rule[0] = given.rule
         self._advance(_Draws(np.zeros((1, 1)), np.zeros((1, 1))), -math.inf, given=True)
         if not self._begin and math.isinf(self.best) and _FIT.goal not in {r.goal for r in self._rules}:
-            # Nothing fits: from now on also by a rule that looks at memory.
+            # No schedule fits so far, so a rule that looks at memory joins the others.
             self._rules.append(dataclasses.replace(_FIT, look=self._config.look))
             self._space = self._make_space()
             self._begin.extend(self._recipes([len(self._rules) - 1]))
 
     def _try(self, most: int, goal: float) -> None:
-        """Changes of what was kept last."""
+        """Tries changes of the current schedule."""
         if not len(self._draws.uniform):
             self._draws = self._drawn()
         count = min(most, max(1, _OPS_AT_ONCE // self.graph.num_ops))
@@ -297,7 +299,7 @@ class ListSearchRun(HostSearch):
         )
 
     def _advance(self, draws: "_Draws", goal: float, *, given: bool) -> int:
-        """Makes a schedule for each row of ``draws``, or fewer: how many."""
+        """Makes a schedule for each row of ``draws``, or fewer; returns how many."""
         values = for_loops(np.zeros(2 * len(draws.uniform)))
         made = self._climb(
             *(self._layout, self._state, self._room, self._space),

@@ -11,15 +11,15 @@ import numpy as np
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics.beam_kernel import BITS
 from regal_jax.heuristics.host_search import HostSearch
-from regal_jax.heuristics.order_beam import Field, Front, advance
-from regal_jax.heuristics.order_costs import order_costs, order_peak
+from regal_jax.heuristics.order_beam import advance
+from regal_jax.heuristics.order_costs import order_costs
 from regal_jax.heuristics.order_search_config import OrderSearchConfig
-from regal_jax.heuristics.orders import bfs_order, lpmf_order
+from regal_jax.heuristics.order_windows import Beginning, Profile
+from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import Objective, Plan, lower_bound
-from regal_jax.runtime.compiling import for_loops, loops
+from regal_jax.runtime.compiling import loops
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["OrderSearchRun"]
@@ -29,6 +29,8 @@ _AT_ONCE: Final = 20_000
 _MOST_LINKS: Final = 2**25
 """Limit on the parents and ops that a beam keeps to trace its partial orders back: 256 MiB."""
 _NO_LIMIT: Final = 2**62
+_SHARES: Final = (0.5, 0.125, 0.875)
+"""Where in a window the step of the peak is."""
 _ORDERS: Final = (lpmf_order, xla_list_order, xla_dfs_order, xla_post_order)
 """Heuristics whose orders the search begins with, after the plans that it is given."""
 
@@ -42,12 +44,16 @@ class _Attempt:
       limit: Bytes that its peaks stay below.
       width: Largest number of partial orders of each length.
       score: ``[N]``, what ops add to the bytes by which sets are compared.
+      begin: The ops, and the empty partial order.
+      first: The first step of a window; ``None`` for the whole graph.
     """
 
     back: bool
     limit: int
     width: int
     score: np.ndarray
+    begin: Beginning
+    first: int | None = None
 
 
 class OrderSearchRun(HostSearch):
@@ -98,13 +104,15 @@ class OrderSearchRun(HostSearch):
         )
         self._ask = priorities if callable(priorities) else None
         self._guide = None if callable(priorities) else _standardised(priorities, graph.num_ops)
-        self._order: np.ndarray | None = None
+        self._costs = order_costs(graph)
+        self._profile: Profile | None = None
         self._peak = _NO_LIMIT
         # No order has a lower peak. Rounded up to a whole number, since peaks are whole numbers.
         self._lower = math.ceil(lower_bound(graph, cluster, Objective.PEAK_MEMORY))
         self._made = 0
-        self._begun = [_Beginning(graph, back=back) for back in (False, True)]
-        self._unit = max(1.0, float(np.mean(order_costs(graph).need)))
+        self._proven = False
+        self._begun = [Beginning.of_graph(graph, back=back) for back in (False, True)]
+        self._unit = max(1.0, float(np.mean(self._costs.need)))
         self._attempts = self._plan_attempts()
         self._beam: _Beam | None = None
 
@@ -124,47 +132,63 @@ class OrderSearchRun(HostSearch):
                 if self._made + n > last:
                     return
                 self._made += n
-                self._judge(self._starts.popleft()(self.graph))
+                self._judge(Profile(self._costs, self._starts.popleft()(self.graph)))
                 continue
             if self._beam is None:
                 attempt = next(self._attempts, None)
                 if attempt is None:
                     return
-                self._beam = _Beam(attempt, self._begun[attempt.back])
+                self._beam = _Beam(attempt)
+            if self._beam.ended:
+                # To put the order of a window to its place is the work of a whole order.
+                judging = n if self._beam.attempt.first is not None and self._beam.found else 0
+                if self._made + judging > last:
+                    return
+                self._made += judging
+                self._finish(self._beam)
+                self._beam = None
+                continue
             room = last - self._made
             if room < self._beam.attempt.width:
                 return
             self._made += self._beam.advance(min(room, max(_AT_ONCE, self._beam.attempt.width)))
             self.evaluations = -(-self._made // n)
-            if self._beam.ended:
-                self._finish(self._beam)
-                self._beam = None
 
     def plan(self) -> Plan | None:
         """The best plan so far; ``None`` before the first."""
-        if self._order is None:
+        if self._profile is None:
             return None
         said = {"method": "order-search", "partial_orders": self._made, "proven": self._lower >= self._peak}
         said |= {"guided": True} if self._guide is not None else {}
         placement = np.zeros(self.graph.num_ops, np.int64)
         return Plan.from_events(
-            *(self.graph, self.cluster, placement, self._order), objective=Objective.PEAK_MEMORY,
+            *(self.graph, self.cluster, placement, self._profile.order), objective=Objective.PEAK_MEMORY,
             provenance=said,
         )  # fmt: skip
 
-    def _judge(self, order: np.ndarray) -> None:
+    def _judge(self, profile: Profile) -> None:
         """Keeps the order if it is better than the best so far."""
         self.evaluations = -(-self._made // self.graph.num_ops)
-        peak = order_peak(self.graph, order)
+        peak = profile.peak
         if self.improves(self.value(np.array([peak]), peak)):
-            self._order, self._peak = order, peak
+            self._profile, self._peak = profile, peak
 
     def _finish(self, beam: "_Beam") -> None:
-        order = beam.order()
-        if order is not None:
-            self._judge(order)
-        elif not beam.dropped:
-            self._lower = max(self._lower, beam.attempt.limit)
+        """Judges the order of a beam that has ended, or learns that there is none."""
+        order, first = beam.order(), beam.attempt.first
+        self._proven = order is None and not beam.dropped
+        if order is None:
+            if first is None and self._proven:
+                self._lower = max(self._lower, beam.attempt.limit)
+        elif first is None or self._profile is None:
+            self._judge(Profile(self._costs, order))
+        else:
+            before = self._profile
+            changed = before.replaced(first, before.order[first : first + len(order)][order])
+            self._judge(changed)
+            if changed.peak == self._peak:
+                # There are other steps of the same peak: one fewer now.
+                self._profile = changed
 
     def _plan_attempts(self) -> Iterator[_Attempt]:
         """Yields the next attempt, given the results of those before."""
@@ -178,6 +202,7 @@ class OrderSearchRun(HostSearch):
                 if ask is not None and self._made >= config.guide_after:
                     priorities, self._ask = ask(self.graph), None
                     self._guide = _standardised(priorities, n)
+                yield from self._windows(width, rounds)
                 for back, score in self._scores(rounds):
                     yield from self._lowering(back, width, score)
                 if width == most:
@@ -201,46 +226,46 @@ class OrderSearchRun(HostSearch):
             while self._lower < self._peak:
                 before = self._peak
                 limit = max(int(before * (1 - share)), self._lower + 1)
-                yield _Attempt(back, limit, width, score)
+                yield _Attempt(back, limit, width, score, self._begun[back])
                 if self._peak == before:
                     break
+
+    def _windows(self, width: int, rounds: int) -> Iterator[_Attempt]:
+        """Windows around the first step of the peak, from the smallest size again after each improvement."""
+        n = self.graph.num_ops
+        places = [(s, share) for s in self._config.windows if 2 * s <= n for share in _SHARES]
+        while self._profile is not None and self._lower < self._peak:
+            profile, step = self._profile, int(self._profile.peaks.argmax())
+            firsts = [(min(max(0, step - int(share * size)), n - size), size) for size, share in places]
+            for first, size in dict.fromkeys(firsts):
+                yield from self._window(first, first + size, width, rounds)
+                if self._profile is not profile:
+                    break
+            else:
+                return
+
+    def _window(self, first: int, last: int, width: int, rounds: int) -> Iterator[_Attempt]:
+        """Beams in one window, until one lowers its peak, or it is proven that none does."""
+        profile = self._profile
+        if profile is None:
+            return
+        peaks, noise = profile.peaks, self._config.noise * self._unit
+        outside = max(peaks[:first].max(initial=0), peaks[last:].max(initial=0))
+        # There is nothing to gain from less than what is outside.
+        least = max(int(outside), self._lower) + 1
+        limits = {min(max(int(self._peak * (1 - share)), least), self._peak) for share in self._config.steps}
+        for back in (False, True):
+            begin = Beginning.of_window(profile, first, last, back=back)
+            for limit in sorted(limits | {self._peak}):
+                score = self.random.normal(0.0, noise, last - first) if rounds else np.zeros(last - first)
+                yield _Attempt(back, limit, width, score, begin, first)
+                if self._profile is not profile or (self._proven and limit == self._peak):
+                    return
 
 
 def _constant(order: np.ndarray, graph: ComputationGraph) -> np.ndarray:
     del graph
     return order
-
-
-class _Beginning:
-    """The empty partial order of a graph, in one direction.
-
-    Attributes:
-      field: The graph.
-      front: The partial order.
-    """
-
-    def __init__(self, graph: ComputationGraph, *, back: bool) -> None:
-        n, costs = graph.num_ops, order_costs(graph, backwards=back)
-        position = np.argsort(bfs_order(graph))
-        word, mask = position // BITS, 1 << (position % BITS)
-        code = np.random.default_rng(0).integers(0, 2**BITS, n)
-        names = set(Field._fields) & set(costs._fields)
-        self.field = for_loops(
-            Field(
-                **{name: getattr(costs, name) for name in names}, word=word, mask=mask, code=code, back=back
-            )
-        )
-        ready = np.flatnonzero(np.diff(costs.before_rows) == 0)
-        held = int(graph.tensor_bytes[graph.tensor_keep].sum()) if back else costs.start
-        # Gains when no op has run: backwards all inputs are allocated, forwards those with one reader freed.
-        alone = np.ones(len(costs.input_size), bool) if back else np.diff(costs.other_rows) == 0
-        reader = np.repeat(np.arange(n), np.diff(costs.input_rows))
-        inputs = np.bincount(reader, weights=costs.input_size * alone, minlength=n).astype(np.int64)
-        gain = inputs - costs.kept if back else costs.kept - inputs
-        self.front = Front(
-            *(np.array([held]), np.zeros(1), np.zeros(1, np.int64), np.array([0, len(ready)]), ready),
-            *(gain[ready], np.zeros(int(word.max()) + 1, np.int64)),
-        )
 
 
 class _Beam:
@@ -251,16 +276,21 @@ class _Beam:
       dropped: Whether any partial orders were dropped because they exceeded the width.
     """
 
-    def __init__(self, attempt: _Attempt, begin: _Beginning) -> None:
+    def __init__(self, attempt: _Attempt) -> None:
         self.attempt, self.dropped = attempt, False
-        self._field, self._front, self._level = begin.field, begin.front, 0
+        self._field, self._front, self._level = attempt.begin.field, attempt.begin.front, 0
         self._count = len(attempt.score)
         self._parent, self._op = np.empty((2, self._count * attempt.width), np.int32)
 
     @property
     def ended(self) -> bool:
         """Whether its orders are complete, or no partial order is left below the limit."""
-        return self._level == self._count or not len(self._front.held)
+        return self._level == self._count or not self.found
+
+    @property
+    def found(self) -> bool:
+        """Whether it holds partial orders."""
+        return len(self._front.held) > 0
 
     def advance(self, most: int) -> int:
         """Makes at most ``most`` partial orders; returns how many it made."""
@@ -275,7 +305,7 @@ class _Beam:
 
     def order(self) -> np.ndarray | None:
         """``[N]`` int64, the first whole order; ``None`` if there is none."""
-        if not len(self._front.held):
+        if not self.found:
             return None
         order, place = np.empty(self._count, np.int64), 0
         for level in reversed(range(self._count)):

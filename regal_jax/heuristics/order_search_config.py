@@ -1,4 +1,4 @@
-"""`OrderSearchConfig`, apart from the search: who reads settings need not load compiled loops."""
+"""`OrderSearchConfig`, in a module of its own so that reading settings loads no compiled loops."""
 
 import dataclasses
 import math
@@ -17,12 +17,15 @@ class OrderSearchConfig:
 
     Attributes:
       width: Partial orders of each length, in the first beams.
-      growth: Beams become so many times as wide when the limit can be lowered no more.
-      most_width: Beams become no wider; then sets are compared by random amounts as well.
-      steps: Shares of the peak by which the limit is lowered below it, one after the other fails.
+      growth: Factor by which beams widen when no beam gets below the limit.
+      most_width: Largest width. Beams of this width also add random amounts to the bytes that they compare.
+      steps: Shares of the peak by which the limit is set below it; the next is tried when one fails.
       noise: Standard deviation of the random amount of an op, as a share of the mean bytes that ops allocate.
       guide: Weight of `OrderSearchRun`'s priorities, likewise.
       guide_after: Partial orders before priorities are computed, if they have to be: a network takes seconds.
+
+      windows: Numbers of consecutive steps around the peak whose ops are ordered anew by beams of their own,
+        before the whole graph is; those larger than half of the graph are left out. None for ``()``.
 
     Raises:
       ConfigError: An impossible value.
@@ -35,6 +38,7 @@ class OrderSearchConfig:
     noise: float = 0.1
     guide: float = 0.1
     guide_after: int = 10_000_000
+    windows: tuple[int, ...] = (64, 256, 1024)
 
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("growth", 2), ("most_width", self.width), ("guide_after", 0)):
@@ -46,6 +50,10 @@ class OrderSearchConfig:
                 )
             object.__setattr__(self, name, value)
         object.__setattr__(self, "steps", tuple(self.steps))
+        object.__setattr__(self, "windows", tuple(whole(size, 1) or size for size in self.windows))
+        if any(whole(size, 1) is None for size in self.windows):
+            given = shown(self.windows)
+            raise ConfigError(f"{type(self).__name__}: windows has {given}; give whole numbers of at least 1")
         shares = [("steps", step, 1) for step in self.steps]
         for name, given, most in (*shares, ("noise", self.noise, math.inf), ("guide", self.guide, math.inf)):
             if real(given, 0, most) is None:

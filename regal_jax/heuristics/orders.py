@@ -1,4 +1,4 @@
-"""Orders of ops that look at the graph alone: as given, breadth first, depth first, random, least memory.
+"""Orders of ops that depend on the graph alone: as given, breadth first, depth first, random, least memory.
 
 Each function takes a graph, or its links, and returns ``[N]`` op indices in an order that keeps every edge.
 """
@@ -18,11 +18,11 @@ from regal_jax.runtime.interrupts import check_interrupt
 __all__ = ["bfs_order", "dfs", "dfs_order", "given_order", "lpmf", "lpmf_order", "random_order"]
 
 _LPMF_SECONDS: Final = 15e-6
-"""Of an op, in Python."""
+"""Seconds per op in Python."""
 
 
 def _kahn(links: Links, key: Callable[[int, int], Any]) -> np.ndarray:
-    """Kahn's order; smallest ``key(ops taken when it became ready, op)`` first, lowest index on ties."""
+    """Takes the ready op of smallest ``key(ops taken when it became ready, op)``, then of lowest index."""
     waiting = [len(row) for row in links.before]
     ready = [(key(0, o), o) for o, count in enumerate(waiting) if count == 0]
     heapq.heapify(ready)
@@ -39,12 +39,12 @@ def _kahn(links: Links, key: Callable[[int, int], Any]) -> np.ndarray:
 
 
 def bfs_order(graph: ComputationGraph) -> np.ndarray:
-    """Among the ready ops the one that has been ready for longest."""
+    """Takes the op that has been ready for longest."""
     return _kahn(Links.of(graph), lambda step, _: step)
 
 
 def dfs_order(graph: ComputationGraph) -> np.ndarray:
-    """Among the ready ops the one that became ready last."""
+    """Takes the op that became ready last."""
     return dfs(Links.of(graph))
 
 
@@ -54,7 +54,7 @@ def dfs(links: Links) -> np.ndarray:
 
 
 def given_order(graph: ComputationGraph) -> np.ndarray:
-    """The graph's own order, that of op indices; among the ready ops the lowest where that breaks an edge.
+    """The order of op indices; where that breaks an edge, the ready op of lowest index goes next.
 
     It is XLA's own schedule for a graph of `regal_jax.importers.from_hlo`, and program order for one of
     `regal_jax.importers.from_jax`.
@@ -63,7 +63,7 @@ def given_order(graph: ComputationGraph) -> np.ndarray:
 
 
 def random_order(graph: ComputationGraph, seed: int = 0) -> np.ndarray:
-    """Among the ready ops the one with the smallest of ``N`` random keys."""
+    """Takes the ready op with the smallest of ``N`` random keys."""
     keys = np.random.default_rng(seed).random(graph.num_ops).tolist()
     return _kahn(Links.of(graph), lambda _, o: keys[o])
 
@@ -71,8 +71,8 @@ def random_order(graph: ComputationGraph, seed: int = 0) -> np.ndarray:
 def lpmf_order(graph: ComputationGraph) -> np.ndarray:
     """Least peak memory first, as in PyTorch Inductor (torch/_inductor/memory.py).
 
-    Among the ready ops that stay under the peak so far, the one after which least is held; if there is
-    none, the one that needs least while it runs. The lowest index decides between equals.
+    Among the ready ops that stay below the peak so far, it takes the one after which least memory is held. If
+    there is none, it takes the ready op that needs least memory while it runs. Ties go to the lowest index.
     """
     return lpmf(Links.of(graph))
 
@@ -83,7 +83,7 @@ def lpmf(links: Links) -> np.ndarray:
     unread = [
         sum(links.size[t] for t in row if not (links.readers[t] or links.keep[t])) for row in links.outputs
     ]
-    # What residents hold from the beginning is in the peak as well: all else is more or less than that.
+    # Memory is counted relative to what residents hold at time 0, which is part of the peak.
     kept = [a - b - c for a, b, c in zip(need, links.temp, unread, strict=True)]
     by_need = sorted(range(len(need)), key=lambda o: (need[o], o))
     spared = [not keep and len(row) > 0 for keep, row in zip(links.keep, links.readers, strict=True)]
@@ -104,7 +104,7 @@ def lpmf(links: Links) -> np.ndarray:
 
 
 def _flat(rows: list[list[int]]) -> tuple[list[int], list[int]]:
-    """Where each row begins in all of them, one after the other; these."""
+    """The bounds of each row in the concatenation of all rows, and the concatenation."""
     return list(itertools.accumulate(map(len, rows), initial=0)), list(itertools.chain.from_iterable(rows))
 
 
@@ -114,8 +114,8 @@ def _lpmf(
 ) -> list[int]:  # fmt: skip
     """`lpmf` in loops over lists, or over arrays once compiled.
 
-    The ready ops are the leaves of a binary tree in the order of what they need, and every node knows the
-    best of those below it: an op that stays under some limit and grows least is found in a few steps.
+    The ready ops are leaves of a binary tree, sorted by the memory that they need. Every node stores the best
+    op below it, so the op of least growth below a limit is found in logarithmic time.
     """
     count = len(need)
     leaves = 1
@@ -149,7 +149,7 @@ def _lpmf(
                     tree[node] = a if first < second or (first == second and a < b) else b
         if len(order) == count:
             return order
-        # How many ops, by what they need, stay under the peak.
+        # The number of leaves whose need stays below the peak.
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Search among placements of small peaks: single moves lower the peaks after each perturbation."""
+"""Iterated local search for placements with small peaks of memory."""
 
 import dataclasses
 import math
@@ -53,10 +53,10 @@ class PeakSearchRun(HostSearch):
     """Iterated local search for the peak of memory, by placements for one order of ops.
 
     A perturbation puts all ops of a random block of the order on one device, or rotates their devices;
-    `PeakBalance.refine` then lowers the peaks by single moves. The outcome is kept if it is no worse. A
-    placement whose peaks were summed up is one evaluation; sums are exact for transfers just before their
-    first readers, and `plan` has been replayed. The placements that `least_peak_balance` evaluates before are
-    not counted, as those of heuristics are not.
+    `PeakBalance.refine` then lowers the peaks by single moves. The result is kept if it is no worse. Each
+    placement whose peaks are summed up is one evaluation. Sums are exact for transfers just before their
+    first readers, and `plan` has been replayed. Evaluations by `least_peak_balance`, which runs first, are
+    not counted, nor are those of heuristics.
 
     References:
       Lourenço, Martin and Stützle 2003, "Iterated local search", Handbook of Metaheuristics, chapter 11.
@@ -70,14 +70,14 @@ class PeakSearchRun(HostSearch):
         config: PeakSearchConfig | None = None,
         starts: Sequence[np.ndarray] = (),
     ) -> None:
-        """Looks at nothing yet.
+        """Prepares the search without evaluating anything.
 
         Args:
           graph: The graph.
           cluster: The cluster.
           seed: As `numpy.random.default_rng` takes it.
           config: ``None`` for the defaults.
-          starts: Placements ``[N]`` to begin with, if they are any better than its own.
+          starts: Placements ``[N]`` to begin with, if they are better than those of the search.
 
         Raises:
           ConfigError: A single device: there is nothing to choose.
@@ -92,17 +92,17 @@ class PeakSearchRun(HostSearch):
         self._placement = np.zeros(0, np.int64)
 
     def run(self, evaluations: int, ends: Callable[[], bool] | None = None, goal: float = -math.inf) -> None:
-        """Looks at more placements.
+        """Evaluates more placements.
 
         Args:
-          evaluations: About how many; never more.
-          ends: Asked before each perturbation; ``True`` ends the run.
+          evaluations: Largest number of placements.
+          ends: Called before each perturbation; ``True`` ends the run.
           goal: The run ends at a placement that fits the memory and whose largest peak is no larger.
         """
         last = self.evaluations + evaluations
         if self._balance is None and evaluations > 2 * (len(self._starts) + 1):
             self._start()
-        # Sums of the moves after a perturbation, and of its outcome.
+        # The evaluations of the moves after a perturbation, and that of its result.
         while self._balance is not None and self.evaluations + self._config.tries + MOST_OVER <= last:
             if (ends is not None and ends()) or self.best <= goal:
                 return
@@ -110,7 +110,7 @@ class PeakSearchRun(HostSearch):
             self._step(self._balance)
 
     def plan(self) -> Plan | None:
-        """The best so far; ``None`` before the first."""
+        """The best plan so far; ``None`` before the first."""
         if self._balance is None:
             return None
         graph, cluster = self.graph, self.cluster
@@ -124,7 +124,7 @@ class PeakSearchRun(HostSearch):
         )
 
     def _start(self) -> None:
-        """The best of what there is, in the order in which it is so."""
+        """The best initial placement, and the order of ops for which it is best."""
         graph, cluster = self.graph, self.cluster
         least, placement = least_peak_balance(graph, cluster, np.arange(graph.num_ops))
         for balance in (least, PeakBalance(graph, cluster, given_order(graph))):
@@ -145,11 +145,11 @@ class PeakSearchRun(HostSearch):
         looked = balance.looked
         placement = balance.refine(balance.allow(placement), self._config.tries)
         self.evaluations += balance.looked - looked
-        note(placements=looked - balance.looked)  # They are evaluations now.
+        note(placements=looked - balance.looked)  # From here on these placements count as evaluations.
         self._judge(balance, placement)
 
     def _judge(self, balance: PeakBalance, placement: np.ndarray) -> None:
-        """Keeps it if it is no worse."""
+        """Keeps the placement if it is no worse."""
         peaks = balance.peaks(placement)
         self.evaluations += 1
         note(placements=-1)

@@ -1,4 +1,4 @@
-"""Placements under which every device's peak of memory is small, for ops in an order that is given."""
+"""Placements with low peak memory on every device, for ops in a given order."""
 
 import dataclasses
 import functools
@@ -19,21 +19,21 @@ from regal_jax.runtime.interrupts import check_interrupt, interruptible
 __all__ = ["MOST_OVER", "PeakBalance", "least_peak_balance"]
 
 _SQUARINGS: Final = 4
-"""The norm that `PeakBalance.refine` lowers has the power 3 * 2**4: high enough to be about peaks, low enough
-to see that one of several equal ones is gone."""
+"""The norm that `PeakBalance.refine` lowers has the power 3 * 2**4: high enough to measure peaks, low enough
+to fall when one of several equal peaks is lowered."""
 _WIDTHS: Final = (4, 12, 48)
-"""Moves to try in a step: further ones only if none of those before is any good."""
+"""Numbers of moves to try in a step: the later ones only if none of the earlier moves lowers the norm."""
 MOST_OVER: Final = sum(_WIDTHS)
-"""A refinement looks at fewer placements than these more than it was told to."""
+"""A refinement exceeds its number of placements by less than this."""
 _LEAST_GAIN: Final = 1e-9
 _BLOCKS: Final = (4, 16, 64)
-"""Which size is good depends on the graph; besides, every op is a block of its own."""
+"""Numbers of blocks to try, since the best one depends on the graph; single ops are tried as well."""
 _ORDERS: Final = (lpmf, post_order, dfs)
 
 
 @functools.cache
 def _kernel() -> ModuleType | None:
-    """The compiled loops, where Numba is; without them NumPy does the same, bit for bit."""
+    """The compiled loops if Numba is installed; otherwise NumPy gives the same results, bit for bit."""
     if not usable():
         return None
     from regal_jax.heuristics import peaks_kernel
@@ -43,11 +43,11 @@ def _kernel() -> ModuleType | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Held:
-    """What is in memory under a placement.
+    """Memory held under a placement.
 
     Attributes:
-      change: ``[D (N + 1)]`` bytes, what each device holds more at a position than at the one before it, or
-        after all of them.
+      change: ``[D (N + 1)]`` bytes, change of the bytes that each device holds from the position before to
+        this one; the last entry is the change after the last op.
       bytes: ``[D, N]``, on each device while the op at each position runs, wherever it does.
       home: ``[T]`` device of the producer.
       end: ``[T]``, the last position at which the producer's device holds the tensor.
@@ -61,7 +61,7 @@ class _Held:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Part:
-    """Ops and all tensors that they make or read, or all there are.
+    """Ops and all tensors that they make or read, or the whole graph.
 
     Attributes:
       ops: ``[L]`` positions.
@@ -77,21 +77,21 @@ class _Part:
 
 
 class PeakBalance:
-    """Finds placements for an order of ops, each transfer just before its first reader there.
+    """Finds placements for an order of ops; each transfer is just before its first reader on the device.
 
-    A cut through some coordinate of the ops, where the peaks on either side of it are alike, and then single
-    moves: weights stay where they are from beginning to end and what is computed comes and goes, so equal
-    sums of bytes, which graph partitions make, are not equal peaks.
+    The order is cut where the peaks on either side are equal, then single moves lower the peaks. A graph
+    partition balances sums of bytes instead. Weights are held from beginning to end and results only for a
+    while, so equal sums are not equal peaks.
 
-    Within, ops are known by their places in the order, and numbers decide nothing.
+    Internally ops are identified by their places in the order, so the result does not depend on op indices.
 
     Attributes:
       order: ``[N]`` op indices.
-      looked: Placements that `refine` has looked at so far.
+      looked: Number of placements that `refine` has evaluated so far.
     """
 
     def __init__(self, graph: ComputationGraph, cluster: Cluster, order: np.ndarray) -> None:
-        """Lays the graph out.
+        """Prepares arrays of the graph.
 
         Args:
           graph: The graph.
@@ -115,7 +115,7 @@ class PeakBalance:
         self._keep = graph.tensor_keep
         self._temp = graph.temp_bytes[order].astype(np.float64)
         self._allowed = allowed_matrix(graph, cluster)[order]
-        # A colocation group goes by the place of its first op.
+        # A colocation group has the place of its first op.
         first = np.full(n, n)
         leader = graph.colocation_leader[order]
         np.minimum.at(first, leader, np.arange(n))
@@ -130,19 +130,20 @@ class PeakBalance:
         self._parts: dict[int, _Part] = {}
 
     def peaks(self, placement: np.ndarray) -> np.ndarray:
-        """``[D]`` float64 bytes: what the exact replay of ``placement`` (``[N]``) in this order has."""
+        """``[D]`` float64 bytes: the peaks of the exact replay of ``placement`` (``[N]``) in this order."""
         return self._highest(placement[self.order])
 
     def cut(self, coordinate: np.ndarray | None = None) -> np.ndarray:
-        """Cuts the ops along a coordinate into one part a device, with peaks as equal as can be.
+        """Cuts the ops along a coordinate into one part per device, with peaks as equal as possible.
 
-        Ops that read nothing go where they are first read.
+        Ops without inputs go to the device of their first reader.
 
         Args:
           coordinate: ``[N]``; by default the place in the order.
 
         Returns:
-          ``[N]`` int64 placement; who may not go to the device of its part goes to the first it may.
+          ``[N]`` int64 placement; an op that may not run on the device of its part goes to its first allowed
+          one.
         """
         along = (self._position if coordinate is None else coordinate)[self.order].astype(np.float64)
         readers = np.full(len(along), np.inf)
@@ -157,14 +158,14 @@ class PeakBalance:
         return self._allow(part)[self._position]
 
     def refine(self, placement: np.ndarray, tries: int = 240) -> np.ndarray:
-        """Moves one op after another, with its colocation group, while the peaks become smaller.
+        """Moves single ops, with their colocation groups, while the peaks become lower.
 
-        Each step looks at the highest peak, tries those who hold most of it, or what copies are for, on the
-        device that holds least at that moment, and takes the best of these moves.
+        Each step considers the highest peak and the ops that hold most of it, or for which copies are held.
+        It tries to move them to the device that holds least at that time, and takes the best of these moves.
 
         Args:
-          placement: ``[N]``, where to begin.
-          tries: About as many placements to look at, each at a cost linear in the size of the graph.
+          placement: ``[N]``, the initial placement.
+          tries: Approximate number of placements to evaluate, each in time linear in the size of the graph.
 
         Returns:
           ``[N]`` int64, the one with the lowest peak.
@@ -180,17 +181,17 @@ class PeakBalance:
         return found[self._position]
 
     def allow(self, placement: np.ndarray) -> np.ndarray:
-        """``[N]`` int64: a colocation group goes where its first op is, or to the first device it may."""
+        """``[N]`` int64: a colocation group goes to the device of its first op, or else the first allowed."""
         return self._allow(placement[self.order][self._group])[self._position]
 
     def blocks(self, tries: int = 80) -> np.ndarray:
-        """The lowest of many: blocks of the order, few or many, on devices at random, each refined.
+        """The best of many refined starts: blocks of the order, few or many, on random devices.
 
-        A start decides where `refine` ends, and nobody knows which is good for a graph. The chances are the
-        same in every call.
+        The result of `refine` depends on its start, and the best start depends on the graph. The random
+        numbers are the same in every call.
 
         Args:
-          tries: Every start has so many, the two best ones twice as many again.
+          tries: Evaluations for each start; the two best starts get twice as many more.
 
         Returns:
           ``[N]`` int64 placement.
@@ -212,7 +213,7 @@ class PeakBalance:
         return float(self.peaks(placement).max()), placement
 
     def _refine(self, place: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
-        """`refine` for those who have no Numba, by places in the order; and the tries that are left."""
+        """`refine` without Numba, by places in the order; returns the number of tries that are left, too."""
         held = self._held(place)
         best = float(held.bytes.max(initial=0))
         scale = 1 / (best or 1.0)
@@ -238,7 +239,7 @@ class PeakBalance:
         return found, tries
 
     def _lay_out(self, kernel: ModuleType) -> Any:
-        """What the kernel works on: arrays that may be written to, as it is compiled for these."""
+        """The arrays of the kernel, which is compiled for writable ones."""
         graph = self._graph
         made, read = np.diff(graph.output_offset)[self.order], np.diff(graph.inputs[0])[self.order]
         each = np.arange(len(self.order))
@@ -273,7 +274,7 @@ class PeakBalance:
         return self._held(place).bytes.max(axis=1, initial=0)
 
     def _try(self, place: np.ndarray, held: _Held, scale: float, group: int, device: int) -> float:
-        """The norm after a move. Only tensors that the group makes or reads are looked at again."""
+        """The norm after a move. Only tensors that the group makes or reads are evaluated again."""
         part = self._part(group)
         line, size, _, _ = self._lines(place, part)
         before = place[part.ops]
@@ -287,7 +288,7 @@ class PeakBalance:
 
     def _held(self, place: np.ndarray) -> _Held:
         line, size, home, end = self._lines(place, self._all)
-        # Sums of whole numbers are exact: in which order they are taken does not matter.
+        # Sums of whole numbers are exact in any order.
         change = _sums(line, size, self._devices * (len(place) + 1))
         return _Held(change, self._summed(change), home, end)
 
@@ -295,7 +296,7 @@ class PeakBalance:
         return change.reshape(self._devices, -1).cumsum(axis=1)[:, :-1]
 
     def _lines(self, place: np.ndarray, part: _Part) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Where a part changes `_Held.change` and by how much; ``home`` and ``end`` of its tensors."""
+        """Positions and amounts by which a part changes `_Held.change`; ``home``, ``end`` of its tensors."""
         n, d, count = len(place), self._devices, len(part.tensors)
         made, reader = self._begin[part.tensors], self._reader[part.edges]
         home = place[made]
@@ -304,14 +305,14 @@ class PeakBalance:
         np.minimum.at(first, there, reader)
         np.maximum.at(last, there, reader)
         own = np.arange(count) * d + home
-        # A transfer reads the tensor at home when its first reader there is due.
+        # A transfer reads the tensor on its home at the position of the first reader on the other device.
         sent = np.where(first < n, first, -1)
         sent[own] = last[own]
         end = np.maximum(sent.reshape(count, d).max(axis=1, initial=-1), made)
         end[self._keep[part.tensors]] = n - 1
         last[own] = -1
         away = np.flatnonzero(last >= 0)
-        lane = n + 1  # One more than there are positions: what is held to the end is freed there.
+        lane = n + 1  # One entry more than positions: tensors that are held to the end are freed there.
         runs = place[part.ops] * lane + part.ops
         begin = np.concatenate([home * lane + self._born[part.tensors], away % d * lane + first[away], runs])
         after = np.concatenate([home * lane + end, away % d * lane + last[away], runs]) + 1
@@ -335,12 +336,12 @@ class PeakBalance:
         return self._by_group[self._bounds[group] : self._bounds[group + 1]]
 
     def _moves(self, place: np.ndarray, held: _Held) -> list[tuple[int, int]]:
-        """Groups that might leave the device with the highest peak, and where to: what holds most first."""
+        """Candidate moves of groups from the device with the highest peak, those that hold most first."""
         device, position = (int(i) for i in np.unravel_index(held.bytes.argmax(), held.bytes.shape))
         n = len(place)
         live = (held.home == device) & (self._born <= position) & (held.end >= position)
         weight = _sums(self._group[self._begin[live]], self._size[live], n)
-        # A copy is there for all its readers on the device.
+        # A copy counts for all of its readers on the device.
         edges = np.flatnonzero((place[self._reader] == device) & (held.home[self._tensor] != device))
         tensor, reader = self._tensor[edges], self._reader[edges]
         first, last = np.full(len(self._size), n), np.full(len(self._size), -1)
@@ -391,19 +392,19 @@ class PeakBalance:
 def least_peak_balance(
     graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray, tries: int = 80
 ) -> tuple[PeakBalance, np.ndarray]:
-    """The `PeakBalance` of that one of a few orders which needs least memory on several devices.
+    """The `PeakBalance` of the order that needs least memory on several devices.
 
-    LPMF, depth-first post-order, and depth first: each is the best for many graphs.
+    The orders are LPMF, depth-first post-order, and depth first: each is best for many graphs.
 
     Args:
       graph: The graph.
       cluster: The cluster.
-      numbers: ``[N]``, each from 0 to ``N - 1`` once, by which an order decides between equals, and in which
-        it goes through the inputs of an op.
-      tries: Of `PeakBalance.refine`, from a cut of each order.
+      numbers: ``[N]``, a permutation of ``0 ... N - 1``. It decides ties, and the order in which the inputs
+        of an op are visited.
+      tries: As in `PeakBalance.refine`, for a cut of each order.
 
     Returns:
-      The first of equals, and the refined cut of its order, ``[N]``.
+      The best one, the first on ties, and the refined cut of its order, ``[N]``.
     """
     links, ops = Links.of(graph, numbers), np.argsort(numbers)
     balances = [PeakBalance(graph, cluster, ops[make(links)]) for make in _ORDERS]
@@ -412,17 +413,17 @@ def least_peak_balance(
 
 
 def _norm(held: np.ndarray, scale: float) -> float:
-    # Squaring takes a tenth of the time of NumPy's powers, which would be most of the time of a try.
+    # Repeated squaring, since NumPy's powers would dominate the time of a try.
     share = held * scale
     share *= share * share
     for _ in range(_SQUARINGS):
         share *= share
-    # One after the other, as loops sum.
+    # Sequential, as the loops of the kernel sum.
     return float(share.ravel().cumsum()[-1]) if share.size else 0.0
 
 
 def _sums(index: np.ndarray, size: np.ndarray, length: int) -> np.ndarray:
-    """`np.bincount`, in floats also if there is nothing to count."""
+    """`np.bincount`, with a float result for empty input, too."""
     return np.bincount(index, size, length).astype(np.float64, copy=False)
 
 

@@ -11,11 +11,11 @@ __all__ = ["Layout", "peaks", "refine"]
 Layout = namedtuple(
     "Layout", "begin born size keep rows readers temp allowed group bounds members touched_rows touched"
 )
-"""A graph whose ops are known by their places in an order. Lists of lists are flat, with where each begins.
+"""A graph whose ops are identified by their places in an order. Lists of lists are flat, with row bounds.
 
 Attributes:
   begin: ``[T]`` int64, the producer.
-  born: ``[T]`` int64, from where on it is in memory: the producer, or 0 for a resident.
+  born: ``[T]`` int64, first position at which it is in memory: the producer, or 0 for a resident.
   size: ``[T]`` float64 bytes.
   keep: ``[T]`` bool.
   rows, readers: ``[T + 1]``, ``[E]`` int64, the readers of each tensor.
@@ -27,18 +27,19 @@ Attributes:
 """
 
 _State = namedtuple("_State", "place change held end first last weight stamp tensors before")
-"""What changes.
+"""The state of a refinement.
 
 Attributes:
   place: ``[N]`` device.
-  change: ``[D, N + 1]`` bytes, what a device holds more at a position than at the one before, or after all.
+  change: ``[D, N + 1]`` bytes, change of the bytes that a device holds from the position before; the last is
+    after all.
   held: ``[D, N]`` bytes.
   end: ``[T]``, the last position at which the producer's device holds the tensor.
-  first, last: ``[D]``, of the readers of one tensor on each device.
+  first, last: ``[D]``, the first and the last reader of one tensor on each device.
   weight: ``[N]`` bytes that each group holds at the peak, or makes others hold.
   stamp: ``[T]``, the last group for which the tensor was listed.
   tensors: ``[T]``, those of one group.
-  before: ``[N]``, where the members of one group were.
+  before: ``[N]``, previous devices of the members of one group.
 """
 
 
@@ -55,13 +56,13 @@ def _read(g, s, t):
 
 @compiled
 def _hold(g, s, t, size):
-    """Adds ``size`` bytes wherever and whenever the tensor is held."""
+    """Adds ``size`` bytes to the devices and positions at which the tensor is held."""
     _read(g, s, t)
     home = s.place[g.begin[t]]
     end = max(g.begin[t], s.last[home])
     for k in range(len(s.first)):
         if k != home and s.last[k] >= 0:
-            # A transfer reads the tensor at home when its first reader there is due.
+            # A transfer reads the tensor on its home at the position of the first reader on the other device.
             end = max(end, s.first[k])
             s.change[k, s.first[k]] += size
             s.change[k, s.last[k] + 1] -= size
@@ -80,7 +81,7 @@ def _run(g, s, i, sign):
 
 @compiled
 def _hold_part(g, s, group, count, sign):
-    """Adds, or takes away, what the ops of a group and their tensors need."""
+    """Adds or subtracts the memory of the ops of a group and of their tensors."""
     for x in range(count):
         _hold(g, s, s.tensors[x], sign * g.size[s.tensors[x]])
     for m in range(g.bounds[group], g.bounds[group + 1]):
@@ -89,7 +90,7 @@ def _hold_part(g, s, group, count, sign):
 
 @compiled
 def _list_tensors(g, s, group):
-    """Lists every tensor that a group makes or reads, once; how many there are."""
+    """Lists every tensor that a group makes or reads once; returns their number."""
     count = 0
     for m in range(g.bounds[group], g.bounds[group + 1]):
         for x in range(g.touched_rows[g.members[m]], g.touched_rows[g.members[m] + 1]):
@@ -105,7 +106,7 @@ def _list_tensors(g, s, group):
 
 @compiled
 def _norm(s, scale, enough):
-    """The sum of the 48th powers, one after the other; no more than ``enough`` has to be known of it."""
+    """The sum of the 48th powers, sequentially; it may stop once the sum exceeds ``enough``."""
     total = 0.0
     for k in range(s.held.shape[0]):
         held = 0.0
@@ -125,7 +126,7 @@ def _norm(s, scale, enough):
 
 @compiled
 def _highest(s):
-    """Sums up what is held; the device and the position of the first of the highest peaks."""
+    """Sums up the memory held; returns device and position of the highest peak, the first on ties."""
     device = position = 0
     for k in range(s.held.shape[0]):
         held = 0.0
@@ -139,7 +140,7 @@ def _highest(s):
 
 @compiled
 def _weigh(g, s, device, position):
-    """Bytes that each group holds on a device at a position, or that copies hold there for it."""
+    """Sets the bytes that each group holds on a device at a position, copies for the group included."""
     s.weight[:] = 0
     for t in range(len(g.begin)):
         if s.place[g.begin[t]] == device:
@@ -152,7 +153,7 @@ def _weigh(g, s, device, position):
             if s.place[i] == device:
                 first, last = min(first, i), max(last, i)
         if first <= position <= last:
-            # A copy is there for all its readers on the device.
+            # A copy counts for all of its readers on the device.
             for j in range(g.rows[t], g.rows[t + 1]):
                 if s.place[g.readers[j]] == device:
                     s.weight[g.group[g.readers[j]]] += g.size[t]
@@ -162,7 +163,7 @@ def _weigh(g, s, device, position):
 
 @compiled
 def _next_move(g, s, device, position):
-    """The group of most weight that may leave, which then has none, and who holds least; -1 if none may."""
+    """The movable group of most weight, which is cleared, and the device that holds least; -1 for none."""
     while True:
         group, most = -1, 0.0
         for i in range(len(s.weight)):
@@ -182,7 +183,7 @@ def _next_move(g, s, device, position):
 
 @compiled
 def _put(g, s, group, count, device):
-    """Moves a group, or puts it back where it was if the device is -1."""
+    """Moves a group; device -1 undoes its last move."""
     _hold_part(g, s, group, count, -1.0)
     at = g.bounds[group]
     for m in range(at, g.bounds[group + 1]):
@@ -238,12 +239,12 @@ def refine(g, place, tries, widths, least_gain):
     Args:
       g: The graph.
       place: ``[N]`` int64 device of every op; not changed.
-      tries: About as many placements to look at.
-      widths: Moves to try in a step, as a tuple.
-      least_gain: What a step must gain at least, relative.
+      tries: Approximate number of placements to evaluate.
+      widths: Numbers of moves to try in a step, as a tuple.
+      least_gain: Least relative improvement of a step.
 
     Returns:
-      ``[N]`` int64, and ``tries`` less those that it took.
+      ``[N]`` int64, and the number of tries that are left.
     """
     s = _begin(g, place)
     device, position = _highest(s)

@@ -1,4 +1,4 @@
-"""Placements of ops that know no order: one device, or a graph partition."""
+"""Placements that do not depend on an order: one device, or a graph partition."""
 
 import itertools
 from typing import Final
@@ -6,20 +6,20 @@ from typing import Final
 import numpy as np
 import pymetis
 
-from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, once_a_pair, runtime_matrix
 from regal_jax.graph.topology import offsets
 from regal_jax.graph.units import parse_bandwidth, parse_time
 
 __all__ = ["device_subsets", "partition_placement", "single_device_placement"]
 
 _WEIGHT_TOTAL: Final = 2**28
-"""METIS counts in 32 bits: the weights of all nodes, and of all edges, add up to about this."""
+"""Approximate sum of the weights of all nodes, and of all edges: METIS uses 32-bit integers."""
 _ARRANGED: Final = 64
-"""Among more devices parts are not arranged by links: each round looks at all pairs."""
+"""Largest number of devices for which parts are arranged by links: each round tries all pairs."""
 
 
 def single_device_placement(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
-    """``[N]``: all ops on the device that runs them fastest; who may not go there, on its own fastest."""
+    """``[N]``: all ops on the fastest device; an op that may not run there, on its own fastest."""
     runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf)
     group = np.zeros_like(runtime)
     np.add.at(group, graph.colocation_leader, runtime)
@@ -38,21 +38,33 @@ def partition_placement(
     seed: int = 0,
     devices: np.ndarray | None = None,
 ) -> np.ndarray:
-    """``[N]``: METIS parts of equal weight with few bytes between them, one a device.
+    """``[N]``: METIS parts of equal weight with few bytes between them, one per device.
 
-    A colocation group is one node of the partitioned graph. Parts go to devices so that few ops land where
-    they may not run, and where links differ so that transfers are short; ops that may not run where they land
-    move to the allowed device that holds most of their neighbours' bytes.
+    A colocation group is one node of the partitioned graph. Parts are assigned to devices so that few ops are
+    on devices where they may not run, and, if links differ, so that transfers are short. Ops that may not run
+    on the device of their part move to the allowed device with most bytes of their neighbours.
 
     Args:
       graph: The graph.
       cluster: The cluster.
       by_bytes: Balance the bytes that ops produce instead of their runtimes.
       seed: METIS's seed.
-      devices: ``[d]`` indices of those to make parts for; all by default. What may run on none of them goes
-        elsewhere.
+      devices: ``[d]`` indices of the devices to use; all by default. An op that may run on none of them goes
+        to another device.
+
+    Returns:
+      A read-only array; the same one for the same arguments.
     """
-    devices = np.arange(cluster.num_devices) if devices is None else devices
+    chosen = range(cluster.num_devices) if devices is None else devices.tolist()
+    return _partition(graph, cluster, by_bytes, seed, tuple(chosen))
+
+
+@once_a_pair
+def _partition(
+    graph: ComputationGraph, cluster: Cluster, by_bytes: bool, seed: int, chosen: tuple[int, ...]
+) -> np.ndarray:
+    """Kept, since most heuristics begin with the same one."""
+    devices = np.array(chosen)
     n, d = graph.num_ops, len(devices)
     allowed = allowed_matrix(graph, cluster)
     runtime = runtime_matrix(graph, cluster)[:, devices]
@@ -78,13 +90,13 @@ def partition_placement(
 
 
 def device_subsets(graph: ComputationGraph, cluster: Cluster) -> list[np.ndarray]:
-    """2, 4, 8, ... of the devices, fast and near each other, and all of them; of a single one none.
+    """Subsets of 2, 4, 8, ... devices that are fast and well connected, and all devices; none for one device.
 
-    A plan for some of the devices is a plan for all: with its subsets, a cluster is no worse than they are.
+    A plan for a subset is a plan for the cluster, so trying subsets can only improve the result.
     """
     count = cluster.num_devices
     runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf)
-    # The device that may run most ops; among those the fastest, the nearest, and the one with most memory.
+    # The device that may run most ops; ties go to the fastest, the nearest, and the one with most memory.
     allowed = np.isfinite(runtime).sum(axis=0)
     speed = np.where(np.isfinite(runtime), runtime, 0.0).sum(axis=0)
     size = float(graph.tensor_bytes.mean()) if graph.num_tensors else 0.0
@@ -153,7 +165,7 @@ def _chunks(graph: ComputationGraph, node: np.ndarray, weight: np.ndarray, d: in
 
 
 def _match(part: np.ndarray, weight: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """``[D]`` device of each part: greedily, the pair under which most weight may stay where it is."""
+    """``[D]`` device of each part: greedily the pair for which most weight may run there."""
     d = allowed.shape[1]
     fits = np.zeros((d, d))
     np.add.at(fits, part, allowed * (weight[:, None] + 1))
@@ -168,7 +180,7 @@ def _match(part: np.ndarray, weight: np.ndarray, allowed: np.ndarray) -> np.ndar
 def _arrange(
     part: np.ndarray, source: np.ndarray, target: np.ndarray, size: np.ndarray, cluster: Cluster
 ) -> np.ndarray:
-    """``[D]`` device of each part: two parts swap theirs as long as that makes the transfers shorter."""
+    """``[D]`` device of each part: swaps two devices while that shortens the transfers."""
     d, links = cluster.num_devices, cluster.links
     count, moved = np.zeros((d, d)), np.zeros((d, d))
     np.add.at(count, (part[source], part[target]), 1.0)
@@ -202,7 +214,7 @@ def _repair(
     weight: np.ndarray,
     allowed: np.ndarray,
 ) -> np.ndarray:
-    """Moves the nodes that may not stay: to most neighbouring bytes, then to the least load."""
+    """Moves nodes from devices where they may not run: to most neighbouring bytes, then to the least load."""
     device = device.copy()
     load = np.bincount(device, weight, allowed.shape[1])
     bounds = offsets(source, len(device))

@@ -1,4 +1,4 @@
-"""Ranks of ops by what is below them: who goes first where there is a choice."""
+"""Ranks of ops by the longest path below them, for priority rules."""
 
 from typing import Any, Final
 
@@ -10,23 +10,23 @@ from regal_jax.runtime.compiling import run_loops
 __all__ = ["shortest_paths", "upward_rank"]
 
 _SECONDS: Final = 1e-6
-"""Of an op, in Python."""
+"""Seconds per op in Python."""
 
 
 def upward_rank(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     """``[N]`` longest path from each op to an end, itself included (Topcuoglu et al. 2002, eq. 2).
 
     An op counts its mean runtime over the devices that it may use, an edge the mean time of its transfer
-    over all ordered pairs of devices, or nothing if there is one device only.
+    over all ordered pairs of devices, or 0 if there is only one device.
     """
     mean = _means(runtime_matrix(graph, cluster), allowed_matrix(graph, cluster))
     return _longest_paths(graph, mean, _costs(graph, cluster))
 
 
 def shortest_paths(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """``(least, tail)``, ``[N]`` each: what no schedule takes less time for.
+    """``(least, tail)``, ``[N]`` each, lower bounds for any schedule.
 
-    The shortest runtime of each op, and the longest path of such runtimes that begins after it.
+    They are the shortest runtime of each op, and the longest path of such runtimes after it.
     """
     allowed = allowed_matrix(graph, cluster)
     least = np.where(allowed, runtime_matrix(graph, cluster), np.inf).min(axis=1)

@@ -1,4 +1,4 @@
-"""The heuristics by the names under which the command line knows them; each makes a `Plan`."""
+"""The heuristics by their names on the command line; each makes a `Plan`."""
 
 import dataclasses
 import itertools
@@ -29,7 +29,7 @@ __all__ = ["HEURISTICS", "Heuristic", "best_heuristic", "heuristic_plans", "run_
 
 
 class Heuristic(Protocol):
-    """``seed`` matters to those with a random choice or a graph partition in them."""
+    """A function that makes a plan; ``seed`` matters if it has a random choice or a graph partition."""
 
     def __call__(
         self,
@@ -42,12 +42,12 @@ class Heuristic(Protocol):
 
 
 _Draft = tuple[np.ndarray, np.ndarray, dict[str, Any]]
-"""Placement ``[N]``, events ``[M]``, and what to say about them in the provenance."""
+"""Placement ``[N]``, events ``[M]``, and entries of the provenance."""
 
 _SMALL: Final = 5000
-"""Up to this many ops a heuristic tries all of its variants."""
+"""Largest number of ops for which a heuristic tries all of its variants."""
 _PARTITION_RULES: Final = 2
-"""How many rules are tried on each partition."""
+"""Number of rules that are tried on each partition."""
 
 
 def _best(
@@ -61,8 +61,7 @@ def _best(
 ) -> Plan:
     """The best of ``drafts`` by exact replay, the first on ties.
 
-    Those ``for_memory`` are made where it is the objective, or where no other fits: what a limit that does
-    not bind leaves out is nothing.
+    Drafts ``for_memory`` are made only if memory is the objective, or if no other draft fits.
     """
     plans: list[Plan] = []
     for some in (drafts, for_memory):
@@ -80,7 +79,7 @@ def _best(
 def _with_transfers(
     graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, order: np.ndarray, where: str
 ) -> Iterable[_Draft]:
-    """One draft, or two where transfers are events: sent early, and sent late."""
+    """One draft, or two if transfers are events: early and late transfers."""
     late = insert_transfers(graph, cluster, placement, order)
     yield placement, late, {"placement": where, "transfers": "late"}
     if len(late) > graph.num_ops:
@@ -91,7 +90,7 @@ def _with_transfers(
 def _partitions(
     graph: ComputationGraph, cluster: Cluster, objective: Objective, seed: int, *, for_memory: bool
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """For memory a partition of equal bytes; else one of equal runtime, if that serves ``objective``."""
+    """Partitions for ``objective``: equal bytes for memory, equal runtime for the makespan."""
     if for_memory and cluster.num_devices > 1:
         yield "partition by bytes", partition_placement(graph, cluster, by_bytes=True, seed=seed)
     if not for_memory and objective is Objective.MAKESPAN:
@@ -105,7 +104,7 @@ def single_device(
     *,
     seed: int = 0,
 ) -> Plan:
-    """Everything on the fastest device, as far as allowed, in topological order."""
+    """All ops on the fastest device, as far as allowed, in topological order."""
     placement = single_device_placement(graph, cluster)
     drafts = _with_transfers(graph, cluster, placement, graph.topological_order, "single device")
     return _best("single-device", graph, cluster, objective, seed, drafts)
@@ -118,7 +117,7 @@ def partition_dfs(
     *,
     seed: int = 0,
 ) -> Plan:
-    """A graph partition, one part a device, in depth-first topological order (REGAL's "GP + DFS")."""
+    """A graph partition, one part per device, in depth-first topological order (REGAL's "GP + DFS")."""
     order = dfs_order(graph)
     if cluster.num_devices == 1:
         placement = single_device_placement(graph, cluster)
@@ -150,11 +149,11 @@ def peak_balance(
     *,
     seed: int = 0,
 ) -> Plan:
-    """An order of little memory, placed so that all devices have alike peaks in it (`PeakBalance`).
+    """An order of low peak memory, placed so that the peaks of all devices are balanced (`PeakBalance`).
 
-    Where memory is the objective, or LPMF's order, cut, does not fit, in the best of a few orders and in the
-    graph's own, from a cut of the order, blocks of it, a graph partition and a single device, each improved
-    by single moves.
+    The first draft is a cut of the LPMF order. If memory is the objective, or if that draft does not fit,
+    more are made for the best of a few orders and for the graph's own. They start from a cut of the order,
+    blocks of it, a graph partition and a single device, and are improved by single moves.
     """
 
     def draft(balance: PeakBalance, placement: np.ndarray, where: str, order: str) -> _Draft:
@@ -177,14 +176,14 @@ def peak_balance(
                 yield draft(balance, balance.refine(start), where, order)
             yield draft(balance, balance.blocks(), "blocks", order)
 
-    # On one device the order is all that there is.
+    # On one device only the order matters.
     first = cut() if cluster.num_devices == 1 or Objective(objective) is Objective.MAKESPAN else ()
     second = refined() if cluster.num_devices > 1 else ()
     return _best("peak-balance", graph, cluster, objective, seed, first, second)
 
 
 def _ordered(name: str, order_of: Callable[[ComputationGraph, int], np.ndarray]) -> Heuristic:
-    """A heuristic from an order of ops: on a single device, and on a graph partition; the better one."""
+    """The heuristic of an order of ops: the better of a single device and a graph partition."""
 
     def heuristic(
         graph: ComputationGraph,
@@ -216,9 +215,9 @@ def critical_path(
 ) -> Plan:
     """List scheduling by critical path; the best of a few rules.
 
-    Blocking transfers: op and device are chosen together on the true clocks. Otherwise also HEFT with
-    insertion and, where transfers are free, Graham's list scheduling. Rules that watch memory join in when
-    the others do not fit, or when memory is the objective.
+    Op and device are chosen together on simulated clocks. Unless transfers block, it also tries HEFT with
+    insertion and, if transfers are free, Graham's list scheduling. Rules that consider memory are tried if
+    memory is the objective or if no other draft fits.
     """
     drafts = _time_drafts(graph, cluster) if Objective(objective) is Objective.MAKESPAN else ()
     for_memory = _rule_drafts(graph, cluster, MEMORY_RULES)
@@ -234,8 +233,8 @@ def partition_list(
 ) -> Plan:
     """List scheduling on graph partitions, for 2, 4, 8, ... and all of the devices; the best of a few rules.
 
-    Where transfers take long, what list scheduling decides op by op rarely leaves the first device, and the
-    orders of partitions that other heuristics have let devices wait for each other.
+    Where transfers take long, list scheduling by itself rarely leaves the first device, and the orders that
+    other heuristics use with partitions make devices wait for each other.
     """
     rules = TIME_RULES if graph.num_ops <= _SMALL else QUICK_RULES
 
@@ -269,7 +268,7 @@ def heft(
     *,
     seed: int = 0,
 ) -> Plan:
-    """HEFT (Topcuoglu, Hariri and Wu 2002), as if transfers held nobody; the replay has them as they are."""
+    """HEFT (Topcuoglu, Hariri and Wu 2002). It ignores that transfers block; the replay does not."""
     placement, order = heft_schedule(graph, cluster)
     drafts = _with_transfers(graph, cluster, placement, order, "HEFT")
     return _best("heft", graph, cluster, objective, seed, drafts)
@@ -281,7 +280,7 @@ def _rule_drafts(graph: ComputationGraph, cluster: Cluster, rules: Iterable[Rule
         placement, events = list_schedule(graph, cluster, rule)
         yield placement, events, {**details, "transfers": "as scheduled"}
         if len(events) > graph.num_ops:
-            # The scheduler sends a tensor when its reader is placed; the sender may be busy by then.
+            # The scheduler sends a tensor when its reader is placed, at which time the sender may be busy.
             early = insert_transfers(graph, cluster, placement, events[events < graph.num_ops], eager=True)
             yield placement, early, {**details, "transfers": "early"}
 
@@ -345,7 +344,7 @@ def run_heuristic(
     """Runs the heuristic called ``name``.
 
     Raises:
-      ConfigError: No such heuristic.
+      ConfigError: There is no such heuristic.
       ClusterError: The cluster does not fit the graph.
 
     Examples:
@@ -367,7 +366,7 @@ def heuristic_plans(
     *,
     seed: int = 0,
 ) -> Iterator[Plan]:
-    """The plans of `best_heuristic`, each when it is made."""
+    """Yields the plans of `best_heuristic` as they are made."""
     for name, make in HEURISTICS.items():
         # On one device "given" is "single-device".
         if name != "xla-best" and (name != "given" or cluster.num_devices > 1):
@@ -382,12 +381,12 @@ def best_heuristic(
     *,
     seed: int = 0,
 ) -> list[Plan]:
-    """The plans of all heuristics, best first, without repetitions (``xla-best``; on one device ``given``).
+    """The plans of all heuristics, best first, without duplicates (``xla-best``; on one device ``given``).
 
     Args:
       graph: The graph.
       cluster: The cluster.
       objective: What to minimise.
-      seed: For those that need one.
+      seed: Seed of heuristics with random choices.
     """
     return sorted(heuristic_plans(graph, cluster, objective, seed=seed), key=lambda plan: plan.sort_key)

@@ -1,4 +1,4 @@
-"""The peaks of memory of a list schedule, for searches, which look at thousands of them."""
+"""Peak memory of list schedules, for searches that evaluate thousands of them."""
 
 from collections import namedtuple
 from typing import Any
@@ -8,32 +8,32 @@ import numpy as np
 __all__ = ["Room", "make_room", "peaks"]
 
 Room = namedtuple("Room", "order first position begin end change peak")
-"""What `peaks` writes to.
+"""The space that `peaks` writes to.
 
 Attributes:
-  order: ``[M]``, events in the order in which they happen.
-  first: ``[M + 1]``, where each slot begins in there.
-  position: ``[N]`` of each op in there.
-  begin, end: ``[T * D]``, from where to where a device holds a tensor.
-  change: ``[D * (M + 2)]`` bytes, what a device holds more at a position than at the one before.
-  peak: ``[D]`` bytes, what comes of it all.
+  order: ``[M]``, events in schedule order.
+  first: ``[M + 1]``, begin of each slot in ``order``.
+  position: ``[N]``, place of each op in ``order``.
+  begin, end: ``[T * D]``, first and last position at which a device holds a tensor.
+  change: ``[D * (M + 2)]`` bytes, change of the bytes that a device holds from the position before.
+  peak: ``[D]`` bytes, the result.
 """
 
 
 def make_room(layout: Any, state: Any) -> Room:
-    """For the schedules of a `regal_jax.heuristics.list_kernel.Layout` in such a ``State``."""
+    """A `Room` for schedules of a `regal_jax.heuristics.list_kernel.Layout`."""
     devices, events = len(state.clock), len(state.event)
     sizes = events, events + 1, len(state.place), *[len(layout.size) * devices] * 2, devices * (events + 2)
     return Room(*(np.zeros(size, np.int64) for size in (*sizes, devices)))
 
 
 def peaks(layout: Any, state: Any, room: Any) -> Any:
-    """What the devices hold at most under the schedule in ``state``, as `regal_jax.plan.replay` has it.
+    """Peak memory of each device under the schedule in ``state``, equal to that of `regal_jax.plan.replay`.
 
     Args:
       layout: The graph, as `regal_jax.heuristics.list_kernel.schedule` takes it.
-      state: As it returns it.
-      room: What is in it does not matter.
+      state: As `schedule` returns it.
+      room: Overwritten.
 
     Returns:
       ``room.peak``.
@@ -51,7 +51,7 @@ def peaks(layout: Any, state: Any, room: Any) -> Any:
         first[slot[i] + 1] += 1
     for i in range(state.counts[1]):
         first[i + 1] += first[i]
-    # What rides along comes after all that was there before it.
+    # An inserted transfer comes after the events that were in its slot before.
     for i in range(last):
         order[first[slot[i]]] = event[i]
         first[slot[i]] += 1
@@ -76,7 +76,7 @@ def peaks(layout: Any, state: Any, room: Any) -> Any:
             for i in range(t * d, t * d + d):
                 if i != home and begin[i] < last:
                     end[home] = max(end[home], begin[i])
-            # What a resident makes is there from the beginning.
+            # The outputs of a resident are in memory from time 0.
             begin[home] = 0 if resident[o] else position[o]
     for i in range(d * (last + 2)):
         change[i] = 0

@@ -1,4 +1,4 @@
-"""Counts of the schedules and placements that heuristics, features and starts make beside any budget."""
+"""Counts of the schedules and placements that heuristics, features and starts make outside of a budget."""
 
 import contextlib
 import contextvars
@@ -10,12 +10,12 @@ __all__ = ["Work", "counting", "note"]
 
 @dataclasses.dataclass
 class Work:
-    """What was made, in a thread, while it was counted.
+    """Work that a thread did while it was counted.
 
     Attributes:
-      schedules: List schedules, of one rule each.
-      placements: Placements whose peaks were summed up.
-      parts: Of what was counted within, in its order.
+      schedules: Number of list schedules, of one rule each.
+      placements: Number of placements whose peaks were summed up.
+      parts: Counts of nested blocks, in order.
     """
 
     schedules: int = 0
@@ -31,7 +31,7 @@ _now: contextvars.ContextVar[Work | None] = contextvars.ContextVar("work", defau
 
 @contextlib.contextmanager
 def counting() -> Iterator[Work]:
-    """Counts until it is left; what counts around it has it as a part, and counts it as well."""
+    """Counts work within a block; an enclosing block lists the count as a part and includes it."""
     work, outer = Work(), _now.get()
     token = _now.set(work)
     try:
@@ -45,7 +45,7 @@ def counting() -> Iterator[Work]:
 
 
 def note(*, schedules: int = 0, placements: int = 0) -> None:
-    """Tells of work that was done, if anybody counts. Negative: it was evaluations of a budget."""
+    """Adds work to the current count, if there is one; negative numbers remove evaluations of a budget."""
     work = _now.get()
     if work is not None:
         work.schedules += schedules

@@ -16,10 +16,10 @@ __all__ = ["post_order", "xla_dfs_order", "xla_list_order", "xla_post_order"]
 
 
 def xla_list_order(graph: ComputationGraph) -> np.ndarray:
-    """Among the ready ops the one that frees most bytes on balance, then the one with most users.
+    """Takes the ready op that frees most bytes on balance, then the one with most users.
 
-    On balance: the inputs that it is the last to read, less what it allocates. Among equals
-    the one whose priority was set last.
+    The balance is the bytes of the inputs whose last reader it is, minus the bytes that it allocates. Ties go
+    to the op whose priority was set last.
     """
     links = Links.of(graph)
     freeing = Freeing(links)
@@ -58,7 +58,7 @@ def xla_list_order(graph: ComputationGraph) -> np.ndarray:
 
 
 def xla_post_order(graph: ComputationGraph) -> np.ndarray:
-    """Depth-first post-order from the ops that nobody waits for, operands in their own order."""
+    """Depth-first post-order from the ops without successors, operands in their own order."""
     return post_order(Links.of(graph))
 
 
@@ -70,8 +70,8 @@ def post_order(links: Links) -> np.ndarray:
 def xla_dfs_order(graph: ComputationGraph) -> np.ndarray:
     """Depth-first post-order, operands with most extra users first, then most bytes, then by name.
 
-    Both numbers are summed over everything that leads to the operand, counted once a path and capped at
-    the number of ops and the bytes seen so far, as XLA does.
+    Both numbers are summed over all ancestors of the operand, once per path, and are capped at the number of
+    ops and the bytes seen so far, as in XLA.
     """
     links = Links.of(graph)
     extra, total = [0] * graph.num_ops, [0] * graph.num_ops

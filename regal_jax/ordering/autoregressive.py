@@ -166,7 +166,7 @@ def _check(decoder: AutoregressiveDecoder, problem: Problem, embeddings: jax.Arr
     if embeddings.shape != shape or embeddings.dtype != jnp.float32:
         raise ConfigError(
             f"embeddings: must be float32 {list(shape)} for this problem and decoder, got "
-            f"{embeddings.dtype} {list(embeddings.shape)}; give one vector an op, padding included"
+            f"{embeddings.dtype} {list(embeddings.shape)}; give one vector per op, padding included"
         )
 
 

@@ -15,6 +15,7 @@ The loop over steps runs on the host, several steps per compiled program; these 
 
 import enum
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -56,6 +57,22 @@ class Rule(enum.StrEnum):
     """The least memory held after the last op, then the lowest peak so far."""
 
 
+class _Seen(NamedTuple):
+    """What some steps of `beam` have seen.
+
+    Attributes:
+      most: The largest number of ready ops in a state.
+      short: Whether too few candidates were compared.
+      bound: ``[B]`` int32, no partial order that was dropped has a lower peak.
+      extended: Number of states that were extended.
+    """
+
+    most: jax.Array
+    short: jax.Array
+    bound: jax.Array
+    extended: jax.Array
+
+
 class Found(NamedTuple):
     """The best order that a beam ends with, for each of ``B`` graphs.
 
@@ -63,11 +80,15 @@ class Found(NamedTuple):
       orders: ``[B, N]`` int32; padding stands last.
       peak: ``[B]`` int32, in units of `regal_jax.problem.memory_unit`.
       log_prob: ``[B]`` float32, in nats; ``None`` where there are no probabilities.
+      optimal: ``[B]`` bool, whether it is proven that no order has a lower peak, in units.
+      states: Number of sets of ops that were extended, of all graphs.
     """
 
     orders: np.ndarray
     peak: np.ndarray
     log_prob: np.ndarray | None
+    optimal: np.ndarray
+    states: int
 
 
 @interruptible()
@@ -93,14 +114,18 @@ def beam_search(problem: Problem, priorities: jax.Array, width: int) -> Found:
 
 
 @interruptible()
-def approximate_dp(problem: Problem, width: int, held: bool = False) -> Found:
+def approximate_dp(problem: Problem, width: int, held: bool = False, seconds: float | None = None) -> Found:
     """Keeps the partial orders of the lowest peaks of each length, one for each set of ops.
+
+    Residents, whose place in the order costs nothing, go first. Where a unit of memory is a byte, the peak is
+    that of `regal_jax.heuristics.approximate_dp`.
 
     Args:
       problem: ``B`` graphs on one device.
       width: Number of sets to keep, at least 1; 100 000 in the paper. The result is optimal if no step
         exceeds it.
       held: Keep those that hold the least memory instead; on ties those of the lowest peaks.
+      seconds: Time limit, after which the rest of the order is found with width 1; ``None`` for none.
 
     Raises:
       ConfigError: Several devices, or a width out of range.
@@ -108,10 +133,18 @@ def approximate_dp(problem: Problem, width: int, held: bool = False) -> Found:
     References:
       Gagrani et al. 2022, appendix C.3.
     """
-    return beam(problem, width, Rule.HELD if held else Rule.PEAK, None, (), ())
+    return beam(problem, width, Rule.HELD if held else Rule.PEAK, None, (), (), seconds)
 
 
-def beam(problem: Problem, width: int, rule: Rule, scorer: Scorer | None, context: Any, shared: Any) -> Found:
+def beam(
+    problem: Problem,
+    width: int,
+    rule: Rule,
+    scorer: Scorer | None,
+    context: Any,
+    shared: Any,
+    seconds: float | None = None,
+) -> Found:
     """Extends partial orders until they are complete.
 
     Args:
@@ -121,36 +154,42 @@ def beam(problem: Problem, width: int, rule: Rule, scorer: Scorer | None, contex
       scorer: Computes probabilities; a module-level function. ``None`` if the rule needs none.
       context: First argument of the scorer; arrays ``[B, ...]``.
       shared: Second argument of the scorer; arrays.
+      seconds: Time limit, after which only the best partial order is extended; ``None`` for none.
 
     Raises:
       ConfigError: Several devices, or a width out of range.
     """
+    ends = None if seconds is None else time.monotonic() + seconds
     n = one_device(problem).bucket.ops
     width = check_whole("width", width, 1, (int(_NONE) - 1) // n)
     flow, count = _begin(problem)
     ready, meeting = _power(max(8, int(count))), _MEETING * width
     states = _empty(flow, width, ready)
-    parents, ops, first = [], [], 0
+    parents, ops, first, extended = [], [], 0, 0
+    bound = np.full(problem.num_graphs, _NONE)
     length = int(np.asarray(problem.num_ops).max())
     while first < length:
         check_interrupt()
+        if ends is not None and width > 1 and time.monotonic() > ends:
+            bound = np.minimum(bound, np.asarray(states.peak[:, 0]) if rule is Rule.PEAK else 0)
+            states, width = jax.tree.map(lambda x: x[:, :1], states), 1
         steps = _power(max(1, min(_STEPS, _WORK // (problem.num_graphs * width * ready)) // 2 + 1))
         begin = states._replace(ready=_widened(states.ready, ready, n))
         sizes = steps, min(meeting, width * ready)
-        done, most, short, parent, op = _extend(
-            rule, scorer, sizes, flow, begin, context, shared, np.int32(first)
-        )
+        done, seen, parent, op = _extend(rule, scorer, sizes, flow, begin, context, shared, np.int32(first))
+        most, short = int(seen.most), bool(seen.short)
         # More ops were ready than fit, or too few candidates were compared: repeat the steps with more room.
-        if int(most) > ready or bool(short):
-            ready = _power(max(ready, int(most)))
+        if most > ready or short:
+            ready = _power(max(ready, most))
             meeting = meeting * 2 if short else meeting
             continue
         states, first = done, first + steps
-        parents.append(np.asarray(parent))
-        ops.append(np.asarray(op))
-    orders = _traced(np.concatenate(parents), np.concatenate(ops), n)
-    scores = np.asarray(states.score[:, 0]) if scorer else None
-    return Found(orders, np.asarray(states.peak[:, 0]), scores)
+        bound, extended = np.minimum(bound, np.asarray(seen.bound)), extended + int(seen.extended)
+        parents.extend(np.asarray(parent))
+        ops.extend(np.asarray(op))
+    orders = _traced(parents, ops, n)
+    peak, scores = np.asarray(states.peak[:, 0]), np.asarray(states.score[:, 0]) if scorer else None
+    return Found(orders, peak, scores, peak <= bound, extended)
 
 
 def _power(size: int) -> int:
@@ -163,14 +202,14 @@ def _widened(ready: jax.Array, size: int, fill: int) -> jax.Array:
     return jnp.pad(ready, ((0, 0), (0, 0), (0, more)), constant_values=fill) if more else ready
 
 
-def _traced(parents: np.ndarray, ops: np.ndarray, n: int) -> np.ndarray:
-    """``[B, N]`` int32 orders that end in the first states, from ``[steps, B, W]`` parents and ops."""
-    b = parents.shape[1]
+def _traced(parents: Sequence[np.ndarray], ops: Sequence[np.ndarray], n: int) -> np.ndarray:
+    """``[B, N]`` int32 orders that end in the first states, from parents and ops ``[B, W]`` of each step."""
+    b = len(parents[0])
     graph, state = np.arange(b), np.zeros(b, np.int32)
     orders = np.tile(np.arange(n, dtype=np.int32), (b, 1))
     for step in range(min(len(ops), n) - 1, -1, -1):
-        orders[:, step] = ops[step, graph, state]
-        state = parents[step, graph, state]
+        orders[:, step] = ops[step][graph, state]
+        state = parents[step][graph, state]
     return orders
 
 
@@ -196,7 +235,7 @@ def _extend(
     context: Any,
     shared: Any,
     first: jax.Array,
-) -> tuple[States, jax.Array, jax.Array, jax.Array, jax.Array]:
+) -> tuple[States, _Seen, jax.Array, jax.Array]:
     """Steps ``first``, ``first + 1``, ... of all graphs; those beyond a graph's end change nothing.
 
     Args:
@@ -209,33 +248,47 @@ def _extend(
       first: Number of the first step.
 
     Returns:
-      States ``[B, W, ...]``; the largest number of ready ops in a state; whether too few candidates were
-      compared; ``[steps, B, W]`` int32 parents and ops.
+      States ``[B, W, ...]``; what was seen; ``[steps, B, W]`` int32 parents and ops.
     """
     steps, meeting = sizes
 
-    def extend(carry: tuple[States, jax.Array, jax.Array], step: jax.Array) -> tuple[Any, Any]:
-        states, most, short = carry
+    def extend(carry: tuple[States, _Seen], step: jax.Array) -> tuple[Any, Any]:
+        states, seen = carry
+        extended = (states.valid & (step < flow.num_ops)[:, None]).sum(dtype=jnp.int32)
         gain = jnp.zeros(states.ready.shape, jnp.float32)
         if scorer is not None:
             gain = jax.vmap(scorer, (0, None, 0, 0))(context, shared, states.last, states.ready)
-        states, parent, op, missing = _step(rule, meeting, flow, states, gain, step)
-        most = jnp.maximum(most, jnp.where(states.valid, states.listed, 0).max())
-        return (states, most, short | missing), (parent, op)
+        states, parent, op, missing, bound = _step(rule, meeting, flow, states, gain, step)
+        most = jnp.where(states.valid, states.listed, 0).max()
+        seen = _Seen(
+            jnp.maximum(seen.most, most),
+            seen.short | missing,
+            jnp.minimum(seen.bound, bound),
+            seen.extended + extended,
+        )
+        return (states, seen), (parent, op)
 
     number = first + jnp.arange(steps, dtype=jnp.int32)
-    carry = (states, jnp.int32(0), jnp.bool_(False))
-    (states, most, short), (parents, ops) = jax.lax.scan(extend, carry, number)
-    return states, most, short, parents, ops
+    none = jnp.full(flow.num_ops.shape, _NONE)
+    carry = (states, _Seen(jnp.int32(0), jnp.bool_(False), none, jnp.int32(0)))
+    (states, seen), (parents, ops) = jax.lax.scan(extend, carry, number)
+    return states, seen, parents, ops
 
 
 def _step(
     rule: Rule, meeting: int, flow: Flow, states: States, gain: jax.Array, step: jax.Array
-) -> tuple[States, jax.Array, jax.Array, jax.Array]:
-    """One step of all graphs: states, ``[B, W]`` parents and ops, and whether too few were compared."""
+) -> tuple[States, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """One step of all graphs.
+
+    Returns:
+      States; ``[B, W]`` parents and ops; whether too few were compared; ``[B]`` a bound on what was dropped.
+    """
     choose = functools.partial(_choose, rule, meeting)
-    states, parent, op, missing = jax.vmap(choose, (0, 0, 0, None))(flow, states, gain, step)
+    states, parent, op, missing, dropped = jax.vmap(choose, (0, 0, 0, None))(flow, states, gain, step)
     states = jax.vmap(advance)(flow, states, op)
+    # Candidates are kept by their peaks, or by something that says nothing of the peaks of those dropped.
+    worst = jnp.where(states.valid, states.peak, 0).max(axis=1) if rule is Rule.PEAK else jnp.int32(0)
+    bound = jnp.where(dropped, worst, _NONE)
     # The loop is outside the map, because a loop inside it would copy all states in every iteration.
     states = jax.lax.fori_loop(
         0,
@@ -244,34 +297,35 @@ def _step(
         states,
     )
     # Beyond a graph's end comes padding, each op at the step of its own number.
-    return states, parent, jnp.where(op < states.waiting.shape[-1], op, step), missing.any()
+    return states, parent, jnp.where(op < states.waiting.shape[-1], op, step), missing.any(), bound
 
 
 def _choose(
     rule: Rule, meeting: int, flow: Flow, states: States, gain: jax.Array, step: jax.Array
-) -> tuple[States, jax.Array, jax.Array, jax.Array]:
+) -> tuple[States, jax.Array, jax.Array, jax.Array, jax.Array]:
     """The best candidates of one graph.
 
     Returns:
       Their parents' states with the candidates' scores; ``[W]`` parents; ``[W]`` ops to run next, ``N`` where
-      there is no candidate; whether too few candidates were compared.
+      there is no candidate; whether too few candidates were compared; whether any set was dropped.
     """
     width, n = states.waiting.shape
     if rule is Rule.PROBABILITY:
         cost, index = _likeliest(flow, states, gain)
-        missing = jnp.bool_(False)
+        missing, more = jnp.bool_(False), jnp.bool_(False)
     else:
-        cost, index = None, _cheapest(rule, meeting, flow, states)
-        candidates = (states.valid[:, None] & (states.ready < n)).sum()
-        missing = (index[width - 1] == _NONE) & (candidates > meeting)
-    index, going = index[:width], step < flow.num_ops
+        cost, (index, more) = None, _cheapest(rule, meeting, flow, states)
+        missing = (index[width - 1] == _NONE) & more
+    going = step < flow.num_ops
+    dropped = going & (more | (index[width:] < _NONE).any())
+    index = index[:width]
     some = (index < _NONE) & going
     parent = jnp.where(some, index // n, jnp.arange(width, dtype=jnp.int32))
     op = jnp.where(some, index % n, n)
     following = jax.tree.map(lambda x: x[parent], states)
     score = following.score if cost is None else jnp.where(some, -cost[:width], following.score)
     valid = jnp.where(going, some, states.valid)
-    return following._replace(valid=valid, score=score), parent, op, missing
+    return following._replace(valid=valid, score=score), parent, op, missing, dropped
 
 
 def _likeliest(flow: Flow, states: States, gain: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -294,12 +348,14 @@ def _likeliest(flow: Flow, states: States, gain: jax.Array) -> tuple[jax.Array, 
     return cost, index
 
 
-def _cheapest(rule: Rule, meeting: int, flow: Flow, states: States) -> jax.Array:
-    """``[meeting]`` indices (``parent * N + op``) of candidates, the best first.
+def _cheapest(rule: Rule, meeting: int, flow: Flow, states: States) -> tuple[jax.Array, jax.Array]:
+    """``[meeting]`` indices (``parent * N + op``) of candidates, the best first; whether there are more.
 
     Candidates without an op, and those whose set a better one has, come last with index `_NONE`.
     """
     n = states.waiting.shape[1]
+    states = states._replace(ready=_residents_first(flow, states.ready))
+    more = (states.valid[:, None] & (states.ready < n)).sum() > meeting
     if rule is Rule.PEAK:
         _, index, peak, _ = _candidates(flow, states._replace(ready=jnp.sort(states.ready, axis=1)))
         # Integers from 2**23 keep their order as bits of a float; `top_k` takes the first of equal ones.
@@ -316,7 +372,15 @@ def _cheapest(rule: Rule, meeting: int, flow: Flow, states: States) -> jax.Array
     *words, rank, index = jax.lax.sort((words[:, 0], words[:, 1], rank, index), num_keys=3)
     last = _alike(states, words, index) | (index == _NONE)
     _, index = jax.lax.sort((jnp.where(last, _NONE, rank), jnp.where(last, _NONE, index)), num_keys=1)
-    return index
+    return index, more
+
+
+def _residents_first(flow: Flow, ready: jax.Array) -> jax.Array:
+    """``[W, R]`` ready ops; where residents are ready, the one of the lowest index alone."""
+    n = flow.resident.shape[0]
+    resident = flow.resident.at[ready].get(mode="fill", fill_value=False)
+    first = jnp.where(resident, ready, n).min(axis=1, keepdims=True)
+    return jnp.where((first < n) & (ready != first), n, ready)
 
 
 def _alike(states: States, words: Sequence[jax.Array], index: jax.Array) -> jax.Array:

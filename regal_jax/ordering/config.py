@@ -91,7 +91,7 @@ class TopoformerConfig:
         given = self.heads
         if not isinstance(given, (tuple, list)) or len(given) != _NUM:
             raise ConfigError(
-                f"topoformer: heads is {shown(given)}; give {_NUM} whole numbers, one a relation"
+                f"topoformer: heads is {shown(given)}; give {_NUM} whole numbers, one per relation"
             )
         heads = tuple(whole("topoformer", "heads", number, 0, _MOST_HEADS) for number in given)
         if self.encoder is Encoder.MLP:

@@ -15,29 +15,25 @@ import jax
 import jax.numpy as jnp
 
 from regal_jax.checks import check_whole
+from regal_jax.ordering import host
 from regal_jax.ordering.precedence import (
     check_keys,
     check_orders,
     check_priorities,
-    open_uniform,
     places,
     ready_from,
     run,
-    successors,
-    waiting_for,
 )
+from regal_jax.ordering.race import make_clocks, race
 from regal_jax.problem import Decisions, Problem
 from regal_jax.programs import program
 from regal_jax.runtime.interrupts import interruptible
-from regal_jax.search.draws import seeds_of, words
 from regal_jax.simulate import simulate
 
-__all__ = ["greedy", "log_prob", "peaks", "sample"]
+__all__ = ["greedy", "log_prob", "peaks", "sample", "sample_orders"]
 
 _BLOCK: Final = 2**22
 """Approximate number of values that `log_prob` holds in memory at once."""
-_LEAST: Final = 2.0**-25
-"""Time left, in units of its mean, of a clock that has run out by rounding: half the smallest draw."""
 
 
 @interruptible()
@@ -60,49 +56,81 @@ def greedy(problem: Problem, priorities: jax.Array) -> jax.Array:
 
 @interruptible()
 def sample(
-    problem: Problem, priorities: jax.Array, keys: jax.Array, samples: int
+    problem: Problem,
+    priorities: jax.Array,
+    keys: jax.Array,
+    samples: int,
+    *,
+    implementation: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Draws orders with the probabilities of equation 8.
 
     The ``s``-th sample of a graph depends only on the graph, its key and ``s``: not on the number of samples,
-    on padding or on the other graphs.
+    on padding, on the other graphs or on the implementation.
 
     Args:
       problem: ``B`` graphs on one device.
       priorities: ``[B, N]`` float32, finite; those of padding mean nothing.
       keys: ``[B]`` typed keys, consumed.
       samples: ``S``, at least 1.
+      implementation: ``"xla"``, or ``"host"`` for loops that Numba compiles, which cannot be traced. ``None``
+        chooses the host for arrays on a CPU where Numba is installed, and XLA elsewhere and inside a trace.
 
     Returns:
       ``[B, S, N]`` int32 orders, and their `log_prob`: ``[B, S]`` float32.
 
     Raises:
-      ConfigError: Several devices, priorities of another shape or type, or not one key per graph.
+      ConfigError: Several devices, priorities of another shape or type, not one key per graph, or an
+        implementation that is unknown or not available.
     """
-    check_priorities(problem, priorities)
-    samples = check_whole("samples", samples, 1)
-    check_keys(problem, keys)
-    orders = run(_sample, problem, jax.lax.stop_gradient(priorities), keys, samples)
-    return orders, run(_log_prob, problem, priorities, orders)
+    orders = sample_orders(problem, priorities, keys, samples, implementation=implementation)
+    return orders, log_prob(problem, priorities, orders, implementation=implementation)
 
 
 @interruptible()
-def log_prob(problem: Problem, priorities: jax.Array, orders: jax.Array) -> jax.Array:
+def sample_orders(
+    problem: Problem,
+    priorities: jax.Array,
+    keys: jax.Array,
+    samples: int,
+    *,
+    implementation: str | None = None,
+) -> jax.Array:
+    """The orders of `sample`, without their probabilities; arguments and errors are the same."""
+    check_priorities(problem, priorities)
+    samples = check_whole("samples", samples, 1)
+    check_keys(problem, keys)
+    priorities = jax.lax.stop_gradient(priorities)
+    # One program makes the clocks of both implementations: what follows rounds alike in both.
+    clocks = run(make_clocks, priorities, keys, samples)
+    if host.chosen(implementation, problem, priorities, keys):
+        return host.race(problem, clocks)
+    return run(race, problem, clocks)
+
+
+@interruptible()
+def log_prob(
+    problem: Problem, priorities: jax.Array, orders: jax.Array, *, implementation: str | None = None
+) -> jax.Array:
     """Log-probability of orders by equation 8; differentiable once with respect to ``priorities``.
 
     Args:
       problem: ``B`` graphs on one device.
       priorities: ``[B, N]`` float32, finite; those of padding mean nothing.
       orders: ``[B, S, N]`` int32.
+      implementation: As in `sample`; gradients are XLA's.
 
     Returns:
       ``[B, S]`` float32, in nats; minus infinity, without a gradient, where an op runs before a predecessor.
 
     Raises:
-      ConfigError: Several devices, or arrays of another shape or type.
+      ConfigError: Several devices, arrays of another shape or type, or an implementation that is unknown or
+        not available.
     """
     check_priorities(problem, priorities)
     check_orders(problem, orders)
+    if host.chosen(implementation, problem, priorities, orders):
+        return host.log_prob(problem, priorities, orders)
     return run(_log_prob, problem, priorities, orders)
 
 
@@ -149,58 +177,6 @@ def _peaks(problem: Problem, orders: jax.Array) -> jax.Array:
     peak = simulate(problem, _decisions(problem, places(orders))).peak_memory
     assert peak is not None  # noqa: S101
     return peak[..., 0]
-
-
-@program(static=(3,))
-def _sample(problem: Problem, priorities: jax.Array, keys: jax.Array, samples: int) -> jax.Array:
-    n = problem.bucket.ops
-    fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
-    seeds = seeds_of(fold(keys, jnp.arange(samples, dtype=jnp.uint32)))
-    uniform = open_uniform(words(seeds, n))
-    before = jax.vmap(successors)(problem)
-    waiting = jnp.broadcast_to(jax.vmap(waiting_for)(problem, before)[:, None], uniform.shape)
-    step = jax.vmap(jax.vmap(_race, (None, None, 0, None)), (0, 0, 0, None))
-
-    def take(
-        race: tuple[jax.Array, jax.Array], now: jax.Array
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        waiting, left, op = step(before, priorities, race, now)
-        return (waiting, left), op
-
-    steps = jnp.arange(n, dtype=jnp.int32)
-    _, orders = jax.lax.scan(take, (waiting, -jnp.log1p(-uniform)), steps)
-    return jnp.moveaxis(orders, 0, -1)
-
-
-def _race(
-    before: jax.Array, priority: jax.Array, race: tuple[jax.Array, jax.Array], now: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One step of one sample: the ready op whose exponential clock finishes first.
-
-    The state of an op is its time left, in units of its own mean ``exp(-y)``. This is near 1 for every op,
-    since clocks have no memory; absolute finishing times would lose small differences to rounding.
-
-    Args:
-      before: `successors`.
-      priority: ``[N]`` float32.
-      race: ``[N]`` int32, predecessors that have not run, -1 for ops that have; ``[N]`` float32, time left.
-      now: The number of the step.
-
-    Returns:
-      ``race`` after the step, and the op that runs; op number ``now`` if none is ready.
-    """
-    waiting, left = race
-    n = waiting.shape[0]
-    ready = waiting == 0
-    finish = jnp.where(ready, jnp.log(left) - priority, jnp.inf)
-    first = finish.min()
-    number = jnp.arange(n, dtype=jnp.int32)
-    op = jnp.where(finish == first, number, n).min()
-    passed = left[op] * jnp.exp(jnp.where(ready, priority - priority[op], -jnp.inf))
-    left = jnp.maximum(left - passed, _LEAST)
-    waiting = jnp.where(number == op, -1, waiting - before[op].astype(jnp.int32))
-    some = first < jnp.inf
-    return jnp.where(some, waiting, race[0]), left, jnp.where(some, op, now)
 
 
 @program()

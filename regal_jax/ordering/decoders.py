@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from regal_jax.ordering.beam import Found, beam_search
-from regal_jax.ordering.decode import greedy, log_prob, sample
+from regal_jax.ordering.decode import greedy, log_prob, sample_orders
 from regal_jax.ordering.inputs import OrderInputs
 from regal_jax.ordering.networks import Topoformer, standardised
 from regal_jax.problem import Problem
@@ -31,7 +31,7 @@ def greedy_orders(model: Topoformer, problem: Problem, guide: jax.Array) -> jax.
     """``[B, N]`` int32: takes the likeliest ready op.
 
     Args:
-      model: Of which the decoder is used.
+      model: The network whose decoder is used.
       problem: ``B`` graphs on one device.
       guide: From `read`.
     """
@@ -45,14 +45,14 @@ def sampled_orders(
     """``[B, S, N]`` int32 draws.
 
     Args:
-      model: Of which the decoder is used.
+      model: The network whose decoder is used.
       problem: ``B`` graphs on one device.
       guide: From `read`.
       keys: ``[B]`` typed keys, consumed.
       samples: ``S``, at least 1.
     """
     if model.decoder is None:
-        return sample(problem, guide, keys, samples)[0]
+        return sample_orders(problem, guide, keys, samples)
     return model.decoder.sample(problem, guide, keys, samples)[0]
 
 
@@ -60,7 +60,7 @@ def order_log_prob(model: Topoformer, problem: Problem, guide: jax.Array, orders
     """``[B, S]`` float32, differentiable by ``guide`` and by the weights of the decoder.
 
     Args:
-      model: Of which the decoder is used.
+      model: The network whose decoder is used.
       problem: ``B`` graphs on one device.
       guide: From `read`.
       orders: ``[B, S, N]`` int32.
@@ -74,7 +74,7 @@ def beam_order(model: Topoformer, problem: Problem, guide: jax.Array, width: int
     """The best order of a beam of the likeliest partial orders; must not be traced.
 
     Args:
-      model: Of which the decoder is used.
+      model: The network whose decoder is used.
       problem: ``B`` graphs on one device.
       guide: From `read`.
       width: Number of partial orders to keep, at least 1.

@@ -35,6 +35,7 @@ class Flow(NamedTuple):
       unread: ``[T]`` uint32, number of readers in the upper half, the exclusive or of them in the lower.
       saving: ``[N]`` int32, units of inputs that only this op reads.
       held: Units at time 0.
+      resident: ``[N]`` bool.
       zobrist: ``[N, 2]`` uint32, random words; the words of a set are the exclusive or of its ops' words.
     """
 
@@ -50,6 +51,7 @@ class Flow(NamedTuple):
     unread: jax.Array
     saving: jax.Array
     held: jax.Array
+    resident: jax.Array
     zobrist: jax.Array
 
 
@@ -133,6 +135,7 @@ def make_flow(problem: Problem) -> Flow:
         unread=count.astype(jnp.uint32) << jnp.uint32(16) | readers.astype(jnp.uint32),
         saving=zeros.at[single].add(size, mode="drop"),
         held=jnp.where(problem.resident, problem.size, 0).sum(),
+        resident=jnp.zeros(n, bool).at[problem.tensor_op].max(problem.resident),
         zobrist=jnp.asarray(_zobrist(n)),
     )
 

@@ -57,7 +57,8 @@ def _guide(model: Topoformer, graph: ComputationGraph, ops: int) -> jax.Array:
 
     Graphs are encoded one by one, because other graphs in a batch would change the last bits of sums.
     """
-    return _run(model, make_order_inputs([graph], model.config, ops))
+    on_cpu = jax.default_backend() == "cpu"
+    return _run(model, make_order_inputs([graph], model.config, ops, edges=on_cpu))
 
 
 # A module is a pytree: the program takes its weights as arguments.

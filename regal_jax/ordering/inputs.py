@@ -47,17 +47,25 @@ class OrderInputs:
         length 1. The entry of largest magnitude of each is positive.
       relations: ``[B, N, N]`` uint8, the `Relation` of the op of the column to that of the row.
       mask: ``[B, N]`` bool, false for padding.
+      edges: ``[B, E, 2]`` int32, the ops that edges lead to, and those they come from; ``N`` in padding.
+        ``None`` for none. With edges the networks compute attention in the form for CPUs, which has the same
+        results up to rounding.
     """
 
     features: jax.Array
     spectral: jax.Array
     relations: jax.Array
     mask: jax.Array
+    edges: jax.Array | None = None
 
 
 @interruptible()
 def make_order_inputs(
-    graphs: Sequence[ComputationGraph], config: TopoformerConfig, ops: int | None = None
+    graphs: Sequence[ComputationGraph],
+    config: TopoformerConfig,
+    ops: int | None = None,
+    *,
+    edges: bool = False,
 ) -> OrderInputs:
     """Computes the features and relations of graphs, as NumPy arrays.
 
@@ -65,6 +73,7 @@ def make_order_inputs(
       graphs: ``B`` graphs, at least one.
       config: Config of the network, which sets the number of eigenvectors.
       ops: ``N``, the padded size, such as ``Bucket.of(graph).ops``; ``None`` for that of the largest graph.
+      edges: List the edges as well: for networks that run on a CPU and are not trained.
 
     Raises:
       ConfigError: No graph, or one with more than ``ops`` ops.
@@ -93,15 +102,26 @@ def make_order_inputs(
     features = np.zeros((b, n, len(FEATURES)), np.float32)
     spectral = np.zeros((b, n, config.eigenvectors), np.float32)
     relations, mask = np.zeros((b, n, n), np.uint8), np.zeros((b, n), np.bool_)
-    for row, graph in enumerate(graphs):
+    every = [distinct_edges(graph) for graph in graphs]
+    for row, (graph, links) in enumerate(zip(graphs, every, strict=True)):
         check_interrupt()
-        size, links = graph.num_ops, distinct_edges(graph)
+        size = graph.num_ops
         features[row, :size] = _features(graph, links)
         spectral[row, :size] = laplacian_eigenvectors(links, config.eigenvectors)
         relations[row, :size, :size] = relation_matrix(graph, links)
         mask[row, :size] = True
-    arrays: Any = (features, spectral, relations, mask)
+    arrays: Any = (features, spectral, relations, mask, _listed(every, n) if edges else None)
     return OrderInputs(*arrays)
+
+
+def _listed(links: Sequence[Links], ops: int) -> np.ndarray:
+    """``[B, E, 2]`` int32 edges; ``E`` is ``ops`` times a power of two, so that few programs serve all."""
+    most = max(len(each.source) for each in links)
+    size = ops << (-(-most // ops) - 1).bit_length() if most else ops
+    edges = np.full((len(links), size, 2), ops, np.int32)
+    for row, each in zip(edges, links, strict=True):
+        row[: len(each.source)] = np.stack([each.target, each.source], axis=1)
+    return edges
 
 
 def _features(graph: ComputationGraph, links: Links) -> np.ndarray:

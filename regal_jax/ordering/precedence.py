@@ -61,7 +61,7 @@ def check_priorities(problem: Problem, priorities: jax.Array) -> None:
     if priorities.shape != shape or priorities.dtype != jnp.float32:
         raise ConfigError(
             f"priorities: must be float32 {list(shape)} for this problem, got {priorities.dtype} "
-            f"{list(priorities.shape)}; give one number an op, padding included"
+            f"{list(priorities.shape)}; give one number per op, padding included"
         )
 
 
@@ -88,7 +88,7 @@ def check_keys(problem: Problem, keys: jax.Array) -> None:
     b = problem.num_graphs
     if keys.shape != (b,) or not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
         raise ConfigError(
-            f"keys: must be typed keys [{b}], one a graph, got {keys.dtype} {list(keys.shape)}; "
+            f"keys: must be typed keys [{b}], one per graph, got {keys.dtype} {list(keys.shape)}; "
             f"use jax.random.split(jax.random.key(0), {b})"
         )
 

@@ -74,7 +74,7 @@ def distinct_edges(graph: ComputationGraph) -> Links:
 
 @interruptible()
 def transitive_closure(graph: ComputationGraph) -> np.ndarray:
-    """``[N, N]`` bool: is op ``j`` an ancestor of op ``i``?"""
+    """``[N, N]`` bool: whether op ``j`` is an ancestor of op ``i``."""
     ancestors, _ = _ancestors(graph, distinct_edges(graph))
     return _unpacked(ancestors, graph.num_ops).astype(bool)
 
