@@ -1,1 +1,1 @@
-"""What regal_jax costs: throughput, phases, compile time, memory. Run with ``python -m benchmarks``."""
+"""Benchmarks of throughput, phases, compile time and memory. Run with ``python -m benchmarks``."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: what can be measured, by command. Exit codes: 0 done, 1 slower, 2 bad input."""
+"""``python -m benchmarks``: the commands. Exit codes: 0 done, 1 slower, 2 bad input."""
 
 import argparse
 import pathlib
@@ -22,8 +22,11 @@ examples:
   python -m benchmarks compare before.json after.json --fail-above 1.1
   python -m benchmarks plot before.json --out figure.png
   python -m benchmarks contract --graphs corpus/ --out contract.json
+  python -m benchmarks compile 'gpt*' --out compile.json
+  python -m benchmarks onnx                    (with onnxruntime and torch)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
-docs/benchmarks.md says what is measured and how to read it.
+  python -m benchmarks schedules --graphs 10 --samples 1000
+docs/benchmarks.md describes the measurements and how to read them.
 """
 
 
@@ -85,8 +88,26 @@ def _contract(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _compile(args: argparse.Namespace) -> int:
+    from benchmarks.compiled import run
+
+    return run(args)
+
+
+def _schedules(args: argparse.Namespace) -> int:
+    from benchmarks.schedules import run
+
+    return run(args)
+
+
 def _orders(args: argparse.Namespace) -> int:
     from benchmarks.orders import run
+
+    return run(args)
+
+
+def _onnx(args: argparse.Namespace) -> int:
+    from benchmarks.onnx_memory import run
 
     return run(args)
 
@@ -94,12 +115,12 @@ def _orders(args: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="python -m benchmarks",
-        description="Measure what regal_jax costs.",
+        description="Measure the cost of regal_jax.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    listing = commands.add_parser("list", help="what there is to measure")
+    listing = commands.add_parser("list", help="list the benchmarks")
     listing.add_argument("--size", choices=SIZES, default="default", help="(default default)")
     listing.set_defaults(call=_list)
     _add_run(commands.add_parser("run", help="measure"))
@@ -117,8 +138,11 @@ def _parser() -> argparse.ArgumentParser:
     plot.add_argument("results", metavar="RESULTS.json")
     plot.add_argument("--out", type=pathlib.Path, required=True, metavar="FILE", help=".png, .pdf or .svg")
     plot.set_defaults(call=_plot)
-    _add_contract(commands.add_parser("contract", help="what contraction does to real graphs"))
-    _add_orders(commands.add_parser("orders", help="what a network's priorities are worth to searches"))
+    _add_contract(commands.add_parser("contract", help="the effect of contraction on real graphs"))
+    _add_schedules(commands.add_parser("schedules", help="seconds and speed-ups of a GFlowNet's schedules"))
+    _add_orders(commands.add_parser("orders", help="the value of a network's priorities for searches"))
+    _add_compile(commands.add_parser("compile", help="memory and seconds of programs in planned orders"))
+    _add_onnx(commands.add_parser("onnx", help="memory of planned orders as ONNX Runtime measures it"))
     return parser
 
 
@@ -146,7 +170,9 @@ def _add_contract(contract: argparse.ArgumentParser) -> None:
         choices=("makespan", "peak-memory"),
         help="may be repeated (default: both)",
     )
-    contract.add_argument("--evaluations", type=count, default=5000, help="of each search (default 5000)")
+    contract.add_argument(
+        "--evaluations", type=count, default=5000, help="budget of each search (default 5000)"
+    )
     contract.add_argument(
         "--max-share",
         type=_share,
@@ -159,14 +185,58 @@ def _add_contract(contract: argparse.ArgumentParser) -> None:
     contract.set_defaults(call=_contract)
 
 
+def _add_compile(compile: argparse.ArgumentParser) -> None:
+    compile.add_argument("patterns", nargs="*", metavar="PATTERN", help="names of programs (default: all)")
+    compile.add_argument(
+        "--programs",
+        type=pathlib.Path,
+        default=pathlib.Path(__file__).with_name("compile_programs.toml"),
+        metavar="FILE",
+        help="which programs there are (default compile_programs.toml)",
+    )
+    compile.add_argument("--method", default="order-search", help="of the search (default order-search)")
+    compile.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every program")
+    compile.set_defaults(call=_compile)
+
+
+def _add_schedules(schedules: argparse.ArgumentParser) -> None:
+    families = ("erdos-renyi", "layered", "stochastic-block", "watts-strogatz", "barabasi-albert")
+    schedules.add_argument(
+        "--families",
+        nargs="+",
+        default=[f"gflownet-{name}" for name in families],
+        metavar="NAME",
+        help="of regal_jax.datasets.generate (default: the paper's five)",
+    )
+    schedules.add_argument("--ops", type=count, default=50, metavar="N", help="(default 50)")
+    schedules.add_argument("--graphs", type=count, default=2, help="of each family (default 2)")
+    schedules.add_argument("--samples", type=count, default=1000, help="of each graph (default 1000)")
+    schedules.add_argument("--temperature", type=float, default=0.005, help="(default 0.005)")
+    schedules.add_argument("--weights", default="default", help="a file (default: those that ship)")
+    schedules.set_defaults(call=_schedules)
+
+
 def _add_orders(orders: argparse.ArgumentParser) -> None:
-    orders.add_argument("question", choices=("guide", "proposal"), help="of order search, or of BRKGA")
+    orders.add_argument(
+        "question", choices=("guide", "proposal"), help="guide of order search, or proposal of BRKGA"
+    )
     orders.add_argument("--ops", nargs="+", type=count, default=[500], metavar="N", help="(default 500)")
-    orders.add_argument("--graphs", type=count, default=10, help="layered graphs a size (default 10)")
+    orders.add_argument("--graphs", type=count, default=10, help="layered graphs of each size (default 10)")
     orders.add_argument(
         "--budgets", nargs="+", type=count, default=[500, 5000], metavar="E", help="(default 500 5000)"
     )
     orders.set_defaults(call=_orders)
+
+
+def _add_onnx(onnx: argparse.ArgumentParser) -> None:
+    onnx.add_argument("names", nargs="*", metavar="NETWORK", help="(default: those that PyTorch exports)")
+    onnx.add_argument("--light", action="store_true", help="also the models that come with the package onnx")
+    onnx.add_argument("--method", default="order-search", help="that orders them (default order-search)")
+    onnx.add_argument("--batch", type=count, default=1, help="of the networks that are exported (default 1)")
+    onnx.add_argument("--process", action="store_true", help="also measure processes of their own (Linux)")
+    onnx.add_argument("--runs", type=count, default=3, help="of each order (default 3)")
+    onnx.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every network")
+    onnx.set_defaults(call=_onnx)
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:

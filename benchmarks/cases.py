@@ -1,4 +1,4 @@
-"""What is measured: named cases, the same for the command, the notebook and the tests."""
+"""Named cases of benchmarks, shared by the command, the notebook and the tests."""
 
 import dataclasses
 import fnmatch
@@ -25,23 +25,23 @@ _BETAS: Final = 16
 
 @dataclasses.dataclass(frozen=True)
 class GraphCase:
-    """Graphs, the cluster they are placed on, and the search that does it; all from fixed seeds.
+    """Graphs, their cluster and their search, all from fixed seeds.
 
     Attributes:
-      family: As in `regal_jax.datasets.generate`: ``erdos-renyi`` (average degree 2) or ``layered`` (16 ops a
-        layer).
-      ops: Ops of each graph; with `spread`, of the largest.
-      graphs: Graphs in the batch, ``B``.
-      spread: Ops of the smallest graph; sizes are drawn evenly between. 0: all alike.
-      devices: ``D``.
+      family: As in `regal_jax.datasets.generate`: ``erdos-renyi`` (average degree 2) or ``layered`` (16 ops
+        per layer).
+      ops: Ops of each graph; with `spread`, of the largest graph.
+      graphs: Number of graphs in the batch, ``B``.
+      spread: Ops of the smallest graph; sizes are drawn uniformly in between. 0 for equal sizes.
+      devices: Number of devices ``D``.
       transfer: As in `regal_jax.graph.Cluster.uniform`.
       objective: ``makespan`` or ``peak-memory``.
-      proposal: ``uniform``; ``beta``: random rows of a table of 16 beta distributions; ``table``: the same
-        with 16 times beta(1, 1), which gives the very draws of ``uniform``, so that the search is the same
-        and the difference is the cost of the table. (Other draws make candidates that cost something else.)
-      population: ``P``; a fifth are elites and 15 % mutants.
+      proposal: ``uniform``; ``beta``: random rows of a table of 16 beta distributions; ``table``: a
+        table of 16 times beta(1, 1), which gives exactly the draws of ``uniform``, so that the difference is
+        the cost of the table. (Other draws give candidates of other costs.)
+      population: Population ``P``; a fifth are elites and 15 % mutants.
       evaluations: Budget of each graph.
-      seed: Of the first graph and of the search.
+      seed: Seed of the first graph and of the search.
     """
 
     family: str = "erdos-renyi"
@@ -81,7 +81,7 @@ class GraphCase:
         return jax.random.split(jax.random.key(self.seed), self.graphs)
 
     def make_proposal(self, problem: Problem) -> Proposal | None:
-        """The proposal for ``problem``; ``None`` is the uniform one."""
+        """The proposal for ``problem``; ``None`` for the uniform one."""
         if self.proposal == "uniform":
             return None
         rng = np.random.default_rng(self.seed)
@@ -95,7 +95,7 @@ class GraphCase:
         )
 
     def small(self) -> "GraphCase":
-        """The same kind of case, small enough to be replayed candidate by candidate."""
+        """A case of the same kind, small enough to be replayed candidate by candidate."""
         return dataclasses.replace(
             self,
             ops=min(self.ops, 40),
@@ -111,7 +111,7 @@ class Benchmark:
     """One line of ``python -m benchmarks list``.
 
     Attributes:
-      name: ``SECTION/NAME``; the section says what is measured.
+      name: ``SECTION/NAME``; the section names the measurement.
       summary: One line.
       cases: Variants that are run in turns, by label; a single one has the label ``""``.
     """
@@ -122,7 +122,7 @@ class Benchmark:
 
     @property
     def section(self) -> str:
-        """What is measured: one of `SECTIONS`."""
+        """The measurement, one of `SECTIONS`."""
         return self.name.split("/")[0]
 
     @property
@@ -148,7 +148,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "scaling": "cost of an evaluation from small to large graphs, against n log n",
     "padding": "gene slots wasted when graphs of many sizes share batches",
 }
-"""What is measured, by section."""
+"""Section -> measurement."""
 
 
 def _one(name: str, summary: str, **fields: Any) -> Benchmark:
@@ -164,9 +164,9 @@ def _numbers(values: Sequence[int]) -> str:
 
 
 def _smoke() -> list[Benchmark]:
-    """All that is measured in a way of its own, in seconds: does it run?"""
+    """One quick benchmark of each kind of measurement, to check that all run."""
     tiny = {"ops": 12, "population": 10, "evaluations": 26}
-    # The same program wherever that is possible: compiling it is what takes the time.
+    # Benchmarks share a program where possible, since compilation takes most of the time.
     return [
         _one("throughput/er-12", "12 ops", **tiny),
         _variants("scaling/er", "10 and 12 ops", "ops", (10, 12), **tiny),
@@ -191,7 +191,7 @@ def _solves(full: bool) -> list[Benchmark]:
     for n, b in ((100, (1, 8, 32)), (500, (1, 8, 32) if full else (1, 8))):
         found.append(_variants(f"batch/er-{n}", f"{_numbers(b)} graphs of {n} ops", "graphs", b, ops=n))
     p, d = ((20, 100, 1000, 5000), (1, 2, 4, 8)) if full else ((20, 100, 1000), (1, 2, 4))
-    # The budget pays for a few generations of the largest population.
+    # The budget suffices for a few generations of the largest population.
     fields = {"evaluations": max(5000, 5 * p[-1])}
     found.append(_variants("population/er-100", f"populations of {_numbers(p)}", "population", p, **fields))
     found.append(_variants("devices/er-100", f"{_numbers(d)} devices", "devices", d))
@@ -211,7 +211,7 @@ def _solves(full: bool) -> list[Benchmark]:
 
 
 def _others(full: bool) -> list[Benchmark]:
-    """What is not a whole run, or of graphs so large that a run is short."""
+    """Benchmarks other than whole runs, and short runs of very large graphs."""
     found = []
     for n in (100, 500, 2000) if full else (100, 500):
         found.append(_one(f"phases/er-{n}", f"{n} ops", ops=n))
@@ -220,7 +220,7 @@ def _others(full: bool) -> list[Benchmark]:
     found.append(_one("phases/er-100-beta", "100 ops, beta proposal", proposal="beta"))
     found += [_one(f"compile/er-{n}", f"{n} ops", ops=n) for n in ((100, 1000) if full else (100,))]
     found.append(_one("start/er-100", "100 ops", evaluations=1000))
-    # Two generations: what a search needs, it needs from the second on.
+    # Two generations, since memory does not grow after the second.
     most = 40_000 if full else 4000
     large = {"family": "layered", "ops": most, "evaluations": 260}
     found.append(_one(f"memory/layered-{most}", f"{most} ops, population 100", **large))
@@ -235,11 +235,11 @@ def benchmarks(size: str = "default") -> list[Benchmark]:
     """All benchmarks of a size.
 
     Args:
-      size: ``smoke`` (seconds: does everything run?), ``default`` (minutes), ``full`` (what releases are
-        judged by).
+      size: ``smoke`` (seconds, to check that everything runs), ``default`` (minutes) or ``full`` (for
+        releases).
 
     Raises:
-      ConfigError: Another size.
+      ConfigError: The size is unknown.
     """
     if size not in SIZES:
         raise ConfigError(f"size: unknown {size!r}; use one of {', '.join(SIZES)}")
@@ -255,7 +255,7 @@ def select(patterns: Sequence[str], size: str = "default") -> list[Benchmark]:
       size: As in `benchmarks`.
 
     Raises:
-      ConfigError: A pattern that matches nothing.
+      ConfigError: A pattern matches nothing.
     """
     known = benchmarks(size)
     if not patterns:

@@ -1,4 +1,4 @@
-"""The program that `benchmarks.fresh` runs: one search in a process of its own, one line of JSON."""
+"""The program that `benchmarks.fresh` runs: one search in a new process, with one line of JSON as output."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ def _peak_bytes() -> int:
         status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
         return 1024 * next(int(row.split()[1]) for row in status.splitlines() if row.startswith("VmHWM"))
     except (OSError, StopIteration):
-        # Second choice: on Linux it begins with the size of the process that started this one.
+        # A fallback: on Linux it starts from the size of the parent process.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else 1024 * peak
 
@@ -32,7 +32,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
       task: ``case``, the fields of a `GraphCase`; ``implementation``; ``cache``, a folder or ``None``.
 
     Returns:
-      ``seconds`` of the first call, the compiler's included, and ``bytes``.
+      ``seconds`` of the first call, including compilation, and ``bytes``.
     """
     jax.config.update("jax_enable_compilation_cache", task["cache"] is not None)
     if task["cache"] is not None:

@@ -1,4 +1,4 @@
-"""Two results beside each other: what got slower or faster, and what is only noise."""
+"""Comparison of two results: slower, faster, or within noise."""
 
 import dataclasses
 import statistics
@@ -12,10 +12,10 @@ from regal_jax.errors import ConfigError
 __all__ = ["Change", "compare", "report"]
 
 _FLOOR: Final = 1.03
-"""Two processes differ by this much with nothing changed, which repeats in one process cannot tell."""
+"""Ratio of equal runs in two processes, which repeats in one process cannot show."""
 
 _FEWEST: Final = 3
-"""Repeats without which nothing can be said about noise."""
+"""Fewest repeats for an estimate of noise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +23,14 @@ class Change:
     """One series in both results.
 
     Attributes:
-      name: Of the benchmark.
-      label: Of the series.
-      before: In `unit`, the median of the repeats.
-      after: Likewise.
+      name: Name of the benchmark.
+      label: Label of the series.
+      before: Median of the repeats in the first result, in `unit`.
+      after: Median of the repeats in the second result, in `unit`.
       unit: ``s``, ``bytes`` or ``share``.
-      ratio: ``after / before``; more than 1 is worse.
-      by_peer: The same, when both are divided by their peer's time in the same rounds: what the machine did
-        meanwhile cancels out. ``None`` without a peer.
+      ratio: ``after / before``; above 1 is worse.
+      by_peer: The ratio after division of both by their peer's time in the same rounds, which cancels the
+        load of the machine. ``None`` without a peer.
       verdict: ``slower``, ``faster``, ``same``, or ``too few repeats``.
     """
 
@@ -52,7 +52,7 @@ def _quartiles(series: Series) -> tuple[float, float]:
 
 
 def _verdict(before: Series, after: Series, ratio: float) -> str:
-    """Beyond the noise: the middle halves of the repeats do not overlap, and the medians clearly differ."""
+    """Verdict on a series, by the overlap of the middle halves of repeats and by the medians."""
     if before.unit == "s" and min(len(before.values), len(after.values)) < _FEWEST:
         return "too few repeats"
     (low_before, high_before), (low_after, high_after) = _quartiles(before), _quartiles(after)
@@ -86,7 +86,7 @@ def compare(before: Results, after: Results) -> list[Change]:
             past = other.series.get(label)
             if past is None or past.unit != series.unit:
                 continue
-            # Both 0: nothing was wasted, say, before and after.
+            # Both may be 0, for example without any waste before and after.
             ratio = series.median / past.median if past.median else 1.0 if not series.median else float("inf")
             verdict, by_peer = _verdict(past, series, ratio), _by_peer(other, record, label)
             sizes = (past.median, series.median, series.unit)
@@ -97,7 +97,7 @@ def compare(before: Results, after: Results) -> list[Change]:
 
 
 def report(before: Results, after: Results, changes: list[Change]) -> str:
-    """A table, and what keeps the two from being compared fairly."""
+    """A table, and notes on differences that make the comparison unfair."""
     rows = [("benchmark", "what", "before", "after", "ratio", "by peer", "")]
     rows += [
         (

@@ -1,4 +1,4 @@
-"""How long the compiler takes, with nothing cached."""
+"""Compile times without caches."""
 
 import functools
 import time
@@ -19,7 +19,7 @@ _STEPS = ("trace", "lower", "compile")
 
 
 def _once(case: GraphCase, implementation: str | None) -> dict[str, float]:
-    """Seconds of each step, of the two programs of a search together: first population and generations."""
+    """Seconds of each step, summed over the two programs of a search: first population and generations."""
     problem = case.problem()
     value = functools.partial(fitness, objective=Objective(case.objective), implementation=implementation)
     searcher = BrkgaSearcher(value, UniformProposal.of(gene_shapes(problem)), case.config())
@@ -45,12 +45,12 @@ def _once(case: GraphCase, implementation: str | None) -> dict[str, float]:
 def compile_times(case: GraphCase, implementation: str | None, repeats: int) -> dict[str, Series]:
     """Series ``trace``, ``lower``, ``compile`` and ``total``.
 
-    Programs that this process holds are forgotten; a persistent cache, if one is on, is the caller's affair.
+    Programs in this process are given up first; the caller must disable a persistent cache.
 
     Args:
-      case: What the programs are for.
-      implementation: Of the simulator.
-      repeats: At most three are made: compilers vary little.
+      case: Case of the programs.
+      implementation: Implementation of the simulator.
+      repeats: Number of repeats, at most three, since compile times vary little.
     """
     rounds = [_once(case, implementation) for _ in range(min(repeats, 3))]
     series = {step: Series(tuple(r[step] for r in rounds)) for step in _STEPS}

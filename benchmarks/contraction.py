@@ -1,4 +1,4 @@
-"""What contraction does to real graphs: their size, the plans that are found, and the time it takes."""
+"""The effect of contraction on real graphs: size, plans and time."""
 
 import argparse
 import dataclasses
@@ -51,14 +51,14 @@ _HEAD: Final = (
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """What was found on one of the two graphs.
+    """Results for one of the two graphs.
 
     Attributes:
-      ops: Its size.
+      ops: Number of ops.
       heuristic: The best objective of all heuristics, on the original graph (expanded).
-      searched: That of the search which starts from them.
-      heuristic_seconds: All heuristics.
-      search_seconds: The search, compiled before.
+      searched: Objective of the search that starts from the heuristics.
+      heuristic_seconds: Seconds of all heuristics.
+      search_seconds: Seconds of the search without compilation.
     """
 
     ops: int
@@ -73,12 +73,12 @@ class Row:
     """One graph under one objective.
 
     Attributes:
-      graph: Its name.
-      objective: Of `CASES`.
-      original: Without contraction.
-      contracted: With it.
-      contract_seconds: What making the contracted graph took.
-      lower_bound: Of the original.
+      graph: Name of the graph.
+      objective: A key of `CASES`.
+      original: Results without contraction.
+      contracted: Results with contraction.
+      contract_seconds: Seconds of the contraction.
+      lower_bound: Lower bound of the original.
     """
 
     graph: str
@@ -99,7 +99,7 @@ class Row:
         )
 
     def cells(self) -> tuple[str, ...]:
-        """As in the table."""
+        """Cells of the row in the table."""
         values = [f"{ratio:.3f} x" for ratio in self.ratios()]
         return (
             self.graph,
@@ -134,16 +134,16 @@ def _settings(objective: str, evaluations: int, seed: int) -> Settings:
 def _side(
     graph: ComputationGraph, cluster: Cluster, settings: Settings, made: Contraction | None
 ) -> tuple[Side, Plan]:
-    """What `regal_jax.optimize` does, in parts that can be timed."""
+    """The steps of `regal_jax.optimize`, timed separately."""
     began = time.perf_counter()
-    known = best_heuristic(graph, cluster, settings.objective, seed=settings.seed or 0)
+    known = best_heuristic(graph, cluster, settings.objective, seed=settings.number)
     heuristic_seconds = time.perf_counter() - began
     pairs = [(graph, cluster)]
     ((part,),) = (stage.parts for stage in settings.agenda(cluster.num_devices).device_stages)
     share = share_out(pairs, part.config.fit(settings.evaluations), 1, jax.devices()[:1])[0]
     batch = make_batch(share, pairs, [known], part.config)
     keys = graph_keys(settings.key, [graph])
-    # A few generations first, which compile all that the timed run will use.
+    # A few generations first compile all programs of the timed run.
     for evaluations in (3 * part.config.first_evaluations, settings.evaluations):
         began = time.perf_counter()
         result = solve(
@@ -176,10 +176,10 @@ def compare_with_original(
 
     Args:
       graph: The graph.
-      objective: Of `CASES`.
+      objective: A key of `CASES`.
       evaluations: Budget of each search.
       max_share: As in `regal_jax.contract`.
-      seed: Of both searches.
+      seed: Seed of both searches.
     """
     cluster, settings = CASES[objective], _settings(objective, evaluations, seed)
     began = time.perf_counter()
@@ -255,7 +255,7 @@ def run(args: argparse.Namespace) -> int:
                 if args.out:
                     _save(args, rows)
     finally:
-        # After Ctrl-C too: what is there was paid for.
+        # Results are saved after Ctrl-C, too.
         if rows:
             print(aligned([_HEAD, *(row.cells() for row in rows)]))
             print(summary(rows))

@@ -1,4 +1,4 @@
-"""Where and with what a measurement was made: without it, a number says nothing."""
+"""The environment of a measurement: commit, versions and hardware."""
 
 import datetime
 import os
@@ -13,7 +13,7 @@ from regal_jax.runtime.cores import available_cores
 __all__ = ["ROOT", "environment"]
 
 ROOT: Final = pathlib.Path(__file__).resolve().parents[1]
-"""The checkout."""
+"""Folder of the checkout."""
 
 
 def _git(*args: str) -> str | None:
@@ -41,7 +41,7 @@ def _cpu() -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Commit, versions, hardware, date and load, as the results hold them."""
+    """Commit, versions, hardware, date and load, for the results."""
     import jax
 
     device, changes = jax.devices()[0], _git("status", "--porcelain", "--untracked-files=no")

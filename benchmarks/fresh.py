@@ -1,4 +1,4 @@
-"""What a fresh process costs: imports, the first call without and with a persistent cache, memory."""
+"""Costs of a new process: imports, the first call without and with a persistent cache, and memory."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ def _python(*args: str) -> str:
     done = subprocess.run(
         [sys.executable, *args],
         cwd=ROOT,
-        # The process that starts this one may hold most of an accelerator's memory.
+        # The parent process may hold most of an accelerator's memory.
         env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -50,9 +50,9 @@ def start_times(case: GraphCase, implementation: str | None, repeats: int) -> di
     """Seconds of imports, of the first call and of a whole process with it; every repeat is a new process.
 
     Args:
-      case: What the first call searches.
-      implementation: Of the simulator.
-      repeats: At most three are made of what compiles.
+      case: Case of the first call.
+      implementation: Implementation of the simulator.
+      repeats: Number of repeats, at most three for calls that compile.
     """
     values: dict[str, list[float]] = {name: [] for name in _IMPORTS}
     for _ in range(repeats):
@@ -71,9 +71,9 @@ def start_times(case: GraphCase, implementation: str | None, repeats: int) -> di
 
 
 def peak_memory(case: GraphCase, implementation: str | None) -> dict[str, Series]:
-    """Bytes at the peak of a fresh process: before there is a problem, and after the search.
+    """Peak bytes of a new process: before there is a problem, and after the search.
 
-    On an accelerator also what the search held there at its peak.
+    On an accelerator, also the peak of the search there.
     """
     found = _child(case, implementation, None)
     return {name: Series((float(each),), "bytes") for name, each in found["bytes"].items()}

@@ -1,4 +1,4 @@
-"""From a benchmark to its record: which contenders run, and what follows from their times."""
+"""Runs the contenders of a benchmark and makes its record."""
 
 import dataclasses
 import math
@@ -26,14 +26,14 @@ _PEERS: Final = ("peer", *python_peers.PEERS)
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How to measure.
+    """Options of measurements.
 
     Attributes:
-      repeats: Of everything, after a warm-up.
-      implementations: Names of simulators; none given: what users get.
+      repeats: Number of repeats, after a warm-up.
+      implementations: Names of simulators; empty for the default one.
       peer: Path of a program to run in turns with ours, see `benchmarks.peers`.
       profile: Folder for traces of `jax.profiler`.
-      fresh: Forget all compiled programs before every benchmark: none finds those of another.
+      fresh: Give up all compiled programs before every benchmark.
     """
 
     repeats: int = 5
@@ -55,7 +55,7 @@ def _label(variant: str, contender: str) -> str:
 
 
 def _implementations(benchmark: Benchmark, options: Options) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Names of simulators by label, and which cannot run."""
+    """Label -> name of a simulator, and the simulators that cannot run."""
     every = tuple(IMPLEMENTATIONS) if benchmark.section == "implementations" else ()
     names = options.implementations or every
     able, skipped = runnable(names)
@@ -94,7 +94,7 @@ def _solves(benchmark: Benchmark, options: Options) -> _Found:
 
 
 def _ratios(benchmark: Benchmark, series: Mapping[str, Series]) -> dict[str, float]:
-    """Each of ours against the peers on the same case, the first variant, and the first implementation."""
+    """Ratios of our series to the peers, the first variant and the first implementation."""
     derived = {}
     for variant in benchmark.cases:
         names = {label: _label(variant, label) for label in (_OURS, *IMPLEMENTATIONS, *_PEERS)}
@@ -110,7 +110,7 @@ def _ratios(benchmark: Benchmark, series: Mapping[str, Series]) -> dict[str, flo
 
 
 def _scaling(benchmark: Benchmark, options: Options) -> _Found:
-    """The whole runs, and how their cost an evaluation grows."""
+    """Whole runs, and the growth of their cost per evaluation."""
     found = _solves(benchmark, options)
     ours, _ = _implementations(benchmark, options)
     derived = dict(found.derived)
@@ -188,7 +188,7 @@ def measure(benchmark: Benchmark, options: Options) -> Record:
     """Runs one benchmark.
 
     Raises:
-      ConfigError: A peer that does not do what `benchmarks.peers` says.
+      ConfigError: A peer violates the protocol of `benchmarks.peers`.
     """
     if options.fresh:
         jax.clear_caches()

@@ -1,4 +1,4 @@
-"""What a network's priorities are worth to searches among orders, beside the controls."""
+"""The value of a network's priorities for searches among orders, with controls."""
 
 import argparse
 import time
@@ -19,13 +19,13 @@ __all__ = ["guide", "proposal", "run"]
 
 _ONE: Final = Cluster.uniform(1, transfer="free")
 _SEED: Final = 3
-"""Of the graphs; training and evaluation have others in its place."""
+"""Part of the seeds of the graphs; training and evaluation use other values."""
 _Row = tuple[str, np.ndarray, float]
-"""What it is called, ``[G, K]`` peaks of graphs after each of the budgets, seconds a graph."""
+"""Name, ``[G, K]`` peaks of graphs after each budget, and seconds per graph."""
 
 
 def guide(graphs: Sequence[ComputationGraph], budgets: Sequence[int]) -> list[_Row]:
-    """Order search without a guide, with random priorities, and with those of each network that ships."""
+    """Order search without a guide, with random priorities, and with those of each network of the package."""
     makers: dict[str, Callable[[ComputationGraph], np.ndarray] | None] = {"no guide": None}
     makers["random priorities"] = lambda graph: np.random.default_rng(0).standard_normal(graph.num_ops)
     for name in ("default", "standardised"):
@@ -83,13 +83,13 @@ def run(args: argparse.Namespace) -> int:
     for size in args.ops:
         graphs = [layered_graph(np.random.default_rng([0, _SEED, size, i]), size) for i in range(args.graphs)]
         rows = _QUESTIONS[args.question](graphs, args.budgets)
-        head = (f"{size} ops", *(f"{budget} evaluations" for budget in args.budgets), "s a graph")
+        head = (f"{size} ops", *(f"{budget} evaluations" for budget in args.budgets), "s per graph")
         print(aligned([head, *(_line(rows[0][1], row) for row in rows)]))
     return 0
 
 
 def _line(reference: np.ndarray, row: _Row) -> tuple[str, ...]:
-    """Mean peaks against those of the first row, with the half of a 95 % interval."""
+    """Mean peaks relative to those of the first row, with half the width of a 95 % interval."""
     name, peaks, seconds = row
     change = 100 * (peaks / reference - 1)
     half = (

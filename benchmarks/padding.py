@@ -1,4 +1,4 @@
-"""What graphs of many sizes waste when they share batches."""
+"""Waste of batches with graphs of many sizes."""
 
 import jax
 
@@ -22,11 +22,11 @@ def _genes(ops: int, tensors: int, case: GraphCase) -> int:
 
 
 def waste(case: GraphCase) -> tuple[dict[str, Series], dict[str, float]]:
-    """Batches as `regal_jax.optimize_many` forms them on one device.
+    """Waste of the batches that `regal_jax.optimize_many` forms on one device.
 
     Returns:
       ``padded genes``: the share of padding among the genes of the graphs. ``copies``: the share of rows that
-      only fill a batch up. ``wasted``: both, as a share of all genes. Beside them, the number of batches.
+      only fill a batch. ``wasted``: both, as a share of all genes. Also the number of batches.
     """
     batches = _batches(case)
     used = padded = total = members = rows = 0

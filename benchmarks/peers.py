@@ -1,4 +1,4 @@
-"""A program outside of this project, run on the very same graphs: the file it reads, the line it prints."""
+"""External programs that run on the same graphs: the file that they read and the line that they print."""
 
 import os
 import pathlib
@@ -21,10 +21,10 @@ _LINE = re.compile(
 
 
 def plain_graph(graph: ComputationGraph) -> None:
-    """Refuses what other programs for this problem leave out.
+    """Checks that a graph has only features that other programs support.
 
     Raises:
-      ConfigError: Not every op has exactly one output, or there is more to it than runtimes, sizes and data
+      ConfigError: An op does not have exactly one output, or the graph has more than runtimes, sizes and data
         edges.
     """
     lacks = {
@@ -48,7 +48,7 @@ def plain_case(case: GraphCase) -> list[ComputationGraph]:
     """The graphs of a case that a peer can run.
 
     Raises:
-      Skipped: It cannot.
+      Skipped: A peer cannot run the case.
     """
     if case.proposal != "uniform":
         raise Skipped(f"a peer knows the uniform proposal, not {case.proposal}")
@@ -61,12 +61,12 @@ def plain_case(case: GraphCase) -> list[ComputationGraph]:
 
 
 def peer_text(graph: ComputationGraph) -> str:
-    """The graph as a peer reads it: ``N``, then ``runtime size npred pred...`` op by op.
+    """The graph in the format of peers: ``N``, then ``runtime size npred pred...`` op by op.
 
     Ops are in topological order and numbered by it.
 
     Raises:
-      ConfigError: A graph that this cannot say.
+      ConfigError: The format cannot hold the graph.
     """
     plain_graph(graph)
     order = graph.topological_order
@@ -82,10 +82,10 @@ def peer_text(graph: ComputationGraph) -> str:
 
 
 def check_peer(binary: str) -> str:
-    """The path of a program that can be run.
+    """The path of an executable program.
 
     Raises:
-      ConfigError: There is none.
+      ConfigError: There is no such program.
     """
     path = pathlib.Path(binary).absolute()
     if not path.is_file() or not os.access(path, os.X_OK):
@@ -103,7 +103,7 @@ def _run_once(binary: str, file: pathlib.Path, case: GraphCase, seed: int) -> Ou
     if done.returncode or not found or not rate > 0:
         said = " ".join((done.stderr or done.stdout).split())[:200]
         raise ConfigError(f"--peer: {binary!r} ended with {done.returncode} and said {said!r}")
-    # The seconds have four decimals only: too few for small runs.
+    # The seconds have only four decimals, too few for small runs.
     return Outcome(max(int(found[2]) / rate, 1e-9), int(found[2]), float(found[3]))
 
 
@@ -111,7 +111,7 @@ def peer(binary: str, case: GraphCase, label: str = "peer") -> Contender:
     """The peer's own search on the graphs of a case, one after another; it reports its own seconds.
 
     Raises:
-      Skipped: A case that it cannot run.
+      Skipped: The peer cannot run the case.
     """
     texts = [peer_text(graph) for graph in plain_case(case)]
 

@@ -1,4 +1,4 @@
-"""What one generation is made of: each part as a compiled call of its own, on what it meets in a search."""
+"""The parts of one generation: each as a separate compiled call, on arrays of a search."""
 
 import dataclasses
 from typing import Any
@@ -19,12 +19,12 @@ PHASES = ("randomness", "selection", "crossover", "sampling", "decode", "simulat
 """The parts of a generation, in their order; ``simulate`` is without memory, ``memory`` with it."""
 
 _GENERATIONS = 5
-"""Evolved so far: genes of a young population, whose fitness values still differ."""
+"""Number of generations before the measurement: a young population, whose fitness values still differ."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Generation:
-    """What the parts are called with: the state before a generation, and what is made on the way."""
+    """Arguments of the parts: the state before a generation, and its intermediate results."""
 
     searcher: BrkgaSearcher
     inputs: Inputs
@@ -62,12 +62,12 @@ def _generation(case: GraphCase, implementation: str | None) -> _Generation:
 def phases(case: GraphCase, implementation: str | None = None) -> list[Contender]:
     """The parts of one generation, the whole of it, and a call that does nothing.
 
-    The parts do not add up to the whole: alone, each pays for a call (``dispatch`` says what that is) and
-    for passing its results through memory, and the whole copies the survivors besides.
+    The parts do not add up to the whole. Each separate part includes the cost of a call (``dispatch``) and of
+    passing its results through memory, and the whole also copies the survivors.
 
     Args:
-      case: What to search.
-      implementation: Of the simulator; ``None`` is what users get.
+      case: Case of the search.
+      implementation: Implementation of the simulator; ``None`` for the default one.
     """
     g = _generation(case, implementation)
     s, problem, generation = g.searcher, g.inputs.problem, g.state.generation[0] + 1

@@ -20,9 +20,9 @@ __all__ = ["plot"]
 
 _COLOURS: Final = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#9c755f")
 _Line = tuple[str, str, str]
-"""Label, what its colour stands for, and the style of the line."""
+"""Label, key of the colour, and style of the line."""
 _Lines = dict[_Line, list[tuple[float, float]]]
-"""Of each line the points."""
+"""Line -> points."""
 
 
 def _records(results: Results, *sections: str) -> list[Record]:
@@ -35,7 +35,7 @@ def _throughput(results: Results) -> _Lines:
         case = record.parameters[""]
         style = "-" if case["family"] == "erdos-renyi" else "--"
         for label, series in record.series.items():
-            # The other sections repeat what throughput has measured.
+            # The other sections repeat measurements of throughput.
             if record.name.startswith("throughput/") or label not in ("regal_jax", "peer"):
                 rate = series.rates()["evaluations_per_second"]
                 line = f"{label}, {case['family']}", label, style
@@ -76,7 +76,7 @@ def _draw_phases(ax: "Axes", records: list[Record]) -> None:
     for row, record in enumerate(records):
         left = 0.0
         for phase in PHASES:
-            # With memory, the simulator's time holds that without.
+            # The simulator's time with memory includes that without.
             if phase not in record.series or (phase == "simulate" and "memory" in record.series):
                 continue
             width = record.series[phase].rates()["microseconds_per_evaluation"]
@@ -87,7 +87,7 @@ def _draw_phases(ax: "Axes", records: list[Record]) -> None:
         ax.plot([whole, whole], [row - 0.38, row + 0.38], color="#333333", lw=1.6, label="whole generation")
     ax.set_yticks(range(len(records)), [r.name.split("/")[1] for r in records])
     ax.set_ylim(max(len(records), 2) - 0.4, -0.6)
-    ax.set_xlabel("microseconds an evaluation")
+    ax.set_xlabel("microseconds per evaluation")
     handles, labels = ax.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     place = {"loc": "upper center", "bbox_to_anchor": (0.45, -0.18), "ncols": 3}
@@ -95,17 +95,17 @@ def _draw_phases(ax: "Axes", records: list[Record]) -> None:
 
 
 def plot(results: Results, path: str | os.PathLike[str] | None = None) -> PlanFigure:
-    """Draws what there is of throughput, batches and phases.
+    """Draws the results on throughput, batches and phases that exist.
 
     Args:
-      results: Of the command ``run``.
-      path: Where to save it, if anywhere; the suffix names the format.
+      results: Results of the command ``run``.
+      path: File to save the figure in, if any; the suffix names the format.
 
     Returns:
       The figure; no global state of matplotlib is touched.
 
     Raises:
-      ConfigError: Results with none of these, or a file that cannot be drawn.
+      ConfigError: There are no such results, or the file cannot be written.
     """
     if path is not None and pathlib.Path(path).suffix[1:].lower() not in picture_formats():
         raise ConfigError(f"cannot draw {str(path)!r}: use a name that ends in .png, .pdf or .svg")

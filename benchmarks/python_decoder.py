@@ -1,7 +1,7 @@
 """The decoder that a user would write without regal_jax: docs/design.md, part 1, in plain Python.
 
-For blocking transfers that cost nothing and graphs as `benchmarks.peers.plain_graph` takes them. Written for
-speed as far as Python goes, and independent of `regal_jax.plan`, which tests compare it with.
+It supports blocking transfers at no cost and graphs that pass `benchmarks.peers.plain_graph`. It is as fast
+as plain Python allows, and independent of `regal_jax.plan`, with which tests compare it.
 """
 
 import heapq
@@ -16,14 +16,14 @@ __all__ = ["PythonDecoder"]
 
 
 class PythonDecoder:
-    """Keys to makespan and peak memory.
+    """Decoder of keys to makespan and peak memory.
 
     Args:
       graph: Single-output ops and data edges only.
       devices: ``D``.
 
     Raises:
-      ConfigError: A graph that has more than that.
+      ConfigError: The graph has other features.
     """
 
     def __init__(self, graph: ComputationGraph, devices: int) -> None:
@@ -53,7 +53,7 @@ class PythonDecoder:
     def __call__(self, keys: Sequence[float]) -> tuple[float, int]:
         """``(makespan, largest peak)`` of one chromosome in [0, 1], a list of `num_keys` numbers."""
         n, d, place = self.num_ops, self.devices, self.placement(keys)
-        # Event e of the key that is largest, lowest e on ties, is the smallest pair (-key, e).
+        # The event with the largest key, lowest index on ties, is the smallest pair (-key, e).
         key = [-k for k in keys[n * d :]]
         runtime, size, successors = self.runtime, self.size, self.successors
         waiting, readers = self.waiting.copy(), self._readers(place)
@@ -63,7 +63,7 @@ class PythonDecoder:
         heapq.heapify(ready)
         while ready:
             event = pop(ready)[1]
-            # What this event reads, and where: each last reader on a device frees what it read there.
+            # Tensors that this event reads, and where: the last reader on a device frees its tensor there.
             if event < n:
                 op, k = event, place[event]
                 clock[k] += runtime[op]

@@ -1,4 +1,4 @@
-"""BRKGA from libraries, with the decoder in plain Python: what a user would otherwise write."""
+"""BRKGA of other libraries with a decoder in plain Python, which a user would otherwise write."""
 
 import dataclasses
 import importlib
@@ -17,7 +17,7 @@ from benchmarks.timing import Contender, Outcome, Skipped
 __all__ = ["PEERS"]
 
 _Search = Callable[[GraphCase, PythonDecoder, int], tuple[int, float]]
-"""``(case, decoder, seed)`` to evaluations and the best objective."""
+"""Function ``(case, decoder, seed)`` -> evaluations and best objective."""
 
 
 def _module(package: str, name: str) -> Any:
@@ -74,7 +74,7 @@ def _mp_ipr(case: GraphCase, decoder: PythonDecoder, seed: int) -> tuple[int, fl
     params.mutants_percentage = config.mutants / config.population
     params.num_elite_parents, params.total_parents = 1, 2
     params.num_independent_populations = 1
-    # Counted here: release 0.9.1 keeps other chromosomes than its elites, and reports their fitness.
+    # Counted here, since release 0.9.1 keeps chromosomes other than its elites and reports their fitness.
     counted = Decoder()
     search = algorithm.BrkgaMpIpr(
         decoder=counted,
@@ -91,7 +91,7 @@ def _mp_ipr(case: GraphCase, decoder: PythonDecoder, seed: int) -> tuple[int, fl
 
 
 def _spent(case: GraphCase) -> int:
-    """What whole generations make of the budget."""
+    """Evaluations of whole generations within the budget."""
     config = case.config()
     return config.first_evaluations + config.generations(case.evaluations) * config.step_evaluations
 
@@ -107,7 +107,7 @@ def _peer(label: str, modules: tuple[str, str], search: _Search) -> Callable[[Gr
             seconds = time.perf_counter() - began
             return Outcome(seconds, sum(e for e, _ in found), sum(b for _, b in found) / len(found))
 
-        # What loads when it is first used; a whole round to warm up would take long.
+        # Loads modules that are imported at first use; a whole warm-up round would take long.
         search(dataclasses.replace(case, evaluations=case.population), decoders[0], case.seed)
         return Contender(label, run, warm=False)
 
@@ -120,4 +120,4 @@ PEERS: Final[Mapping[str, Callable[[GraphCase], Contender]]] = MappingProxyType(
         "brkga-mp-ipr": _peer("brkga-mp-ipr", ("brkga-mp-ipr", "brkga_mp_ipr.algorithm"), _mp_ipr),
     }
 )
-"""By name, what makes a contender of a case; `Skipped` says what is not installed."""
+"""Name -> function that makes a contender for a case; `Skipped` names a missing package."""

@@ -1,4 +1,4 @@
-"""Results as they are kept: JSON with a version, read back with every mistake named."""
+"""Files of results: JSON with a version, parsed strictly."""
 
 import dataclasses
 import json
@@ -18,14 +18,14 @@ VERSION: Final = 1
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What one benchmark found.
+    """Results of one benchmark.
 
     Attributes:
-      name: Of the `benchmarks.cases.Benchmark`.
-      parameters: By label of the variant, the fields of its `benchmarks.cases.GraphCase`.
-      series: By label of what was measured.
-      derived: Numbers that follow from the series.
-      skipped: By label, why something was not measured.
+      name: Name of the `benchmarks.cases.Benchmark`.
+      parameters: Label of a variant -> fields of its `benchmarks.cases.GraphCase`.
+      series: Label of a measurement -> series.
+      derived: Numbers derived from the series.
+      skipped: Label -> reason why it was not measured.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Record:
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """With the rates of every series, for readers that do not compute."""
+        """The record as JSON values, with the rates of every series."""
         series = {label: dataclasses.asdict(s) | {"rates": s.rates()} for label, s in self.series.items()}
         return dataclasses.asdict(self) | {"series": series}
 
@@ -46,8 +46,8 @@ class Results:
 
     Attributes:
       environment: See `benchmarks.environment.environment`.
-      settings: Of the command.
-      records: In the order of the run.
+      settings: Settings of the command.
+      records: Records in the order of the run.
     """
 
     environment: dict[str, Any]
@@ -56,17 +56,22 @@ class Results:
 
 
 def speed_ratio(series: Series, other: Series) -> float:
-    """Evaluations per second, as a multiple of those of ``other`` in the same rounds (the median of them)."""
-    work, its = series.evaluations or 0, other.evaluations or 1
-    pairs = zip(series.values, other.values, strict=True)
-    return statistics.median((work / a) / (its / b) for a, b in pairs)
+    """Evaluations per second relative to those of ``other`` in the same round, as the median over rounds.
+
+    Raises:
+      ValueError: One of the two counts no evaluations.
+    """
+    if not (series.evaluations and other.evaluations):
+        raise ValueError("speed_ratio: a series without evaluations; compare seconds instead")
+    work = series.evaluations / other.evaluations
+    return statistics.median(work * b / a for a, b in zip(series.values, other.values, strict=True))
 
 
 def save(results: Results, path: str | os.PathLike[str]) -> None:
-    """Writes JSON; the file is whole at any moment.
+    """Writes JSON atomically.
 
     Raises:
-      ConfigError: It cannot be written.
+      ConfigError: The file cannot be written.
     """
     document = {"schema": _SCHEMA, "version": VERSION, **results.environment, "settings": results.settings}
     document["records"] = [record.as_json() for record in results.records]
@@ -83,7 +88,7 @@ def load(path: str | os.PathLike[str]) -> Results:
     """Reads what `save` wrote.
 
     Raises:
-      FormatError: Not a file of results, or one of another version.
+      FormatError: The file is not one of results, or is of another version.
     """
     name = str(path)
 

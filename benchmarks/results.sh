@@ -90,4 +90,35 @@ regal-jax evaluate --suite realistic --cases 36 --methods auto,brkga --limits no
 
 # Orders on one device -------------------------------------------------------------------------------------
 regal-jax evaluate --config "$repository/benchmarks/topological_order_small.toml" --weights topoformer=default --out results/orders-small
+regal-jax evaluate --config "$repository/benchmarks/topological_order_wide.toml" --weights topoformer=default --weights standardised=standardised \
+    --out results/orders-wide
 regal-jax evaluate --config "$repository/benchmarks/topological_order.toml" --weights topoformer=default --out results/orders
+
+# Networks of Tables 3 and 4: the same settings for all, but for the learning rate of the autoregressive decoder, which
+# does not learn at the higher one.
+networks=$repository/benchmarks/ordering_networks.toml
+regal-jax train "$networks" --out runs/topoformer
+regal-jax train "$networks" --out runs/topoformer-edges --set 'model.heads=[2, 2, 0, 2, 2, 0, 0]'
+regal-jax train "$networks" --out runs/gat --set model.encoder=gat --set 'model.heads=[2, 2, 0, 2, 2, 0, 0]'
+regal-jax train "$networks" --out runs/gat-forward --set model.encoder=gat --set 'model.heads=[2, 2, 0, 0, 0, 0, 0]'
+regal-jax train "$networks" --out runs/transformer --set model.encoder=transformer
+regal-jax train "$networks" --out runs/mlp --set model.encoder=mlp
+regal-jax train "$networks" --out runs/standardised --set optimizer.standardise=true
+regal-jax train "$networks" --out runs/logit-norm --set optimizer.standardise=true --set optimizer.logit_norm=0.001
+regal-jax train "$networks" --out runs/topoformer-ar --set model.decoder=autoregressive --set optimizer.learning_rate=1e-4
+regal-jax train "$networks" --out runs/gnn-ar --set model.encoder=transformer --set model.decoder=autoregressive \
+    --set 'model.heads=[2, 2, 0, 2, 2, 0, 0]' --set optimizer.learning_rate=1e-4
+regal-jax evaluate --config "$repository/benchmarks/topological_order_networks.toml" --out results/order-networks \
+    --weights topoformer=runs/topoformer/policy.safetensors --weights topoformer-edges=runs/topoformer-edges/policy.safetensors \
+    --weights gat=runs/gat/policy.safetensors --weights gat-forward=runs/gat-forward/policy.safetensors \
+    --weights transformer=runs/transformer/policy.safetensors --weights mlp=runs/mlp/policy.safetensors \
+    --weights standardised=runs/standardised/policy.safetensors --weights logit-norm=runs/logit-norm/policy.safetensors \
+    --weights topoformer-ar=runs/topoformer-ar/policy.safetensors --weights gnn-ar=runs/gnn-ar/policy.safetensors
+
+# Orders that XLA runs --------------------------------------------------------------------------------------
+python -m benchmarks compile --out results/compile.json
+
+# Robust scheduling ----------------------------------------------------------------------------------------
+regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_small.toml" --methods list-scheduling,brkga,random --out results/robust
+regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_network.toml" --out results/robust-network
+regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_network.toml" --methods brkga --evaluations 2000000 --out results/robust-long

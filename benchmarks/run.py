@@ -21,10 +21,10 @@ __all__ = ["run"]
 
 
 def _options(args: argparse.Namespace) -> Options:
-    """Refuses what cannot be before anything takes time.
+    """Checks the options before any measurement.
 
     Raises:
-      ConfigError: An unknown or unusable implementation, peer or folder.
+      ConfigError: An implementation, peer or folder is unknown or unusable.
     """
     smoke = args.size == "smoke"
     for name in args.implementation:
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         "implementations": list(options.implementations),
         "peer": options.peer is not None,
     }
-    # A first call that finds its program on disk would say nothing about the compiler.
+    # With a program on disk, a first call would not measure the compiler.
     jax.config.update("jax_enable_compilation_cache", False)
     results = Results(environment(), settings, [])
     print(_describe(results))
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
                 if args.out:
                     save(results, args.out)
     finally:
-        # After Ctrl-C too: what is there was paid for.
+        # Results are saved after Ctrl-C, too.
         if results.records:
             print(_table(results.records))
     if not any(record.series for record in results.records):

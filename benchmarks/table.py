@@ -1,4 +1,4 @@
-"""Results for reading: one line a series."""
+"""Tables of results, one line per series."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ HEAD = ("benchmark", "what", "median", "min", "evals/s", "us/eval", "first", "")
 
 
 def quantity(value: float, unit: str) -> str:
-    """A number in a unit that suits it."""
+    """A number in a suitable unit."""
     if unit == "bytes":
         return f"{value / 2**20:,.0f} MiB"
     if unit == "share":
@@ -56,7 +56,7 @@ def lines(record: Record) -> list[tuple[str, ...]]:
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns side by side; the first two and the last are text, the others numbers."""
+    """Rows with aligned columns; the first two and the last are text, the others numbers."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     last = len(widths) - 1
 

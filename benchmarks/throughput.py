@@ -21,7 +21,7 @@ __all__ = ["check_implementation", "runnable", "solver"]
 
 
 def _best(case: GraphCase, problem: Problem, result: SearchResult) -> float:
-    """The objective, the mean over graphs."""
+    """Mean objective over graphs."""
     scale = problem.upper_bound if case.objective == Objective.MAKESPAN else problem.total_size
     return float((result.fitness.astype(np.float64) * np.asarray(scale, np.float64)).mean())
 
@@ -30,9 +30,9 @@ def solver(case: GraphCase, implementation: str | None = None, label: str = "reg
     """A whole BRKGA run; the graphs are on the device before it starts.
 
     Args:
-      case: What to run. Every repeat does the very same search.
-      implementation: Of the simulator; ``None`` is what users get.
-      label: Of the contender.
+      case: The case. Every repeat does exactly the same search.
+      implementation: Implementation of the simulator; ``None`` for the default one.
+      label: Label of the contender.
     """
     problem, keys, config = case.problem(), case.keys(), case.config()
     options: dict[str, Any] = {"objective": case.objective, "config": config}
@@ -44,7 +44,7 @@ def solver(case: GraphCase, implementation: str | None = None, label: str = "reg
         result = solve(problem, keys, Stopping(evaluations), **options)
         seconds = time.perf_counter() - began
         if Status.INTERRUPTED in result.status:
-            # The search took Ctrl-C for its own and ended early: no time of a whole run, and meant for us.
+            # The search handled Ctrl-C and ended early, so this is not the time of a whole run.
             raise KeyboardInterrupt
         return Outcome(seconds, int(result.evaluations.sum()), _best(case, problem, result))
 
@@ -56,8 +56,8 @@ def check_implementation(name: str) -> None:
     """Runs an implementation on a few ops.
 
     Raises:
-      ConfigError: There is none of that name.
-      Skipped: It does not run here.
+      ConfigError: There is no implementation of that name.
+      Skipped: The implementation does not run here.
     """
     if name not in IMPLEMENTATIONS:
         raise ConfigError(f"implementation: unknown {name!r}; use one of {', '.join(IMPLEMENTATIONS)}")
@@ -66,13 +66,13 @@ def check_implementation(name: str) -> None:
     decisions = decode(problem, jax.tree.map(jax.numpy.asarray, genes))
     try:
         jax.block_until_ready(jax.jit(lambda p, d: simulate(p, d, implementation=name))(problem, decisions))
-    except Exception as error:  # Whatever keeps it from running is the answer.
+    except Exception as error:  # Any error means that it cannot run.
         reason = " ".join(str(error).split()) or type(error).__name__
         raise Skipped(reason if len(reason) < 200 else f"{reason[:200]} ...") from None
 
 
 def runnable(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Which implementations run here, and why the others do not."""
+    """The implementations that run here, and the reasons why others do not."""
     able, skipped = [], {}
     for name in names:
         try:

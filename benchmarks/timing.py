@@ -1,4 +1,4 @@
-"""How things are timed: in turns, after a warm-up, each until its result is there."""
+"""Timing of calls in turns, after a warm-up, until the result is available."""
 
 import dataclasses
 import math
@@ -19,17 +19,17 @@ _LEAST_SECONDS: Final = 0.02
 
 
 class Skipped(Exception):
-    """What was asked for cannot run here; the message says why."""
+    """A measurement cannot run here; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """One run.
+    """Outcome of one run.
 
     Attributes:
-      seconds: What it took.
-      evaluations: Fitness calls in it, if it makes any.
-      best: The objective it found, the mean over graphs, if it searches for one.
+      seconds: Duration in seconds.
+      evaluations: Number of fitness calls, if any.
+      best: Objective that was found, as a mean over graphs, if it searches.
     """
 
     seconds: float
@@ -39,13 +39,13 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """One of the things that are run in turns.
+    """One of several calls that are timed in turns.
 
     Attributes:
-      label: Distinct among them.
-      run: Does all the work and returns when it is done.
-      warm: Is there anything to warm up: compilation, caches?
-      short: A run of the same programs for a profile, a few generations long.
+      label: Unique label.
+      run: Function that does all the work and returns when it is done.
+      warm: Whether there is anything to warm up, such as compilation and caches.
+      short: Short run of the same programs for a profile, with a few generations.
     """
 
     label: str
@@ -59,11 +59,11 @@ class Series:
     """The repeats of one measurement; less is better.
 
     Attributes:
-      values: One a repeat, raw.
+      values: One raw value per repeat.
       unit: ``s``, ``bytes`` or ``share``.
-      evaluations: Fitness calls in each repeat, if it makes any.
-      first: Seconds of the first run, compilation included, if there was a warm-up.
-      best: The objective that was found, if any.
+      evaluations: Number of fitness calls in each repeat, if any.
+      first: Seconds of the first run, including compilation, if there was a warm-up.
+      best: Objective that was found, if any.
     """
 
     values: tuple[float, ...]
@@ -78,16 +78,16 @@ class Series:
 
     @property
     def median(self) -> float:
-        """Of the repeats."""
+        """Median of the repeats."""
         return statistics.median(self.values)
 
     @property
     def least(self) -> float:
-        """Of the repeats."""
+        """Smallest value of the repeats."""
         return min(self.values)
 
     def rates(self) -> dict[str, float]:
-        """What follows from the values: evaluations per second and microseconds an evaluation."""
+        """Rates from the values: evaluations per second and microseconds per evaluation."""
         if not self.evaluations or self.unit != "s" or not self.least:
             return {}
         return {
@@ -100,12 +100,12 @@ class Series:
 def interleaved(
     contenders: Sequence[Contender], repeats: int, patience: float = _PATIENCE
 ) -> dict[str, Series]:
-    """Runs contenders in turns, so that whatever else the machine does meets all of them alike.
+    """Runs contenders in turns, so that other load of the machine affects all of them equally.
 
     Args:
-      contenders: Their labels are the keys of the result.
-      repeats: Rounds, at least one.
-      patience: Seconds after which rounds end early, three at the earliest.
+      contenders: Contenders, whose labels are the keys of the result.
+      repeats: Number of rounds, at least one.
+      patience: Seconds after which no more rounds start, but at least three rounds are run.
     """
     first = {c.label: c.run().seconds for c in contenders if c.warm}
     outcomes: dict[str, list[Outcome]] = {c.label: [] for c in contenders}
@@ -127,12 +127,12 @@ def interleaved(
 
 
 def looped(label: str, call: Callable[[], Any], evaluations: int | None = None) -> Contender:
-    """A call that may be too short for the clock: a run is as many as take some 20 ms.
+    """A contender for a call that may be too short for the clock; a run repeats it for some 20 ms.
 
     Args:
-      label: Of the contender.
-      call: Returns arrays, which are waited for after every call.
-      evaluations: Fitness calls that one call stands for.
+      label: Label of the contender.
+      call: Function that returns arrays; every call waits for them.
+      evaluations: Number of fitness calls in one call.
 
     Returns:
       A contender whose seconds are those of one call.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         PlanError,
     )
     from regal_jax.examples import load_example
+    from regal_jax.execute import CompiledProgram, apply_to_onnx, compile
     from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
     from regal_jax.heuristics import ListSearchConfig, OrderSearchConfig, PeakSearchConfig
     from regal_jax.importers import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         save_graph,
     )
     from regal_jax.plan import Contraction, Objective, Plan, PlanComparison, PlanStatus, contract
+    from regal_jax.robust import Proposals, Selection, propose, select
     from regal_jax.search import AnnealingConfig, BrkgaConfig
     from regal_jax.solvers import (
         Annealing,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         Brkga,
         CpSat,
         DepthFirstDp,
+        Gflownet,
         Heuristic,
         ListSearch,
         LocalSearch,
@@ -63,6 +66,7 @@ __all__ = [
     "Cluster",
     "ClusterError",
     "Comparison",
+    "CompiledProgram",
     "ComputationGraph",
     "ConfigError",
     "Contraction",
@@ -70,6 +74,7 @@ __all__ = [
     "DepthFirstDp",
     "DeviceProfile",
     "FormatError",
+    "Gflownet",
     "GraphBuilder",
     "GraphError",
     "Heuristic",
@@ -89,13 +94,17 @@ __all__ = [
     "PlanError",
     "PlanStatus",
     "Portfolio",
+    "Proposals",
     "RandomOrders",
     "RandomSearch",
+    "Selection",
     "TopoformerBeam",
     "TopoformerSamples",
     "TransferModel",
     "__version__",
+    "apply_to_onnx",
     "compare",
+    "compile",
     "contract",
     "from_hlo",
     "from_jax",
@@ -106,7 +115,9 @@ __all__ = [
     "optimize",
     "optimize_many",
     "order",
+    "propose",
     "save_graph",
+    "select",
 ]
 
 # The command's --help and those who only use the host must not wait for jax.
@@ -124,6 +135,7 @@ __getattr__, __dir__ = lazily(
             "PlanError",
         ),
         "examples": ("load_example",),
+        "execute": ("CompiledProgram", "apply_to_onnx", "compile"),
         "graph": ("Cluster", "ComputationGraph", "GraphBuilder", "TransferModel"),
         "heuristics": ("ListSearchConfig", "OrderSearchConfig", "PeakSearchConfig"),
         "importers": (
@@ -136,6 +148,7 @@ __getattr__, __dir__ = lazily(
             "save_graph",
         ),
         "plan": ("Contraction", "Objective", "Plan", "PlanComparison", "PlanStatus", "contract"),
+        "robust": ("Proposals", "Selection", "propose", "select"),
         "search": ("AnnealingConfig", "BrkgaConfig"),
         "solvers": (
             "Annealing",
@@ -144,6 +157,7 @@ __getattr__, __dir__ = lazily(
             "Brkga",
             "CpSat",
             "DepthFirstDp",
+            "Gflownet",
             "Heuristic",
             "ListSearch",
             "LocalSearch",

@@ -40,7 +40,7 @@ def whole(value: Any, least: int | None = None, most: int | None = None) -> int 
 
 
 def is_number(value: Any) -> bool:
-    """Is ``value`` a real number, of whatever size, finite or not?"""
+    """Whether ``value`` is a real number of any size, finite or not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 

@@ -1,4 +1,4 @@
-"""Settings that every test runs under: strict promotion, several CPU devices, quiet hypothesis, one cache."""
+"""Settings of all tests: strict promotion, several CPU devices, quiet hypothesis, one cache."""
 
 import gc
 import os
@@ -13,7 +13,7 @@ from regal_jax.programs import clear
 
 # Much of the tests' work is compiling programs that run once. LLVM's passes are a third of what that takes,
 # XLA's emitters of fusions through MLIR half of the rest; JAX 0.11 has no others. JAX reads the flags when it
-# is first used, here and in processes that are started. Whoever sets one keeps it.
+# is first used, here and in processes that are started. Flags that are already set stay.
 FLAGS = {"xla_backend_optimization_level": "0", "xla_cpu_parallel_codegen_split_count": "1"}
 if jax.__version_info__ < (0, 11):
     FLAGS["xla_cpu_use_fusion_emitters"] = "false"
@@ -21,7 +21,8 @@ for flag, value in FLAGS.items():
     if flag not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{flag}={value}".strip()
 
-# Tracing makes millions of small objects, of which few are garbage: looking for it was a tenth of the work.
+# Tracing makes millions of small objects, of which few are garbage: garbage collection was a tenth of the
+# work.
 gc.set_threshold(50_000, 20, 100)
 
 # One folder for the programs that this session compiles. Its workers, and the processes that tests start,
@@ -35,7 +36,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     jax.config.update("jax_compilation_cache_dir", CACHE.name)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
-# Whoever runs the tests in the background of a shell hands them an ignored SIGINT, and all they start, too.
+# Tests that run in the background of a shell inherit an ignored SIGINT, and so do their child processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -47,7 +48,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("default")
 
-# The files that take longest begin, or one worker would end alone with one of them.
+# The longest files start first, so that no worker runs one of them alone at the end.
 LONGEST = (
     "test_notebooks",
     "test_simulate",
@@ -103,7 +104,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True, scope="module")
 def _garbage_is_looked_for_among_what_is_new():
-    """What a file of tests leaves behind in memory is never looked through again.
+    """Excludes the objects that a file of tests leaves in memory from garbage collection.
 
     The library gives up programs by a collection, and tests do it between any two searches. What JAX keeps of
     the files before would make each take seconds.

@@ -14,7 +14,7 @@ _MODELS = {
     **{f"random{s}": ("random", ("erdos-renyi", 60, s)) for s in range(6)},
     **{f"layered{s}": ("layered", ("layered", 60, s)) for s in range(4)},
     **{f"fork{n}": ("fork", ("fork-join", n, 0)) for n in (60, 64)},
-    # The topology of chain60 by other names: the families must share a split.
+    # The same topology as chain60 under other names, so the families must share a split.
     "twin": ("twin", ("chain", 60, 1)),
     "tiny": ("chain", ("chain", 5, 0)),
 }
@@ -42,7 +42,7 @@ def trace(spec, profile):
     if spec.model == "hangs":
         time.sleep(1000)
     if spec.model == "greedy":
-        # More than it is to have, not more than a machine has: who watches it may be late.
+        # More than its limit but less than a machine has, since the watcher may be late.
         hoard = [bytearray(os.urandom(1) * 2**24) for _ in range(80)]
         time.sleep(1000 + len(hoard))
     return generate(_MODELS[spec.model][1][0], *_MODELS[spec.model][1][1:])

@@ -1,4 +1,4 @@
-"""Mutations of files, and what readers may make of them; ``fuzz.py COUNT SEED`` tries so many a format.
+"""Mutations of files for tests of readers; ``fuzz.py COUNT SEED`` tries COUNT files per format.
 
 Either a file is read, or one of `regal_jax.errors` says in one line why not.
 """
@@ -22,7 +22,7 @@ from regal_jax import errors
 
 OURS = tuple(getattr(errors, name) for name in errors.__all__)
 SECONDS = 20
-"""That one file may take, on a busy machine."""
+"""Time limit per file in seconds, for a busy machine."""
 
 HUGE = "1" + "0" * 400
 EVIL = (
@@ -136,13 +136,13 @@ def mutated(data, kind, rng):
                 data = kind(data, rng)
             else:
                 data = {"json": mutate_json, "text": mutate_text}[kind](data.decode(), rng).encode()
-        except Exception:  # It is no longer what could be mutated so.
+        except Exception:  # An earlier mutation may rule this one out.
             data = mutate_bytes(data, rng)
     return data
 
 
 def attempt(read, *arguments):
-    """How reading ended: ``"read"``, the name of one of our errors, or what is wrong."""
+    """The outcome of reading: ``"read"`` or the name of one of our errors, and any defect."""
 
     def late(*_):
         raise TimeoutError(f"more than {SECONDS} s")
@@ -170,7 +170,7 @@ def attempt(read, *arguments):
 
 
 def fuzz(name, count, seed, folder):
-    """``count`` mutations of one format; how they ended, and those that ended as they must not."""
+    """Outcomes of ``count`` mutations of one format, and those with a defect."""
     files, kind, read, weight = fuzz_formats.FORMATS[name]
     seeds = files(pathlib.Path(folder))
     rng, ends, wrong = random.Random(f"{name} {seed}"), Counter(), []

@@ -22,10 +22,18 @@ from regal_jax.experiments import EvaluationConfig, TunedConfig, run_evaluation
 from regal_jax.experiments.records import Records, read_evaluation
 from regal_jax.experiments.rounds import best_validation
 from regal_jax.experiments.tuning import _known as known_points
+from regal_jax.gflownet import (
+    GflownetConfig,
+    SchedulePolicy,
+    load_gflownet,
+    read_gflownet_metadata,
+    save_gflownet,
+)
 from regal_jax.graph import Cluster
 from regal_jax.importers import load_graph, save_graph
 from regal_jax.learning import TrainConfig
 from regal_jax.learning.checkpoint import Checkpoints
+from regal_jax.learning.gflownet import GflownetTrainConfig
 from regal_jax.learning.loop import begin_run, run_identity
 from regal_jax.learning.ordering import OrderTrainConfig
 from regal_jax.learning.record import Record
@@ -48,7 +56,7 @@ GRAPH = generate("layered", 12, seed=0)
 
 
 def written(name, save):
-    """What ``save(path)`` writes."""
+    """The bytes that ``save(path)`` writes."""
 
     def files(folder):
         path = folder / name
@@ -63,7 +71,7 @@ def texts(*given):
 
 
 def reading(name, read):
-    """``read(path)`` of a file of these bytes."""
+    """The result of ``read(path)`` for a file with these bytes."""
 
     def run(data, folder):
         path = folder / name
@@ -109,7 +117,7 @@ def onnx_model(folder):
 
 
 def mutate_onnx(data, rng):
-    """One field somewhere in the model gets another value, is dropped, or stands there twice."""
+    """Changes, drops or duplicates one field of the model."""
     import onnx
 
     model = onnx.ModelProto.FromString(data)
@@ -169,6 +177,20 @@ def read_topoformer(path):
     return load_topoformer(path)
 
 
+def gflownet_file(folder):
+    from flax import nnx
+
+    path = folder / "gflownet.safetensors"
+    config = GflownetConfig(devices=2, layers=1, width=4, head_width=2, temperature_width=3)
+    save_gflownet(path, SchedulePolicy(config, rngs=nnx.Rngs(0)), {"training": '{"epochs": 3, "seed": 1}'})
+    return [path.read_bytes()]
+
+
+def read_gflownet(path):
+    read_gflownet_metadata(path)
+    return load_gflownet(path)
+
+
 def as_version_5(data):
     """A file of weights whose config is `BEFORE`, as releases of that time wrote it."""
     length = int.from_bytes(data[:8], "little")
@@ -208,7 +230,7 @@ def read_policy(path):
 
 @functools.cache
 def tiny_state():
-    """What training starts from, of a small network."""
+    """The initial state of the training of a small network."""
     return Learner(tiny_config()).init()
 
 
@@ -251,7 +273,7 @@ def dataset(name):
 
 
 def open_set(path):
-    """A build that goes on where another one was."""
+    """A build that resumes another one."""
     folder = path.parent / "set"
     folder.mkdir(exist_ok=True)
     path.replace(folder / "manifest.json")
@@ -356,6 +378,13 @@ def settings_of_order_training(folder):
     return [toml(OrderTrainConfig().as_document()).encode(), b"[data]\nops = [3, 5]\n[model]\nwidth = 8\n"]
 
 
+def settings_of_gflownet_training(folder):
+    return [
+        toml(GflownetTrainConfig().as_document()).encode(),
+        b"[data]\nsubgraph = [3, 5]\n[ppo]\nclip = 0.1\n",
+    ]
+
+
 def settings_of_evaluation(folder):
     document = EvaluationConfig("sample", policies={"mine": "a.safetensors"}).as_document()
     document["rounds"] = {"2": ["runs/a"]}
@@ -380,9 +409,12 @@ FORMATS = {
     "plan": (written("plan.json", plan), "json", reading("plan.json", read_plan), 2.0),
     "policy": (policy_file, mutate_safetensors, reading("p.safetensors", read_policy), 0.5),
     "topoformer": (topoformer_file, mutate_safetensors, reading("t.safetensors", read_topoformer), 0.5),
+    "gflownet": (gflownet_file, mutate_safetensors, reading("g.safetensors", read_gflownet), 0.5),
     "training settings": (settings_of_training, "text", reading("run.toml", TrainConfig.load), 2.0),
     "order training settings": (settings_of_order_training, "text",
                                 reading("run.toml", OrderTrainConfig.load), 2.0),
+    "gflownet training settings": (settings_of_gflownet_training, "text",
+                                   reading("run.toml", GflownetTrainConfig.load), 2.0),
     "run of training": (written("config.json", run_of_training), "json",
                         reading("config.json", run_of_training), 1.0),
     "checkpoint": (written("0.safetensors", checkpoint), mutate_safetensors,

@@ -1,11 +1,11 @@
-"""Calls interrupted at random moments, in a process of their own.
+"""Calls interrupted at random moments, in a separate process.
 
 Its arguments are ``CASES COUNT SEED SECONDS``, and ``beside`` for calls off the main thread. Several cases,
-with commas between them, come one after the other.
+separated by commas, run one after another.
 
-Another process sends the signals, one or two a call. A call ends with its result, which is checked, or with
+Another process sends the signals, one or two per call. A call ends with its result, which is checked, or with
 a clean `KeyboardInterrupt`. This goes on until ``COUNT`` calls were interrupted while they ran, for
-``SECONDS`` at most. What came of a case is printed as a line of JSON, unless the process has died.
+``SECONDS`` at most. The outcome of a case is printed as a line of JSON, unless the process has died.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ for line in sys.stdin:
 CLEAN = ("interrupts.py", "contextlib.py", "signal.py", "enum.py", "threading.py", "interrupt_storm.py")
 """Where a `KeyboardInterrupt` may have been raised: at a check, or before and after the call."""
 MIDDLE = ("interrupted", "best so far", "unfinished")
-"""What comes of a call that an interrupt met while it ran."""
+"""Outcomes of a call that was interrupted while it ran."""
 
 
 class Length:
-    """How long a call takes, in seconds: it follows the calls, whatever else the machine does."""
+    """An estimate of the seconds of a call, which adapts to the load of the machine."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -120,7 +120,7 @@ class Storm:
         self.slowest = max(self.slowest, took - sum(pauses))
 
     def checked(self, result, check):
-        """What the result is. It is checked again if a signal comes meanwhile."""
+        """The outcome of the check of the result, which is repeated if a signal interrupts it."""
         while True:
             try:
                 return check(result)
@@ -292,7 +292,7 @@ def cases():
 
 
 def storm(name, count, seed, seconds):
-    """Calls until ``count`` were interrupted while they ran; what came of them all."""
+    """Runs calls until ``count`` were interrupted while they ran, and returns all outcomes."""
     call, check = cases()[name]()
     length = Length(seed)
     check(call())
@@ -323,7 +323,7 @@ def storm(name, count, seed, seconds):
 
 
 def storm_beside(name, count, seed, seconds):
-    """The calls in a thread of their own, while the main thread gets the signals: nothing happens to them."""
+    """Runs the calls in a separate thread, which signals to the main thread do not interrupt."""
     call, check = cases()[name]()
     check(call())
     made, done, failed = Storm(), [], []

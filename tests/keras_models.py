@@ -1,6 +1,6 @@
-"""Run as a script: traces keras.applications on the JAX backend and writes what came out, as JSON.
+"""A script that traces keras.applications on the JAX backend and writes the results as JSON.
 
-Its own process, so that Keras and its backend are not imported into the other tests.
+It is a separate process, so that Keras and its backend are not imported into the other tests.
 """
 
 import json

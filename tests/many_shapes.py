@@ -1,6 +1,6 @@
-"""Searches of many shapes in one process; a line of JSON with what it takes, now and then.
+"""Searches of many shapes in one process; writes regular lines of JSON with its use of resources.
 
-Args: how many graphs; the largest; how many a report.
+Arguments: number of graphs; size of the largest; number of graphs per report.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Small graphs for the tests of orders, and slow ways to what they compare with."""
+"""Small graphs for the tests of orders, and slow oracles."""
 
 import functools
 import math
@@ -36,7 +36,7 @@ ORDERS = 120
 
 
 def graph_of(seed, num_ops, **options) -> ComputationGraph:
-    """With control edges, temps, kept, unread and several outputs, and residents."""
+    """A graph with control edges, temps, kept, unread and several outputs, and residents."""
     return random_graph(np.random.default_rng(seed), num_ops, inputs_per_op=1.0, constraints=False, **options)
 
 
@@ -85,7 +85,7 @@ def padded(orders, size=BUCKET.ops) -> np.ndarray:
 
 
 def probability(graph, priority, order) -> float:
-    """Equation 8, step by step."""
+    """Probability of an order by equation 8, step by step."""
     waits, done, total = before(graph), set(), 1.0
     for op in order:
         ready = [o for o in range(graph.num_ops) if o not in done and waits[o] <= done]
@@ -97,7 +97,7 @@ def probability(graph, priority, order) -> float:
 
 
 def replayed(graph, order) -> int:
-    """Peak in bytes, by the replay."""
+    """Peak of an order in bytes, by the replay."""
     order = [int(o) for o in order[: graph.num_ops]]
     plan = Plan.from_events(
         graph, CLUSTER, np.zeros(graph.num_ops, int), order, objective=Objective.PEAK_MEMORY
@@ -110,12 +110,12 @@ def keys_of(*numbers):
 
 
 def many(orders):
-    """As many orders as every test gives, so that there is one program."""
+    """Orders repeated to the common number of all tests, so that one program suffices."""
     return padded(orders)[np.arange(ORDERS) % len(orders)][None]
 
 
 def diamond():
-    """Two sources, of which one frees two ops, and a target."""
+    """A graph of two sources, one of which makes two ops ready, and a target."""
     builder = GraphBuilder("diamond")
     for name, inputs in (("a", []), ("b", []), ("c", [0]), ("d", [0]), ("e", [1, 2])):
         builder.add_op(name, outputs=[1], inputs=[(i, 0) for i in inputs])

@@ -31,13 +31,13 @@ def random_graph(
     """A DAG whose op indices are in no topological order.
 
     Ops have 0 to 3 outputs, some read by nobody and some by many, some kept, some of size zero; control
-    edges, temp_bytes, tied and zero runtimes, in half of the graphs one runtime a device. Some ops that wait
-    for nothing are resident.
+    edges, temp_bytes, tied and zero runtimes, in half of the graphs one runtime per device. Some ops that
+    wait for nothing are resident.
 
     Args:
       rng: Consumed.
       num_ops: ``N``.
-      devices: ``D``; runtimes a device and allowed devices are made for so many.
+      devices: ``D``, the number of devices of runtimes and allowed devices.
       inputs_per_op: Mean number of tensors that an op reads.
       controls_per_op: Mean number of control predecessors.
       constraints: Restrict some ops to some devices, and colocate some.

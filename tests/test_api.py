@@ -1,4 +1,4 @@
-"""`optimize` and `optimize_many`: what a user may rely on."""
+"""`optimize` and `optimize_many`: the documented behaviour."""
 
 import importlib
 import itertools
@@ -25,7 +25,7 @@ TWO = Cluster.uniform(2, transfer="blocking")
 
 
 def same(a, b):
-    """Bit for bit the same plan."""
+    """Checks that two plans are the same, bit for bit."""
     np.testing.assert_array_equal(a.placement, b.placement)
     np.testing.assert_array_equal(a.timeline.op, b.timeline.op)
     np.testing.assert_array_equal(a.timeline.port, b.timeline.port)
@@ -161,7 +161,7 @@ def test_seeds_differ_and_keys_equal_their_seed(graph):
 
 
 def test_one_trace_serves_every_graph_of_a_bucket(graph, monkeypatch):
-    """One for a first population with warm starts, one without, one for the generations; no more."""
+    """Three programs: a first population with warm starts, one without, and the generations."""
 
     @chex.assert_max_traces(n=3)
     def counted(problem, genes):
@@ -226,7 +226,7 @@ def test_target_and_time_limit_stop_the_search(graph):
     plan = optimize(graph, TWO, evaluations=10**9, seed=0, target=loose.makespan * 1.2)
     assert plan.makespan <= loose.makespan * 1.2
     assert plan.provenance["stopped"] == "target"
-    # Far from its bound, so that it is not solved before.
+    # The bound is far, so that the search does not end early.
     costly = Cluster.uniform(2, transfer="blocking:latency=10us")
     plan = optimize(graph, costly, evaluations=10**9, seed=0, time_limit=1.0)
     assert plan.provenance["stopped"] == "time"

@@ -1,4 +1,4 @@
-"""Methods that are neither plain BRKGA nor a heuristic: annealing, local search, and what joins them."""
+"""Methods other than plain BRKGA and heuristics: annealing, local search, and portfolios."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ from regal_jax.solvers.loop.turns import Turn, improves, is_settled, next_turn
 solve = importlib.import_module("regal_jax.solve.solve")
 TWO = Cluster.uniform(2, transfer="blocking")
 METHODS = ["auto", "annealing", "local-search", "list-search"]
-"""Those for the makespan; `tests/test_peak_search.py` has the other one."""
+"""Methods for the makespan; `tests/test_peak_search.py` has those for peak memory."""
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
@@ -79,7 +79,7 @@ def test_company_changes_nothing_and_the_same_key_gives_the_same_plan(graphs, me
     together = optimize_many(graphs, TWO, **options)
     for plan, graph in zip(together, graphs, strict=True):
         same(plan, optimize(graph, TWO, **options))
-    # What guides a search may well lead to the same plan.
+    # A guided search may find the same plan.
     options |= {"warm_start": False, "policy": "none"}
     other, mine = (optimize(graphs[1], TWO, **{**options, "seed": key}) for key in (6, 5))
     assert other.timeline.op.tolist() != mine.timeline.op.tolist()
@@ -90,7 +90,7 @@ COUNTED = []
 
 @functools.cache
 def counting(objective):
-    """The fitness, one function for all budgets, which then share their programs; counts what it is asked."""
+    """The fitness, which counts its calls; one function for all budgets, so that they share programs."""
 
     def function(problem, genes):
         jax.debug.callback(lambda x: COUNTED.append(x.shape[1]), genes["priority"])
@@ -121,7 +121,7 @@ def test_all_parts_together_keep_the_budget(graphs, evaluations, objective, monk
     plan = optimize(graphs[0], TWO, method="auto", objective=objective, evaluations=evaluations)
     jax.effects_barrier()
     assert sum(COUNTED) == plan.provenance["evaluations"] <= evaluations
-    # One chain: nothing is left over, but of what is too little for another blow of the peaks' search.
+    # One chain spends the whole budget, except a rest too small for another perturbation.
     left = evaluations - plan.provenance["evaluations"]
     assert 0 <= left <= (0 if objective is Objective.MAKESPAN else 105)
     history = plan.provenance["history"]
@@ -153,7 +153,7 @@ def test_a_target_stops_all_parts(graphs):
 
 
 def test_a_time_limit_is_for_all_parts(graphs):
-    # Far from its bound: it is not solved before.
+    # The bound is far, so that the search does not end early.
     graph, cluster = generate("erdos-renyi", 60, 0), Cluster.uniform(2, transfer="blocking:latency=100us")
     plan = optimize(graph, cluster, method="auto", evaluations=10**8, time_limit=1.0)
     assert plan.provenance["stopped"] == "time"
@@ -200,7 +200,7 @@ def test_progress_goes_on_from_part_to_part(graphs):
 @pytest.mark.parametrize("when", ["first part", "second part"])
 def test_ctrl_c_keeps_the_best_so_far(graphs, when, times, monkeypatch):
     calls = []
-    # Two parts on the accelerator has only a search without one on the host.
+    # Only a search without a part on the host has two parts on the accelerator.
     cluster, objective = TWO, Objective.MAKESPAN
     if when == "second part":
         cluster, objective = Cluster.uniform(1), Objective.PEAK_MEMORY
@@ -257,7 +257,7 @@ def test_where_nothing_can_be_gained_the_host_has_the_rest(graphs, monkeypatch):
     assert next_turn(stalled, 1000, both, settled=False) == (1, 100)
     assert next_turn(stalled, 1000, both, settled=True) == (0, 600)
     assert next_turn([*stalled, turn_of_host(600)], 1000, both, settled=True) is None
-    # With so little the host cannot begin.
+    # The host cannot begin with such a small budget.
     assert next_turn([turn_of_host(0)], 3, both, settled=True) == (1, 3)
 
     asked = []
@@ -276,7 +276,7 @@ def test_what_is_within_a_gain_of_its_bound_is_settled():
     assert not is_settled(None)
     for bound in (0.0, 0.5, 0.9985, 0.9995, 1.0):
         known = plan(1.0, bound)
-        assert is_settled(known) == (not improves(known, plan(bound, bound)))  # Nothing is better than that.
+        assert is_settled(known) == (not improves(known, plan(bound, bound)))  # No plan is better.
     assert is_settled(plan(1.0, 0.9995))
     assert not is_settled(plan(1.0, 1.0, overflow=2.0))
 
@@ -342,6 +342,6 @@ def test_a_policy_that_was_named_and_not_used_is_warned_of():
     assert caught[0].filename == __file__
     with pytest.warns(UserWarning, match="guided nothing for 1 of 2 graphs"):
         optimize_many([gains, stalls], TWO, policy="default", evaluations=150, progress=False)
-    # Nobody named one here, or it was used: without a warning, which would be an error.
+    # No policy was named, or it was used, so there is no warning (a warning would be an error).
     assert optimize(gains, TWO, evaluations=150).provenance["method"] == "auto"
     assert optimize(stalls, TWO, policy="default", evaluations=150).provenance["policy"] == "default"

@@ -1,4 +1,4 @@
-"""The measuring instrument: it measures the right thing, and says so when it cannot."""
+"""The benchmarks measure the right quantities and report what they cannot measure."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 def small_cases() -> list[GraphCase]:
-    """What is timed, small; cases that differ in the search alone are one to the simulator."""
+    """Small versions of the timed cases; the simulator ignores differences of the search."""
     search = {"objective": "makespan", "proposal": "uniform", "population": 3, "evaluations": 3, "graphs": 2}
     every = (case for b in benchmarks("full") for case in b.cases.values())
     return list(dict.fromkeys(dataclasses.replace(case.small(), **search) for case in every))
@@ -59,7 +59,7 @@ def test_what_is_timed_equals_the_replay(case, implementation):
     except Skipped as reason:
         pytest.skip(str(reason))
     graphs, cluster = case.make_graphs(), case.cluster()
-    problem = make_problem(graphs, cluster, Bucket(48, 48, 128, 0))  # One shape, few compilations.
+    problem = make_problem(graphs, cluster, Bucket(48, 48, 128, 0))  # A single shape needs few compilations.
     genes = random_genes(problem, np.random.default_rng(case.seed), case.population)
     check(graphs, [cluster] * len(graphs), genes, simulated(problem, genes, implementation))
 
@@ -111,10 +111,15 @@ def test_rounds_end_early_but_not_before_three():
 
 
 def test_ratios_are_of_the_same_round():
-    # Twice as slow in every round, whatever the machine did in it.
+    # Each round is twice as slow, regardless of the load in it.
     ours, other = Series((2.0, 20.0, 4.0), evaluations=10), Series((1.0, 10.0, 2.0), evaluations=10)
     assert speed_ratio(ours, other) == 0.5
     assert speed_ratio(ours, dataclasses.replace(other, evaluations=5)) == 1
+    for none in (None, 0):
+        idle = dataclasses.replace(other, evaluations=none)
+        for pair in ((ours, idle), (idle, ours)):
+            with pytest.raises(ValueError, match="without evaluations"):
+                speed_ratio(*pair)
 
 
 def test_short_calls_are_looped():

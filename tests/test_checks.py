@@ -1,4 +1,4 @@
-"""The checks of numbers, and that what has one home has no second one."""
+"""The checks of numbers, and uniqueness of helpers: each has a single definition."""
 
 import ast
 import enum
@@ -99,7 +99,7 @@ def test_numbers_at_the_edges():
     assert whole(HUGE, most=9) is None
     assert is_number(HUGE)
     assert is_number(math.nan)
-    # No float is as large, whatever its limit is.
+    # No float is as large.
     assert real(HUGE) is None
     assert real(-HUGE, infinite=True) is None
     assert real(math.inf, 0, math.inf) is None
@@ -160,7 +160,7 @@ def modules_where(found):
 
 
 def asks_for_a_bool(node):
-    """Is this ``isinstance(_, bool)``, alone or as one of several types?"""
+    """Whether this is ``isinstance(_, bool)``, alone or as one of several types."""
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -174,7 +174,7 @@ def asks_for_a_bool(node):
 
 
 def asks_for_a_whole_number(node):
-    """Is this ``operator.index`` or one of the types of all whole numbers?"""
+    """Whether this is ``operator.index`` or one of the types of all whole numbers."""
     return (
         isinstance(node, ast.Attribute)
         and (getattr(node.value, "id", ""), node.attr)
@@ -192,7 +192,7 @@ FLAGS = {
     "plan/plan.py": "values of JSON, of which true and false are some",
     "programs/words.py": "constants of programs, of all kinds",
 }
-"""Modules that ask for true and false, and why that is no check of a number."""
+"""Modules that test for booleans, with the reason why this is not a check of a number."""
 
 
 def test_numbers_are_checked_in_one_room():
@@ -201,7 +201,7 @@ def test_numbers_are_checked_in_one_room():
 
 
 def moves_a_file(node):
-    """Is this a call of ``os.replace``, ``Path.replace`` or the like? A text replaces one part by another."""
+    """Whether this is a call of ``os.replace``, ``Path.replace`` or similar, but not ``str.replace``."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
     owner, name = getattr(node.func.value, "id", ""), node.func.attr
@@ -211,7 +211,7 @@ def moves_a_file(node):
 
 
 LISTS = {"corpus/build.py", "learning/record.py"}
-"""Modules that call `JsonLines.replace`, which is not that of a file."""
+"""Modules that call `JsonLines.replace`, which does not replace a file."""
 
 
 def test_files_are_put_in_place_by_one_module():
@@ -227,7 +227,7 @@ NAMING = {
     "api/names.py": "types of names, which a test holds against the table",
     "experiments/config.py": "the default selection of methods, in the order of the report's columns",
 }
-"""Modules that hold names of several searches, and why."""
+"""Modules that contain names of several searches, with the reasons."""
 
 
 def test_one_table_has_the_names_of_the_solvers():
@@ -245,7 +245,7 @@ OWN = {
     optimize: {"graph", "cluster", "on_improvement"},
     optimize_many: {"graphs", "clusters", "on_improvement", "batch_size", "devices", "on_plan"},
 }
-"""Parameters that only one of the two has, or that have another type there."""
+"""Parameters that only one of the two functions has, or whose types differ."""
 
 
 def test_optimize_and_optimize_many_take_the_same_arguments():
@@ -253,7 +253,7 @@ def test_optimize_and_optimize_many_take_the_same_arguments():
     for function, own in OWN.items():
         parameters = dict(inspect.signature(function).parameters)
         assert own <= set(parameters)
-        # One graph is done soon, many take a while: only the default of the progress bar differs.
+        # Only the default of the progress bar differs, since one graph takes less time than many.
         progress = parameters.pop("progress")
         assert progress.default is (function is optimize_many)
         shared.append({name: p for name, p in parameters.items() if name not in own})

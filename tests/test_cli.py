@@ -1,4 +1,4 @@
-"""The command as scripts and people use it: contract, exit codes, one-line errors."""
+"""The command as scripts and users call it: output, exit codes, errors of one line."""
 
 import gc
 import json
@@ -329,8 +329,8 @@ def test_the_link_is_what_was_asked_for_and_is_said(stg, options, expected, caps
     ("options", "message"),
     [
         (("--transfer", "nvlink9"), ", ".join(LINKS)),
-        (("--nodes", 2), "--between LINK goes with several machines"),
-        (("--between", "nvlink4"), "--between LINK goes with several machines"),
+        (("--nodes", 2), "--between LINK needs several machines"),
+        (("--between", "nvlink4"), "--between LINK needs several machines"),
         (("--nodes", 3, "--between", "nvlink4"), "2 devices do not make 3 equal machines"),
         (("--nodes", 2, "--between", "x"), "no link is called 'x'"),
         (("--nodes", 2, "--between", "nvlink4", "--transfer", "free:"), "no link is called ''"),

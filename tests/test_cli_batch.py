@@ -1,4 +1,4 @@
-"""``regal-jax optimize`` on several graphs, on all cores, and when it is told to end."""
+"""``regal-jax optimize`` on several graphs, on all cores, and its behaviour at signals."""
 
 import json
 import os
@@ -21,8 +21,8 @@ from regal_jax.plan.summary import headline
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, ops, seed in (("a", 30, 1), ("b", 30, 2), ("c", 70, 2)):  # Two of one bucket.
-        # Not so simple that a heuristic meets the lower bound, and no search is left to do.
+    for name, ops, seed in (("a", 30, 1), ("b", 30, 2), ("c", 70, 2)):  # Two graphs share a bucket.
+        # No heuristic meets the lower bound, so that there is something to search.
         save_graph(generate("erdos-renyi", ops, seed=seed), f"{name}.json")
 
 
@@ -119,7 +119,7 @@ def test_what_makes_no_sense_is_refused_before_the_search(arguments, said, capsy
 
 
 def process(arguments, script=None, **environment):
-    """The command line of a fresh process, and its environment, with nothing said about devices."""
+    """The command line and the environment of a new process, without settings of devices."""
     start = ["-m", "regal_jax.cli"] if script is None else ["-c", script]
     inherited = {k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"}
     flags = [flag for flag in inherited.pop("XLA_FLAGS", "").split() if "device_count" not in flag]
@@ -128,7 +128,7 @@ def process(arguments, script=None, **environment):
     return [sys.executable, *start, *map(str, arguments)], {**inherited, **fixed, **environment}
 
 
-# Says on how many devices each batch was searched, and how many there are.
+# Prints on how many devices each batch was searched, and how many there are.
 _DEVICES = """
 import os, sys
 cores = int(sys.argv.pop(1))
@@ -165,13 +165,13 @@ def test_a_batch_is_spread_over_the_cores_and_the_plans_are_the_same():
     one = plans("one")
     assert len(one) == 2
     assert all(same(plan, one[name]) for name, plan in plans("all").items())
-    # What the user has chosen stays.
+    # The user's choice is kept.
     assert devices("bfs", *chosen, JAX_NUM_CPU_DEVICES="5")[1] == 5
     assert devices("bfs", *chosen, XLA_FLAGS="--xla_force_host_platform_device_count=5")[1] == 5
 
 
 def end_while_searching(arguments, number, before=()):
-    """Runs the command at a terminal, signals it once its progress bar says that it searches."""
+    """Runs the command at a terminal and signals it once its progress bar shows that it searches."""
     command, env = process(["optimize", *arguments, "--evaluations", 10**9])
     terminal, end = pty.openpty()
     termios.tcsetwinsize(end, (24, 100))

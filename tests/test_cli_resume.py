@@ -1,4 +1,4 @@
-"""``regal-jax optimize --out-dir`` a second time, and ``--warm-start``."""
+"""Repeated calls of ``regal-jax optimize --out-dir``, and ``--warm-start``."""
 
 import json
 import os

@@ -93,7 +93,7 @@ def test_a_run_is_interrupted_goes_on_and_is_done(capsys, monkeypatch):
             assert run("--out", folder, "--quiet") == code
             out, err = capsys.readouterr()
             assert out == ""
-            assert err == "regal-jax train: stopped after step 3; the same command goes on from there\n"
+            assert err == "regal-jax train: stopped after step 3; the same command resumes there\n"
     run_from_elsewhere(monkeypatch)
     out, err = capsys.readouterr()
     assert err == ""
@@ -104,7 +104,7 @@ def test_a_run_is_interrupted_goes_on_and_is_done(capsys, monkeypatch):
 
 
 def run_from_elsewhere(monkeypatch):
-    """The same run, from a folder from which its files have other names."""
+    """The same run, from a folder in which its files have other relative names."""
     monkeypatch.chdir("there/sets")
     assert main(["train", "../run.toml", "--out", "../../run"]) == 0
     assert load_policy("../../run/policy.safetensors").config.width == 4
@@ -128,7 +128,7 @@ def test_orders_are_trained_interrupted_and_done(capsys):
         for folder, kind, code in (("run", signal.SIGINT, 130), ("other", signal.SIGTERM, 143)):
             number = kind
             assert run("--out", folder, "--quiet") == code
-            said = "regal-jax train: stopped after step 2; the same command goes on from there\n"
+            said = "regal-jax train: stopped after step 2; the same command resumes there\n"
             assert capsys.readouterr() == ("", said)
     assert run("--tensorboard") == 0
     out, err = capsys.readouterr()
@@ -147,8 +147,8 @@ def test_orders_are_trained_interrupted_and_done(capsys):
 @pytest.mark.parametrize(
     ("document", "arguments", "said"),
     [
-        ('system = "other"', [], "there/run.toml: system is 'other'; use one of regal, topoformer"),
-        ("system = 3", [], "system is 3; use one of regal, topoformer"),
+        ('system = "other"', [], "there/run.toml: system is 'other'; use one of regal, topoformer, gflownet"),
+        ("system = 3", [], "system is 3; use one of regal, topoformer, gflownet"),
         (ORDERS, ["--set", "system=regal"], "system: is 'regal'; give 'topoformer', or leave it out"),
         (ORDERS, ["--set", "task.evaluations=3"], "task: there is no such setting; use one of seed, start"),
         (ORDERS, ["--set", "data.ops=[]"], "data.ops: is (); give a list of whole numbers"),

@@ -1,4 +1,4 @@
-"""Clusters, and what happens when one does not fit its graph."""
+"""Clusters, and errors for clusters that do not fit their graph."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Loops for the host: compiled where Numba is, the same without it."""
+"""Loops for the host, compiled if Numba is installed and with the same results without it."""
 
 import collections
 import functools
@@ -23,7 +23,7 @@ _CACHES = (compiling.installed, compiling.usable, peaks._kernel)
 
 @pytest.fixture
 def nothing_known():
-    """What is installed is found out anew, and forgotten."""
+    """Clears the cached state of Numba's availability before and after a test."""
     for cache in _CACHES:
         cache.cache_clear()
     yield
@@ -102,7 +102,7 @@ def test_no_folder_for_the_cache(monkeypatch):
 
 @pytest.fixture
 def loops_of(monkeypatch, tmp_path):
-    """A function of numbers that tells who ran it; Numba is there, and compiles at once."""
+    """A function of numbers that reports who ran it; Numba is installed and compiles at once."""
     pytest.importorskip("numba")
     monkeypatch.setattr(compiling, "_in_python", collections.defaultdict(float))
     ran = []

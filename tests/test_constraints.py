@@ -24,7 +24,7 @@ TWO = Cluster.uniform(2, transfer="free")
 
 
 def towers(name="towers"):
-    """Two chains that two devices would share out: encoder/a, encoder/b and decoder/a, decoder/b."""
+    """Two chains that two devices would divide: encoder/a, encoder/b and decoder/a, decoder/b."""
     builder = GraphBuilder(name)
     for part in ("encoder", "decoder"):
         builder.add_op(f"{part}/a", runtime=1.0, outputs=[4])
@@ -44,7 +44,7 @@ def test_pins_restrict_the_ops_that_match_and_no_others():
     graph = constrain(towers(), pin={"encoder/*": 1, "*/b": [2, 1, 1], "odd[0]": np.int64(3)})
     assert graph.allowed_devices == ((1,), (1,), None, (1, 2), (3,))
     assert graph.op_names == towers().op_names
-    assert constrain(graph, pin={"decoder/b": [0, 2]}).allowed_devices[3] == (2,)  # What there was holds too.
+    assert constrain(graph, pin={"decoder/b": [0, 2]}).allowed_devices[3] == (2,)  # Both hold.
     assert constrain(graph) is graph
 
 
@@ -70,7 +70,7 @@ def test_a_new_group_is_no_old_one_that_has_its_name():
 
 @hypothesis.given(graphs(), st.data())
 def test_constraints_are_those_of_brute_force(graph, data):
-    """Which placements are allowed: those that the graph allowed, and the patterns."""
+    """The allowed placements: those that both the graph and the patterns allow."""
     names = st.sampled_from(graph.op_names)
     pin = data.draw(st.dictionaries(names, st.lists(st.integers(0, 2), min_size=1, max_size=3), max_size=3))
     pairs = data.draw(st.lists(st.sampled_from(["*", *graph.op_names]), max_size=2))
@@ -189,7 +189,7 @@ def sender():
         (independent(*[2.0] * 6), 3, {"*": (0, 1)}, (), 6.0),
         (independent(*[2.0] * 6), 3, {"op[0-3]": (0, 1), "op[45]": 0}, (), 6.0),
         (independent(*[2.0] * 6), 3, {}, "op[0-3]", 8.0),
-        # Its best device is none for one of its ops.
+        # The best device of the group is not allowed for one of its ops.
         (independent([1.0, 9.0], [5.0, 1.0]), 2, {}, (), 1.0),
         (independent([1.0, 9.0], [5.0, 1.0]), 2, {}, "*", 6.0),
         (independent([1.0, 9.0], [5.0, 1.0]), 2, {"op0": 1}, "*", 10.0),

@@ -1,4 +1,4 @@
-"""Contraction: what the contracted graph promises, the original keeps."""
+"""Contraction: the guarantees of a contracted plan hold for the expanded plan."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def chains(seed=0):
 
 
 def random_plan(graph, cluster, rng, objective="makespan"):
-    """What random keys mean."""
+    """The plan that random keys decode to."""
     n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
     placement = decode_placement(graph, cluster, random_keys(rng, (n, d)))
     keys = random_keys(rng, (n,)), random_keys(rng, (t, d))
@@ -79,7 +79,7 @@ def check_graph(made):
     assert small.tensor_keep.sum() == graph.tensor_keep.sum()
     for field in ("tensor_bytes", "tensor_keep"):
         assert getattr(small, field).tolist() == getattr(graph, field)[made.tensor].tolist()
-    # Every edge between sets is there once, and no other.
+    # Each edge between sets exists exactly once, and there is no other edge.
     cross = {
         (t, made.op[o])
         for t, o in zip(graph.edge_tensor.tolist(), graph.edge_op.tolist(), strict=True)
@@ -90,7 +90,7 @@ def check_graph(made):
 
 
 def check_convex(made):
-    """No path leaves a set and comes back."""
+    """Checks that no path leaves a set and returns to it."""
     graph = made.original
     for i in range(made.graph.num_ops):
         left = np.zeros(graph.num_ops, dtype=bool)
@@ -119,13 +119,13 @@ def test_any_plan_of_the_contracted_graph_expands_to_one_no_worse(instance, opti
 @given(instances(max_ops=20, constraints=False), st.integers(0, 2**32 - 1))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_sets_of_consecutive_ops_keep_the_promise(instance, seed):
-    """The bounds owe nothing to the rules: any partition without circles will do."""
+    """The bounds do not depend on the rules: they hold for any acyclic partition."""
     graph, cluster = instance
     rng = np.random.default_rng(seed)
     leader = np.empty(graph.num_ops, dtype=np.int64)
     cuts = np.sort(rng.integers(0, graph.num_ops + 1, size=rng.integers(0, 5)))
     for ops in np.split(graph.topological_order, cuts):
-        # Residents are a set of their own, which nothing comes before.
+        # Residents form a separate set without predecessors.
         for part in (ops[graph.resident[ops]], ops[~graph.resident[ops]]):
             leader[part] = part[:1] if len(part) else 0
     made = quotient(graph, leader)
@@ -166,7 +166,7 @@ def by_hand():
 
 
 def test_by_hand():
-    """``add`` stays: ``left`` must not wait for ``right``. Everything here was computed on paper."""
+    """``add`` is not merged: ``left`` must not wait for ``right``. All numbers were computed by hand."""
     made = contract(by_hand(), max_share=0.2)
     small = made.graph
     assert [ops.tolist() for ops in made.members] == [[0, 1], [2, 3], [4], [5], [6]]

@@ -1,4 +1,4 @@
-"""The corpus: an engine that survives its models and its own death, splits without leaks, a real model."""
+"""The corpus: a build that survives failing models and kills, splits without leaks, a real model."""
 
 import collections
 import errno
@@ -48,7 +48,7 @@ def build(fake, tmp_path):
 
 
 def content(folder):
-    """What a corpus holds, the order in which it was made apart."""
+    """The content of a corpus, without the order in which it was made."""
     files = {p.relative_to(folder): p.read_bytes() for p in folder.glob("graphs/**/*") if p.is_file()}
     index = sorted((folder / "index.jsonl").read_text().splitlines())
     return files, index, (folder / "corpus.json").read_bytes()
@@ -58,7 +58,7 @@ def content(folder):
 
 
 def time_is_up_for(model, monkeypatch):
-    """A worker's time is up as soon as it is asked for ``model``: it need not be waited for."""
+    """Lets a worker time out as soon as it receives ``model``, without waiting."""
     own = Worker.ask
 
     def ask(worker, task, request, seconds):
@@ -311,7 +311,7 @@ def test_every_graph_loads_optimises_and_replays(build, tmp_path):
         assert graph.content_hash == record["content_hash"]
         assert (graph.num_ops, graph.num_tensors) == (record["ops"], record["tensors"])
     graphs = [graph for _, graph in loaded]
-    # It compiles nothing; what compiled searches do with graphs does not depend on where they are from.
+    # This search compiles nothing; compiled searches do not depend on the origin of graphs.
     plans = optimize_many(
         graphs, Cluster.uniform(2, transfer="blocking"), method="list-search", evaluations=200
     )

@@ -1,4 +1,4 @@
-"""The data card: its numbers are those of the files, counted another way; its file is treated with care."""
+"""The data card: its numbers against an independent count of the files, and updates of its file."""
 
 import gzip
 import importlib.metadata
@@ -31,7 +31,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def documents(corpus):
-    """Path -> the ops as the file has them, of distinct graphs by another rule: no topology hash twice."""
+    """Path -> ops in the file, for distinct graphs by an independent rule: each topology hash once."""
     text = (corpus / "index.jsonl").read_text()
     lines = sorted(map(json.loads, text.splitlines()), key=lambda record: record["path"])
     first = {record["topology_hash"]: record["path"] for record in reversed(lines)}
@@ -153,6 +153,25 @@ def test_licences_are_those_that_the_packages_state(package):
     )
     # "Apache 2.0 License", "Apache License 2.0", "Apache Software License"; torch lists what it bundles too.
     assert LICENCES[package].split("-")[0] in stated
+
+
+def test_the_card_in_the_documents_has_the_sentences_of_the_generator(corpus):
+    """The documented card has the same form; its tables are of another corpus."""
+    document = (pathlib.Path(__file__).parents[1] / "docs" / "datasets.md").read_text("utf-8")
+    shown = document.partition(BEGINS)[2].partition(ENDS)[0]
+
+    def sentences(text):
+        text = re.sub(r"!\[.*|\d[\d,]*|^\|.*$", "", text, flags=re.MULTILINE)
+        return [line.strip() for line in re.split(r"[.;:]\s", text) if line.strip()]
+
+    made = format_card(card_facts(corpus), "images/corpus.png")
+    apart = set(sentences(made)) ^ set(sentences(shown))
+    # Only what names sizes, profiles, packages and families of one corpus differs.
+    assert {line for line in apart if "`" not in line} == {
+        line
+        for line in apart
+        if line.startswith(("jax (", "The  largest", "the other", "graphs", "Licences of the other"))
+    }
 
 
 def test_the_document_takes_a_card(tmp_path):

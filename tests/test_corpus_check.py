@@ -1,4 +1,4 @@
-"""`check_corpus` finds what is wrong with a corpus, and only that."""
+"""`check_corpus` reports the faults of a corpus and nothing else."""
 
 import dataclasses
 import gzip

@@ -39,7 +39,7 @@ def _records(families, topologies):
 
 _RECORDS = _records(25, 120)
 _ENTANGLED = _records(5, 8)
-"""Most topologies are in several families."""
+"""Records in which most topologies are in several families."""
 _TABLES = st.dictionaries(st.integers(0, 5).map("{:02}".format), st.sampled_from(list(SHARES)))
 
 
@@ -207,7 +207,7 @@ def test_the_command_makes_a_table_that_keeps_the_splits(corpus, tmp_path, capsy
     assert made["packages"] == document["packages"]
     assert made["families"] == read_family_splits(out) == document["families"]
     assert list(made["families"]) == ["chain", "fork", "layered", "twin"]
-    # Finished with it, the corpus has the same splits, and no family is new.
+    # With this table the corpus has the same splits, and no family is new.
     assert document["counts"]["families_not_in_table"] == 4
     again = finish(corpus, read_family_splits(out))
     assert again["graphs"] == document["graphs"]
@@ -243,7 +243,7 @@ def test_graphs_move_with_their_topology_and_are_counted(corpus):
     assert "1 not in the table of splits" in describe(document)
     assert {r["family"] for r, _ in load_corpus(corpus, "test", duplicates=True)} >= {"chain", "twin"}
     card = format_card(card_facts(corpus))
-    assert "2 graphs are not in the split of their family" in card
+    assert "2 graphs are in the split of their topology, not in that of their family" in card
     assert "| chain | train |" in card
     # Nothing of it is said of a corpus without.
     whole = finish(corpus, dict.fromkeys(document["families"], "train"))

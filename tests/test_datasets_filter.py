@@ -15,7 +15,7 @@ SMALL = Recipe(("barabasi-albert",), least_ops=26, most_ops=30)
 
 @pytest.fixture(scope="module")
 def graphs():
-    # Of one bucket, so that few programs are compiled.
+    # One bucket, so that few programs are compiled.
     return [draw_candidate(SMALL, 0, "train", i, 0).graph for i in (0, 1, 3, 4)]
 
 
@@ -35,7 +35,7 @@ def test_it_says_what_two_searches_say(graphs):
     room = RoomForImprovement(200, 1500, improvement=0.11)
     answers = room(graphs)
     assert answers == [1 - high.makespan / low.makespan >= 0.11 for low, high in searched(graphs, room)]
-    assert len(set(answers)) == 2  # Else the test tells nothing.
+    assert len(set(answers)) == 2  # Otherwise the test could not fail.
 
 
 def test_company_and_order_change_no_answer(graphs):

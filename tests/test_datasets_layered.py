@@ -1,4 +1,4 @@
-"""Layered graphs against what appendix A of the topological-ordering paper says of them."""
+"""Layered graphs against appendix A of the topological-ordering paper."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Sets of graphs: chosen, settled, written, killed, resumed; whatever happens, the same files."""
+"""Sets of graphs: a build that is killed and resumed gives the same files."""
 
 import errno
 import hashlib
@@ -22,7 +22,7 @@ from regal_jax.graph import topology_hash
 
 SMALL = Recipe(least_ops=5, most_ops=12)
 TINY = Recipe(("barabasi-albert",), least_ops=3, most_ops=5)
-"""So few topologies that members keep meeting."""
+"""A recipe with so few topologies that members often coincide."""
 SIZES = {"train": 9, "validation": 2, "test": 3}
 
 
@@ -40,7 +40,7 @@ def tree(folder):
 
 
 def by_hand(recipe, seed, split, index, keep, taken=(), attempt=0):
-    """The obvious loop: one candidate after another."""
+    """The oracle: a plain loop over the candidates."""
     while True:
         candidate = draw_candidate(recipe, seed, split, index, attempt)
         if keep([candidate.graph])[0] and topology_hash(candidate.graph) not in taken:
@@ -104,7 +104,7 @@ def test_no_topology_twice_within_or_across_splits(tmp_path):
     manifest = build_set(tmp_path / "set", sizes={"train": 20, "validation": 5, "test": 5}, recipe=TINY)
     assert manifest["repeated"] > 0
     taken = []
-    for row in manifest["members"]:  # The rule of `settle`, once more by the obvious loop.
+    for row in manifest["members"]:  # The rule of `settle` by a plain loop.
         attempt, fingerprint = by_hand(TINY, 0, row["split"], row["index"], lambda g: [True], taken)
         assert (row["attempt"], row["hash"]) == (attempt, fingerprint)
         taken.append(fingerprint)
@@ -205,7 +205,7 @@ def test_bars_reach_their_ends_and_are_closed(tmp_path, archive):
     settings = {"sizes": {"train": 2, "test": 1}, "recipe": SMALL, "archive": archive, "progress": progress}
     build_set(tmp_path / "set", **settings)
     assert shown() == [("choosing", 0, 3, 3, True), ("writing", 0, 3, 3, True)]
-    build_set(tmp_path / "set", **settings)  # All of it is there.
+    build_set(tmp_path / "set", **settings)  # The set is complete.
     assert shown() == [("writing", 0, 3, 3, True)]
     read_set(tmp_path / "set", progress=progress)
     assert shown() == [("reading", 0, 3, None, True)]

@@ -20,7 +20,7 @@ FAST = "blocking:latency=5us,bandwidth=300GB/s"
 
 @pytest.fixture(scope="module")
 def step():
-    """A training step of some 200 ops."""
+    """A training step of about 200 ops."""
     return load_example("mlp")
 
 
@@ -39,7 +39,7 @@ class TestLimitsThatDoNotBind:
     @pytest.mark.parametrize("name", sorted(HEURISTICS))
     def test_no_heuristic_notices(self, step, name):
         free = run_heuristic(name, step, Cluster.uniform(4, transfer=FAST))
-        # More than a device ever holds, and less than all tensors together.
+        # More than any device holds, and less than all tensors together.
         wide = max(1.01 * float(free.peak_memory.max()), 0.5 * float(step.tensor_bytes.sum()))
         same(free, run_heuristic(name, step, Cluster.uniform(4, wide, FAST)))
 
@@ -100,7 +100,7 @@ class TestContraction:
         both.verify(step)
         told = [part["contracted"] for part in both.provenance["parts"] if "contracted" in part]
         assert told == [contract_for(step, cluster, Objective.MAKESPAN).graph.num_ops]
-        # Where it changes little it is not searched, and other methods do as they are told.
+        # A contraction that changes little is not searched, and other methods follow their arguments.
         for graph, options in ((generate("erdos-renyi", 40, 0), {}), (step, {"contract": False})):
             plan = optimize(graph, cluster, evaluations=100, **options)
             assert not any("contracted" in part for part in plan.provenance["parts"])
@@ -142,7 +142,7 @@ class TestTheBudget:
         assert next_turn([host, turn(self.ACC, 100), turn(self.HOST, 500)], 1000, both) is None
         for status in (Status.TARGET, Status.TIME, Status.INTERRUPTED):
             assert next_turn([turn(self.HOST, 400, status=status)], 1000, both) is None
-        # What cannot begin with so little leaves all to the other.
+        # A search that cannot begin with such a small budget leaves it to the other.
         assert next_turn([turn(self.HOST, 0)], 7, both) == (self.ACC, 7)
 
     def test_a_search_that_stalls_gives_its_rest_away(self, model):

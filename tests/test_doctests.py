@@ -1,4 +1,4 @@
-"""The examples in the docstrings run as they stand, each by itself, and print what they say."""
+"""The examples in the docstrings run, each by itself, and print the stated output."""
 
 import ast
 import doctest
@@ -9,6 +9,7 @@ import pytest
 import regal_jax
 import regal_jax.datasets
 import regal_jax.experiments
+import regal_jax.gflownet
 import regal_jax.heuristics
 import regal_jax.learning
 import regal_jax.ordering
@@ -17,6 +18,7 @@ import regal_jax.policies
 PACKAGE = pathlib.Path(regal_jax.__file__).parent
 SLOW = {"learning/train.py:train"}
 MET_FIRST = (
+    regal_jax.apply_to_onnx,
     regal_jax.optimize,
     regal_jax.optimize_many,
     regal_jax.compare,
@@ -28,7 +30,9 @@ MET_FIRST = (
     regal_jax.load_example,
     regal_jax.load_graph,
     regal_jax.order,
+    regal_jax.propose,
     regal_jax.save_graph,
+    regal_jax.select,
     regal_jax.Cluster.nodes,
     regal_jax.Cluster.uniform,
     regal_jax.ComputationGraph,
@@ -40,6 +44,7 @@ MET_FIRST = (
     regal_jax.datasets.load_sample,
     regal_jax.datasets.with_noise,
     regal_jax.experiments.run_evaluation,
+    regal_jax.gflownet.sample_schedules,
     regal_jax.heuristics.run_heuristic,
     regal_jax.learning.train,
     regal_jax.ordering.default_topoformer,
@@ -49,7 +54,7 @@ MET_FIRST = (
 
 
 def examples() -> list[doctest.DocTest]:
-    """Of every docstring, read from the files: doctest's own finder passes over decorated functions."""
+    """The examples of all docstrings in the files; doctest's own finder skips decorated functions."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")

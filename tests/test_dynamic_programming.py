@@ -1,4 +1,4 @@
-"""Dynamic programming over sets of ops: exact without limits, what its definition says with them."""
+"""Dynamic programming over sets of ops: exact without limits, equal to its definition with limits."""
 
 import itertools
 
@@ -34,7 +34,7 @@ ALL = 10**9
 
 
 def replayed(graph: ComputationGraph, order: np.ndarray) -> int:
-    """The peak by the exact replay, which refuses what is no order."""
+    """The peak by the exact replay, which refuses invalid orders."""
     placement = np.zeros(graph.num_ops, np.int64)
     return int(Plan.from_events(graph, ONE, placement, order, objective=PEAK).objective_value)
 
@@ -107,7 +107,7 @@ def test_a_narrow_beam_is_what_its_definition_says(
     assert found.order.tolist() == order
     assert found.peak == peak == replayed(graph, found.order) >= least.peak
     assert least.optimal
-    # What is said to be optimal is, whatever was dropped.
+    # A result that is reported as optimal is optimal, even if sets were dropped.
     assert not found.optimal or found.peak == least.peak
 
 

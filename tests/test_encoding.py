@@ -1,4 +1,4 @@
-"""Tests of what genes mean, of warm starts, and of the proposal."""
+"""Tests of the meaning of genes, of warm starts, and of the proposal."""
 
 import sys
 from unittest import mock
@@ -248,7 +248,7 @@ def test_transfers_take_the_distributions_of_their_tensors_and_devices(rows):
 @pytest.mark.parametrize("share", [0.5, 1.0])
 @pytest.mark.parametrize("scale", [None, 1.0, 0.125])
 def test_draws_are_scaled_and_moved(share, scale):
-    """Priorities and transfers, and only those that are drawn."""
+    """Only the drawn priorities and transfers."""
     table, index = quantile_table([1, 5], [1, 5]), jnp.array([[0, 1, 0], [1, 0, 1], [0, 0, 1]], jnp.uint8)
     sent = jnp.array([[0], [1]], jnp.uint8)
     offset, late = jnp.array([0, 70_000, -70_000]), jnp.array([[-100], [200]])
@@ -290,7 +290,7 @@ def test_an_individual_takes_one_of_several_placements(share):
     genes = jax.tree.map(np.asarray, jax.vmap(lambda u: quantiles(proposal, u))(bits))
     guided = round(share * 65536)
     high = genes["affinity"][:guided] > 32768
-    assert (high == high[:, :1]).all()  # All ops of an individual alike.
+    assert (high == high[:, :1]).all()  # All ops of an individual are treated alike.
     kinds = high[:, 0].tolist()
     expected = [[True, True], [True, False], [False, False]]
     assert kinds == sorted(kinds, reverse=True)

@@ -32,7 +32,7 @@ def test_evaluate_reports_and_goes_on(capsys):
     assert "6 results added to out, 0 were there" in out
     assert "| Critical path |" in out
     assert "saved to out: table.csv, table.md, graphs.csv, summary.json" in out
-    assert err.startswith("regal-jax evaluate: left out regal: policy: no weights in 'none'")
+    assert err.startswith("regal-jax evaluate: left out regal: policy: no file 'none'")
     assert err.count("\n") == 1
     table = pathlib.Path("out/table.md").read_text()
     assert run("evaluate", *QUICK, "--evaluations", 60, "--out", "out") == 0
@@ -92,7 +92,7 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
 
     monkeypatch.setattr(run_module._Run, "_timed", interrupted)
     assert run("evaluate", *QUICK, "--out", "out") == 130
-    assert "interrupted; run the same command to go on" in capsys.readouterr().err
+    assert "interrupted; run the same command again to resume" in capsys.readouterr().err
 
 
 def test_tune_and_evaluate_what_was_tuned(capsys):

@@ -1,4 +1,4 @@
-"""Pictures of evaluations: they are drawn and show what they are given."""
+"""Figures of evaluations are drawn and show the given data."""
 
 import numpy as np
 import pytest

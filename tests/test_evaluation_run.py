@@ -1,4 +1,4 @@
-"""Evaluations on small graphs: what is run, what is kept, what a kill or other settings change."""
+"""Evaluations on small graphs: what is run and kept, and the effects of kills and other settings."""
 
 import dataclasses
 import json
@@ -68,7 +68,7 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
     assert (outcome.made, outcome.found) == (3 * (2 + 2 + 2 + 1 + 1 + 3), 0)
     assert set(outcome.left_out) == {"gas", "idrs"}
     assert "for 3 devices, not for 2" in outcome.left_out["gas"]
-    assert "no weights in 'none.safetensors'" in outcome.left_out["idrs"]
+    assert "no file 'none.safetensors'" in outcome.left_out["idrs"]
     records = lines(tmp_path / "out")
     assert len(values(tmp_path / "out")) == len(records) == outcome.made
     # Guided ones read a list schedule; heuristics make several.
@@ -116,7 +116,7 @@ def check_curve(records, exact, hashes):
 
 @pytest.fixture
 def ran(monkeypatch):
-    """What would have been run: a heuristic stands in for every method."""
+    """Records the methods that would have been run; a heuristic replaces each of them."""
     calls, heuristic = [], make_method("critical-path")
 
     def timed(self, job, tasks):
@@ -195,7 +195,7 @@ def test_a_killed_run_goes_on(folder, tmp_path):
         child.send_signal(signal.SIGKILL)
         child.wait()
     done = results.read_bytes().count(b"\n")
-    with results.open("ab") as file:  # What a kill in the middle of a write leaves.
+    with results.open("ab") as file:  # The state after a kill in the middle of a write.
         file.write(b'{"key": "12ab", "gra')
     assert main([*arguments, str(out)]) == 0
     records = lines(out)
@@ -225,7 +225,7 @@ def test_ctrl_c_gives_up_the_chunk(tmp_path, monkeypatch):
 
 
 def test_a_graph_that_a_method_refuses(tmp_path, monkeypatch):
-    """Of a chunk only that graph is left out, and the reason is kept."""
+    """Only the failing graph of a chunk is omitted, and the reason is recorded."""
     timed = run_module._Run._timed
     config = EvaluationConfig(**TWO, methods=("brkga",), options=OPTIONS)
     victim = evaluation_graphs(config)[1]
@@ -300,8 +300,8 @@ def test_graphs_come_from_sets_their_parts_and_the_sample(tmp_path):
         ({"suite": "other"}, "suite: there is no 'other'"),
         ({"objective": "speed"}, "objective: unknown 'speed'"),
         ({"evaluations": 0}, "evaluations: must be a whole number of at least 1"),
-        ({"seeds": (1, 1)}, "seeds: one stands there twice"),
-        ({"seeds": ()}, "seeds: give one at least"),
+        ({"seeds": (1, 1)}, "seeds: a number occurs twice"),
+        ({"seeds": ()}, "seeds: give at least one"),
         ({"limits": (200, 100)}, "limits: must ascend"),
         ({"methods": ("magic",)}, "methods: unknown 'magic'"),
         ({"policies": {"brkga": "x"}}, "policies: brkga takes no policy"),

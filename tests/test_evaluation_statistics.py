@@ -1,4 +1,4 @@
-"""The figures of an evaluation: intervals against SciPy, tables against what is computed by hand."""
+"""The figures of an evaluation: intervals against SciPy, tables against values computed by hand."""
 
 import csv
 import json
@@ -295,7 +295,7 @@ def test_what_is_no_evaluation(tmp_path, made):
     with pytest.raises(FormatError, match="no result in it yet"):
         report(tmp_path / "empty")
     (made / "results.jsonl").write_text('{"key": "x", "graph": "a"}\n')
-    with pytest.raises(FormatError, match="line 1 is no result"):
+    with pytest.raises(FormatError, match="line 1 is not a result"):
         report(made)
     (made / "results.jsonl").write_text("")
     (made / "evaluation.json").write_text('{"format": "regal_jax.evaluation", "version": 2}')
@@ -316,7 +316,7 @@ def test_validation_over_rounds(tmp_path, made):
     with pytest.raises(FormatError, match="cannot be read"):
         best_validation(str(tmp_path / "none.safetensors"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FormatError, match="tells of no validation"):
+    with pytest.raises(FormatError, match="holds no validation"):
         best_validation(str(tmp_path / "empty"))
     settings = json.loads((made / "evaluation.json").read_text())
     settings["config"]["rounds"] = {"0": [str(run)], "4": [str(run), str(run)]}

@@ -22,7 +22,7 @@ Instance = tuple[ComputationGraph, Cluster]
 
 
 def _naive(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> tuple[float, float] | None:
-    """Every placement, every permutation of its events, through the replay alone."""
+    """The best plan over all placements and permutations of their events, by the replay only."""
     n, d = graph.num_ops, cluster.num_devices
     best = None
     for place in itertools.product(range(d), repeat=n):
@@ -193,7 +193,7 @@ def test_result_is_a_plan_of_its_own() -> None:
 
 
 def test_ctrl_c_means_afterwards_what_it_meant_before():
-    # In a process of its own, because without the remedy the interrupt ends it.
+    # In a separate process, because a failure would end it.
     code = """
         import signal
         from regal_jax import Cluster

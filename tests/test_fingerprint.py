@@ -1,4 +1,4 @@
-"""The topology hash: equal under relabelling, and as strong as it says."""
+"""The topology hash: equal under relabelling, and as strong as documented."""
 
 import itertools
 

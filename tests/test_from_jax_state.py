@@ -21,7 +21,7 @@ X, Y = jax.ShapeDtypeStruct((3, 8), jnp.float32), jax.ShapeDtypeStruct((3, 4), j
 
 @pytest.fixture(autouse=True)
 def implicit_promotion():
-    """Users' programs rely on it, and so does optax."""
+    """Programs of users and optax rely on this behaviour."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
@@ -84,7 +84,7 @@ def functional_step(model):
 
 
 def work(graph):
-    """Kind and runtime of every op, so of all flops and bytes."""
+    """Kind and runtime of each op, and therefore all flops and bytes."""
     return sorted(
         (kind, float(runtime), int(temp))
         for kind, runtime, temp in zip(graph.op_kinds, graph.runtime, graph.temp_bytes, strict=True)
@@ -264,7 +264,7 @@ def test_gradients_and_loops_of_nnx():
     assert op(graph, "scan")["inputs"]
 
 
-# What a trace does not show ---------------------------------------------------------------------
+# Changes that a trace does not show ---------------------------------------------------------------------
 
 
 def refused(fn, *args):

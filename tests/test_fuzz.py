@@ -1,4 +1,4 @@
-"""Files that somebody or something has changed: read, or refused in one line of ours."""
+"""Changed files are either read or refused with an error of one line."""
 
 import subprocess
 import sys

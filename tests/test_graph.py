@@ -1,4 +1,4 @@
-"""Graphs: what is built, and what is refused with a message that helps."""
+"""Graphs: construction, and errors for invalid input."""
 
 import dataclasses
 import itertools

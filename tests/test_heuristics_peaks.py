@@ -1,4 +1,4 @@
-"""Placements by peaks of memory: what they count is the exact replay's, and brute force is near."""
+"""Placements by peak memory: their peaks equal the exact replay's, and are near the optimum."""
 
 import itertools
 

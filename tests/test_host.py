@@ -1,4 +1,4 @@
-"""The compiled host kernel: what only it can get wrong. That it equals the replay is in test_simulate.py."""
+"""The compiled host kernel: tests specific to it. test_simulate.py compares it with the replay."""
 
 import json
 import os
@@ -144,7 +144,7 @@ def test_under_vmap():
 
 @pytest.fixture
 def nothing_known():
-    """Whether the kernel can be used is found out anew, and forgotten."""
+    """Clears the cached availability of the kernel before and after a test."""
     caches = (compiling.installed, host.available)
     for cache in caches:
         cache.cache_clear()

@@ -114,7 +114,7 @@ def test_what_the_format_cannot_hold_is_refused_or_left_out(fields, message):
 
 def test_runtimes_a_device_and_too_long_ones_are_refused():
     graph = _graph()
-    with pytest.raises(FormatError, match="one runtime an op, not one a device"):
+    with pytest.raises(FormatError, match="one runtime per op, not one per device"):
         format_cost_graph(
             dataclasses.replace(graph, runtime=graph.runtime[:, None].repeat(2, axis=1)), lossy=True
         )

@@ -48,7 +48,7 @@ SAMPLES = {
 def _load_or_message(path):
     """The message of our own error, or None; any other exception fails the test."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is unknown in a damaged model is no matter here
+        warnings.simplefilter("ignore")  # Unknown parts of a damaged model do not matter here.
         try:
             load_graph(path).content_hash  # noqa: B018
         except (FormatError, GraphError) as error:

@@ -1,4 +1,4 @@
-"""Our own JSON: an exact round trip, and every wrong field refused where it stands."""
+"""Our own JSON: an exact round trip, and an error that locates each wrong field."""
 
 import copy
 import json

@@ -393,3 +393,43 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without_onnx)
     with pytest.raises(MissingExtraError, match=r"regal-jax\[onnx\]"):
         load_graph(LIGHT[0])
+
+
+def test_values_share_buffers_as_in_onnx_runtime():
+    """By hand: what may be written over in every order, and what may not."""
+    nodes = [
+        helper.make_node("Exp", ["x"], ["a"], name="a"),
+        helper.make_node("Relu", ["a"], ["b"], name="b"),  # Over a, which nobody else reads.
+        helper.make_node("Reshape", ["b", "shape"], ["c"], name="c"),  # A view.
+        helper.make_node("Tanh", ["c"], ["d"], name="d"),  # Over the view, so over a.
+        helper.make_node("Sigmoid", ["d"], ["e"], name="e"),  # Two read d.
+        helper.make_node("Softmax", ["d"], ["f"], name="f"),
+        helper.make_node("Relu", ["x"], ["g"], name="g"),  # Inputs are not written over,
+        helper.make_node("Flatten", ["x"], ["h"], name="h"),  # but looked at,
+        helper.make_node("Relu", ["h"], ["i"], name="i"),  # and a view of one is not written over either.
+        helper.make_node("Relu", ["i"], ["y"], name="y"),  # Results have buffers of their own,
+        helper.make_node("Relu", ["e"], ["z"], name="z"),
+        helper.make_node("Cast", ["f"], ["j"], name="j", to=TensorProto.DOUBLE),  # Another size of element.
+        helper.make_node("Relu", ["j"], ["k"], name="k", domain="own"),  # Somebody else's Relu.
+        helper.make_node("Identity", ["y"], ["l"], name="l"),  # and may be looked at.
+        helper.make_node("Relu", ["l"], ["m"], name="m"),
+    ]
+    shape = helper.make_tensor("shape", TensorProto.INT64, [1], [16])
+    made = model(nodes, [info("x", 4, 4)], [info("y", 4, 4), info("z", 16)], [shape])
+    made.opset_import.append(helper.make_opsetid("own", 1))
+    made.graph.value_info.append(info("k", 16, dtype=TensorProto.DOUBLE))
+    graph = from_onnx(made, in_place=True)
+    plain = from_onnx(made)
+    shared = {name for name in graph.op_names if op(graph, name)[2] != op(plain, name)[2]}
+    assert shared == {"b", "c", "d", "h", "l"}
+    assert all(op(graph, name)[2] == [0] for name in shared)
+
+    def read(graph, name):
+        o = graph.op_names.index(name)
+        return {graph.op_names[graph.tensor_op[t]] for t in graph.edge_tensor[graph.edge_op == o]}
+
+    assert read(graph, "e") == {"d", "a"}
+    assert read(graph, "d") == {"c", "a"}
+    assert read(graph, "i") == {"h", "x"}
+    assert read(plain, "e") == {"d"}
+    assert graph.content_hash != plain.content_hash

@@ -36,7 +36,7 @@ def test_a_graph_from_a_file_comes_back_as_it_was():
 def test_other_graphs_gain_dummies_and_keep_their_times(graph):
     hypothesis.assume(graph.op_names[0] != "0")  # that may have its dummies already
     if graph.runtime.ndim == 2:
-        with pytest.raises(FormatError, match="one runtime an op"):
+        with pytest.raises(FormatError, match="one runtime per op"):
             format_stg(graph, lossy=True)
         return
     again = parse_stg(format_stg(graph, lossy=True), time_unit=graph.time_unit)

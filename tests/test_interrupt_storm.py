@@ -35,7 +35,7 @@ def interrupted():
 
 
 def storm(names, count, seed, *beside, seconds):
-    """What came of each of ``names``, in one process."""
+    """The outcome of each of ``names``, in one process."""
     pytest.importorskip("numba")
     arguments = map(str, (",".join(names), count, seed, seconds, *beside))
     command = [sys.executable, "-X", "faulthandler", str(STORM), *arguments]
@@ -49,7 +49,7 @@ def storm(names, count, seed, *beside, seconds):
 
 @pytest.fixture(scope="module")
 def some():
-    """Of all that is fast: loading JAX and Numba takes longer than most of it."""
+    """All fast cases in one process, since loading JAX and Numba takes longer than most of them."""
     return storm(FAST, 12, 0, seconds=300)
 
 
@@ -113,7 +113,7 @@ def reply_of(client, asked, seconds):
 
 
 def kernel_storm(name, count, seed, seconds):
-    """Interrupts of a notebook's kernel, as its user sends them; what came of the cells."""
+    """Interrupts the kernel of a notebook as a user does, and returns the outcomes of the cells."""
     manager = pytest.importorskip("jupyter_client.manager")
     kernel, client = manager.start_new_kernel(extra_arguments=[], cwd=str(STORM.parent))
     length, counts = Length(seed), Counter()

@@ -1,4 +1,4 @@
-"""Ctrl-C at the worst moments: real signals, and nothing that was found is lost."""
+"""Ctrl-C at critical moments, with real signals: no result that was found is lost."""
 
 import contextlib
 import importlib

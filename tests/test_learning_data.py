@@ -1,4 +1,4 @@
-"""What a run is given and what it writes down: graphs, references, records."""
+"""Inputs and outputs of a run: graphs, references, records."""
 
 import builtins
 import dataclasses
@@ -262,7 +262,7 @@ def test_other_settings_are_other_references(tmp_path, searched):
         with_references(other, pool, path)
         assert len(searched) > count
         count = len(searched)
-    # How the weights change has nothing to do with them.
+    # References do not depend on the optimizer.
     with_references(tiny_config(learning_rate=0.5, steps=3), pool, path)
     assert len(searched) == count
 

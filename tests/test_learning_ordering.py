@@ -1,4 +1,4 @@
-"""Training of Topoformer: its gradient, its baseline, its graphs, and runs that do not end by themselves."""
+"""Training of Topoformer: its gradient, its baseline, its graphs, and interrupted runs."""
 
 import dataclasses
 import functools
@@ -88,7 +88,7 @@ def step_of(learner, graphs, devices=1, state=None):
 
 
 def gradient_of(state):
-    """Of the first step: Adam keeps a tenth of it, and nothing is clipped here."""
+    """The gradient of the first step: Adam keeps a tenth of it, and nothing is clipped."""
     (adam,) = [part for part in jax.tree.leaves(state.optimizer, is_leaf=is_adam) if is_adam(part)]
     return jax.tree.map(lambda leaf: np.asarray(leaf, float) * 10, nnx.to_pure_dict(adam.mu))
 
@@ -107,7 +107,7 @@ def same(one, other):
 
 @functools.cache
 def peaks_of(graph):
-    """Of `all_orders`, by the replay."""
+    """The peaks of `all_orders` by the replay."""
     return np.array([replayed(graph, order) for order in all_orders(graph)], float)
 
 
@@ -145,7 +145,7 @@ def logs_of(learner, batch):
 
 
 def shares_of(learner, weights, batch):
-    """Of all orders of each graph, how often each is among the samples of the first step."""
+    """The frequency of each order of each graph among the samples of the first step."""
     model = learner.model(weights)
     _, draw = jax.random.split(jax.random.fold_in(jax.random.key(3), 0))
     guide = read(model, encoded(model, batch.inputs), batch.inputs.mask)
@@ -337,7 +337,7 @@ def sets(tmp_path_factory):
         for graph in graphs:
             save_graph(graph, folder / name / f"{graph.name}.json")
     data = OrderDataConfig(train=(str(folder),), validation=(str(folder),), share=1, validation_graphs=0)
-    return dataclasses.replace(config_of(), data=data, seed=2)  # Whose first weights order badly.
+    return dataclasses.replace(config_of(), data=data, seed=2)  # The initial weights give poor orders.
 
 
 def run(config, out, **options):
@@ -346,7 +346,7 @@ def run(config, out, **options):
 
 @pytest.fixture(scope="module")
 def whole(sets, tmp_path_factory):
-    """A run that nothing happened to, and what it returned."""
+    """An uninterrupted run, and its result."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     return folder, run(sets, folder)
 
@@ -416,11 +416,11 @@ def test_the_baseline_is_replaced_by_what_is_better_and_by_nothing_else(whole, s
 
 
 class Killed(BaseException):
-    """Ends a run as if the process were gone."""
+    """Ends a run as a kill of the process does."""
 
 
 def stopped(config, out, step, action):
-    """A run to which something happens when the record of a step is written."""
+    """A run that is interrupted when the record of a step is written."""
     add = Record.add
 
     def adding(self, kind, at, values):

@@ -1,4 +1,4 @@
-"""REINFORCE: against exact gradients of everything that can happen, and a bandit that is learned."""
+"""REINFORCE against exact gradients over all outcomes, and on a bandit."""
 
 import itertools
 

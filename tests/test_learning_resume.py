@@ -1,4 +1,4 @@
-"""A run that is killed or interrupted ends as if nothing had been; one that is damaged says so."""
+"""A killed or interrupted run is resumed with the same result; damage is reported."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ TESTS = pathlib.Path(__file__).parent
 
 
 def metrics(folder):
-    """The records, but for the time that steps took."""
+    """The records without the times of the steps."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in record.items() if name != "seconds"} for record in records]
 
@@ -48,7 +48,7 @@ def same_outcome(one, other, config):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nothing happened to."""
+    """An uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert one_device(tiny_config(), folder).finished
     return folder
@@ -171,7 +171,7 @@ def test_a_checkpoint_of_another_version(saved, monkeypatch):
     with pytest.raises(FormatError, match=r"0\.safetensors: a checkpoint of version 2, not 3; take another"):
         restored(saved)
     (saved / "8").mkdir()  # Releases before wrote a folder each.
-    with pytest.raises(FormatError, match="checkpoints/8: is no checkpoint of this release; take another"):
+    with pytest.raises(FormatError, match="checkpoints/8: is not a checkpoint of this release; take another"):
         restored(saved)
 
 
@@ -191,7 +191,7 @@ def test_a_damaged_checkpoint(saved):
     for at in range(0, len(whole), 97):
         for damaged in (whole[:at], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
             path.write_bytes(damaged)
-            with pytest.raises(FormatError, match="remove this one to begin anew") as error:
+            with pytest.raises(FormatError, match="remove this one to start again") as error:
                 restored(saved)
             assert "\n" not in str(error.value)
     path.write_bytes(whole)

@@ -1,4 +1,4 @@
-"""The compiled step: nothing of it leaves the device, it is compiled once, and devices share it fairly."""
+"""The compiled step: no host transfers, one compilation, and an even division among devices."""
 
 import dataclasses
 import importlib
@@ -174,7 +174,7 @@ def test_validation_goes_through_the_graphs_in_parts(monkeypatch):
 
 def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path, monkeypatch):
     class Said(list):
-        """What a progress bar says."""
+        """The text of a progress bar."""
 
         def __enter__(self):
             return self

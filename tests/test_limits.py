@@ -1,4 +1,4 @@
-"""Searches that end at a lower bound, memory that no plan can fit, and what a caller is told of both."""
+"""Searches that end at a lower bound, memory that no plan can fit, and how both are reported."""
 
 import dataclasses
 import itertools

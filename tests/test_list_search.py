@@ -1,4 +1,4 @@
-"""Search among list schedules: what it says is what the replay says, and it stops when it is told to."""
+"""Search among list schedules: its figures equal the replay's, and it respects its limits."""
 
 import dataclasses
 import itertools

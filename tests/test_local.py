@@ -1,4 +1,4 @@
-"""Annealing and local search beyond what every searcher promises (test_search_conformance.py)."""
+"""Annealing and local search, beyond the tests of all searchers (test_search_conformance.py)."""
 
 import dataclasses
 
@@ -52,7 +52,7 @@ def search(evaluations=500, batch=2, fitness=distance, **options):
 
 
 def accepted(config, evaluations):
-    """Fitness of where a single chain is, step by step."""
+    """The fitness of the state of a single chain after each step."""
     seen = []
 
     @dataclasses.dataclass(frozen=True)
@@ -183,7 +183,7 @@ def test_impossible_settings(settings, said):
 
 
 def test_bad_arguments():
-    with pytest.raises(ConfigError, match="one typed key an instance"):
+    with pytest.raises(ConfigError, match="one typed key per instance"):
         anneal(distance, problem(), jax.random.key(0), Stopping(5), sample_fn=SAMPLE, move_fn=Redraw())
     with pytest.raises(ConfigError, match="encode them alike"):
         search(warm=WarmStart(jnp.zeros((2, 1, N + 1), jnp.uint16), jnp.ones(2, jnp.int32)))
@@ -196,7 +196,7 @@ def test_bad_arguments():
 
 
 def test_annealing_and_local_search_are_one_program():
-    """What differs is data; one that is warmer ends elsewhere."""
+    """Settings that are data share programs; a higher temperature gives another result."""
     clear()
     still, warm = search(config=AnnealingConfig.local_search()), search(config=AnnealingConfig(1, 0.5, 0.5))
     assert count() == 2  # A first population and a chunk.

@@ -1,4 +1,4 @@
-"""Neighbours of a plan: one decision changes, and nothing that may not."""
+"""Neighbours of a plan: exactly one decision changes."""
 
 import jax
 import numpy as np

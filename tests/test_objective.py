@@ -1,4 +1,4 @@
-"""Tests of the fitness against what the host replay says of the same candidates."""
+"""Tests of the fitness against the host replay of the same candidates."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ def draw(problem, seed):
 
 
 def plans(graph, cluster, genes, objective):
-    """What the host makes of the same genes."""
+    """The result of the host for the same genes."""
     made = []
     for p in range(POPULATION):
         keys = genes_to_keys({k: leaf[0, p] for k, leaf in genes.items()})

@@ -1,5 +1,7 @@
-"""Search among orders: exact peaks, never back, proofs that hold, a limit that is kept in both directions."""
+"""Search among orders: exact peaks, monotone progress, valid proofs, and limits in both directions."""
 
+import collections
+import itertools
 import math
 import signal
 
@@ -22,10 +24,13 @@ from regal_jax.heuristics import (
     order_costs,
     order_peak,
     order_search,
+    order_windows,
     run_heuristic,
 )
 from regal_jax.heuristics.brute_force import brute_force
-from regal_jax.plan import Objective
+from regal_jax.heuristics.order_windows import Beginning, Profile
+from regal_jax.heuristics.orders import random_order
+from regal_jax.plan import Objective, Plan
 
 ONE = Cluster.uniform(1)
 PEAK = Objective.PEAK_MEMORY
@@ -40,14 +45,15 @@ def searched(graph: ComputationGraph, evaluations: int, **settings: object) -> O
 @settings(max_examples=40)
 @given(
     instance=instances(max_ops=6, devices=(1,)), width=st.integers(1, 40), seed=st.integers(0, 2**32 - 1),
-    guided=st.booleans(),
+    guided=st.booleans(), windows=st.sampled_from([(), (1, 2, 3)]),
 )  # fmt: skip
 def test_it_proves_the_optimum_of_small_graphs(
-    instance: tuple[ComputationGraph, Cluster], width: int, seed: int, guided: bool
+    instance: tuple[ComputationGraph, Cluster], width: int, seed: int, guided: bool, windows: tuple[int, ...]
 ) -> None:
     graph, _ = instance
     priorities = np.random.default_rng(seed).normal(size=graph.num_ops) if guided else None
-    search = OrderSearchRun(graph, ONE, seed, OrderSearchConfig(width=width), priorities=priorities)
+    config = OrderSearchConfig(width=width, windows=windows)
+    search = OrderSearchRun(graph, ONE, seed, config, priorities=priorities)
     search.run(10**6)
     plan = search.plan()
     assert plan is not None
@@ -60,14 +66,23 @@ def test_it_proves_the_optimum_of_small_graphs(
 @settings(max_examples=40)
 @given(
     instance=instances(max_ops=16, devices=(1,)), width=st.integers(1, 3), evaluations=st.integers(0, 60),
-    back=st.booleans(),
+    back=st.booleans(), windows=st.sampled_from([(), (2, 4, 7)]), pieces=st.booleans(),
 )  # fmt: skip
 def test_what_it_says_is_what_the_replay_says(
-    instance: tuple[ComputationGraph, Cluster], width: int, evaluations: int, back: bool
+    instance: tuple[ComputationGraph, Cluster],
+    width: int,
+    evaluations: int,
+    back: bool,
+    windows: tuple[int, ...],
+    pieces: bool,
 ) -> None:
     graph, cluster = instance
-    search = OrderSearchRun(graph, cluster, 1, OrderSearchConfig(width=width, most_width=4, growth=2))
-    search.run(evaluations)
+    config = OrderSearchConfig(width=width, most_width=4, growth=2, windows=windows)
+    search = OrderSearchRun(graph, cluster, 1, config)
+    for piece in [1] * evaluations if pieces else [evaluations]:
+        before = search.evaluations
+        search.run(piece)
+        assert search.evaluations <= before + piece
     assert search.evaluations <= evaluations
     least, plan = depth_first_dp(graph), search.plan()
     if plan is None:
@@ -82,17 +97,104 @@ def test_what_it_says_is_what_the_replay_says(
     told = [math.inf if value is None else value for _, value in search.history]
     assert told == sorted(told, reverse=True)
     # Beams that drop nothing get below any limit that an order gets below, in either direction, and no other.
-    begin = order_search._Beginning(graph, back=back)
+    begin = Beginning.of_graph(graph, back=back)
     for limit, reached in ((least.peak, False), (least.peak + 1, True)):
         if limit <= search._lower:
             continue
-        beam = order_search._Beam(order_search._Attempt(back, limit, 4096, np.zeros(graph.num_ops)), begin)
+        beam = order_search._Beam(order_search._Attempt(back, limit, 4096, np.zeros(graph.num_ops), begin))
         while not beam.ended:
             beam.advance(10**6)
         order = beam.order()
         assert not beam.dropped
         assert (order is not None) == reached
         assert order is None or order_peak(graph, order) == least.peak
+
+
+@settings(max_examples=40)
+@given(instance=instances(max_ops=16, devices=(1,)), seed=st.integers(0, 2**32 - 1))
+def test_the_memory_at_each_step_is_that_of_the_replay(
+    instance: tuple[ComputationGraph, Cluster], seed: int
+) -> None:
+    graph, _ = instance
+    order = random_order(graph, seed)
+    profile = Profile(order_costs.order_costs(graph), order)
+    plan = Plan.from_events(graph, ONE, np.zeros(graph.num_ops, int), order, objective=PEAK)
+    assert profile.peak == plan.objective_value == order_peak(graph, order)
+    assert profile.held[0] == int(graph.tensor_bytes[graph.tensor_resident].sum())
+    assert profile.held[-1] == int(graph.tensor_bytes[graph.tensor_keep].sum())
+    np.testing.assert_array_equal(profile.order[profile.step], np.arange(graph.num_ops))
+
+
+@settings(max_examples=60)
+@given(
+    instance=instances(max_ops=9, devices=(1,)), seed=st.integers(0, 2**32 - 1), back=st.booleans(),
+    data=st.data(),
+)  # fmt: skip
+def test_a_beam_in_a_window_finds_its_best_order(
+    instance: tuple[ComputationGraph, Cluster], seed: int, back: bool, data: st.DataObject
+) -> None:
+    """Against all orders of the window, each by the peaks of the whole order."""
+    graph, _ = instance
+    first = data.draw(st.integers(0, graph.num_ops - 1))
+    last = data.draw(st.integers(first + 1, min(graph.num_ops, first + 5)))
+    profile = Profile(order_costs.order_costs(graph), random_order(graph, seed))
+    before = [set(graph.edge_producer[graph.edge_op == o]) for o in range(graph.num_ops)]
+    for source, target in zip(graph.control_source, graph.control_target, strict=True):
+        before[target].add(source)
+
+    def allowed(ops: tuple[int, ...]) -> bool:
+        return all(not before[o] & set(ops[i + 1 :]) for i, o in enumerate(ops))
+
+    def within(ops: object) -> int:
+        return int(profile.replaced(first, np.array(ops)).peaks[first:last].max())
+
+    every = filter(allowed, itertools.permutations(profile.order[first:last].tolist()))
+    least = min(map(within, every))
+    begin = Beginning.of_window(profile, first, last, back=back)
+    for limit in (least, least + 1):
+        attempt = order_search._Attempt(back, limit, 4096, np.zeros(last - first), begin, first)
+        beam = order_search._Beam(attempt)
+        while not beam.ended:
+            beam.advance(10**6)
+        order = beam.order()
+        assert (order is not None) == (limit > least)
+        if order is not None:
+            ops = profile.order[first:last][order]
+            assert allowed(tuple(ops.tolist()))
+            assert within(ops) == least
+
+
+def long_chains() -> ComputationGraph:
+    """One chain that frees what it makes, and ten ops whose large outputs can wait until they are read."""
+    builder = GraphBuilder("far")
+    builder.add_op("root", outputs=[1])
+    for i in range(150):
+        builder.add_op(f"step{i}", outputs=[5], inputs=[(i, 0)])
+    late = [builder.add_op(f"late{i}", outputs=[30], inputs=[(0, 0)]) for i in range(10)]
+    for i, op in enumerate(late):
+        builder.add_op(f"read{i}", outputs=[1], inputs=[(op, 0)], keep=[0])
+    return builder.build()
+
+
+def test_windows_lower_the_peak_where_whole_beams_may_not() -> None:
+    """A bad start: no evaluations are left for a whole beam, but windows are a fraction of one."""
+    graph = long_chains()
+    order = np.concatenate([np.arange(161), np.arange(161, 171)])
+    start = Plan.from_events(graph, ONE, np.zeros(graph.num_ops, int), order, objective=PEAK)
+    best = {}
+    for windows in ((), (16, 64)):
+        config = OrderSearchConfig(width=32, most_width=32, windows=windows)
+        search = OrderSearchRun(graph, ONE, 0, config, starts=[start])
+        search._starts = collections.deque(list(search._starts)[:1])
+        assert search.best == math.inf
+        search.run(30)
+        plan = search.plan()
+        assert plan is not None
+        plan.verify(graph)
+        assert plan.objective_value == order_peak(graph, plan.event_ids(graph)) == search.best
+        assert search.evaluations <= 30
+        best[windows] = search.best
+    assert best[16, 64] < best[()] == start.objective_value
 
 
 def test_it_goes_on_where_it_was_and_never_back() -> None:
@@ -150,8 +252,9 @@ def test_one_op_a_chain_and_no_edge() -> None:
 def test_python_and_compiled_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     graph = random_graph(np.random.default_rng(3), 40, inputs_per_op=2.0)
-    compiled = searched(graph, 150, width=4, most_width=8)
-    for module in (order_search, order_costs):
+    sizes = {"width": 4, "most_width": 8, "windows": (8, 16)}
+    compiled = searched(graph, 150, **sizes)
+    for module in (order_search, order_costs, order_windows):
         monkeypatch.setattr(module, "loops", lambda function: function)
     for name, function in {
         "_find": order_beam._candidates,
@@ -162,7 +265,7 @@ def test_python_and_compiled_loops_agree(monkeypatch: pytest.MonkeyPatch) -> Non
         "_extended": order_beam._children,
     }.items():
         monkeypatch.setattr(order_beam, name, function)
-    plain = searched(graph, 150, width=4, most_width=8)
+    plain = searched(graph, 150, **sizes)
     assert plain.history == compiled.history
     assert plain._made == compiled._made
     one, other = plain.plan(), compiled.plan()
@@ -172,7 +275,7 @@ def test_python_and_compiled_loops_agree(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_priorities_guide_it() -> None:
-    """Those of a good order lead a single partial order to one as good."""
+    """The priorities of a good order lead a beam of width one to an equally good order."""
     graph = generate("ordering-layered", 100, seed=5)
     good = searched(graph, 3000).plan()
     assert good is not None
@@ -188,7 +291,16 @@ def test_priorities_guide_it() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [{"width": 0}, {"growth": 1}, {"most_width": 3}, {"steps": (2,)}, {"noise": -1}, {"guide": math.nan}],
+    [
+        {"width": 0},
+        {"growth": 1},
+        {"most_width": 3},
+        {"windows": (0,)},
+        {"windows": (8, 2.5)},
+        {"steps": (2,)},
+        {"noise": -1},
+        {"guide": math.nan},
+    ],
 )
 def test_impossible_settings(value: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=f"OrderSearchConfig: {next(iter(value))} (is|has)"):

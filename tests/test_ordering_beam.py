@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ordering_cases import (
     BUCKET,
@@ -18,8 +18,10 @@ from ordering_cases import (
     replayed,
 )
 
+from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, GraphBuilder
+from regal_jax.heuristics import approximate_dp as on_host
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.ordering import approximate_dp, beam, beam_search, greedy, log_prob, peaks
 from regal_jax.plan import Objective
@@ -66,7 +68,8 @@ def plain_beam(graph, width, rule, priority):
         for rank, (order, score) in enumerate(states):
             ready = [o for o in range(graph.num_ops) if o not in order and waits[o] <= set(order)]
             total = math.fsum(math.exp(priority[o]) for o in ready)
-            for op in ready:
+            residents = [o for o in ready if graph.resident[o] and o in graph.tensor_op]
+            for op in residents[:1] if residents and rule != "probability" else ready:
                 longer, gained = (*order, op), score + priority[op] - math.log(total)
                 peak, held = partial_peak(graph, longer), held_after(graph, frozenset(longer))
                 cost = {"probability": (-gained,), "peak": (peak,), "held": (held, peak)}[rule]
@@ -202,6 +205,43 @@ def test_log_probabilities_are_those_of_the_orders():
     np.testing.assert_allclose(
         found.log_prob, log_prob(problem, priority, found.orders[:, None])[:, 0], rtol=1e-5
     )
+
+
+@settings(max_examples=30)
+@given(seeds, st.integers(1, 8), st.sampled_from([FEW, EVERYTHING]))
+def test_approximate_dp_finds_the_peaks_of_the_host(seed, num_ops, width):
+    graph = graph_of(seed, num_ops)
+    # The device sees tensors: a resident op without any is one like others, which costs nothing.
+    assume(np.isin(np.flatnonzero(graph.resident), graph.tensor_op).all())
+    found, expected = approximate_dp(problem_of(graph), width), on_host(graph, width)
+    assert found.peak.tolist() == [expected.peak] == [replayed(graph, found.orders[0])]
+    assert not found.optimal[0] or found.peak[0] == on_host(graph, EVERYTHING).peak
+    if width == EVERYTHING:
+        assert found.optimal.all()
+
+
+def test_approximate_dp_finds_the_peaks_of_the_host_in_larger_graphs():
+    width = EVERYTHING
+    graphs = [generate("ordering-layered", 60, seed) for seed in range(4)]
+    found = approximate_dp(make_problem(graphs, CLUSTER), width)
+    expected = [on_host(graph, width) for graph in graphs]
+    assert found.peak.tolist() == [each.peak for each in expected]
+    assert found.optimal.tolist() == [each.optimal for each in expected]
+    assert found.states == sum(each.states for each in expected)
+
+
+def test_approximate_dp_whose_time_is_up_goes_on_with_one():
+    for seed in range(4):
+        graph = graph_of(seed, 8)
+        late, one = (approximate_dp(problem_of(graph), *given) for given in ((FEW, False, 0), (1,)))
+        np.testing.assert_array_equal(late.orders, one.orders)
+        assert not late.optimal[0] or late.peak[0] == on_host(graph, EVERYTHING).peak
+
+
+def test_what_a_beam_by_probability_proves():
+    graph = isolated(6)
+    assert beam_search(problem_of(graph), priorities_of(0), EVERYTHING).optimal[0]
+    assert not beam_search(problem_of(graph), priorities_of(0), FEW).optimal[0]
 
 
 def test_refusals():

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ordering_cases import (
     BUCKET,
+    CLUSTER,
     ORDERS,
     all_orders,
     before,
@@ -26,15 +27,21 @@ from ordering_cases import (
     replayed,
 )
 
+from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, GraphBuilder
-from regal_jax.ordering import greedy, log_prob, peaks, sample
+from regal_jax.ordering import greedy, host, host_loops, log_prob, peaks, sample
+from regal_jax.ordering.decode import sample_orders
 from regal_jax.ordering.precedence import open_uniform
+from regal_jax.ordering.race import Clocks, race
 from regal_jax.problem import Bucket, make_problem
+from regal_jax.runtime.compiling import usable
 
 seeds = st.integers(0, 2**32 - 1)
+needs_numba = pytest.mark.skipif(not usable(), reason="no Numba")
 sizes = st.integers(1, 5)
 SPECIAL = {"one": chain(1), "chain": chain(5), "isolated": isolated(5)}
+BOTH = pytest.mark.parametrize("implementation", [pytest.param("host", marks=needs_numba), "xla"])
 
 
 def priorities_of(seed, scale=2.0, graphs=1, size=BUCKET.ops):
@@ -49,29 +56,48 @@ def test_draws_are_never_0_or_1():
     assert 0 < drawn.min() <= drawn.max() < 1
 
 
-def check_probabilities(graph, priority):
+def check_probabilities(graph, priority, implementation):
     orders = all_orders(graph)
-    logs = np.asarray(log_prob(problem_of(graph), priority, many(orders)))[0, : len(orders)]
+    logs = log_prob(problem_of(graph), priority, many(orders), implementation=implementation)
+    logs = np.asarray(logs)[0, : len(orders)]
     expected = [probability(graph, priority[0].astype(float), order) for order in orders]
     np.testing.assert_allclose(np.exp(logs), expected, rtol=2e-5)
     np.testing.assert_allclose(np.exp(logs).sum(), 1, rtol=1e-5)
 
 
+@BOTH
 @given(seeds, sizes, seeds)
-def test_probabilities_of_all_orders(seed, num_ops, draw):
-    check_probabilities(graph_of(seed, num_ops), priorities_of(draw))
+def test_probabilities_of_all_orders(implementation, seed, num_ops, draw):
+    check_probabilities(graph_of(seed, num_ops), priorities_of(draw), implementation)
 
 
+@BOTH
 @pytest.mark.parametrize("name", SPECIAL)
-def test_probabilities_of_special_graphs(name):
-    check_probabilities(SPECIAL[name], priorities_of(1))
+def test_probabilities_of_special_graphs(name, implementation):
+    check_probabilities(SPECIAL[name], priorities_of(1), implementation)
 
 
+@needs_numba
+def test_probabilities_of_ops_far_below_the_largest_priority():
+    # Their weights relative to it underflow: 900 is more than float64 has.
+    priority = np.full((1, BUCKET.ops), 900, np.float32)
+    priority[0, :4] = [1, 0, -1, 2]
+    builder = GraphBuilder("low")
+    for name, inputs in (("a", []), ("b", []), ("c", []), ("d", []), ("high", [0, 1, 2, 3])):
+        builder.add_op(name, outputs=[1], inputs=[(i, 0) for i in inputs])
+    graph, orders = builder.build(), np.array([[0, 1, 2, 3, 4], [2, 1, 0, 3, 4]], np.int32)
+    logs = np.asarray(log_prob(problem_of(graph), priority, padded(orders)[None], implementation="host"))[0]
+    expected = [math.log(probability(graph, [1, 0, -1, 2, 0], order)) for order in orders.tolist()]
+    np.testing.assert_allclose(logs, expected, rtol=1e-6)
+
+
+@BOTH
 @given(seeds, sizes)
-def test_what_is_no_topological_order_is_impossible(seed, num_ops):
+def test_what_is_no_topological_order_is_impossible(implementation, seed, num_ops):
     graph = graph_of(seed, num_ops)
     orders = all_orders(isolated(num_ops))
-    found = np.asarray(log_prob(problem_of(graph), priorities_of(seed), many(orders)))[0, : len(orders)]
+    found = log_prob(problem_of(graph), priorities_of(seed), many(orders), implementation=implementation)
+    found = np.asarray(found)[0, : len(orders)]
     possible = {tuple(order) for order in all_orders(graph).tolist()}
     np.testing.assert_array_equal(np.isfinite(found), [tuple(order) in possible for order in orders.tolist()])
     assert (found[~np.isfinite(found)] == -np.inf).all()
@@ -125,11 +151,12 @@ def test_greedy(seed, num_ops, scale):
     assert order.dtype == np.int32
 
 
+@BOTH
 @pytest.mark.parametrize("scale", [0.0, 1.0])
-def test_samples_follow_equation_8(scale):
+def test_samples_follow_equation_8(scale, implementation):
     graph, priority = diamond(), priorities_of(7, scale)
     count = 8192
-    orders, _ = sample(problem_of(graph), priority, keys_of(3), count)
+    orders = sample_orders(problem_of(graph), priority, keys_of(3), count, implementation=implementation)
     found, counts = np.unique(np.asarray(orders)[0, :, :5], axis=0, return_counts=True)
     order_of = {tuple(order): number for order, number in zip(found.tolist(), counts, strict=True)}
     expected = [probability(graph, priority[0].astype(float), o) * count for o in all_orders(graph)]
@@ -140,8 +167,9 @@ def test_samples_follow_equation_8(scale):
     assert statistic < freedom + 5 * math.sqrt(2 * freedom)
 
 
-@pytest.mark.parametrize("scale", [15.0, 100.0])
-def test_fast_ops_behind_a_slow_one(scale):
+@BOTH
+@pytest.mark.parametrize("scale", [15.0, 100.0, 3000.0])
+def test_fast_ops_behind_a_slow_one(scale, implementation):
     # 0 and 1 are slow; behind 0 wait 2 and 3, fast, of which 3 should come first three times of four.
     builder = GraphBuilder("slow")
     for name, inputs in (("slow", []), ("other", []), ("fast", [0]), ("faster", [0])):
@@ -149,7 +177,8 @@ def test_fast_ops_behind_a_slow_one(scale):
     priority = np.zeros((1, BUCKET.ops), np.float32)
     priority[0, :4] = [-scale, -scale, scale, scale + math.log(3)]
     count = 8192
-    orders, logs = sample(problem_of(builder.build()), priority, keys_of(5), count)
+    problem = problem_of(builder.build())
+    orders, logs = sample(problem, priority, keys_of(5), count, implementation=implementation)
     place = np.argsort(np.asarray(orders)[0, :, :4], axis=1)
     spread = 5 * math.sqrt(count * 0.25)
     assert abs((place[:, 3] < place[:, 2]).sum() - 0.75 * count) < spread
@@ -161,15 +190,70 @@ def test_fast_ops_behind_a_slow_one(scale):
     assert (np.asarray(logs) > -3).all()
 
 
+@BOTH
 @given(seeds, st.integers(1, 8))
-def test_samples_are_orders_with_their_probabilities(seed, num_ops):
+def test_samples_are_orders_with_their_probabilities(implementation, seed, num_ops):
     graph, priority = graph_of(seed, num_ops), priorities_of(seed)
-    orders, logs = sample(problem_of(graph), priority, keys_of(seed), 4)
+    orders, logs = sample(problem_of(graph), priority, keys_of(seed), 4, implementation=implementation)
     for order, log in zip(np.asarray(orders)[0], np.asarray(logs)[0], strict=True):
         np.testing.assert_array_equal(order[num_ops:], np.arange(num_ops, BUCKET.ops))
         expected = probability(graph, priority[0].astype(float), order[:num_ops].tolist())
         assert log == pytest.approx(math.log(expected), rel=1e-4, abs=1e-5)
-    np.testing.assert_array_equal(logs, log_prob(problem_of(graph), priority, orders))
+    again = log_prob(problem_of(graph), priority, orders, implementation=implementation)
+    np.testing.assert_array_equal(logs, again)
+
+
+@needs_numba
+@pytest.mark.parametrize("scale", [0.0, 5.0, 300.0])
+def test_host_and_xla_draw_the_same_orders(scale):
+    graphs = [generate("ordering-layered", 120, seed=1), chain(3), isolated(50), chain(1)]
+    problem = make_problem(graphs, CLUSTER)
+    priority = priorities_of(2, scale, len(graphs), problem.bucket.ops)
+    given = problem, priority, keys_of(1, 2, 3, 4), 64
+    one, other = (np.asarray(sample_orders(*given, implementation=name)) for name in ("host", "xla"))
+    np.testing.assert_array_equal(one, other)
+    logs = [log_prob(problem, priority, one, implementation=name) for name in ("host", "xla")]
+    np.testing.assert_allclose(*logs, rtol=1e-5, atol=1e-4)
+
+
+@needs_numba
+@given(seeds, st.integers(1, 8))
+def test_ties_go_to_the_lowest_op_on_the_host_and_in_xla(seed, num_ops):
+    """All clocks are alike, so that the ops that became ready together are tied."""
+    problem = problem_of(graph_of(seed, num_ops), isolated(8))
+    ones = np.ones((2, BUCKET.ops), np.float32)
+    clocks = Clocks(np.ones((2, 2, BUCKET.ops), np.float32), ones, ones, np.zeros(ones.shape, np.int32))
+    one, other = np.asarray(host.race(problem, clocks)), np.asarray(race(problem, clocks))
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(one[1, 0], np.arange(8))
+
+
+@needs_numba
+def test_python_and_compiled_loops_agree(monkeypatch):
+    problem, priority = problem_of(graph_of(3, 8)), priorities_of(3)
+    found = sample(problem, priority, keys_of(3), 4, implementation="host")
+    monkeypatch.setattr(host, "loops", lambda function: function)
+    for name, function in {"_find": host_loops._first, "_normalise": host_loops._normaliser}.items():
+        monkeypatch.setattr(host_loops, name, function)
+    plain = sample(problem, priority, keys_of(3), 4, implementation="host")
+    np.testing.assert_array_equal(found[0], plain[0])
+    np.testing.assert_allclose(found[1], plain[1], rtol=1e-6)
+
+
+def test_who_decodes(monkeypatch):
+    problem, priority = problem_of(chain(3)), priorities_of(0)
+    assert host.chosen(None, problem, priority) == usable()
+    assert not host.chosen("xla", problem, priority)
+    with pytest.raises(ConfigError, match="implementation: unknown 'gpu'; use one of xla, host"):
+        sample(problem, priority, keys_of(0), 1, implementation="gpu")
+    drawn = functools.partial(sample_orders, samples=1, implementation="host")
+    if usable():
+        with pytest.raises(ConfigError, match="implementation: 'host' cannot be traced"):
+            jax.eval_shape(drawn, problem, priority, keys_of(0))
+    monkeypatch.setattr(host, "usable", lambda: False)
+    assert not host.chosen(None, problem, priority)
+    with pytest.raises(ConfigError, match="implementation: 'host' needs Numba"):
+        drawn(problem, priority, keys_of(0))
 
 
 def test_number_of_samples_padding_company_and_jit_change_nothing():

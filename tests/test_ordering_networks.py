@@ -1,4 +1,4 @@
-"""Tests of Topoformer and what it is compared with: against plain loops, and what must not matter."""
+"""Tests of Topoformer and its baselines: plain loops and invariances."""
 
 import dataclasses
 import functools
@@ -20,10 +20,11 @@ from regal_jax.ordering import (
     ENCODERS,
     Topoformer,
     TopoformerConfig,
+    attention,
+    infer,
     load_topoformer,
     make_order_inputs,
     named_encoder,
-    networks,
     read_topoformer_metadata,
     save_topoformer,
     standardised,
@@ -46,7 +47,7 @@ cases = pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 
 @functools.cache
 def weighted(config):
-    """A network whose every weight matters."""
+    """A network whose output depends on every weight."""
     return randomised(nnx.eval_shape(lambda: Topoformer(config, rngs=nnx.Rngs(0))))
 
 
@@ -61,8 +62,8 @@ def graph(n, seed=0):
     return random_graph(np.random.default_rng(seed), n)
 
 
-def inputs_of(graphs, config, ops=10):
-    return make_order_inputs(graphs, config, ops)
+def inputs_of(graphs, config, ops=10, **options):
+    return make_order_inputs(graphs, config, ops, **options)
 
 
 # Against plain loops --------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ def gelu(x):
 
 
 def sees(config, head, i, j, code):
-    """Does the head attend from op ``i`` to op ``j``, whose relation to ``i`` this is?"""
+    """Whether the head attends from op ``i`` to op ``j``, whose relation to ``i`` this is."""
     if config.encoder == "topoformer":
         return [c for c, heads in enumerate(config.heads, 1) for _ in range(heads)][head] == code
     on = [c for c, heads in enumerate(config.heads, 1) if heads]
@@ -131,22 +132,65 @@ def plain_logits(config, inputs, row):
     return np.array([linear(np.maximum(linear(v, head["hidden"]), 0), head["output"])[0] for v in h])
 
 
+@pytest.mark.parametrize("edges", [False, True])
 @cases
-def test_networks_are_their_formulas(config):
-    inputs = inputs_of([graph(10), graph(7, 1)], config)
+def test_networks_are_their_formulas(config, edges):
+    inputs = inputs_of([graph(10), graph(7, 1)], config, edges=edges)
     found = np.asarray(compiled(config)(inputs))
     for row, n in enumerate((10, 7)):
         np.testing.assert_allclose(found[row, :n], plain_logits(config, inputs, row), rtol=1e-4, atol=1e-4)
     assert found.dtype == np.float32
 
 
+@cases
+def test_scores_in_blocks_of_rows_find_the_same(config, monkeypatch):
+    """Four rows at a time, and the last block has two."""
+    inputs = inputs_of([graph(10), graph(7, 1)], config, edges=True)
+    heads = sum(config.heads[c - 1] for c in (3, 6, 7)) if config.encoder == "topoformer" else 2
+    monkeypatch.setattr(attention, "_BLOCK", 4 * heads * 2 * 10)
+    graphdef, state = nnx.split(weighted(config))
+    found = jax.jit(lambda inputs: nnx.merge(graphdef, state).logits(inputs))(inputs)
+    np.testing.assert_allclose(found, compiled(config)(inputs), **CLOSE)
+
+
+def test_edges_are_those_of_the_graph():
+    config = CASES["topoformer"]
+    graphs = [graph(10), graph(7, 1), without_edges(graph(3))]
+    inputs = inputs_of(graphs, config, 10, edges=True)
+    counts = []
+    for edges, codes in zip(inputs.edges, inputs.relations, strict=True):
+        real = [(i, j) for i, j in edges.tolist() if i < 10]
+        assert sorted(real) == [tuple(pair) for pair in np.argwhere((codes == 1) | (codes == 2)).tolist()]
+        assert (edges[len(real) :] == 10).all()
+        counts.append(len(real))
+    assert counts[2] == 0 < counts[1]
+    assert inputs.edges.shape == (3, 10 if max(counts) <= 10 else 20, 2)
+    assert inputs_of([without_edges(graph(3))], config, edges=True).edges.shape == (1, 10, 2)
+
+
+def test_inference_on_a_cpu_lists_edges(monkeypatch):
+    listed, make = [], infer.make_order_inputs
+
+    def noted(*given, **options):
+        listed.append(make(*given, **options).edges is not None)
+        return make(*given, **options)
+
+    monkeypatch.setattr(infer, "make_order_inputs", noted)
+    config = CASES["topoformer"]
+    found = infer.graph_priorities(weighted(config), graph(10))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    np.testing.assert_allclose(infer.graph_priorities(weighted(config), graph(10)), found, **CLOSE)
+    assert listed == [True, False]
+
+
 # What must not matter -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("edges", [False, True])
 @cases
-def test_padding_and_company_change_nothing(config):
-    alone = np.asarray(compiled(config, "__call__")(inputs_of([graph(7, 1)], config, 7)))
-    both = inputs_of([graph(10), graph(7, 1)], config, 12)
+def test_padding_and_company_change_nothing(config, edges):
+    alone = np.asarray(compiled(config, "__call__")(inputs_of([graph(7, 1)], config, 7, edges=edges)))
+    both = inputs_of([graph(10), graph(7, 1)], config, 12, edges=edges)
     found = np.asarray(compiled(config, "__call__")(both))
     np.testing.assert_allclose(found[1, :7], alone[0], **CLOSE)
     assert not found[1, 7:].any()
@@ -201,9 +245,9 @@ def test_heads_that_take_turns_find_the_same(name, together, monkeypatch):
         return jax.jit(jax.value_and_grad(loss))(state)
 
     expected = results()
-    monkeypatch.setattr(networks, "_SCORES", together * inputs.relations.size)
-    assert networks._together(10, inputs.relations.size) == together
-    assert networks._together(7, inputs.relations.size) == 1  # They are all looked at in as many turns.
+    monkeypatch.setattr(attention, "_SCORES", together * inputs.relations.size)
+    assert attention._together(10, inputs.relations.size) == together
+    assert attention._together(7, inputs.relations.size) == 1  # They are all looked at in as many turns.
     chex.assert_trees_all_close(results(), expected, rtol=1e-4, atol=1e-5)
 
 

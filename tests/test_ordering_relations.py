@@ -1,4 +1,4 @@
-"""Tests of what Topoformer reads of graphs: relations, features and eigenvectors."""
+"""Tests of the inputs of Topoformer: relations, features and eigenvectors."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The face of the package: what importing it costs, and what it offers."""
+"""The public interface of the package: cost of the import, and exported names."""
 
 import subprocess
 import sys

@@ -1,7 +1,7 @@
 """The fused GPU kernel against the reference, in Pallas's interpreter; and that it lowers for CUDA.
 
-The interpreter takes about 10 ms an event: few and small cases here. It checks bounds and fills fresh memory
-with NaN and the largest integers, so that what is read before it is written shows.
+The interpreter takes about 10 ms per event, so the cases are few and small. It checks bounds and fills new
+memory with NaN and the largest integers, so that what is read before it is written shows.
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ def make_case(rng, sizes, devices, transfers, bucket=None, *, population=2, coar
 
 
 def same_bucket(problem):
-    """``unlimited`` is static and says nothing here: without it cases share a compilation."""
+    """Without ``unlimited``, which is static and irrelevant here, cases share a compilation."""
     return dataclasses.replace(problem, unlimited=False)
 
 

@@ -32,7 +32,7 @@ def worked_plan(cluster: Cluster = BLOCKING, **kwargs) -> tuple[Plan, Computatio
 
 
 def assert_same(a: Plan, b: Plan) -> None:
-    """Bit for bit, types included."""
+    """Checks equality bit for bit, including types."""
     for field in dataclasses.fields(Plan):
         x, y = getattr(a, field.name), getattr(b, field.name)
         if isinstance(x, Timeline):

@@ -1,4 +1,4 @@
-"""Tests of what a policy sees of a graph."""
+"""Tests of the features of a policy."""
 
 import dataclasses
 import itertools

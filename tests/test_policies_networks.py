@@ -1,4 +1,4 @@
-"""Tests of the networks: what they depend on, what they do not, and that they are the paper's."""
+"""Tests of the networks: dependences, invariances, and equality with the paper."""
 
 import dataclasses
 import functools
@@ -60,7 +60,7 @@ def shapes_of(config, kind=Policy):
 
 
 def untrained(config, inputs, kind=Policy):
-    """What a new network says."""
+    """The outputs of a new network."""
     graphdef, state = nnx.split(kind(config, rngs=nnx.Rngs(0)))
     return jax.jit(lambda state, x: nnx.merge(graphdef, state)(*x))(state, inputs)
 

@@ -1,4 +1,4 @@
-"""Tests of priors: what each maker says of a graph, and what it must not depend on."""
+"""Tests of priors: the results of each maker, and invariances."""
 
 import dataclasses
 

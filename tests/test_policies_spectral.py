@@ -1,4 +1,4 @@
-"""Spectral coordinates: against exact eigenvectors, and what they must not depend on."""
+"""Spectral coordinates against exact eigenvectors, and invariances."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tests of weights files: what comes back, and one clear line for everything that may be wrong."""
+"""Tests of weights files: round trips, and errors of one line."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Compiled programs: bounded in memory, kept on disk, refused before the process would die."""
+"""Compiled programs: bounded memory, the cache on disk, and `ResourceError`."""
 
 import ctypes
 import json
@@ -24,7 +24,7 @@ TWO = Cluster.uniform(2)
 
 
 def child(code, *arguments, drop=(), **environment):
-    """What a fresh process prints, line by line."""
+    """The lines that a new process prints."""
     inherited = {name: value for name, value in os.environ.items() if name not in drop}
     done = subprocess.run(
         [sys.executable, *(["-c", code] if isinstance(code, str) else [str(code)]), *map(str, arguments)],

@@ -1,4 +1,4 @@
-"""README's example runs, and prints what README says it prints."""
+"""README's example runs and prints the stated output."""
 
 import contextlib
 import io

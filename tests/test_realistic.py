@@ -1,4 +1,4 @@
-"""The suite of realistic cases: what it is of, and that it runs, goes on and reports like the other one."""
+"""The suite of realistic cases: its cases, runs, resumption and report."""
 
 import collections
 import json

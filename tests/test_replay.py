@@ -1,4 +1,4 @@
-"""The exact replay against hand-computed cases and against an oracle that shares no idea with it."""
+"""The exact replay against hand-computed cases and against an independent oracle."""
 
 import itertools
 

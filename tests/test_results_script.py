@@ -10,6 +10,7 @@ import pytest
 from regal_jax.cli.parser import build_parser
 from regal_jax.experiments import method_names
 from regal_jax.learning import TrainConfig
+from regal_jax.robust import SOURCES
 
 ROOT = pathlib.Path(__file__).parents[1]
 SCRIPT = (ROOT / "benchmarks" / "results.sh").read_text(encoding="utf-8").replace("\\\n", " ")
@@ -24,7 +25,8 @@ def test_there_are_all_kinds_of_commands():
 def test_the_parser_takes_every_command(words):
     args = build_parser().parse_args(words)
     if words[0] == "evaluate":
-        assert set(args.methods or ()) <= set(method_names()) | {name for name, _ in args.policy or ()}
+        known = SOURCES if "robust_scheduling" in str(args.config) else method_names()
+        assert set(args.methods or ()) <= {*known, *(name for name, _ in args.policy or ())}
 
 
 def test_the_settings_of_a_policy_from_nothing_are_those_of_a_training():

@@ -140,7 +140,7 @@ def test_bad_input_is_one_line_and_nothing_is_lost(corpus, tmp_path, capsys):
     for arguments, message in (
         ([str(tmp_path / "nothing"), "--out", str(tmp_path / "a")], "no corpus there"),
         ([str(corpus), "--out", str(mine)], "something other than a sample"),
-        ([str(corpus), "--out", str(mine / "thesis.txt")], "is no folder"),
+        ([str(corpus), "--out", str(mine / "thesis.txt")], "is not a folder"),
         ([str(corpus), "--out", str(tmp_path / "a"), "--max-bytes", "10"], "no graph fits"),
         ([str(corpus), "--out", str(tmp_path / "a"), "--max-bytes", "much"], "cannot read 'much'"),
     ):
@@ -152,5 +152,5 @@ def test_bad_input_is_one_line_and_nothing_is_lost(corpus, tmp_path, capsys):
     with pytest.raises(FormatError, match="no sample there"):
         sample_records(mine)
     (mine / "index.jsonl").write_text(json.dumps(graph_record(generate("chain", 5, 0))) + "\n")
-    with pytest.raises(FormatError, match="line 1 is of no sample"):
+    with pytest.raises(FormatError, match="line 1 is not of a sample"):
         sample_records(mine)

@@ -1,4 +1,4 @@
-"""BRKGA: what it computes. What every searcher promises is in test_search_conformance.py."""
+"""Tests of BRKGA; test_search_conformance.py has the tests of all searchers."""
 
 import dataclasses
 import functools
@@ -410,9 +410,9 @@ def test_the_check_of_warm_starts_traces_a_proposal_once():
         (
             np.zeros((1, 13, 6), np.uint16),
             [2],
-            "warm: [13] individuals an instance; give the same number for",
+            "warm: [13] individuals per instance; give the same number for",
         ),
-        (np.zeros((1, 2, 6), np.uint16), [3], "warm: count is [3]; give one number from 0 to 2 an instance"),
+        (np.zeros((1, 2, 6), np.uint16), [3], "warm: count is [3]; give one number from 0 to 2 per instance"),
         (np.zeros((1, 2, 6), np.uint16), [1, 1], "warm: count is [1, 1]; give one number from 0 to 2"),
     ],
 )
@@ -485,7 +485,7 @@ def test_functions_that_break_the_contract_are_refused(fitness, sample, message)
 
 @pytest.mark.parametrize("wrong", [jnp.zeros((1, 2), jnp.uint32), jax.random.key(0), keys(1)[:0]])
 def test_wrong_keys_are_refused(wrong):
-    with pytest.raises(ConfigError, match="give one typed key an instance"):
+    with pytest.raises(ConfigError, match="give one typed key per instance"):
         brkga(distance, planted(1), wrong, Stopping(100), sample_fn=uniform(6))
 
 
@@ -569,7 +569,7 @@ def test_restart_of_one_instance_leaves_the_other_alone():
     np.testing.assert_array_equal(found[0], wanted[0])
 
 
-# Does it search?
+# Quality of the search
 
 
 def sorting(problem, genes):
@@ -581,7 +581,7 @@ def sorting(problem, genes):
 
 
 def coarse(problem, genes):
-    """`distance` in eight steps a gene."""
+    """`distance` in eight steps per gene."""
     return distance(problem, genes >> 13 << 8)
 
 

@@ -1,4 +1,4 @@
-"""What every searcher promises. A new searcher gets one line in SEARCHERS."""
+"""Tests of all searchers. A new searcher needs one line in SEARCHERS."""
 
 import concurrent.futures
 import dataclasses

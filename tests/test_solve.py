@@ -1,4 +1,4 @@
-"""Keys, proposals of policies, and the traced search: the same as the search of users."""
+"""Keys, proposals of policies, and equality of the traced search and the public one."""
 
 import dataclasses
 

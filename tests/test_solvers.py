@@ -1,4 +1,4 @@
-"""Solvers: what every one in the registry promises, portfolios, settings, one of a user's own."""
+"""Solvers: tests of all in the registry, portfolios, settings, and a custom solver."""
 
 import dataclasses
 import json
@@ -15,6 +15,7 @@ from flax import nnx
 
 from regal_jax import (
     Annealing,
+    ApproximateDp,
     Auto,
     Brkga,
     BrkgaConfig,
@@ -40,10 +41,13 @@ from regal_jax.experiments import EvaluationConfig, report, run_evaluation
 from regal_jax.heuristics import HEURISTICS, list_scheduling, run_heuristic
 from regal_jax.plan import Objective, Plan, PlanStatus
 from regal_jax.policies import Policy, PolicyConfig, save_policy
+from regal_jax.problem import make_problem
 from regal_jax.search import Status
+from regal_jax.solve import graph_keys
 from regal_jax.solvers import (
     Entry,
     Guide,
+    Instance,
     Solver,
     parse_settings,
     register,
@@ -200,6 +204,38 @@ def test_for_one_device_and_peak_memory_alone(name, graph):
         optimize(graph, ONE, method=name)
 
 
+def test_approximate_dp_on_the_device_is_that_of_the_host(graph, monkeypatch):
+    graphs = [graph, generate("chain", 1, seed=0)]
+    for each in graphs:
+        plans = [
+            optimize(each, ONE, objective="peak-memory", method=ApproximateDp(30, implementation=name))
+            for name in ("host", "device")
+        ]
+        assert plans[0].objective_value == plans[1].objective_value
+        for said in ("method", "status", "states"):
+            assert plans[0].provenance[said] == plans[1].provenance[said]
+    made = []
+    monkeypatch.setattr(ApproximateDp, "_construct_on_device", lambda self, _: made.append(self) or plans[1])
+    for backend, solver_, device in (
+        ("cpu", ApproximateDp(), False),
+        ("gpu", ApproximateDp(), True),
+        ("gpu", ApproximateDp(held=True), False),
+        ("gpu", ApproximateDp(implementation="host"), False),
+    ):
+        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+        solver_.construct(Instance(graphs[1], ONE, Objective.PEAK_MEMORY))
+        assert bool(made) == device
+        made.clear()
+
+
+def test_units_of_several_bytes_prove_nothing_in_bytes():
+    builder = GraphBuilder("large")
+    builder.add_op("a", outputs=[2**30 + 1])
+    method = ApproximateDp(30, implementation="device")
+    plan = optimize(builder.build(), ONE, objective="peak-memory", method=method)
+    assert plan.provenance["status"] == "feasible"
+
+
 def test_the_exact_solver_is_a_method():
     pytest.importorskip("ortools")
     graph = generate("chain", 6, seed=0)
@@ -221,6 +257,8 @@ def test_settings_are_checked_and_named_after_the_solver():
         (lambda: ListSearch(ranks=0), "ListSearch: ranks is 0"),
         (lambda: PeakSearch(tries=0), "PeakSearch: tries has 0"),
         (lambda: OrderSearch(width=0), "OrderSearch: width is 0"),
+        (lambda: ApproximateDp(implementation="gpu"), "ApproximateDp: implementation is 'gpu'"),
+        (lambda: ApproximateDp(held=True, implementation="device"), "ApproximateDp: .* has no 'held'"),
         (lambda: Heuristic("magic"), "Heuristic: unknown heuristic 'magic'"),
         (lambda: Auto(BrkgaConfig), "Auto: brkga is"),
         (lambda: Auto(Brkga()), "Auto: brkga is"),
@@ -287,7 +325,7 @@ def test_values_of_one_kind_are_compared_under_names_of_their_own(graph):
     found = compare(graph, TWO, table, evaluations=200, warm_start=False)
     assert list(found.plans) == ["few", "many"]
     assert [plan.provenance["config"]["population"] for plan in found.plans.values()] == [20, 40]
-    with pytest.raises(ConfigError, match="methods: 'brkga' stands twice"):
+    with pytest.raises(ConfigError, match="methods: 'brkga' occurs twice"):
         compare(graph, TWO, list(table.values()))
 
 
@@ -498,6 +536,24 @@ def test_a_policy_by_what_it_is_called(tmp_path):
         optimize(generate("chain", 3, seed=0), TWO, method=Brkga(policy="none.safetensors"))
     with pytest.raises(ConfigError, match="policy: give None, 'none', 'default'"):
         optimize(generate("chain", 3, seed=0), TWO, method=Brkga(policy=3))
+
+
+def test_guides_propose_by_themselves():
+    graphs, keys = (
+        [generate("chain", 3, seed=0)],
+        graph_keys(jax.random.key(0), [generate("chain", 3, seed=0)]),
+    )
+    orders = Guide.of("topoformer")
+    peak = Objective.PEAK_MEMORY
+    found = orders.propose(graphs, [ONE], make_problem(graphs, ONE), keys, peak)
+    # The priority of the first op is the highest.
+    assert (np.diff(np.asarray(found.offset)[0, :3]) < 0).all()
+    assert orders.guides(peak, 1)
+    with pytest.raises(ConfigError, match="policy: 'topoformer' is for 1 device, not for 2"):
+        orders.propose(graphs, [TWO], make_problem(graphs, TWO), keys, peak)
+    assert Guide.of("topoformer", optional=True).propose(graphs, [TWO], None, keys, peak) is None
+    five = Cluster.uniform(5)
+    assert Guide.of(None, optional=True).propose(graphs, [five], None, keys, peak) is None
 
 
 def test_a_changed_file_is_another_policy(tmp_path):

@@ -1,4 +1,4 @@
-"""The suite of orders on one device: what it is of, that it runs, goes on and reports what it says."""
+"""The suite of orders on one device: its cases, runs, resumption and report."""
 
 import collections
 import dataclasses

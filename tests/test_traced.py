@@ -1,4 +1,4 @@
-"""Traced programs on disk: the same program or none, whatever is in the files."""
+"""Traced programs on disk: any file gives the same program or none."""
 
 import functools
 import hashlib
@@ -13,15 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
+from learning_cases import pool_of, tiny_config
 
 from regal_jax import Cluster, optimize
 from regal_jax.datasets import generate
 from regal_jax.encoding import PlanMoves
+from regal_jax.learning.step import Learner
 from regal_jax.plan import Objective
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.programs import clear, stored, traced
-from regal_jax.programs.words import UnnamedError, module_word, tree_word, word
+from regal_jax.programs.words import UnnamedError, module_word, module_words, tree_word, word
 from regal_jax.search import BrkgaConfig, BrkgaSearcher, Inputs, Limits, Stopping, UniformProposal, brkga
 from regal_jax.search.run import _run_chunk, _start
 from regal_jax.simulate import simulate
@@ -29,6 +32,7 @@ from regal_jax.solve import graph_keys, sampler
 from regal_jax.solve.solve import _fitness
 
 brkga_module, loop_module = map(importlib.import_module, ("regal_jax.search.brkga", "regal_jax.search.loop"))
+validate_module = importlib.import_module("regal_jax.learning.validate")
 GRAPH = generate("erdos-renyi", 30, 0)
 TWO = Cluster.uniform(2, transfer="blocking")
 PROGRAMS = ["_run_chunk", "_start", "keys_of"]
@@ -183,6 +187,25 @@ def test_what_was_traced_with_another_function_or_constant_is_not_taken(kept, fo
     assert len(exports) == 2 * len(PROGRAMS)
 
 
+def test_a_validation_traced_with_another_function_is_not_taken(folder, exports, monkeypatch):
+    learner = Learner(tiny_config())
+    weights, pools = nnx.state(learner.networks()[0]), [pool_of(learner.config)]
+
+    def entropy():
+        clear()
+        return validate_module.validate(learner, weights, pools, jax.random.key(0)).entropy
+
+    first = entropy()
+    assert first > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(validate_module, "entropy", lambda logits, mask: jnp.zeros(len(mask)))
+        assert entropy() == 0
+    assert entropy() == first
+    made = len(exports)
+    assert entropy() == first
+    assert len(exports) == made
+
+
 @pytest.mark.parametrize(
     ("holder", "name", "value"),
     [
@@ -200,6 +223,14 @@ def test_the_word_of_a_module_tells_what_was_replaced(holder, name, value, monke
     assert before == module_word(module)
     monkeypatch.setattr(getattr(held, kind) if kind else held, name, value)
     assert module_word(module) != before
+
+
+def test_a_room_is_not_one_whose_name_begins_like_it():
+    import regal_jax.solvers  # noqa: F401
+
+    names = module_words()
+    assert {"regal_jax.solve", "regal_jax.solve.solve", "regal_jax.simulate"} <= names.keys()
+    assert not [name for name in names if name.startswith("regal_jax.solvers")]
 
 
 def test_words():

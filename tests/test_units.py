@@ -1,4 +1,4 @@
-"""Quantities as people write them."""
+"""Quantities in the notation of users."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a person sees of graphs, clusters, plans and comparisons, and the other forms that they have."""
+"""Text, HTML and other representations of graphs, clusters, plans and comparisons."""
 
 import builtins
 import dataclasses
@@ -140,7 +140,7 @@ def test_methods_side_by_side():
     assert "<table>" in found._repr_html_()
     tight = compare(graph, Cluster.uniform(2, 1), ["bfs"])
     assert "OVERFLOW" in repr(tight)
-    for methods, said in (([], "at least one"), ("bfs", "give a list"), (["bfs", "bfs"], "stands twice")):
+    for methods, said in (([], "at least one"), ("bfs", "give a list"), (["bfs", "bfs"], "occurs twice")):
         with pytest.raises(ConfigError, match=said):
             compare(graph, TWO, methods)
 
@@ -306,4 +306,4 @@ def test_evaluate_offers_the_weights_that_ship(devices, default):
     config = types.SimpleNamespace(objective="makespan", devices=devices, policies={})
     with pytest.raises(ConfigError, match=r"needs a policy: give .*--policy regal=FILE") as raised:
         jobs._guided("regal", {}, {}, config)
-    assert ("--policy regal=default for the weights that ship" in str(raised.value)) == default
+    assert ("--policy regal=default for the weights of the package" in str(raised.value)) == default

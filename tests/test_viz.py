@@ -1,4 +1,4 @@
-"""Pictures: they are drawn, whatever the plan, and show what it says."""
+"""Plots are drawn for any plan and show its content."""
 
 import dataclasses
 import subprocess

@@ -1,4 +1,4 @@
-"""How much a call does, counted instead of timed."""
+"""The work of a call, counted instead of timed."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The host face: `optimize` one graph, or `optimize_many`; `order` on one device; `compare` methods."""
+"""The public functions: `optimize`, `optimize_many`, `order` (for one device) and `compare`."""
 
 from regal_jax.api.comparison import Comparison, compare
 from regal_jax.api.optimize import optimize, optimize_many

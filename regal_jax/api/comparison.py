@@ -1,4 +1,4 @@
-"""`compare`: several methods on one graph, side by side."""
+"""`compare`: a comparison of several methods on one graph."""
 
 import dataclasses
 import time
@@ -25,11 +25,11 @@ _HEAD: Final = ("method", "makespan", "peak memory", "above the bound", "transfe
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """Plans of one graph on one cluster by several methods; `repr`, and in a notebook HTML, is a table.
+    """Plans of one graph on one cluster by several methods, shown as a table.
 
     Attributes:
-      plans: Method to its plan, in the order asked for.
-      seconds: Method to the seconds that it took, compilation included.
+      plans: Method -> plan, in the given order.
+      seconds: Method -> seconds, including compilation.
     """
 
     plans: dict[str, Plan]
@@ -37,14 +37,14 @@ class Comparison:
 
     @property
     def best(self) -> str:
-        """The method with the best plan: one that fits the memory before one that does not."""
+        """The method with the best plan; plans that fit the memory precede others."""
         return min(self.plans, key=lambda method: self.plans[method].sort_key)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One a method: ``method``, ``makespan`` in the graph's unit, ``peak_memory`` (bytes, the largest),
-        ``overflow`` (bytes, summed over devices), ``above_bound`` (a share of the objective's lower bound;
-        ``None`` if that is 0), ``transfers``, ``evaluations``, ``schedules`` and
+        """One row per method: ``method``, ``makespan`` in the graph's unit, ``peak_memory`` (bytes, the
+        largest), ``overflow`` (bytes, summed over devices), ``above_bound`` (a share of the objective's lower
+        bound; ``None`` if that is 0), ``transfers``, ``evaluations``, ``schedules`` and
         ``placements`` (made beside these, by heuristics, features and starts), ``seconds``."""
         return [
             {
@@ -101,23 +101,23 @@ def compare(
     seed: int | jax.Array = 0,
     **options: Any,
 ) -> Comparison:
-    """Runs `regal_jax.optimize` with each method, every search with as many evaluations.
+    """Runs `regal_jax.optimize` with each method; every search has the same budget.
 
-    Plans that do not fit the memory are marked in the table instead of warned of.
+    Plans that do not fit the memory are marked in the table; there is no warning.
 
     Args:
-      graph: What to run.
-      cluster: What to run it on.
-      methods: As ``method`` of `optimize`; with names of your own, to compare settings of one solver:
-        ``{"small": Brkga(population=50), "large": Brkga(population=200)}``.
+      graph: The graph.
+      cluster: Cluster on which the graph runs.
+      methods: Values of ``method`` of `optimize`, or a table with names of your own to compare settings of a
+        solver: ``{"small": Brkga(population=50), "large": Brkga(population=200)}``.
       objective: As in `optimize`.
-      evaluations: Of each search; heuristics spend none.
+      evaluations: Budget of each search; heuristics spend none.
       seed: As in `optimize`.
-      **options: As in `optimize`, of all searches: ``warm_start``, ``contract``, ``time_limit`` and so on.
+      **options: Further arguments of `optimize` for all searches, such as ``warm_start`` and ``time_limit``.
 
     Raises:
-      ConfigError: No method, one that is named twice, or an argument that cannot be.
-      ClusterError: A cluster that cannot run the graph.
+      ConfigError: There is no method, a method is named twice, or an argument is invalid.
+      ClusterError: The cluster cannot run the graph.
 
     Examples:
       >>> from regal_jax import Cluster, compare
@@ -133,7 +133,7 @@ def compare(
     names = list(methods) if isinstance(methods, Mapping) else [one.name for one in made]
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
-        raise ConfigError(f"methods: {twice!r} stands twice; name it once, or give a table of your own names")
+        raise ConfigError(f"methods: {twice!r} occurs twice; name it once, or give a table of your own names")
     plans: dict[str, Plan] = {}
     seconds: dict[str, float] = {}
     for name, method in zip(names, made, strict=True):

@@ -1,6 +1,6 @@
-"""The names that a user may write, as types: editors complete them, type checkers refuse others.
+"""Types of the names that arguments accept, for editors and type checkers.
 
-A type cannot be made from a registry, so a test holds the two against each other.
+A type cannot be made from a registry, so a test compares the two.
 """
 
 from typing import Literal
@@ -8,9 +8,9 @@ from typing import Literal
 __all__ = ["HeuristicName", "MethodName", "ObjectiveName", "OrderName", "SearchName", "TransferName"]
 
 ObjectiveName = Literal["makespan", "peak-memory"]
-"""Of `regal_jax.plan.Objective`."""
+"""Names of `regal_jax.plan.Objective`."""
 TransferName = Literal["blocking", "delay", "free"]
-"""Of `regal_jax.graph.TransferModel`."""
+"""Names of `regal_jax.graph.TransferModel`."""
 SearchName = Literal[
     "auto",
     "brkga",
@@ -21,7 +21,7 @@ SearchName = Literal[
     "peak-search",
     "order-search",
 ]
-"""Of the methods of `regal_jax.optimize` that spend evaluations."""
+"""Methods of `regal_jax.optimize` that spend evaluations."""
 HeuristicName = Literal[
     "critical-path",
     "heft",
@@ -38,8 +38,8 @@ HeuristicName = Literal[
     "single-device",
     "given",
 ]
-"""Of `regal_jax.heuristics.HEURISTICS`."""
+"""Names of `regal_jax.heuristics.HEURISTICS`."""
 OrderName = Literal["topoformer", "beam", "approximate-dp", "depth-first-dp", "random-orders"]
-"""Of the methods that make one order, on one device, and spend no evaluations."""
-MethodName = SearchName | HeuristicName | OrderName | Literal["cp-sat"]
-"""What ``method`` of `regal_jax.optimize` may be."""
+"""Methods that make one order on one device and spend no evaluations."""
+MethodName = SearchName | HeuristicName | OrderName | Literal["gflownet", "cp-sat"]
+"""Names for ``method`` of `regal_jax.optimize`."""

@@ -1,4 +1,4 @@
-"""`optimize` and `optimize_many`: graphs in, verified plans out."""
+"""`optimize` and `optimize_many`: verified plans for graphs."""
 
 import os
 import time
@@ -51,21 +51,21 @@ def optimize(
 ) -> Plan:
     """Places and orders the ops of ``graph`` on ``cluster``.
 
-    The plan has been replayed exactly on the host. With warm starts it is never worse than the best of
-    `regal_jax.heuristics.HEURISTICS` (of those that a ``time_limit`` leaves time for). If no plan was found
-    that fits the memory, the one with the least overflow is returned, with a warning: see `Plan.feasible`. A
-    plan that meets its lower bound ends the search at once.
+    The plan is replayed exactly on the host. With warm starts it is never worse than the best of
+    `regal_jax.heuristics.HEURISTICS` (of those that ran within the ``time_limit``). If no plan that fits the
+    memory was found, the one with the least overflow is returned with a warning; see `Plan.feasible`. A plan
+    that meets its lower bound ends the search at once.
 
-    Ctrl-C returns the best plan so far: the first one when what is being searched has come to a halt, a
-    second one, or any while the heuristics run, between two steps of the work: within about a second, or
-    when the program that is being compiled is ready. What ended the search is in
-    ``plan.provenance["stopped"]``.
+    Ctrl-C returns the best plan so far. During a search, the first Ctrl-C takes effect at the search's next
+    stop. A second Ctrl-C, or one during the heuristics, takes effect between two steps of the work: within
+    about a second, or after the current compilation. ``plan.provenance["stopped"]`` says what ended the
+    search.
 
     Args:
-      graph: What to run.
-      cluster: What to run it on.
+      graph: The graph.
+      cluster: Cluster on which the graph runs.
       objective: ``"makespan"`` (under the memory capacities, if they are finite) or ``"peak-memory"``.
-      evaluations: Budget of the search: how many candidates are simulated.
+      evaluations: Budget of the search, the number of simulated candidates.
       seed: A number or a typed `jax.random.key`. The same seed gives the same plan on the same versions.
       method: A solver, or the name of one with its default settings (`regal_jax.solvers.solvers` has all):
         ``"auto"``, which begins with a search on the host, for as long as it pays, and gives what is left to
@@ -76,30 +76,31 @@ def optimize(
         ``"random-orders"`` (peak memory, one device); ``"cp-sat"``; or a heuristic alone. ``None``:
         ``"brkga"`` with a ``policy`` of your own, else ``"auto"``.
       policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"default"``
-        for the weights that ship, a file of weights, or a `Policy`; ``"none"`` for uniform draws. With
-        ``None`` ``"auto"`` takes the weights that ship, where there are any for the objective and so many
-        devices, and ``"brkga"`` none. Asked for ``"default"`` where there are none, it warns and goes on;
-        it also warns if the search on the host took all of the budget, and no policy guided anything.
-      warm_start: ``True``: begin from the heuristics' plans, and never do worse. A `Plan`, the name of a
-        plan's file, or a list of these: begin from them as well, and never do worse. They may be for another
-        cluster or objective: `regal_jax.plan.adapt_plan` says what becomes of them; a plan for two devices is
-        a start on four. ``False``: begin from nothing. Heuristics take no plans.
+        for the weights of the package, a file of weights, or a `Policy`; ``"none"`` for uniform draws. With
+        ``None``, ``"auto"`` uses the weights of the package, if there are any for the objective and the
+        number of devices, and ``"brkga"`` uses none. ``"default"`` without such weights gives a warning.
+        There is also a warning if the search on the host took all of the budget, so that the policy was not
+        used.
+      warm_start: ``True``: start from the heuristics' plans, and never do worse. A `Plan`, the name of a
+        plan's file, or a list of these: also start from these plans, and never do worse. They may be for
+        another cluster or objective, as `regal_jax.plan.adapt_plan` describes; a plan for two devices, for
+        example, is a start on four. ``False``: no starts. Heuristics take no plans.
       contract: Whether to search the graph that `regal_jax.contract` makes of this one, and expand the plan.
-        ``True``: nothing else is searched; the heuristics run on both. ``False``: it is not. ``None``:
-        ``"auto"`` searches both for the makespan, where the contracted graph is much smaller, and goes on
-        with the one that leads; other methods do not.
-      pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0, "*head/*": (0, 1)}``, beside what the
-        graph itself allows; see `regal_jax.graph.constrain`. The plan is one of ``graph`` as it was given;
-        it says what it obeys (`Plan.pin`), and its lower bound is that of plans that do.
-      colocate: Patterns over op names; the ops of each share a device.
-      target: Stop when the objective is this small.
-      stall: Stop after so many evaluations without improvement.
-      time_limit: Stop after so many seconds, compilation included. Results then depend on the machine.
-        Heuristics have three tenths of it.
-        Annealing cools with the budget of evaluations: one that the time does not suffice for leaves it hot.
+        ``True``: only the contracted graph is searched; the heuristics run on both. ``False``: only the
+        original is searched. ``None``: for the makespan, if the contracted graph is much smaller, ``"auto"``
+        searches both and continues with the better one; other methods search the original.
+      pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0, "*head/*": (0, 1)}``, in addition to
+        the constraints of the graph; see `regal_jax.graph.constrain`. The plan is for ``graph`` as given.
+        `Plan.pin` has the pins, and the lower bound holds for plans that obey them.
+      colocate: Patterns over op names; the ops that match a pattern share a device.
+      target: Stop when the objective is at most this.
+      stall: Stop after this number of evaluations without improvement.
+      time_limit: Stop after this number of seconds, including compilation. Results then depend on the
+        machine. Heuristics may use three tenths of it. Annealing cools with the budget of evaluations, so it
+        stays hot if the time does not suffice for the budget.
       progress: Show a progress bar.
-      on_improvement: Called with an `Improvement` whenever a better plan is seen: a heuristic's, or the best
-        of some tenths of a second of the search. What it raises ends the call.
+      on_improvement: Called with an `Improvement` for each better plan, of a heuristic or of some tenths of a
+        second of the search. An exception that it raises ends the call.
       key: The former name of ``seed``.
 
     Returns:
@@ -107,11 +108,11 @@ def optimize(
 
     Warns:
       InfeasiblePlanWarning: The plan does not fit the memory; `Plan.impossible` says if none can.
-      UserWarning: Numbers that cannot be meant, or a policy that was named and not used.
+      UserWarning: A number is implausible, or a named policy was not used.
 
     Raises:
-      ConfigError: An argument that cannot be.
-      ClusterError: A cluster that cannot run the graph.
+      ConfigError: An argument is invalid.
+      ClusterError: The cluster cannot run the graph.
       KeyboardInterrupt: Ctrl-C before there was any plan.
 
     Examples:
@@ -170,47 +171,47 @@ def optimize_many(
     on_improvement: Callable[[int, Improvement], object] | None = None,
     key: int | jax.Array | None = None,
 ) -> list[Plan]:
-    """`optimize` for many graphs: those of similar size share compiled calls.
+    """`optimize` for many graphs; graphs of similar size share compiled calls.
 
-    Each graph gets the plan that `optimize` would give it, whatever company, order, batch size or number
-    of devices it is searched with (a ``time_limit`` excepted, which is for the whole call).
+    Each graph gets the plan that `optimize` gives, whatever the other graphs, the order, the batch size or
+    the number of devices. (A ``time_limit`` is an exception, since it is for the whole call.)
 
-    Ctrl-C works as in `optimize` and loses no plan. Graphs whose turn had not come (or whose search a
-    second Ctrl-C ended before it had found anything) get the best plan that a heuristic has made for them
-    by then, or everything on a single device, with ``stopped: interrupted`` in the provenance.
+    Ctrl-C works as in `optimize` and loses no plan. A graph that was not searched yet, or whose search a
+    second Ctrl-C ended before its first result, gets the best heuristic plan so far, or a plan on a single
+    device, with ``stopped: interrupted`` in the provenance.
 
     Args:
-      graphs: What to run.
-      clusters: One for all, or one a graph.
-      objective: As in `optimize`, like all that is not listed here.
-      evaluations: Of each graph.
-      seed: Each graph's own key is made from this one and the graph's content.
+      graphs: The graphs.
+      clusters: One for all graphs, or one per graph.
+      objective: As in `optimize`.
+      evaluations: Budget of each graph.
+      seed: Seed from which, with the graph's content, each graph's key is derived.
       method: As in `optimize`.
       policy: As in `optimize`.
-      warm_start: As in `optimize`. Each plan goes to the graphs that it was made for, whatever its place
-        in the list: the plans of an earlier call, for instance, of which some graphs may have none.
+      warm_start: As in `optimize`. Each plan is used for the graphs for which it was made, whatever its
+        position in the list. Some graphs may have no plan.
       contract: As in `optimize`.
-      pin: As in `optimize`, of every graph.
-      colocate: As in `optimize`, of every graph.
+      pin: As in `optimize`, for every graph.
+      colocate: As in `optimize`, for every graph.
       target: As in `optimize`.
       stall: As in `optimize`.
       time_limit: Seconds for the whole call.
       progress: Show a progress bar.
       batch_size: Most graphs in one call; chosen by size if not given.
-      devices: JAX devices to search on; all of the default backend if not given.
-      on_plan: Called with the index of a graph and its plan as soon as there is one, to save it, say.
+      devices: JAX devices for the search; all of the default backend if not given.
+      on_plan: Called with the index of a graph and its plan as soon as it is found, for example to save it.
       on_improvement: As in `optimize`, but called with the index of a graph and the `Improvement`.
       key: The former name of ``seed``.
 
     Returns:
-      One plan a graph, in their order.
+      One plan per graph, in the order of the graphs.
 
     Warns:
-      InfeasiblePlanWarning: Plans that do not fit the memory, all in one warning.
+      InfeasiblePlanWarning: Some plans do not fit the memory; one warning for all.
 
     Raises:
-      ConfigError: An argument that cannot be.
-      ClusterError: A cluster that cannot run its graph.
+      ConfigError: An argument is invalid.
+      ClusterError: A cluster cannot run its graph.
       KeyboardInterrupt: Ctrl-C before there was a plan of any graph.
 
     Examples:
@@ -255,7 +256,7 @@ def optimize_many(
 
 
 def _warn(plans: Sequence[Plan], settings: Settings) -> None:
-    """Of a policy that was not used, and of plans that a caller might take for such as can be run."""
+    """Warns of a policy that was not used, and of infeasible plans."""
     unguided = sum(settings.passes_over_policy(plan) for plan in plans)
     if unguided:
         more = f" for {unguided} of {len(plans)} graphs" if len(plans) > 1 else ""
@@ -275,7 +276,7 @@ def _warn(plans: Sequence[Plan], settings: Settings) -> None:
 def _warn_of_arguments(
     graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], settings: Settings
 ) -> None:
-    """Of each cluster once: of what cannot be meant, and of a policy that is not there."""
+    """Warns once per cluster of implausible numbers and of a missing policy."""
     for cluster, graph in {cluster: graph for graph, cluster in zip(graphs, clusters, strict=True)}.items():
         warn_of_units(graph, cluster, stacklevel=4)
     for count in sorted({cluster.num_devices for cluster in clusters}):
@@ -315,7 +316,7 @@ def _optimize(
     counts = {cluster.num_devices for cluster in clusters}
     parts = [part for n in counts for stage in settings.agenda(n).device_stages for part in stage.parts]
     if parts:
-        # Before the heuristics, which may take minutes: what cannot be searched is refused at once.
+        # Checked before the heuristics, which may take minutes.
         guided = {count for count in counts if settings.guided(count)}
         fitted = [part.config.fit(settings.evaluations) for part in parts]
         largest = max(fitted, key=lambda config: config.first_evaluations)

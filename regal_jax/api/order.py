@@ -1,4 +1,4 @@
-"""`order`: the ops of a graph in an order of little memory, on one device."""
+"""`order`: an order of the ops of a graph with a low memory peak on one device."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -39,18 +39,19 @@ def order(
     other heuristics.
 
     Args:
-      graph: What to run.
+      graph: The graph.
       memory: Capacity of the device, as `Cluster.uniform` takes it.
-      evaluations: As in `regal_jax.optimize`, like the rest.
-      seed: As there.
-      method: As there; beside ``"auto"`` the methods for one device are ``"order-search"``, ``"topoformer"``,
-        ``"beam"``, ``"approximate-dp"``, ``"depth-first-dp"``, ``"random-orders"`` and the heuristics.
-      warm_start: As there.
-      target: As there, in bytes.
-      stall: As there.
-      time_limit: As there.
-      progress: As there.
-      on_improvement: As there.
+      evaluations: As in `regal_jax.optimize`.
+      seed: As in `regal_jax.optimize`.
+      method: As in `regal_jax.optimize`. Besides ``"auto"``, the methods for one device are
+        ``"order-search"``, ``"topoformer"``, ``"beam"``, ``"approximate-dp"``, ``"depth-first-dp"``,
+        ``"random-orders"`` and the heuristics.
+      warm_start: As in `regal_jax.optimize`.
+      target: As in `regal_jax.optimize`, in bytes.
+      stall: As in `regal_jax.optimize`.
+      time_limit: As in `regal_jax.optimize`.
+      progress: As in `regal_jax.optimize`.
+      on_improvement: As in `regal_jax.optimize`.
 
     Returns:
       The plan.
@@ -59,7 +60,7 @@ def order(
       InfeasiblePlanWarning: The plan does not fit the memory.
 
     Raises:
-      ConfigError: An argument that cannot be.
+      ConfigError: An argument is invalid.
       ClusterError: The graph cannot run on one device.
       KeyboardInterrupt: Ctrl-C before there was any plan.
 

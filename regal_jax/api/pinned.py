@@ -1,4 +1,4 @@
-"""Graphs with the pins of a call, and its plans as plans of the graphs without."""
+"""Graphs with the pins of a call, and conversion of their plans to the original graphs."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -13,19 +13,19 @@ __all__ = ["Pinned"]
 
 
 class Pinned:
-    """Graphs as `constrain` makes them; pins only restrict, so each plan is one of its original graph too.
+    """Graphs that `constrain` makes, whose plans are also valid for the original graphs.
 
     Args:
-      originals: The graphs that the user has.
-      clusters: One a graph.
+      originals: The original graphs.
+      clusters: One cluster per graph.
       pin: As in `constrain`.
       colocate: As in `constrain`.
 
     Attributes:
-      graphs: What to search.
+      graphs: The restricted graphs, which are searched.
 
     Raises:
-      ConfigError: As `constrain`.
+      ConfigError: An error of `constrain`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Pinned:
         self._colocate = (colocate,) if isinstance(colocate, str) else tuple(colocate)
 
     def restrict(self, plans: Sequence[Plan]) -> list[Plan]:
-        """Plans of the user's graphs as ones of `graphs`, where `adapt_plan` moves what may not stay."""
+        """Plans of the original graphs as plans of `graphs`; `adapt_plan` moves ops to allowed devices."""
         searched = {
             original.content_hash: graph.content_hash
             for original, graph in zip(self._originals, self.graphs, strict=True)
@@ -57,7 +57,7 @@ class Pinned:
         ]
 
     def release(self, member: int, plan: Plan) -> Plan:
-        """The plan of ``graphs[member]`` as one of the user's graph that obeys the pins."""
+        """The plan of ``graphs[member]`` as a plan of the original graph that obeys the pins."""
         original = self._originals[member]
         if original is self.graphs[member]:
             return plan

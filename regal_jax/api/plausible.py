@@ -12,9 +12,9 @@ from regal_jax.plan import Objective, lower_bound
 __all__ = ["warn_of_units"]
 
 _LITTLE: Final = 2**20
-"""Bytes. Nobody has a device with less, but graphs in units of their own may be for one."""
+"""Bytes. Real devices have more memory, but those of graphs in their own units may have less."""
 _TIMES: Final = 1000
-"""By how much a need exceeds what there is, or a transfer all of the work, where that is not meant."""
+"""Ratio of need to capacity, or of a transfer to all of the work, from which a number is implausible."""
 
 
 def warn_of_units(graph: ComputationGraph, cluster: Cluster, stacklevel: int) -> None:
@@ -23,7 +23,7 @@ def warn_of_units(graph: ComputationGraph, cluster: Cluster, stacklevel: int) ->
     Args:
       graph: The graph.
       cluster: The cluster.
-      stacklevel: As `warnings.warn` takes it, of the caller.
+      stacklevel: Stack level of the caller, as in `warnings.warn`.
     """
     for text in filter(None, (_memory(graph, cluster), _bandwidth(graph, cluster))):
         warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)
@@ -59,5 +59,5 @@ def _bandwidth(graph: ComputationGraph, cluster: Cluster) -> str:
 
 
 def _is_plain(quantity: Any) -> bool:
-    """Is there a number without a unit in it?"""
+    """Whether a quantity has a number without a unit."""
     return any(not isinstance(q, str) or not any(map(str.isalpha, q)) for q in np.ravel(quantity).tolist())

@@ -1,14 +1,14 @@
-"""What the arguments of all commands are made with: the parser's class, and types of numbers."""
+"""The parser class and the number types that all commands share."""
 
 import argparse
 import sys
 from typing import Any, NoReturn, TypeAlias
 
-__all__ = ["OneLineParser", "Subparsers", "count", "seconds", "seed"]
+__all__ = ["OneLineParser", "Subparsers", "count", "dimension", "seconds", "seed"]
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line; takes no abbreviations, which scripts outlive."""
+    """A parser that reports an error in one line and accepts no abbreviated options."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
@@ -24,6 +24,14 @@ def count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
+
+
+def dimension(text: str) -> tuple[str, int]:
+    """A name and a size of at least 1."""
+    name, equals, size = text.rpartition("=")
+    if not (name and equals and size.isdecimal() and len(size) < 19 and int(size)):
+        raise argparse.ArgumentTypeError(f"write NAME=SIZE, e.g. batch=8, got {text!r}")
+    return name, int(size)
 
 
 def seed(text: str) -> int:
@@ -42,8 +50,8 @@ def seconds(text: str) -> float:
     return number
 
 
-# Errors of argparse name the type of an argument by this.
+# argparse names the type of an argument by its `__name__` in error messages.
 count.__name__, seed.__name__, seconds.__name__ = "whole number", "whole number", "number of seconds"
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[OneLineParser]"
-"""What commands are added to."""
+"""The object of argparse to which commands are added."""

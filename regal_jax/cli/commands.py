@@ -1,4 +1,4 @@
-"""The small commands of ``regal-jax``. Heavy imports stay inside: ``--help`` must be quick."""
+"""The small commands of ``regal-jax``. Heavy imports are local, so that ``--help`` is quick."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ REFUTED = 1
 
 
 class Version(argparse.Action):
-    """Prints the versions of what the results depend on."""
+    """Prints the versions of all packages on which results depend."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
         names = ("regal-jax", "jax", "jaxlib", "numpy")

@@ -1,4 +1,4 @@
-"""``regal-jax corpus``: build, describe and sample a corpus of real graphs. Heavy imports stay inside."""
+"""``regal-jax corpus``: build, describe and sample a corpus of real graphs. Heavy imports are local."""
 
 import argparse
 import os
@@ -17,8 +17,8 @@ _BUILD_EPILOG = """\
 sources: keras-applications, keras-hub, flax, timm, transformers (pip install 'regal-jax[corpus]').
 forms:   forward, gradient, training-step (JAX models; PyTorch models have the first two).
 
-A build that was stopped, killed or interrupted goes on where it was when the same command runs again.
-What gives no graph is listed in DIR/failures.jsonl, with the reason.
+A build that was stopped or killed resumes when the same command runs again.
+DIR/failures.jsonl lists what gives no graph, with the reason.
 
 examples:
   regal-jax corpus build --out corpus
@@ -47,7 +47,7 @@ def _build(args: argparse.Namespace) -> int:
     if not args.quiet:
         print(describe(document))
     if not document["complete"]:
-        print("regal-jax corpus: interrupted; run the same command to go on", file=sys.stderr)
+        print("regal-jax corpus: interrupted; run the same command again to resume", file=sys.stderr)
         return INTERRUPTED
     return 0
 
@@ -171,25 +171,28 @@ def _add_build(actions: Subparsers) -> None:
         epilog=_BUILD_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    build.add_argument("--out", metavar="DIR", required=True, help="folder of the corpus; made if not there")
+    build.add_argument("--out", metavar="DIR", required=True, help="folder of the corpus; created if missing")
     build.add_argument(
         "--sources", metavar="NAMES", help="comma-separated (default: all whose packages are installed)"
     )
     build.add_argument(
-        "--forms", metavar="NAMES", default="forward,gradient,training-step", help="(default: all three)"
+        "--forms",
+        metavar="NAMES",
+        default="forward,gradient,training-step",
+        help="comma-separated (default: all three)",
     )
     build.add_argument("--only", metavar="GLOB", help="only graphs whose SOURCE/MODEL.FORM matches")
     build.add_argument("--limit", type=count, metavar="N", help="at most N graphs of each source and form")
-    build.add_argument("--jobs", type=count, metavar="N", help="worker processes (default: one a core)")
+    build.add_argument("--jobs", type=count, metavar="N", help="worker processes (default: one per core)")
     build.add_argument(
-        "--timeout", type=seconds, default=300.0, metavar="S", help="seconds for one graph (default 300)"
+        "--timeout", type=seconds, default=300.0, metavar="S", help="seconds per graph (default 300)"
     )
     build.add_argument(
         "--profile", default="h200", metavar="NAME", help="device that runtimes are for (default h200)"
     )
-    build.add_argument("--min-ops", type=count, default=57, metavar="N", help="(default 57)")
-    build.add_argument("--max-ops", type=count, default=60_000, metavar="N", help="(default 60000)")
-    build.add_argument("--retry-failures", action="store_true", help="try again what failed before")
+    build.add_argument("--min-ops", type=count, default=57, metavar="N", help="fewest ops (default 57)")
+    build.add_argument("--max-ops", type=count, default=60_000, metavar="N", help="most ops (default 60000)")
+    build.add_argument("--retry-failures", action="store_true", help="retry what failed before")
     build.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     build.set_defaults(run=_build)
 
@@ -200,11 +203,13 @@ def _add_check(actions: Subparsers) -> None:
         help="read, search and replay every graph of a corpus; exit 1 if any does not hold",
         description=(
             "Read every graph, compare it with its record, search a plan for two devices, replay it exactly; "
-            "exit 1 and one line a graph if any does not hold."
+            "exit 1 and one line per graph that does not hold."
         ),
     )
     check.add_argument("folder", metavar="DIR", help="folder of the corpus")
-    check.add_argument("--evaluations", type=count, default=200, metavar="N", help="(default 200)")
+    check.add_argument(
+        "--evaluations", type=count, default=200, metavar="N", help="search budget (default 200)"
+    )
     check.add_argument("--quiet", action="store_true", help="no progress bar")
     check.set_defaults(run=_check)
 
@@ -214,11 +219,11 @@ def _add_splits(actions: Subparsers) -> None:
         "splits",
         help="make the table of families and their splits",
         description=(
-            "Balance the splits of a whole corpus, family by family, and write them as a table: the one in "
-            "regal_jax/corpus/family_splits.json fixes them for every corpus. Families of a table "
+            "Balance the splits of a whole corpus, family by family, and write them as a table. The table "
+            "regal_jax/corpus/family_splits.json fixes them for every corpus. Families in a table "
             "that FILE holds already keep their splits."
         ),
-        epilog="Delete FILE to begin anew; weights trained before may then have seen what is tested now.",
+        epilog="Delete FILE to start over. Earlier weights may then have seen graphs of the new test split.",
     )
     splits.add_argument("folder", metavar="DIR", help="folder of the corpus")
     splits.add_argument("--out", metavar="FILE", required=True, help="the JSON file")
@@ -232,7 +237,7 @@ def _add_card(actions: Subparsers) -> None:
         help="write the data card of a corpus",
         description="Count what is in a corpus and write it as Markdown, with a figure of histograms.",
         epilog=(
-            "A FILE that exists must have the two marker comments that a new one is written with: what is "
+            "An existing FILE must have the two marker comments that a new one is written with. What is "
             "between them is replaced. Run 'regal-jax corpus show DIR' first if a build was killed."
         ),
     )
@@ -254,12 +259,14 @@ def _add_sample(actions: Subparsers) -> None:
     )
     sample.add_argument("folder", metavar="DIR", help="folder of the corpus")
     sample.add_argument(
-        "--out", metavar="FOLDER", required=True, help="folder of the sample; made if not there"
+        "--out", metavar="FOLDER", required=True, help="folder of the sample; created if missing"
     )
-    sample.add_argument("--graphs", type=count, default=60, metavar="N", help="at most N (default 60)")
-    sample.add_argument("--max-bytes", default="2MB", metavar="SIZE", help="on disk, all of it (default 2MB)")
+    sample.add_argument("--graphs", type=count, default=60, metavar="N", help="at most N graphs (default 60)")
     sample.add_argument(
-        "--max-ops", type=count, default=800, metavar="N", help="of a contracted graph (default 800)"
+        "--max-bytes", default="2MB", metavar="SIZE", help="size of all files on disk (default 2MB)"
+    )
+    sample.add_argument(
+        "--max-ops", type=count, default=800, metavar="N", help="most ops of a contracted graph (default 800)"
     )
     sample.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     sample.set_defaults(run=_sample)

@@ -1,4 +1,4 @@
-"""``regal-jax dataset``: build REGAL's synthetic set, and look at one. Heavy imports stay inside."""
+"""``regal-jax dataset``: build REGAL's synthetic set, or describe a set. Heavy imports are local."""
 
 import argparse
 import os
@@ -17,12 +17,12 @@ __all__ = ["add_dataset"]
 
 _BUILD_EPILOG = """\
 A set is a folder with train/, validation/ and test/, each with files graph_HASH.pbtxt (with --archive:
-train.tar.gz, ...) and manifest.json. No topology stands in it twice. The files depend on the settings alone,
-not on --jobs. A build that was stopped or killed goes on when the same command is run again.
+train.tar.gz, ...) and manifest.json. No topology occurs twice. The files depend on the settings alone,
+not on --jobs. A build that was stopped or killed resumes when the same command is run again.
 
 The filter keeps a graph in which BRKGA finds a plan 20 % faster with the high limit of evaluations than with
-the low one. It takes nearly all of the time: without --jobs it uses all cores or accelerators; several jobs
-share the cores of a CPU.
+the low one. The filter takes nearly all of the time. Without --jobs it uses all cores or accelerators;
+several jobs share the cores of a CPU.
 
 examples:
   regal-jax dataset build --out synthetic   REGAL's 10000/1000/1000, filtered
@@ -46,26 +46,34 @@ def add_dataset(subparsers: Subparsers) -> None:
         epilog=_BUILD_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    build.add_argument("--out", metavar="DIR", required=True, help="a new folder, or one to go on with")
+    build.add_argument(
+        "--out", metavar="DIR", required=True, help="a new folder, or one of a build to resume"
+    )
     for split, size in (("train", 10_000), ("validation", 1000), ("test", 1000)):
         build.add_argument(
-            f"--{split}", type=_size, default=size, metavar="N", help=f"graphs (default {size})"
+            f"--{split}", type=_size, default=size, metavar="N", help=f"number of graphs (default {size})"
         )
-    build.add_argument("--seed", type=seed, default=0, help="(default 0)")
-    build.add_argument("--jobs", type=count, default=1, help="processes (default 1)")
-    build.add_argument("--low-limit", type=count, metavar="N", help="evaluations (default 1000)")
-    build.add_argument("--high-limit", type=count, metavar="N", help="evaluations (default 10000)")
+    build.add_argument("--seed", type=seed, default=0, help="seed of the random numbers (default 0)")
+    build.add_argument("--jobs", type=count, default=1, help="worker processes (default 1)")
+    build.add_argument(
+        "--low-limit", type=count, metavar="N", help="evaluations of the low limit (default 1000)"
+    )
+    build.add_argument(
+        "--high-limit", type=count, metavar="N", help="evaluations of the high limit (default 10000)"
+    )
     build.add_argument(
         "--improvement", type=float, metavar="X", help="share that the high limit must save (default 0.2)"
     )
     build.add_argument("--no-filter", action="store_true", help="keep every graph")
-    build.add_argument("--archive", action="store_true", help="one .tar.gz a split rather than a folder")
+    build.add_argument(
+        "--archive", action="store_true", help="write one .tar.gz per split instead of a folder"
+    )
     build.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     build.set_defaults(run=_build)
     show = commands.add_parser(
         "show",
         help="describe a set",
-        description="Read all graphs of a folder, a .tar.gz or a single file, and say what is there.",
+        description="Read all graphs of a folder, a .tar.gz or a single file, and describe them.",
     )
     show.add_argument("path", metavar="PATH", help="folder, .tar, .tar.gz, .tgz, or a graph's file")
     show.set_defaults(run=_show)
@@ -113,7 +121,7 @@ def _filter(args: argparse.Namespace) -> Any:
     if args.jobs == 1:
         machine.use_all_cores()
     elif "JAX_NUM_CPU_DEVICES" not in os.environ:
-        # Read by the processes that will be started: each has its share of the cores.
+        # The worker processes read this variable; each gets its share of the cores.
         os.environ["JAX_NUM_CPU_DEVICES"] = str(max(1, available_cores() // args.jobs))
     from regal_jax.datasets import RoomForImprovement
 

@@ -1,4 +1,4 @@
-"""``regal-jax evaluate`` and ``regal-jax tune``. Heavy imports stay inside."""
+"""``regal-jax evaluate`` and ``regal-jax tune``. Heavy imports are local."""
 
 import argparse
 import sys
@@ -17,13 +17,13 @@ __all__ = ["add_evaluate"]
 INTERRUPTED = 130
 
 _EVALUATE_EPILOG = """\
-methods: all of 'regal-jax optimize --method' (brkga always), gp-dfs, tuned-brkga, idrs, gas, regal; brkga-20k
-and the like.
-What cannot run (no policy, no tuned settings, no OR-Tools) is left out, with the reason.
+methods: all of 'regal-jax optimize --method' (brkga always), gp-dfs, tuned-brkga, idrs, gas, regal, and
+brkga-NUMBERk such as brkga-20k.
+A method that cannot run (no policy, no tuned settings, no OR-Tools) is left out, with the reason.
 
 DIR gets results.jsonl, table.md, table.csv, graphs.csv, summary.json and pictures. A run that was stopped or
-killed goes on when the same command runs again; other settings add what is missing.
-docs/evaluation.md says what each figure means.
+killed resumes when the same command runs again; other settings add what is missing.
+docs/evaluation.md defines each figure.
 
 examples:
   regal-jax evaluate --graphs synthetic/test --policy regal=policy.safetensors --out results
@@ -31,13 +31,14 @@ examples:
   regal-jax evaluate --graphs sample --limit 5 --methods brkga,auto --limits none --out quick
   regal-jax evaluate --suite realistic --cases 60 --methods auto --out realistic
   regal-jax evaluate --suite topological-order --graphs corpus --weights topoformer=default --out orders
+  regal-jax evaluate --suite robust-scheduling --graphs corpus --weights gflownet=default --out robust
   regal-jax evaluate --config evaluation.toml --graphs corpus --out results
   regal-jax evaluate --out results --report-only
 """
 
 _TUNE_EPILOG = """\
 The grid is that of Goncalves and Resende: population, elites, mutants and elite_bias. A run that was stopped
-goes on: what is finished stands in FILE.points.jsonl.
+resumes: FILE.points.jsonl holds what is finished.
 
 examples:
   regal-jax tune --graphs synthetic/train --limit 100 --out tuned.json
@@ -54,42 +55,52 @@ def add_evaluate(subparsers: Subparsers) -> None:
         epilog=_EVALUATE_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    evaluate.add_argument("--out", metavar="DIR", required=True, help="a new folder, or one to go on with")
-    evaluate.add_argument("--config", metavar="FILE", help="settings as TOML; arguments here go before it")
+    evaluate.add_argument(
+        "--out", metavar="DIR", required=True, help="a new folder, or one of a run to resume"
+    )
+    evaluate.add_argument(
+        "--config", metavar="FILE", help="settings as TOML; command-line arguments override it"
+    )
     evaluate.add_argument(
         "--suite",
-        choices=("regal", "realistic", "topological-order"),
-        help="what is computed (default regal)",
+        choices=("regal", "realistic", "topological-order", "robust-scheduling"),
+        help="set of methods and tables (default regal)",
     )
     evaluate.add_argument(
         "--cases",
         type=count,
         metavar="N",
-        help="of the realistic suite only the first N, a fair sample; layered graphs of a size (default 300)",
+        help="realistic: the first N cases, a fair sample; orders: layered graphs per size (default 300); "
+        "robust scheduling: synthetic graphs per distribution (default 10)",
     )
     evaluate.add_argument(
-        "--sizes", type=_numbers(count), metavar="N,...", help="of layered graphs (default 500,1000,2000)"
+        "--sizes",
+        type=_numbers(count),
+        metavar="N,...",
+        help="ops of layered graphs (default 500,1000,2000), of graphs of robust scheduling (default 50)",
     )
     evaluate.add_argument(
         "--weights",
         action="append",
         type=_pair,
         metavar="NAME=FILE",
-        help="a network that orders, or NAME=default; one named as its encoder stands beside the paper's; "
-        "may be given again",
+        help="weights of a network that orders, or NAME=default; the name of its encoder adds the paper's "
+        "figures; for robust scheduling gflownet, ppo, or names such as gflownet:one; may be repeated",
     )
     _problem(evaluate, "test")
-    evaluate.add_argument("--methods", type=_names, metavar="A,B,...", help="(default: all)")
+    evaluate.add_argument("--methods", type=_names, metavar="A,B,...", help="methods to run (default: all)")
     evaluate.add_argument(
         "--policy",
         action="append",
         type=_pair,
         metavar="NAME=FILE",
-        help="weights of regal, gas or idrs; any other NAME is one more method; may be given again",
+        help="weights of regal, gas or idrs; any other NAME adds a method; may be repeated",
     )
     evaluate.add_argument("--tuned", metavar="FILE", help="settings that 'regal-jax tune' found")
     evaluate.add_argument("--evaluations", type=count, metavar="N", help="budget of a search (default 5000)")
-    evaluate.add_argument("--seeds", type=_numbers(seed), metavar="S,...", help="(default 0)")
+    evaluate.add_argument(
+        "--seeds", type=_numbers(seed), metavar="S,...", help="seeds of the searches (default 0)"
+    )
     evaluate.add_argument(
         "--limits",
         type=_numbers(count, none=True),
@@ -104,13 +115,15 @@ def add_evaluate(subparsers: Subparsers) -> None:
         action="append",
         type=_pair,
         metavar="T=PATH",
-        help="training folder or weights file with T rounds of messages; may be given again",
+        help="training folder or weights file with T rounds of messages; may be repeated",
     )
-    evaluate.add_argument("--chunk", type=count, metavar="N", help="graphs between two writes (default 32)")
+    evaluate.add_argument("--chunk", type=count, metavar="N", help="graphs per write of results (default 32)")
     evaluate.add_argument(
-        "--no-warm-up", action="store_true", help="do not run anything twice; times then hold compilation"
+        "--no-warm-up", action="store_true", help="run nothing twice; times then include compilation"
     )
-    evaluate.add_argument("--report-only", action="store_true", help="run nothing, report what is there")
+    evaluate.add_argument(
+        "--report-only", action="store_true", help="run nothing; report the results that exist"
+    )
     evaluate.add_argument("--quiet", action="store_true", help="no progress bar, no table")
     evaluate.set_defaults(run=_evaluate)
     _add_tune(subparsers)
@@ -118,18 +131,22 @@ def add_evaluate(subparsers: Subparsers) -> None:
 
 def _problem(parser: argparse.ArgumentParser, split: str) -> None:
     parser.add_argument(
-        "--graphs", metavar="PATH", help="folder, archive, corpus, or 'sample', which the package brings"
+        "--graphs", metavar="PATH", help="folder, archive, corpus, or 'sample', which is part of the package"
     )
-    parser.add_argument("--split", help=f"of a corpus or of the sample (default {split})")
+    parser.add_argument("--split", help=f"split of a corpus or of the sample (default {split})")
     parser.add_argument("--limit", type=count, metavar="N", help="only the first N graphs")
     parser.add_argument("--max-ops", type=count, metavar="N", help="leave out larger graphs")
     parser.add_argument(
-        "--contract", action="store_true", help="take the graphs with light ops merged instead"
+        "--contract", action="store_true", help="use the graphs with light ops merged instead"
     )
-    parser.add_argument("--objective", choices=("makespan", "peak-memory"), help="(default makespan)")
-    parser.add_argument("--devices", type=count, help="(default 2)")
+    parser.add_argument(
+        "--objective", choices=("makespan", "peak-memory"), help="what to minimise (default makespan)"
+    )
+    parser.add_argument("--devices", type=count, help="number of devices (default 2)")
     parser.add_argument("--memory", help="capacity of each device (default inf)")
-    parser.add_argument("--transfer", metavar="MODEL", help="as in 'optimize' (default blocking, at no cost)")
+    parser.add_argument(
+        "--transfer", metavar="MODEL", help="as in 'optimize' (default: blocking, at no cost)"
+    )
 
 
 def _add_tune(subparsers: Subparsers) -> None:
@@ -142,14 +159,16 @@ def _add_tune(subparsers: Subparsers) -> None:
     )
     tune.add_argument("--out", metavar="FILE", required=True, help="the settings, as JSON")
     _problem(tune, "train")
-    tune.add_argument("--evaluations", type=count, default=5000, metavar="N", help="(default 5000)")
-    tune.add_argument("--seed", type=seed, default=0, help="(default 0)")
+    tune.add_argument(
+        "--evaluations", type=count, default=5000, metavar="N", help="budget of each search (default 5000)"
+    )
+    tune.add_argument("--seed", type=seed, default=0, help="seed of the searches (default 0)")
     tune.add_argument(
         "--grid",
         action="append",
         type=_grid,
         metavar="NAME=V,...",
-        help="values of one setting instead of the default ones; may be given again",
+        help="values of one setting instead of the default ones; may be repeated",
     )
     tune.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     tune.set_defaults(run=_tune)
@@ -195,11 +214,11 @@ def _evaluate(args: argparse.Namespace) -> int:
         outcome = run_evaluation(config, args.out, progress=progress_bars(quiet=args.quiet))
         finished = outcome.finished
         if not args.quiet:
-            print(f"{outcome.made:,} results added to {args.out}, {outcome.found:,} were there")
+            print(f"{outcome.made:,} results added to {args.out}, {outcome.found:,} were there before")
         for name, reason in outcome.left_out.items():
             print(f"regal-jax evaluate: left out {name}: {reason}", file=sys.stderr)
         if not finished:
-            print("regal-jax evaluate: interrupted; run the same command to go on", file=sys.stderr)
+            print("regal-jax evaluate: interrupted; run the same command again to resume", file=sys.stderr)
             return INTERRUPTED
     made = report(args.out)
     for problem in made.problems:
@@ -217,7 +236,7 @@ _PLAIN = (
 
 
 def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
-    """The settings: those of the file, and before them those of the command line."""
+    """The settings of the file, overridden by those of the command line."""
     from regal_jax.errors import ConfigError
     from regal_jax.experiments import EvaluationConfig
 

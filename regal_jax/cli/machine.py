@@ -1,4 +1,4 @@
-"""What the command sets up before JAX starts: all cores, and little looking for garbage."""
+"""Settings of the process before JAX starts: all CPU cores, and rare garbage collection."""
 
 import atexit
 import contextlib
@@ -12,14 +12,14 @@ from regal_jax.runtime.cores import available_cores
 __all__ = ["end_quickly", "rare_collections", "use_all_cores"]
 
 _NEW_OBJECTS: Final = 50_000
-"""After so many, some 10 MB of them, garbage is looked for; Python's own number is below a thousand."""
+"""New objects (some 10 MB of them) after which Python collects garbage; its default is below a thousand."""
 
 
 @contextlib.contextmanager
 def rare_collections() -> Iterator[None]:
-    """Python looks for cycles of garbage more rarely within.
+    """A context in which Python collects garbage less often.
 
-    Loading JAX and Numba makes hundreds of thousands of objects, and none of them is garbage.
+    Loading JAX and Numba creates hundreds of thousands of objects, none of which is garbage.
     """
     young, *older = gc.get_threshold()
     gc.set_threshold(max(young, _NEW_OBJECTS) if young else 0, *older)
@@ -30,15 +30,15 @@ def rare_collections() -> Iterator[None]:
 
 
 def end_quickly() -> None:
-    """The process will end without looking for garbage, which the system frees with all the rest."""
+    """Makes the process end without a last garbage collection; the system frees its memory anyway."""
     atexit.unregister(gc.freeze)  # Once, however often the command has run in this process.
     atexit.register(gc.freeze)
 
 
 def use_all_cores() -> None:
-    """Makes JAX see each CPU core as a device, over which a batch is spread.
+    """Makes JAX see each CPU core as a device, so that a batch is spread over the cores.
 
-    Only if nobody has chosen a number, and if JAX has not started.
+    Does nothing if a number of devices has been chosen or JAX has started.
     """
     import jax
 

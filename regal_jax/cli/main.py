@@ -1,7 +1,13 @@
 """Entry point of ``regal-jax``: parse, run, and turn every expected failure into one line.
 
-Exit codes: 0 done, 1 a plan that `verify` refutes, 2 bad input, 3 no plan found fits the memory, or none can,
-130 interrupted before there was anything to return (training: before its end), 143 ended by SIGTERM.
+Exit codes:
+
+- 0: done;
+- 1: `verify` refutes a plan;
+- 2: bad input;
+- 3: no plan found fits the memory, or none can;
+- 130: interrupted before there was a result (training: before its end);
+- 143: ended by SIGTERM.
 """
 
 import os
@@ -34,14 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings(action="always", category=UserWarning):
             warnings.showwarning = _show_warning
-            # The commands say it themselves.
+            # The commands report this themselves.
             warnings.simplefilter("ignore", InfeasiblePlanWarning)
             return args.run(args)
     except KeyboardInterrupt:
         print("regal-jax: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone (| head); say nothing, and let the exit flush say nothing too.
+        # The reader of our output has gone (| head). Print nothing, and keep the flush at exit silent, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, ImportError, OSError, ResourceError) as error:

@@ -1,4 +1,4 @@
-"""``regal-jax optimize``: one graph, or many. Heavy imports stay inside: ``--help`` must be quick."""
+"""``regal-jax optimize``: one graph, or many. Heavy imports are local, so that ``--help`` is quick."""
 
 import argparse
 import contextlib
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from regal_jax.plan import Plan
     from regal_jax.solvers import Solver
 
-__all__ = ["optimize"]
+__all__ = ["cluster_of", "optimize"]
 
 INFEASIBLE = 3
 
@@ -36,7 +36,7 @@ def optimize(args: argparse.Namespace) -> int:
                 raise
             print("regal-jax: terminated", file=sys.stderr)
             code = TERMINATED
-    # Not 0, whatever was saved: whoever ended the job may want to run it again.
+    # Not 0, even if plans were saved: the job may have to run again.
     return TERMINATED if terminated() else code
 
 
@@ -50,9 +50,9 @@ def _optimize(args: argparse.Namespace) -> int:
 
 
 def _searched(args: argparse.Namespace, outs: list[str | None]) -> int:
-    """Searches, and saves what it finds in ``outs``."""
+    """Searches, and saves the plans in ``outs``."""
     _check_plot(args.plot)
-    cluster = _cluster(args)
+    cluster = cluster_of(args)
     if not args.files:
         machine.use_all_cores()  # Tracing an example may start JAX.
     graphs = [load(file, args) for file in args.files or [None]]
@@ -83,18 +83,18 @@ def _searched(args: argparse.Namespace, outs: list[str | None]) -> int:
 def _warm_start(
     args: argparse.Namespace, previous: Sequence[Previous | None], method: "Solver | None"
 ) -> Any:
-    """What the search begins with: heuristics, plans that were named, plans of an earlier run."""
+    """Starts of the search: heuristics, named plans, and plans of an earlier run."""
     if args.no_warm_start:
         if args.warm_start:
             raise ConfigError("give --warm-start or --no-warm-start, not both")
         return False
-    # What searches nothing begins with nothing; to have named a plan for it is refused by the search.
+    # A method without a search has no starts. If a plan was named for it, `optimize` raises the error.
     found = [before.plan for before in previous if before] if method is None or method.searches else []
     return [*(args.warm_start or []), *found] or True
 
 
 def _method(args: argparse.Namespace) -> "Solver | None":
-    """What was named, with its settings; ``None`` where `optimize` is to choose."""
+    """The named method with its settings; ``None`` if `optimize` chooses."""
     from regal_jax.solvers import parse_settings, solver, with_settings
 
     if args.method is None and not args.set:
@@ -105,7 +105,7 @@ def _method(args: argparse.Namespace) -> "Solver | None":
 
 
 def _outs(args: argparse.Namespace) -> list[str | None]:
-    """Where the plan of each graph goes; refuses what has no meaning for several graphs."""
+    """The output path of each graph's plan; rejects options that have no meaning for several graphs."""
     count = len(args.files)
     if count > 1:
         for option, remedy in (
@@ -145,7 +145,7 @@ def _stem(file: str) -> str:
 
 
 def _check_plot(path: str | None) -> None:
-    """Finds out before a long search that a picture cannot be drawn, or not in that format."""
+    """Checks before a long search that a picture can be drawn, and in that format."""
     check_writable(path)
     if path is None:
         return
@@ -156,12 +156,13 @@ def _check_plot(path: str | None) -> None:
         raise ConfigError(f"cannot draw {path!r}: no picture is of kind {suffix!r}; use .png, .pdf or .svg")
 
 
-def _cluster(args: argparse.Namespace) -> "Cluster":
+def cluster_of(args: argparse.Namespace) -> "Cluster":
+    """The cluster that the arguments describe."""
     from regal_jax.graph import Cluster
 
     if (args.nodes == 1) != (args.between is None):
         raise ConfigError(
-            f"--nodes {args.nodes}: --between LINK goes with several machines; give both or neither"
+            f"--nodes {args.nodes}: --between LINK needs several machines; give both or neither"
         )
     if args.devices % args.nodes:
         raise ConfigError(f"--nodes: {args.devices} devices do not make {args.nodes} equal machines")
@@ -171,7 +172,7 @@ def _cluster(args: argparse.Namespace) -> "Cluster":
     memory = capacities * (args.devices // len(capacities))
     if args.between is None:
         return Cluster(memory, args.transfer)
-    # Two devices have a link, of which one alone would know nothing.
+    # A cluster of two devices checks the link; a single device has none.
     pair = Cluster.uniform(2, transfer=args.transfer)
     return Cluster.nodes(
         args.nodes,
@@ -186,7 +187,7 @@ def _cluster(args: argparse.Namespace) -> "Cluster":
 def _pins(given: Sequence[tuple[str, list[int]]]) -> dict[str, list[int]]:
     pins = dict(given)
     if len(pins) < len(given):
-        raise ConfigError("--pin: a pattern twice; name all of its devices at once: PATTERN=0,1")
+        raise ConfigError("--pin: a pattern occurs twice; name all of its devices at once: PATTERN=0,1")
     return pins
 
 
@@ -226,7 +227,7 @@ def _many(
     outs: Sequence[tuple[str | None, Previous | None]],
     options: dict[str, Any],
 ) -> int:
-    """Saves each plan when it is there: a batch may take hours, and be killed."""
+    """Saves each plan as soon as it is found, since a batch may take hours and may be killed."""
     from tqdm import tqdm
 
     from regal_jax.api import optimize_many
@@ -245,7 +246,7 @@ def _many(
 
     plans = optimize_many(graphs, cluster, **options, on_plan=finish)
     with first_interrupt_waits():
-        for member in set(range(len(plans))) - finished.keys():  # A second Ctrl-C came while they were saved.
+        for member in set(range(len(plans))) - finished.keys():  # A second Ctrl-C came during the saving.
             finish(member, plans[member])
     return max(_report_overflow(finished[i], f" for {file}") for i, file in enumerate(args.files))
 

@@ -1,13 +1,16 @@
-"""The parser of ``regal-jax``: all commands, their arguments, and the help that teaches them."""
+"""The parser of ``regal-jax``: all commands, their arguments and their help."""
 
 import argparse
 
 from regal_jax.cli import commands
-from regal_jax.cli.arguments import OneLineParser, Subparsers, count, seconds, seed
+from regal_jax.cli.apply import add_apply
+from regal_jax.cli.arguments import OneLineParser, Subparsers, count, dimension, seconds, seed
+from regal_jax.cli.compile import add_compile
 from regal_jax.cli.corpus import add_corpus
 from regal_jax.cli.dataset import add_dataset
 from regal_jax.cli.evaluate import add_evaluate
 from regal_jax.cli.optimize import optimize
+from regal_jax.cli.propose import add_propose
 from regal_jax.cli.train import add_train
 from regal_jax.solvers import own_entries
 
@@ -26,8 +29,8 @@ Files may be .pbtxt (TensorFlow CostGraphDef), .onnx, .stg, .json (WfFormat or o
 
 _OPTIMIZE_EPILOG = """\
 transfer models (--transfer):
-  blocking   a transfer holds source and destination at once: a rendezvous even at no cost
-  delay      nobody is held; the copy arrives latency + size / bandwidth after its producer ends
+  blocking   a transfer occupies source and destination at once: a rendezvous even at no cost
+  delay      no device is occupied; the copy arrives latency + size / bandwidth after its producer ends
   free       delay of zero
   A link follows a colon, as a name or in numbers: delay:nvlink4, blocking:latency=5us,bandwidth=50GB/s. Plain
   numbers are in the graph's units. A model alone costs nothing; a link alone is blocking.
@@ -43,8 +46,8 @@ examples:
   regal-jax optimize graph.json --method critical-path      a heuristic alone
   regal-jax optimize a.onnx b.json --out-dir plans          many graphs, searched side by side
 
-Run again with the same --out-dir, a search goes on from the plans in it. A file there that is for another
-graph, cluster or objective, or is no plan, is refused before the search, and left as it is.
+With the same --out-dir, a search starts from the plans in it. A file there that is no plan, or a plan for
+another graph, cluster or objective, is an error before the search and stays as it is.
 
 Graphs of similar size are searched together, on all CPU cores (JAX_NUM_CPU_DEVICES sets another number)
 or all accelerators; --time-limit is for all of them together.
@@ -53,13 +56,6 @@ exit codes: 0 done (Ctrl-C too, with the best plans so far); 2 bad input; 3 the 
 fit the memory (the message says whether any can); 130 interrupted before there was a plan; 143 ended by
 SIGTERM, which acts like Ctrl-C: the best plans so far are saved.
 """
-
-
-def _dim(text: str) -> tuple[str, int]:
-    name, equals, size = text.rpartition("=")
-    if not (name and equals and size.isdecimal() and len(size) < 19 and int(size)):
-        raise argparse.ArgumentTypeError(f"write NAME=SIZE, e.g. batch=8, got {text!r}")
-    return name, int(size)
 
 
 def _pin(text: str) -> tuple[str, list[int]]:
@@ -82,18 +78,23 @@ def _source(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     else:
         parser.add_argument("file", nargs="?", metavar="FILE", help="the graph (default: an example)")
     parser.add_argument("--example", metavar="NAME", help="a model that regal_jax defines; see 'show'")
-    parser.add_argument("--format", metavar="NAME", help="the file's format, where its name does not tell")
+    parser.add_argument("--format", metavar="NAME", help="format of the file, if its name does not tell it")
     parser.add_argument(
         "--profile",
         metavar="NAME",
-        help="device that runtimes of an example, ONNX model or compiled program are for: h200, a100, ...",
+        help="device of the runtimes of an example, ONNX model or compiled program: h200, a100, ...",
     )
     parser.add_argument(
         "--dim",
-        type=_dim,
+        type=dimension,
         action="append",
         metavar="NAME=SIZE",
-        help="size of a symbolic dimension of an ONNX model, e.g. batch=8; may be given several times",
+        help="size of a symbolic dimension of an ONNX model, e.g. batch=8; may be repeated",
+    )
+    parser.add_argument(
+        "--in-place",
+        action="store_true",
+        help="let values of an ONNX model share buffers as in ONNX Runtime, for plans of one device",
     )
 
 
@@ -119,14 +120,14 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     described = "; ".join(f"{entry.name}: {entry.summary}" for entry in own_entries())
     _method(
         parser,
-        f"{described}; or a heuristic: critical-path, heft, ...; a name that is none lists all "
+        f"{described}; or a heuristic: critical-path, heft, ...; an unknown name lists all "
         "(default auto, but brkga with a --policy of your own)",
     )
     parser.add_argument(
         "--policy",
         metavar="FILE",
-        help="guide of the search: default for the weights that ship, a file of weights, or none (default: "
-        "those that ship for --method auto, if there are any, else none)",
+        help="guide of the search: default for the weights of the package, a file of weights, or none "
+        "(default: the weights of the package for --method auto, if there are any, else none)",
     )
     _starts(parser)
     parser.add_argument(
@@ -148,14 +149,14 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="ops that match share a device: 'layer_1/*'; may be given several times",
+        help="ops that match share a device: 'layer_1/*'; may be repeated",
     )
     _results(parser)
     parser.set_defaults(run=optimize)
 
 
 def _order(parser: argparse.ArgumentParser) -> None:
-    """The same search on one device, for the peak of memory."""
+    """``regal-jax order``: a search on one device for the least peak memory."""
     _source(parser, several=True)
     parser.add_argument("--memory", default="inf", help="capacity of the device: 16GiB (default inf)")
     _budget(parser)
@@ -177,7 +178,7 @@ def _budget(parser: argparse.ArgumentParser) -> None:
         help="search budget, spent in whole generations (default 5000)",
     )
     parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop the search after S seconds")
-    parser.add_argument("--seed", type=seed, default=0, help="(default 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the search (default 0)")
 
 
 def _method(parser: argparse.ArgumentParser, help_: str) -> None:
@@ -200,7 +201,7 @@ def _starts(parser: argparse.ArgumentParser) -> None:
         "--warm-start",
         action="append",
         metavar="PLAN",
-        help="begin with this plan of the graph, for any cluster, as well, and never do worse; repeatable",
+        help="also start from this plan of the graph, for any cluster; never do worse; may be repeated",
     )
 
 
@@ -209,8 +210,8 @@ def _results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out-dir",
         metavar="DIR",
-        help="save the plan of each graph, when it is found, as DIR/GRAPH.plan.json; DIR is made; plans of "
-        "an earlier run in it are starts, and stay unless a better one is found",
+        help="save each plan as soon as it is found, as DIR/GRAPH.plan.json; DIR is created; plans of an "
+        "earlier run in it are starts, and stay unless a better one is found",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the plan (.png, .pdf, .svg)")
     parser.add_argument("--trace", metavar="FILE", help="save a trace for ui.perfetto.dev")
@@ -223,7 +224,7 @@ def _others(subparsers: Subparsers) -> None:
         help="turn a file or an example into another format",
         description=(
             "Read a graph from a file, or trace an example, and write it in the format that the "
-            "name of --out tells."
+            "suffix of --out names."
         ),
     )
     _source(convert)
@@ -260,10 +261,10 @@ def _others(subparsers: Subparsers) -> None:
         description="Write a random graph; the same family, size and seed give the same file.",
     )
     generate.add_argument(
-        "family", metavar="FAMILY", help="erdos-renyi, layered, ...: an unknown one lists them"
+        "family", metavar="FAMILY", help="erdos-renyi, layered, ...; an unknown name lists all"
     )
-    generate.add_argument("--ops", type=count, default=100, help="(default 100)")
-    generate.add_argument("--seed", type=seed, default=0, help="(default 0)")
+    generate.add_argument("--ops", type=count, default=100, help="number of ops (default 100)")
+    generate.add_argument("--seed", type=seed, default=0, help="seed of the random numbers (default 0)")
     generate.add_argument("--out", metavar="FILE", required=True, help=".json, .pbtxt or .stg, each also .gz")
     generate.set_defaults(run=commands.generate)
 
@@ -295,7 +296,8 @@ def build_parser() -> argparse.ArgumentParser:
             "same as 'regal-jax optimize --devices 1 --transfer free --objective peak-memory'.",
         )
     )
+    add_propose(subparsers, _source)
     _others(subparsers)
-    for add in (add_dataset, add_corpus, add_evaluate, add_train):
+    for add in (add_apply, add_compile, add_dataset, add_corpus, add_evaluate, add_train):
         add(subparsers)
     return parser

@@ -1,4 +1,4 @@
-"""Progress bars of commands, on stderr: for people who watch, not for files and pipes."""
+"""Progress bars of commands, on stderr if that is a terminal."""
 
 import functools
 import sys

@@ -1,7 +1,7 @@
-"""What a folder of results holds from before: ``--out-dir`` never loses a better plan.
+"""Plans of earlier runs in a folder: ``--out-dir`` never replaces a plan by a worse one.
 
-A folder has the plans of one question. A file that answers another one (another graph, cluster, objective
-or choice of pins), or is no plan, is refused before the search: neither overwritten nor silently left.
+A folder has the plans of one question. A file that answers another question (another graph, cluster,
+objective or choice of pins), or is no plan, is an error before the search and is not overwritten.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ __all__ = ["Previous", "Question", "previous_results", "save_better"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Question:
-    """What a plan of a graph is to answer.
+    """The question that a plan of a graph answers.
 
     Attributes:
-      cluster: What it is to run on.
-      objective: What it is to minimise.
+      cluster: Cluster on which the graph runs.
+      objective: Objective that is minimised.
       pin: Devices for ops, as `optimize` takes them.
       colocate: Patterns whose ops share a device.
     """
@@ -40,8 +40,8 @@ class Previous:
     """A plan of an earlier run.
 
     Attributes:
-      plan: As it is replayed now.
-      holds: Are the figures in the file those of the replay? Otherwise the file is written anew.
+      plan: The plan with the figures of its replay.
+      holds: Whether the figures in the file are those of the replay. If not, the file is rewritten.
     """
 
     plan: "Plan"
@@ -51,10 +51,10 @@ class Previous:
 def previous_results(
     graphs: Sequence["ComputationGraph"], question: Question, paths: Sequence[str]
 ) -> list[Previous | None]:
-    """What the files of ``paths`` hold for the graphs; ``None`` where there is no file.
+    """The plans in the files ``paths`` for the graphs; ``None`` where there is no file.
 
     Raises:
-      ConfigError: A file that holds anything else.
+      ConfigError: A file holds anything else.
     """
     return [
         _previous(graph, question, path) if os.path.exists(path) else None
@@ -93,12 +93,12 @@ def _previous(graph: "ComputationGraph", question: Question, path: str) -> Previ
 
 
 def _pins(pin: Mapping[str, Sequence[int]], colocate: Sequence[str]) -> tuple[object, ...]:
-    """To be compared: the order of devices and of patterns does not matter."""
+    """Pins in a form that compares equal whatever the order of devices and patterns."""
     return {pattern: sorted(set(devices)) for pattern, devices in pin.items()}, sorted(set(colocate))
 
 
 def _replayed(plan: "Plan", graph: "ComputationGraph", question: Question) -> "Plan":
-    """``plan`` with the figures that it has."""
+    """``plan`` with the figures of its replay."""
     from regal_jax.api.pinned import Pinned
     from regal_jax.plan import adapt_plan
 
@@ -108,7 +108,7 @@ def _replayed(plan: "Plan", graph: "ComputationGraph", question: Question) -> "P
 
 
 def save_better(plan: "Plan", path: str | None, previous: Previous | None) -> tuple["Plan", str]:
-    """Saves ``plan``, unless ``path`` holds one that is as good; the better one, and what was done."""
+    """Saves ``plan`` unless ``path`` holds one as good; returns the better plan and a line of report."""
     if path is None:
         return plan, ""
     kept = previous is not None and previous.plan.sort_key <= plan.sort_key

@@ -1,4 +1,4 @@
-"""Where graphs come from and where results go: what several commands share."""
+"""Input graphs and output paths, shared by several commands."""
 
 import argparse
 import os
@@ -10,14 +10,15 @@ from regal_jax.errors import ConfigError
 if TYPE_CHECKING:
     from regal_jax.graph import ComputationGraph
 
-__all__ = ["check_writable", "load"]
+__all__ = ["check_writable", "dimensions", "load"]
 
 
 def load(file: str | None, args: argparse.Namespace) -> "ComputationGraph":
     """The graph of ``file``, or of the example that ``args`` name."""
     if file is None:
-        if args.dim:
-            raise ConfigError("--dim is for ONNX models; leave it out")
+        for option, given in (("--dim", args.dim), ("--in-place", args.in_place)):
+            if given:
+                raise ConfigError(f"{option} is for ONNX models; leave it out")
         from regal_jax.examples import DEFAULT_EXAMPLE, kept_example
 
         return kept_example(args.example or DEFAULT_EXAMPLE, profile=args.profile or "h200")
@@ -29,19 +30,29 @@ def load(file: str | None, args: argparse.Namespace) -> "ComputationGraph":
     if options and not find_format(file, args.format).estimated:
         raise ConfigError(
             f"--profile is for examples, ONNX models and compiled programs; {file!r} has runtimes of its "
-            "own, leave it out"
+            "own; leave it out"
         )
     if args.dim:
         if not find_format(file, args.format).symbolic:
             raise ConfigError(f"--dim is for ONNX models; {file!r} has no symbolic dimensions, leave it out")
-        options["dims"] = dict(args.dim)
-        if len(options["dims"]) < len(args.dim):
-            raise ConfigError("--dim: a dimension twice; give each once")
+        options["dims"] = dimensions(args)
+    if args.in_place:
+        if not find_format(file, args.format).in_place:
+            raise ConfigError(f"--in-place is for ONNX models; {file!r} is none, leave it out")
+        options["in_place"] = True
     return load_graph(file, format=args.format, **options)
 
 
+def dimensions(args: argparse.Namespace) -> dict[str, int]:
+    """Name -> size of the dimensions that ``--dim`` gives."""
+    dims = dict(args.dim)
+    if len(dims) < len(args.dim):
+        raise ConfigError("--dim: a dimension occurs twice; give each once")
+    return dims
+
+
 def check_writable(*paths: str | None) -> None:
-    """Finds out before a long search, not after it, that its result cannot be saved."""
+    """Checks before a long search that its result can be saved."""
     for path in paths:
         if path is None:
             continue
@@ -51,7 +62,9 @@ def check_writable(*paths: str | None) -> None:
         if not folder.is_dir():
             raise ConfigError(f"cannot write {path!r}: no folder {str(folder)!r}; make it first")
         if pathlib.Path(path).exists() and not pathlib.Path(path).is_file():
-            blocked = pathlib.Path(path).is_dir() or not os.access(path, os.W_OK)  # Else a pipe, say.
+            blocked = pathlib.Path(path).is_dir() or not os.access(
+                path, os.W_OK
+            )  # Otherwise a pipe, for example.
         else:
             blocked = not os.access(folder, os.W_OK)
         if blocked:

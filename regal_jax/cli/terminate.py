@@ -1,4 +1,4 @@
-"""SIGTERM as a second Ctrl-C: what long commands do when a batch system ends them."""
+"""SIGTERM handled like Ctrl-C, for long commands that a batch system ends."""
 
 import contextlib
 import signal
@@ -14,9 +14,10 @@ TERMINATED = 128 + signal.SIGTERM
 
 @contextlib.contextmanager
 def sigterm_acts_like_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Batch systems send SIGTERM and kill some 30 seconds later: time to save what was found.
+    """Handles SIGTERM like Ctrl-C within the context.
 
-    The yielded function tells whether it came. A handler that is there already stays.
+    Batch systems send SIGTERM and kill some 30 seconds later, which is time to save results. The yielded
+    function tells whether SIGTERM came. An existing handler stays.
     """
     terminated = threading.Event()
     if (

@@ -1,4 +1,4 @@
-"""``regal-jax train``: a policy or a Topoformer from a file of settings. Heavy imports stay inside."""
+"""``regal-jax train``: a network of any system from a file of settings. Heavy imports are local."""
 
 import argparse
 import contextlib
@@ -16,25 +16,30 @@ from regal_jax.storage.documents import parse_toml, read_toml
 
 if TYPE_CHECKING:
     from regal_jax.learning import TrainConfig, TrainResult
+    from regal_jax.learning.gflownet import GflownetTrainConfig, GflownetTrainResult
     from regal_jax.learning.ordering import OrderTrainConfig, OrderTrainResult
+
+    Config = TrainConfig | OrderTrainConfig | GflownetTrainConfig
+    Result = TrainResult | OrderTrainResult | GflownetTrainResult
 
 __all__ = ["add_train"]
 
 INTERRUPTED = 130
 _REGAL: Final = "regal"
-"""What a file trains that does not say it."""
+"""System that is trained if the file names none."""
 _EPILOG = """\
 The settings are described in docs/training.md. Paths in the file are relative to the file's folder, those
 given with --set to the working directory.
 
-A run that was killed, or stopped with Ctrl-C, goes on when the same command is run again, and ends with the
-same weights as one that was not. The best weights so far are in DIR/policy.safetensors at any time.
+A run that was killed, or stopped with Ctrl-C, resumes when the same command is run again, and ends with the
+same weights as an uninterrupted run. The best weights so far are in DIR/policy.safetensors at any time.
 
 examples:
   regal-jax dataset build --out synthetic
   regal-jax train run.toml --out runs/first
   regal-jax train run.toml --out runs/second --set optimizer.steps=50 --set policy.rounds=2
   regal-jax train orders.toml --out runs/third         with system = "topoformer" in the file
+  regal-jax train schedules.toml --out runs/fourth     with system = "gflownet" in the file
 """
 
 
@@ -42,23 +47,25 @@ def add_train(subparsers: Subparsers) -> None:
     """Adds the command to the parser."""
     train = subparsers.add_parser(
         "train",
-        help="train a policy on a set of graphs, or Topoformer",
-        description="Train a policy that guides the search, by REINFORCE through the search itself; or "
-        "Topoformer, which orders the ops of one device.",
+        help="train a policy on a set of graphs, Topoformer, or a GFlowNet",
+        description="Train a policy that guides the search, by REINFORCE through the search itself; "
+        "Topoformer, which orders the ops of one device; or a GFlowNet, which samples schedules.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     train.add_argument("config", metavar="CONFIG.toml", help="the settings")
-    train.add_argument("--out", metavar="DIR", required=True, help="a new folder, or one to go on with")
+    train.add_argument("--out", metavar="DIR", required=True, help="a new folder, or one of a run to resume")
     train.add_argument(
         "--set",
         metavar="NAME=VALUE",
         action="append",
         default=[],
         dest="settings",
-        help="change a setting, e.g. optimizer.steps=50; may be given several times",
+        help="change a setting, e.g. optimizer.steps=50; may be repeated",
     )
-    train.add_argument("--tensorboard", action="store_true", help="write event files, too (extra train)")
+    train.add_argument(
+        "--tensorboard", action="store_true", help="also write event files (needs the extra 'train')"
+    )
     train.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     train.set_defaults(run=_train)
 
@@ -77,28 +84,31 @@ def _train(args: argparse.Namespace) -> int:
     if result.finished:
         return 0
     print(
-        f"regal-jax train: stopped after step {result.steps}; the same command goes on from there",
+        f"regal-jax train: stopped after step {result.steps}; the same command resumes there",
         file=sys.stderr,
     )
     return TERMINATED if terminated() else INTERRUPTED
 
 
-def _result(args: argparse.Namespace) -> "TrainResult | OrderTrainResult":
-    # Before any graph is read: a batch is spread over what JAX sees as devices when it starts.
+def _result(args: argparse.Namespace) -> "Result":
+    # This comes before any graph is read: a batch is spread over the devices that JAX sees at its start.
     machine.use_all_cores()
     from regal_jax.learning import TrainConfig, train, training_graphs
+    from regal_jax.learning.gflownet import GflownetTrainConfig, train_gflownet
     from regal_jax.learning.ordering import train_orders
 
     config = _config(pathlib.Path(args.config), args.settings)
     progress = not args.quiet and sys.stderr.isatty()
+    if isinstance(config, GflownetTrainConfig):
+        return train_gflownet(config, args.out, progress=progress, tensorboard=args.tensorboard)
     if not isinstance(config, TrainConfig):
         return train_orders(config, args.out, progress=progress, tensorboard=args.tensorboard)
     graphs, held_out = training_graphs(config)
     return train(config, graphs, held_out, args.out, progress=progress, tensorboard=args.tensorboard)
 
 
-def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig | OrderTrainConfig":
-    """The settings of the file, changed."""
+def _config(path: pathlib.Path, changes: Sequence[str]) -> "Config":
+    """The settings of the file with ``changes``."""
     from regal_jax.datasets import SAMPLE_PATH
 
     given = dict(read_toml(path))
@@ -115,19 +125,22 @@ def _config(path: pathlib.Path, changes: Sequence[str]) -> "TrainConfig | OrderT
     return kind.from_document(document)
 
 
-def _kind(path: pathlib.Path, system: Any) -> "type[TrainConfig | OrderTrainConfig]":
-    """The settings of a system."""
-    from regal_jax.learning import TrainConfig
-    from regal_jax.learning.ordering import SYSTEM, OrderTrainConfig
+def _kind(path: pathlib.Path, system: Any) -> "type[Config]":
+    """The class of settings for a system."""
+    from regal_jax.learning import TrainConfig, gflownet, ordering
 
-    kinds = {_REGAL: TrainConfig, SYSTEM: OrderTrainConfig}
+    kinds = {
+        _REGAL: TrainConfig,
+        ordering.SYSTEM: ordering.OrderTrainConfig,
+        gflownet.SYSTEM: gflownet.GflownetTrainConfig,
+    }
     if not isinstance(system, str) or system not in kinds:
         raise ConfigError(f"{path}: system is {shown(system)}; use one of {', '.join(kinds)}")
     return kinds[system]
 
 
 def _set(document: dict[str, Any], change: str) -> None:
-    """Puts ``NAME=VALUE`` into the document; a value that is no TOML is a text."""
+    """Puts ``NAME=VALUE`` into the document; a value that is not TOML is a string."""
     name, equals, text = change.partition("=")
     *tables, last = name.strip().split(".")
     if not equals or not last or not all(tables):
@@ -142,11 +155,16 @@ def _set(document: dict[str, Any], change: str) -> None:
     document[last] = value
 
 
-def _summary(result: "TrainResult | OrderTrainResult", out: str) -> Sequence[str]:
+def _summary(result: "Result", out: str) -> Sequence[str]:
     from regal_jax.learning import TrainResult
+    from regal_jax.learning.ordering import OrderTrainResult
 
     best: Mapping[str, float] = result.best._asdict()
-    other = "the search without a policy" if isinstance(result, TrainResult) else "least peak memory first"
+    other = "list scheduling"
+    if isinstance(result, TrainResult):
+        other = "the search without a policy"
+    elif isinstance(result, OrderTrainResult):
+        other = "least peak memory first"
     return [
         f"{result.steps} steps; best after step {result.best_step}",
         f"  on the validation graphs {100 * best['improvement']:+.2f} % over {other} "

@@ -1,4 +1,4 @@
-"""The making of a corpus: real computation graphs, traced from the models of public libraries.
+"""Builds a corpus: real computation graphs, traced from the models of public libraries.
 
 `regal_jax.datasets.load_corpus` reads what `build_corpus` makes. See docs/datasets.md.
 """

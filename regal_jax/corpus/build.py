@@ -1,4 +1,4 @@
-"""`build_corpus`: traces models in worker processes, and can be killed and run again at any moment."""
+"""`build_corpus`: traces models in worker processes; may be killed and resumed at any time."""
 
 import collections
 import contextlib
@@ -34,10 +34,10 @@ from regal_jax.storage.locks import locked
 __all__ = ["Settings", "build_corpus"]
 
 _ROUND: Final = 100
-"""Graphs of one source before the next has its turn: its workers start anew then, for some seconds."""
+"""Graphs of one source per turn. Each turn starts new workers, which takes some seconds."""
 
 Settings = dict[str, Any]
-"""What the content of a graph depends on, beside its spec: the same for all of a corpus."""
+"""Settings that determine the content of a graph, besides its spec; the same for a whole corpus."""
 
 
 def build_corpus(
@@ -55,36 +55,38 @@ def build_corpus(
     retry_failures: bool = False,
     progress: Callable[..., Any] | None = None,
 ) -> Mapping[str, Any]:
-    """Traces real models into ``folder``, or goes on where an earlier build there ended.
+    """Traces real models into ``folder``, or resumes an earlier build there.
 
-    Graphs are of shapes only: no weights are made or fetched. Each is traced in a worker process; one
-    that raises, hangs, dies or takes too much memory is a line in ``failures.jsonl`` and costs nothing else.
-    What is finished is on disk at once, so that a killed build loses only what was being traced.
+    Graphs are traced from shapes: no weights are made or fetched. Each graph is traced in a worker process. A
+    model that raises, hangs, dies or takes too much memory becomes a line in ``failures.jsonl`` and does not
+    affect the others. Finished graphs are written at once, so a killed build loses only those that were being
+    traced.
 
-    Which graphs are built may differ from run to run, and the corpus grows; what a graph depends on may
-    not.
+    Each run may select other graphs, which are added to the corpus. The settings that determine the content
+    of a graph must stay the same.
 
     Args:
-      folder: Made if it is not there.
+      folder: Folder of the corpus; created if missing.
       sources: Names from `SOURCES`; by default all whose packages are installed, with a warning for others.
       forms: Some of `FORMS`.
       only: A pattern such as ``"timm/resnet*"`` that ``SOURCE/MODEL.FORM`` must match.
-      limit: At most so many graphs of each source and form, its families in turn.
+      limit: Most graphs of each source and form, taken from the families in turn.
       jobs: Worker processes; the number of cores by default.
-      timeout: Seconds that one graph may take.
+      timeout: Time limit per graph, in seconds.
       profile: Device that runtimes are estimated for (`regal_jax.importers.PROFILES`).
       min_ops: Smaller graphs are left out.
       max_ops: Larger graphs are left out.
-      retry_failures: Try again what failed before.
+      retry_failures: Whether to retry what failed before.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
 
     Returns:
-      The document ``corpus.json``, with ``"complete"``: whether nothing was left undone.
+      The document ``corpus.json``, with ``"complete"``: whether all selected graphs were handled.
 
     Raises:
-      ConfigError: An impossible option, a folder with other settings or another build in it, a full disk.
+      ConfigError: An option is invalid, the folder has other settings or another build in it, or the disk is
+        full.
       MissingExtraError: A source that ``sources`` names lacks its package.
-      FormatError: The folder holds something else, or damage.
+      FormatError: The folder is not a corpus, or it is damaged.
     """
     chosen = _check(sources, forms, limit, jobs, timeout, min_ops, max_ops)
     find_profile(profile)
@@ -108,9 +110,9 @@ def build_corpus(
 def choose(
     specs: Sequence[TraceSpec], forms: Sequence[str], only: str | None, limit: int | None
 ) -> list[TraceSpec]:
-    """The specs of one source that a build is to make, form by form, in each the families in turn.
+    """The specs of one source that a build makes, form by form, taken from the families in turn.
 
-    Within a family the order is a fixed shuffle: neighbours by name are often one topology.
+    Within a family the order is a fixed shuffle, since models with similar names often have one topology.
     """
     chosen: list[TraceSpec] = []
     for form in FORMS:
@@ -127,7 +129,7 @@ def choose(
 
 
 def _rounds(pending: Mapping[str, Sequence[TraceSpec]]) -> list[tuple[Source, Sequence[TraceSpec]]]:
-    """Form by form, the sources in turn: whenever a build is stopped, what it has is spread over all."""
+    """Tasks form by form with the sources in turn, so that a stopped build covers all sources."""
     rounds: list[tuple[Source, Sequence[TraceSpec]]] = []
     for form in FORMS:
         left = {name: [spec for spec in specs if spec.form == form] for name, specs in pending.items()}
@@ -166,7 +168,7 @@ def _check(
 
 
 def _installed(chosen: Sequence[Source], *, explicit: bool) -> list[Source]:
-    """The sources whose packages are there; the others are skipped, or refused if they were asked for."""
+    """The sources whose packages are installed; others are skipped, or an error if ``explicit``."""
     present = []
     for source in chosen:
         absent = [package for package, version in source.versions().items() if version is None]
@@ -184,7 +186,7 @@ def _installed(chosen: Sequence[Source], *, explicit: bool) -> list[Source]:
 
 
 def _settle(root: pathlib.Path, settings: Settings, present: Sequence[Source]) -> dict[str, dict[str, Any]]:
-    """Records the settings and versions, or refuses those that differ from what is there.
+    """Records the settings and versions; raises an error if they differ from recorded ones.
 
     Returns:
       The packages of each source with their versions.
@@ -218,7 +220,7 @@ def _settle(root: pathlib.Path, settings: Settings, present: Sequence[Source]) -
 def _pending(
     root: pathlib.Path, specs: Mapping[str, Sequence[TraceSpec]], *, retry_failures: bool
 ) -> dict[str, list[TraceSpec]]:
-    """What is still to be done, after mending what a kill has left behind."""
+    """The specs still to trace, after repair of what a killed build left."""
     index, failures = JsonLines(root / INDEX), JsonLines(root / FAILURES)
     for lines in (index, failures):
         lines.mend()

@@ -33,7 +33,7 @@ LICENCES: Final[Mapping[str, str]] = {
     "torch": "BSD-3-Clause",
     "transformers": "Apache-2.0",
 }
-"""Of the packages that models come from, as their own metadata and repositories say."""
+"""Package to licence, as the metadata or the repository of the package states it."""
 
 _QUANTILES: Final = {
     "least": 0.0,
@@ -52,14 +52,14 @@ Learning for Optimizing Computation Graphs*, ICLR 2020 (arXiv:1905.02494)."""
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CardFacts:
-    """What `format_card` and the figure are made of.
+    """The counts that `format_card` and the figure show.
 
     Attributes:
-      settings: Of the build.
+      settings: Settings of the build.
       packages: Source -> package -> version.
       families: Family -> split.
       records: `corpus_records`, duplicates included.
-      failures: What gave no graph.
+      failures: Models that gave no graph, with the reasons.
       kinds: Op kind -> ops in distinct graphs.
       kind_graphs: Op kind -> distinct graphs that have it.
       degrees: ``"tensors read"`` and ``"reads of its outputs"`` -> ops of distinct graphs with 0, 1, 2, ...
@@ -81,10 +81,10 @@ class CardFacts:
 
 
 def card_facts(folder: str | os.PathLike[str], *, progress: Callable[..., Any] | None = None) -> CardFacts:
-    """Reads a corpus, the graphs included: only they know their kinds and degrees.
+    """Reads a corpus and counts. Kinds and degrees are not in its index, so every distinct graph is read.
 
     Args:
-      folder: Of a corpus that `build_corpus` made.
+      folder: The folder of a corpus that `build_corpus` made.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
 
     Raises:
@@ -139,28 +139,29 @@ def _added(counts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def format_card(facts: CardFacts, figure: str | None = None) -> str:
-    """The card as Markdown; it depends on the corpus alone, not on the day or the commit.
+    """The card as Markdown. Equal corpora give equal cards.
 
     Args:
-      facts: Of `card_facts`.
-      figure: Address of the figure as seen from the card's file, if there is one.
+      facts: From `card_facts`.
+      figure: Path of the figure relative to the card; ``None`` for no figure.
     """
     distinct = facts.distinct
     settings = facts.settings
     parts = [
         f"{len(distinct):,} distinct topologies in {len(facts.records):,} graphs, "
         f"{sum(r['ops'] for r in distinct):,} ops in the distinct ones; {settings['min_ops']:,} to "
-        f"{settings['max_ops']:,} ops a graph; runtimes estimated for `{settings['profile']}`. *Distinct* "
-        "counts each topology once, where the first of its graphs by path is.",
+        f"{settings['max_ops']:,} ops per graph; runtimes estimated for `{settings['profile']}`. A "
+        "*distinct* graph is the first, by path, of the graphs with its topology.",
         _sources(facts),
         _splits(facts),
-        "**Sizes** of distinct graphs. Depth: ops on the longest path. Width: the most ops equally far from "
-        "the beginning. Work: the sum of all runtimes.\n\n" + _sizes(distinct),
+        "**Sizes** of distinct graphs. Depth: ops on the longest path. Width: ops in the largest layer, "
+        "where the layer of an op is the length of the longest path to it. Work: the sum of all runtimes.\n\n"
+        + _sizes(distinct),
     ]
     if figure is not None:
         parts.append(
-            f"![Histograms of the distinct graphs: ops, depth, width, edges an op, degrees]({figure})\n\n"
-            "*Distinct graphs by source, and the degrees of all their ops (data edges alone).*"
+            f"![Histograms of the distinct graphs: ops, depth, width, edges per op, degrees]({figure})\n\n"
+            "*Distinct graphs by source, and the degrees of all their ops (data edges only).*"
         )
     parts += [_families(facts), _kinds(facts), _licences(facts), _CITE]
     return "\n\n".join(parts) + "\n"
@@ -208,7 +209,7 @@ def _splits(facts: CardFacts) -> str:
     table = _table(["split", "families", "distinct", "ops in distinct"], rows)
     moved = sum(r["split"] != facts.families[r["family"]] for r in facts.records)
     if moved:
-        table += f"\n\n{moved:,} graphs are not in the split of their family, but in that of their topology."
+        table += f"\n\n{moved:,} graphs are in the split of their topology, not in that of their family."
     return table
 
 
@@ -219,7 +220,7 @@ def _sizes(distinct: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for name, value, show in (
         ("ops", lambda r: r["ops"], count),
-        ("data edges an op", lambda r: r["edges"] / r["ops"], "{:.2f}".format),
+        ("data edges per op", lambda r: r["edges"] / r["ops"], "{:.2f}".format),
         ("depth", lambda r: r["depth"], count),
         ("width", lambda r: r["width"], count),
         ("bytes of all tensors", lambda r: r["total_bytes"], lambda value: format_bytes(round(value))),
@@ -256,9 +257,8 @@ def _kinds(facts: CardFacts, most: int = 20) -> str:
         for kind in ranked
     ]  # fmt: skip
     head = ["kind", "ops", "share", "graphs that have it"]
-    return f"**Kinds of ops**: {len(facts.kinds):,}; the most frequent in distinct graphs.\n\n" + _table(
-        head, rows
-    )
+    said = f"**Kinds of ops**: {len(facts.kinds):,}; the table has the most frequent ones in distinct graphs."
+    return f"{said}\n\n" + _table(head, rows)
 
 
 def _licences(facts: CardFacts) -> str:
@@ -274,9 +274,9 @@ def _licences(facts: CardFacts) -> str:
     licensed = ", ".join(f"{package} ({LICENCES.get(package, 'see the package')})" for package in others)
     return (
         "**Licences of the sources.** Graphs hold no weights, no data and no code: only the names and kinds "
-        "of ops, who reads what, sizes in bytes (from shapes), and runtimes that are our estimates.\n\n"
+        "of ops, which op reads which tensor, sizes in bytes (from shapes), and estimated runtimes.\n\n"
         + _table(["source", "packages", "licence of the models' code"], rows, words=3)
-        + (f"\n\nBeneath: {licensed}." if licensed else "")
+        + (f"\n\nLicences of the other packages: {licensed}." if licensed else "")
     )
 
 
@@ -287,7 +287,7 @@ def write_card(text: str, path: str | os.PathLike[str]) -> None:
     """Writes a card to a new file, or into an existing one between its two marker comments.
 
     Args:
-      text: Of `format_card`.
+      text: From `format_card`.
       path: If the file exists it must have `BEGINS` and `ENDS`, each once, each on a line of its own.
 
     Raises:

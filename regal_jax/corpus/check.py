@@ -1,4 +1,4 @@
-"""`check_corpus`: is every graph of a corpus what its record says, in its split, and can it be searched?"""
+"""`check_corpus`: checks that each graph of a corpus agrees with its record and split and can be searched."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ from regal_jax.importers import load_graph
 __all__ = ["check_corpus"]
 
 _TOGETHER: Final = 64
-"""Graphs read and searched at a time, of similar size: a corpus need not fit in memory."""
+"""Graphs of similar size that are read and searched together, since a corpus may not fit in memory."""
 
 
 def check_corpus(
@@ -28,18 +28,17 @@ def check_corpus(
 ) -> dict[str, str]:
     """Reads every graph of a corpus, compares it with its record, searches it and replays the plan.
 
-    Each graph is validated as it is read. Its sizes and hashes must be those in the index and its split that
-    of the table of families, which an older ``regal-jax`` may not have had; a plain BRKGA
-    (no heuristics, two devices, blocking transfers without cost) must find a plan for it, and the plan must
-    hold when it is replayed again (`Plan.verify`).
+    Each graph is validated as it is read. Its sizes and hashes must be those in the index. Its split must be
+    that of the table of families; the table of an older ``regal-jax`` may differ. Plain BRKGA (no heuristics,
+    two devices, blocking transfers at no cost) must find a plan, and the plan must pass `Plan.verify`.
 
     Args:
-      folder: Of a corpus that `build_corpus` made.
-      evaluations: Of each search.
+      folder: Folder of a corpus that `build_corpus` made.
+      evaluations: Budget of each search.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
 
     Returns:
-      For each graph that fails, by path, one line that says why.
+      One line with the reason for each graph that fails, by path.
 
     Raises:
       ConfigError: ``evaluations`` is not at least 1.
@@ -64,7 +63,7 @@ def check_corpus(
 def _check(
     root: pathlib.Path, records: Sequence[Mapping[str, Any]], splits: Mapping[str, str], evaluations: int
 ) -> dict[str, str]:
-    # Workers that trace with other libraries load this package, too, and need not wait for JAX.
+    # Workers that trace with other libraries also load this package and should not wait for JAX.
     from regal_jax.api import optimize_many
 
     failures: dict[str, str] = {}
@@ -102,7 +101,7 @@ def _check(
 
 
 def _differences(graph: ComputationGraph, record: Mapping[str, Any]) -> str:
-    """What the record says otherwise, in one line; nothing if it holds."""
+    """The differences between a graph and its record, in one line; empty if there are none."""
     found = {
         "ops": graph.num_ops,
         "tensors": graph.num_tensors,
@@ -110,7 +109,7 @@ def _differences(graph: ComputationGraph, record: Mapping[str, Any]) -> str:
         "content_hash": graph.content_hash,
         "topology_hash": topology_hash(graph),
     }
-    # Built before residents had a mark, it has the hashes of graphs without.
+    # A corpus built before residents were marked has the hashes of graphs without marks.
     if record.get("content_hash") == dataclasses.replace(graph, resident=()).content_hash:
         del found["content_hash"]
     wrong = [f"{name} {value}, recorded {record.get(name)}" for name, value in found.items()

@@ -1,4 +1,4 @@
-"""Hands specs to worker processes and writes down what becomes of each."""
+"""Hands specs to worker processes and records each result."""
 
 import collections
 import contextlib
@@ -21,7 +21,7 @@ __all__ = ["Engine"]
 
 _TICK: Final = 0.25
 _TASKS_A_WORKER: Final = 150
-"""Then it is replaced: libraries keep a little of every model."""
+"""Tasks after which a worker is replaced, since libraries keep some memory of every model."""
 _STARTS: Final = 3
 """Failed starts in a row after which a source is given up."""
 
@@ -31,9 +31,9 @@ class Engine:
 
     Args:
       root: Folder of the corpus.
-      settings: What graphs depend on: ``profile``, ``min_ops``, ``max_ops``.
-      jobs: Worker processes.
-      timeout: Seconds that one graph may take.
+      settings: Settings that determine graphs: ``profile``, ``min_ops``, ``max_ops``.
+      jobs: Number of worker processes.
+      timeout: Time limit per graph, in seconds.
       interrupted: Tells whether to stop.
       progress: Makes a progress bar, or ``None``.
     """
@@ -50,11 +50,11 @@ class Engine:
         self.root, self.settings, self.jobs, self.timeout = root, settings, jobs, timeout
         self.interrupted, self.progress = interrupted, progress
         self.index, self.failures = JsonLines(root / INDEX), JsonLines(root / FAILURES)
-        # What the machine can spare for each, with some for the build and the rest of the system.
+        # Memory that each worker may use; some is left for the build and the rest of the system.
         self.memory = 0.8 * available_memory() / jobs
 
     def specs(self, source: Source) -> list[TraceSpec] | None:
-        """What ``source`` offers; ``None``, with a warning, if its library does not even start."""
+        """The specs of ``source``; ``None``, with a warning, if its library does not start."""
         waiting: collections.deque[dict[str, Any]] = collections.deque([{"list": True}])
         with _Workers(self, source) as workers:
             while not self.interrupted():
@@ -83,7 +83,7 @@ class Engine:
 
         Raises:
           ConfigError: The disk is full.
-          OSError: The same, of the lists.
+          OSError: A list cannot be written, for example on a full disk.
         """
         total = sum(len(specs) for _, specs in tasks)
         bar = self.progress(total=total, unit="graph") if self.progress else None
@@ -120,7 +120,7 @@ class Engine:
                     )
                     return False
                 task = worker.answered()
-                if task is None:  # Its death comes after its last answer.
+                if task is None:  # The worker died after its last answer.
                     continue
                 if not message:
                     failure, reason = worker.last_words()
@@ -142,7 +142,7 @@ class Engine:
         tally.success(message["record"]["topology_hash"])
 
     def request(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """What a worker is sent for ``task``."""
+        """The request to a worker for ``task``."""
         if "spec" not in task:
             return dict(task)
         spec: TraceSpec = task["spec"]
@@ -151,7 +151,7 @@ class Engine:
 
 
 class _Workers:
-    """The workers of one source, as many as there is work for; all end with the block."""
+    """The workers of one source, at most one per task; all end with the context."""
 
     def __init__(self, engine: Engine, source: Source) -> None:
         self.engine, self.source = engine, source
@@ -170,14 +170,14 @@ class _Workers:
         self.log.close()
 
     def next_event(self, waiting: "collections.deque[dict[str, Any]]") -> Event | None:
-        """Keeps the workers busy with ``waiting`` and returns what one of them says, if any does soon."""
+        """Keeps the workers busy with ``waiting`` and returns the next event, if one comes soon."""
         free = sum(worker.task is None for worker in self.workers)
         for _ in range(min(len(waiting) - free, self.engine.jobs - len(self.workers))):
             self.workers.append(Worker(self.source.module, self.events, self.log))
         for worker in self.workers:
             if worker.ready and worker.task is None and worker.verdict is None and waiting:
                 task = waiting.popleft()
-                # If it has died meanwhile, its last event says so.
+                # If the worker has died meanwhile, its last event says so.
                 with contextlib.suppress(OSError):
                     worker.ask(task, self.engine.request(task), self.engine.timeout)
         return self._wait()
@@ -224,7 +224,7 @@ def _without_repeats(source: Source, specs: Sequence[TraceSpec]) -> list[TraceSp
 
 
 class _Tally:
-    """Counts, beside the progress bar."""
+    """Counts shown beside the progress bar."""
 
     def __init__(self, bar: Any, hashes: set[str]) -> None:
         self.bar, self.hashes, self.failures = bar, hashes, 0

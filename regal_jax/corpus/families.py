@@ -1,11 +1,11 @@
 """Names of architecture families that mean the same in every source of a corpus.
 
 Splits follow families, so one architecture must not have two names: Keras' ``ResNet50V2``, timm's module
-``resnetv2`` and transformers' ``resnet`` are all ``resnet``. A name is reduced in three steps: an explicit
-table of prefixes (`_ALIASES`, longest first), else the text before the first digit or separator, without the
-``v`` of a version. Too coarse a family costs nothing but balance; too fine a one leaks test graphs into
-training, so names are merged when in doubt. Whatever the names still miss, equal topologies join families
-when the corpus is split.
+``resnetv2`` and transformers' ``resnet`` are all ``resnet``. A name is reduced by an explicit table of
+prefixes (`_ALIASES`, longest first). If no prefix matches, the family is the text before the first digit or
+separator, without the ``v`` of a version. A family that is too coarse costs only balance, whereas one that is
+too fine leaks test graphs into training. So names are merged when in doubt. In addition, equal topologies
+join families when the corpus is split.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Final
 __all__ = ["family_of"]
 
 _MAKERS: Final = ("tf_", "gluon_", "legacy_", "timm_", "test_", "keras_", "fb_", "xlm_", "mm_")
-"""Prefixes that tell who ported a model, not what it is."""
+"""Prefixes that name who ported a model, not its architecture."""
 
 _MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "bert": (
@@ -84,7 +84,7 @@ def family_of(name: str) -> str:
     """The architecture family of a model, module or model type.
 
     Args:
-      name: As a library writes it.
+      name: Name that the library uses.
 
     Returns:
       A short lower-case name; never empty.

@@ -1,8 +1,8 @@
 """The table of families and their splits, which is the same for every corpus.
 
-Splits that are balanced over what a build happens to hold differ from build to build, and weights trained on
-one build would have seen test graphs of another. So the split of a family is made once, from a whole build
-(``regal-jax corpus splits``), and kept in ``family_splits.json``::
+If splits were balanced over the graphs of each build, they would differ from build to build, and weights
+trained on one build would have seen test graphs of another. So the split of a family is chosen once, from a
+whole build (``regal-jax corpus splits``), and stored in ``family_splits.json``::
 
     format, version   "regal_jax.family_splits", 1
     packages          source -> package -> version, of the build that it was last made from
@@ -33,13 +33,13 @@ _VERSION: Final = 1
 
 
 def read_family_splits(path: str | os.PathLike[str] = FAMILY_SPLITS) -> dict[str, str]:
-    """Family -> split, as a table has it.
+    """Family -> split, read from a table.
 
     Args:
-      path: Of a table; by default the one that comes with the package.
+      path: Path of a table; by default the one that comes with the package.
 
     Raises:
-      FormatError: No such file, or it is something else.
+      FormatError: The file is missing or is not such a table.
     """
     remedy = "make one with 'regal-jax corpus splits'"
     try:
@@ -66,19 +66,19 @@ def read_family_splits(path: str | os.PathLike[str] = FAMILY_SPLITS) -> dict[str
 def write_family_splits(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> dict[str, Any]:
     """Makes a table from a corpus, or adds the families of a corpus to a table.
 
-    What stands in the table stays: weights may have been trained by it. The same corpus and table give the
-    same bytes.
+    Entries in the table stay, since weights may have been trained with them. The same corpus and table give
+    the same bytes.
 
     Args:
-      folder: Of a corpus that `build_corpus` made, a whole one: it decides for all others.
-      out: The file: none yet, or a table.
+      folder: Folder of a whole corpus that `build_corpus` made; its splits then hold for all others.
+      out: Path of the table; may be missing.
 
     Returns:
       The document.
 
     Raises:
-      ConfigError: A file that is no table, or one that cannot be written.
-      FormatError: There is no corpus, it is damaged, or empty.
+      ConfigError: The file is not a table, or cannot be written.
+      FormatError: There is no corpus, or it is damaged or empty.
     """
     root, file = pathlib.Path(folder), pathlib.Path(out)
     records = corpus_records(root)

@@ -1,4 +1,4 @@
-"""The last step of a build: what is distinct, which split everything is in, and how much there is."""
+"""The last step of a build: distinct graphs, splits and counts."""
 
 import pathlib
 from collections import Counter
@@ -16,7 +16,7 @@ __all__ = ["describe", "finish"]
 
 
 def finish(root: pathlib.Path, table: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Brings ``corpus.json`` up to date with the index; the order of the index changes nothing.
+    """Brings ``corpus.json`` up to date with the index. The order of the index does not matter.
 
     Args:
       root: Folder of the corpus.
@@ -27,7 +27,7 @@ def finish(root: pathlib.Path, table: Mapping[str, str] | None = None) -> dict[s
 
     Raises:
       FormatError: There is no corpus, or it is damaged.
-      OSError: It cannot be written.
+      OSError: The document cannot be written.
     """
     document = read_corpus(root)
     if document is None:
@@ -38,7 +38,7 @@ def finish(root: pathlib.Path, table: Mapping[str, str] | None = None) -> dict[s
     families, topologies = partition(records, table)
     graphs = roles(records, topologies)
     counts = _counts(records, failures, graphs)
-    # Neither is there in a build that the table was made from, nor in a part of one.
+    # Both are empty for the build from which the table was made, and for a part of it.
     counts["families_not_in_table"] = len(families.keys() - table.keys())
     counts["moved"] = sum(graphs[record["path"]]["split"] != families[record["family"]] for record in records)
     kept = {name: document[name] for name in ("settings", "packages")}
@@ -70,7 +70,7 @@ def _counts(
 
 
 def describe(document: Mapping[str, Any]) -> str:
-    """A corpus in a few lines, for people."""
+    """A summary of a corpus in a few lines."""
     counts = document["counts"]
 
     def listed(numbers: Mapping[str, int]) -> str:

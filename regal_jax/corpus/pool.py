@@ -1,4 +1,4 @@
-"""Worker processes that may hang, die or grow too large, and are replaced."""
+"""Worker processes that are replaced when they hang, die or use too much memory."""
 
 import contextlib
 import dataclasses
@@ -15,10 +15,10 @@ from typing import IO, Any, Final
 __all__ = ["Event", "Worker", "available_memory"]
 
 START_SECONDS: Final = 600.0
-"""How long the imports of a worker may take, on a machine that has other things to do."""
+"""Time limit for the imports of a worker, generous for a loaded machine, in seconds."""
 
 _ENVIRONMENT: Final = {
-    # Nothing is computed: no accelerator, no threads of several runtimes on the same cores, no network.
+    # Workers compute nothing: they need no accelerator, no thread pools and no network.
     "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "KERAS_BACKEND": "jax",
     "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0",
@@ -27,7 +27,7 @@ _ENVIRONMENT: Final = {
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A message of a worker; ``None`` when it has ended."""
+    """A message of a worker; ``None`` if the worker has ended."""
 
     worker: "Worker"
     message: dict[str, Any] | None
@@ -37,9 +37,9 @@ class Worker:
     """A process that traces models of one source.
 
     Args:
-      module: The source's module.
-      events: Where its messages go.
-      log: Where its standard error goes.
+      module: Module of the source.
+      events: Queue that receives the worker's messages.
+      log: File that receives the worker's standard error.
     """
 
     def __init__(self, module: str, events: "queue.Queue[Event]", log: IO[bytes]) -> None:
@@ -53,7 +53,7 @@ class Worker:
             env=environment,
             text=True,
             encoding="utf-8",
-            # Ctrl-C is for the build to handle, which then ends its workers.
+            # The build handles Ctrl-C and then ends its workers.
             start_new_session=True,
         )
         if process.stdin is None or process.stdout is None:
@@ -70,7 +70,7 @@ class Worker:
     def _listen(self, events: "queue.Queue[Event]") -> None:
         with contextlib.closing(self.output):
             for line in self.output:
-                # A line that death has cut short is none.
+                # An incomplete line of a dead worker is ignored.
                 with contextlib.suppress(ValueError):
                     events.put(Event(self, json.loads(line)))
         events.put(Event(self, None))
@@ -86,14 +86,14 @@ class Worker:
         self.input.flush()
 
     def answered(self) -> Any:
-        """Forgets the task, and returns it."""
+        """Clears the current task and returns it."""
         task, self.task = self.task, None
         self.tasks_done += 1
         self.deadline = float("inf")
         return task
 
     def watch(self, seconds: float, memory: float) -> None:
-        """Kills the process if it is late or too large; its last event then says `verdict`."""
+        """Kills the process if it is late or uses too much memory; `last_words` then gives `verdict`."""
         if self.verdict is not None:
             return
         if time.monotonic() > self.deadline:
@@ -104,7 +104,7 @@ class Worker:
             self.end()
 
     def resident_bytes(self) -> int:
-        """Memory in use; 0 where the system does not tell."""
+        """Memory in use; 0 if the system does not report it."""
         try:
             with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as file:
                 return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -112,7 +112,7 @@ class Worker:
             return 0
 
     def end(self) -> None:
-        """Kills the process and all that it has started."""
+        """Kills the process and all its descendants."""
         with contextlib.suppress(OSError):
             if hasattr(os, "killpg"):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -122,23 +122,23 @@ class Worker:
             self.process.wait(timeout=10)
         with contextlib.suppress(OSError):
             self.input.close()
-        # It has ended at the end of the output, which whatever the worker has started may hold open.
+        # The listener ends at the end of the output, which a descendant of the worker may hold open.
         self.listener.join(timeout=10)
 
     def last_words(self) -> tuple[str, str]:
-        """Why it has ended: kind of failure and reason."""
+        """Kind of failure and reason of the worker's end."""
         if self.verdict is not None:
             return self.verdict
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=10)
         code = self.process.returncode
         if code == -signal.SIGKILL:
-            return "memory", "the process was killed, most likely for want of memory"
+            return "memory", "the process was killed, most likely because memory ran out"
         return "died", f"the process died with exit code {code}"
 
 
 def available_memory() -> float:
-    """Bytes of memory of the machine or of its container; infinite where nobody tells."""
+    """Bytes of memory of the machine or of its container; infinite if unknown."""
     found = float("inf")
     with contextlib.suppress(ValueError, OSError, AttributeError):
         found = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

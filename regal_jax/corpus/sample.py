@@ -25,7 +25,7 @@ from regal_jax.storage.locks import locked
 __all__ = ["write_sample"]
 
 _CONTRACTS_BY: Final = 8
-"""Graphs more than this many times as large as is allowed are not tried: contraction seldom saves more."""
+"""Largest ratio of ops before contraction to the limit; contraction seldom saves more than this factor."""
 
 
 def write_sample(
@@ -39,22 +39,22 @@ def write_sample(
 ) -> list[dict[str, Any]]:
     """Writes contracted graphs of a corpus, spread over its families, sources, forms and sizes.
 
-    The same corpus and options give the same bytes. Graphs whose contractions have one topology are there
+    The same corpus and options give the same bytes. Graphs whose contractions have the same topology occur
     once.
 
     Args:
-      folder: Of a corpus that `build_corpus` made.
-      out: Folder of the sample; made if it is not there, replaced if it holds a sample.
-      graphs: At most so many.
-      max_bytes: At most so much on disk, the index included.
-      max_ops: Of a contracted graph.
+      folder: Folder of a corpus that `build_corpus` made.
+      out: Folder of the sample; created if missing, replaced if it holds a sample.
+      graphs: Most graphs.
+      max_bytes: Most bytes on disk, including the index.
+      max_ops: Most ops of a contracted graph.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
 
     Returns:
       The records of the sample, by path, as `regal_jax.datasets.sample_records` reads them.
 
     Raises:
-      ConfigError: An impossible option, nothing that fits, or a folder with something else in it.
+      ConfigError: An option is invalid, no graph fits, or the folder has something else in it.
       FormatError: There is no corpus, or it is damaged.
     """
     for what, number in (("graphs", graphs), ("max_bytes", max_bytes), ("max_ops", max_ops)):
@@ -81,10 +81,10 @@ def write_sample(
 
 
 class _Spread:
-    """Takes records one by one, each as unlike those taken before as there is.
+    """Selects records one by one, each as different as possible from those selected before.
 
-    The family that has been taken least goes first; of those, the graph whose source and form, and whose size
-    (in powers of two), have been taken least; of those, one of the largest family; then chance, by a hash.
+    The family selected least often comes first. Ties are broken by the source and form and by the size (in
+    powers of two) selected least often, then by the largest family, then by a hash.
     """
 
     def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
@@ -93,13 +93,13 @@ class _Spread:
         self.taken: Counter[Any] = Counter()
 
     def pop(self) -> Mapping[str, Any] | None:
-        """The next candidate, which does not come again; ``None`` when there is none."""
+        """Removes and returns the next candidate; ``None`` if none is left."""
         if not self.left:
             return None
         return self.left.pop(min(self.left, key=lambda path: self._rank(self.left[path])))
 
     def took(self, record: Mapping[str, Any]) -> None:
-        """Says that ``record`` was of use."""
+        """Records that ``record`` was selected."""
         self.taken.update(self._traits(record))
 
     def _rank(self, record: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -115,7 +115,7 @@ class _Spread:
 
 
 class _Sample:
-    """What a sample will hold, within its limits."""
+    """The content of a sample, within its limits."""
 
     def __init__(self, graphs: int, max_bytes: int, max_ops: int) -> None:
         self.max_bytes, self.max_ops = max_bytes, max_ops
@@ -127,7 +127,7 @@ class _Sample:
         self.used = 0
 
     def add(self, record: dict[str, Any], data: bytes) -> bool:
-        """Takes a graph if there is room for it and none of its topology."""
+        """Adds a graph if there is room and its topology is new; returns whether it was added."""
         size = len(data) + len(_line(record))
         fits = record["ops"] <= self.max_ops and size <= self.most and self.used + size <= self.max_bytes
         if not fits or record["topology_hash"] in self.hashes:
@@ -138,7 +138,7 @@ class _Sample:
         return True
 
     def write(self, target: pathlib.Path) -> list[dict[str, Any]]:
-        """Replaces what is in ``target``; the index goes first and comes last, so half a sample is none."""
+        """Replaces the sample in ``target``. Only a complete sample has an index."""
         records = [self.records[path] for path in sorted(self.records)]
         try:
             with locked(target):
@@ -163,7 +163,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _contracted(root: pathlib.Path, record: Mapping[str, Any], profile: str) -> tuple[dict[str, Any], bytes]:
-    """The record and the file of the contraction of a graph of the corpus."""
+    """The record and the file of a contracted graph of the corpus."""
     graph = contract(load_graph(root / record["path"])).graph
     left_out = ("distinct", "represented_by")
     kept = {name: value for name, value in record.items() if name not in left_out}
@@ -174,9 +174,9 @@ def _contracted(root: pathlib.Path, record: Mapping[str, Any], profile: str) -> 
 
 
 def _refuse_others(target: pathlib.Path) -> None:
-    """A sample is replaced, files and all; nothing else is."""
+    """Raises an error if ``target`` holds anything other than a sample."""
     if target.exists() and not target.is_dir():
-        raise ConfigError(f"{target}: is no folder; choose another name")
+        raise ConfigError(f"{target}: is not a folder; choose another name")
     if target.is_dir() and any(target.iterdir()):
         records = JsonLines(target / INDEX).read()
         if not records or "original_ops" not in records[0]:

@@ -1,4 +1,4 @@
-"""Which graphs of a corpus are distinct, and which split each belongs to."""
+"""Distinct graphs of a corpus, and the split of each graph."""
 
 import hashlib
 from collections import Counter
@@ -10,15 +10,15 @@ from regal_jax.datasets.candidates import SPLITS
 __all__ = ["SHARES", "Partition", "partition", "representatives", "roles"]
 
 SHARES: Final[Mapping[str, float]] = dict(zip(SPLITS, (0.6, 0.2, 0.2), strict=True))
-"""Part of the distinct graphs that each split should have."""
+"""Target share of the distinct graphs in each split."""
 
 
 class Partition(NamedTuple):
-    """What `partition` gives.
+    """Result of `partition`.
 
     Attributes:
       families: Family -> split.
-      topologies: ``topology_hash`` -> split, which is that of all graphs with this topology.
+      topologies: ``topology_hash`` -> split of all graphs with this topology.
     """
 
     families: dict[str, str]
@@ -26,7 +26,7 @@ class Partition(NamedTuple):
 
 
 def representatives(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """For every graph, by path, the path of the graph that stands for its topology: the first by path."""
+    """Path of each graph -> path of the graph that represents its topology, the first by path."""
     first: dict[str, str] = {}
     for record in sorted(records, key=lambda r: r["path"]):
         first.setdefault(record["topology_hash"], record["path"])
@@ -36,31 +36,34 @@ def representatives(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def partition(records: Sequence[Mapping[str, Any]], table: Mapping[str, str]) -> Partition:
     """A split for every family and for every topology, so that no topology is in two splits.
 
-    1. A family of ``table`` has the split that stands there.
-    2. Other families that share a topology form a group, at any remove. A group that shares topologies with
-       families of ``table`` has the split of one of them: if they differ, the one furthest from training.
-    3. The other groups are taken from the one with most distinct graphs down, equals by the hash of their
-       first name, and each goes to the split that lacks most graphs. No split is then further above its share
-       than one group is large, but for what 1 and 2 have given it.
-    4. A topology has the split of its families. If those of ``table`` among them have several splits, it is
-       the one furthest from training; families that are not in ``table`` then have no say.
+    1. A family of ``table`` has its split there.
+    2. Other families that share a topology, directly or through other families, form a group. A group that
+       shares topologies with families of ``table`` has their split; if they differ, the one furthest from
+       training.
+    3. The other groups are taken in descending order of distinct graphs, ties by the hash of their first
+      name.
+       Each goes to the split that lacks most graphs. So no split exceeds its share by more than the size of
+       one group, apart from the graphs that rules 1 and 2 assign to it.
+    4. A topology has the split of its families. If families of ``table`` among them have several splits, it
+      has
+       the one furthest from training; families that are not in ``table`` then do not count.
 
-    So families and graphs that the table does not know change nothing for those that it does, and a topology
-    that is in the test split of some build, by a family of the table, is in no train split of a larger one.
+    So families and graphs outside the table do not affect those in it. If a family of the table puts a
+    topology into the test split of some build, the topology is in no train split of a larger build.
 
     Args:
-      records: Of the index: ``path``, ``family``, ``topology_hash``.
-      table: Family -> split; families that ``records`` lack do not matter.
+      records: Records of the index with ``path``, ``family`` and ``topology_hash``.
+      table: Family -> split; families that ``records`` lack are ignored.
 
     Returns:
-      The splits; the order of ``records`` changes nothing.
+      The splits; the order of ``records`` does not matter.
     """
     families_of: dict[str, set[str]] = {}
     for record in records:
         families_of.setdefault(record["topology_hash"], set()).add(record["family"])
     listed = {record["family"]: table[record["family"]] for record in records if record["family"] in table}
     group = _groups([found - listed.keys() for found in families_of.values()])
-    split_of: dict[str, str] = {}  # Of groups.
+    split_of: dict[str, str] = {}  # Split of each group.
     topologies: dict[str, str] = {}
     for topology, found in families_of.items():
         if found & listed.keys():
@@ -77,14 +80,14 @@ def partition(records: Sequence[Mapping[str, Any]], table: Mapping[str, str]) ->
 
 
 def roles(records: Sequence[Mapping[str, Any]], topologies: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """What every graph is for, by path.
+    """The role of every graph, by path.
 
     Args:
-      records: Of the index: ``path``, ``topology_hash``.
-      topologies: Of `partition`.
+      records: Records of the index with ``path`` and ``topology_hash``.
+      topologies: Field of the result of `partition`.
 
     Returns:
-      Path -> ``split``, ``distinct`` and, if another graph stands for the topology, ``represented_by``.
+      Path -> ``split``, ``distinct`` and, if another graph represents the topology, ``represented_by``.
     """
     stands_for = representatives(records)
     found: dict[str, dict[str, Any]] = {}
@@ -97,12 +100,12 @@ def roles(records: Sequence[Mapping[str, Any]], topologies: Mapping[str, str]) -
 
 
 def _furthest(splits: Iterable[str]) -> str:
-    """The split that is the furthest from training."""
+    """The split that is furthest from training."""
     return max(splits, key=SPLITS.index)
 
 
 def _balanced(sizes: Mapping[str, int], given: Mapping[str, int]) -> dict[str, str]:
-    """A split for every group, by its size, where the splits have ``given`` already."""
+    """A split for every group, given the groups' ``sizes`` and the graphs ``given`` to the splits before."""
     total = sum(sizes.values()) + sum(given.values())
     lacks = {split: share * total - given.get(split, 0) for split, share in SHARES.items()}
     split_of: dict[str, str] = {}
@@ -113,7 +116,7 @@ def _balanced(sizes: Mapping[str, int], given: Mapping[str, int]) -> dict[str, s
 
 
 def _groups(together: Sequence[set[str]]) -> dict[str, str]:
-    """For each family the first, in the alphabet, of those that it is together with, at any remove."""
+    """Family -> alphabetically first family of its connected group."""
     parent = {family: family for families in together for family in families}
 
     def root(family: str) -> str:

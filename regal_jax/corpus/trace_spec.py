@@ -1,4 +1,4 @@
-"""`TraceSpec`: one graph that a corpus can hold, by how it is made."""
+"""`TraceSpec`: how to make one graph of a corpus."""
 
 import dataclasses
 import re
@@ -19,7 +19,7 @@ class TraceSpec:
       model: Name of the model, unique within its source.
       family: Architecture family, shared by all sources (`regal_jax.corpus.families`).
       form: One of `regal_jax.datasets.FORMS`.
-      constructor: How the model is built, for people.
+      constructor: Description of how the model is built, for readers.
     """
 
     source: str
@@ -30,7 +30,7 @@ class TraceSpec:
 
     @property
     def key(self) -> str:
-        """``SOURCE/MODEL.FORM``: what ``--only`` matches, and the file's path below ``graphs``."""
+        """``SOURCE/MODEL.FORM``, which ``--only`` matches and which is the file's path below ``graphs``."""
         return f"{self.source}/{re.sub(r'[^A-Za-z0-9_.-]', '_', self.model)}.{self.form}"
 
     def to_json(self) -> dict[str, str]:
@@ -39,10 +39,10 @@ class TraceSpec:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "TraceSpec":
-        """The spec of which ``document`` has the fields (and perhaps others).
+        """The spec with the fields of ``document``; other fields are ignored.
 
         Raises:
-          FormatError: A field is missing or is no text.
+          FormatError: A field is missing or is not a string.
         """
         values = {field.name: document.get(field.name) for field in dataclasses.fields(cls)}
         for name, value in values.items():

@@ -1,7 +1,7 @@
-"""Run as a process: traces the models of one source, asked and answering in lines of JSON.
+"""A process that traces the models of one source: ``python -m regal_jax.corpus.worker MODULE``.
 
-It is a process of its own because models hang, exhaust memory and abort the interpreter; whoever reads the
-answers replaces it. ``python -m regal_jax.corpus.worker MODULE``.
+Requests and answers are lines of JSON. Models may hang, exhaust memory or abort the interpreter, so they run
+in a process that the reader of the answers can replace.
 """
 
 import gc
@@ -26,7 +26,7 @@ def main() -> None:
     requests, answers = _private_streams()
     try:
         module = importlib.import_module(sys.argv[1])
-    except BaseException as error:  # A library's own start may even call sys.exit.
+    except BaseException as error:  # The import of a library may even call sys.exit.
         _say(answers, {"unavailable": reason(error)})
         return
     _say(answers, {"ready": True})
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def answer(module: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """What a request gives: a list of specs, a record, a failure, or (a full disk) what ends the build."""
+    """The answer to a request: specs, a record, a failure, or an error that ends the build (a full disk)."""
     try:
         if request.get("list"):
             return {"specs": [spec.to_json() for spec in module.specs()]}
@@ -44,7 +44,7 @@ def answer(module: Any, request: dict[str, Any]) -> dict[str, Any]:
         graph = module.trace(spec, request["profile"])
     except MemoryError:
         return {"failure": "memory", "reason": "ran out of memory"}
-    except BaseException as error:  # Models are other people's programs.
+    except BaseException as error:  # Third-party models may raise anything.
         return {"failure": "error", "reason": reason(error)}
     low, high = request["min_ops"], request["max_ops"]
     if not low <= graph.num_ops <= high:
@@ -73,7 +73,7 @@ def _write(path: pathlib.Path, text: str) -> None:
 
 
 def _private_streams() -> tuple[TextIO, TextIO]:
-    """The pipes, out of reach of libraries that print, read or leave handles to programs they start."""
+    """The pipes, protected from libraries that print, read or pass handles to child processes."""
     requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     null = os.open(os.devnull, os.O_RDWR)
@@ -84,9 +84,9 @@ def _private_streams() -> tuple[TextIO, TextIO]:
 
 
 def _lines_or_death(requests: TextIO) -> Any:
-    """The requests; the process ends when they do, even in the middle of a model.
+    """The requests. When they end, the process ends, even while it traces a model.
 
-    A worker must not outlive a build that was killed: the next build has workers of its own.
+    A worker must not outlive a killed build, because the next build starts its own workers.
     """
     import queue
 
@@ -108,7 +108,7 @@ def _say(answers: TextIO, message: dict[str, Any]) -> None:
 
 
 def _forget() -> None:
-    """Lets go of what JAX and Keras keep of every model they have seen."""
+    """Clears what JAX and Keras keep of every model."""
     if "keras" in sys.modules:
         sys.modules["keras"].utils.clear_session(free_memory=False)
     if "jax" in sys.modules:

@@ -1,4 +1,4 @@
-"""Sets of graphs: synthetic ones, reproducible from a seed; those of a corpus; a sample of real ones."""
+"""Sets of graphs: synthetic graphs reproducible from a seed, a corpus, and a sample of real graphs."""
 
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ __all__ = [
     "with_noise",
 ]
 
-# Drawing and reading graphs must not wait for the search of a filter.
+# Imported lazily: drawing and reading graphs do not need the search of a filter.
 __getattr__, __dir__ = lazily(
     __name__,
     {

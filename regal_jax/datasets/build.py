@@ -1,9 +1,10 @@
-"""REGAL's synthetic set on disk: built by several processes, resumed after a kill, the same whatever happens.
+"""REGAL's synthetic set on disk: built by several processes, resumable and reproducible.
 
-Three stages. *Choosing*: members are worked on in blocks; a block's choices, which cost a search a candidate,
-are saved as ``.build/SPLIT-FIRST.json``. *Settling*: see `regal_jax.datasets.choices.settle`. *Writing*: all
-chosen candidates are drawn again and written as ``SPLIT/graph_HASH.pbtxt``. What is there by its final name
-is complete, so that a build that was killed goes on by looking at what is there.
+A build has three stages. *Choosing*: candidates are chosen in blocks of members; the choices of a block,
+which cost one search per candidate, are saved as ``.build/SPLIT-FIRST.json``. *Settling*: see
+`regal_jax.datasets.choices.settle`. *Writing*: all chosen candidates are drawn again and written as
+``SPLIT/graph_HASH.pbtxt``. A file under its final name is complete, so a killed build resumes from the
+existing files.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ from regal_jax.storage.locks import locked
 __all__ = ["SIZES", "build_set"]
 
 SIZES: Final[Mapping[str, int]] = {"train": 10_000, "validation": 1000, "test": 1000}
-"""Graphs of each split of REGAL's release."""
+"""Number of graphs in each split of REGAL's release."""
 
 _BLOCK: Final = 64
 _WORK: Final = ".build"
@@ -70,32 +71,32 @@ def build_set(
     archive: bool = False,
     progress: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
-    """Builds the set in ``root``, or goes on with one that was begun there with the same settings.
+    """Builds the set in ``root``, or resumes one that was begun there with the same settings.
 
     The files depend on the settings alone: not on ``jobs``, nor on how often the build was killed. A member
-    is a function of the seed, its split and its index (and, should an earlier member have the same topology,
-    of the earlier ones), so that a smaller train split holds the first members of a larger one.
+    is a function of the seed, its split and its index (and, if an earlier member has the same topology, of
+    the earlier members). So a smaller train split holds the first members of a larger one.
 
     Args:
       root: A new or empty folder, or one where this set was begun.
-      sizes: Members of each split; `SIZES` by default.
-      seed: Zero or more.
-      recipe: What candidates are drawn from.
-      keep: The filter, e.g. `RoomForImprovement`; with several jobs it is sent to them.
+      sizes: Number of members of each split; `SIZES` by default.
+      seed: Non-negative seed.
+      recipe: Distribution of candidates.
+      keep: The filter, e.g. `RoomForImprovement`; with several jobs it is sent to the worker processes.
         ``None`` keeps all.
-      filter_settings: Plain values that tell one filter from another, for the manifest.
-      batch: Candidates that ``keep`` sees at once; 64, fewer for a small set, by default.
-      jobs: Processes.
-      archive: Write ``SPLIT.tar.gz`` rather than a folder of files.
+      filter_settings: Plain values that identify the filter in the manifest.
+      batch: Number of candidates that ``keep`` receives at once; 64, or fewer for a small set, by default.
+      jobs: Number of processes.
+      archive: Whether to write ``SPLIT.tar.gz`` instead of a folder of files.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`, for each of two stages; none by
         default.
 
     Returns:
-      The manifest: settings, how many candidates of each kind were drawn and kept, and the members.
+      The manifest: settings, numbers of candidates drawn and kept by kind, and the members.
 
     Raises:
-      ConfigError: Impossible or other settings, or a folder with something else in it.
-      FormatError: A file cannot be written, as on a full disk; run it again when there is room.
+      ConfigError: A setting is invalid or differs from those of the build, or the folder has other files.
+      FormatError: A file cannot be written, for example on a full disk. A new call resumes the build.
     """
     root, recipe = pathlib.Path(root), recipe or Recipe()
     sizes = dict.fromkeys(SPLITS, 0) | dict(SIZES if sizes is None else sizes)
@@ -140,7 +141,7 @@ def _one_line_errors(root: pathlib.Path) -> Iterator[None]:
     except OSError as error:
         where = error.filename or root
         raise FormatError(
-            f"{where}: {error.strerror or error}; mend that and run the same command again, which goes on "
+            f"{where}: {error.strerror or error}; mend that and run the same command again, which resumes "
             "where this one stopped"
         ) from None
 
@@ -227,7 +228,7 @@ def _write_all(
 def _bar(
     progress: Callable[..., Any] | None, stage: str, total: int, done: int
 ) -> Iterator[Callable[[int], object]]:
-    """What is called with the number of graphs that are done in addition."""
+    """A function to call with the number of newly finished graphs."""
     if progress is None:
         yield lambda _: None
         return
@@ -248,7 +249,7 @@ def _write_block(task: _Task) -> None:
 
 
 def _clean(root: pathlib.Path) -> None:
-    """Takes away what only the build needed, and what writers that were killed have left."""
+    """Removes temporary files of the build and of killed writers."""
     shutil.rmtree(root / _WORK, ignore_errors=True)
     for folder in (root, *(root / split for split in SPLITS)):
         for pattern in ("graph_*", "*.tar.gz", MANIFEST):

@@ -1,4 +1,4 @@
-"""Which graphs may become members of a synthetic set: each a function of its own numbers alone."""
+"""Candidates for a synthetic set: each graph is a function of its own numbers alone."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,22 +16,22 @@ from regal_jax.graph import ComputationGraph
 __all__ = ["SPLITS", "Candidate", "Recipe", "draw_candidate"]
 
 SPLITS: Final = ("train", "validation", "test")
-"""Of every set and corpus; the later one is the further from training."""
+"""Splits of every set and corpus, in ascending distance from training."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What candidates are drawn from; the defaults are REGAL's synthetic set.
+    """Distribution of candidates; the defaults are those of REGAL's synthetic set.
 
     Attributes:
-      topologies: Names of `TOPOLOGIES`, all as likely.
-      least_ops: The number of ops (source and sink not counted) is uniform from this ...
-      most_ops: ... to this.
+      topologies: Names of `TOPOLOGIES`, all equally likely.
+      least_ops: Lower end of the uniform distribution of the number of ops, without source and sink.
+      most_ops: Upper end of that distribution, inclusive.
       control: Probability that an edge is a control edge.
-      parameters: Topology -> its parameters that are not the default.
+      parameters: Topology -> parameters that differ from the defaults.
 
     Raises:
-      ConfigError: An unknown topology or parameter, or an impossible number.
+      ConfigError: A topology or parameter is unknown, or a value is invalid.
     """
 
     topologies: tuple[str, ...] = tuple(TOPOLOGIES)
@@ -48,13 +48,13 @@ class Recipe:
         for name in self.parameters:
             if name not in self.topologies:
                 raise ConfigError(f"parameters: for {name!r}, which is none of the topologies; leave it out")
-        # Drawn once now, so that what cannot be is refused before a build begins.
+        # Draw once now, so that invalid parameters raise an error before a build begins.
         for name in self.topologies:
             undirected(np.random.default_rng(0), name, 1, **self.parameters.get(name, {}))
             regal_graph(np.random.default_rng(0), name, 1, control=self.control)
 
     def as_document(self) -> dict[str, Any]:
-        """For a manifest: plain values."""
+        """Plain values, for a manifest."""
         return {
             "topologies": list(self.topologies),
             "least_ops": int(self.least_ops),
@@ -66,12 +66,12 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
-    """A drawn graph, before anybody has said whether it stays.
+    """A drawn graph that may become a member.
 
     Attributes:
-      index: Of the member that it may become.
-      attempt: Which try, from 0.
-      topology: Its kind.
+      index: Index of the member that it may become.
+      attempt: Number of the attempt, from 0.
+      topology: Kind of its topology.
       graph: The graph.
     """
 
@@ -82,17 +82,17 @@ class Candidate:
 
 
 def draw_candidate(recipe: Recipe, seed: int, split: str, index: int, attempt: int) -> Candidate:
-    """The ``attempt``-th try for member ``index`` of ``split``.
+    """The ``attempt``-th candidate for member ``index`` of ``split``.
 
-    Its random numbers come from a Philox generator of its own, keyed by all four numbers: no other candidate,
-    and nothing about who draws it or when, has a part in it.
+    Its random numbers come from a Philox generator keyed by seed, split, index and attempt. So it depends
+    neither on other candidates nor on the process that draws it.
 
     Args:
-      recipe: What to draw from.
-      seed: Of the set.
+      recipe: Distribution of candidates.
+      seed: Seed of the set.
       split: One of `SPLITS`.
-      index: From 0.
-      attempt: From 0.
+      index: Index of the member, from 0.
+      attempt: Number of the attempt, from 0.
     """
     key = np.random.SeedSequence(seed, spawn_key=(SPLITS.index(split), index, attempt))
     rng = np.random.Generator(np.random.Philox(key))

@@ -1,4 +1,4 @@
-"""Which candidate each member of a synthetic set is: filter, attempts, and one topology once."""
+"""Choice of a candidate for each member of a synthetic set: filter, attempts and unique topologies."""
 
 import dataclasses
 from collections import Counter
@@ -12,10 +12,10 @@ from regal_jax.graph import ComputationGraph, topology_hash
 __all__ = ["MAX_ATTEMPTS", "Choice", "Keep", "choose", "settle"]
 
 Keep = Callable[[Sequence[ComputationGraph]], Sequence[bool]]
-"""Says of each graph whether it may stay; must say the same whatever company a graph is shown in."""
+"""Returns for each graph whether it is kept; the answer must not depend on the other graphs."""
 
 MAX_ATTEMPTS: Final = 10_000
-"""A member for which so many candidates were drawn in vain is an error."""
+"""Most candidates for one member; more raise an error."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Choice:
 
     Attributes:
       split: One of `SPLITS`.
-      index: From 0.
-      attempt: Which of its candidates it is.
-      topology: Its kind.
-      hash: `regal_jax.graph.topology_hash` of it.
-      rejected: Kinds of the candidates before it that were not kept, in their order.
-      repeated: How many candidates before it had the topology of an earlier member.
+      index: Index of the member, from 0.
+      attempt: Number of the chosen candidate.
+      topology: Kind of its topology.
+      hash: Its `regal_jax.graph.topology_hash`.
+      rejected: Kinds of the earlier candidates that were not kept, in order.
+      repeated: Number of earlier candidates with the topology of an earlier member.
     """
 
     split: str
@@ -54,24 +54,25 @@ def choose(
 ) -> list[Choice]:
     """The first candidate of each member that ``keep`` keeps and whose topology is not ``taken``.
 
-    Members do not see each other: see `settle` for that.
+    Members are chosen independently of each other; `settle` removes repeated topologies.
 
     Args:
-      recipe: What candidates are drawn from.
-      seed: Of the set.
+      recipe: Distribution of candidates.
+      seed: Seed of the set.
       split: One of `SPLITS`.
-      indices: Members.
+      indices: Indices of the members.
       keep: The filter; ``None`` keeps all.
-      batch: Candidates shown to ``keep`` at once. Where fewer members than that wait, some of theirs are
-        drawn ahead, to make up the number; that changes no choice.
-      taken: Topologies that are not to be had any more.
-      first: The choice that turned out to be taken, to go on behind it; then ``indices`` is its index alone.
+      batch: Number of candidates that ``keep`` receives at once. If fewer members wait, further candidates of
+        theirs fill the batch; this does not change the choices.
+      taken: Topologies that are already used.
+      first: A choice whose topology is taken; the search continues after it, and ``indices`` has only its
+        index.
 
     Returns:
-      One choice an index, in their order.
+      One choice per index, in their order.
 
     Raises:
-      ConfigError: `MAX_ATTEMPTS` candidates of a member were drawn in vain.
+      ConfigError: None of `MAX_ATTEMPTS` candidates of a member was kept.
     """
     indices = list(indices)
     start = 0 if first is None else first.attempt + 1
@@ -85,7 +86,7 @@ def choose(
             drawn = [draw_candidate(recipe, seed, split, i, attempt[i]) for i in waiting]
             kept: Sequence[bool] = [True] * len(drawn)
         else:
-            # Always as many: a filter that compiles a program for a number of graphs compiles one.
+            # The batch has a fixed size, so that a filter that compiles a program per size compiles only one.
             shown = [(waiting[j % len(waiting)], j // len(waiting)) for j in range(batch)]
             drawn = [draw_candidate(recipe, seed, split, i, attempt[i] + ahead) for i, ahead in shown]
             kept = keep([c.graph for c in drawn])
@@ -126,19 +127,19 @@ def _check_attempts(split: str, waiting: Sequence[int], attempt: dict[int, int])
 
 
 def settle(choices: Iterable[Choice], again: Callable[[Choice, Collection[str]], Choice]) -> list[Choice]:
-    """Gives every topology to one member only: the first in the order of split, then index.
+    """Makes topologies unique: each stays with the first member in the order of split, then index.
 
-    A member whose topology an earlier one has goes on to its next candidates, until one has a topology that
-    no earlier member has. So a member depends on earlier ones, never on later ones, on the number of graphs
-    asked for, or on the order in which the choices were made. (Members of the default recipe never meet in
-    practice; small graphs do.)
+    A member that repeats the topology of an earlier one takes its next candidate with a topology that no
+    earlier member has. So a member depends on earlier members only, not on later ones, on the number of
+    graphs, or on the order in which the choices were made. (With the default recipe, repeats do not occur in
+    practice; with small graphs they do.)
 
     Args:
-      choices: All of them, made without sight of each other.
-      again: ``again(choice, taken)`` -> the member's next choice whose topology is not taken.
+      choices: All choices, made independently of each other.
+      again: Function ``again(choice, taken)`` -> the member's next choice whose topology is not taken.
 
     Returns:
-      The choices in order, no two with the same topology.
+      The choices in order, with distinct topologies.
     """
     taken: dict[str, None] = {}
     settled = []

@@ -1,10 +1,10 @@
-"""The files of a corpus: lists of what `regal_jax.corpus` made, and the document that sums them up.
+"""The files of a corpus: the lists that `regal_jax.corpus` writes, and their summary.
 
 A corpus is a folder::
 
-    corpus.json       settings, versions, counts, families, and what each graph is for
-    index.jsonl       one finished graph a line, in the order in which they were finished
-    failures.jsonl    one spec that gave no graph a line, with the reason
+    corpus.json       settings, versions, counts, families, and the role of each graph
+    index.jsonl       one finished graph per line, in the order of completion
+    failures.jsonl    one spec without a graph per line, with the reason
     graphs/SOURCE/MODEL.FORM.json.gz
 """
 
@@ -25,7 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 FORMS: Final = ("forward", "gradient", "training-step")
-"""What is traced of a model: its inference; the gradient of a loss; that and an Adam update."""
+"""Traced forms of a model: inference; the gradient of a loss; the gradient and an Adam update."""
 
 FORMAT: Final = "regal_jax.corpus"
 VERSION: Final = 1
@@ -33,10 +33,10 @@ CORPUS, INDEX, FAILURES, GRAPHS = "corpus.json", "index.jsonl", "failures.jsonl"
 
 
 def read_index(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """The records of a corpus, in the order in which they were made; what is needed of each is there.
+    """The records of a corpus in the order of completion, with all required fields.
 
     Raises:
-      FormatError: Damage.
+      FormatError: The index is damaged.
     """
     lines = JsonLines(folder / INDEX)
     records = lines.read()
@@ -53,7 +53,7 @@ def read_corpus(folder: pathlib.Path) -> dict[str, Any] | None:
     """The document ``corpus.json``; ``None`` if there is none.
 
     Raises:
-      FormatError: It is something else.
+      FormatError: The file is not such a document.
     """
     path = folder / CORPUS
     try:
@@ -73,10 +73,10 @@ def read_corpus(folder: pathlib.Path) -> dict[str, Any] | None:
 
 
 def write_corpus(folder: pathlib.Path, document: Mapping[str, Any]) -> None:
-    """Writes ``corpus.json``, one graph a line.
+    """Writes ``corpus.json``, one graph per line.
 
     Raises:
-      OSError: It cannot be written.
+      OSError: The file cannot be written.
     """
     whole = {"format": FORMAT, "version": VERSION, **document}
     graphs = whole.pop("graphs", {})

@@ -1,4 +1,4 @@
-"""Reading a corpus: its graphs by split, form and source, each loaded when it is reached."""
+"""Reading a corpus: its graphs by split, form and source, each loaded on demand."""
 
 import os
 import pathlib
@@ -20,7 +20,7 @@ def corpus_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The records of a corpus, by path, each with ``distinct``, ``represented_by`` and ``split``.
 
     Args:
-      folder: Of a corpus that `regal_jax.corpus.build_corpus` made.
+      folder: Folder of a corpus that `regal_jax.corpus.build_corpus` made.
 
     Raises:
       FormatError: There is no corpus, or it is damaged.
@@ -35,12 +35,12 @@ def corpus_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     missing = sorted(set(roles) - set(records))
     if missing:
         raise FormatError(f"{root / INDEX}: lacks {missing[0]!r}; run 'regal-jax corpus build' again")
-    # Whatever an unfinished build has added since is left out until it is finished.
+    # Graphs that an unfinished build has added since are left out until it is finished.
     return [{**records[path], **roles[path]} for path in sorted(roles)]
 
 
 def _roles(document: Field) -> dict[str, dict[str, Any]]:
-    """What each graph is for, as `regal_jax.corpus.finish` writes it."""
+    """The role of each graph, as `regal_jax.corpus.finish` writes it."""
     graphs = document.get("graphs")
     for path in graphs.mapping():
         role = graphs.get(path)
@@ -60,21 +60,21 @@ def load_corpus(
     duplicates: bool = False,
     max_ops: int = 0,
 ) -> Iterator[tuple[dict[str, Any], ComputationGraph]]:
-    """The graphs of a corpus, each read when the iterator reaches it.
+    """Iterates over the graphs of a corpus, each read on demand.
 
     Args:
-      folder: Of a corpus that `regal_jax.corpus.build_corpus` made.
+      folder: Folder of a corpus that `regal_jax.corpus.build_corpus` made.
       split: ``"train"``, ``"validation"`` or ``"test"``; all by default.
       form: One of `FORMS`; all by default.
       source: Name of a source; all by default.
-      duplicates: Also graphs whose topology another one stands for.
-      max_ops: Leave out larger ones, unread; 0 for no limit.
+      duplicates: Include graphs whose topology another graph represents.
+      max_ops: Leave out larger graphs without reading them; 0 for no limit.
 
     Returns:
       An iterator over ``(record, graph)``, in the order of their paths.
 
     Raises:
-      ConfigError: No such split, form or source.
+      ConfigError: There is no such split, form or source.
       FormatError: There is no corpus, or it is damaged.
     """
     records = corpus_records(folder)

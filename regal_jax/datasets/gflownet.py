@@ -13,7 +13,7 @@ from regal_jax.graph import ComputationGraph
 __all__ = ["GFLOWNET_TOPOLOGIES", "gflownet_graph"]
 
 GFLOWNET_TOPOLOGIES: Final = (*TOPOLOGIES, "layered")
-"""The five distributions of the appendix."""
+"""The five distributions of graphs in the appendix."""
 
 
 def gflownet_graph(
@@ -21,20 +21,20 @@ def gflownet_graph(
 ) -> ComputationGraph:
     """One graph as in the paper's generalisation experiment.
 
-    A classical undirected random graph is directed along a random order of its nodes; a layered graph has
-    its directions already. Runtimes are uniform on (0, 1), in microseconds. The paper's proxy moves data
-    for nothing and so names no tensor sizes: they are drawn as REGAL's, N(50, 10) bytes. Parameters are
-    those of the two papers that the appendix follows; there is no source, no sink and no control edge.
+    A classical undirected random graph is directed along a random order of its nodes; a layered graph is
+    already directed. Runtimes are uniform on (0, 1), in microseconds. The paper gives no tensor sizes,
+    because transfers cost nothing in its proxy. Sizes are drawn as in REGAL, N(50, 10) bytes. Parameters are
+    those of the two papers that the appendix follows. There is no source, no sink and no control edge.
 
     Args:
-      rng: Consumed.
+      rng: Generator, consumed.
       topology: One of `GFLOWNET_TOPOLOGIES`.
-      n: Ops; the paper trains on 50.
-      name: Of the graph.
-      **parameters: Of the topology.
+      n: Number of ops; the paper trains on 50.
+      name: Name of the graph.
+      **parameters: Parameters of the topology.
 
     Raises:
-      ConfigError: An unknown topology or parameter, or one with an impossible value.
+      ConfigError: The topology or a parameter is unknown, or a value is invalid.
 
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, appendix E.5.

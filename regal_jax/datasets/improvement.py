@@ -21,32 +21,31 @@ __all__ = ["RoomForImprovement"]
 _CONFIG: Final = BrkgaConfig()
 
 _buckets: "dict[RoomForImprovement, Bucket]" = {}
-"""The smallest that holds whatever a filter has seen: with one bucket there is one program to compile."""
+"""Filter -> smallest bucket that holds all its graphs so far, so that one program is compiled per filter."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RoomForImprovement:
-    """Says of each graph whether a longer search finds something better.
+    """A filter that keeps graphs for which a longer search finds a better plan.
 
-    A graph is kept if BRKGA with a low limit of evaluations misses the memory of the cluster and with a high
-    one meets it, or if with the high limit its makespan is smaller by `improvement` or more. Plain BRKGA,
-    without warm starts. The run with the low limit is the beginning of the run with the high limit, which is
-    what the same key gives, so that one search answers both.
+    A graph is kept in two cases: BRKGA exceeds the memory of the cluster with a low limit of evaluations and
+    fits with a high limit, or the high limit reduces the makespan by `improvement` or more. The search is
+    plain BRKGA without warm starts. With the same key, the run with the low limit is the beginning of the run
+    with the high limit, so one search gives both.
 
-    The release names neither limit. These defaults lie either side of the 5000 evaluations that the paper's
-    searches have. Of 100 candidates each they keep 47 (Erdős-Rényi), 72 (Watts-Strogatz), 72
-    (Barabási-Albert) and 34 (stochastic block); docs/datasets.md has other limits.
+    The release names neither limit. The defaults lie below and above the 5000 evaluations of the paper's
+    searches. docs/datasets.md gives the shares of graphs kept.
 
     Attributes:
-      low: Evaluations, at least those of a first population (100).
-      high: Evaluations, more than `low`.
-      improvement: Share of the low limit's makespan that the high limit must save: 0.2 is "20 % faster".
-      cluster: What the graphs are placed on; by default the paper's two devices without a limit of memory,
-        with blocking transfers at no cost.
-      seed: Of the searches; each graph's own key is made from it and the graph's content.
+      low: Low limit of evaluations, at least those of a first population (100).
+      high: High limit of evaluations, above `low`.
+      improvement: Share of the low limit's makespan that the high limit must save; 0.2 means "20 % faster".
+      cluster: Cluster on which the graphs are placed; by default the paper's two devices without a limit of
+        memory, with blocking transfers at no cost.
+      seed: Seed of the searches; each graph's key is derived from it and the graph's content.
 
     Raises:
-      ConfigError: Impossible limits.
+      ConfigError: A limit is invalid.
 
     References:
       The README of the paper's released data: "room for improvement".
@@ -83,13 +82,13 @@ class RoomForImprovement:
         }
 
     def __call__(self, graphs: Sequence[ComputationGraph]) -> list[bool]:
-        """Whether each graph is kept; whatever company it is shown in, the answer is the same.
+        """Whether each graph is kept; the answer does not depend on the other graphs.
 
         Args:
           graphs: All are searched in one compiled call.
 
         Raises:
-          ClusterError: A graph that the cluster cannot run.
+          ClusterError: The cluster cannot run a graph.
         """
         if not graphs:
             return []
@@ -98,8 +97,8 @@ class RoomForImprovement:
         spent = result.history_evaluations[:, : len(graphs)]
         last_low = (spent <= self.low).sum(axis=0) - 1
         low, high = fitness[last_low, np.arange(len(graphs))], fitness[-1]
-        # A fitness above 1 says that the memory does not suffice; up to 1 it is the makespan's share of a
-        # constant of the graph.
+        # A fitness above 1 means that the plan does not fit the memory. Up to 1, it is the makespan divided
+        # by a constant of the graph.
         fits = high <= 1
         better = high <= (1 - self.improvement) * low
         return (fits & ((low > 1) | better)).tolist()
@@ -116,6 +115,6 @@ class RoomForImprovement:
         keys = graph_keys(key, batch.graphs)
         result = solve(batch.problem, keys, Stopping(self.high), config=_CONFIG, mesh=batch.mesh)
         if Status.INTERRUPTED in result.status:
-            # What an unfinished search found decides nothing.
+            # The result of an unfinished search must not decide.
             raise KeyboardInterrupt
         return result

@@ -27,14 +27,14 @@ MIXTURE_STDS: Final = (0.5, 1.0, 1.0, 1.0)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayeredTopology:
-    """Nodes in layers, and the edges between them.
+    """Nodes in layers and the edges between them.
 
     Attributes:
-      layer: ``[n]``, ascending: the layer of each node, from 0.
-      adjacent: ``[E, 2]``, edges from a layer to the next, ascending.
-      skip: ``[S, 2]``, edges that skip at least one layer, ascending, each once.
-      skips_drawn: ``N_S`` of eq. 14; those drawn twice stand in `skip` once.
-      target_layers: ``L`` of eq. 11, which need not be the number of layers.
+      layer: ``[n]`` layer of each node, ascending from 0.
+      adjacent: ``[E, 2]`` edges from a layer to the next, ascending.
+      skip: ``[S, 2]`` distinct edges that skip at least one layer, ascending.
+      skips_drawn: ``N_S`` of eq. 14, which counts repeated draws.
+      target_layers: ``L`` of eq. 11, which may differ from the number of layers.
     """
 
     layer: np.ndarray
@@ -56,21 +56,22 @@ def layered_topology(
 ) -> LayeredTopology:
     """Algorithms 1 to 3 of the paper.
 
-    The algorithm is the paper's, with what it leaves open settled so: where eq. 12 names an empty interval
-    (fewer than about one node a layer) a layer has one node; numbers halfway are rounded up; and an edge
-    drawn twice, by the repeated loop of algorithm 2 or as two skip connections, is one edge.
+    Where the paper leaves details open, these choices apply: if the interval of eq. 12 is empty (fewer than
+    about one node per layer), a layer has one node; numbers halfway are rounded up; an edge drawn twice, by
+    the repeated loop of algorithm 2 or as two skip connections, is one edge.
 
     Args:
-      rng: Consumed.
-      n: Nodes, at least 1.
-      width_low: The width factor ``W`` is uniform from this ...
-      width_high: ... to this; near 0 is a chain, 1 a single layer.
+      rng: Generator, consumed.
+      n: Number of nodes, at least 1.
+      width_low: Lower end of the uniform distribution of the width factor ``W``.
+      width_high: Upper end of that distribution; a width near 0 gives a chain, 1 a single layer.
       layer_spread: Variability of the number of nodes in a layer, ``sigma_N``.
-      edge_density: ``rho_E``: 0 for as few edges between adjacent layers as leave no node alone, 1 for all.
-      skip_density: ``rho_S``: the share of skip connections among all edges.
+      edge_density: ``rho_E``: 0 for the fewest edges between adjacent layers that leave no node isolated, 1
+        for all edges.
+      skip_density: ``rho_S``, the share of skip connections among all edges.
 
     Raises:
-      ConfigError: A parameter with an impossible value.
+      ConfigError: A parameter is invalid.
 
     References:
       Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", appendix A, eqs. 11 to 14.
@@ -99,12 +100,12 @@ def layered_topology(
 
 
 def _target_layers(n: int, width: float) -> int:
-    """Eq. 11; a width of 1 is the single layer that the text says, not the 0 of the formula."""
+    """Eq. 11; a width of 1 gives a single layer, as in the text, not the 0 of the formula."""
     return max(1, int(np.ceil(np.sqrt(n * (1 / width - 1)))))
 
 
 def _layer_sizes(rng: np.random.Generator, n: int, layers: int, spread: float) -> list[int]:
-    """Algorithm 1: layers of the sizes of eq. 12 until all nodes are used up."""
+    """Algorithm 1: layers with the sizes of eq. 12 until all nodes are used."""
     low = max(1, int(np.ceil(n / layers * (1 - spread))))
     high = max(low, int(np.floor(n / layers * (1 + spread))))
     sizes: list[int] = []
@@ -119,7 +120,8 @@ def _edges_between(rng: np.random.Generator, upper: int, lower: int, density: fl
     """Algorithm 2 for one pair of layers: ``[E, 2]``, nodes counted from the first of their layer."""
     large, small = max(upper, lower), min(upper, lower)
     budget = int(np.floor(upper * lower * density + (1 - density) * large + 0.5))
-    # One at a time to whoever has fewest, ties at random, is the same as: to all alike, the rest at random.
+    # Repeated assignment to a node with fewest edges, ties at random, gives all nodes equal numbers and
+    # the rest at random.
     count = np.full(large, budget // large)
     count[rng.permutation(large)[: budget % large]] += 1
     rows = []
@@ -134,7 +136,7 @@ def _edges_between(rng: np.random.Generator, upper: int, lower: int, density: fl
 def _skip_connections(
     rng: np.random.Generator, sizes: list[int], first: np.ndarray, edges: int, density: float
 ) -> tuple[int, np.ndarray]:
-    """Algorithm 3: how many are drawn (eq. 14), and the distinct ones."""
+    """Algorithm 3: number of skip connections drawn (eq. 14), and the distinct ones."""
     layers = len(sizes)
     if layers < 3:
         return 0, np.zeros((0, 2), dtype=np.int64)
@@ -152,8 +154,9 @@ def _skip_connections(
 def memory_costs(rng: np.random.Generator, count: int) -> np.ndarray:
     """``[count]`` float64 draws of the Gaussian mixture of eq. 16, restricted to the positive reals.
 
-    "Projected on to the positive reals", written as a restriction, is read as one: what is not positive is
-    drawn again, component and all. (Set to zero instead, a tenth of the costs would be zero.)
+    The paper's "projected on to the positive reals" is taken as a restriction: a draw that is not positive is
+    repeated, including the choice of its component. (With a projection to zero, a tenth of the costs would be
+    0.)
     """
     costs = np.zeros(count)
     bad = np.ones(count, dtype=bool)
@@ -175,18 +178,18 @@ def layered_graph(
     """A layered graph with the paper's memory costs: every node is an op with one output.
 
     All ops of a layer have the same output memory and the same parameter memory, each a draw of eq. 16. The
-    parameter memory is `temp_bytes`: held only while the op runs (eq. 15). The paper orders for memory and
-    has no runtimes: every op takes 1 us.
+    parameter memory is `temp_bytes`, held only while the op runs (eq. 15). The paper orders for memory and
+    has no runtimes, so every op takes 1 us.
 
     Args:
-      rng: Consumed.
-      n: Ops, at least 1.
-      unit_bytes: What a cost of 1 is in bytes; sizes are rounded to whole bytes, at least 1.
-      name: Of the graph.
-      **parameters: Of `layered_topology`.
+      rng: Generator, consumed.
+      n: Number of ops, at least 1.
+      unit_bytes: Bytes per unit of cost; sizes are rounded to whole bytes, at least 1.
+      name: Name of the graph.
+      **parameters: Parameters of `layered_topology`.
 
     Raises:
-      ConfigError: A parameter with an impossible value.
+      ConfigError: A parameter is invalid.
 
     References:
       Gagrani et al. 2022, appendix A, eqs. 15 and 16.

@@ -1,4 +1,4 @@
-"""`load_graphs`: graphs by a path, whatever stands there: a set, a corpus, or the sample."""
+"""`load_graphs`: the graphs of a set, a corpus or the sample."""
 
 import os
 import pathlib
@@ -18,9 +18,12 @@ from regal_jax.runtime.interrupts import interruptible
 __all__ = ["SAMPLE_PATH", "chosen_graphs", "load_graphs"]
 
 _MOST_MERGED: Final = 8
-"""Contraction merges two to five ops into one; of a corpus, what is larger than this is not even read."""
+"""Largest ratio of ops before contraction to ``max_ops``; larger graphs of a corpus are not read.
+
+Contraction merges two to five ops into one.
+"""
 SAMPLE_PATH: Final = "sample"
-"""Instead of a path: the graphs that come with the package."""
+"""Name that stands for the graphs of the package in place of a path."""
 
 
 @interruptible()
@@ -36,14 +39,14 @@ def load_graphs(
     Args:
       path: A folder, archive or file as `regal_jax.datasets.read_set` takes it, the folder of a corpus, or
         ``"sample"`` for the graphs that come with the package.
-      split: ``"train"``, ``"validation"`` or ``"test"``. Of a corpus, of the sample, and of a folder that has
-        folders or archives called so, only that split is read; of anything else, all.
+      split: ``"train"``, ``"validation"`` or ``"test"``. From a corpus, from the sample, and from a folder
+        with folders or archives of these names, only that split is read; from anything else, all graphs.
       contracted_for: Return the graphs that `regal_jax.plan.contract_for` makes for this.
-      max_ops: Leave out larger ones, after contraction; 0 for no limit. Of a corpus, what is eight times as
-        large is left out uncontracted.
+      max_ops: Leave out graphs that are larger after contraction; 0 for no limit. Graphs of a corpus that are
+        eight times as large are left out without contraction.
 
     Raises:
-      FormatError: Nothing that can be read.
+      FormatError: No file can be read.
       ConfigError: There is no such split, or no graph is left.
     """
     return list(chosen_graphs(path, split, contracted_for, max_ops))
@@ -55,7 +58,7 @@ def chosen_graphs(
     contracted_for: tuple[Cluster, Objective] | None,
     max_ops: int,
 ) -> Iterator[ComputationGraph]:
-    """`load_graphs`, one after another: what nobody asks for is not read."""
+    """The graphs of `load_graphs` one after another, each read on demand."""
     least, found = 0, False
     most = max_ops * _MOST_MERGED if contracted_for else max_ops
     for graph in _read(path, split, most):
@@ -73,7 +76,7 @@ def chosen_graphs(
 
 
 def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[ComputationGraph]:
-    """One after another; of a corpus, only those of at most ``max_ops`` ops, or all if it has none."""
+    """Graphs one after another; from a corpus, those of at most ``max_ops`` ops, or all if there are none."""
     folder = pathlib.Path(path)
     if str(path) == SAMPLE_PATH:
         return (graph for _, graph in load_sample(split))
@@ -83,7 +86,7 @@ def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[Co
 
 
 def _part(folder: pathlib.Path, split: str) -> pathlib.Path:
-    """The part of a set for ``split``; all of what has no splits. Test graphs must not slip in."""
+    """The part of a set for ``split``, or all of a set without splits; test graphs must not be mixed in."""
     parts = {
         name: folder / f"{name}{ending}"
         for name in SPLITS

@@ -1,4 +1,4 @@
-"""``manifest.json`` of a built set: with which settings, and what came of it."""
+"""``manifest.json`` of a built set: its settings, counts and members."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def choices_from_text(path: pathlib.Path) -> list[Choice] | None:
 
 
 def _choice(row: Mapping[str, Any]) -> Choice:
-    """Raises `TypeError` or `KeyError` for what `choices_to_text` did not write."""
+    """A choice from its JSON; raises `TypeError` or `KeyError` if `choices_to_text` did not write it."""
     choice = Choice(**{**row, "rejected": tuple(row["rejected"])})
     counts = (choice.index, choice.attempt, choice.repeated)
     texts = (choice.topology, choice.hash, *choice.rejected)
@@ -43,21 +43,21 @@ def _choice(row: Mapping[str, Any]) -> Choice:
         choice.split not in SPLITS
         or not all(type(count) is int and count >= 0 for count in counts)
         or not all(isinstance(text, str) for text in texts)
-        or not choice.hash.isalnum()  # It is a part of a file's name.
+        or not choice.hash.isalnum()  # The hash is part of a file name.
     ):
         raise TypeError("not a choice")
     return choice
 
 
 def open_manifest(root: pathlib.Path, settings: Mapping[str, Any]) -> list[Choice] | None:
-    """Makes the folder ``root`` a set with these settings, or recognises it as one.
+    """Begins a set with these settings in the folder ``root``, or resumes one.
 
     Returns:
       The members, if the set was finished; else ``None``.
 
     Raises:
-      ConfigError: A set with other settings, or something else, is there.
-      OSError: It cannot be read or made.
+      ConfigError: The folder has a set with other settings, or other files.
+      OSError: The folder cannot be read or created.
     """
     path = root / MANIFEST
     if path.exists():
@@ -69,7 +69,7 @@ def open_manifest(root: pathlib.Path, settings: Mapping[str, Any]) -> list[Choic
             return [_choice(row) for row in document["members"]]
         except (TypeError, KeyError):
             raise _damaged(path) from None
-    # A name with a dot in front is the rest of a writer that was killed before there was a manifest.
+    # A name that begins with a dot is left by a writer that was killed before there was a manifest.
     if any(not entry.name.startswith(".") for entry in root.iterdir()):
         raise ConfigError(f"{root}: is not empty, and no set was begun there; name a new folder")
     write_atomically(path, _text({"settings": settings, "complete": False}))
@@ -112,7 +112,7 @@ def finish_manifest(
     """Writes the manifest of a finished set, and returns it.
 
     Raises:
-      OSError: It cannot be written.
+      OSError: The manifest cannot be written.
     """
     kept = Counter(choice.topology for choice in choices)
     rejected = Counter(topology for choice in choices for topology in choice.rejected)

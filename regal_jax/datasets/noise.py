@@ -1,4 +1,4 @@
-"""Variants of a graph: the same topology, other costs."""
+"""Variants of a graph with the same topology and other costs."""
 
 import dataclasses
 
@@ -17,23 +17,23 @@ def with_noise(
 
     Every op's runtime, every op's `temp_bytes` and every tensor's size is multiplied by a factor of its own.
     The paper names no distribution; ours is log-normal with mean 1 and standard deviation ``scale``:
-    ``exp(N(-s^2 / 2, s^2))`` with ``s^2 = log(1 + scale^2)``. So no factor is zero or negative, and the
-    expected work and bytes stay what they were. A runtime that differs from device to device keeps its
-    ratios; what was zero stays zero; sizes are rounded to whole bytes and stay at least 1 where they were.
+    ``exp(N(-s^2 / 2, s^2))`` with ``s^2 = log(1 + scale^2)``. So factors are positive, and the expected work
+    and bytes do not change. Runtimes that differ between devices keep their ratios. Zeros stay zero. Sizes
+    are rounded to whole bytes and stay at least 1 if they were at least 1.
 
     Args:
       graph: The graph.
-      seed: Zero or more; the same seed makes the same variant.
-      scale: Standard deviation of a factor, zero or more.
-      whole_runtimes: Round runtimes to whole numbers, at least 1 where they were more than 0: for formats
-        that hold no fractions (``.pbtxt`` in microseconds).
+      seed: Non-negative seed; the same seed gives the same variant.
+      scale: Standard deviation of a factor, non-negative.
+      whole_runtimes: Round runtimes to whole numbers, at least 1 if they were positive, for formats without
+        fractions (``.pbtxt`` in microseconds).
 
     Returns:
       A graph with the same ops, edges and constraints, named ``NAME-noise-SEED``.
 
     Raises:
-      ConfigError: A negative seed, or an impossible scale.
-      GraphError: Costs grew beyond what a graph may hold.
+      ConfigError: The seed is negative, or the scale is invalid.
+      GraphError: A cost exceeds the limits of a graph.
 
     Examples:
       >>> from regal_jax.datasets import generate, with_noise

@@ -1,4 +1,4 @@
-"""Graphs whose ops have one output each: what most random families make."""
+"""Graphs whose ops have one output each, as in most random families."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def one_output_graph(
     *,
     temp_bytes: np.ndarray | None = None,
 ) -> ComputationGraph:
-    """A graph of ``[N]`` ops ``op0``, ``op1``, ... with one output each; ``edges [E, 2]`` read it."""
+    """A graph of ``N`` ops ``op0``, ``op1``, ... with one output each, which the edges ``[E, 2]`` read."""
     n, none = len(runtime), np.zeros(0, dtype=np.int64)
     edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
     return ComputationGraph(

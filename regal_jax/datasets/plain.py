@@ -1,4 +1,4 @@
-"""Plain random shapes, for tests and benchmarks: no paper's data."""
+"""Plain random graphs for tests and benchmarks, not from any paper."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -17,7 +17,8 @@ _Predecessors = Callable[[np.random.Generator, int, float], list[np.ndarray]]
 
 
 def _erdos_renyi(rng: np.random.Generator, n: int, degree: float) -> list[np.ndarray]:
-    # A binomial number of distinct predecessors is the same as a coin for each, and n large is no problem.
+    # A binomial number of distinct predecessors has the same distribution as a coin flip per pair, and is
+    # fast for large n.
     p = min(1.0, 2 * degree / max(1, n - 1))
     counts = rng.binomial(np.arange(n), p)
     return [
@@ -41,7 +42,7 @@ def _chain(rng: np.random.Generator, n: int, _: float) -> list[np.ndarray]:
 
 
 def _fork_join(rng: np.random.Generator, n: int, width: float) -> list[np.ndarray]:
-    # Op 0 forks; then blocks of `width` branches and the op that joins them and forks the next block.
+    # Op 0 forks. Each block has `width` branches and an op that joins them and forks the next block.
     del rng
     block = int(width) + 1
     rows = [np.arange(0)]
@@ -64,7 +65,7 @@ _PREDECESSORS: Final[Mapping[str, tuple[_Predecessors, float]]] = MappingProxyTy
 PLAIN_SHAPES: Final[Mapping[str, float]] = MappingProxyType(
     {name: shape for name, (_, shape) in _PREDECESSORS.items()}
 )
-"""The plain families, and the default of ``shape`` for each."""
+"""Plain family -> default of ``shape``."""
 
 
 def plain_graph(
@@ -73,17 +74,17 @@ def plain_graph(
     """A plain graph with Gaussian costs, each op with one output.
 
     Args:
-      rng: Consumed.
+      rng: Generator, consumed.
       family: A key of `PLAIN_SHAPES`: ``erdos-renyi`` (every pair joined with equal probability),
         ``layered`` (two or three inputs from the two layers above), ``chain``, or ``fork-join`` (blocks of
         parallel ops, one after another).
-      n: Ops, at least 1.
-      shape: Average number of consumers of an op (``erdos-renyi``), ops a layer (``layered``), branches a
-        block (``fork-join``).
-      name: Of the graph.
+      n: Number of ops, at least 1.
+      shape: Average number of consumers of an op (``erdos-renyi``), ops per layer (``layered``), or branches
+        per block (``fork-join``).
+      name: Name of the graph.
 
     Raises:
-      ConfigError: An impossible shape.
+      ConfigError: The shape is invalid.
     """
     draw, default = _PREDECESSORS[family]
     shape = default if shape is None else shape

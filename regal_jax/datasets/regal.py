@@ -22,10 +22,10 @@ def gaussian_costs(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def undirected(rng: np.random.Generator, topology: str, n: int, **parameters: Any) -> np.ndarray:
-    """Edges ``[E, 2]`` of the topology of that name.
+    """Edges ``[E, 2]`` of the named topology.
 
     Raises:
-      ConfigError: An unknown topology or parameter, or one with an impossible value.
+      ConfigError: The topology or a parameter is unknown, or a value is invalid.
     """
     if topology not in TOPOLOGIES:
         raise ConfigError(f"topology: unknown {topology!r}; use one of {', '.join(TOPOLOGIES)}")
@@ -45,40 +45,40 @@ def regal_graph(
     name: str = "graph",
     **parameters: Any,
 ) -> ComputationGraph:
-    """One graph as REGAL's synthetic data has them.
+    """One graph as in REGAL's synthetic data.
 
-    An undirected random graph whose nodes are put in random order, edges pointing forward. Every node is an
-    op with one output; runtimes (microseconds) and sizes (bytes) are independent draws of N(50, 10), rounded,
-    at least 1. Each edge is a control edge with probability ``control``, else it reads its source's output.
-    Two ops of runtime 0 come in addition: ``_SOURCE``, which has no output and precedes, by control edges,
-    all ops that wait for no other (as in the release's example), and ``_SINK``, which waits for all ops that
-    nobody waits for; the edges into it are drawn like all others.
+    An undirected random graph is directed along a random order of its nodes. Every node is an op with one
+    output. Runtimes (microseconds) and sizes (bytes) are independent draws of N(50, 10), rounded, at least 1.
+    Each edge is a control edge with probability ``control``; otherwise it reads its source's output.
+    There are two further ops with runtime 0. ``_SOURCE`` has no output and has control edges to all ops
+    without predecessors (as in the release's example). ``_SINK`` follows all ops without successors; the
+    edges into it are drawn like all others.
 
     Args:
-      rng: Consumed.
+      rng: Generator, consumed.
       topology: A name of `regal_jax.datasets.topologies.TOPOLOGIES`.
-      n: Ops, source and sink not counted, at least 1.
+      n: Number of ops without source and sink, at least 1.
       control: Probability that an edge is a control edge.
-      name: Of the graph.
-      **parameters: Of the topology.
+      name: Name of the graph.
+      **parameters: Parameters of the topology.
 
     Returns:
       A graph of ``n + 2`` ops; op 0 is the source, the last one the sink.
 
     Raises:
-      ConfigError: An unknown topology or parameter, or one with an impossible value.
+      ConfigError: The topology or a parameter is unknown, or a value is invalid.
 
     References:
-      Paliwal et al. 2020, ICLR, "Tasks and datasets" and A.1.4; the release's README for the source. What
-      neither says (ids in topological order, no runtime of source and sink, which edges can become control
-      edges) is our choice.
+      Paliwal et al. 2020, ICLR, "Tasks and datasets" and A.1.4; the release's README for the source. Details
+      in neither (ids in topological order, no runtime of source and sink, which edges may be control edges)
+      are our choice.
     """
     check_whole("n", n, 1)
     check_number("control", control, 0, 1)
     source, target = orient(rng, n, undirected(rng, topology, n, **parameters))
     ends = np.arange(n)
     tails = np.setdiff1d(ends, source)
-    # The source takes index 0, so that everyone else moves up by one.
+    # The source has index 0, so all other ops move up by one.
     source = np.concatenate([source, tails]) + 1
     target = np.concatenate([target, np.full(len(tails), n)]) + 1
     order = np.lexsort((target, source))

@@ -1,8 +1,8 @@
-"""The sample: a few dozen real graphs, contracted, that come with the package.
+"""The sample: a few dozen contracted real graphs that come with the package.
 
-``regal-jax corpus sample`` makes it of a corpus. A sample is a folder::
+``regal-jax corpus sample`` makes it from a corpus. A sample is a folder::
 
-    index.jsonl                  one graph a line: where it is from, its split, sizes and hashes
+    index.jsonl                  one graph per line: its origin, split, sizes and hashes
     SOURCE/MODEL.FORM.json.gz    the graph
 """
 
@@ -24,17 +24,16 @@ SAMPLE: Final = pathlib.Path(__file__).with_name("sample")
 
 
 def sample_records(folder: str | os.PathLike[str] = SAMPLE) -> list[dict[str, Any]]:
-    """What is in a sample, by path, without reading a graph.
+    """The records of a sample, by path, without reading a graph.
 
     Args:
-      folder: Of a sample; by default the one that comes with the package.
+      folder: Folder of a sample; by default the one that comes with the package.
 
     Returns:
-      Records as `corpus_records` has them, of the contracted graphs, each with
-      ``split``, ``profile`` and, of the graph before its contraction, ``original_ops``,
-      ``original_topology_hash`` and ``original_content_hash`` (in the sample that comes with the package of
-      the graph without its marks of residents, ``dataclasses.replace(graph, resident=())``: it was traced
-      before there were any).
+      Records of the contracted graphs, as from `corpus_records`. Each also has ``split``, ``profile`` and,
+      for the graph before contraction, ``original_ops``, ``original_topology_hash`` and
+      ``original_content_hash``. In the sample of the package, ``original_content_hash`` is that of the graph
+      without marks of residents, ``dataclasses.replace(graph, resident=())``.
 
     Raises:
       FormatError: There is no sample, or it is damaged.
@@ -47,7 +46,7 @@ def sample_records(folder: str | os.PathLike[str] = SAMPLE) -> list[dict[str, An
         )
     for number, record in enumerate(records, 1):
         if not {"path", "split", "original_ops"} <= record.keys():
-            raise FormatError(f"{root / INDEX}: line {number} is of no sample; make it again")
+            raise FormatError(f"{root / INDEX}: line {number} is not of a sample; make the sample again")
     return sorted(records, key=lambda record: record["path"])
 
 
@@ -57,14 +56,14 @@ def load_sample(
     """A few dozen real graphs, contracted (`regal_jax.contract`), from all sources of the corpus.
 
     Args:
-      split: ``"train"``, ``"validation"`` or ``"test"`` of the corpus it is from; all by default.
-      folder: Of a sample; by default the one that comes with the package.
+      split: Split of the original corpus, ``"train"``, ``"validation"`` or ``"test"``; all by default.
+      folder: Folder of a sample; by default the one that comes with the package.
 
     Returns:
-      ``(record, graph)`` by path; `sample_records` says what a record holds.
+      ``(record, graph)`` by path; `sample_records` describes the records.
 
     Raises:
-      ConfigError: No such split.
+      ConfigError: There is no such split.
       FormatError: There is no sample, or it is damaged.
 
     Examples:

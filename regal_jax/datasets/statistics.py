@@ -1,4 +1,4 @@
-"""What the index of a corpus says about a graph."""
+"""Facts about a graph in the index of a corpus."""
 
 from typing import Any
 
@@ -30,7 +30,10 @@ def graph_record(graph: ComputationGraph) -> dict[str, Any]:
 
 
 def depth_and_width(graph: ComputationGraph) -> tuple[int, int]:
-    """Ops on the longest path, and the most ops that are equally far from the beginning."""
+    """Number of ops on the longest path, and in the largest layer.
+
+    The layer of an op is the length, in edges, of the longest path to it.
+    """
     offset, tensor = graph.inputs
     control_offset, control = graph.control_predecessors
     producer, controls = graph.tensor_op[tensor].tolist(), control.tolist()

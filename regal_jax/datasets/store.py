@@ -26,19 +26,19 @@ _TEXTS: Final[Mapping[str, Callable[..., ComputationGraph]]] = {
     ".stg": parse_stg,
     ".json": lambda text, name: parse_native(text),  # noqa: ARG005 - the document has its own name
 }
-"""What is read inside an archive."""
+"""Suffixes of the files that are read inside an archive, and their parsers."""
 
 _WARNINGS: Final = 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """A graph of a set, or what is wrong with its file.
+    """A graph of a set, or the error in its file.
 
     Attributes:
       name: The file's path within the set, e.g. ``train/graph_1f.pbtxt``; archives count as folders.
       graph: The graph; ``None`` if the file is broken.
-      error: Why it is, in one line that names the file.
+      error: The error in one line that names the file; empty if there is none.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphSet:
-    """What `read_set` found.
+    """Result of `read_set`.
 
     Attributes:
-      names: ``[B]`` paths within the set, ascending within a folder or as they stand in an archive.
-      graphs: ``[B]``.
+      names: ``[B]`` paths within the set, ascending within a folder, in the order of the archive within one.
+      graphs: ``[B]`` graphs.
       broken: One line for each file that was skipped.
     """
 
@@ -62,12 +62,12 @@ class GraphSet:
 
     @property
     def splits(self) -> list[str]:
-        """``[B]`` the folder that each graph is in: ``train``, say; empty for a single file."""
+        """``[B]`` folder of each graph, such as ``train``; empty for a single file."""
         return [pathlib.PurePosixPath(name).parent.name for name in self.names]
 
 
 def read_set(path: str | os.PathLike[str], *, progress: Callable[..., Any] | None = None) -> GraphSet:
-    """All graphs of a folder (and the folders and archives in it), an archive, or a single file.
+    """Reads all graphs of a folder (with the folders and archives in it), an archive, or a single file.
 
     Files that cannot be read are skipped, with a warning for each of the first 20 and one for the rest.
 
@@ -77,7 +77,7 @@ def read_set(path: str | os.PathLike[str], *, progress: Callable[..., Any] | Non
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
 
     Raises:
-      FormatError: Nothing there, no graph in it, or not one that can be read.
+      FormatError: The path does not exist, or no graph can be read from it.
     """
     names, graphs, broken = [], [], []
     entries = iterate_set(path)
@@ -101,10 +101,10 @@ def read_set(path: str | os.PathLike[str], *, progress: Callable[..., Any] | Non
 
 
 def iterate_set(path: str | os.PathLike[str]) -> Iterator[Entry]:
-    """`read_set`, one graph after another; broken files come as entries with an `error`.
+    """Reads the graphs of `read_set` one after another; broken files give entries with an `error`.
 
     Raises:
-      FormatError: Nothing is there.
+      FormatError: The path does not exist.
     """
     root = pathlib.Path(path)
     if not root.exists():
@@ -137,7 +137,7 @@ def _file(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
 
 
 def _archive(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
-    """Members as they come: a stream is decompressed once. Nothing is ever unpacked to disk."""
+    """Members in the order of the archive, decompressed in one pass and never unpacked to disk."""
     try:
         with tarfile.open(path, "r|*") as archive:
             for member in archive:
@@ -147,7 +147,8 @@ def _archive(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
                     yield _member(path, archive.extractfile(member), member, prefix)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         yield Entry(
-            prefix + path.name, error=f"{path}: damaged archive ({error}); fetch it again for what follows"
+            prefix + path.name,
+            error=f"{path}: damaged archive ({error}); fetch it again for the files that follow",
         )
 
 
@@ -155,7 +156,9 @@ def _member(path: pathlib.Path, file: IO[bytes] | None, member: tarfile.TarInfo,
     name = str(pathlib.PurePosixPath(member.name))
     where = f"{path}: {name}"
     if file is None or member.size > MAX_FILE_BYTES:
-        return Entry(prefix + name, error=f"{where}: larger than {MAX_FILE_BYTES // 2**20} MiB, or no file")
+        return Entry(
+            prefix + name, error=f"{where}: larger than {MAX_FILE_BYTES // 2**20} MiB, or not a file"
+        )
     data = file.read()
     parse = _TEXTS[pathlib.PurePosixPath(name).suffix]
     try:
@@ -170,18 +173,18 @@ def pack(folder: pathlib.Path, names: Sequence[str], target: pathlib.Path, *, pr
     """Writes files of ``folder`` to ``target``, a ``.tar.gz``: the same files always give the same bytes.
 
     Args:
-      folder: Where the files are.
-      names: Of the files, in the order they will have.
-      target: The archive; all of it or nothing.
-      prefix: Folder that they are in within the archive.
+      folder: Folder of the files.
+      names: Names of the files, in the order of the archive.
+      target: Path of the archive, which is written atomically.
+      prefix: Folder of the files within the archive.
 
     Raises:
-      OSError: A file cannot be read, or the archive not be written.
+      OSError: A file cannot be read, or the archive cannot be written.
     """
     with (
         replacing(target) as temporary,
         open(temporary, "wb") as raw,
-        # No time and no name of its own: both would be in the bytes.
+        # The gzip header has no time and no name, since both would change the bytes.
         gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as squeezed,
         tarfile.open(fileobj=squeezed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):

@@ -27,9 +27,9 @@ class Family:
     """One row of `FAMILIES`.
 
     Attributes:
-      make: ``make(rng, n, name=..., **parameters)`` -> graph.
-      parameters: What may be set, with the defaults.
-      source: Where the family comes from.
+      make: Function ``make(rng, n, name=..., **parameters)`` -> graph.
+      parameters: Parameters and their defaults.
+      source: Source of the family.
     """
 
     make: Callable[..., ComputationGraph]
@@ -85,22 +85,22 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(_families())
 def generate(family: str, n: int, seed: int, **parameters: Any) -> ComputationGraph:
     """A random graph of ``n`` ops.
 
-    A name says where a family comes from: ``regal-*`` (`regal_graph`), ``ordering-layered``
-    (`layered_graph`) and ``gflownet-*`` (`gflownet_graph`) are the data of those papers. Names without a
-    prefix (`plain_graph`) are plain shapes for tests and benchmarks: ``layered`` is not a paper's. Runtimes
-    are in microseconds and, but for ``gflownet-*``, whole, so that every file format can carry them.
+    The name of a family tells its source. ``regal-*`` (`regal_graph`), ``ordering-layered`` (`layered_graph`)
+    and ``gflownet-*`` (`gflownet_graph`) are the data of these papers. Names without a prefix (`plain_graph`)
+    are plain graphs for tests and benchmarks; ``layered``, for example, is from no paper. Runtimes are in
+    microseconds and, except for ``gflownet-*``, whole, so that every file format can hold them.
 
     Args:
       family: A key of `FAMILIES`.
-      n: Number of ops, at least 1; the source and the sink of ``regal-*`` come in addition.
-      seed: Zero or more; the same seed makes the same graph.
-      **parameters: Of the family, see `Family.parameters`; ``None`` is the default.
+      n: Number of ops, at least 1; ``regal-*`` adds a source and a sink.
+      seed: Non-negative seed; the same seed gives the same graph.
+      **parameters: Parameters of the family, see `Family.parameters`; ``None`` for the default.
 
     Returns:
       The graph, named ``FAMILY-N-SEED``.
 
     Raises:
-      ConfigError: An unknown family or parameter, or an impossible number.
+      ConfigError: The family or a parameter is unknown, or a value is invalid.
 
     Examples:
       >>> from regal_jax.datasets import generate

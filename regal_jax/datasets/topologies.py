@@ -1,4 +1,4 @@
-"""Four classical random graphs, and how an undirected one becomes a DAG.
+"""Four classical random graphs, and the orientation of undirected graphs as DAGs.
 
 Edges are arrays ``[E, 2]`` of pairs of nodes ``0`` to ``n - 1``, each pair once and none with itself.
 """
@@ -30,15 +30,15 @@ def erdos_renyi(rng: np.random.Generator, n: int, *, probability: float = 0.05) 
     """G(n, p): every pair is joined with the same probability.
 
     Args:
-      rng: Consumed.
-      n: Nodes.
-      probability: Of an edge.
+      rng: Generator, consumed.
+      n: Number of nodes.
+      probability: Probability of an edge.
 
     Returns:
       ``[E, 2]`` int64; ``E`` is binomial with mean ``p n (n - 1) / 2``.
 
     Raises:
-      ConfigError: No probability.
+      ConfigError: ``probability`` is not between 0 and 1.
     """
     check_number("probability", probability, 0, 1)
     first, second = np.triu_indices(n, 1)
@@ -48,22 +48,22 @@ def erdos_renyi(rng: np.random.Generator, n: int, *, probability: float = 0.05) 
 def watts_strogatz(
     rng: np.random.Generator, n: int, *, neighbours: int = 4, rewiring: float = 0.3
 ) -> np.ndarray:
-    """A ring in which everyone knows its nearest, some edges of which lead elsewhere.
+    """A ring lattice of nearest neighbours in which some edges are rewired.
 
-    Edge after edge of the ring lattice keeps its first node, and with probability ``rewiring`` gets a new
-    second one, uniform among the nodes that its first is not joined to. That changes no number of edges.
+    Each edge of the ring lattice in turn keeps its first node. With probability ``rewiring`` it gets a new
+    second node, uniform among the nodes not adjacent to the first. The number of edges does not change.
 
     Args:
-      rng: Consumed.
-      n: Nodes.
-      neighbours: ``k``, even: everyone starts joined to ``k / 2`` nodes on either side.
-      rewiring: Probability.
+      rng: Generator, consumed.
+      n: Number of nodes.
+      neighbours: Even number ``k``; each node is first joined to ``k / 2`` nodes on either side.
+      rewiring: Probability that an edge is rewired.
 
     Returns:
       ``[E, 2]`` int64; ``E = n k / 2`` where ``n > k``, all pairs where ``n`` is less.
 
     Raises:
-      ConfigError: An odd or negative ``neighbours``, or no probability.
+      ConfigError: ``neighbours`` is odd or negative, or ``rewiring`` is not between 0 and 1.
 
     References:
       Watts and Strogatz 1998, "Collective dynamics of 'small-world' networks", Nature 393, methods.
@@ -79,7 +79,7 @@ def watts_strogatz(
     for step in range(1, neighbours // 2 + 1):
         for u in range(n):
             v = (u + step) % n
-            if u != v and not joined[u, v]:  # A small ring comes round to its own edges.
+            if u != v and not joined[u, v]:  # In a small ring, two offsets may give the same edge.
                 joined[u, v] = joined[v, u] = True
                 lattice.append((u, v))
     coins = rng.random(len(lattice))
@@ -94,21 +94,21 @@ def watts_strogatz(
 
 
 def barabasi_albert(rng: np.random.Generator, n: int, *, links: int = 2) -> np.ndarray:
-    """Nodes come one by one and prefer those that many are joined to.
+    """Nodes are added one by one and are preferably joined to nodes of high degree.
 
-    The first ``links`` nodes are there without edges; the next one is joined to all of them; every later
-    one to ``links`` different nodes, drawn one after another in proportion to their degrees.
+    The first ``links`` nodes have no edges at first. The next node is joined to all of them. Every later node
+    is joined to ``links`` distinct nodes, drawn one after another in proportion to their degrees.
 
     Args:
-      rng: Consumed.
-      n: Nodes.
-      links: ``m``, edges of each newcomer.
+      rng: Generator, consumed.
+      n: Number of nodes.
+      links: Number of edges ``m`` of each new node.
 
     Returns:
-      ``[E, 2]`` int64; ``E = m (n - m)`` where ``n > m``, none where it is not.
+      ``[E, 2]`` int64; ``E = m (n - m)`` if ``n > m``, else 0.
 
     Raises:
-      ConfigError: A ``links`` below 1.
+      ConfigError: ``links`` is below 1.
 
     References:
       Barabási and Albert 1999, "Emergence of scaling in random networks", Science 286.
@@ -128,12 +128,12 @@ def barabasi_albert(rng: np.random.Generator, n: int, *, links: int = 2) -> np.n
 def stochastic_block(
     rng: np.random.Generator, n: int, *, blocks: int = 4, p_in: float = 0.3, p_out: float = 0.001
 ) -> np.ndarray:
-    """Blocks of nodes, dense inside and hardly joined to each other.
+    """Blocks of nodes with many edges inside and few between them.
 
     Args:
-      rng: Consumed.
-      n: Nodes; node ``i`` is in block ``i * blocks // n``, so that sizes differ by one at most.
-      blocks: How many.
+      rng: Generator, consumed.
+      n: Number of nodes; node ``i`` is in block ``i * blocks // n``, so that sizes differ by one at most.
+      blocks: Number of blocks.
       p_in: Probability of an edge within a block.
       p_out: Probability of an edge between blocks.
 
@@ -141,7 +141,7 @@ def stochastic_block(
       ``[E, 2]`` int64.
 
     Raises:
-      ConfigError: No block, or no probability.
+      ConfigError: ``blocks`` is below 1, or a probability is not between 0 and 1.
 
     References:
       Holland, Laskey and Leinhardt 1983, "Stochastic blockmodels: first steps", Social Networks 5.
@@ -163,14 +163,14 @@ TOPOLOGIES: Final[Mapping[str, Topology]] = MappingProxyType(
         "stochastic-block": stochastic_block,
     }
 )
-"""By name; the defaults of their parameters are those of REGAL's synthetic data."""
+"""Name -> topology; the defaults of the parameters are those of REGAL's synthetic data."""
 
 
 def orient(rng: np.random.Generator, n: int, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sources and targets of ``edges`` under a random order of the nodes, renumbered in that order.
 
-    Every edge points from the earlier node to the later one, so that ``source < target`` everywhere and no
-    cycle can be.
+    Every edge points from the earlier node to the later one, so ``source < target`` holds and there is no
+    cycle.
     """
     rank = rng.permutation(n)
     ends = np.sort(rank[edges.reshape(-1, 2)], axis=1)

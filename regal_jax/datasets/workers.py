@@ -1,4 +1,4 @@
-"""Work in several processes that leave no orphans, whatever ends the one that started them."""
+"""Work in several processes, which end with the process that started them."""
 
 import multiprocessing
 import os
@@ -15,7 +15,7 @@ from regal_jax.runtime.interrupts import check_interrupt
 __all__ = ["run_tasks"]
 
 _BLINK: Final = 0.1
-"""Seconds."""
+"""Interval between two checks, in seconds."""
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -24,12 +24,12 @@ _Result = TypeVar("_Result")
 def run_tasks(
     work: Callable[[_Task], _Result], tasks: Iterable[_Task], jobs: int
 ) -> Iterator[tuple[_Task, _Result]]:
-    """Tasks with their results, in the order in which they finish.
+    """Runs tasks; yields each with its result, in the order of completion.
 
     Args:
-      work: Called with a task; with several jobs it must be importable.
-      tasks: What is to be done.
-      jobs: Processes; 1 is this one alone.
+      work: Function of a task; with several jobs it must be importable.
+      tasks: The tasks.
+      jobs: Number of processes; 1 for the current process alone.
 
     Raises:
       OSError: A process was killed.
@@ -39,7 +39,7 @@ def run_tasks(
             check_interrupt()
             yield task, work(task)
         return
-    # Spawned, not forked: a fork of a process in which JAX has started may hang.
+    # Processes are spawned, not forked, since a fork of a process in which JAX has started may hang.
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
@@ -47,7 +47,7 @@ def run_tasks(
         queue = iter(tasks)
         running: dict[Future[_Result], _Task] = {}
         while True:
-            # Few ahead: with all of them handed over at once, an error would be heard at the end.
+            # Few tasks are submitted ahead, so that an error is raised early.
             for _, task in zip(range(2 * jobs - len(running)), queue, strict=False):
                 running[executor.submit(work, task)] = task
             if not running:
@@ -66,7 +66,7 @@ def run_tasks(
 
 
 def _begin(*_: Any) -> None:
-    """Set-up of a worker: Ctrl-C is its parent's business, and it ends when its parent has."""
+    """Sets up a worker: its parent handles Ctrl-C, and it ends when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:

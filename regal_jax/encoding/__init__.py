@@ -1,4 +1,4 @@
-"""The meaning of gene i: genes to decisions and back, and the distribution they are drawn from."""
+"""Genes: conversion to decisions and back, and the distribution that they are drawn from."""
 
 from regal_jax.encoding.encode import encode
 from regal_jax.encoding.genes import Genes, decode, gene_shapes, genes_to_keys

@@ -1,4 +1,4 @@
-"""From a plan back to genes, for warm starts."""
+"""Genes of a plan, for warm starts."""
 
 import bisect
 from typing import Final
@@ -13,7 +13,7 @@ __all__ = ["encode"]
 
 _LEVELS: Final = 65536
 MAX_DISTINCT: Final = _LEVELS
-"""Up to so many events, each has a level of its own: evenly spread keys recombine best."""
+"""Up to this number of events each has a level of its own: evenly spread keys recombine best."""
 
 
 def encode(
@@ -26,9 +26,9 @@ def encode(
 ) -> dict[str, np.ndarray]:
     """Genes of one individual that decode to this placement and order of events.
 
-    Events get falling priorities along the order. When there are more events than the 65536 levels of a
-    key, events share levels wherever the rule for ties (lowest id first) keeps them in order; only an order
-    that needs more levels even so decodes to one that is merely close.
+    Priorities fall along the order. With more events than the 65536 levels of a key, events share levels
+    where the rule for ties (lowest id first) keeps them in order. If the order needs still more levels, the
+    genes decode to a similar order.
 
     Args:
       graph: The graph.
@@ -36,7 +36,7 @@ def encode(
       placement: ``[N]`` device of each op.
       events: Valid event ids in schedule order, as `regal_jax.plan.replay` takes them.
       bucket: Padded sizes of the leaves; by default none.
-      devices: Their ``D``, padding included; by default the cluster's.
+      devices: ``D`` of the leaves, padding included; by default that of the cluster.
 
     Returns:
       uint16 leaves as in `regal_jax.encoding.Genes`, without leading axes.
@@ -65,7 +65,7 @@ def encode(
     key = np.zeros(total, dtype=np.int64)
     key[events] = falling
     if blocking:
-        # A transfer that this plan does not need is as urgent as the first reader of its tensor.
+        # A transfer that this plan does not need gets the priority of the first reader of its tensor.
         urgent = np.zeros(t, dtype=np.int64)
         np.maximum.at(urgent, graph.edge_tensor, key[graph.edge_op])
         key[n:] = np.where(position[n:] < 0, np.repeat(urgent, d), key[n:])
@@ -82,7 +82,7 @@ def encode(
 
 
 def _ready(graph: ComputationGraph, placement: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """For every event the position from which on nothing holds it back any more."""
+    """For every event the position from which on it is ready."""
     n, t = graph.num_ops, graph.num_tensors
     ready = np.zeros(len(position), dtype=np.int64)
     producer, reader = graph.edge_producer, graph.edge_op
@@ -98,7 +98,7 @@ def _ready(graph: ComputationGraph, placement: np.ndarray, position: np.ndarray)
 
 
 def _shared_levels(events: np.ndarray, ready: np.ndarray) -> np.ndarray:
-    """Non-decreasing levels along the order, as few as a greedy pass makes them.
+    """Non-decreasing levels along the order, as few as a greedy pass finds.
 
     An event may share the level of those before it unless one of them, taken while it was ready, has a
     higher id: then the rule for ties would have taken it first.

@@ -25,7 +25,7 @@ def gene_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
 
 @jax.named_scope("decode")
 def decode(problem: Problem, genes: Genes) -> Decisions:
-    """What genes decide: the device of the largest affinity among the allowed, lowest index on ties.
+    """Decodes genes: each op goes to the allowed device of largest affinity, lowest index on ties.
 
     Args:
       problem: ``B`` graphs.
@@ -34,7 +34,7 @@ def decode(problem: Problem, genes: Genes) -> Decisions:
     d = problem.num_devices
     affinity = genes["affinity"].astype(jnp.int32)
     device = jax.lax.broadcasted_iota(jnp.int32, affinity.shape, affinity.ndim - 1)
-    # One maximum finds value and lowest index: no argmax, which XLA runs slowly on CPUs.
+    # One maximum finds both value and lowest index; XLA's argmax is slow on CPUs.
     best = jnp.where(problem.allowed[:, None], affinity * d + (d - 1 - device), -1).max(axis=-1)
     own = d - 1 - best % d
     placement = jnp.take_along_axis(own, problem.leader[:, None], axis=-1)

@@ -1,4 +1,4 @@
-"""Neighbours of a plan, written as changes of its genes: what local search proposes."""
+"""The neighbours that local search proposes, as changes of genes."""
 
 import dataclasses
 from typing import Final
@@ -17,23 +17,24 @@ _TOP: Final = 65535
 
 @dataclasses.dataclass(frozen=True)
 class PlanMoves:
-    """One change of one decision: where an op runs, when it runs, or when a tensor is sent.
+    """A neighbour changes one decision: where an op runs, when it runs, or when a tensor is sent.
 
     - *Device.* An op goes to another of the devices allowed to it, all of them equally likely. Its affinities
       become 1 there and 0 elsewhere. A colocation group moves together, through its leader.
     - *Transfer.* A transfer that the placement needs gets another priority. It is found by drawing an edge;
       an edge that needs no transfer gives an op's priority instead. Only where transfers are events.
-    - *Priority.* An op gets another priority, as it does where the above has nothing to change.
+    - *Priority.* An op gets another priority. This is also the fallback if a device or transfer move has
+      nothing to change.
 
-    A new priority is that of a random op, one more or one less, with probability `near`; else it is uniform.
-    The former puts an event right before or after another, however crowded that level is.
+    With probability `near` a new priority is that of a random op, plus or minus one unit; otherwise it is
+    uniform. The former puts an event right before or after another.
 
     The defaults were chosen on synthetic graphs, see docs/ablations.md.
 
     Attributes:
       device: Probability of the first kind.
       transfer: Probability of the second kind.
-      near: See above.
+      near: Probability of a priority next to that of another op.
     """
 
     device: float = 0.25
@@ -42,7 +43,7 @@ class PlanMoves:
 
     @property
     def words(self) -> int:
-        """Random words behind one neighbour."""
+        """Number of random words for one neighbour."""
         return 4
 
     @jax.named_scope("moves")
@@ -55,12 +56,12 @@ class PlanMoves:
           bits: ``[B, P, words]`` uniform uint32, consumed.
 
         Returns:
-          Genes of the same shapes. Padding, too, is as it was.
+          Genes of the same shapes; padding is unchanged.
         """
         return jax.vmap(jax.vmap(self._one, in_axes=(None, 0, 0)))(problem, genes, bits)
 
     def _one(self, problem: Problem, genes: Genes, bits: jax.Array) -> Genes:
-        """Of one individual of one graph."""
+        """The neighbour of one individual of one graph."""
         kind, near = bits[0] & _TOP, bits[0] >> 16
         op = _below(bits[1], problem.num_ops)
         leader = problem.leader[op]
@@ -75,7 +76,7 @@ class PlanMoves:
             number = lax.broadcasted_iota(jnp.int32, transfers.shape, 0) * problem.num_devices
             number = number + lax.broadcasted_iota(jnp.int32, transfers.shape, 1)
             transfers = jnp.where((number == transfer) & sends, key, transfers)
-        # Masks instead of scatters, of which XLA makes slow loops on CPUs.
+        # Masks instead of scatters, which XLA compiles to slow loops on CPUs.
         affinity, priority = genes["affinity"], genes["priority"]
         row = lax.broadcasted_iota(jnp.int32, affinity.shape, 0)
         column = lax.broadcasted_iota(jnp.int32, affinity.shape, 1)

@@ -1,9 +1,9 @@
 """`Proposal`: the distribution that a search draws its genes from (docs/design.md, part 2).
 
 Every affinity and priority has a beta distribution of its own, taken from a short list; transfer priorities
-are uniform, or have one a tensor. A draw is 16 random bits sent through a table of quantiles, so a learned
+are uniform, or have one per tensor. A draw is 16 random bits sent through a table of quantiles, so a learned
 proposal costs no more than a uniform one, which is beta(1, 1) and gives the very same bits. A share of the
-individuals may be drawn so, and the others uniformly.
+individuals may be drawn from these distributions and the others uniformly.
 """
 
 import dataclasses
@@ -21,37 +21,36 @@ from regal_jax.problem import Problem
 __all__ = ["Proposal", "quantile_table", "quantiles", "uniform_proposal"]
 
 _INTERVALS: Final = 256
-"""So that the table of 16 distributions fits in the first cache of a core: lookups are the cost of a draw."""
+"""Small enough that a table of 16 distributions fits in the L1 cache: lookups dominate the time of a draw."""
 _TOP: Final = 65535
 _FINE: Final = 65536 // _INTERVALS
-"""16 bits say the interval and one of so many places in it."""
+"""Places within an interval that 16 bits distinguish."""
 _NARROW: Final = 1e10
 _COIN: Final = "which"
-"""Last by name, so that the streams of the genes are the same with and without it."""
+"""The last name in sorted order, so that the random streams of genes do not depend on it."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Proposal:
-    """A beta distribution for every affinity and priority of ``B`` graphs; of one graph without ``B``.
+    """A beta distribution for every affinity and priority of ``B`` graphs; for one graph without ``B``.
 
     Attributes:
       table: ``[B, K, Q]`` uint32, from `quantile_table`.
-      index: ``[B, N, A D + 1]`` uint8 or uint16, which row of the table: ``D`` affinities for each of ``A``
+      index: ``[B, N, A D + 1]`` uint8 or uint16, row of the table: ``D`` affinities for each of ``A``
         placements, then the priority.
       transfers: ``T`` if transfers are events, else 0 (static).
-      share: Of the individuals that are drawn by these distributions, in (0, 1]; all keys of the others are
-        uniform (static). Our addition: selection then finds out whether a proposal is any good for a graph.
-      transfer_index: ``[B, T, A D]`` like ``index``, which row of the table for the transfer of each tensor
-        to each device under each placement; ``[B, T, D]`` under all of them, ``[B, T, 1]`` to all devices;
-        ``None``, as in the papers, leaves transfers uniform. Our addition.
-      placements: ``A``, alternatives for the affinities: an individual draws all of its own from one of them,
-        each as often as the others (static). Our addition, 1 is the papers'.
-      scale: ``[B]`` float32 in (0, 1], what draws of priorities and of ``transfer_index`` are multiplied by;
-        ``None`` for 1. Our addition, like the rest.
-      offset: ``[B, N]`` int32, what is then added to the draw of each priority, in units of 2**-16; ``None``
-        for nothing.
-      transfer_offset: Likewise for the draws of ``transfer_index``, in its shape.
+      share: Share of the individuals that are drawn from these distributions, in (0, 1]; all keys of the
+        others are uniform (static). Our addition: selection then decides whether a proposal suits a graph.
+      transfer_index: ``[B, T, A D]`` like ``index``, row of the table for the transfer of each tensor
+        to each device under each placement; ``[B, T, D]`` for all placements alike, ``[B, T, 1]`` for all
+        devices alike; ``None``, as in the papers, leaves transfers uniform. Our addition.
+      placements: ``A``, number of alternative placements: an individual draws all of its affinities from one
+        of them, chosen uniformly (static). Our addition; the papers have 1.
+      scale: ``[B]`` float32 in (0, 1], factor of the draws of priorities and of ``transfer_index``; ``None``
+        for 1. Our addition, as are the next two.
+      offset: ``[B, N]`` int32, added to the scaled draw of each priority, in units of 2**-16; ``None`` for 0.
+      transfer_offset: As ``offset``, for the draws of ``transfer_index`` and in its shape.
     """
 
     table: jax.Array
@@ -66,7 +65,7 @@ class Proposal:
 
     @property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of the uniform draws behind one individual: its genes', and one more to choose by."""
+        """Shapes of the uniform draws for one individual: those of its genes, and one for the choices."""
         n, d = self.index.shape[-2], (self.index.shape[-1] - 1) // self.placements
         shapes = {"affinity": (n, d), "priority": (n,), "transfer_priority": (self.transfers, d)}
         if self.share < 1 or self.placements > 1:
@@ -77,8 +76,8 @@ class Proposal:
 def quantile_table(alphas: Sequence[float] | np.ndarray, betas: Sequence[float] | np.ndarray) -> jax.Array:
     """Quantiles of the distributions ``beta(alphas[i], betas[i])``, ready for `quantiles`.
 
-    Each row cuts [0, 1] into ``Q`` intervals of equal probability; between their ends the quantile function
-    is taken to be linear.
+    Each row divides [0, 1] into ``Q`` intervals of equal probability; the quantile function is linear within
+    each.
 
     Args:
       alphas: ``[K]``, positive.
@@ -96,14 +95,15 @@ def quantile_table(alphas: Sequence[float] | np.ndarray, betas: Sequence[float] 
         raise ConfigError(f"quantile_table: alphas {a.shape} and betas {b.shape} must be lists of one length")
     if not (np.isfinite(a) & np.isfinite(b) & (a > 0) & (b > 0)).all():
         raise ConfigError("quantile_table: every alpha and beta must be positive and finite")
-    # What is narrower than a key can tell is a point, of which the incomplete beta function knows nothing.
+    # A distribution narrower than the resolution of a key is a point; the incomplete beta function fails
+    # there.
     point = a + b > _NARROW
     at = np.floor(a / (a + b) * 65536).astype(np.uint32)
     a, b = np.where(point, 1, a), np.where(point, 1, b)
     u = np.arange(_INTERVALS + 1, dtype=np.float32)[None] / np.float32(_INTERVALS)
     ends = _inverse(a.astype(np.float32)[:, None], b.astype(np.float32)[:, None], u)
     ends = np.floor(np.asarray(ends, dtype=np.float64) * 65536).astype(np.uint32)
-    # Bisection is not exact to the last bit, the identity is.
+    # The identity, since bisection is not exact to the last bit.
     ends[(a == 1) & (b == 1)] = np.arange(_INTERVALS + 1) * _FINE
     ends[point] = at[point, None]
     left = np.minimum(ends[:, :-1], 65535)
@@ -122,13 +122,13 @@ def _inverse(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray, u: jax.Array 
         below = jax.scipy.special.betainc(a, b, middle) < u
         return jnp.where(below, middle, low), jnp.where(below, high, middle)
 
-    # 20 halvings pin 16 bits with room to spare.
+    # 20 halvings are more than enough for 16 bits.
     low, high = jax.lax.fori_loop(0, 20, halve, (jnp.zeros(shape), jnp.ones(shape)))
     return jnp.where(u == 0, 0, jnp.where(u == 1, 1, (low + high) / 2))
 
 
 def uniform_proposal(problem: Problem) -> Proposal:
-    """Every key of every op of every graph is beta(1, 1): plain BRKGA, gene for gene."""
+    """The proposal in which every key is beta(1, 1): the same genes as plain BRKGA."""
     shapes = gene_shapes(problem)
     n, d = shapes["affinity"].shape
     table = jnp.broadcast_to(quantile_table([1.0], [1.0]), (problem.num_graphs, 1, _INTERVALS))
@@ -140,18 +140,18 @@ def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
     """Turns uniform genes of one individual into draws from the proposal, key by key.
 
     Args:
-      proposal: Of one graph: ``table [K, Q]``, ``index [N, A D + 1]``.
+      proposal: The proposal of one graph: ``table [K, Q]``, ``index [N, A D + 1]``.
       uniform: Uniform 16-bit draws in the shapes of `Proposal.shapes`.
 
     Returns:
-      Genes; those of beta(1, 1), and transfer priorities without an index, are as they were.
+      Genes; those of beta(1, 1), and transfer priorities without an index, are unchanged.
     """
     guided = round(proposal.share * 65536)
-    # Nothing to decide if all are drawn so: a comparison that is always true is not folded away.
+    # Skipped if the share is 1, since XLA does not fold a comparison that is always true.
     kept = uniform[_COIN][0] >= guided if proposal.share < 1 else None
     placement, sending, late = proposal.index[:, :-1], proposal.transfer_index, proposal.transfer_offset
     if proposal.placements > 1:
-        # Of the uniform individuals any number will do; a gather clips it.
+        # The value is unused for uniform individuals; a gather clips it.
         which = uniform[_COIN][0].astype(jnp.uint32) * proposal.placements // guided
 
         def chosen(index: jax.Array) -> jax.Array:
@@ -166,7 +166,7 @@ def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
     def draw(bits: jax.Array, index: jax.Array, offset: jax.Array | None = None) -> jax.Array:
         wide = bits.astype(jnp.uint32)
         entry = proposal.table[index, wide // _FINE]
-        # Rounding down keeps the sum under 2**16, and exact for beta(1, 1).
+        # Rounding down keeps the sum below 2**16, and keeps beta(1, 1) exact.
         step = (entry & 0xFFFF) * (wide % _FINE) // _FINE
         drawn = (entry >> 16) + step
         if offset is not None:

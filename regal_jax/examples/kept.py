@@ -1,4 +1,4 @@
-"""Graphs of examples on disk: the next process need not load Flax and trace them."""
+"""Graphs of examples on disk, so that later processes need neither load Flax nor trace them."""
 
 import contextlib
 import functools
@@ -19,15 +19,15 @@ from regal_jax.storage.atomic import write_atomically
 __all__ = ["kept_example"]
 
 _ROOMS: Final = ("examples", "importers", "graph")
-"""Whose source decides what a traced graph is."""
+"""Modules on whose source a traced graph depends."""
 _PACKAGES: Final = ("jax", "jaxlib", "flax", "optax")
 
 
 def kept_example(name: str, *, profile: str = "h200") -> ComputationGraph:
-    """`load_example`, or what it gave an earlier process with the same source and packages.
+    """`load_example`, or its result in an earlier process with the same source and packages.
 
-    Graphs are kept with the programs (``REGAL_JAX_CACHE``), and so are not where that is off. For the
-    command: in a process whose functions somebody replaces the source does not tell what a trace would be.
+    Graphs are stored with the programs, unless ``REGAL_JAX_CACHE`` is off. This function is for the command.
+    In a process that replaces functions, the source does not determine the trace.
 
     Args:
       name: As in `load_example`.
@@ -41,7 +41,7 @@ def kept_example(name: str, *, profile: str = "h200") -> ComputationGraph:
         return load_example(name, profile=profile)
     about = json.dumps([name, profile, _source(), *map(_version, _PACKAGES)])
     path = folder / f"example-{hashlib.sha256(about.encode()).hexdigest()[:24]}.json.gz"
-    with contextlib.suppress(OSError, EOFError, ValueError, zlib.error):  # Damaged ones are made anew.
+    with contextlib.suppress(OSError, EOFError, ValueError, zlib.error):  # Damaged graphs are made again.
         return parse_native(gzip.decompress(path.read_bytes()).decode())
     graph = load_example(name, profile=profile)
     with contextlib.suppress(OSError):

@@ -30,7 +30,7 @@ class Block(nn.Module):
 class MixtureOfExperts(nn.Module):
     """Expert-choice routing (Zhou et al. 2022): every expert takes its best ``2 / experts`` of the tokens.
 
-    Each expert is a layer of its own, so that experts can be placed on different devices.
+    Each expert is a separate layer, so that experts can be placed on different devices.
     """
 
     experts: int
@@ -51,7 +51,7 @@ class MixtureOfExperts(nn.Module):
 
 
 class GPT(nn.Module):
-    """Transformer over tokens, output tied to the embedding (Radford et al. 2019), without dropout."""
+    """Transformer over tokens with tied output and embedding (Radford et al. 2019), without dropout."""
 
     layers: int
     width: int
@@ -98,7 +98,7 @@ def _tokens(batch_size: int, length: int) -> jax.ShapeDtypeStruct:
 
 
 def gpt2_small(batch_size: int) -> TrainingStep:
-    """Training step of a decoder of the size of GPT-2 small."""
+    """Training step of a decoder with the size of GPT-2 small."""
     model = GPT(layers=12, width=768, heads=12, vocabulary=50257)
     return training_step(model, _tokens(batch_size, 1024), _tokens(batch_size, 1024))
 

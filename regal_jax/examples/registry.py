@@ -1,4 +1,4 @@
-"""The examples by name. Flax and Optax are imported when one is built, not before."""
+"""The examples by name. Flax and Optax are imported only when an example is built."""
 
 import dataclasses
 import importlib
@@ -15,19 +15,19 @@ from regal_jax.runtime.interrupts import interruptible
 __all__ = ["DEFAULT_EXAMPLE", "EXAMPLES", "Example", "TrainingStep", "load_example"]
 
 DEFAULT_EXAMPLE: Final = "moe-small"
-"""What the command runs when it is given nothing."""
+"""The example that the command uses by default."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingStep:
-    """A training step to trace; nothing of it is allocated.
+    """A training step to trace; none of its arrays is allocated.
 
     Attributes:
       fn: ``fn(params, model_state, opt_state, inputs, labels)`` returns the first three, updated, and
         the loss.
       args: Its arguments, pytrees of `jax.ShapeDtypeStruct`.
-      resident_argnums: Those that live on the devices between steps.
-      donate_argnums: Those whose buffers the step may reuse.
+      resident_argnums: Arguments that stay on the devices between steps.
+      donate_argnums: Arguments whose buffers the step may reuse.
     """
 
     fn: Callable[..., Any]
@@ -41,9 +41,9 @@ class Example:
     """A model and its training step: forward, backward and an Adam update, in float32.
 
     Attributes:
-      name: As `load_example` takes it.
-      description: One line.
-      batch_size: The default.
+      name: Name for `load_example`.
+      description: A description of one line.
+      batch_size: Default batch size.
       builder: ``MODULE:FUNCTION`` below `regal_jax.examples`; takes the batch size.
     """
 
@@ -56,7 +56,7 @@ class Example:
         """The training step, with abstract arguments.
 
         Args:
-          batch_size: Of the inputs; the example's own by default.
+          batch_size: Batch size of the inputs; by default that of the example.
 
         Raises:
           ConfigError: ``batch_size`` is not a positive whole number.
@@ -113,17 +113,17 @@ def load_example(
     batch_size: int | None = None,
     profile: str | DeviceProfile | Sequence[str | DeviceProfile] = "h200",
 ) -> ComputationGraph:
-    """The graph of an example's training step, traced on the spot with shapes only.
+    """The graph of an example's training step, traced with shapes only.
 
     Parameters, model state and optimiser state are resident and donated; inputs start on device 0.
 
     Args:
       name: A key of `EXAMPLES`.
-      batch_size: Of the inputs; the example's own by default.
-      profile: The device that runtimes are estimated for, as `from_jax` takes it.
+      batch_size: Batch size of the inputs; by default that of the example.
+      profile: The device for which runtimes are estimated, as `from_jax` takes it.
 
     Raises:
-      ConfigError: No such example, or an impossible batch size.
+      ConfigError: There is no such example, or the batch size is invalid.
 
     Examples:
       >>> from regal_jax import load_example

@@ -1,4 +1,4 @@
-"""The training step that all examples share."""
+"""The training step of all examples."""
 
 import contextlib
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ def _default_promotion() -> Iterator[None]:
 def training_step(
     model: nn.Module, inputs: jax.ShapeDtypeStruct, labels: jax.ShapeDtypeStruct
 ) -> TrainingStep:
-    """Cross entropy, its gradient, and an Adam update; parameters are shapes only.
+    """A step with cross entropy, its gradient and an Adam update; parameters are shapes only.
 
     Args:
-      model: Returns logits ``[*labels.shape, classes]``.
-      inputs: ``[batch, ...]``.
-      labels: int32, one for each prediction.
+      model: A model that returns logits ``[*labels.shape, classes]``.
+      inputs: Shape and type of the inputs, ``[batch, ...]``.
+      labels: Shape and type of the labels, int32, one per prediction.
     """
     optimiser = optax.adam(1e-3)
     key = jax.eval_shape(lambda: jax.random.key(0))

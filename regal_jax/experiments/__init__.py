@@ -1,6 +1,6 @@
-"""The papers' evidence on any set of graphs: methods named, tuned, run side by side, compared, drawn.
+"""Experiments of the papers on any set of graphs: methods are tuned, run side by side, compared and plotted.
 
-A method is a solver as a row of a table, under a name and with a budget and starts of its own.
+A method is a solver with a name, a budget and starts of its own. It is one row of a table.
 """
 
 from regal_jax.experiments.compare import Comparison, Row, compare, improvement

@@ -1,4 +1,4 @@
-"""From results to the figures of a comparison. What each of them means is in docs/evaluation.md."""
+"""Figures of a comparison, computed from results. docs/evaluation.md defines each figure."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,35 +16,36 @@ TOLERANCE: Final = 1e-9
 """Relative difference below which two values are a tie."""
 
 _WORST: Final = 2.0
-"""Ratio to the best known value that a plan counts with which does not fit the memory."""
+"""Ratio to the best known value that is assumed for a plan that does not fit the memory."""
 
 _Array = np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Row:
-    """A method in the table.
+    """One method in the table.
 
     Attributes:
-      name: Of the method; ``"other-seed"`` for BRKGA with another seed.
-      title: As shown.
-      guided: Does it have a policy?
-      graphs: How many it has results for.
-      refused: Graph -> why the method does not cover it.
-      saved: ``[B]`` float64, improvement over the reference, a share; NaN where there is no result.
+      name: Name of the method; ``"other-seed"`` for BRKGA with another seed.
+      title: Name in tables.
+      guided: Whether it has a policy.
+      graphs: Number of graphs with results.
+      refused: Graph -> reason why the method does not cover it.
+      saved: ``[B]`` float64, improvement over the reference as a share; NaN where there is no result.
       improvement: Mean of `saved`.
       gap: Geometric mean gap from best known, a share.
-      matched: Share of plans as good as the reference, or better.
-      matched_pairs: Likewise, of all pairs of a search and a single search of the reference; ``None`` where
-        there is one reference only.
+      matched: Share of plans as good as the reference or better.
+      matched_pairs: Share of pairs of a search and a single search of the reference in which the plan is as
+        good or better; ``None`` if there is only one reference.
       feasible: Share of plans that fit the memory.
-      evaluations: Mean that was spent.
-      schedules: Mean that was made beside them, by heuristics, starts and features; NaN if nobody counted.
-      placements: Likewise, of placements whose peaks were summed up.
-      seconds: ``[B]`` float64, for each graph.
-      entropy: ``[B]`` float64, of the placement actions in nats; NaN where there is none.
+      evaluations: Mean number of evaluations.
+      schedules: Mean number of further schedules, made by heuristics, starts and features; NaN if not
+        counted.
+      placements: Mean number of placements whose peaks were summed; NaN if not counted.
+      seconds: ``[B]`` float64, seconds for each graph.
+      entropy: ``[B]`` float64, entropy of the placement actions in nats; NaN where there is none.
       values: ``[B]`` float64, mean objective of the plans that fit; NaN where none does.
-      spent: ``[B]`` float64, evaluations.
+      spent: ``[B]`` float64, evaluations for each graph.
     """
 
     name: str
@@ -73,13 +74,13 @@ class Comparison:
 
     Attributes:
       graphs: ``[B]`` records with ``hash``, ``name`` and ``ops``.
-      rows: The reference first.
-      left_out: Method -> why it is not in `rows`.
-      reference: ``[B]`` float64, what improvements are relative to; NaN where no plan fits.
+      rows: Rows of the table; the reference is first.
+      left_out: Method -> reason why it is not in `rows`.
+      reference: ``[B]`` float64, objective of the reference; NaN where no plan fits.
       best: ``[B]`` float64, the best known objective; NaN where no plan fits.
-      best_by: ``[B]``, the title of the first method that found it.
+      best_by: ``[B]``, title of the first method that found the best known objective.
       curves: Title -> budget -> improvement over the reference.
-      reference_seeds: Searches that the reference is the mean of.
+      reference_seeds: Number of searches whose mean is the reference.
       same_time: Name of a method -> ``[B]`` float64, the objective of the reference within the method's time;
         NaN where there is none.
     """
@@ -96,10 +97,10 @@ class Comparison:
 
 
 def improvement(value: _Array, overflow: _Array, reference: _Array, reference_overflow: _Array) -> np.ndarray:
-    """``1 - value / reference``, and what stands for it where memory does not suffice.
+    """``1 - value / reference``, with substitutes where a plan does not fit the memory.
 
-    A plan that does not fit counts as -100 % where the reference fits, one that fits as +100 % where the
-    reference does not; where neither does, bytes of overflow are compared, at worst -100 %.
+    A plan that does not fit counts as -100 % if the reference fits. A plan that fits counts as +100 % if the
+    reference does not. If neither fits, the bytes of overflow are compared, with -100 % as the worst value.
 
     Args:
       value: ``[..., B]`` objective; NaN where there is no result.
@@ -133,8 +134,8 @@ def compare(document: Mapping[str, Any], records: Records) -> Comparison:
     """Compares the methods of an evaluation.
 
     Args:
-      document: Of ``evaluation.json``.
-      records: Of ``results.jsonl``; those of jobs that the document does not have are not looked at.
+      document: Content of ``evaluation.json``.
+      records: Content of ``results.jsonl``; results of jobs that are not in the document are ignored.
     """
     hashes = [graph["hash"] for graph in document["graphs"]]
     groups: dict[tuple[str, str], list[_Column]] = {}
@@ -204,13 +205,13 @@ class _Column:
 
     @property
     def fitting(self) -> np.ndarray:
-        """``[B]`` the objective; NaN where the plan does not fit, or there is none."""
+        """``[B]`` objective; NaN where the plan does not fit, or there is none."""
         return np.where(self.overflow == 0, self.value, np.nan)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Reference:
-    """The mean of all searches of the reference whose plan fits; where none does, of their overflow."""
+    """Mean over all searches of the reference whose plan fits; mean overflow where none fits."""
 
     columns: Sequence[_Column]
     value: _Array
@@ -224,7 +225,7 @@ class _Reference:
 
 
 def _mean(arrays: Iterable[_Array], size: int) -> np.ndarray:
-    """``[B]`` means that leave out NaNs; NaN where there is nothing else."""
+    """``[B]`` means without NaNs; NaN where all values are NaN."""
     table = np.stack([np.full(size, np.nan), *arrays])
     there = ~np.isnan(table)
     total = np.where(there, table, 0.0).sum(axis=0)
@@ -279,7 +280,7 @@ def _row(
 
 
 def _ratio(column: _Column, best: _Array) -> np.ndarray:
-    """``[B]`` value over best known value; NaN where there is no result or nothing is known."""
+    """``[B]`` value over best known value; NaN where either is missing."""
     value = column.fitting
     ratio = np.divide(value, best, out=np.full(value.shape, _WORST), where=best > 0)
     ratio = np.where((value == 0) & (best == 0), 1.0, np.where(np.isnan(value), _WORST, ratio))
@@ -304,7 +305,7 @@ def _average(values: _Array) -> float:
 
 
 def _curve(column: _Column, limits: Sequence[int], reference: _Reference) -> dict[int, Interval]:
-    """Improvement over the reference at each budget that pays for a population."""
+    """Improvement over the reference at each budget that suffices for one population."""
     curve = {}
     for limit in limits:
         found = [_at(history, limit) for history in column.histories]
@@ -312,7 +313,7 @@ def _curve(column: _Column, limits: Sequence[int], reference: _Reference) -> dic
         if not reached.any():
             continue
         value = np.array([np.nan if f is None else f for f in found], np.float64)
-        # In a history a plan that does not fit is infinite; by how much it overflows is not told.
+        # In a history, a plan that does not fit is infinite; its overflow is not recorded.
         overflow = np.where(np.isinf(value), np.where(reference.overflow > 0, reference.overflow, 1.0), 0.0)
         finite = np.where(np.isinf(value), 0.0, value)
         saved = improvement(finite, overflow, reference.value, reference.overflow)
@@ -321,7 +322,7 @@ def _curve(column: _Column, limits: Sequence[int], reference: _Reference) -> dic
 
 
 def _at(history: Mapping[str, Any] | None, limit: int) -> float | None:
-    """The incumbent's objective when the budget would have been spent; infinite if it did not fit."""
+    """The incumbent's objective once ``limit`` evaluations are spent; infinite if the plan does not fit."""
     if history is None:
         return None
     index = int(np.searchsorted(history["evaluations"], limit, side="right")) - 1

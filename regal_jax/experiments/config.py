@@ -1,4 +1,4 @@
-"""`EvaluationConfig`: all that an evaluation depends on, apart from the graphs; read from TOML."""
+"""`EvaluationConfig`: the settings of an evaluation; read from TOML."""
 
 import dataclasses
 import os
@@ -6,20 +6,21 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
-from regal_jax.checks import check_whole, real, shown
+from regal_jax.checks import check_number, check_whole, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.experiments.networks import network_rows
 from regal_jax.experiments.registry import GUIDED, method_names
 from regal_jax.graph import Cluster
 from regal_jax.plan import Objective
+from regal_jax.robust import LEARNED, SOURCES
 from regal_jax.storage.documents import read_toml
 
 __all__ = ["SUITES", "EvaluationConfig"]
 
-SUITES: Final = ("regal", "realistic", "topological-order")
+SUITES: Final = ("regal", "realistic", "topological-order", "robust-scheduling")
 
 _MOST: Final = 2**31 - 1
-"""Largest whole number of a field: evaluations are counted in int32."""
+"""Largest whole number of a field, since evaluations are counted in int32."""
 _DEFAULT: Final = (
     "brkga", "tuned-brkga", "gp-dfs", "critical-path", "xla-best", "random-search", "local-search",
     "annealing", "list-search", "peak-search", "auto", "cp-sat", "idrs", "gas", "regal",
@@ -31,60 +32,77 @@ _ORDERING: Final = (
 )  # fmt: skip
 """Default of the suite of orders; the rows of networks follow from `EvaluationConfig.weights`."""
 
+_ROBUST: Final = ("list-scheduling", "brkga", "ppo", "gflownet")
+"""Default of the suite of robust scheduling: sources of `regal_jax.robust`."""
+_SIZES: Final = (500, 1000, 2000)
+_ROBUST_SIZES: Final = (50,)
+
 _FIXED: Final = re.compile(r"brkga-[1-9]\d{0,5}k")
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
-    """Which methods, on which graphs, with which budgets.
+    """Methods, graphs and budgets of an evaluation.
 
     Attributes:
       graphs: A set of graphs, a corpus, or ``"sample"``; see
-        `regal_jax.datasets.load_graphs`. Of a folder with a part named after `split` only that part.
-      suite: ``"regal"``: the evidence of the REGAL papers; ``"realistic"``: the cases of
-        `regal_jax.experiments.realistic`, for which `graphs`, `split`, `limit`, `max_ops`, `contract`,
-        `objective`, `devices`, `memory` and `transfer` mean nothing, and whose reference has warm starts;
-        ``"topological-order"``: orders on one device, `regal_jax.experiments.topological_order`, for which
-        `objective`, `devices`, `memory`, `transfer`, `contract`, `max_ops`, `other_seed`, `limits` and
-        `chunk` mean nothing, and `graphs` may be empty.
-      cases: Of the suite of realistic cases the first so many; 0 for all. Of the suite of orders: layered
-        graphs of each size; 0 for 300, as in the paper.
-      sizes: Ops of the layered graphs of the suite of orders.
-      weights: Of the suite of orders: name -> weights file of a network, or ``"default"``. Each is three
-        rows: greedy, the best of 16 samples, a beam of 16. A name of `regal_jax.ordering.ENCODERS` has the
-        paper's figures beside it.
-      untrained: Three rows more for each of these: a network of the same shape with random weights.
-      split: Of a corpus or of the sample.
-      limit: Most graphs, the first in the order of the set; 0 for all.
+        `regal_jax.datasets.load_graphs`. If a folder has a part named after `split`, only that part is read.
+      suite: ``"regal"`` repeats the experiments of the REGAL papers. ``"realistic"`` runs the cases of
+        `regal_jax.experiments.realistic`; it ignores `graphs`, `split`, `limit`, `max_ops`, `contract`,
+        `objective`, `devices`, `memory` and `transfer`, and its reference has warm starts.
+        ``"topological-order"`` runs the orders on one device of `regal_jax.experiments.topological_order`; it
+        ignores `objective`, `devices`, `memory`, `transfer`, `contract`, `max_ops`, `other_seed`, `limits`
+        and `chunk`, and `graphs` may be empty. ``"robust-scheduling"`` runs
+        `regal_jax.experiments.robust_scheduling`; it ignores the same fields but `max_ops` and `limit`, which
+        are those of its real graphs (0 for 128 ops and 4 graphs), and `methods` are sources of
+        `regal_jax.robust`.
+      cases: In the realistic suite, number of cases, taken from the front; 0 for all. In the suite of orders,
+        number of layered graphs of each size; 0 for 300, as in the paper. In the suite of robust scheduling,
+        number of synthetic graphs of each distribution and size; 0 for 10, as in the paper.
+      sizes: Ops of the layered graphs of the suite of orders, and of the synthetic graphs of the suite of
+        robust scheduling (50).
+      weights: For the suite of orders: name -> weights file of a network, or ``"default"``. Each network has
+        three rows: greedy, the best of 16 samples, and a beam of 16. A name in `regal_jax.ordering.ENCODERS`
+        adds the paper's figures. For the suite of robust scheduling: ``"gflownet"`` or ``"ppo"`` -> file, or,
+        for one of the sets ``one``, ``synthetic`` and ``real``, ``"gflownet:one"`` -> file.
+      untrained: Add three rows for each network of the suite of orders, with random weights in a network of
+        the same shape.
+      split: Split of a corpus or of the sample.
+      limit: Most graphs, taken from the front of the set; 0 for all.
       max_ops: Leave out larger graphs; 0 for no limit.
       contract: Evaluate on the graphs that `regal_jax.contract` makes.
       objective: An `Objective` or its name.
-      devices: ``D``.
+      devices: Number of devices ``D``.
       memory: Capacity of each device, as `Cluster.uniform` takes it.
-      transfer: Likewise; by default the papers', blocking at no cost.
+      transfer: Transfer model, as `Cluster.uniform` takes it; by default blocking at no cost, as in the
+        papers.
       evaluations: Budget of every search of the table; "BRKGA 5K" is BRKGA with this budget.
-      seeds: Of the searches of the table.
-      other_seed: Of one more BRKGA search, which shows the noise; -1 for none.
-      methods: Names that `regal_jax.experiments.make_method` knows, in the order of the table.
+      seeds: Seeds of the searches of the table.
+      other_seed: Seed of one more BRKGA search, which shows the noise; -1 for none.
+      methods: Names of `regal_jax.experiments.make_method`, in the order of the table.
       options: Method -> options of `make_method`; ``settings`` as a table.
       policies: Name -> weights file, or ``"default"`` for the weights of the package. ``regal``, ``gas`` and
-        ``idrs`` are the methods of these names; any other name is one more method, BRKGA guided by that
+        ``idrs`` are the methods of these names; any other name adds a method, BRKGA guided by that
         policy.
       tuned: File of tuned settings for ``tuned-brkga``.
-      cp_sat_seconds: Time limit for each graph.
-      limits: Budgets of the curves (Fig. 3), ascending; none for no curves.
+      cp_sat_seconds: Time limit of CP-SAT for each graph.
+      limits: Budgets of the curves (Fig. 3), ascending; empty for no curves.
       rounds: Rounds of messages ``T`` -> training folders or weights files (Fig. 4b).
-      chunk: Graphs between two writes of results.
-      warm_up: Run the first chunk of each size once more before it counts, so that no time holds compilation.
+      chunk: Graphs per write of results.
+      count: In the suite of robust scheduling, number of schedules that a source proposes.
+      keep: In the same suite, number of these schedules that are kept, those with the smallest makespans.
+      draws: In the same suite, number of noisy targets over which the mean is taken.
+      temperature: In the same suite, temperature of policies that propose.
+      warm_up: Run the first chunk of each size twice, so that no measured time includes compilation.
 
     Raises:
-      ConfigError: A value that cannot be; the message names it.
+      ConfigError: A value is invalid; the message names it.
     """
 
     graphs: str = ""
     suite: str = "regal"
     cases: int = 0
-    sizes: tuple[int, ...] = (500, 1000, 2000)
+    sizes: tuple[int, ...] = _SIZES
     weights: Mapping[str, str] = dataclasses.field(default_factory=dict)
     untrained: bool = True
     split: str = "test"
@@ -106,6 +124,10 @@ class EvaluationConfig:
     limits: tuple[int, ...] = (1000, 2000, 5000, 10_000, 20_000, 50_000)
     rounds: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     chunk: int = 32
+    count: int = 1000
+    keep: int = 100
+    draws: int = 5
+    temperature: float = 0.005
     warm_up: bool = True
 
     def __post_init__(self) -> None:
@@ -119,22 +141,25 @@ class EvaluationConfig:
         set_(self, "objective", Objective(self.objective))
         for name, low in (
             ("limit", 0), ("cases", 0), ("max_ops", 0), ("devices", 1), ("evaluations", 1), ("chunk", 1),
-            ("other_seed", -1),
+            ("other_seed", -1), ("count", 1), ("keep", 1), ("draws", 1),
         ):  # fmt: skip
             set_(self, name, check_whole(name, getattr(self, name), low, _MOST))
         for name in ("contract", "warm_up", "untrained"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}: must be true or false, got {getattr(self, name)!r}")
         set_(self, "seeds", _whole_numbers("seeds", self.seeds, 0))
-        set_(self, "sizes", _whole_numbers("sizes", self.sizes, 1))
+        robust = self.suite == "robust-scheduling"
+        sizes = _ROBUST_SIZES if robust and self.sizes is _SIZES else self.sizes
+        set_(self, "sizes", _whole_numbers("sizes", sizes, 1))
+        set_(self, "temperature", check_number("temperature", self.temperature, 1e-6, 1e6))
         set_(self, "limits", _whole_numbers("limits", self.limits, 1))
-        default = _ORDERING if self.suite == "topological-order" else _DEFAULT
+        default = {"topological-order": _ORDERING, "robust-scheduling": _ROBUST}.get(self.suite, _DEFAULT)
         methods = default if self.methods is _DEFAULT else self.methods
         set_(self, "methods", _names("methods", methods))
         self._check_methods()
         if real(self.cp_sat_seconds, above=0) is None:
             raise ConfigError(
-                f"cp_sat_seconds: must be a number of more than zero, got {shown(self.cp_sat_seconds)}"
+                f"cp_sat_seconds: must be a number above zero, got {shown(self.cp_sat_seconds)}"
             )
         if not isinstance(self.rounds, Mapping):
             raise ConfigError(f"rounds: must be a table of T and lists of paths, got {self.rounds!r}")
@@ -143,12 +168,15 @@ class EvaluationConfig:
 
     def _check_methods(self) -> None:
         if not self.seeds or self.other_seed in self.seeds:
-            raise ConfigError("seeds: give one at least, and not the one of other_seed")
+            raise ConfigError("seeds: give at least one, and not that of other_seed")
         if list(self.limits) != sorted(self.limits):
             raise ConfigError(f"limits: must ascend, got {', '.join(map(str, self.limits))}")
         for field in ("options", "policies", "weights"):
             if not isinstance(getattr(self, field), Mapping):
                 raise ConfigError(f"{field}: must be a table, got {getattr(self, field)!r}")
+        if self.suite == "robust-scheduling":
+            self._check_sources()
+            return
         known = method_names()
         networks = network_rows(self.weights, untrained=self.untrained)
         taken = sorted(networks.keys() & {*known, *self.policies})
@@ -169,21 +197,40 @@ class EvaluationConfig:
             if not isinstance(options, Mapping):
                 raise ConfigError(f"options.{name}: must be a table, got {options!r}")
 
+    def _check_sources(self) -> None:
+        """Names of the suite of robust scheduling."""
+        for field in ("methods", "options"):
+            for name in getattr(self, field):
+                if name not in SOURCES:
+                    raise ConfigError(f"{field}: unknown {name!r}; use names of {', '.join(SOURCES)}")
+        for name, path in self.weights.items():
+            source, _, set_ = name.partition(":")
+            if source not in LEARNED or set_ not in ("", "one", "synthetic", "real"):
+                raise ConfigError(
+                    f"weights: unknown {name!r}; use {' or '.join(LEARNED)}, or a name with ':one', "
+                    "':synthetic' or ':real' behind it"
+                )
+            if not isinstance(path, str) or not path:
+                raise ConfigError(f"weights.{name}: give a file of weights, got {path!r}")
+        for name, options in self.options.items():
+            if not isinstance(options, Mapping):
+                raise ConfigError(f"options.{name}: must be a table, got {options!r}")
+
     @property
     def cluster(self) -> Cluster:
-        """What every graph is placed on.
+        """The cluster on which every graph is placed.
 
         Raises:
-          ClusterError: Values that no cluster can have.
+          ClusterError: The values make no valid cluster.
         """
         return Cluster.uniform(self.devices, self.memory, self.transfer)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """From a table, as TOML gives it; what is left out keeps its default.
+        """The config in a table, as read from TOML; missing settings keep their defaults.
 
         Raises:
-          ConfigError: An unknown name, or a value that cannot be.
+          ConfigError: A name is unknown or a value is invalid.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         for name in document:
@@ -196,7 +243,7 @@ class EvaluationConfig:
         """The table in a TOML file, for `from_document`.
 
         Raises:
-          ConfigError: No such file, or no TOML.
+          ConfigError: The file does not exist or is not TOML.
         """
         return read_toml(path)
 
@@ -214,7 +261,7 @@ def _whole_numbers(name: str, values: Any, low: int) -> tuple[int, ...]:
         raise ConfigError(f"{name}: must be a list of whole numbers, got {values!r}")
     found = tuple(check_whole(name, value, low, _MOST) for value in values)
     if len(set(found)) < len(found):
-        raise ConfigError(f"{name}: one stands there twice: {', '.join(map(str, found))}")
+        raise ConfigError(f"{name}: a number occurs twice: {', '.join(map(str, found))}")
     return found
 
 

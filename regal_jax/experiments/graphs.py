@@ -1,4 +1,4 @@
-"""What an evaluation is of: graphs, each on its cluster with its objective."""
+"""Tasks of an evaluation: graphs, each with its cluster and objective."""
 
 import dataclasses
 import hashlib
@@ -20,14 +20,14 @@ __all__ = ["Task", "evaluation_graphs", "evaluation_tasks"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """A graph that is to be planned.
+    """A graph to plan, with its cluster and objective.
 
     Attributes:
       graph: The graph.
-      cluster: Where it is to run.
-      objective: What is to be small.
-      key: By which results are kept: the graph's hash, or a digest of all that the task is.
-      labels: What tables are grouped by, and what they need to know; JSON values.
+      cluster: Cluster on which the graph runs.
+      objective: Objective to minimise.
+      key: Key of the results: the graph's hash, or a digest of the whole task.
+      labels: Values by which tables are grouped, and further facts for tables; JSON values.
     """
 
     graph: ComputationGraph
@@ -37,16 +37,16 @@ class Task:
     labels: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def as_document(self) -> dict[str, Any]:
-        """What the report needs to know."""
+        """The task as JSON values, for the report."""
         return {"hash": self.key, "name": self.graph.name, "ops": self.graph.num_ops, **self.labels}
 
 
 def evaluation_tasks(config: EvaluationConfig) -> list[Task]:
-    """What the suite of a config is of, each content once.
+    """The tasks of the suite of a config; equal graphs occur once.
 
     Raises:
       ConfigError: No graph is left.
-      FormatError: Nothing that can be read.
+      FormatError: No file can be read.
     """
     if config.suite == "realistic":
         return _realistic(config.cases)
@@ -57,11 +57,11 @@ def evaluation_tasks(config: EvaluationConfig) -> list[Task]:
 
 
 def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
-    """The graphs that a config names, each content once.
+    """The graphs that a config names; equal graphs occur once.
 
     Raises:
       ConfigError: No graph is left.
-      FormatError: Nothing that can be read.
+      FormatError: No file can be read.
     """
     graphs = load_graphs(
         config.graphs,
@@ -69,7 +69,7 @@ def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
         contracted_for=(config.cluster, config.objective) if config.contract else None,
         max_ops=config.max_ops,
     )
-    # Results are kept by content; a copy would only count a graph twice.
+    # Results are stored by content, so a copy would count the graph twice.
     return list({graph.content_hash: graph for graph in graphs}.values())[: config.limit or None]
 
 
@@ -94,7 +94,7 @@ def _realistic(count: int) -> list[Task]:
         graph, peak = graphs[case.model], peaks[case.model]
         cluster = case.cluster(graph, peak)
         memory = cluster.memory[0]
-        # No plan has smaller peaks, so that none fits a device with less.
+        # No plan has a smaller peak, so no plan fits a device with less memory.
         least = lower_bound(graph, cluster, Objective.PEAK_MEMORY)
         alone = float(graph.runtime.sum()) if case.objective is Objective.MAKESPAN else peak
         content = [graph.content_hash, case.devices, case.link, memory, str(case.objective)]

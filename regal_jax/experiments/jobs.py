@@ -1,4 +1,4 @@
-"""What there is to run: which method with which seed and budget; and what cannot be run, with the reason."""
+"""Jobs of an evaluation: methods with their seeds and budgets, and the methods that cannot run."""
 
 import dataclasses
 import hashlib
@@ -22,36 +22,37 @@ from regal_jax.ordering import Topoformer
 from regal_jax.plan import Objective
 from regal_jax.policies import Policy, default_policy, is_shipped, load_policy
 from regal_jax.solvers import with_settings
+from regal_jax.storage.stamps import file_stamp
 
 __all__ = ["REFERENCES", "Job", "Jobs", "make_jobs", "thousands"]
 
 _REFUSALS: Final = (ConfigError, FormatError, ClusterError, MissingExtraError, OSError)
-"""What keeps a method from running and not the evaluation."""
+"""Errors that stop one method but not the evaluation."""
 
 REFERENCES: Final = {"regal": "brkga", "realistic": "brkga", "topological-order": "approximate-dp"}
-"""Suite -> what all methods are compared with."""
+"""Suite -> name of the reference, with which all methods are compared."""
 _BRKGA: Final = "brkga"
 _SLOW: Final = ("approximate-dp", "depth-first-dp")
-"""Of the suite of orders, what the time of nobody is compared with."""
+"""Methods of the suite of orders whose times are not compared with the reference."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Job:
-    """A method, a seed and a budget, for all graphs.
+    """A method with a seed and a budget, to run on all graphs.
 
     Attributes:
-      name: Of the method, as in `EvaluationConfig.methods` or `EvaluationConfig.policies`.
-      title: As in tables.
+      name: Name of the method, as in `EvaluationConfig.methods` or `EvaluationConfig.policies`.
+      title: Name in tables.
       role: ``"table"``; ``"other-seed"``, the noise of the reference; ``"curve"``; or ``"same-time"``, the
         reference in the seconds of the method `name`.
-      seed: Of the search.
-      evaluations: Its budget; 0 for methods that have none.
-      key: Digest of all that decides the result of a graph.
-      method: What runs.
-      guided: Does the method have a policy?
-      after: Key of the job whose seconds for a graph limit its own; empty for no limit.
-      share: Of these seconds.
-      compiles: Does it run compiled programs of JAX, one a size?
+      seed: Seed of the search.
+      evaluations: Budget of the search; 0 for methods without one.
+      key: Digest of all settings that determine the result for a graph.
+      method: The method.
+      guided: Whether the method has a policy.
+      after: Key of the job whose seconds for a graph limit those of this job; empty for no limit.
+      share: Share of these seconds that this job may take.
+      compiles: Whether it runs compiled programs of JAX, one per size.
     """
 
     name: str
@@ -68,22 +69,22 @@ class Job:
 
     @property
     def hosted(self) -> bool:
-        """Does it work on one graph after the other, with nothing to compile?"""
+        """Whether it works on one graph after another with nothing to compile."""
         return not self.method.solver.searches
 
     def as_document(self) -> dict[str, Any]:
-        """What the report needs to know."""
+        """The job as JSON values, for the report."""
         names = ("key", "name", "title", "role", "seed", "evaluations", "guided")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Jobs:
-    """What there is to run.
+    """All jobs of an evaluation.
 
     Attributes:
-      jobs: The reference first.
-      left_out: Name of a method -> why it cannot run.
+      jobs: The jobs; the reference is first.
+      left_out: Name of a method -> reason why it cannot run.
     """
 
     jobs: list[Job]
@@ -93,14 +94,14 @@ class Jobs:
 def make_jobs(config: EvaluationConfig) -> Jobs:
     """The jobs of a config.
 
-    Methods that cannot run are left out; the one that all others are compared with is always there.
+    Methods that cannot run are left out. The reference is always present.
 
     Raises:
-      ConfigError: That one with options that it does not have.
+      ConfigError: The reference has options that it does not know.
     """
     reference = REFERENCES[config.suite]
     extra = [*config.policies, *network_rows(config.weights, untrained=config.untrained)]
-    # Whatever stands in the list, the reference is first; if it is BRKGA, its history has the curve.
+    # The reference is first, whatever the list says. If it is BRKGA, its history gives the curve.
     names = [name for name in dict.fromkeys((*config.methods, *extra)) if name != reference]
     made: dict[str, _Made] = {}
     left_out: dict[str, str] = {}
@@ -126,7 +127,7 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
 
 
 def _ordering_jobs(made: Mapping[str, "_Made"], config: EvaluationConfig) -> list[Job]:
-    """Every method, searches in their share of the reference's time, and the reference in each one's time."""
+    """Jobs of the suite of orders: each method, and the reference limited to each method's time."""
     jobs: list[Job] = []
     for m in made.values():
         limit = (jobs[0].key, SHARE) if m.method.solver.searches else ("", 1.0)
@@ -152,7 +153,7 @@ class _Made:
     method: Method
     guided: bool
     identity: dict[str, Any]
-    """All that decides its results, beside the problem, the seed and the budget."""
+    """All that determines its results, besides the problem, the seed and the budget."""
     compiles: bool = False
 
 
@@ -180,7 +181,9 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
     else:
         method = make_method(name, **options)
     if config.suite == "regal":
-        _ = method.solver.agenda(config.objective, config.devices)  # Refuses what it is not for.
+        _ = method.solver.agenda(
+            config.objective, config.devices
+        )  # Raises an error for unsupported problems.
     return _Made(name, method, False, identity)
 
 
@@ -192,7 +195,7 @@ def _ordering(name: str, options: dict[str, Any], config: EvaluationConfig) -> _
     if row is None:
         title = {"name": TITLES[name]} if name in TITLES else {}
         method = make_method(name, **{**title, **options})
-        agenda = method.solver.agenda(Objective.PEAK_MEMORY, 1)  # Refuses what it is not for.
+        agenda = method.solver.agenda(Objective.PEAK_MEMORY, 1)  # Raises an error for unsupported problems.
         return _Made(name, method, False, identity, compiles=bool(agenda.device_stages))
     network = row.network()
     settings = options.pop("settings")
@@ -207,7 +210,7 @@ def _ordering(name: str, options: dict[str, Any], config: EvaluationConfig) -> _
 def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config: EvaluationConfig) -> _Made:
     if name not in config.policies:
         shipped = is_shipped(config.objective, config.devices)
-        default = f"--policy {name}=default for the weights that ship, or " if shipped else ""
+        default = f"--policy {name}=default for the weights of the package, or " if shipped else ""
         raise ConfigError(f"needs a policy: give {default}--policy {name}=FILE")
     policy = _policy(config.policies[name], config)
     identity["policy"] = _digest_of_network(policy)
@@ -218,20 +221,15 @@ def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config
 
 
 def _policy(path: str, config: EvaluationConfig) -> Policy:
-    """Of a weights file, or ``"default"`` for the weights that come with the package."""
+    """The policy in a weights file, or that of the package for ``"default"``."""
     if path == "default":
         return default_policy(config.objective, config.devices)
-    try:
-        return load_policy(path, num_devices=config.devices)
-    except OSError as error:
-        raise ConfigError(
-            f"policy: no weights in {path!r} ({error.strerror}); give 'default', or train some with "
-            "'regal-jax train'"
-        ) from None
+    file_stamp(path, "policy", "give 'default', or train a policy with 'regal-jax train'")
+    return load_policy(path, num_devices=config.devices)
 
 
 def _digest_of_network(network: Policy | Topoformer) -> str:
-    """Of its settings and weights: what decides what it does."""
+    """Digest of the settings and weights of a network."""
     digest = hashlib.sha256(repr(network.config).encode())
     for leaf in jax.tree.leaves(nnx.to_pure_dict(nnx.state(network, nnx.Param))):
         digest.update(np.asarray(leaf).tobytes())
@@ -239,7 +237,7 @@ def _digest_of_network(network: Policy | Topoformer) -> str:
 
 
 def _seeds(made: _Made, config: EvaluationConfig) -> tuple[int, ...]:
-    # One answer of the heuristics and of the solver is enough.
+    # Heuristics and exact solvers give the same result for every seed.
     return config.seeds if made.method.solver.searches else config.seeds[:1]
 
 
@@ -259,7 +257,7 @@ def _job(
         "method": made.name if not made.guided or made.name in GUIDED else "guided",
         "seed": seed,
         "evaluations": budget,
-        # Its records hold more.
+        # The records of these jobs have more fields.
         "history": role == "curve",
         **({"limit": [role, *limit]} if limit[0] else {}),
     }
@@ -269,7 +267,7 @@ def _job(
 
 
 def _where(config: EvaluationConfig) -> dict[str, Any]:
-    """Of the problem what all graphs have in common; the rest is in the keys of realistic cases."""
+    """The part of the problem that all graphs share; the keys of realistic cases have the rest."""
     if config.suite != "regal":
         return {"suite": config.suite}
     return {

@@ -1,4 +1,4 @@
-"""`Method`: a solver under the conditions of a table, and `Results`, what came of it."""
+"""`Method`: a solver with the conditions of a table, and `Results`: its plans and their figures."""
 
 import dataclasses
 import time
@@ -21,7 +21,7 @@ __all__ = ["Method", "Results"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Results:
-    """What one method did with ``B`` graphs.
+    """Results of one method for ``B`` graphs.
 
     Attributes:
       value: ``[B]`` float64, the objective by exact replay: time units of the graph, or bytes.
@@ -29,7 +29,7 @@ class Results:
       evaluations: ``[B]`` int64, simulated candidates; 0 for methods that simulate none.
       seconds: ``[B]`` float64, wall-clock time. Graphs that are searched together share theirs equally.
         Compilation is part of it unless the method was told to run everything twice.
-      plans: One a graph.
+      plans: One plan per graph.
     """
 
     value: np.ndarray
@@ -40,7 +40,7 @@ class Results:
 
     @classmethod
     def of(cls, plans: Sequence[Plan], seconds: Sequence[float] | np.ndarray) -> Self:
-        """What these plans say."""
+        """The figures of plans and their times."""
         return cls(
             value=np.array([plan.objective_value for plan in plans], np.float64),
             overflow=np.array([plan.overflow.sum() for plan in plans], np.float64),
@@ -51,25 +51,25 @@ class Results:
 
     @property
     def feasible(self) -> np.ndarray:
-        """``[B]`` bool: does the memory suffice?"""
+        """``[B]`` bool: whether the plan fits the memory."""
         return self.overflow == 0
 
     @property
     def order(self) -> np.ndarray:
-        """``[B]`` int64, the graphs, those whose plan fits the memory first, then by overflow and value."""
+        """``[B]`` int64, indices of the graphs: first those whose plan fits, then by overflow and value."""
         return np.lexsort((self.value, self.overflow))
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A solver as a row of a table: called with graphs and a budget, it plans all of them.
+    """A solver as a row of a table. A call plans all given graphs within a budget.
 
     Attributes:
-      name: As in tables.
-      solver: What plans.
-      warm_start: Begin from the heuristics' plans; the paper's methods do not.
-      evaluations: A budget of its own, instead of the caller's: "BRKGA 50K".
-      twice: Run everything twice and tell the seconds of the second time, in which nothing is compiled.
+      name: Name in tables.
+      solver: Solver that makes the plans.
+      warm_start: Start from the heuristics' plans; the paper's methods do not.
+      evaluations: A fixed budget that replaces the caller's, as in "BRKGA 50K".
+      twice: Run everything twice and report the seconds of the second run, in which nothing is compiled.
     """
 
     name: str
@@ -92,18 +92,19 @@ class Method:
         """Plans every graph.
 
         Args:
-          graphs: ``B`` graphs; none is allowed.
-          clusters: One for all, or one a graph.
-          objective: What to minimise.
+          graphs: ``B`` graphs; may be empty.
+          clusters: One for all graphs, or one per graph.
+          objective: Objective to minimise.
           evaluations: Most candidates that may be simulated for each graph.
-          seed: A number or a typed `jax.random.key`; each graph's own is made from it and its content.
+          seed: A number or a typed `jax.random.key`; each graph's key is derived from it and the graph's
+            content.
           time_limit: Seconds for each call of `regal_jax.optimize_many`: for all graphs that are searched
             together.
           key: The former name of ``seed``.
 
         Raises:
-          ConfigError: An argument that cannot be, or a problem that the method does not cover.
-          ClusterError: A cluster that cannot run its graph.
+          ConfigError: An argument is invalid, or the method does not cover the problem.
+          ClusterError: A cluster cannot run its graph.
         """
         graphs = list(graphs)
         clusters = each(clusters, len(graphs))
@@ -113,12 +114,12 @@ class Method:
         seconds = np.zeros(len(graphs))
         for _ in range(2 if self.twice else 1):
             plans = []
-            # What searches nothing gains nothing by company, and each graph has its own time.
+            # Methods without a search gain nothing from batches, and run alone each graph has its own time.
             alone = not self.solver.searches
             for members in [[i] for i in range(len(graphs))] if alone else [list(range(len(graphs)))]:
                 began = time.perf_counter()
                 with warnings.catch_warnings():
-                    # The results say it.
+                    # The results show this.
                     warnings.simplefilter("ignore", InfeasiblePlanWarning)
                     plans += optimize_many(
                         [graphs[i] for i in members],

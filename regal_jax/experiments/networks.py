@@ -1,4 +1,4 @@
-"""Networks that order ops as rows of a table: trained or not, decoded in three ways."""
+"""Networks that order ops, as rows of a table: trained or untrained, with three ways of decoding."""
 
 import dataclasses
 import functools
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["CANDIDATES", "DECODINGS", "NetworkRow", "network_rows"]
 
 CANDIDATES: Final = 16
-"""Samples, and width of the beam (Gagrani et al. 2022, section 5)."""
+"""Number of samples, and width of the beam (Gagrani et al. 2022, section 5)."""
 DECODINGS: Final = {"greedy": "greedy", "sample": f"best of {CANDIDATES}", "beam": f"beam of {CANDIDATES}"}
-"""The paper's, and how tables call them."""
+"""The paper's ways of decoding and their names in tables."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkRow:
-    """A network and how its orders are decoded.
+    """A network and the way its orders are decoded.
 
     Attributes:
-      path: Of a weights file, or ``"default"`` for the weights that ship.
-      title: As in tables.
+      path: Path of a weights file, or ``"default"`` for the weights of the package.
+      title: Name in tables.
       decoding: A key of `DECODINGS`.
-      trained: With the weights of the file; otherwise a network of its config with random weights.
+      trained: Whether to use the weights of the file; otherwise a network of the same config has random ones.
     """
 
     path: str
@@ -40,28 +40,28 @@ class NetworkRow:
         """The network.
 
         Raises:
-          ConfigError: No such file.
-          FormatError: A damaged file.
+          ConfigError: There is no such file.
+          FormatError: The file is damaged.
         """
         network = topoformer_of(self.path)
         return network if self.trained else _untrained(network.config)
 
     def solver(self, network: "Topoformer") -> Solver:
-        """What makes the plans of this row."""
+        """The solver that makes the plans of this row."""
         if self.decoding == "beam":
             return TopoformerBeam(CANDIDATES, network)
         return TopoformerSamples(CANDIDATES if self.decoding == "sample" else 0, network)
 
 
 def network_rows(weights: Mapping[str, str], *, untrained: bool = True) -> dict[str, NetworkRow]:
-    """The rows of some networks by name: ``NAME-greedy``, ``NAME-untrained-greedy`` and so on.
+    """The rows of networks by name, such as ``NAME-greedy`` and ``NAME-untrained-greedy``.
 
     Args:
       weights: Name -> weights file, or ``"default"``.
-      untrained: Also networks of the same shape with random weights.
+      untrained: Add networks of the same shape with random weights.
 
     Raises:
-      ConfigError: Two rows of one name; a name without letters, or a path that is none.
+      ConfigError: Two rows have one name, a name has no letters, or a path is not a string.
     """
     rows: dict[str, NetworkRow] = {}
     for name, path in weights.items():

@@ -1,4 +1,4 @@
-"""What Gagrani et al. 2022 (Neural Topological Ordering) report, to stand beside ours: of other graphs."""
+"""Results that Gagrani et al. 2022 (Neural Topological Ordering) report, on graphs other than ours."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -11,11 +11,11 @@ class ReportedOrder(NamedTuple):
 
     Attributes:
       table: Number of the table.
-      set: Of graphs, as in our tables.
-      method: As `regal_jax.experiments.EvaluationConfig` calls the row.
-      gap: Mean gap from approximate dynamic programming, a share.
-      half_width: Of its 95 % interval, a share; ``None`` if the paper has none.
-      seconds: Mean run time of a graph. Networks and approximate DP ran on a V100, depth-first DP on a CPU.
+      set: Name of the set of graphs in our tables.
+      method: Name of the row in `regal_jax.experiments.EvaluationConfig`.
+      gap: Mean gap from approximate dynamic programming, as a share.
+      half_width: Half the width of its 95 % interval, as a share; ``None`` if the paper has none.
+      seconds: Mean run time per graph. Networks and approximate DP ran on a V100, depth-first DP on a CPU.
     """
 
     table: int
@@ -26,7 +26,7 @@ class ReportedOrder(NamedTuple):
     seconds: float
 
 
-# Set after set: gap in percent, seconds; of tables 3 and 4 gap, half width, seconds.
+# For each set in turn: gap in percent and seconds; in tables 3 and 4 gap, half width and seconds.
 _LAYERED: Final = ("layered 500", "layered 1000", "layered 2000")
 _REAL: Final = ("real 200-500", "real 500-700", "real 700-1000")
 _TABLE_1: Final = {
@@ -94,9 +94,9 @@ def _all() -> Iterator[ReportedOrder]:
 
 
 REPORTED: Final = tuple(_all())
-"""Tables 1 to 4. Those of Table 4 for 1000 ops are of 8 samples and a beam of 8; all others of 16."""
+"""Tables 1 to 4. Figures of Table 4 for 1000 ops use 8 samples and a beam of 8; all others use 16."""
 
 
 def reported_orders(method: str, set_: str) -> list[ReportedOrder]:
-    """What the paper says of a method on a set, table by table; nothing of the most."""
+    """The paper's results for a method on a set, in the order of its tables; empty for most."""
     return [each for each in REPORTED if each.method == method and each.set == set_]

@@ -1,4 +1,4 @@
-"""The tables of the suite of orders: every method on every set of graphs, beside the paper's figures."""
+"""The tables of the suite of orders: every method on every set of graphs, with the paper's figures."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,11 +13,11 @@ __all__ = ["ordering_fields", "ordering_markdown"]
 
 
 def ordering_fields(comparison: Comparison) -> list[dict[str, Any]]:
-    """A row a set and method, under plain names; shares are shares, not percent.
+    """One row per set and method, under plain names; shares are not in percent.
 
-    ``gap`` is the mean of the graphs' gaps from the reference, ``same_time`` from the reference within the
-    method's own seconds, both with bootstrap intervals. ``seconds`` is the median over graphs,
-    ``of_reference`` the median of their shares of the reference's seconds.
+    ``gap`` is the mean gap of the graphs from the reference, and ``same_time`` that from the reference within
+    the method's own seconds; both have bootstrap intervals. ``seconds`` is the median over graphs.
+    ``of_reference`` is the median of the graphs' shares of the reference's seconds.
     """
     return [
         _fields(comparison, row, name, mask)
@@ -34,7 +34,7 @@ def _sets(comparison: Comparison) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _place(name: str) -> tuple[str, int]:
-    """By kind, then by the least ops."""
+    """Sort key of a set: its kind, then its smallest number of ops."""
     kind, _, sizes = name.partition(" ")
     return kind, int(sizes.partition("-")[0])
 
@@ -62,7 +62,7 @@ def _fields(comparison: Comparison, row: Row, name: str, mask: np.ndarray) -> di
 
 
 def ordering_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> str:
-    """The tables as people read them."""
+    """The tables as Markdown."""
     lines = ordering_fields(comparison)
     reference = comparison.rows[0].title
     alone = f"{len(comparison.graphs):,} graphs, one device, peak memory, one graph at a time. "
@@ -74,7 +74,7 @@ def ordering_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> st
         "brackets the number of its table.",
         f"Settings: {_settings(settings)}.",
     ]
-    head = ["method", "graphs", "gap", "gap in the same time", "s a graph", f"of {reference}'s s"]
+    head = ["method", "graphs", "gap", "gap in the same time", "s per graph", f"of {reference}'s s"]
     head += ["evaluations", "paper: gap", "paper: s"]
     for name in dict.fromkeys(line["set"] for line in lines):
         rows = [_cells(line) for line in lines if line["set"] == name]
@@ -101,7 +101,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 
 def _gaps(values: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """``[B]``; nothing to gain where the reference is 0."""
+    """``[B]`` gaps; where the reference is 0, 0 if the value is 0, too, else NaN."""
     ratio = np.divide(values, reference, out=np.full(values.shape, np.nan), where=reference > 0)
     return np.where((values == 0) & (reference == 0), 0.0, ratio - 1)
 
@@ -137,5 +137,5 @@ def _paper_gap(found: ReportedOrder) -> str:
 
 
 def _joined(method: str, set_: str, text: Any) -> str:
-    """What the paper's tables say, each followed by its number."""
+    """Figures of the paper's tables, each followed by the number of its table."""
     return ", ".join(f"{text(found)} ({found.table})" for found in reported_orders(method, set_))

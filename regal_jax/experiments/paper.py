@@ -1,4 +1,4 @@
-"""What the papers report, to stand beside our figures: results of other graphs."""
+"""Results that the papers report, on graphs other than ours."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,8 +13,8 @@ class Reported(NamedTuple):
     """A method on a dataset of the papers.
 
     Attributes:
-      gap: Mean gap from best known, a share: workshop text, Table 1.
-      improvement: Mean improvement over BRKGA 5K, a share: computed from the gaps as
+      gap: Mean gap from the best known value, as a share (workshop text, Table 1).
+      improvement: Mean improvement over BRKGA 5K, as a share: computed from the gaps as
         ``1 - (1 + gap) / (1 + gap of BRKGA 5K)``; the ICLR text's Table 1 prints it.
     """
 
@@ -52,9 +52,9 @@ PAPER: Final[Mapping[str, Mapping[str, Reported]]] = MappingProxyType(
         for name, gaps in _GAPS.items()
     }
 )
-"""Method -> dataset -> what is reported."""
+"""Method -> dataset -> reported result."""
 
 
 def reported(method: str, dataset: str) -> Reported | None:
-    """What the papers say of a method, if they do."""
+    """The papers' result for a method on a dataset; ``None`` if there is none."""
     return PAPER.get(method, {}).get(dataset)

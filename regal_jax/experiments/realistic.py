@@ -10,7 +10,7 @@ links, and
 - the peak memory.
 
 The one-device peak is the smallest that any heuristic finds on one device. A limit is never less than
-`regal_jax.plan.lower_bound` of the peak: what one op needs for itself, or what is kept, spread evenly.
+`regal_jax.plan.lower_bound` of the peak: the memory that one op needs, or the kept tensors spread evenly.
 """
 
 import dataclasses
@@ -31,14 +31,14 @@ LINKS: Final = {
     "pcie": "latency=10us,bandwidth=25GB/s",
     "ethernet": "latency=50us,bandwidth=10GB/s",
 }
-"""Of blocking transfers."""
+"""Links of the blocking transfers, by name."""
 DEVICES: Final = (2, 4, 8)
 MEMORY: Final = ("unlimited", "60 %", "even split")
 EXAMPLE_MODELS: Final = {
     "mlp": False, "moe-small": False, "unet": False, "moe": True, "resnet50": True, "gpt2-small": True,
     "lstm-lm": True,
 }  # fmt: skip
-"""Training steps, and which of them are contracted, so that none has more than about 2000 ops."""
+"""Training steps, and whether each is contracted so that it has at most about 2000 ops."""
 SAMPLE_MODELS: Final = (
     "flax/mixer_8.gradient",
     "flax/transformer_2.forward",
@@ -60,14 +60,14 @@ _SPARE: Final = 1.1
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model under circumstances.
+    """A model with a cluster, a limit of memory and an objective.
 
     Attributes:
       model: A key of `EXAMPLE_MODELS`, or one of `SAMPLE_MODELS`.
-      devices: How many, all alike.
+      devices: Number of equal devices.
       link: A key of `LINKS`.
       memory: One of `MEMORY`.
-      objective: What is to be small; with limits of memory the makespan.
+      objective: Objective to minimise; the makespan if memory is limited.
     """
 
     model: str
@@ -77,7 +77,7 @@ class Case:
     objective: Objective
 
     def cluster(self, graph: ComputationGraph, peak: float) -> Cluster:
-        """Where ``graph``, the model, is to run; ``peak`` is its one-device peak."""
+        """The cluster on which ``graph``, the model, runs; ``peak`` is its one-device peak."""
         capacity = math.inf
         if self.memory != "unlimited":
             wanted = _SHARE * peak if self.memory == "60 %" else _SPARE * peak / self.devices
@@ -87,10 +87,10 @@ class Case:
 
 
 def realistic_cases(count: int = 0) -> list[Case]:
-    """The cases, in an order that depends on their names alone.
+    """The cases, in an order that depends only on their names.
 
     Args:
-      count: The first so many, a fraction that looks like the whole; 0 for all.
+      count: Number of cases, taken from the front as a representative sample; 0 for all.
     """
     aims = [(memory, Objective.MAKESPAN) for memory in MEMORY]
     aims.append(("unlimited", Objective.PEAK_MEMORY))
@@ -116,7 +116,7 @@ def load_models(names: set[str]) -> dict[str, ComputationGraph]:
         if name in names
     }
     if names - found.keys():
-        # Families of the test split are nobody's business here.
+        # Families of the test split must not be used here.
         for split in ("train", "validation"):
             for record, graph in load_sample(split):
                 name = record["path"].removesuffix(".json.gz")
@@ -126,6 +126,6 @@ def load_models(names: set[str]) -> dict[str, ComputationGraph]:
 
 
 def one_device_peak(graph: ComputationGraph) -> float:
-    """The smallest peak that any heuristic finds on one device, in bytes."""
+    """Smallest peak that any heuristic finds on one device, in bytes."""
     plans = heuristic_plans(graph, Cluster.uniform(1), Objective.PEAK_MEMORY)
     return min(plan.objective_value for plan in plans)

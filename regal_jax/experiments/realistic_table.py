@@ -14,10 +14,11 @@ _GROUPED_BY: Final = ("objective", "memory", "link", "devices")
 
 
 def groups_fields(comparison: Comparison) -> list[dict[str, Any]]:
-    """A row a group and method: geometric means over its cases, with bootstrap intervals.
+    """One row per group and method: geometric means over its cases, with bootstrap intervals.
 
-    ``ratio`` is the objective over that of the reference, of the cases in which plans of both fit the
-    memory; ``over_one_device`` over one device that holds all of the graph, whether or not it has the memory.
+    ``ratio`` is the objective divided by that of the reference, over the cases in which both plans fit the
+    memory. ``over_one_device`` is the objective divided by that of one device that runs the whole graph,
+    without a limit of memory.
     """
     lines = []
     for group, mask in _groups(comparison.graphs):
@@ -43,7 +44,7 @@ def groups_fields(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def realistic_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> str:
-    """The tables as people read them."""
+    """The tables as Markdown."""
     reference = comparison.rows[0].title
     lines = groups_fields(comparison)
     parts = [
@@ -54,7 +55,7 @@ def realistic_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> s
         "brackets: 95 % bootstrap intervals over cases (BCa, 10 000 resamples). *Fit*: plans within the "
         "memory; none can be in the cases that are *impossible* by the lower bound of the peak."
     ]
-    head = ["cases", "method", f"over {reference}", "over one device", "fit", "impossible", "s a case"]
+    head = ["cases", "method", f"over {reference}", "over one device", "fit", "impossible", "s per case"]
     rows = [
         [
             line["group"],

@@ -1,12 +1,14 @@
 """The files of an evaluation, a folder::
 
     evaluation.json   settings, graphs, jobs and left-out methods of the last run
-    results.jsonl     one result a line: a job (method, seed, budget) and a graph
+    results.jsonl     one result per line: a job (method, seed, budget) and a graph
 
-A result is kept by the digest of all that decides it, its ``key``, and by its graph. Settings may change
-between two runs in the same folder: what they share is not run again, and the report is of the last.
+A result is stored under its graph and its ``key``, the digest of all settings that determine it. Settings may
+change between two runs in the same folder: shared results are not computed again, and the report covers the
+last run.
 """
 
+import dataclasses
 import json
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -19,7 +21,7 @@ from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
 from regal_jax.storage.json_lines import JsonLines
 
-__all__ = ["EVALUATION", "RESULTS", "Records", "read_evaluation", "write_evaluation"]
+__all__ = ["EVALUATION", "RESULTS", "Outcome", "Records", "read_evaluation", "write_evaluation"]
 
 EVALUATION: Final = "evaluation.json"
 RESULTS: Final = "results.jsonl"
@@ -30,14 +32,31 @@ _NEEDED: Final = {"key", "graph"}
 _FIELDS: Final = {"value", "overflow", "evaluations", "seconds"}
 
 
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The outcome of a run.
+
+    Attributes:
+      made: Number of results that the run added.
+      found: Number of results that existed before.
+      left_out: Method -> reason why it did not run.
+      finished: Whether the run ended without an interruption.
+    """
+
+    made: int
+    found: int
+    left_out: dict[str, str]
+    finished: bool
+
+
 class Records:
-    """What ``results.jsonl`` holds.
+    """The content of ``results.jsonl``.
 
     Args:
-      folder: Of the evaluation.
+      folder: Folder of the evaluation.
 
     Raises:
-      FormatError: A damaged line.
+      FormatError: A line is damaged.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -45,15 +64,17 @@ class Records:
         self._found: dict[tuple[str, str], dict[str, Any]] = {}
         for number, record in enumerate(self._lines.read(), 1):
             if not _is_result(record):
-                raise FormatError(f"{self._lines.path}: line {number} is no result; delete it and run again")
+                raise FormatError(
+                    f"{self._lines.path}: line {number} is not a result; delete it and run again"
+                )
             self._found[record["key"], record["graph"]] = record
 
     def mend(self) -> None:
-        """Cuts off what a kill has left of a line."""
+        """Removes an incomplete last line, which a killed run leaves."""
         self._lines.mend()
 
     def __contains__(self, item: tuple[str, str]) -> bool:
-        """Is there a result of ``(key, graph)``, or its refusal?"""
+        """Whether there is a result for ``(key, graph)``, or a refusal."""
         return item in self._found
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -62,17 +83,17 @@ class Records:
         self._found[record["key"], record["graph"]] = dict(record)
 
     def refusals(self, key: str, graphs: Iterable[str]) -> dict[str, str]:
-        """Graph -> why the job refused it."""
+        """Graph -> reason why the job refused it."""
         found = ((graph, self._found.get((key, graph), {})) for graph in graphs)
         return {graph: record["error"] for graph, record in found if "error" in record}
 
     def get(self, key: str, graph: str) -> dict[str, Any] | None:
-        """The result of a job for a graph, if there is one."""
+        """The result of a job for a graph; ``None`` if there is none."""
         record = self._found.get((key, graph))
         return None if record is None or "error" in record else record
 
     def column(self, key: str, graphs: Iterable[str], field: str) -> np.ndarray:
-        """``[B]`` float64: a field of the results of a job; NaN where there is none."""
+        """``[B]`` float64: a field of the results of a job; NaN where there is no result."""
         found = (self.get(key, graph) for graph in graphs)
         values = [None if record is None else record.get(field) for record in found]
         return np.array([np.nan if value is None else value for value in values], np.float64)
@@ -100,7 +121,7 @@ def read_evaluation(folder: pathlib.Path) -> dict[str, Any]:
     """The document ``evaluation.json``.
 
     Raises:
-      FormatError: There is none, or it is something else.
+      FormatError: The file is missing or is not such a document.
     """
     path = folder / EVALUATION
     try:

@@ -1,4 +1,4 @@
-"""The rows of tables by name: every solver, and the settings that papers compare under names of their own."""
+"""Methods by name: every solver, and the settings that papers compare under their own names."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ def _tuned(*, file: str | os.PathLike[str]) -> Solver:
 
 
 def _guided(**fixed: Any) -> Callable[..., Solver]:
-    # Without a policy it would be plain BRKGA under another name.
+    # Without a policy, this would be plain BRKGA under another name.
     return lambda *, policy: Brkga(**fixed, policy=policy)
 
 
@@ -31,35 +31,35 @@ _VARIANTS: Final[Mapping[str, tuple[str, Callable[..., Solver]]]] = {
     "tuned-brkga": ("Tuned BRKGA", _tuned),
     "regal": ("REGAL", _guided()),
     "gas": ("GAS", _guided()),
-    # The paper's: the first generation of a BRKGA, however large.
+    # As in the paper: the first generation of BRKGA, whatever its size.
     "idrs": ("IDRS", _guided(**_RANDOM)),
 }
-"""Name to title, and what makes the solver of the options that it needs."""
+"""Name -> title, and the function that makes the solver from its options."""
 GUIDED: Final = ("regal", "gas", "idrs")
-"""Those that need a policy."""
+"""Methods that need a policy."""
 _OPTIONS: Final = ("name", "warm_start", "evaluations", "twice")
 
 
 def method_names() -> list[str]:
-    """All that `make_method` takes, but ``brkga-20k`` and the like."""
+    """All names that `make_method` takes, except ``brkga-20k`` and the like."""
     return [*solvers(), *_VARIANTS]
 
 
 def make_method(name: str, /, *, settings: Mapping[str, Any] | None = None, **options: Any) -> Method:
     """The method of that name.
 
-    ``brkga-20k`` and the like are plain BRKGA with a budget of its own.
+    ``brkga-NUMBERk``, such as ``brkga-20k``, is plain BRKGA with that fixed budget.
 
     Args:
-      name: Of a solver (`regal_jax.solvers.solvers`), or ``"tuned-brkga"``, ``"regal"``, ``"gas"`` or
+      name: Name of a solver (`regal_jax.solvers.solvers`), or ``"tuned-brkga"``, ``"regal"``, ``"gas"`` or
         ``"idrs"``.
-      settings: Of the solver, as `regal_jax.solvers.with_settings` takes them.
+      settings: Settings of the solver, as `regal_jax.solvers.with_settings` takes them.
       **options: ``name``, ``warm_start``, ``evaluations`` and ``twice``, see `Method`; ``file`` of
         ``"tuned-brkga"``, which `TunedConfig.save` wrote; ``policy`` of the guided ones, as in `Brkga`.
 
     Raises:
-      ConfigError: An unknown name, an option that the method does not have, or one that is missing.
-      FormatError: A damaged file of tuned settings.
+      ConfigError: The name is unknown, the method does not have an option, or an option is missing.
+      FormatError: The file of tuned settings is damaged.
     """
     fixed = re.fullmatch(r"brkga-([1-9]\d{0,5})k", name)
     if fixed:

@@ -15,11 +15,19 @@ from regal_jax.experiments.compare import Comparison, Row, compare
 from regal_jax.experiments.ordering_table import ordering_fields, ordering_markdown
 from regal_jax.experiments.realistic_table import groups_fields, realistic_markdown
 from regal_jax.experiments.records import Records, read_evaluation
+from regal_jax.experiments.robust_table import robust_fields, robust_markdown, robust_points
 from regal_jax.experiments.rounds import validation_over_rounds
 from regal_jax.experiments.statistics import bootstrap
 from regal_jax.experiments.tables import as_csv, graphs_csv, row_fields, table_markdown
 from regal_jax.storage.atomic import write_atomically
-from regal_jax.viz import plot_entropies, plot_improvements, plot_limits, plot_rounds, plot_seconds
+from regal_jax.viz import (
+    plot_entropies,
+    plot_improvements,
+    plot_limits,
+    plot_rounds,
+    plot_seconds,
+    plot_targets,
+)
 
 __all__ = ["Report", "report"]
 
@@ -28,16 +36,16 @@ _PANELS: Final = 6
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
-    """What `report` wrote.
+    """The files and figures that `report` wrote.
 
     Attributes:
-      comparison: The figures.
-      files: Names in the folder.
+      comparison: The figures; ``None`` for the suite of robust scheduling, whose rows are in ``table.csv``.
+      files: Names of the files in the folder.
       table: The text of ``table.md``.
-      problems: What could not be drawn, one line each.
+      problems: One line for each picture that could not be drawn.
     """
 
-    comparison: Comparison
+    comparison: Comparison | None
     files: tuple[str, ...]
     table: str
     problems: tuple[str, ...]
@@ -46,18 +54,20 @@ class Report:
 def report(out: str | os.PathLike[str]) -> Report:
     """Writes ``table.csv``, ``table.md``, ``graphs.csv``, ``summary.json`` and pictures beside the results.
 
-    It is of the settings of the last run in that folder; a run that is not finished is reported as far as
-    it got. docs/evaluation.md says what each figure means.
+    The report covers the settings of the last run in that folder. If that run is unfinished, the report
+    covers the results so far. docs/evaluation.md defines each figure.
 
     Args:
-      out: Folder of `run_evaluation`.
+      out: Folder that `run_evaluation` wrote.
 
     Raises:
-      FormatError: No evaluation there, no result yet, or damaged ones.
+      FormatError: There is no evaluation or no result, or a result is damaged.
       OSError: A file cannot be written.
     """
     folder = pathlib.Path(out)
     document = read_evaluation(folder)
+    if document.get("config", {}).get("suite") == "robust-scheduling":
+        return _robust(folder, document)
     try:
         comparison = compare(document, Records(folder))
         settings = document["config"]
@@ -82,10 +92,43 @@ def report(out: str | os.PathLike[str]) -> Report:
     return Report(comparison, (*texts, *figures), table, problems)
 
 
+def _robust(folder: pathlib.Path, document: Mapping[str, Any]) -> Report:
+    """The report of the suite of robust scheduling."""
+    records = Records(folder)
+    try:
+        lines, points = robust_fields(document, records), robust_points(document, records)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FormatError(
+            f"{folder}: damaged evaluation ({error!r}); run 'regal-jax evaluate' again"
+        ) from None
+    if not lines:
+        raise FormatError(f"{folder}: no result in it yet; run 'regal-jax evaluate' first")
+    figures = []
+    if points:
+        plot_targets(points, folder / "targets.png")
+        figures.append("targets.png")
+    summary = {
+        "format": "regal_jax.evaluation.summary",
+        "version": 1,
+        "config": document["config"],
+        "graphs": len(document["graphs"]),
+        "table": lines,
+        "left_out": dict(document["left_out"]),
+    }
+    texts = {
+        "table.csv": as_csv(lines),
+        "table.md": robust_markdown(document, lines, figures),
+        "summary.json": json.dumps(_plain(summary), indent=1, ensure_ascii=False) + "\n",
+    }
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    return Report(None, (*texts, *figures), texts["table.md"], ())
+
+
 def _tables(
     comparison: Comparison, settings: Mapping[str, Any], figures: Sequence[str]
 ) -> tuple[list[dict[str, Any]], str]:
-    """The table of the suite for programs, and for people."""
+    """The table of the suite as records and as Markdown."""
     suite = settings.get("suite")
     if suite == "realistic":
         return groups_fields(comparison), realistic_markdown(comparison, settings)
@@ -96,7 +139,7 @@ def _tables(
 
 
 def _validation(rounds: Mapping[str, Sequence[str]]) -> tuple[dict[int, list[float]], tuple[str, ...]]:
-    """Fig. 4b's points; or, since one file amiss is no reason to have no report, why there are none."""
+    """The points of Fig. 4b; no points and the reason if a file cannot be read."""
     try:
         return validation_over_rounds(rounds), ()
     except FormatError as error:
@@ -128,7 +171,7 @@ def _draw(folder: pathlib.Path, comparison: Comparison, validation: Mapping[int,
 
 
 def _panels(rows: Sequence[Row]) -> list[Row]:
-    """What Fig. 2 shows: the policies first, then the other methods as they stand, and the noise never."""
+    """Rows in Fig. 2: first policies, then the other methods, without the other seed."""
     others = [row for row in rows[1:] if row.name != "other-seed" and not np.isnan(row.saved).all()]
     return sorted(others, key=lambda row: not row.guided)[:_PANELS]
 
@@ -157,7 +200,7 @@ def _summary(
         "config": settings,
         "graphs": len(comparison.graphs),
         "rows": rows,
-        # Those of the other suites are rows by groups of graphs.
+        # The records of the other suites are rows by groups of graphs.
         **({} if settings.get("suite", "regal") == "regal" else {"table": lines}),
         "left_out": dict(comparison.left_out),
         "curves": {
@@ -179,7 +222,7 @@ def _counts(names: Sequence[str]) -> dict[str, int]:
 
 
 def _plain(value: Any) -> Any:
-    """NaN is no JSON."""
+    """A value for JSON, with ``None`` for NaN."""
     if isinstance(value, Mapping):
         return {name: _plain(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Fig. 4b: the best validation reward that training reached, for each number of message-passing rounds."""
+"""Fig. 4b: the best validation reward of training for each number of message-passing rounds."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ __all__ = ["best_validation", "validation_over_rounds"]
 
 
 def validation_over_rounds(rounds: Mapping[str, Sequence[str]]) -> dict[int, list[float]]:
-    """Rounds of messages -> the best validation improvement of each training run with so many.
+    """Number of message rounds -> best validation improvement of each training run with that number.
 
     Args:
       rounds: As in `EvaluationConfig`.
 
     Raises:
-      FormatError: As `best_validation`.
+      FormatError: A file cannot be read; see `best_validation`.
     """
     return {
         int(t): [best_validation(path) for path in paths] for t, paths in sorted(rounds.items(), key=_number)
@@ -34,10 +34,10 @@ def best_validation(path: str) -> float:
     """The best mean improvement over uniform BRKGA on validation graphs; the reward is this minus 1.
 
     Args:
-      path: Of a training folder (its ``metrics.jsonl`` is read) or of a weights file that training wrote.
+      path: Path of a training folder, whose ``metrics.jsonl`` is read, or of a weights file from training.
 
     Raises:
-      FormatError: Neither, or without any validation.
+      FormatError: The path is neither, or there was no validation.
     """
     place = pathlib.Path(path)
     if place.is_dir():
@@ -52,6 +52,6 @@ def best_validation(path: str) -> float:
     numbers = [value for value in map(real, found) if value is not None]
     if not numbers:
         raise FormatError(
-            f"{path}: tells of no validation; give a folder or a weights file that 'regal-jax train' made"
+            f"{path}: holds no validation; give a folder or a weights file that 'regal-jax train' made"
         )
     return max(numbers)

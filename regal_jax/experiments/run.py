@@ -13,7 +13,8 @@ from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.graphs import Task, evaluation_tasks
 from regal_jax.experiments.jobs import Job, make_jobs
 from regal_jax.experiments.method import Results
-from regal_jax.experiments.records import Records, write_evaluation
+from regal_jax.experiments.records import Outcome, Records, write_evaluation
+from regal_jax.experiments.robust_run import run_robust
 from regal_jax.experiments.topological_order import ApproximateDpWithin, layered_cases
 from regal_jax.problem import Bucket
 from regal_jax.programs import given_up
@@ -23,26 +24,9 @@ from regal_jax.storage.locks import locked
 __all__ = ["Outcome", "run_evaluation"]
 
 _SMALL: Final = 40
-"""Ops of the graph by which loops are compiled."""
+"""Ops of the small graph with which loops are compiled."""
 _SECONDS: Final = 1.0
-"""That it may take then."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What a run did.
-
-    Attributes:
-      made: Results that it added.
-      found: Results that were there already.
-      left_out: Method -> why it did not run.
-      finished: Was nothing interrupted?
-    """
-
-    made: int
-    found: int
-    left_out: dict[str, str]
-    finished: bool
+"""Time limit of that compilation run, in seconds."""
 
 
 @interruptible()
@@ -51,20 +35,20 @@ def run_evaluation(
 ) -> Outcome:
     """Runs every method of ``config`` on its graphs and keeps the results in a folder.
 
-    Every method runs a chunk of graphs before any runs the next one, so that all meet the same machine.
-    Results are appended chunk by chunk. A run that was killed goes on when it is called again, and repeats
-    nothing but the chunk it was in; with other settings it adds what is missing. A method that cannot run
-    is left out, with the reason. Ctrl-C gives up the chunk that is running and returns.
+    Every method runs a chunk of graphs before any method runs the next chunk, so that all run under the same
+    load of the machine. Results are appended chunk by chunk. A killed run resumes when it is called again and
+    repeats only the chunk in which it ended; with other settings it adds the missing results. A method that
+    cannot run is left out, with the reason. Ctrl-C abandons the current chunk and returns.
 
     Args:
-      config: What to run.
-      out: Folder of the results; made if need be. `report` makes tables and pictures of it.
+      config: Settings of the evaluation.
+      out: Folder of the results; created if missing. `report` makes tables and pictures from it.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
 
     Raises:
-      ConfigError: Settings that cannot be, no graph, or another run in the same folder.
-      FormatError: Graphs or results that cannot be read.
-      ClusterError: A cluster that cannot be.
+      ConfigError: A setting is invalid, there is no graph, or another run uses the same folder.
+      FormatError: Graphs or results cannot be read.
+      ClusterError: The settings make no valid cluster.
 
     Examples:
       >>> from regal_jax.experiments import EvaluationConfig, run_evaluation
@@ -73,6 +57,8 @@ def run_evaluation(
       True
     """
     folder = pathlib.Path(out)
+    if config.suite == "robust-scheduling":
+        return run_robust(config, folder, progress)
     tasks = evaluation_tasks(config)
     jobs = make_jobs(config)
     with locked(folder):
@@ -91,7 +77,7 @@ def run_evaluation(
 
 
 class _Run:
-    """What is at hand while a run lasts."""
+    """State of a run."""
 
     def __init__(
         self,
@@ -101,7 +87,7 @@ class _Run:
         left_out: dict[str, str],
     ) -> None:
         self._config, self._tasks, self._records = config, tasks, records
-        # One graph at a time as in the paper; and limits of time are of one graph.
+        # One graph at a time, as in the paper. Time limits also apply to single graphs.
         self._alone = config.suite == "topological-order"
         self._chunks = _chunks(tasks, 1 if self._alone else config.chunk)
         self._warm: set[tuple[object, ...]] = set()
@@ -110,7 +96,7 @@ class _Run:
         self.made = self.found = 0
 
     def all(self, jobs: Sequence[Job], progress: Callable[..., Any] | None) -> bool:
-        """Every job; ``False`` if it was interrupted."""
+        """Runs every job; ``False`` if interrupted."""
         bar = None if progress is None else progress(total=len(jobs) * len(self._tasks), unit="result")
         try:
             with first_interrupt_waits() as interrupted:
@@ -122,7 +108,7 @@ class _Run:
                     if bar is not None:
                         bar.update(len(chunk))
         except KeyboardInterrupt:
-            # A search had nothing yet, or it was the second one. All that was finished is on disk.
+            # The search had no result yet, or this is a second Ctrl-C. All finished results are on disk.
             return False
         finally:
             if bar is not None:
@@ -130,21 +116,21 @@ class _Run:
         return True
 
     def _in_turns(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Sequence[Task]]]:
-        """Chunk by chunk every job, each time another one first: a machine does not stay as fast as it was.
+        """Every job for each chunk, starting with a different job each time, since a machine's speed drifts.
 
-        The curves, which take long and whose time nobody compares, come after everything else.
+        The curves take long and their times are not compared, so they come last.
         """
         for some in ([j for j in jobs if j.role != "curve"], [j for j in jobs if j.role == "curve"]):
             free, bound = [j for j in some if not j.after], [j for j in some if j.after]
             for number, chunk in enumerate(self._chunks if some else ()):
                 first = number % len(free)
-                # What has the time of another job comes after it.
+                # A job whose time limit depends on another job follows it.
                 for job in (*free[first:], *free[:first], *bound):
                     for part in [[task] for task in chunk] if job.hosted else [chunk]:
                         yield job, part
 
     def _part(self, job: Job, tasks: Sequence[Task], interrupted: Callable[[], bool]) -> bool:
-        """What is missing of a job for these tasks; ``False`` if it was interrupted."""
+        """Runs a job on those of these tasks that lack a result; ``False`` if interrupted."""
         missing = [task for task in tasks if (job.key, task.key) not in self._records]
         self.found += len(tasks) - len(missing)
         if not missing or job.name in self.left_out:
@@ -152,10 +138,10 @@ class _Run:
         try:
             made = self._chunk(job, missing)
         except (MissingExtraError, OSError) as error:
-            # Not kept with the results: the reason may be gone the next time.
+            # This is not stored with the results: the reason may not hold the next time.
             self.left_out[job.name] = _one_line(error)
             made = []
-        # The chunk in which Ctrl-C came holds searches that ended early.
+        # Searches in the chunk in which Ctrl-C came ended early.
         if interrupted():
             return False
         for task, fields in zip(missing, made, strict=False):
@@ -163,13 +149,13 @@ class _Run:
         return True
 
     def _chunk(self, job: Job, tasks: Sequence[Task]) -> list[dict[str, Any]]:
-        """A record's fields for each task."""
+        """The fields of one record per task."""
         try:
             return _fields(job, self._timed(job, tasks))
         except (ConfigError, ClusterError, GraphError) as error:
             if len(tasks) == 1:
                 return [{"error": _one_line(error)}]
-        # It may be one graph alone that the method does not cover.
+        # The method may fail to cover only one graph of the chunk.
         return [self._chunk(job, [task])[0] for task in tasks]
 
     def _timed(self, job: Job, tasks: Sequence[Task]) -> Results:
@@ -180,9 +166,9 @@ class _Run:
             return self._ordered(job, tasks[0])
         size = (job.name, *_program(tasks[0]), len(tasks))
         if self._given_up != given_up():
-            self._warm.clear()  # They may be among them.
+            self._warm.clear()  # The programs given up may be among these.
         if self._config.warm_up and not job.hosted and size not in self._warm:
-            # Programs do not depend on the budget, but for one smaller than a population.
+            # Programs do not depend on the budget, unless it is smaller than a population.
             first = min(budget, self._config.evaluations)
             job.method(graphs, clusters, evaluations=first, **options)
             self._given_up = given_up()
@@ -190,7 +176,7 @@ class _Run:
         return job.method(graphs, clusters, evaluations=budget, **options)
 
     def _ordered(self, job: Job, task: Task) -> Results:
-        """Likewise, of the suite of orders."""
+        """Timed results of a job of the suite of orders for one task."""
         options: dict[str, Any] = {"objective": task.objective, "seed": job.seed}
         seconds, method = self._seconds(job, task), job.method
         if self._config.warm_up:
@@ -204,7 +190,7 @@ class _Run:
         return dataclasses.replace(results, seconds=np.array(took))
 
     def _seconds(self, job: Job, task: Task) -> float | None:
-        """What the job may take; ``None`` for no limit."""
+        """Time limit of the job for a task, in seconds; ``None`` for no limit."""
         if not job.after:
             return None
         other = self._records.get(job.after, task.key)
@@ -213,10 +199,10 @@ class _Run:
         return job.share * other["seconds"]
 
     def _warm_up(self, job: Job, task: Task, options: Mapping[str, Any]) -> None:
-        """Compiles what is yet to be: programs of a size by its first graph, loops by a small graph."""
+        """Compiles the programs of a size with its first graph, and loops with a small graph."""
         if self._given_up != given_up():
             self._warm.clear()
-        # Loops are those of the solver, whatever its settings.
+        # Loops depend on the solver but not on its settings.
         what = (job.name, *_program(task)) if job.compiles else (job.method.solver.name,)
         if what in self._warm:
             return
@@ -242,7 +228,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _program(task: Task) -> tuple[Bucket, int, bool, str]:
-    """What tasks have in common that are searched by one compiled program."""
+    """Key shared by the tasks that one compiled program can search."""
     cluster = task.cluster
     return (
         Bucket.of(task.graph),
@@ -253,7 +239,7 @@ def _program(task: Task) -> tuple[Bucket, int, bool, str]:
 
 
 def _chunks(tasks: Sequence[Task], size: int) -> list[list[Task]]:
-    """Chunks of one compiled program each."""
+    """Chunks of tasks, each searched by one compiled program."""
     groups: dict[tuple[Bucket, int, bool, str], list[Task]] = {}
     for task in tasks:
         groups.setdefault(_program(task), []).append(task)
@@ -271,7 +257,7 @@ def _fields(job: Job, results: Results) -> list[dict[str, Any]]:
             "seconds": float(np.round(results.seconds[row], 6)),
         }
         for name, wanted in (("action_entropy", job.guided), ("history", job.role == "curve")):
-            # A plan of a search that was interrupted may have neither, and is not kept.
+            # The plan of an interrupted search may have neither and is not stored.
             if wanted and name in plan.provenance:
                 fields[name] = plan.provenance[name]
         if job.role == "same-time":

@@ -1,4 +1,4 @@
-"""Means over graphs and how far to trust them."""
+"""Means over graphs and their confidence intervals."""
 
 import math
 import statistics
@@ -12,11 +12,11 @@ RESAMPLES: Final = 10_000
 CONFIDENCE: Final = 0.95
 
 _BLOCK: Final = 2**22
-"""Most numbers that are drawn at once."""
+"""Most random numbers that are drawn at once."""
 
 
 class Interval(NamedTuple):
-    """A mean and its confidence interval; all NaN over nothing."""
+    """A mean and its confidence interval; NaN if there are no values."""
 
     mean: float
     low: float
@@ -27,12 +27,12 @@ def bootstrap(values: np.ndarray, *, resamples: int = RESAMPLES, seed: int = 0) 
     """The mean and its 95 % interval by the bias-corrected and accelerated bootstrap (BCa).
 
     Args:
-      values: ``[B]`` float64, one a graph; NaNs are left out.
-      resamples: How many.
-      seed: Of the resamples.
+      values: ``[B]`` float64, one value per graph; NaNs are left out.
+      resamples: Number of resamples.
+      seed: Seed of the resamples.
 
     Returns:
-      The interval; a point where there is one value, or all are the same.
+      The interval; a point if there is one value or all values are equal.
 
     References:
       Efron, "Better bootstrap confidence intervals", JASA 1987, section 3.
@@ -46,11 +46,11 @@ def bootstrap(values: np.ndarray, *, resamples: int = RESAMPLES, seed: int = 0) 
         return Interval(mean, mean, mean)
     means = _resampled_means(values, resamples, seed)
     normal = statistics.NormalDist()
-    # Half of the ties: means of few values are often equal.
+    # Ties count half, since means of few values are often equal.
     share = float(((means < mean).mean() + (means <= mean).mean()) / 2)
     bias = normal.inv_cdf(min(max(share, 1 / (2 * resamples)), 1 - 1 / (2 * resamples)))
     away = mean - values
-    # The jackknife's means are the mean plus what leaving one out moves it by, `away / (B - 1)`.
+    # Each jackknife mean differs from the mean by `away / (B - 1)`.
     acceleration = -float((away**3).sum()) / (6 * float((away**2).sum()) ** 1.5)
     ends = []
     for tail in ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2):
@@ -64,16 +64,17 @@ def geometric_gap(ratios: np.ndarray, *, resamples: int = RESAMPLES, seed: int =
     """The geometric mean of ``ratios`` minus 1, and its interval.
 
     Args:
-      ratios: ``[B]`` positive, value over best known value; NaNs are left out.
+      ratios: ``[B]`` positive ratios of value to best known value; NaNs are left out.
       resamples: As in `bootstrap`.
       seed: As in `bootstrap`.
     """
-    # BCa intervals of the mean logarithm are those of the geometric mean: they respect transformations.
+    # BCa intervals are invariant under monotone maps, so those of the mean logarithm give the geometric
+    # mean's.
     return Interval(*(math.expm1(x) for x in bootstrap(np.log(ratios), resamples=resamples, seed=seed)))
 
 
 def _resampled_means(values: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """``[resamples]``."""
+    """``[resamples]`` means of resampled values."""
     rng = np.random.default_rng(seed)
     rows = max(1, _BLOCK // values.size)
     parts = [

@@ -17,7 +17,7 @@ __all__ = ["as_csv", "graphs_csv", "row_fields", "table_markdown"]
 
 
 def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
-    """The figures of a row under plain names; ``None`` where there is none."""
+    """The figures of a row under plain names; ``None`` for missing ones."""
     names = [graph["name"] for graph in comparison.graphs]
     known = np.flatnonzero(~np.isnan(row.saved))
     best = int(known[np.argmax(row.saved[known])]) if known.size else None
@@ -52,9 +52,9 @@ def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
 
 
 def _overhead(row: Row, reference: Row) -> Interval:
-    """Time beyond the reference's, as a share of it."""
+    """Time in excess of the reference's, as a share of the reference's."""
     both = np.stack([row.seconds, reference.seconds])
-    # Graphs that were searched together share their time: equal pairs are one measurement.
+    # Graphs searched together share their time equally, so equal pairs are one measurement.
     method, plain = np.unique(both[:, (both > 0).all(axis=0)], axis=1)
     return geometric_gap(method / plain)
 
@@ -64,7 +64,7 @@ def _number(value: float | None) -> float | None:
 
 
 def graphs_csv(comparison: Comparison) -> str:
-    """A line a graph: its reference, the best known value, and each method's value and improvement."""
+    """One line per graph: its reference, the best known value, and each method's value and improvement."""
     lines = []
     for i, graph in enumerate(comparison.graphs):
         line = dict(graph)
@@ -78,7 +78,7 @@ def graphs_csv(comparison: Comparison) -> str:
 
 
 def as_csv(lines: Sequence[Mapping[str, Any]]) -> str:
-    """A line each, under the names of the first."""
+    """One line of CSV per record, with the names of the first record as the head."""
     text = io.StringIO()
     if lines:
         writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
@@ -88,12 +88,12 @@ def as_csv(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table_markdown(comparison: Comparison, settings: Mapping[str, Any], figures: Sequence[str] = ()) -> str:
-    """The table as people read it, with what the papers report beside it.
+    """The table as Markdown, followed by the papers' figures.
 
     Args:
-      comparison: What is shown.
+      comparison: The comparison to show.
       settings: ``config`` of ``evaluation.json``.
-      figures: Files of pictures to show below it.
+      figures: Files of pictures to show below the table.
     """
     objective = Objective(settings["objective"])
     reference = comparison.rows[0].title if comparison.rows else "BRKGA"
@@ -109,7 +109,7 @@ def table_markdown(comparison: Comparison, settings: Mapping[str, Any], figures:
 def _head(comparison: Comparison, settings: Mapping[str, Any], reference: str) -> str:
     searches = comparison.reference_seeds
     mean = f", the mean of its {searches} seeds," if searches > 1 else ""
-    memory = "unlimited memory" if settings["memory"] == "inf" else f"{settings['memory']} a device"
+    memory = "unlimited memory" if settings["memory"] == "inf" else f"{settings['memory']} per device"
     return (
         f"{len(comparison.graphs):,} graphs, {str(settings['objective']).replace('-', ' ')}, "
         f"{settings['devices']} devices, {memory}, transfers {settings['transfer']}, "
@@ -124,7 +124,7 @@ def _main(comparison: Comparison, reference: str) -> str:
     pairs = any(fields["matched_pairs"] is not None for fields in rows)
     head = ["method", f"improvement over {reference}", "gap from best known", "matched or better"]
     head += ["single seeds"] if pairs else []
-    head += ["best graph", "worst graph", "evaluations", "schedules", "placements", "s a graph"]
+    head += ["best graph", "worst graph", "evaluations", "schedules", "placements", "s per graph"]
     head += ["fit the memory", "graphs"]
     lines = []
     for fields in rows:
@@ -145,7 +145,7 @@ def _main(comparison: Comparison, reference: str) -> str:
 
 
 def _paper(comparison: Comparison, objective: Objective) -> str:
-    """The papers' figures, of the methods that are in both."""
+    """The papers' figures, for methods that are in both."""
     datasets = DATASETS[objective]
     head = ["method", "ours: improvement", "ours: gap"]
     head += [f"paper, {name}: {what}" for name in datasets for what in ("improvement", "gap")]

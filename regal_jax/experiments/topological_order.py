@@ -6,8 +6,8 @@
   sample, of one split.
 
 The reference is approximate dynamic programming. Searches have a tenth of the seconds that it took for the
-same graph. Beside every method stands approximate dynamic programming with no more seconds than that method
-took.
+same graph. Every method is also compared with approximate dynamic programming that takes no more seconds than
+the method.
 """
 
 import dataclasses
@@ -40,27 +40,27 @@ __all__ = [
 ]
 
 GRAPHS: Final = 300
-"""Layered graphs of a size (section 5.1)."""
+"""Number of layered graphs of each size (section 5.1)."""
 CLASSES: Final = ((200, 500), (500, 700), (700, 1000))
-"""Ops of real graphs, from and to (Table 2). A graph at a border is in the upper class; the last has both."""
+"""Ranges of ops of real graphs (Table 2). A border belongs to the upper class; the last is closed."""
 SHARE: Final = 0.1
-"""Of the reference's seconds, that searches have."""
+"""Share of the reference's seconds that searches have."""
 EVALUATIONS: Final = 1_000_000
-"""Of searches: so many that the time is up before."""
+"""Budget of searches, large enough that the time limit ends them first."""
 SETTINGS: Final = {"approximate-dp": {"width": 100_000}, "depth-first-dp": {"time_limit": 3600.0}}
-"""The paper's (section 5, Table 1)."""
+"""Settings of the paper (section 5, Table 1)."""
 TITLES: Final = {"partition-dfs": "Depth first", "bfs": "Breadth first"}
-"""Of methods that have another one where there are several devices."""
+"""Titles of methods that have another title for several devices."""
 _SEEDS: Final = (0, 2)
 _FORM: Final = "forward"
 
 
 def layered_cases(sizes: Sequence[int], count: int) -> Iterator[tuple[str, ComputationGraph]]:
-    """Set, as in tables, and layered graph.
+    """Layered graphs, each with the name of its set in tables.
 
     Args:
-      sizes: Ops.
-      count: Graphs of each size.
+      sizes: Numbers of ops.
+      count: Number of graphs of each size.
     """
     for ops in sizes:
         for i in range(count):
@@ -70,17 +70,17 @@ def layered_cases(sizes: Sequence[int], count: int) -> Iterator[tuple[str, Compu
 
 
 def real_cases(path: str, split: str, limit: int) -> Iterator[tuple[str, ComputationGraph]]:
-    """Set and graph: the real graphs of one of `CLASSES`.
+    """Real graphs in one of `CLASSES`, each with the name of its set in tables.
 
     Args:
-      path: As in `regal_jax.datasets.load_graphs`. Of a corpus and of the sample the forward graphs; of a set
-        of graphs, which does not know forms, all.
-      split: Likewise.
-      limit: The first so many; 0 for all.
+      path: Path as in `regal_jax.datasets.load_graphs`. From a corpus and from the sample, only forward
+        graphs are used; from a set of graphs, which has no forms, all.
+      split: Split as in `regal_jax.datasets.load_graphs`.
+      limit: Number of graphs, taken from the front; 0 for all.
 
     Raises:
       ConfigError: There is no such split.
-      FormatError: Nothing that can be read.
+      FormatError: No file can be read.
     """
     found = 0
     for graph in _read(path, split, CLASSES[-1][1]):
@@ -108,14 +108,14 @@ def _class_of(ops: int) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class ApproximateDpWithin(Constructive):
-    """The best of approximate dynamic programming that ends in time.
+    """The best plan of approximate dynamic programming within a time limit.
 
-    Widths are doubled until one takes too long twice; the last is the largest that ought to fit by the time
-    of the others. The time of each counts by itself, as if its width had been known. The first counts in any
-    case.
+    The width is doubled until one exceeds the limit twice. The last width is the largest that is expected to
+    fit, given the times of the others. The limit applies to each width by itself, as if the right width had
+    been known in advance. The first width counts even if it exceeds the limit.
 
     Attributes:
-      seconds: That a width may take.
+      seconds: Time limit of each width.
     """
 
     name: ClassVar[str] = "approximate-dp"
@@ -124,10 +124,10 @@ class ApproximateDpWithin(Constructive):
     seconds: float = 1.0
 
     def construct(self, instance: Instance) -> Plan:
-        """The plan of the lowest peak; its provenance has ``width`` and ``width_seconds``."""
+        """The plan with the lowest peak; its provenance has ``width`` and ``width_seconds``."""
         best, took = self._twice(instance, 1)
         width, fits, plan = 1, 0.0, best
-        # Once nothing is dropped, wider is the same.
+        # If no state was dropped, a larger width gives the same plan.
         while took <= self.seconds and plan.provenance["status"] != "optimal":
             width, fits = 2 * width, took
             plan, took = self._twice(instance, width)
@@ -139,7 +139,7 @@ class ApproximateDpWithin(Constructive):
         return best
 
     def _twice(self, instance: Instance, width: int) -> tuple[Plan, float]:
-        """Again if it takes too long: a machine that is busy for a moment would end all."""
+        """One width, run again if it exceeds the limit, since the machine may be busy for a moment."""
         plan, took = self._timed(instance, width)
         if took <= self.seconds:
             return plan, took
@@ -153,7 +153,7 @@ class ApproximateDpWithin(Constructive):
     def _timed(instance: Instance, width: int) -> tuple[Plan, float]:
         check_interrupt()
         began = time.perf_counter()
-        plan = ApproximateDp(width).construct(instance)
+        plan = ApproximateDp(width, implementation="host").construct(instance)
         took = time.perf_counter() - began
         said = {"width": width, "width_seconds": round(took, 6)}
         return dataclasses.replace(plan, provenance={**plan.provenance, **said}), took

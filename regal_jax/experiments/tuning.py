@@ -1,4 +1,4 @@
-"""Tuned BRKGA: the settings of a grid that are best on a training set."""
+"""Tuned BRKGA: the best settings of a grid on a training set."""
 
 import dataclasses
 import hashlib
@@ -53,7 +53,7 @@ class TunedConfig:
       evaluations: Budget of each search.
       objective: What was minimised.
       graphs: Size of the training set.
-      points: Settings that were tried.
+      points: Number of settings that were tried.
     """
 
     config: BrkgaConfig
@@ -73,8 +73,8 @@ class TunedConfig:
         """Reads what `save` wrote.
 
         Raises:
-          FormatError: There is no such file, or it is something else.
-          ConfigError: Settings that cannot be.
+          FormatError: The file is missing or is not such a file.
+          ConfigError: A setting is invalid.
         """
         try:
             document = parse_json(pathlib.Path(path).read_bytes())
@@ -110,26 +110,26 @@ def tune(
 ) -> TunedConfig:
     """Tries every point of a grid on all graphs, without warm starts, and returns the best one.
 
-    Every point is searched with the same seed, and so are the default settings, whose result is the measure:
-    the mean of ``log(fitness / fitness of the defaults)``, where the fitness of a plan is that of
-    docs/design.md, part 1. Points that cannot be (more elites and mutants than individuals) are skipped.
+    All points and the default settings are searched with the same seed. A point is rated by the mean of
+    ``log(fitness / fitness of the defaults)``; docs/design.md, part 1, defines the fitness of a plan.
+    Impossible points (more elites and mutants than individuals) are skipped.
 
     Args:
-      graphs: The training set, at least one.
-      clusters: One for all, or one a graph.
-      objective: What to minimise.
-      evaluations: Of each search.
+      graphs: The training set, at least one graph.
+      clusters: One for all graphs, or one per graph.
+      objective: Objective to minimise.
+      evaluations: Budget of each search.
       grid: Values of `BrkgaConfig` fields; ``elites`` and ``mutants`` below 1 are shares of the population.
       seed: A number or a typed `jax.random.key`.
-      results: JSONL file to which each point is added when it is done. A call that finds points of the same
-        graphs, clusters, objective, budget and seed there does not repeat them.
+      results: JSONL file to which each finished point is added. Points in the file with the same graphs,
+        clusters, objective, budget and seed are not computed again.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
       key: The former name of ``seed``.
 
     Raises:
-      ConfigError: No graphs, an empty grid, settings that cannot be, or another process that writes the
+      ConfigError: There are no graphs, the grid is empty, a setting is invalid, or another process writes the
         file of results.
-      FormatError: A damaged file of results.
+      FormatError: The file of results is damaged.
     """
     graphs = list(graphs)
     clusters = each(clusters, len(graphs))
@@ -152,7 +152,7 @@ def _best(
     file: JsonLines | None,
     progress: Callable[..., Any] | None,
 ) -> TunedConfig:
-    """The best of the points, of which ``file`` may know some."""
+    """The best of the points; results that ``file`` holds are reused."""
     setup = _digest(graphs, clusters, options)
     known = {} if file is None else _known(file, setup)
 
@@ -160,7 +160,7 @@ def _best(
         name = json.dumps(dataclasses.asdict(config), sort_keys=True)
         if name not in known:
             with warnings.catch_warnings():
-                # What does not fit counts as what it is worth.
+                # A plan that does not fit counts with its fitness.
                 warnings.simplefilter("ignore", InfeasiblePlanWarning)
                 plans = optimize_many(
                     graphs,
@@ -207,7 +207,7 @@ def _points(grid: Mapping[str, Sequence[float]]) -> list[BrkgaConfig]:
 
 
 def _digest(graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], options: dict[str, Any]) -> str:
-    """Of all that decides what a point's results are."""
+    """Digest of all that determines the results of a point."""
     seed = options["seed"]
     number = whole(seed)
     words = np.asarray(jax.random.key_data(seed)).tolist() if number is None else number

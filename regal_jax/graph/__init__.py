@@ -1,10 +1,11 @@
-"""Graphs and clusters on the host: what is to be run, and on what. Never imports jax."""
+"""Graphs and clusters on the host. Never imports jax."""
 
 from regal_jax.graph.builder import GraphBuilder
 from regal_jax.graph.cluster import MAX_DEVICES, Cluster, TransferModel
 from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.constraints import Colocate, Pin, constrain
 from regal_jax.graph.fingerprint import topology_hash
+from regal_jax.graph.induced import induced, without_residents
 from regal_jax.graph.links import DEFAULT_LINK, LINKS
 from regal_jax.graph.networkx_graph import from_networkx, to_networkx
 from regal_jax.graph.pairing import (
@@ -28,10 +29,12 @@ __all__ = [
     "allowed_matrix",
     "constrain",
     "from_networkx",
+    "induced",
     "mean_transfer_times",
     "once_a_pair",
     "runtime_matrix",
     "to_networkx",
     "topology_hash",
     "transfer_times",
+    "without_residents",
 ]

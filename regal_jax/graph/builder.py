@@ -68,7 +68,7 @@ class GraphBuilder:
         Args:
           name: Distinct in the graph.
           kind: Free text, e.g. the primitive.
-          runtime: One number, or one a device; texts such as ``"5us"`` are converted to `time_unit`.
+          runtime: One number, or one per device; texts such as ``"5us"`` are converted to `time_unit`.
           outputs: The size of each output tensor, in bytes; fractions are rounded up.
           inputs: Tensors that the op reads, as ``"OP:PORT"`` (``"OP"`` means port 0) or as
             ``(op index, port)``. Reading one twice counts once.
@@ -77,17 +77,17 @@ class GraphBuilder:
           keep: Ports of outputs that are results of the program and never freed.
           allowed_devices: Device indices that may run the op; ``None`` allows all.
           colocation_group: Ops that share a group share a device.
-          resident: What it makes is in memory from time 0, as parameters and inputs of a program are: an op
-            without inputs, control inputs, runtime and temp_bytes.
+          resident: The outputs are in memory from time 0, like parameters and inputs of a program. Such an op
+            has no inputs, control inputs, runtime or temp_bytes.
 
         Returns:
           The op's index.
 
         Raises:
-          GraphError: A value that cannot be.
+          GraphError: An impossible value.
         """
         check_interrupt()
-        # All that can be refused comes first: an op that was refused leaves no trace behind.
+        # All checks come first, so that a refused op changes nothing.
         ports = frozenset(keep)
         if not ports <= set(range(len(outputs))):
             raise self._error(name, f"keep {list(ports)}: it has {len(outputs)} outputs; use their ports")

@@ -19,17 +19,17 @@ from regal_jax.graph.units import Quantity, format_bytes, parse_bandwidth, parse
 __all__ = ["MAX_DEVICES", "MAX_LINKS", "Cluster", "TransferModel"]
 
 MAX_DEVICES: Final = 1024
-"""Most devices in a cluster: beyond it, genes and placements cost more than they could tell."""
+"""Largest number of devices in a cluster."""
 MAX_LINKS: Final = 4096
-"""Most different links in a cluster: the times of all transfers are tabulated for each of them."""
+"""Largest number of different links in a cluster: transfer times are tabulated for each of them."""
 
 _SHOWN: Final = 4
-"""So many links are shown; of more, their number."""
+"""Up to this number links are shown; of more, only their number."""
 _NOTHING: Final = Link(0.0, math.inf)
 """A link that costs nothing."""
 
 Table = tuple[tuple[Quantity, ...], ...]
-"""``[D, D]``: row the source, column the destination; what stands on the diagonal means nothing."""
+"""``[D, D]``: the row is the source, the column the destination; the diagonal is ignored."""
 
 
 class TransferModel(enum.StrEnum):
@@ -38,7 +38,7 @@ class TransferModel(enum.StrEnum):
     BLOCKING = "blocking"
     """An event of its own that holds the source and the destination: a rendezvous."""
     DELAY = "delay"
-    """Nobody is held; the copy arrives ``latency + size / bandwidth`` after its producer finishes."""
+    """No device is held; the copy arrives ``latency + size / bandwidth`` after its producer finishes."""
     FREE = "free"
     """``DELAY`` with zero delay."""
 
@@ -47,16 +47,16 @@ class TransferModel(enum.StrEnum):
 class Cluster:
     """``D`` devices, their memory capacities, the transfer model and the links between them.
 
-    Latency and bandwidth are one number for all pairs of devices, or tables. A table whose entries are all
-    alike becomes the one number; a single device has no link, so that what is said of it is dropped.
+    Latency and bandwidth are one number for all pairs of devices, or tables. A table with equal entries
+    becomes one number. A single device has no link, so its latency and bandwidth are ignored.
 
     Attributes:
       memory: ``[D]`` capacities in bytes, as floats; ``inf`` is no limit.
       transfer: The model.
-      latency: Time of a transfer of nothing, or ``[D, D]`` of them. A plain number is in the time unit of the
+      latency: Time of a transfer of 0 bytes, or ``[D, D]`` of them. A plain number is in the time unit of the
         graph; a text may name a unit (``"5us"``).
-      bandwidth: Likewise. Plain numbers are bytes a time unit of the graph; a text may name a unit
-        (``"50GB/s"``).
+      bandwidth: Bandwidth, or ``[D, D]`` of them. Plain numbers are bytes per time unit of the graph; a text
+        may name a unit (``"50GB/s"``).
     """
 
     memory: tuple[float, ...]
@@ -75,12 +75,12 @@ class Cluster:
 
         Args:
           memory: ``[D]`` capacities; numbers of bytes, or texts such as ``"16GiB"``.
-          transfer: ``MODEL``, ``MODEL:LINK`` or ``LINK``: a model is ``"blocking"`` (where none is named),
-            ``"delay"`` or ``"free"``, a link one of `regal_jax.graph.LINKS` or
-            ``"latency=5us,bandwidth=50GB/s"``. A model alone costs nothing. If neither this nor latency nor
-            bandwidth is given: blocking transfers over `regal_jax.graph.DEFAULT_LINK`.
+          transfer: ``MODEL``, ``MODEL:LINK`` or ``LINK``. A model is ``"blocking"`` (the default),
+            ``"delay"`` or ``"free"``; a link is one of `regal_jax.graph.LINKS` or
+            ``"latency=5us,bandwidth=50GB/s"``. Without a link transfers cost nothing. If transfer, latency
+            and bandwidth are all left out, transfers are blocking over `regal_jax.graph.DEFAULT_LINK`.
           latency: A number, a text, or ``[D, D]`` of them (row the source; the diagonal is ignored).
-          bandwidth: Likewise.
+          bandwidth: A number, a text, or ``[D, D]`` of them.
 
         Raises:
           ClusterError: No device, an impossible capacity, latency or bandwidth, an unknown model or link, a
@@ -242,7 +242,7 @@ class Cluster:
 
     @property
     def over(self) -> str:
-        """The links as a person reads them; empty where transfers cost nothing."""
+        """The links as readable text; empty if transfers cost nothing."""
         if not _costs(self.latency, self.bandwidth):
             return ""
         shown = [_shown(link) for link in self.links[:_SHOWN]]
@@ -283,7 +283,7 @@ def _capacities(memory: Any) -> tuple[float, ...]:
 
 
 def _transfer(transfer: Any, latency: Any, bandwidth: Any) -> tuple[TransferModel, Link]:
-    """The model, and the link that goes where no latency or bandwidth is given."""
+    """The model, and the link that gives latency and bandwidth where they are left out."""
     given = latency is not None or bandwidth is not None
     if transfer is None:
         return TransferModel.BLOCKING, _NOTHING if given else LINKS[DEFAULT_LINK].link
@@ -298,7 +298,7 @@ def _transfer(transfer: Any, latency: Any, bandwidth: Any) -> tuple[TransferMode
 
 
 def _quantities(value: Any, d: int, what: str) -> Quantity | Table:
-    """A quantity, or a table of them with nothing on its diagonal; one number if all entries are alike."""
+    """A quantity, or a table of them with 0 on its diagonal; one number if all entries are equal."""
     check = _check_latency if what == "latency" else _check_bandwidth
     if isinstance(value, str) or not (isinstance(value, Sequence) or np.ndim(value)):
         return check(value, what)
@@ -344,7 +344,7 @@ def _check_bandwidth(value: Quantity, what: str) -> Quantity:
 
 
 def _costs(latency: Quantity | Table, bandwidth: Quantity | Table) -> bool:
-    """Does any transfer take time?"""
+    """Whether any transfer takes time."""
     late, wide = (
         {entry for row in q for entry in row} if isinstance(q, tuple) else {q} for q in (latency, bandwidth)
     )

@@ -48,8 +48,8 @@ class ComputationGraph:
       control_source: ``[C]`` int64, sorted by (source, target), no pair twice.
       control_target: ``[C]`` int64.
       time_unit: Unit of `runtime`, one of ``"s" "ms" "us" "ns"``.
-      resident: ``[N]`` bool; what the op makes is in memory from time 0: a source without runtime and
-        `temp_bytes`. Given as ``()``, no op is.
+      resident: ``[N]`` bool; the outputs of the op are in memory from time 0. Such an op is a source without
+        runtime and `temp_bytes`. ``()`` means that no op is resident.
 
     Raises:
       GraphError: Any of these rules is broken; the message names op, field, value and remedy.
@@ -87,7 +87,7 @@ class ComputationGraph:
             none = np.zeros(len(self.op_names), dtype=bool)
             none.setflags(write=False)
             object.__setattr__(self, "resident", none)
-        # Plain tuples, ints and texts: the content hash must not depend on how a value was spelled.
+        # Plain tuples, ints and texts: the content hash must not depend on the types that were given.
         for field in ("op_names", "op_kinds", "allowed_devices", "colocation_group"):
             object.__setattr__(self, field, tuple(map(_plain, getattr(self, field))))
         _check_shapes(self)
@@ -135,7 +135,7 @@ class ComputationGraph:
 
     @functools.cached_property
     def tensor_resident(self) -> np.ndarray:
-        """``[T]`` bool, is the tensor in memory from time 0?"""
+        """``[T]`` bool: whether the tensor is in memory from time 0."""
         return self.resident[self.tensor_op]
 
     def tensor_name(self, tensor: int) -> str:
@@ -193,21 +193,21 @@ class ComputationGraph:
 
     @functools.cached_property
     def successors(self) -> tuple[np.ndarray, np.ndarray]:
-        """``(offset [N + 1], op [E + C])``: who reads what each op makes, then its control targets."""
+        """``(offset [N + 1], op [E + C])``: the readers of each op's outputs, then its control targets."""
         return successors(
             self.num_ops, self.edge_producer, self.edge_op, self.control_source, self.control_target
         )
 
     @functools.cached_property
     def topological_order(self) -> np.ndarray:
-        """``[N]`` op indices; among the ready ops the lowest index goes first."""
+        """``[N]`` op indices in topological order; among the ready ops the lowest index goes first."""
         return topological_order(
             self.num_ops, self.edge_producer, self.edge_op, self.control_source, self.control_target
         )
 
     @functools.cached_property
     def said_of_clusters(self) -> dict[str, dict[Any, Any]]:
-        """What `regal_jax.graph.pairing` keeps of this graph on clusters."""
+        """Results for this graph and clusters that `regal_jax.graph.pairing` caches."""
         return {}
 
     # Placement constraints ---------------------------------------------------------------------
@@ -234,7 +234,7 @@ class ComputationGraph:
         for field in _DTYPES:
             array = getattr(self, field)
             if field == "resident" and not array.any():
-                continue  # So that graphs without residents keep the hashes that older releases gave them.
+                continue  # Left out without residents, so that such graphs keep the hashes of older releases.
             digest.update(f"{field}{array.shape}".encode())
             digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
         return digest.hexdigest()
@@ -253,10 +253,10 @@ class ComputationGraph:
 
     @staticmethod
     def from_networkx(graph: "networkx.DiGraph") -> "ComputationGraph":
-        """The graph that `to_networkx` made, the same in everything, or one of a directed graph of one's own.
+        """The graph that `to_networkx` converted, without loss, or that of any directed graph.
 
         Raises:
-          GraphError: No directed graph, or a value that has no meaning.
+          GraphError: The argument is not a directed graph, or has a meaningless value.
         """
         from regal_jax.graph.networkx_graph import from_networkx
 
@@ -264,13 +264,13 @@ class ComputationGraph:
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """Draws the graph, and saves it if there is a ``path``; see `regal_jax.viz.plot_graph`."""
-        # As `Plan.plot`: viz lies above, and this is only a door to it.
+        # As `Plan.plot`: viz lies above graph, and this method only delegates to it.
         from regal_jax.viz import plot_graph
 
         return plot_graph(self, path)
 
     def _rows(self) -> list[tuple[str, str]]:
-        """What a person is shown of it."""
+        """Rows of the summary that notebooks show."""
         fastest = self.runtime.reshape(self.num_ops, -1).min(axis=1)
         size, kept = float(self.tensor_bytes.sum()), float(self.tensor_bytes[self.tensor_keep].sum())
         edges = f"{len(self.edge_op):,} of data, {len(self.control_source):,} of control"
@@ -308,7 +308,7 @@ _DTYPES: Final = {
 
 
 def _as_array(g: ComputationGraph, field: str, dtype: type) -> np.ndarray:
-    """A read-only copy as ``dtype``, refusing whatever the conversion would change."""
+    """A read-only copy as ``dtype``; refuses values that the conversion would change."""
     try:
         given = np.asarray(getattr(g, field))
         given = given.astype(dtype) if given.size == 0 else given
@@ -349,7 +349,7 @@ def _check_shapes(g: ComputationGraph) -> None:
         if len(getattr(g, field)) != length:
             raise g._error(f"{field}: has {len(getattr(g, field))} entries, expected {length}")
     if g.runtime.ndim not in (1, 2) or (g.runtime.ndim == 2 and g.runtime.shape[1] == 0):
-        raise g._error(f"runtime: shape {g.runtime.shape}; give one number an op, or one a device")
+        raise g._error(f"runtime: shape {g.runtime.shape}; give one number per op, or one per device")
 
 
 def _check_texts(g: ComputationGraph) -> None:

@@ -25,25 +25,25 @@ def constrain(
     *,
     devices: int | None = None,
 ) -> ComputationGraph:
-    """``graph`` with ops pinned to devices and kept together; what it had of either holds as well.
+    """``graph`` with ops pinned to devices or colocated, in addition to its own constraints.
 
     A pattern is an op's name, or one with the wildcards of `fnmatch`: ``*`` (slashes too), ``?`` and
-    ``[...]``; case counts. So ``"encoder/*"`` means the ops of the forward pass in ``encoder``,
-    ``"*encoder/*"`` those of its backward pass and its parameters as well.
+    ``[...]``; it is case-sensitive. ``"encoder/*"`` matches the ops of the forward pass in ``encoder``.
+    ``"*encoder/*"`` also matches those of its backward pass and its parameters.
 
     Args:
-      graph: The graph; it is left as it is.
-      pin: Pattern -> device, or several to choose from. An op that several patterns match may use what all
-        of them allow.
+      graph: The graph; it is not changed.
+      pin: Pattern -> device, or several to choose from. An op that several patterns match may use the devices
+        that all of them allow.
       colocate: Patterns; the ops of each share a device. Groups that have an op in common become one.
-      devices: How many there are, if that is known.
+      devices: Number of devices, if known.
 
     Returns:
       The graph; the same one if nothing was asked for.
 
     Raises:
-      ConfigError: A pattern that matches no op, a device that cannot be or that there is not, or pins that
-        leave an op, or a group that shares a device, none.
+      ConfigError: A pattern matches no op, a device does not exist, or pins leave an op or a colocation group
+        without a device.
 
     Examples:
       >>> from regal_jax import GraphBuilder
@@ -67,14 +67,14 @@ def constrain(
 
 
 def _groups(graph: ComputationGraph, patterns: Sequence[str]) -> list[str | None]:
-    """The group of each op; united ones are called after the first of them in the graph."""
+    """The group of each op; united groups take the name of the first of them in the graph."""
     groups = list(graph.colocation_group)
     for pattern in patterns:
         ops = _matches(graph, pattern, "colocate")
         united = {groups[o] for o in ops} - {None}
         taken = [group for group in groups if group in united]
         name = taken[0] if taken else graph.op_names[ops[0]]
-        # A group of that name that holds none of these ops is another one.
+        # Another group, which has none of these ops, may already have that name.
         while not taken and name in groups:
             name = f"{name}+"
         members = set(ops)

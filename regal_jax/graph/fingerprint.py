@@ -1,4 +1,4 @@
-"""`topology_hash`: the same for two graphs that differ in names, numbers and order alone."""
+"""`topology_hash`: equal for graphs that differ only in names, costs and order."""
 
 import hashlib
 from typing import Final, TypeVar
@@ -22,9 +22,9 @@ def topology_hash(graph: ComputationGraph) -> str:
     """A fingerprint of which op reads what from which op, invariant under relabelling.
 
     Ops, tensors, data and control edges count; names, kinds, sizes, runtimes, constraints, `tensor_keep` and
-    the order of ops, of an op's outputs and of its inputs do not. It is made of the colours of directed
-    Weisfeiler-Leman refinement of the ops and tensors, which starts from all that is above and below each
-    op and goes on until no class splits any more.
+    the order of ops, of an op's outputs and of its inputs do not. The hash combines the colours of a
+    directed Weisfeiler-Leman refinement of ops and tensors. The first colours summarise all paths to and from
+    each op; refinement ends when no class splits any more.
 
     Isomorphic graphs always have equal hashes, so graphs with different hashes differ. The converse has two
     exceptions: graphs that colour refinement cannot tell apart (an op reading from two others around one ring
@@ -44,7 +44,7 @@ def topology_hash(graph: ComputationGraph) -> str:
     classes = 0
     while True:
         finer = len(np.unique(ops)) + len(np.unique(tensors))
-        # Isomorphic graphs stop after the same round: how many classes there are depends on no label.
+        # Isomorphic graphs stop after the same round: the number of classes does not depend on labels.
         if finer <= classes:
             break
         classes = finer
@@ -59,8 +59,8 @@ def topology_hash(graph: ComputationGraph) -> str:
 def _unfold(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
     """Colours of ops and tensors by all paths that lead to and from them.
 
-    Refinement from nothing would find the same, one step along the paths a round, and need as many rounds as
-    the graph is deep.
+    Refinement from equal colours would give the same classes, but advances one edge a round and so needs as
+    many rounds as the graph is deep.
     """
     producer, consumer = graph.edge_producer.tolist(), graph.edge_op.tolist()
     source, target = graph.control_source.tolist(), graph.control_target.tolist()
@@ -97,7 +97,7 @@ def _refine(graph: ComputationGraph, ops: np.ndarray, tensors: np.ndarray) -> tu
     """One round: every colour becomes that of itself and the multiset of its neighbours'."""
 
     def add(into: np.ndarray, index: np.ndarray, colours: np.ndarray, kind: int, at: np.ndarray) -> None:
-        # A sum modulo 2**64: a multiset has no order.
+        # A sum modulo 2**64 does not depend on the order of the neighbours.
         np.add.at(into, index, _mix(colours * np.uint64(kind))[at])
 
     new_ops, new_tensors = ops * np.uint64(_OP), tensors * np.uint64(_TENSOR)

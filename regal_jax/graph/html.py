@@ -15,7 +15,7 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -
     """A title above a table; all texts are escaped.
 
     Args:
-      title: Of the table.
+      title: Title of the table.
       head: Titles of its columns, or nothing.
       rows: Texts, one a column; those after the first keep their spaces.
     """

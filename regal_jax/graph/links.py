@@ -1,4 +1,4 @@
-"""Links between devices by their names, and how a transfer is written as text."""
+"""Named links between devices, and the text form of transfer models and links."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -9,11 +9,11 @@ __all__ = ["DEFAULT_LINK", "LINKS", "Link", "NamedLink", "link_name", "parse_lin
 
 
 class Link(NamedTuple):
-    """What one device reaches another one by.
+    """A connection from one device to another.
 
     Attributes:
-      latency: Time of a transfer of nothing.
-      bandwidth: Bytes a time unit, in one direction.
+      latency: Time of a transfer of 0 bytes.
+      bandwidth: Bytes per time unit, in one direction.
     """
 
     latency: Quantity
@@ -21,13 +21,13 @@ class Link(NamedTuple):
 
 
 class NamedLink(NamedTuple):
-    """A kind of link that can be bought, between one pair of devices, in one direction.
+    """A kind of hardware link, between one pair of devices, in one direction.
 
     Attributes:
-      latency: Of a small message between accelerators, as a program sees it.
-      bandwidth: What large messages reach in practice.
+      latency: Latency of a small message between accelerators, as measured in a program.
+      bandwidth: Bandwidth that large messages reach in practice.
       nominal: Bandwidth of the data sheet.
-      basis: Where the numbers are from; ``[assumed]`` marks what nobody has published or we have not found.
+      basis: Sources of the numbers; ``[assumed]`` marks numbers without a published source.
     """
 
     latency: str
@@ -37,7 +37,7 @@ class NamedLink(NamedTuple):
 
     @property
     def link(self) -> Link:
-        """The numbers that are counted with."""
+        """The latency and bandwidth that transfers use."""
         return Link(self.latency, self.bandwidth)
 
 
@@ -91,23 +91,24 @@ LINKS: Final[Mapping[str, NamedLink]] = {
 """Every link that has a name."""
 
 DEFAULT_LINK: Final = "pcie4x16"
-"""What a cluster has if nobody says anything of its transfers: what most machines with two devices have."""
+"""The link of a cluster if none is given: the one in most machines with two devices."""
 
 
 def link_name(link: Link) -> str | None:
-    """The name of a link with these very numbers, as they are written in `LINKS`; ``None`` if none has."""
+    """The name of the link with exactly this latency and bandwidth in `LINKS`; ``None`` for none."""
     return next((name for name, named in LINKS.items() if named.link == link), None)
 
 
 def parse_link(text: object, what: str) -> Link:
-    """The link that ``"nvlink4"`` or ``"latency=5us,bandwidth=50GB/s"`` means; the rest costs nothing.
+    """The link that ``"nvlink4"`` or ``"latency=5us,bandwidth=50GB/s"`` means; missing parts cost nothing.
 
     Args:
-      text: One of `LINKS`, or one or two numbers, which are not parsed here; a `Link` stays what it is.
+      text: One of `LINKS`, or one or two quantities, which are not parsed here; a `Link` is returned as it
+        is.
       what: Named in the error.
 
     Raises:
-      ValueError: Neither; the message has the names.
+      ValueError: ``text`` is neither; the message lists the names.
     """
     if isinstance(text, Link):
         return text
@@ -130,14 +131,14 @@ def parse_link(text: object, what: str) -> Link:
 
 
 def parse_transfer(text: str, models: tuple[str, ...]) -> tuple[str, Link | None]:
-    """``MODEL``, ``MODEL:LINK`` or ``LINK``, which is blocking, as a model and a link.
+    """Splits ``MODEL``, ``MODEL:LINK`` or ``LINK`` (then blocking) into model and link.
 
     Args:
       text: E.g. ``"blocking"``, ``"delay:nvlink4"``, ``"pcie4x16"``, ``"blocking:latency=5us"``.
       models: The names of the models, blocking first.
 
     Raises:
-      ValueError: Anything else; the message has the names.
+      ValueError: ``text`` is none of these; the message lists the names.
     """
     model, colon, rest = (part.strip() for part in text.partition(":"))
     if model in LINKS and not colon:

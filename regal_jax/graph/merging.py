@@ -1,4 +1,4 @@
-"""Which ops belong together: what a compiler would fuse, found by rules that can close no circle."""
+"""Sets of ops that a compiler would fuse, found by rules that cannot create a cycle."""
 
 import collections
 import re
@@ -28,7 +28,7 @@ _scaled_dot_product_flash_attention_for_cpu batchmatmul batchmatmulv2 conv2dback
 depthwiseconv2dnative
 """
 ANCHOR_KINDS: Final = frozenset((_JAX + _ONNX + _ATEN_AND_TENSORFLOW).split())
-"""Kinds of ops that a compiler makes a kernel of their own, lower case: each anchors a set by itself."""
+"""Kinds of ops that a compiler puts into kernels of their own, in lower case; a set has at most one."""
 
 _ATEN: Final = re.compile(r"^(?:torch\.ops\.)?aten(?:\.|::)(\w+)(?:\.\w+)?$")
 
@@ -49,13 +49,13 @@ def merge_labels(
     anchors: Collection[str],
     spare_memory: bool,
 ) -> np.ndarray:
-    """``[N]`` int64: ops with the same number are to be merged; it is one of them, which speaks for all.
+    """``[N]`` int64: ops with the same number are to be merged; the number is the index of one of them.
 
     `regal_jax.plan.contract` checks these arguments, and states the rules and why they are safe.
     """
     merger = _Merger(graph, max_share, max_members, devices, anchors, spare_memory)
     merger.run()
-    # Each set goes by the name of its anchor, or of the op that runs longest.
+    # Each set is named after its anchor, or after the op that runs longest.
     rank = np.lexsort((-np.arange(graph.num_ops), merger.work, merger.is_anchor))
     root = np.array([merger.find(o) for o in range(graph.num_ops)], dtype=np.int64)
     leader = np.empty(graph.num_ops, dtype=np.int64)
@@ -79,7 +79,7 @@ class _Merger:
         self.graph, self.spare_memory = graph, spare_memory
         self.most = n if max_members is None else max_members
         self.work = work = graph.runtime.reshape(n, -1).max(axis=1)
-        # Merged in any order, equal work must give equal sums: rounding may not decide at the limit.
+        # Equal work must give equal sums in any order of merging: rounding must not decide at the limit.
         self.cap = max_share * float(work.sum()) * (1 + 1e-9)
         named = frozenset(anchor.lower() for anchor in anchors)
         self.is_anchor = np.array([_plain_kind(kind) in named for kind in graph.op_kinds]) | (work > self.cap)
@@ -111,7 +111,7 @@ class _Merger:
         self.begin, self.tail = _longest_paths(graph, work)
         self.length: list[float] = work.tolist()
         ends = [b + w for b, w in zip(self.begin, self.length, strict=True)]
-        # No plan for so many devices takes less; the margin is for sums in another order.
+        # A lower bound on the makespan; the margin covers the rounding of sums in another order.
         self.limit = max(*ends, float(work.sum()) / devices, 0.0) * (1 + 1e-9)
         self.units = _Units(graph, self.light, self.anchor)
 
@@ -124,12 +124,12 @@ class _Merger:
     def run(self) -> None:
         """Applies the rules until none applies anywhere."""
         order = self.graph.topological_order.tolist()
-        # A merger may also open a way for sets that are no neighbours: readers of the same tensor, say.
+        # A merge may also enable one of sets that are no neighbours, such as readers of the same tensor.
         while self._pass([o for o in order if self.parent[o] == o]):
             pass
 
     def _pass(self, order: list[int]) -> bool:
-        """Tries every set and then, again and again, the neighbours of what has changed. Has anything?"""
+        """Tries every set, then the neighbours of changed sets; returns whether any has changed."""
         queue, queued, changed = collections.deque(order), set(order), False
         while queue:
             check_interrupt()
@@ -145,7 +145,7 @@ class _Merger:
         return changed
 
     def _try(self, o: int) -> int | None:
-        """Merges set ``o`` with a neighbour, if a rule lets it; returns what both have become."""
+        """Merges set ``o`` with a neighbour if a rule allows it; returns the merged set."""
         if len(self.after[o]) == 1:
             (v,) = self.after[o]
             if self._linked(o, v) and self._may(o, v) and self._forward_pays(o, v):
@@ -157,11 +157,11 @@ class _Merger:
         return self._twin(o)
 
     def _linked(self, u: int, v: int) -> bool:
-        """Does ``v`` read what ``u`` makes? Those that only wait for each other have nothing to fuse."""
+        """Whether ``v`` reads an output of ``u``; sets with only a control edge are not merged."""
         return not self.makes[u].isdisjoint(self.reads[v])
 
     def _may(self, u: int, v: int) -> bool:
-        """Would the set be small enough, and able to run wherever both were?"""
+        """Whether the merged set is within the limits and may run on the same devices as both."""
         return (
             self.size[u] + self.size[v] <= self.most
             and not (self.resident[u] or self.resident[v])
@@ -171,9 +171,9 @@ class _Merger:
         )
 
     def _forward_pays(self, u: int, v: int) -> bool:
-        """Rule 1: ``v`` is all that waits for ``u``, so ``u`` can wait for what ``v`` waits for.
+        """Rule 1: ``v`` is the only successor of ``u``, so ``u`` can wait for the predecessors of ``v``.
 
-        Not if that would make the longest path longer, or hold an anchor back.
+        It does not apply if the longest path would become longer, or if an anchor would be delayed.
         """
         others = self.before[v] - {u}
         if self.length[u] and self._arrival(others) > self.begin[u]:
@@ -186,11 +186,11 @@ class _Merger:
         return self._made(u) >= gone or (not others and self._shrinks(v))
 
     def _arrival(self, sets: Iterable[int]) -> float:
-        """When all of ``sets`` could be finished, with as many devices as it takes."""
+        """The earliest time at which all of ``sets`` can have finished, with unlimited devices."""
         return max((self.begin[w] + self.length[w] for w in sets), default=0.0)
 
     def _backward_pays(self, v: int) -> bool:
-        """Rule 2: ``v`` waits for one set only. It may run right after it if that holds no more memory."""
+        """Rule 2: ``v`` has a single predecessor and may run right after it if that holds no more memory."""
         return not self.anchor[v] and self._shrinks(v)
 
     def _shrinks(self, v: int) -> bool:
@@ -201,7 +201,7 @@ class _Merger:
         return sum(self.bytes[t] for t in self.makes[o])
 
     def _twin(self, o: int) -> int | None:
-        """Rule 3: arrays that are there from the start, on the same device in any case."""
+        """Rule 3: residents that are on the same device in every plan."""
         if not self.resident[o]:
             return None
         for v in sorted(self.after[o]):
@@ -219,7 +219,7 @@ class _Merger:
         return None
 
     def _merge(self, u: int, v: int) -> int:
-        """Makes one set of two, ``u`` the earlier; known by the one with more neighbours."""
+        """Merges two sets, of which ``u`` is earlier; the result keeps the index with more neighbours."""
         begin = max(self.begin[u], self._arrival((self.before[u] | self.before[v]) - {u, v}))
         after = (self.after[u] | self.after[v]) - {u, v}
         tail = max((self.length[w] + self.tail[w] for w in after), default=0.0)
@@ -253,7 +253,7 @@ class _Merger:
 
 
 class _Units:
-    """What is placed together anyway: colocation groups, and single ops."""
+    """Sets that share a device in every plan: colocation groups, and single ops."""
 
     def __init__(self, graph: ComputationGraph, light: list[float], anchor: list[bool]) -> None:
         self.parent: list[int] = graph.colocation_leader.tolist()
@@ -275,14 +275,16 @@ class _Units:
         return o
 
     def same(self, u: int, v: int) -> bool:
-        """Are both on one device in every plan?"""
+        """Whether both are on the same device in every plan."""
         a, b = self._find(u), self._find(v)
         here = self.allowed[a]
         return a == b or (here is not None and len(here) == 1 and here == self.allowed[b])
 
     def may_join(self, u: int, v: int, cap: float) -> bool:
-        """The same devices, so that joining takes no choice away but that of parting; two colocation groups
-        only while they are light, for all of both is tied together then."""
+        """Whether both may use the same devices, and, in two colocation groups, are light enough.
+
+        Merging ops of two colocation groups ties all ops of both groups together.
+        """
         a, b = self._find(u), self._find(v)
         if a == b:
             return True
@@ -303,7 +305,7 @@ class _Units:
 
 
 def _longest_paths(graph: ComputationGraph, work: np.ndarray) -> tuple[list[float], list[float]]:
-    """The longest path that ends where each op begins, and the longest that begins where it ends."""
+    """The longest path that ends at the start of each op, and the longest that begins at its end."""
     source = np.concatenate([graph.edge_producer, graph.control_source]).tolist()
     target = np.concatenate([graph.edge_op, graph.control_target]).tolist()
     before: list[list[int]] = [[] for _ in range(graph.num_ops)]

@@ -1,9 +1,9 @@
-"""Graphs of networkx (extra ``interop``), there and back without loss.
+"""Conversion to and from graphs of networkx (extra ``interop``), without loss.
 
 A ``MultiDiGraph`` whose nodes are ops, by name and in the graph's order:
 
 - of the graph ``name`` and ``time_unit``;
-- of a node ``kind``, ``runtime`` (a number, or a list with one a device), ``temp_bytes``, ``outputs`` (a
+- of a node ``kind``, ``runtime`` (a number, or a list with one per device), ``temp_bytes``, ``outputs`` (a
   list of ``{"bytes": ..., "keep": ...}``, one for each tensor), and where there are any
   ``allowed_devices`` (a list) and ``colocation_group``;
 - of an edge either ``port``, which output of its source is read, and its ``bytes``; or ``control`` (true).
@@ -60,14 +60,15 @@ def to_networkx(graph: ComputationGraph) -> "networkx.MultiDiGraph":
 
 
 def from_networkx(graph: "networkx.DiGraph") -> ComputationGraph:
-    """The graph that `to_networkx` made, or one of a directed graph of one's own.
+    """The graph that `to_networkx` converted, or that of any directed graph.
 
-    What a node does not say is nothing: no kind, runtime 0, no scratch. Of a node without ``outputs`` every
-    edge that leaves it is a tensor of its own, of the edge's ``bytes`` (0 if it does not say), and of a node
-    with them an edge without ``port`` reads the first. Nodes are named by their texts.
+    Attributes that a node lacks are empty: no kind, runtime 0, no scratch memory. If a node has no
+    ``outputs``, every edge that leaves it is a tensor of its own, with the edge's ``bytes`` (0 by default).
+    If it has them, an edge without ``port`` reads the first. Ops are named by ``str`` of their nodes.
 
     Raises:
-      GraphError: No directed graph, a cycle, or a value that has no meaning; the message names the node.
+      GraphError: The argument is not a directed graph, has a cycle or a meaningless value; the message names
+        the node.
     """
     if not callable(getattr(graph, "is_directed", None)) or not graph.is_directed():
         raise GraphError(f"networkx: give a DiGraph or MultiDiGraph, got {type(graph).__name__}")
@@ -108,5 +109,5 @@ def from_networkx(graph: "networkx.DiGraph") -> ComputationGraph:
             raise GraphError(f"networkx: node {node!r} cannot be read: {error!r}") from None
     built = builder.build()
     one = [isinstance(runtime, list) and len(runtime) == 1 for runtime in runtimes]
-    # For one device and no other, which is not the same as for any.
+    # A list with one runtime is for exactly one device; a number is for any.
     return dataclasses.replace(built, runtime=built.runtime.reshape(-1, 1)) if all(one) else built

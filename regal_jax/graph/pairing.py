@@ -1,4 +1,4 @@
-"""A graph and a cluster together: what runs where, and how fast."""
+"""Properties of a graph on a cluster: allowed devices, runtimes and transfer times."""
 
 import functools
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from regal_jax.graph.units import parse_bandwidth, parse_time
 __all__ = ["allowed_matrix", "mean_transfer_times", "once_a_pair", "runtime_matrix", "transfer_times"]
 
 _MOST: Final = 4
-"""Clusters of which a graph keeps what was said: heuristics and replays ask again and again."""
+"""Number of clusters for which a graph caches results, as heuristics and replays ask repeatedly."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def once_a_pair(function: _Function) -> _Function:
-    """A function of a graph, a cluster and hashable arguments that is worked out once for each.
+    """Caches a function of a graph, a cluster and hashable arguments.
 
     The graph keeps the last results; arrays become read-only.
     """
@@ -54,14 +54,14 @@ def runtime_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     if graph.runtime.shape[1] != d:
         raise ClusterError(
             f"graph {graph.name!r} has runtimes for {graph.runtime.shape[1]} devices, the cluster has {d}; "
-            "use one runtime an op, or one a device"
+            "use one runtime per op, or one per device"
         )
     return graph.runtime
 
 
 @once_a_pair
 def allowed_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
-    """``[N, D]`` bool: may the op, and its whole colocation group, run on the device?
+    """``[N, D]`` bool: whether the op, with its colocation group, may run on the device.
 
     Raises:
       ClusterError: An op, or its colocation group, may use no device of this cluster.
@@ -120,5 +120,5 @@ def mean_transfer_times(graph: ComputationGraph, cluster: Cluster) -> np.ndarray
     if times.shape[1] == 1:
         return times[:, 0]
     pairs = cluster.link_index[~np.eye(cluster.num_devices, dtype=bool)]
-    # No product of matrices: its last bits depend on where a row stands.
+    # Not a matrix product, whose last bits depend on the place of a row.
     return (times * (np.bincount(pairs, minlength=times.shape[1]) / len(pairs))).sum(axis=1)

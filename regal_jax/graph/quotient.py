@@ -1,4 +1,4 @@
-"""The graph that is left when sets of ops become one op each, and the way back."""
+"""The quotient of a graph by sets of ops that become one op each."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ class Quotient:
       graph: ``N'`` ops; each has the name and kind of its leader.
       op: ``[N]`` int64: the set that each original op is in, an op of `graph`.
       members: ``[N']`` int64 arrays: the original ops of each set, in an order that respects every edge.
-      tensor: ``[T']`` int64: the original tensor that each tensor of `graph` is.
+      tensor: ``[T']`` int64: the original tensor of each tensor of `graph`.
     """
 
     graph: ComputationGraph
@@ -47,8 +47,8 @@ def quotient(graph: ComputationGraph, leader: np.ndarray) -> Quotient:
         members.
 
     Raises:
-      GraphError: The sets wait for each other in a circle, or no device may run all members of one, or some
-        of them are resident and others are not.
+      GraphError: The sets form a cycle, no device may run all members of a set, or only some members of a set
+        are resident.
     """
     op, leaders = _number(leader)
     if len(leaders) == graph.num_ops:
@@ -57,7 +57,7 @@ def quotient(graph: ComputationGraph, leader: np.ndarray) -> Quotient:
     order = order[np.argsort(op[order], kind="stable")]
     members = np.split(order, np.searchsorted(op[order], np.arange(1, len(leaders))))
     cross = op[graph.edge_producer] != op[graph.edge_op]
-    # An unread resident is in memory, too, until its op has had its turn.
+    # The output of an unread resident is in memory, too, until its op has run.
     outside = graph.tensor_keep | graph.tensor_resident
     outside[graph.edge_tensor[cross]] = True
     tensor = np.flatnonzero(outside)
@@ -119,20 +119,21 @@ def _pairs(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _scratch(
     graph: ComputationGraph, op: np.ndarray, members: list[np.ndarray], outside: np.ndarray
 ) -> list[int]:
-    """``temp_bytes`` of each set, so that it never seems to need less memory than its members do.
+    """``temp_bytes`` of each set, so that a merged op needs at least the memory of its members.
 
-    The merged op holds its inputs all along and its outputs from the start. Its members hold, on top of
-    what was there when the first of them began, what they have made and what is still to be read, and
-    less by the inputs that are certainly gone: those that nobody outside reads and that are not kept. The
-    scratch is the most that this comes to at any member, less all the outputs. It is exact unless an input
-    that others read too happens to be freed half way (then the members need less), so the peak of a
-    plan of the merged graph bounds that of its expansion, whatever the plan.
+    The merged op holds its inputs until its end and its outputs from its start. Relative to the memory held
+    when the first member starts, the members hold the tensors that they have made and that are still to be
+    read, minus
+    the inputs that have certainly been freed: those that are not kept and have no reader outside. The scratch
+    memory is the largest such sum over all members, minus all outputs. It is exact unless an input with
+    readers outside is freed while the members run; then they need less. The peak of a plan of the merged
+    graph therefore bounds that of its expansion.
     """
     size, temp = graph.tensor_bytes.tolist(), graph.temp_bytes.tolist()
     output, (offset, tensor) = graph.output_offset.tolist(), graph.inputs
     bounds, inputs = offset.tolist(), tensor.tolist()
     readers = np.diff(graph.consumer_offset)
-    # Gone when the last member has read it: what only this set reads, and nobody keeps.
+    # Tensors that only this set reads and that are not kept: freed when the last member has read them.
     low, high = np.full(graph.num_tensors, len(members)), np.full(graph.num_tensors, -1)
     np.minimum.at(low, graph.edge_tensor, op[graph.edge_op])
     np.maximum.at(high, graph.edge_tensor, op[graph.edge_op])

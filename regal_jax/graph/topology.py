@@ -13,7 +13,7 @@ def offsets(sorted_ids: np.ndarray, count: int) -> np.ndarray:
 
 
 def rows(row: np.ndarray, item: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """``(offset [count + 1], item)``: the items row by row, in each as they came."""
+    """``(offset [count + 1], item)``: the items row by row; items of one row keep their order."""
     order = np.argsort(row, kind="stable")
     return offsets(row[order], count), item[order]
 
@@ -60,8 +60,8 @@ def find_cycle(n: int, *edges: np.ndarray) -> list[int]:
       n: Number of nodes.
       *edges: As in `topological_order`.
     """
-    # Every node that Kahn's order leaves out has a predecessor that it leaves out too, so that
-    # walking backwards among them must come round.
+    # Every node that Kahn's order leaves out has a predecessor that it leaves out too. A walk backwards among
+    # them must therefore return to a node that it has visited.
     left = np.ones(n, dtype=bool)
     left[topological_order(n, *edges)] = False
     source, target = np.concatenate(edges[0::2]), np.concatenate(edges[1::2])

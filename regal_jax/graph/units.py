@@ -1,4 +1,4 @@
-"""Quantities as people write them: ``"16GiB"``, ``"50GB/s"``, ``"5us"``."""
+"""Quantities with units: ``"16GiB"``, ``"50GB/s"``, ``"5us"``."""
 
 import math
 import re
@@ -41,7 +41,7 @@ def _number(value: Quantity, what: str) -> float:
 
 
 def _convert(number: float, unit: str, to: str) -> float:
-    # By a whole number, so that 1 ms is 1000 us and not a little more.
+    # Scaled by a whole number, so that 1 ms is exactly 1000 us.
     ratio = TIME_UNITS[unit] / TIME_UNITS[to]
     return number * round(ratio) if ratio >= 1 else number / round(1 / ratio)
 
@@ -121,17 +121,17 @@ def parse_bandwidth(value: Quantity, time_unit: str, what: str = "bandwidth") ->
 
 
 def format_bytes(value: float) -> str:
-    """``value`` bytes as a person reads them: ``"1.50 GiB"``."""
+    """``value`` bytes in a readable unit: ``"1.50 GiB"``."""
     if math.isinf(value):
         return "unlimited"
     for power, prefix in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
-        if abs(value) >= 1023.995 * 1024 ** (power - 1):  # What would round to 1024.00 of the next smaller.
+        if abs(value) >= 1023.995 * 1024 ** (power - 1):  # Avoids 1024.00 of the next smaller unit.
             return f"{value / 1024**power:.2f} {prefix}B"
     return f"{value:.0f} B"
 
 
 def format_time(value: float, time_unit: str) -> str:
-    """``value`` of ``time_unit`` as a person reads it: ``"1.234 ms"``."""
+    """``value``, in ``time_unit``, in a readable unit: ``"1.234 ms"``."""
     seconds = value * TIME_UNITS[time_unit]
     if seconds == 0 or abs(seconds) >= 9999.5:
         return f"{seconds:,.0f} s"

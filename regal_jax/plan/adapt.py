@@ -1,4 +1,4 @@
-"""A plan that was made for one cluster, carried over to another one."""
+"""Conversion of a plan from one cluster to another."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,23 +23,23 @@ def adapt_plan(
     *,
     provenance: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The plan of ``graph`` on ``cluster`` that does what ``plan`` does, as far as it can.
+    """``plan`` converted to ``cluster``, with as few changes as possible.
 
-    Devices keep their numbers. Ops stay where they are if they may run there. Those of a device that
-    ``cluster`` does not have go together to the device with the least work, and an op that is not allowed
-    there, with its colocation group, to the allowed one with the least work. Ops keep their order. Transfers
-    that are needed again keep their place in it; where others are needed, the better of two orders is taken:
-    those before their first readers, or all transfers as soon as their tensors exist. On a cluster with the
-    same devices and transfer model the events are those of ``plan``.
+    Devices keep their indices, and ops stay on their device if they may run there. All ops of a device that
+    ``cluster`` does not have move to the device with the least work. An op that may not run there moves, with
+    its colocation group, to the allowed device with the least work. Ops keep their order. Transfers that are
+    still needed keep their place in it. If new transfers are needed, the better of two orders is taken: new
+    transfers just before their first readers, or all transfers as soon as their tensors exist. On a cluster
+    with the same devices and transfer model the events are those of ``plan``.
 
-    The figures of ``plan`` do not matter: the result has been replayed.
+    The result is replayed exactly; times and memory stated in ``plan`` are not used.
 
     Args:
-      plan: Of ``graph``, on any cluster.
-      graph: What it executes.
-      cluster: What to run it on.
-      objective: Of the result; that of ``plan`` by default.
-      provenance: Of the result; that of ``plan`` by default.
+      plan: A plan of ``graph`` on any cluster.
+      graph: The graph.
+      cluster: The new cluster.
+      objective: Objective of the result; that of ``plan`` by default.
+      provenance: Provenance of the result; that of ``plan`` by default.
 
     Raises:
       PlanError: ``plan`` is for another graph, or no valid order of its ops.
@@ -62,7 +62,7 @@ def adapt_plan(
 
 
 def _op_index(plan: Plan, graph: ComputationGraph) -> np.ndarray:
-    """``[N]``: the op of ``graph`` that each op of ``plan`` is; by name, for a tool may have sorted them."""
+    """``[N]``: the op of ``graph`` for each op of ``plan``, by name: a tool may have sorted them."""
     check_graph(plan, graph)
     found = [graph.op_index.get(name, -1) for name in plan.op_names]
     if sorted(found) != list(range(graph.num_ops)):
@@ -73,14 +73,14 @@ def _op_index(plan: Plan, graph: ComputationGraph) -> np.ndarray:
 def _placement(
     plan: Plan, graph: ComputationGraph, cluster: Cluster, index: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``[N]`` device of each op, and the device here that stands for each device of ``plan``."""
+    """``[N]`` device of each op, and the new device for each device of ``plan``."""
     d, most = cluster.num_devices, plan.cluster.num_devices
     runtime, allowed = runtime_matrix(graph, cluster), allowed_matrix(graph, cluster)
     before = np.empty(graph.num_ops, dtype=np.int64)
     before[index] = plan.placement
     before = before[graph.colocation_leader]
     everything = runtime.mean(axis=1)
-    # A little for every op: where nothing takes time, it is their number that is spread.
+    # A small weight for every op, so that ops without runtime are spread by their number.
     weight = everything + (everything.max() or 1.0) * 1e-9
     work = np.bincount(before, weight, minlength=most)
     target, load = np.arange(most), work[:d].copy()
@@ -106,7 +106,7 @@ def _events(
     index: np.ndarray,
     target: np.ndarray,
 ) -> tuple[np.ndarray, int]:
-    """Event ids in the order of ``plan``, and how many of the transfers among them are not its own."""
+    """Event ids in the order of ``plan``, and the number of transfers among them that are new."""
     line, n, d = plan.timeline, graph.num_ops, cluster.num_devices
     op = index[line.op]
     if not np.array_equal(np.sort(op[line.port < 0]), np.arange(n)):

@@ -1,4 +1,4 @@
-"""What no plan can beat, and what none can exceed."""
+"""Lower and upper bounds on the objectives of plans."""
 
 import enum
 import math
@@ -19,7 +19,7 @@ __all__ = ["Objective", "critical_path", "lower_bound", "makespan_upper_bound"]
 
 
 class Objective(enum.StrEnum):
-    """What a plan should be small in."""
+    """The quantity that a plan minimises."""
 
     MAKESPAN = "makespan"
     PEAK_MEMORY = "peak-memory"
@@ -29,14 +29,22 @@ class Objective(enum.StrEnum):
 def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> float:
     """A value of ``objective`` that no plan can beat.
 
-    Makespan: the longest path, every op on its fastest allowed device, with the transfers between ops that
-    share no allowed device; all the work, spread evenly; the work that only some devices may do, spread
-    evenly over these, with blocking transfers to where a reader is pinned; or a colocation group on its best
-    device: whichever is most. Peak memory: the most that is certainly held at one moment, by a colocation
-    group or spread evenly over the devices that may hold it: the residents at time 0, what is kept in the
-    end, and while an op runs its inputs, outputs and `temp_bytes` beside the residents that are kept.
+    The bound on the makespan is the largest of:
 
-    Work is summed exactly, a timeline event by event: the two may cross in the last bits of a float.
+    - the longest path, with every op on its fastest allowed device, and with the transfers between ops that
+      share no allowed device;
+    - all work, spread evenly over the devices;
+    - the work that only some devices may do, spread evenly over these, with the blocking transfers to devices
+      that readers are pinned to;
+    - the work of a colocation group on its best device.
+
+    The bound on peak memory is the largest amount that must be held at one time, by the device of a
+    colocation group or spread evenly over the devices that may hold it. The times are time 0 (residents), the
+    end (results) and the run of each op (its inputs, outputs and `temp_bytes`, with the residents that are
+    kept).
+
+    Work is summed exactly, and a timeline event by event, so a makespan may be below the bound in the last
+    bits.
 
     Raises:
       ClusterError: The cluster does not fit the graph.
@@ -54,7 +62,7 @@ def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective)
 
 
 def _unavoidable(graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
-    """``[E]``, by `ComputationGraph.inputs`: least time of the transfer, where no placement does without."""
+    """``[E]``, by `ComputationGraph.inputs`: least time of the transfer, 0 if it can be avoided."""
     offset, tensor = graph.inputs
     reader = np.repeat(np.arange(graph.num_ops), np.diff(offset))
     time = np.zeros(len(tensor))
@@ -66,7 +74,7 @@ def _unavoidable(graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray)
 def _least_time(
     graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray, tensor: np.ndarray, reader: np.ndarray
 ) -> np.ndarray:
-    """Of each transfer of a tensor to a reader: over the fastest link between devices that they may be on."""
+    """Least time of each transfer of a tensor to a reader, over all pairs of devices that they may be on."""
     time = np.zeros(len(tensor))
     if not len(tensor):
         return time
@@ -82,10 +90,10 @@ def _least_time(
 def _work(
     graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray, runtime: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What devices must do: the devices that may (``[W, D]`` bool), and the time that it takes one (``[W]``).
+    """The work that must be done: the devices that may do it (``[W, D]`` bool), and its time (``[W]``).
 
-    Ops, of ``runtime [N]``; and blocking transfers to devices that readers are pinned to and the producer may
-    not use, which occupy a device on either side.
+    It consists of ops, with ``runtime [N]``, and of blocking transfers to devices that readers are pinned to
+    and the producer may not use. Such a transfer occupies both of its devices.
     """
     if cluster.transfer is not TransferModel.BLOCKING:
         return allowed, runtime
@@ -100,7 +108,7 @@ def _work(
 
 
 def _restricted(devices: np.ndarray, work: np.ndarray) -> float:
-    """Longest that some devices are busy with what no others may do; as `_work` returns it."""
+    """The largest mean busy time of a set of devices with work that only they may do; work as in `_work`."""
     narrow = ~devices.all(axis=1)
     if not narrow.any():
         return 0.0
@@ -112,7 +120,7 @@ def _restricted(devices: np.ndarray, work: np.ndarray) -> float:
 
 
 def _together(graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray) -> float:
-    """How long the longest colocation group of several ops takes on the best device for it."""
+    """The largest runtime of a colocation group of several ops, each on its best device."""
     runtime, leader = runtime_matrix(graph, cluster), graph.colocation_leader
     several = np.flatnonzero(np.bincount(leader[runtime.any(axis=1)], minlength=graph.num_ops) > 1)
     return max(
@@ -125,9 +133,10 @@ def _together(graph: ComputationGraph, cluster: Cluster, allowed: np.ndarray) ->
 
 
 def _spread(graph: ComputationGraph, allowed: np.ndarray, held: np.ndarray) -> int:
-    """Bytes that some device holds when every tensor in ``held`` (``[T]`` bool) is at home.
+    """Bytes that some device must hold when every tensor in ``held`` (``[T]`` bool) is on its home.
 
-    What can only be on some devices (``allowed``, ``[N, D]``) is on one of these, and a group on one device.
+    A tensor is on one of the devices that its producer may use (``allowed``, ``[N, D]``), and all tensors of
+    a colocation group are on one device.
     """
     if not held.any():
         return 0
@@ -145,7 +154,7 @@ def _spread(graph: ComputationGraph, allowed: np.ndarray, held: np.ndarray) -> i
 
 
 def _busiest(graph: ComputationGraph, allowed: np.ndarray) -> int:
-    """Bytes that some device holds while some op runs: what it needs, beside residents that are kept."""
+    """Bytes that some device must hold while some op runs: its need, and the residents that are kept."""
     size = graph.tensor_bytes
     need = graph.temp_bytes.copy()
     np.add.at(need, graph.tensor_op, size)
@@ -153,7 +162,7 @@ def _busiest(graph: ComputationGraph, allowed: np.ndarray) -> int:
     stays = np.where(graph.tensor_resident & graph.tensor_keep, size, 0)
     if not stays.any():
         return int(need.max())
-    # Spread evenly, whoever holds them; what an op reads is in its need.
+    # Spread evenly over the devices; inputs of the op are part of its need.
     others = np.full(graph.num_ops, stays.sum())
     np.subtract.at(others, graph.edge_op, stays[graph.edge_tensor])
     beside = np.where(allowed, _beside(graph, allowed, stays), np.iinfo(np.int64).max).min(axis=1)
@@ -162,9 +171,10 @@ def _busiest(graph: ComputationGraph, allowed: np.ndarray) -> int:
 
 
 def _beside(graph: ComputationGraph, allowed: np.ndarray, stays: np.ndarray) -> np.ndarray:
-    """``[N, D]`` bytes of ``stays`` (``[T]``, always at home) beside an op if it runs on a device.
+    """``[N, D]`` bytes of ``stays`` (``[T]``, always at home) on a device where an op runs.
 
-    There are those that can be nowhere else, and those of the op's own group; not what the op reads.
+    These are the tensors that can be on no other device, and those of the op's colocation group, without the
+    inputs of the op.
     """
     (n, d), leader = allowed.shape, graph.colocation_leader
     pinned = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
@@ -182,13 +192,13 @@ def _beside(graph: ComputationGraph, allowed: np.ndarray, stays: np.ndarray) -> 
 
 @once_a_pair
 def makespan_upper_bound(graph: ComputationGraph, cluster: Cluster) -> float:
-    """No order of events on ``cluster`` takes longer: each at its slowest, one after another."""
+    """Upper bound on the makespan: the sum of all events, each on its slowest device or link."""
     runtime = runtime_matrix(graph, cluster).max(axis=1).sum()
     copies = np.minimum(np.diff(graph.consumer_offset), cluster.num_devices - 1)
     cost = transfer_times(graph, cluster).max(axis=1)
     if cluster.transfer is TransferModel.BLOCKING:
         return float(runtime + (copies * cost).sum())
-    # Delays overlap: between two finishes at most one is waited for at a time.
+    # Delays overlap: between two consecutive finishes the schedule waits for one delay at most.
     return float(runtime + cost[copies > 0].sum())
 
 
@@ -197,8 +207,8 @@ def critical_path(graph: ComputationGraph, runtime: np.ndarray, wait: np.ndarray
 
     Args:
       graph: The graph.
-      runtime: ``[N]``, of each op.
-      wait: ``[E]``, between each input (by `ComputationGraph.inputs`) and its reader; ``None`` for no time.
+      runtime: ``[N]``, runtime of each op.
+      wait: ``[E]``, time between each input (by `ComputationGraph.inputs`) and its reader; ``None`` for 0.
     """
     finish = runtime.tolist()
     waits = np.zeros(len(graph.inputs[1])).tolist() if wait is None else wait.tolist()

@@ -18,11 +18,11 @@ _SHOWN = 5
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanComparison:
-    """What changes from one plan to another.
+    """The differences between two plans.
 
     Attributes:
-      first: The one.
-      second: The other.
+      first: The first plan.
+      second: The second plan.
       moved: Op name to its devices in the first and in the second, for ops whose device differs.
     """
 
@@ -32,14 +32,14 @@ class PlanComparison:
 
     @property
     def speed_up(self) -> float:
-        """Makespan of the first over that of the second: above 1, the second is faster."""
+        """Makespan of the first over that of the second; above 1 the second is faster."""
         a, b = self.first, self.second
-        # The second one's unit may be another: a graph traced again.
+        # The time units may differ, for instance after the graph was traced again.
         return _seconds(a) / _seconds(b) if b.makespan else (1.0 if not a.makespan else float("inf"))
 
     @property
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """What is compared, of the first, of the second, and the difference, as texts."""
+        """Rows of a table: quantity, its value in the first and the second plan, and the difference."""
         a, b = self.first, self.second
         peaks = float(a.peak_memory.max()), float(b.peak_memory.max())
         over = float(a.overflow.sum()), float(b.overflow.sum())

@@ -1,4 +1,4 @@
-"""`contract`: a smaller graph in place of a large one, and plans of the large one out of its plans."""
+"""`contract`: a smaller graph that stands for a large one, and conversion of plans between the two."""
 
 import dataclasses
 from collections.abc import Collection
@@ -20,20 +20,20 @@ from regal_jax.runtime.interrupts import interruptible
 __all__ = ["MAX_SHARE", "Contraction", "contract", "contract_for"]
 
 MAX_SHARE: Final = 0.03
-"""Share of all work in the light ops of a set; chosen on four examples, from 0.003 to 0.1."""
+"""Largest share of all work in the light ops of a set."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contraction:
-    """A graph and what is left of it when ops that belong together are one op each.
+    """A graph, and the smaller graph in which sets of its ops are merged into one op each.
 
     Attributes:
-      original: ``N`` ops.
+      original: The graph, of ``N`` ops.
       graph: ``N'`` ops, the contracted graph; each has the name and kind of its heavy member, or of
         the one that runs longest.
-      op: ``[N]`` int64: the op of `graph` that each original op is a member of.
-      members: ``[N']`` int64 arrays: the original ops of each op of `graph`, in the order they run in.
-      tensor: ``[T']`` int64: the original tensor that each tensor of `graph` is.
+      op: ``[N]`` int64: the op of `graph` that contains each original op.
+      members: ``[N']`` int64 arrays: the original ops of each op of `graph`, in the order in which they run.
+      tensor: ``[T']`` int64: the original tensor of each tensor of `graph`.
     """
 
     original: ComputationGraph
@@ -44,26 +44,26 @@ class Contraction:
 
     @interruptible()
     def expand(self, plan: Plan) -> Plan:
-        """The plan of `original` in which the members of each op run one after another where it ran.
+        """The plan of `original` in which the members of each op run one after another on its device.
 
         Every transfer of ``plan`` is a transfer of the same tensor between the same devices, in the
         same place of the order, and the result is replayed exactly on `original`.
 
-        It is never worse than ``plan``. *Time*: event by event, no clock of a device, no finish and no
-        arrival is later. A member starts when the one before it has finished and its own inputs and
-        control predecessors have; the merged op waited for all of those of all members, and takes the sum
-        of their runtimes. A transfer takes the same time, and holds or waits for the same devices. (Sums of
-        floats are rounded differently: the makespan may differ in the last bits.) *Memory*: between merged
-        ops each device holds exactly the same, for what is read outside a merged op or kept is a tensor of
-        `graph` too, and what is not has gone when the last member has run. While it runs, its
-        ``temp_bytes`` are chosen to cover the most that its members hold (`regal_jax.graph.quotient`). So no
-        peak is higher, with finite memory no overflow is larger, in each of the three transfer models.
+        It is never worse than ``plan`` in any of the three transfer models. *Time*: event by event, no clock
+        of a device, no finish and no arrival is later. A member starts when the member before it, its inputs
+        and its control predecessors have finished. The merged op waits for the inputs and predecessors of all
+        members, and takes the sum of their runtimes. A transfer takes the same time, and holds or waits for
+        the same devices. (Sums of floats are rounded differently, so the makespan may differ in the last
+        bits.) *Memory*: between merged ops each device holds exactly the same. A tensor that is kept or read
+        outside its merged op is a tensor of `graph` too; any other is freed by the time the last member has
+        run. While a merged op runs, its ``temp_bytes`` cover the most that its members hold
+        (`regal_jax.graph.quotient`). No peak is therefore higher, and no overflow is larger.
 
         Args:
           plan: A plan of `graph`, on any cluster.
 
         Returns:
-          The plan of `original`; ``provenance["contraction"]`` tells what was searched. ``plan``
+          The plan of `original`; ``provenance["contraction"]`` describes the contracted graph. ``plan``
           itself if nothing was merged.
 
         Raises:
@@ -98,11 +98,11 @@ class Contraction:
         )
 
     def project(self, plan: Plan) -> Plan:
-        """The plan of `graph` that is most like ``plan`` of `original`; the way back from `expand`.
+        """The plan of `graph` that is most like ``plan`` of `original`; the inverse of `expand`.
 
-        An op goes to the device where its members, with those of its colocation group, spend most time, and
-        it has the priority of its last member; so its place in the order may be another one. Projecting what
-        `expand` made gives the plan that it was made from.
+        An op runs on the device where its members, with those of its colocation group, spend most time. It
+        takes the place of its last member in the order, as far as edges allow. Projecting a plan that
+        `expand` returned gives back the plan that was expanded.
 
         Args:
           plan: A plan of `original`, on any cluster.
@@ -121,13 +121,13 @@ class Contraction:
         member = index[line.op]
         np.add.at(place, (small.colocation_leader[self.op[member[ran]]], line.device[ran]), took[ran])
         placement = decode_placement(small, cluster, place)
-        # The earlier the larger, and an op that is no member of anything has its own.
+        # Priorities fall along the order; an op that was not merged keeps its own.
         falling = -np.arange(line.num_events, dtype=np.float64)
         priority = np.full(small.num_ops, np.inf)
         np.minimum.at(priority, self.op[member[ran]], falling[ran])
         new = np.full(self.original.num_tensors, -1)
         new[self.tensor] = np.arange(small.num_tensors)
-        # A transfer that is new here is as urgent as the first reader of its tensor.
+        # A new transfer has the priority of the first reader of its tensor.
         urgent = np.full(small.num_tensors, -np.inf)
         np.maximum.at(urgent, small.edge_tensor, priority[small.edge_op] + 0.5)
         transfer = np.repeat(urgent[:, None], cluster.num_devices, axis=1)
@@ -152,7 +152,7 @@ def contract(
     anchors: Collection[str] = ANCHOR_KINDS,
     spare_memory: bool = False,
 ) -> Contraction:
-    """Merges ops that a compiler would fuse: chains and trees of light ops, with one heavy op at most.
+    """Merges ops that a compiler would fuse: chains and trees of light ops with at most one heavy op.
 
     An op is *heavy* if its kind is one of ``anchors`` or it has more than ``max_share`` of all work. Two
     sets of ops ``u``, ``v`` (``v`` reads a tensor of ``u``) become one where a rule applies:
@@ -170,27 +170,28 @@ def contract(
     another successor of ``u``, which rule 1 excludes, or end with another predecessor of ``v``, which rule 2
     excludes. Two sources (rule 3) have no path between them. So every step leaves a DAG.
 
-    A set has at most one heavy op, and light ops of at most ``max_share`` of all work, so that what could
-    have run side by side still can. Both must be allowed on the same devices. Two colocation groups become
-    one only if one of them has no heavy op and the light ones of both keep to ``max_share``.
+    A set has at most one heavy op, and light ops of at most ``max_share`` of all work, so that ops that can
+    run in parallel mostly stay apart. Two sets must be allowed on the same devices. Two colocation groups
+    become one only if one of them has no heavy op and the light ops of both have at most ``max_share`` of all
+    work.
 
-    What the contracted graph promises, the original keeps: see `Contraction.expand`. What is lost is
-    choice: members run one after another on one device.
+    An expanded plan is never worse than the contracted one, see `Contraction.expand`. Merging only removes
+    choices: members run one after another on one device.
 
     Args:
       graph: The graph.
-      max_share: Limit of the light work in a set, and what makes an op heavy, as a share of all work.
-      max_members: Most ops in a set; no limit by default.
-      devices: That plans will be for: the fewer, the less it matters what could run side by side.
-      anchors: Kinds of heavy ops, whatever they take; case, ``aten.`` and ``.default`` do not count.
-      spare_memory: Merge by rule 1 only if delaying ``u`` keeps no more bytes than it saves, or ``v`` can be
-        done at once as in rule 2. Fewer merges, and peaks that the original could have.
+      max_share: Largest share of all work in the light ops of a set; an op with a larger share is heavy.
+      max_members: Largest number of ops in a set; no limit by default.
+      devices: Number of devices that plans will use; with few, less parallelism has to be preserved.
+      anchors: Kinds of heavy ops, whatever their runtime; case, ``aten.`` and ``.default`` are ignored.
+      spare_memory: Merge by rule 1 only if delaying ``u`` keeps no more bytes than it saves, or if ``v`` can
+        run at once as in rule 2. Fewer ops are merged, and peaks are closer to those of the original.
 
     Returns:
       The contraction; its ``graph`` is ``graph`` itself if nothing was merged.
 
     Raises:
-      ConfigError: An argument that cannot be.
+      ConfigError: An impossible argument.
 
     Examples:
       >>> from regal_jax import contract
@@ -229,17 +230,17 @@ def contract(
 def contract_for(
     graph: ComputationGraph, cluster: Cluster, objective: Objective | str, *, max_share: float = MAX_SHARE
 ) -> Contraction:
-    """`contract` for a search of plans on ``cluster``: memory is spared where plans are judged by it.
+    """`contract` for a search of plans on ``cluster``, with ``spare_memory`` if memory matters.
 
-    That is where it is the objective, or where no device could hold the graph alone, one op after another: a
-    limit beyond does not bind, and changes nothing.
+    Memory matters if it is the objective, or if no device could run the whole graph in topological order
+    within its capacity. Larger capacities never bind.
     """
     counts = objective == Objective.PEAK_MEMORY or min(cluster.memory) < _alone(graph)
     return contract(graph, devices=cluster.num_devices, spare_memory=counts, max_share=max_share)
 
 
 def _alone(graph: ComputationGraph) -> int:
-    """Bytes that a device holds at most if it runs everything, in topological order."""
+    """Peak memory in bytes of a device that runs all ops in topological order."""
     n = graph.num_ops
     position = np.empty(n, dtype=np.int64)
     position[graph.topological_order] = np.arange(n)

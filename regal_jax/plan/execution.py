@@ -1,6 +1,6 @@
-"""The loop of the exact replay: events one after another, as docs/design.md, part 1, has them.
+"""The loop of the exact replay: events one after another, as in docs/design.md, part 1.
 
-Numba compiles it where it is installed; in Python it gives the same to the last bit.
+Numba compiles it if installed; in Python the results are bit for bit the same.
 """
 
 from collections import namedtuple
@@ -19,28 +19,28 @@ __all__ = [
 ]
 
 NO_EVENT: Final = 1
-"""There is no such event."""
+"""Fault: there is no such event."""
 TWICE: Final = 2
-"""It has happened before."""
+"""Fault: the event occurs twice."""
 TOO_EARLY: Final = 3
-"""It waits for an op that has not run."""
+"""Fault: the event waits for an op that has not run."""
 LATE_TRANSFER: Final = 4
-"""It reads a tensor that has not been sent to its device."""
+"""Fault: the event reads a tensor that has not been sent to its device."""
 NEEDLESS: Final = 5
-"""Nobody reads the tensor on that device."""
+"""Fault: no op reads the tensor on that device."""
 MISSING: Final = 6
-"""Ops are never computed."""
+"""Fault: some ops are never computed."""
 
 Layout = namedtuple(
     "Layout",
     "place runtime temp resident outputs input_rows inputs control_rows controls producer size keep "
     "reader_rows readers cost link links devices blocking events",
 )
-"""A graph that has been placed. Rows are flat, with where each begins; so are matrices.
+"""A placed graph. Lists of lists are flat, with the bounds of each row; matrices are flat too.
 
 Attributes:
   place: ``[N]``, device of each op.
-  runtime: ``[N]``, of each op there.
+  runtime: ``[N]``, runtime of each op there.
   temp, resident: ``[N]``, as in the graph.
   outputs: ``[N + 1]``, tensors that each op makes.
   input_rows, inputs: ``[N + 1]`` and ``[E]``, tensors that each op reads.
@@ -48,38 +48,38 @@ Attributes:
   producer, size, keep: ``[T]``, as in the graph.
   reader_rows, readers: ``[T + 1]`` and ``[E]``, ops that read each tensor.
   cost: ``[T * L]``, time of each tensor over each kind of link.
-  link: ``[D * D]``, which kind leads from row to column.
-  links: ``L``.
-  devices: ``D``.
-  blocking: Are transfers events?
+  link: ``[D * D]``, kind of the link from row to column.
+  links: Number of kinds of links ``L``.
+  devices: Number of devices ``D``.
+  blocking: Whether transfers are events.
   events: ``[M]`` ids.
 """
 
 State = namedtuple(
     "State", "start finish done copied clock held peak left moved on when level before last fault"
 )
-"""What has happened. All zeros at first.
+"""The state of the replay; all zeros at first.
 
 Attributes:
-  start, finish: ``[M]``, of each event.
-  done: ``[N]``, when each op finished; -1 before.
-  copied: ``[T * D]``, when each copy arrived; -1 before.
-  clock, held, peak: ``[D]``.
+  start, finish: ``[M]``, times of each event.
+  done: ``[N]``, time at which each op finished; -1 before.
+  copied: ``[T * D]``, time at which each copy arrived; -1 before.
+  clock, held, peak: ``[D]``, clock, bytes held and peak of each device.
   left: ``[T * D]``, readers of each tensor on each device that have not run. At home a copy counts as one.
-  moved: ``[most inputs]``, tensors that are copied for the op at hand.
-  on, when, level: ``[D + 2 N + T + 2 E]``, every change of memory: the device, its time, the bytes held then.
-  before: Likewise, the change before it on the same device; -1 for the first.
-  last: ``[D + 1]``, the last change on each device; how many changes there are.
-  fault: ``[3]``, what is wrong, 0 if nothing is; the event or op; what else there is to say of it.
+  moved: ``[most inputs]``, tensors that are copied for the current op.
+  on, when, level: ``[D + 2 N + T + 2 E]``, device, time and bytes held of every change of memory.
+  before: ``[D + 2 N + T + 2 E]``, previous change on the same device; -1 for the first.
+  last: ``[D + 1]``, the last change on each device, then the number of changes.
+  fault: ``[3]``, code of the fault or 0; the event or op; one more number for the message.
 """
 
 
 def execute(layout: Any, state: Any) -> Any:
-    """Takes the events in order, up to the first that cannot be.
+    """Runs the events in order, up to the first that is impossible.
 
     Args:
       layout: The graph and the events.
-      state: All zeros.
+      state: The initial state, all zeros.
 
     Returns:
       ``state``.
@@ -94,18 +94,18 @@ def execute(layout: Any, state: Any) -> Any:
     n, tensors, d = len(place), len(producer), devices
 
     def note(k, time, previous):
-        """Another entry in the history of a device."""
+        """Adds an entry to the memory history of a device."""
         i = last[d]
         on[i], when[i], level[i], before[i] = k, time, held[k], previous
         last[k], last[d] = i, i + 1
 
     def change(k, by, time, own):
-        """Memory of a device changes."""
+        """Changes the memory held on a device."""
         if by == 0:
             return
         held[k] += by
-        # A device's own events come in the order of its clock. A release by a reader elsewhere (delay, free)
-        # has its place in the order of events but a time of its own: it gives way to both neighbours.
+        # A device's own events are in the order of its clock. A release by a reader elsewhere (delay, free)
+        # has a place in the order of events but another time, which is limited by both neighbours.
         i = last[k]
         while own and i >= 0 and when[i] > time:
             when[i] = time
@@ -119,14 +119,14 @@ def execute(layout: Any, state: Any) -> Any:
             change(k, -size[t], time, own)
 
     def time_of(t, k):
-        """Of the transfer to a device."""
+        """Time of the transfer to a device."""
         return cost[t * links + link[place[producer[t]] * d + k]]
 
     def refuse(what, event, other):
         fault[0], fault[1], fault[2] = what, event, other
 
     def begin():
-        """Nothing has run; residents are there."""
+        """Sets the state in which nothing has run and residents are in memory."""
         for o in range(n):
             done[o] = -1.0
         for i in range(tensors * d):
@@ -145,7 +145,7 @@ def execute(layout: Any, state: Any) -> Any:
             note(k, 0.0, -1)
 
     def ready(o):
-        """When the device is free and all is there that the op waits for; how many copies are made for it."""
+        """Time at which the device is free and all inputs are there, and the number of copies."""
         k, count = place[o], 0
         time = clock[k]
         for j in range(input_rows[o], input_rows[o + 1]):

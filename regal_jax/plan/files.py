@@ -1,20 +1,20 @@
 """Plans as JSON: the format ``regal_jax.plan``, version 1.
 
-One object. What scripts may rely on:
+A plan is one object. Scripts may rely on these fields:
 
-- ``makespan``: number, in ``graph.time_unit``; ``peak_memory``: bytes, one whole number a device;
+- ``makespan``: number, in ``graph.time_unit``; ``peak_memory``: bytes, one whole number per device;
 - ``placement``: op name to device index;
 - ``events``, in schedule order, each with ``kind``, ``device``, ``start``, ``finish`` and either
   ``kind: "compute"`` with ``op`` (and ``op_kind`` where the graph names one) or ``kind: "transfer"`` with
   ``tensor`` (``"OP:PORT"``) and ``source``, the device it comes from.
 
-Beside it: ``format``, ``version``, ``graph`` (``name``, ``hash``, ``time_unit``), ``cluster`` (``memory``,
-``transfer``, and ``latency`` and ``bandwidth``, each for all pairs of devices or as a row for each source;
-``null`` is infinite), ``objective``, ``lower_bound``,
+Further fields: ``format``, ``version``, ``graph`` (``name``, ``hash``, ``time_unit``), ``cluster``
+(``memory``, ``transfer``, and ``latency`` and ``bandwidth``, each for all pairs of devices or as a row for
+each source; ``null`` is infinite), ``objective``, ``lower_bound``,
 ``one_device_makespan``, ``transfers`` (``count``, ``bytes``), ``memory_profile`` (for each device the
-``bytes`` held from ``time`` on) and ``provenance``; where it is known that no plan fits the memory,
-``impossible`` says why; where the search was given pins or colocation, ``pin`` (pattern over op names to
-list of devices) and ``colocate`` (list of patterns). Numbers are written so that they read back bit for bit.
+``bytes`` held from ``time`` on) and ``provenance``; if no plan fits the memory, ``impossible``
+says why; if the search was given pins or colocation, ``pin`` (pattern over op names to
+list of devices) and ``colocate`` (list of patterns). Numbers are written so that they are read back exactly.
 """
 
 import json
@@ -41,7 +41,7 @@ VERSION: Final = 1
 
 
 def cluster_document(cluster: Cluster) -> dict[str, Any]:
-    """``cluster`` in plain values that JSON can hold."""
+    """``cluster`` as plain values for JSON."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -81,7 +81,7 @@ def plan_text(plan: "Plan") -> str:
             for time, held in zip(line.memory_time, line.memory_bytes, strict=True)
         ],
     }
-    # One line a field: readable at the top, and no larger than it must be below.
+    # One line per field, so that the head is readable and the rest compact.
     fields = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in document.items())
     return "{\n" + ",\n".join(fields) + "\n}\n"
 
@@ -104,10 +104,10 @@ def _event_rows(plan: "Plan") -> list[dict[str, Any]]:
 
 
 def plan_fields(text: str) -> dict[str, Any]:
-    """The constructor arguments of the `Plan` that ``text`` describes; whether it is valid is not asked.
+    """The constructor arguments of the `Plan` that ``text`` describes, without a check of its validity.
 
     Raises:
-      FormatError: ``text`` is no such document.
+      FormatError: ``text`` is not such a document.
     """
     document = _document(text)
     graph = _get(document, "graph", _object)
@@ -231,7 +231,7 @@ def _profile(rows: list[Any], d: int) -> tuple[tuple[np.ndarray, ...], tuple[np.
     return tuple(times), tuple(held)
 
 
-# What a value must be: each check returns the value as it is kept, or raises ValueError saying what it wants.
+# Checks of values: each returns the value to store, or raises ValueError with the expected kind.
 
 
 def _get(fields: dict[str, Any], key: str, check: Callable[[Any], Any], where: str = "") -> Any:
@@ -289,7 +289,7 @@ def _quantity(value: Any) -> float | str:
 
 
 def _table(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """One value, or rows of them; whether these make a table is not asked."""
+    """One value, or rows of values, without a check that these form a table."""
 
     def check_all(value: Any) -> Any:
         if not isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The fitness of a plan: its objective relative to the worst that can be."""
+"""The fitness of a plan: its objective relative to an upper bound."""
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.plan.bounds import Objective, makespan_upper_bound
@@ -8,15 +8,15 @@ __all__ = ["plan_fitness"]
 
 
 def plan_fitness(plan: Plan, graph: ComputationGraph) -> float:
-    """What the search minimises (docs/design.md, part 1), of a plan, in float64.
+    """The fitness of a plan, which the search minimises (docs/design.md, part 1), in float64.
 
     A feasible plan has ``makespan / upper bound`` or ``largest peak / all memory``, in [0, 1]; an infeasible
     one ``1 + overflow / all memory``, more than 1. `regal_jax.solve.fitness` is the same on an
     accelerator, rounded to float32.
 
     Args:
-      plan: Of ``graph``.
-      graph: What is run.
+      plan: A plan of ``graph``.
+      graph: The graph.
 
     Examples:
       >>> from regal_jax import Cluster, optimize

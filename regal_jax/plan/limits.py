@@ -1,4 +1,4 @@
-"""Is a plan as good as any can be, and can any plan fit the memory at all?"""
+"""Whether a plan is optimal, and whether any plan can fit the memory."""
 
 from typing import Final
 
@@ -11,12 +11,11 @@ from regal_jax.plan.bounds import Objective, lower_bound
 __all__ = ["ROUNDING", "meets_bound", "why_impossible"]
 
 ROUNDING: Final = 2.0**-20
-"""What values may differ by, as a share, and be the same to a search: float32 has 24 bits, and a makespan
-adds up many numbers."""
+"""Relative difference below which values count as equal: a makespan is a float32 sum of many numbers."""
 
 
 def meets_bound(value: float, bound: float) -> bool:
-    """Is ``value`` a lower bound of it, give or take `ROUNDING`?"""
+    """Whether ``value`` meets its lower bound, up to `ROUNDING`."""
     return value <= bound * (1 + ROUNDING)
 
 
@@ -24,8 +23,8 @@ def meets_bound(value: float, bound: float) -> bool:
 def why_impossible(graph: ComputationGraph, cluster: Cluster) -> str:
     """Why no plan of ``graph`` fits the memory of ``cluster``; empty if that is not known.
 
-    Known is what follows from bounds: the largest peak of any plan (`lower_bound`), what a single op needs on
-    the devices that it may use, and what is kept, against all memory there is.
+    The reasons come from bounds: the lower bound on the largest peak (`lower_bound`), the need of a single op
+    on the devices that it may use, and the size of all results against the memory of all devices.
 
     Raises:
       ClusterError: The cluster does not fit the graph.

@@ -1,4 +1,4 @@
-"""`Plan`: a placement, an order, and everything that follows from them."""
+"""`Plan`: a placement, an order of events, and everything that follows from them."""
 
 import dataclasses
 import difflib
@@ -50,30 +50,30 @@ class PlanStatus(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """Who runs what, when, and what memory that takes; always the result of an exact replay.
+    """Placement, event times and memory of an execution; always the result of an exact replay.
 
     Attributes:
       graph_name: Name of the graph.
       graph_hash: Its `ComputationGraph.content_hash`.
       time_unit: Unit of every time in the plan.
       op_names: ``[N]``.
-      op_kinds: ``[N]``; empty texts where the graph says nothing.
-      cluster: What it runs on.
-      objective: What it was made to minimise.
+      op_kinds: ``[N]``; empty where the graph has no kind.
+      cluster: The cluster.
+      objective: The objective that it was made for.
       placement: ``[N]`` int64 device of each op.
       timeline: Events with times, makespan, peaks and memory profile.
-      num_transfers: Copies of tensors that the placement makes necessary, in every transfer model.
-      transfer_bytes: Their sizes together.
-      one_device_makespan: Makespan of everything on the fastest single device, in `time_unit`,
-        whether or not every op may run there.
+      num_transfers: Number of copies of tensors that the placement needs, in every transfer model.
+      transfer_bytes: Total size of these copies.
+      one_device_makespan: Makespan of all ops on the fastest single device, in `time_unit`, whether or not
+        every op may run there.
       lower_bound: No plan on this cluster has a smaller value of `objective`.
       provenance: How it was made: ``method``, ``evaluations``, ``seed``, ``versions``, ``history``, ...;
         JSON values only.
-      impossible: Why no plan of the graph can fit the memory of `cluster`; empty if this plan does, or if
-        nobody knows: then it is only that none was found.
-      pin: Devices that were asked for, by pattern over op names, beside what the graph itself allows: see
-        `regal_jax.graph.constrain`. `lower_bound` and `impossible` are of plans that obey it.
-      colocate: Patterns whose ops were to share a device; likewise.
+      impossible: Why no plan of the graph can fit the memory of `cluster`; empty if this plan fits or if no
+        such proof is known.
+      pin: Pattern over op names -> devices, the pins that the call added to those of the graph: see
+        `regal_jax.graph.constrain`. `lower_bound` and `impossible` hold for plans that obey them.
+      colocate: Patterns whose ops share a device, added likewise.
     """
 
     graph_name: str
@@ -108,8 +108,8 @@ class Plan:
     ) -> Self:
         """Replays ``events`` (ids as in `replay`) exactly and keeps the result.
 
-        In ``provenance`` tuples and arrays become lists, and numbers that are not finite ``None``: as
-        they will read back from a file.
+        In ``provenance`` tuples and arrays become lists, and numbers that are not finite become ``None``, as
+        if it had been read from a file.
 
         Raises:
           PlanError: ``placement`` or ``events`` are not a valid execution, or a value in ``provenance``
@@ -156,7 +156,7 @@ class Plan:
 
     @property
     def feasible(self) -> bool:
-        """Does every device have the memory?"""
+        """Whether every peak is within the capacity of its device."""
         return not self.overflow.any()
 
     @property
@@ -166,7 +166,7 @@ class Plan:
 
     @property
     def optimal(self) -> bool:
-        """Does it fit the memory and meet `lower_bound`, give or take a millionth, as float32 has it?"""
+        """Whether it fits the memory and meets `lower_bound` up to a millionth (the precision of float32)."""
         return self.feasible and meets_bound(self.objective_value, self.lower_bound)
 
     @property
@@ -178,12 +178,12 @@ class Plan:
 
     @property
     def gap(self) -> float | None:
-        """``objective_value / lower_bound - 1``; ``None`` where the bound is 0 and says nothing."""
+        """``objective_value / lower_bound - 1``; ``None`` if the bound is 0."""
         return self.objective_value / self.lower_bound - 1 if self.lower_bound else None
 
     @property
     def sort_key(self) -> tuple[float, float]:
-        """Smaller is better: total overflow first, then the objective."""
+        """Total overflow, then the objective; smaller is better."""
         return float(self.overflow.sum()), self.objective_value
 
     def event_ids(self, graph: ComputationGraph) -> np.ndarray:
@@ -198,9 +198,9 @@ class Plan:
 
     @interruptible()
     def verify(self, graph: ComputationGraph) -> None:
-        """Returns if this is a valid execution of ``graph`` and every number in it is right.
+        """Checks that this is a valid execution of ``graph`` and that every number in it is right.
 
-        Whether it fits the memory is another question: see `overflow`.
+        It does not check that the plan fits the memory: see `overflow`.
 
         Raises:
           PlanError: The first violation.
@@ -220,7 +220,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The plan that `to_json` wrote, bit for bit; whether it is right is for `verify` to say.
+        """The plan that `to_json` wrote, bit for bit; `verify` checks that it is right.
 
         Raises:
           FormatError: ``text`` is no such document.
@@ -280,7 +280,7 @@ class Plan:
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """Draws the plan, and saves it if there is a ``path``; see `regal_jax.viz.plot_plan`."""
-        # The one exception to the import contract: viz lies above plan, and this is only a door to it.
+        # An exception to the import contract: viz lies above plan, and this method only delegates to it.
         from regal_jax.viz import plot_plan
 
         return plot_plan(self, path)
@@ -302,7 +302,7 @@ class Plan:
         return self._device_of[op]
 
     def to_dataframe(self) -> "pandas.DataFrame":
-        """One row an event, in schedule order (extra ``interop``).
+        """One row per event, in schedule order (extra ``interop``).
 
         Columns: ``event`` (``compute`` or ``transfer``), ``op`` (which runs, or makes the tensor), its
         ``kind``, ``tensor`` (``OP:PORT``) and ``source`` of a transfer, ``device``, and in `time_unit`
@@ -334,7 +334,7 @@ class Plan:
         return pandas.DataFrame(columns)
 
     def compare(self, other: "Plan") -> PlanComparison:
-        """In what ``other`` differs from this plan: makespan, peaks, transfers, placement.
+        """The differences of ``other`` from this plan: makespan, peaks, transfers, placement.
 
         Raises:
           PlanError: They place different ops.

@@ -1,8 +1,8 @@
-"""The exact replay: what really happens when events are taken in a given order.
+"""The exact replay: the execution of events in a given order.
 
-Float64 time, int64 memory, one event after another, written from docs/design.md, part 1, and sharing
-no code with the accelerated simulator: everything that a user is told comes from here, and the tests
-use it as their oracle.
+Time is float64, memory is int64, and events run one after another as docs/design.md, part 1, defines. It
+shares no code with the accelerated simulator. All figures of plans come from here, and tests use it as their
+oracle.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from regal_jax.runtime.compiling import run_loops
 from regal_jax.runtime.interrupts import check_interrupt
 
 _SECONDS: Final = 5e-6
-"""Of an event, in Python."""
+"""Seconds per event in Python."""
 
 __all__ = ["Timeline", "check_placement", "replay", "transfer_event"]
 
@@ -48,7 +48,7 @@ class Timeline:
       peak_memory: ``[D]`` int64.
       memory_time: ``[D]`` float64 arrays, ascending: when the memory held on a device changes; the first is
         0, when it holds its residents.
-      memory_bytes: ``[D]`` int64 arrays: what it holds from then on.
+      memory_bytes: ``[D]`` int64 arrays: the bytes held from then on.
     """
 
     op: np.ndarray
@@ -98,7 +98,7 @@ def check_placement(graph: ComputationGraph, cluster: Cluster, placement: np.nda
 def replay(
     graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: Sequence[int] | np.ndarray
 ) -> Timeline:
-    """Takes ``events`` in order and says exactly when each runs and what memory is held.
+    """Runs ``events`` in order, with exact times and memory.
 
     Args:
       graph: The graph.
@@ -145,7 +145,7 @@ def replay(
 
 
 def _layout(graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: np.ndarray) -> Layout:
-    """What the loop reads."""
+    """The input of the loop."""
     return Layout(
         place=placement,
         runtime=runtime_matrix(graph, cluster)[np.arange(graph.num_ops), placement],
@@ -171,7 +171,7 @@ def _layout(graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, ev
 
 
 def _state(graph: ComputationGraph, devices: int, events: int) -> State:
-    """What the loop writes to: zeros."""
+    """The state that the loop writes to: zeros."""
     n, t, e = graph.num_ops, graph.num_tensors, len(graph.edge_op)
     changes = devices + 2 * n + t + 2 * e
     ids = functools.partial(np.zeros, dtype=np.int64)
@@ -195,7 +195,7 @@ def _state(graph: ComputationGraph, devices: int, events: int) -> State:
 
 
 def _message(graph: ComputationGraph, cluster: Cluster, fault: int, event: int, other: int) -> str:
-    """What is wrong with an event."""
+    """The message for an event that is impossible."""
     n, d = graph.num_ops, cluster.num_devices
     if fault == NO_EVENT:
         return f"event {event} does not exist; ids end at {n + graph.num_tensors * d - 1}"

@@ -17,7 +17,7 @@ def needed_transfers(graph: ComputationGraph, placement: np.ndarray) -> tuple[np
 
 
 def _away(graph: ComputationGraph, placement: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The data edges between devices, and of each the tensor and where it goes in one number."""
+    """The data edges between devices, and for each the number ``tensor * D + device`` of its copy."""
     edge = np.flatnonzero(placement[graph.edge_op] != placement[graph.edge_producer])
     return graph.edge_tensor[edge] * MAX_DEVICES + placement[graph.edge_op[edge]], edge
 
@@ -37,7 +37,7 @@ def insert_transfers(
       cluster: The cluster.
       placement: ``[N]`` device of each op.
       op_order: ``[N]`` op indices in an order that respects every edge.
-      eager: Send a tensor as soon as it exists; otherwise just before its first reader there.
+      eager: Send a tensor as soon as it exists; otherwise just before its first reader on the device.
 
     Returns:
       ``[M]`` event ids, as `regal_jax.plan.replay` takes them.
@@ -54,7 +54,7 @@ def insert_transfers(
         before = position[graph.edge_op[edge]]
         soonest = np.argsort(before, kind="stable")
         pair, before = pair[soonest], before[soonest]
-    # Of the readers on a device the first one counts. Edges are sorted by tensor and reader.
+    # A copy is for the first reader on its device. Edges are sorted by tensor and reader.
     first = np.sort(np.unique(pair, return_index=True)[1])
     tensor, device = np.divmod(pair[first], MAX_DEVICES)
     return np.insert(order, before[first], graph.num_ops + tensor * cluster.num_devices + device)

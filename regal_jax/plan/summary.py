@@ -1,4 +1,4 @@
-"""A plan in a few lines that a person wants to read."""
+"""A plan as a few readable lines."""
 
 from typing import TYPE_CHECKING
 
@@ -22,13 +22,13 @@ def summary(plan: "Plan") -> str:
 
 
 def title(plan: "Plan") -> str:
-    """What it is a plan of."""
+    """The graph and cluster of the plan in one line."""
     ops = _count(len(plan.op_names), "op")
     return f"plan for {plan.graph_name!r}: {ops} on {_count(plan.cluster.num_devices, 'device')}"
 
 
 def figures(plan: "Plan") -> list[tuple[str, str]]:
-    """What they are called, and what they are in human units; what has no name goes on."""
+    """Labels and values in human units; a row without a label continues the one above."""
     over = plan.cluster.over
     moved = f"{plan.num_transfers:,} ({format_bytes(plan.transfer_bytes)})" if plan.num_transfers else "none"
     rows = [
@@ -46,7 +46,7 @@ def figures(plan: "Plan") -> list[tuple[str, str]]:
 
 
 def headline(plan: "Plan") -> str:
-    """The objective in one line, what overflows, and what ended the search too early."""
+    """The objective, the overflow, and what ended the search early, in one line."""
     if plan.objective is Objective.MAKESPAN:
         value = format_time(plan.makespan, plan.time_unit)
     else:
@@ -63,7 +63,7 @@ def headline(plan: "Plan") -> str:
 
 
 def shortage(plan: "Plan", where: str = "") -> str:
-    """What to say of a plan that does not fit the memory: can none, or was none found; and by how much."""
+    """The overflow of a plan that does not fit the memory, and whether it is known that no plan fits."""
     excess = ", ".join(
         f"device {k} by {format_bytes(b)} ({b:.0f} bytes)" for k, b in enumerate(plan.overflow.tolist()) if b
     )
@@ -111,7 +111,7 @@ def _speed_up(plan: "Plan") -> str:
 
 
 def _peaks(plan: "Plan") -> list[str]:
-    """A line a device; of many devices the fullest."""
+    """One line per device; of many devices only those with the highest peaks."""
     peaks, capacities, overflow = plan.peak_memory.tolist(), plan.cluster.memory, plan.overflow.tolist()
     fullest = np.lexsort([-plan.peak_memory, -plan.overflow])[:_MOST_DEVICES]
     width = max(len(format_bytes(peaks[k])) for k in fullest)

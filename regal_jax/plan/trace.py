@@ -14,11 +14,11 @@ __all__ = ["chrome_trace"]
 
 
 def chrome_trace(plan: "Plan") -> dict[str, Any]:
-    """``plan`` as a JSON-ready trace: one process a device, times in microseconds, memory as a counter.
+    """``plan`` as a JSON-ready trace: one process per device, times in microseconds, memory as a counter.
 
     A blocking transfer holds both of its devices and is shown on both.
     """
-    # Process 0 is the idle process to some viewers, so device k is process k + 1.
+    # Some viewers take process 0 for the idle process, so device k is process k + 1.
     scale = TIME_UNITS[plan.time_unit] * 1e6
     line = plan.timeline
     events: list[dict[str, Any]] = []

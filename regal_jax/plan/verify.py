@@ -1,4 +1,4 @@
-"""Is this plan a valid execution of that graph, and do its numbers hold?"""
+"""Verification that a plan is a valid execution of a graph and that its numbers are right."""
 
 from typing import TYPE_CHECKING
 
@@ -16,15 +16,15 @@ __all__ = ["check_graph", "verify"]
 
 
 def verify(plan: "Plan", graph: ComputationGraph) -> None:
-    """Returns if ``plan`` is right in every number, whether or not it fits the devices' memory.
+    """Checks that every number of ``plan`` is right, whether or not it fits the devices' memory.
 
-    First the facts that need no replay: the graph, the placement, every event exactly once, and from the
-    plan's own times that no device does two things at once and that nothing starts before what it waits for.
-    Then the exact replay, which must give every time and every byte that the plan states.
+    The first checks need no replay: the graph, the placement, and every event exactly once. By the plan's own
+    times, no device runs two events at once, and no event starts before those that it waits for. The exact
+    replay must then give every time and every byte that the plan states.
 
     Args:
       plan: The plan; ``plan.overflow`` says by how much it exceeds the memory, which is not an error here.
-      graph: The graph that it is said to execute.
+      graph: The graph that it claims to execute.
 
     Raises:
       PlanError: The first violation.
@@ -36,7 +36,7 @@ def verify(plan: "Plan", graph: ComputationGraph) -> None:
     if unknown or len(set(plan.op_names)) != graph.num_ops or len(plan.op_names) != graph.num_ops:
         what = f"op {unknown[0]!r} is not in the graph" if unknown else "its ops are not those of the graph"
         raise PlanError(f"the plan does not place every op once: {what}")
-    # By name, not by position: a tool that sorts the keys of a JSON object does no harm.
+    # By name, not by position, so that a tool may sort the keys of a JSON object.
     index = np.array([graph.op_index[name] for name in plan.op_names], dtype=np.int64)
     placement = np.empty_like(plan.placement)
     placement[index] = plan.placement
@@ -53,10 +53,10 @@ def verify(plan: "Plan", graph: ComputationGraph) -> None:
 
 
 def check_graph(plan: "Plan", graph: ComputationGraph) -> None:
-    """Returns if ``plan`` is for ``graph``.
+    """Checks that ``plan`` is for ``graph``.
 
     Raises:
-      PlanError: It is for another one; the message says in what they differ, as far as the plan tells.
+      PlanError: It is for another graph; the message names a difference that the plan shows.
     """
     if plan.graph_hash != graph.content_hash:
         raise PlanError(
@@ -76,7 +76,7 @@ def _difference(plan: "Plan", graph: ComputationGraph) -> str:
     runtime = graph.runtime.reshape(graph.num_ops, -1)
     device = np.minimum(line.device[computes], runtime.shape[1] - 1)
     took = line.finish[computes] - line.start[computes]
-    # As exact as a difference of times is.
+    # The rounding error of a difference of times.
     if np.allclose(runtime[op, device], took, rtol=1e-6, atol=1e-9 * line.makespan):
         return "their sizes, edges or constraints differ"
     return (
@@ -86,7 +86,7 @@ def _difference(plan: "Plan", graph: ComputationGraph) -> str:
 
 
 def _event_ids(plan: "Plan", graph: ComputationGraph, placement: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """``[M]`` ids as `replay` takes them, each exactly once and where it belongs."""
+    """``[M]`` ids as `replay` takes them; checks that each is there once, on the right device."""
     line, n, d = plan.timeline, graph.num_ops, plan.cluster.num_devices
     op = index[line.op]
     moves = line.port >= 0
@@ -129,7 +129,7 @@ def _name(plan: "Plan", event: int) -> str:
 
 
 def _check_times(plan: "Plan", graph: ComputationGraph, placement: np.ndarray, events: np.ndarray) -> None:
-    """What must hold between the plan's own times, whatever the replay says."""
+    """Checks that the plan's own times are consistent, independently of the replay."""
     line, n, d = plan.timeline, graph.num_ops, plan.cluster.num_devices
     wrong = ~((line.start >= 0) & (line.finish >= line.start) & np.isfinite(line.finish))
     if wrong.any():
@@ -165,7 +165,7 @@ def _check_times(plan: "Plan", graph: ComputationGraph, placement: np.ndarray, e
 
 
 def _check_figures(plan: "Plan", graph: ComputationGraph, placement: np.ndarray, events: np.ndarray) -> None:
-    """Everything that is stated equals what a new plan from the same events states."""
+    """Checks that every statement equals that of a new plan made from the same events."""
     line = plan.timeline
     again = type(plan).from_events(graph, plan.cluster, placement, events, objective=plan.objective)
     fresh: Timeline = again.timeline
@@ -177,7 +177,7 @@ def _check_figures(plan: "Plan", graph: ComputationGraph, placement: np.ndarray,
     for field in ("makespan", "lower_bound", "one_device_makespan", "num_transfers", "transfer_bytes"):
         if getattr(plan, field) != getattr(again, field):
             raise PlanError(f"the {field} is {getattr(again, field)}, the plan says {getattr(plan, field)}")
-    # Files of earlier versions do not say it.
+    # Files of earlier versions do not have it.
     if plan.impossible and not again.impossible:
         raise PlanError("the plan says that no plan fits the memory, which is not known")
     if not np.array_equal(line.peak_memory, fresh.peak_memory):

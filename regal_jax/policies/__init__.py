@@ -1,4 +1,4 @@
-"""The policy of REGAL: a graph to the distributions that a search draws its genes from."""
+"""The policy of REGAL: maps a graph to the distributions from which a search draws its genes."""
 
 from typing import TYPE_CHECKING
 
@@ -60,7 +60,7 @@ __all__ = [
     "to_proposal",
 ]
 
-# Most of them need Flax, which takes as long to load as JAX; who asks `is_shipped` need not wait for it.
+# Imported lazily: most need Flax, which takes as long to load as JAX, and `is_shipped` does not.
 __getattr__, __dir__ = lazily(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""`Ablation`: what only experiments with policies change."""
+"""`Ablation`: settings of a policy that only experiments change."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ __all__ = ["Ablation"]
 
 @dataclasses.dataclass(frozen=True)
 class Ablation:
-    """Settings of a policy that experiments compare; the defaults are what ships. See docs/ablations.md.
+    """Settings that experiments compare; the defaults are those of the package. See docs/ablations.md.
 
     Attributes:
       features: A `FeatureSet` or its name.
@@ -22,15 +22,15 @@ class Ablation:
       priority_bias: Logit by which an untrained policy prefers the widest distributions (the largest
         variance; alpha and beta nearest to 1) for priorities. Without an order prior, a narrow distribution
         around an arbitrary mean is worse than the uniform one, so training would begin with unlearning.
-      affinity_bias: The same for affinities.
-      uniform: Of means and variances only: the largest variance stands for beta(1, 1) whatever the mean, so
-        that a policy can leave a key exactly as plain BRKGA draws it.
-      share_rounds: Do all rounds of messages use the same weights?
+      affinity_bias: The corresponding logit for affinities.
+      uniform: For means and variances only: the largest variance stands for beta(1, 1) whatever the mean, so
+        that a policy can draw a key exactly as plain BRKGA does.
+      share_rounds: Whether all rounds of messages use the same weights.
       alphas: Bins of the first choice, instead of means: the parametrisation of the workshop text.
-      betas: Bins of the second choice, instead of variances. Both are given, or neither.
+      betas: Bins of the second choice, instead of variances. Give both `alphas` and `betas`, or neither.
 
     Raises:
-      ConfigError: A value that cannot be.
+      ConfigError: A value is invalid.
     """
 
     features: FeatureSet = FeatureSet.STRUCTURAL

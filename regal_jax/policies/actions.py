@@ -1,6 +1,6 @@
-"""Actions: what a policy chooses for every key, and the probability of that.
+"""Actions: the choices of a policy for every key, and their probabilities.
 
-Everything is for ``B`` graphs and one action each; vmap over keys or actions for ``S`` of them.
+All functions take ``B`` graphs and one action each; vmap over keys or actions for ``S`` of them.
 """
 
 import itertools
@@ -38,8 +38,8 @@ Action = jax.Array
 def sample_action(logits: Logits, keys: jax.Array) -> Action:
     """Draws every choice independently.
 
-    A choice depends on its logits, the key of its graph, the number of its op and nothing else: padding and
-    other graphs change no draw. (Keys of JAX's ``rbg`` excepted: they draw for a batch as a whole.)
+    A choice depends only on its logits, the key of its graph and the number of its op, so padding and other
+    graphs do not change it. (Keys of JAX's ``rbg`` are an exception: they draw for a batch as a whole.)
 
     Args:
       logits: From a `Policy`.
@@ -47,7 +47,7 @@ def sample_action(logits: Logits, keys: jax.Array) -> Action:
     """
     batch, n, d, _ = logits.means.shape
     bits = words(seeds_of(keys), n * d * 2).reshape(batch, n, d, 2)
-    # 24 bits are what a float32 in [0, 1) holds.
+    # A float32 in [0, 1) holds 24 bits.
     uniform = (bits >> 8).astype(jnp.float32) * 2.0**-24
     return _combine(logits, [_draw(x, uniform[..., c]) for c, x in enumerate(logits)])
 
@@ -95,16 +95,16 @@ def entropy(logits: Logits, node_mask: jax.Array) -> jax.Array:
 
 
 def placement_entropy(action: np.ndarray) -> float:
-    """Entropy of the distribution of the actions that were taken for the affinities of one graph.
+    """Entropy of the empirical distribution of the actions for the affinities of one graph.
 
-    0 if the same action was taken everywhere, at most ``log(K)`` for ``K`` actions. (`entropy` is of the
-    policy, this is of one sample.)
+    It is 0 if all actions are equal and at most ``log(K)`` for ``K`` actions. (`entropy` is that of the
+    policy; this is that of one sample.)
 
     Args:
-      action: ``[N, A D]``, the action taken for each affinity of each real op.
+      action: ``[N, A D]``, the action for each affinity of each real op.
 
     Returns:
-      In nats.
+      The entropy in nats.
 
     References:
       REGAL, ICLR 2020, "Graph-dependent policy", Fig. 4a.
@@ -126,14 +126,15 @@ def to_proposal(
     """The proposal that an action stands for.
 
     Args:
-      config: Of the policy.
+      config: Config of the policy.
       table: ``[K, Q]``, from `action_table`.
       action: ``[B, N, A D + 1]``.
       problem: The graphs, padded as the features were.
-      prior: From `make_inputs`: where ops and transfers move from. Only a policy with a reach needs it.
+      prior: From `make_inputs`: the places from which ops and transfers move. Only a policy with a reach
+        needs it.
 
     Raises:
-      ConfigError: Action, table, prior and problem do not go together.
+      ConfigError: Action, table, prior and problem do not match.
     """
     shapes = gene_shapes(problem)
     need = (
@@ -159,7 +160,7 @@ def to_proposal(
     transfers = shapes["transfer_priority"].shape[0]
     scale = offset = sent = late = None
     if config.reach and prior is not None:
-        # From keys to places: the draws of 0 and 1 are twice the reach apart.
+        # From keys to places: draws of 0 and 1 are twice the reach apart.
         scale = jnp.minimum(2 * config.reach / problem.num_ops.astype(jnp.float32), 1)
         offset = offset_around(within(config, jnp.asarray(prior.order)), scale)
         if transfers and config.transfers is Transfers.SCHEDULE:
@@ -176,7 +177,7 @@ def _scaled(units: jax.Array, scale: jax.Array | None) -> jax.Array:
 
 
 def offset_around(place: jax.Array, scale: jax.Array) -> jax.Array:
-    """What to add to scaled draws around a half so that they are around a place, ``[B, ...]`` of ``[B]``."""
+    """``[B, ...]`` offsets that move scaled draws from around 0.5 to around a place."""
     half = _scaled(jnp.int32(32768), scale)
     return jnp.floor(place * 65536).astype(jnp.int32) - half.reshape(-1, *[1] * (place.ndim - 1))
 
@@ -184,7 +185,7 @@ def offset_around(place: jax.Array, scale: jax.Array) -> jax.Array:
 def _as_scheduled(
     action: jax.Array, problem: Problem, scale: jax.Array, sent: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """What `_sent` returns, ``[B, T, D]``, for `Transfers.SCHEDULE`: around a place, like the producer."""
+    """The result of `_sent` for `Transfers.SCHEDULE`, ``[B, T, D]``: around a place, like the producer."""
     producer = problem.tensor_op[..., None]
     late = jnp.take_along_axis(offset_around(sent, scale), producer, axis=1, mode="clip")
     index = jnp.take_along_axis(action[:, :, -1:], producer, axis=1, mode="clip")
@@ -198,10 +199,10 @@ def _sent(
     scale: jax.Array | None,
     offset: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """``[B, T, A D]`` or ``[B, T, 1]``: what transfers are drawn from, and offsets, by `Transfers`.
+    """``[B, T, A D]`` or ``[B, T, 1]`` distributions of transfers, and offsets, by `Transfers`.
 
-    A distribution is known by its mean, in units of 2**-16, with the number of its action below it: who is
-    most urgent is the greatest of these numbers.
+    A distribution is encoded by its mean, in units of 2**-16, with the number of its action in the lower
+    bits. So the greatest number is the most urgent.
     """
     wide = None if scale is None else scale[:, None]
     choice = action[:, :, -1].astype(jnp.int32)
@@ -217,10 +218,10 @@ def _sent(
     none = jnp.full((*own.shape[:2], read.shape[-1]), -1, jnp.int32)
     most = jax.vmap(lambda start, via, row: start.at[via].max(row, mode="drop"))(none, problem.via, read)
     if config.transfers is Transfers.READER_THERE:
-        # Where no reader is likely to be, whoever is most urgent.
+        # On devices where no reader is likely, the most urgent reader counts.
         there = most.reshape(*own.shape[:2], config.num_placements, -1)
         most = jnp.where(there < 0, there.max(axis=-1, keepdims=True), there).reshape(most.shape)
-    # What no op reads is never sent, and padding has no reader: whatever its producer has will do.
+    # A tensor without readers, including padding, is never sent; the value of its producer serves.
     most = jnp.where(most < 0, own, most)
     index, mean = most % MAX_ACTIONS, most // MAX_ACTIONS
     if config.transfers is Transfers.MIDWAY:
@@ -232,7 +233,7 @@ def _sent(
 
 
 def _likeliest(config: PolicyConfig, action: jax.Array) -> jax.Array:
-    """``[B, N, A D]`` bool: has no other device a greater mean affinity for the op, under that placement?"""
+    """``[B, N, A D]`` bool, whether the device has the op's greatest mean affinity in that placement."""
     affinity = action_means(config)[action[:, :, :-1]]
     each = affinity.reshape(*action.shape[:2], config.num_placements, -1)
     return (each == each.max(axis=-1, keepdims=True)).reshape(affinity.shape)
@@ -248,13 +249,13 @@ def _draw(logits: jax.Array, uniform: jax.Array) -> jax.Array:
     # Sums that are unrolled in Python compile to one loop over all draws, which is faster than `jnp.cumsum`.
     totals = list(itertools.accumulate(weight[..., k] for k in range(logits.shape[-1])))
     below = uniform * totals[-1]
-    # Not the last: rounding may leave the sum of all weights below the draw.
+    # The last sum is left out, since rounding may leave it below the draw.
     passed = [(below >= total).astype(jnp.int32) for total in totals[:-1]]
     return sum(passed, jnp.zeros(uniform.shape, jnp.int32))
 
 
 def _pick(values: jax.Array, index: jax.Array) -> jax.Array:
-    """``[...]`` the entry of ``[..., K]`` at ``[...]``: by mask, as the gradient of a gather is a scatter."""
+    """Entries of ``[..., K]`` at ``[...]``, by a mask since the gradient of a gather is a scatter."""
     at = lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
     return jnp.where(at == index[..., None], values, 0).sum(axis=-1)
 

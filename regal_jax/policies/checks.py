@@ -14,10 +14,10 @@ _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
 
 def names_of(owner: str, field: str, values: Any, kind: type[_Choice]) -> tuple[_Choice, ...]:
-    """Members of ``kind``, each once.
+    """Distinct members of ``kind``.
 
     Raises:
-      ConfigError: Something else.
+      ConfigError: The value is anything else.
     """
     if not isinstance(values, (tuple, list)):
         raise ConfigError(f"{owner}: {field} is {values!r}; give a list that names each once")
@@ -31,7 +31,7 @@ def whole(owner: str, field: str, value: Any, low: int, high: int) -> int:
     """A whole number in a range.
 
     Raises:
-      ConfigError: Something else.
+      ConfigError: The value is anything else.
     """
     number = checks.whole(value, low, high)
     if number is None:
@@ -42,7 +42,7 @@ def whole(owner: str, field: str, value: Any, low: int, high: int) -> int:
 
 
 def flag(owner: str, field: str, value: Any) -> None:
-    """Refuses what is neither true nor false.
+    """Checks that a value is true or false.
 
     Raises:
       ConfigError: It is neither.
@@ -55,7 +55,7 @@ def one_of(owner: str, field: str, value: Any, kind: type[_Choice]) -> _Choice:
     """A member of ``kind``, which may be given by its name.
 
     Raises:
-      ConfigError: Something else.
+      ConfigError: The value is anything else.
     """
     if value not in kind.__members__.values():
         raise ConfigError(f"{owner}: {field} is {value!r}; use one of {', '.join(kind)}")
@@ -66,7 +66,7 @@ def numbers(owner: str, field: str, values: Sequence[Any]) -> tuple[float, ...]:
     """Finite numbers.
 
     Raises:
-      ConfigError: Something else.
+      ConfigError: The value is anything else.
     """
     try:
         if isinstance(values, (str, bytes)) or any(isinstance(value, (bool, str)) for value in values):

@@ -1,4 +1,4 @@
-"""`PolicyConfig` and what follows from it, checked when it is written down."""
+"""`PolicyConfig` and the quantities derived from it, checked at construction."""
 
 import dataclasses
 import functools
@@ -17,12 +17,12 @@ from regal_jax.policies.spectral import COORDINATES
 __all__ = ["FeatureConfig", "PolicyConfig"]
 
 MAX_ACTIONS: Final = 256
-"""Most pairs of choices a key: an action is stored in a byte."""
+"""Most pairs of choices per key, since an action is stored in a byte."""
 
 _MEANS: Final = tuple(round(0.02 + 0.03 * step, 2) for step in range(33))
-"""From 0.02 to 0.98: steps of a quarter of a place for a reach of 4."""
+"""Means from 0.02 to 0.98; for a reach of 4, steps of a quarter of a place."""
 _VARIANCES: Final = (0.0125, 0.0005)
-"""For affinities, and for priorities of which a reach of 4 makes 0.2 places."""
+"""Variances for affinities, and for priorities; with a reach of 4 the second gives 0.2 places."""
 _REACH: Final = 4
 _PRIORS: Final = {Objective.MAKESPAN: "schedule", Objective.PEAK_MEMORY: "memory"}
 _ALWAYS: Final = (Cut.ALONG, Cut.ACROSS)
@@ -30,17 +30,17 @@ _ALWAYS: Final = (Cut.ALONG, Cut.ACROSS)
 
 @dataclasses.dataclass(frozen=True)
 class FeatureConfig:
-    """Which features `make_features` computes.
+    """The features that `make_features` computes.
 
     Attributes:
-      num_devices: ``D``.
+      num_devices: Number of devices ``D``.
       features: A `FeatureSet` or its name.
-      balance: A `Balance` or its name: the amount that shares are of.
-      cuts: `Cut` or their names: the spectral coordinates that are told beyond ``along`` and ``across``,
-        which are among all structural features.
+      balance: A `Balance` or its name: the amount of which shares are computed.
+      cuts: `Cut` members or their names: spectral coordinates in addition to ``along`` and ``across``, which
+        are part of all structural features.
 
     Raises:
-      ConfigError: A value that cannot be.
+      ConfigError: A value is invalid.
     """
 
     num_devices: int = 2
@@ -54,12 +54,12 @@ class FeatureConfig:
         set_(self, "features", one_of("features", "features", self.features, FeatureSet))
         set_(self, "balance", one_of("features", "balance", self.balance, Balance))
         cuts = names_of("features", "cuts", self.cuts, Cut)
-        # In one order, without those that are told anyway: what tells the same is equal.
+        # Put cuts into one order without those that are always present, so that equal configs compare equal.
         set_(self, "cuts", tuple(cut for cut in Cut if cut in cuts and cut not in _ALWAYS))
 
     @property
     def ways(self) -> tuple[Cut, ...]:
-        """The cuts that features tell of."""
+        """The cuts among the features."""
         return (*_ALWAYS, *self.cuts) if self.features is FeatureSet.STRUCTURAL else ()
 
     @functools.cached_property
@@ -87,41 +87,41 @@ class FeatureConfig:
 
     @property
     def amounts(self) -> tuple[str, ...]:
-        """The quantities of an op that are told in two forms each."""
+        """The quantities of an op that have two features each."""
         own = ("runtime", "temp bytes", "output bytes")
         return own if self.features is FeatureSet.OWN else (*own, "input bytes")
 
 
 @dataclasses.dataclass(frozen=True)
 class PolicyConfig:
-    """What a policy is, apart from its weights. Hashable: static under jit.
+    """Everything about a policy except its weights. Hashable, so that it can be static under jit.
 
-    The defaults are those of the policy that ships for the objective.
+    The defaults are those of the policy in the package for the objective.
 
     Attributes:
-      num_devices: ``D``, at least 1.
-      objective: An `Objective` or its name. It decides what ranks and cuts share out evenly: work, or bytes
-        for peak memory.
+      num_devices: Number of devices ``D``, at least 1.
+      objective: An `Objective` or its name. It decides the amount that ranks and cuts divide evenly: work for
+        the makespan, bytes for peak memory.
       prior: Name of a maker (`regal_jax.policies.priors.MAKERS`): ``"none"``, ``"levels"``, ``"schedule"`` or
         ``"memory"``. ``None`` for ``"schedule"``, and ``"memory"`` for peak memory. Every guided individual
-        takes one of the prior's alternative placements.
+        uses one of the alternative placements of the prior.
       network: A `Network` or its name.
       means: ``[K1]`` bins of the first choice, in (0, 1).
       variances: ``[K2]`` bins of the second choice, of which 0 is the mean itself.
       rounds: Rounds of messages; 0 uses no edge. Only the `Network.GNN` has rounds.
-      width: ``W``, of every embedding and hidden layer.
-      guided_share: Of the individuals that a search draws, the share that is drawn from the policy's
-        distributions, in (0, 1]; the others are uniform. Our addition, 1 is the paper's: with less, a policy
-        that is wrong about a graph costs little, since selection prefers whoever is fit.
+      width: Width ``W`` of every embedding and hidden layer.
+      guided_share: Share of individuals that a search draws from the policy's distributions, in (0, 1]; the
+        others are uniform. The paper uses 1. With a smaller share (our addition), a policy that is wrong
+        about a graph costs little, since selection prefers fit individuals.
       reach: If not 0, every op has its own place in the order prior, and the distribution of its priority
-        says how it moves from there: a mean of 0.5 not at all, 0 and 1 by ``reach`` places back and forward,
-        a variance accordingly. What an action does is then the same in graphs of all sizes, while means and
-        variances of keys move an op past more others the more there are. Needs an order prior; ``None`` for
-        4 with one and 0 without. Our addition.
-      ablation: What only experiments change.
+        moves it from there: a mean of 0.5 by nothing, means of 0 and 1 by ``reach`` places back and forward,
+        and a variance accordingly. The effect of an action is then the same in graphs of all sizes, whereas
+        means and variances of keys move an op past more ops in a larger graph. Needs an order prior. ``None``
+        stands for 4 with an order prior and 0 without one. Our addition.
+      ablation: Settings that only experiments change.
 
     Raises:
-      ConfigError: A value that cannot be.
+      ConfigError: A value is invalid.
     """
 
     num_devices: int = 2
@@ -212,18 +212,18 @@ class PolicyConfig:
 
     @property
     def maker(self) -> Maker:
-        """What makes the prior."""
+        """The maker of the prior."""
         return MAKERS[str(self.prior)]
 
     @property
     def bins(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Of the first choice and of the second: means and variances, or alphas and betas."""
+        """Bins of the first and of the second choice: means and variances, or alphas and betas."""
         a = self.ablation
         return (a.alphas, a.betas) if a.alphas else (self.means, self.variances)
 
     @property
     def num_actions(self) -> int:
-        """``K = K1 * K2``."""
+        """Number of actions, ``K = K1 * K2``."""
         first, second = self.bins
         return len(first) * len(second)
 
@@ -237,17 +237,17 @@ class PolicyConfig:
 
     @property
     def num_placements(self) -> int:
-        """``A``, alternative placements; without priors there is one, of which nothing is known at first."""
+        """Number of alternative placements ``A``; 1 without placement priors."""
         return max(len(self.placements), 1)
 
     @property
     def orders(self) -> bool:
-        """Is there an order prior?"""
+        """Whether there is an order prior."""
         return self.maker.has_order and bool(self.ablation.order_scale)
 
     @property
     def transfers(self) -> Transfers:
-        """What transfers are drawn from."""
+        """Distributions from which transfers are drawn."""
         if self.ablation.transfers is not None:
             return self.ablation.transfers
         if self.maker.transfers is Transfers.SCHEDULE and not self.reach:
@@ -256,18 +256,18 @@ class PolicyConfig:
 
     @property
     def num_keys(self) -> int:
-        """``A D + 1`` keys of an op that an action chooses distributions for."""
+        """Number of keys of an op for which an action chooses distributions, ``A D + 1``."""
         return self.num_placements * self.num_devices + 1
 
     @functools.cached_property
     def feature_config(self) -> FeatureConfig:
-        """What `make_features` must compute for this policy."""
+        """The features that this policy needs."""
         balance = Balance.BYTES if self.objective is Objective.PEAK_MEMORY else Balance.WORK
         return FeatureConfig(self.num_devices, self.ablation.features, balance, cuts_of(self.placements))
 
     @property
     def prior_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The fields of the `Prior` that there are, and their shapes after ``[B, N]``."""
+        """Fields of the `Prior` that are not ``None``, with their shapes after ``[B, N]``."""
         shapes: dict[str, tuple[int, ...]] = {}
         if self.maker.has_order:
             shapes["order"] = ()
@@ -279,11 +279,11 @@ class PolicyConfig:
 
     @functools.cached_property
     def input_names(self) -> tuple[str, ...]:
-        """Names of what the network reads of an op: its features, then its prior."""
+        """Names of the network's inputs for an op: its features, then its prior."""
         told = self.maker.columns(self.num_devices, self.placements)
         return (*self.feature_config.node_names, *told)
 
 
 def cuts_of(placements: Sequence[Placement]) -> tuple[Cut, ...]:
-    """The coordinates that placements are along."""
+    """The coordinates along which placements cut."""
     return tuple(placement.cut for placement in placements if placement.cut is not None)

@@ -1,6 +1,6 @@
 """Weights files of format version 5, whose configs had other fields.
 
-`regal_jax.policies.load_policy` reads them as they are. To rewrite files once, with the weights as they are:
+`regal_jax.policies.load_policy` reads such files directly. To rewrite files without a change of weights:
 
     python -m regal_jax.policies.conversion FILE [FILE ...]
 """
@@ -21,7 +21,7 @@ from regal_jax.policies.priors import MAKERS
 __all__ = ["EARLIER", "rewrite", "translated"]
 
 EARLIER: Final = "5"
-"""The version that is translated."""
+"""The version that this module translates."""
 
 _FIELDS: Final = (
     "num_devices", "network", "parametrisation", "first", "second", "rounds", "width", "features", "balance",
@@ -44,12 +44,12 @@ def translated(fields: Mapping[str, Any]) -> PolicyConfig:
     """The config that the fields of version 5 stand for.
 
     Raises:
-      ConfigError: Fields that are missing or that there never were; values that cannot be; an order by levels
-        beside another prior, which no policy of this release can have.
+      ConfigError: A field is missing or unknown, a value is invalid, or there is an order by levels together
+        with another prior, which no policy of this release can have.
     """
     _check(fields)
     has_prior = bool(_cuts(fields) or fields["order_gain"])
-    # Structural features knew levels and cuts, whether or not the policy began with them.
+    # Structural features include levels and cuts, whether or not the policy has a prior of them.
     prior = _PRIORS.get(fields["features"], "levels" if has_prior else "none")
     if fields["order_gain"] and fields["order"] != prior:
         raise ConfigError(
@@ -64,7 +64,7 @@ def translated(fields: Mapping[str, Any]) -> PolicyConfig:
 
 
 def _ablation(fields: Mapping[str, Any], prior: str) -> Ablation:
-    """What differs from the priors of this release, and the scales."""
+    """The differences from the priors of this release, and the scales."""
     cuts, maker = _cuts(fields), MAKERS[prior]
     bins = {}
     if fields["parametrisation"] == "alpha-beta":
@@ -102,15 +102,15 @@ def _check(fields: Mapping[str, Any]) -> None:
 
 
 def rewrite(path: str) -> None:
-    """Writes a file of version 5 anew; one of this version stays as it is.
+    """Rewrites a file of version 5; a file of this version stays as it is.
 
-    Texts of its metadata are kept. The settings that it was trained with (``training``) get the new names.
+    Strings of its metadata are kept. The settings of its training (``training``) get the new names.
 
     Raises:
-      FormatError: As `regal_jax.policies.load_policy`.
+      FormatError: The file cannot be loaded; see `regal_jax.policies.load_policy`.
       OSError: The file cannot be read or written.
     """
-    # They import this module.
+    # Imported here because these modules import this one.
     from regal_jax.policies.weights import load_policy, read_metadata, save_policy
 
     metadata = read_metadata(path)
@@ -121,7 +121,7 @@ def rewrite(path: str) -> None:
 
 
 def _training(text: str) -> str:
-    """Settings of a run, with the new names of the policy's."""
+    """Settings of a run, with the new names of the policy's settings."""
     settings = json.loads(text)
     policy = settings.get("policy", {})
     if sorted(policy) == sorted(_FIELDS):

@@ -1,4 +1,4 @@
-"""The short list of beta distributions that a policy chooses from."""
+"""The list of beta distributions from which a policy chooses."""
 
 from typing import Final
 
@@ -12,10 +12,11 @@ from regal_jax.policies.config import PolicyConfig
 __all__ = ["action_means", "action_parameters", "action_table"]
 
 SMALLEST: Final = 0.1
-"""A mean and a variance whose alpha or beta would be less (or negative: no beta has them) get the largest
-variance at which neither is. With less, most of the table would be zeros and ones, and keys would tie."""
+"""Smallest alpha and beta. A mean and a variance that would give less (or a negative value, which no beta
+distribution has) get the largest variance that does not. With less, most of the table would be zeros and
+ones, and keys would tie."""
 MOST: Final = 1e12
-"""The sum of alpha and beta of a variance of 0: a point, as far as keys can tell."""
+"""Sum of alpha and beta for a variance of 0, which is a point at the resolution of keys."""
 
 
 def action_parameters(config: PolicyConfig) -> tuple[np.ndarray, np.ndarray]:
@@ -52,5 +53,5 @@ def action_table(config: PolicyConfig) -> jax.Array:
 def action_means(config: PolicyConfig) -> jax.Array:
     """``[K]`` int32 means of all actions, in units of 2**-16."""
     alphas, betas = action_parameters(config)
-    # Those that are equal but for rounding are equal.
+    # Means that differ only by rounding become equal.
     return jnp.asarray(np.floor(np.round(alphas / (alphas + betas), 9) * 65536).astype(np.int32))

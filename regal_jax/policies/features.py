@@ -1,7 +1,7 @@
-"""`GraphFeatures`: what a policy sees of a graph, computed on the host and padded like a `Problem`.
+"""`GraphFeatures`: features of graphs, computed on the host and padded like a `Problem`.
 
-No feature changes when all times of a graph (those of its cluster included) or all sizes are multiplied by a
-constant, nor when ops are numbered otherwise; equal ops have equal features.
+Features do not change if all times of a graph (including those of its cluster) or all sizes are multiplied by
+a constant, or if ops are renumbered. Equal ops have equal features.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from regal_jax.runtime.interrupts import check_interrupt
 __all__ = ["GraphFeatures", "features_of"]
 
 _SPREAD: Final = 0.01
-"""Deviations are told in units of at least this part of the mean: less is noise."""
+"""Smallest unit of deviations, as a share of the mean; smaller deviations are noise."""
 
 
 @jax.tree_util.register_dataclass
@@ -27,21 +27,21 @@ _SPREAD: Final = 0.01
 class GraphFeatures:
     """``B`` graphs as attributed multigraphs; ``E`` is ``edges + controls`` of the bucket.
 
-    An op is a node. Every (tensor, consumer) is an edge from the producer, and so is every control edge,
-    which a schedule has to keep as well; a flag tells which is which. Padding is zeros.
+    An op is a node. Every pair of tensor and consumer is an edge from the producer. Control edges are edges,
+    too, since a schedule must respect them; a flag distinguishes them. Padding is zeros.
 
-    `make_inputs` leaves the arrays on the host, as NumPy's: a jitted function that is given them puts them
-    on the device at no extra cost. Who needs them again and again calls ``jax.device_put`` once.
+    `make_inputs` leaves the arrays on the host, as NumPy's: a jitted function puts them on the device at no
+    extra cost. For repeated use, call ``jax.device_put`` once.
 
     Attributes:
       nodes: ``[B, N, F]`` float32, see `FeatureConfig.node_names`.
       edges: ``[B, E, G]`` float32, see `FeatureConfig.edge_names`.
-      senders: ``[B, E]`` int32, ops; padding: ``N - 1``, which may be a real op: use the mask.
-      receivers: ``[B, E]`` int32, likewise.
-      node_mask: ``[B, N]`` bool, is the op real?
-      edge_mask: ``[B, E]`` bool, is the edge real?
-      order: ``[B, N]`` int32, the ops in a topological order, padding last. By depth, then by levels and
-        sizes: numbers decide only between ops that are alike in all of them.
+      senders: ``[B, E]`` int32, sending ops; ``N - 1`` for padding, which may be a real op, so use the mask.
+      receivers: ``[B, E]`` int32, receiving ops, padded like `senders`.
+      node_mask: ``[B, N]`` bool, whether the op is real.
+      edge_mask: ``[B, E]`` bool, whether the edge is real.
+      order: ``[B, N]`` int32, the ops in a topological order, padding last. Ops are sorted by depth, then by
+        levels and sizes; their numbers break ties only.
     """
 
     nodes: jax.Array
@@ -69,7 +69,7 @@ def features_of(measured: Measured, config: FeatureConfig) -> dict[str, np.ndarr
     """The array fields of `GraphFeatures` for one graph, without padding.
 
     Raises:
-      GraphError: A feature that is not finite.
+      GraphError: A feature is not finite.
     """
     graph = measured.graph
     nodes = _node_features(measured, config)
@@ -101,7 +101,7 @@ def _node_features(measured: Measured, config: FeatureConfig) -> np.ndarray:
         columns.append(_places(measured))
         for way in config.ways:
             columns.append(measured.rows(way))
-    # float32 holds what is finite here: amounts are logs, all else is bounded.
+    # Finite values fit into float32: amounts are logarithms, and all others are bounded.
     nodes = np.empty((len(config.node_names), graph.num_ops), np.float32)
     np.concatenate(columns, out=nodes, casting="unsafe")
     return nodes.T
@@ -130,7 +130,7 @@ def _per_device(graph: ComputationGraph, cluster: Cluster, measured: Measured) -
         rows[0] = np.divide(measured.runtime.T, mean, out=np.ones((d, n)), where=mean > 0) - 1
     rows[1] = 1 if measured.allowed is None else measured.allowed.T
     total = float(graph.tensor_bytes.sum()) + float(graph.temp_bytes.sum())
-    # A device's fair share of all bytes against its capacity; of no bytes there is no pressure.
+    # An even share of all bytes divided by the device's capacity; 0 if there are no bytes.
     pressure = [min(total / (d * m), MOST) if m else MOST for m in cluster.memory] if total else [0.0] * d
     rows[2] = np.array(pressure)[:, None]
     return rows.reshape(3 * d, n)

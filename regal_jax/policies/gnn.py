@@ -1,4 +1,4 @@
-"""`GraphNetwork`: embeddings of ops by messages along edges, both ways."""
+"""`GraphNetwork`: embeddings of ops by messages along edges in both directions."""
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,8 @@ class GraphNetwork(nnx.Module):
     ``h <- LayerNorm(h + MLP_node([h, sum of m over edges in + sum of m' over edges out]))``.
 
     Our additions: the residual sum, and the LayerNorm, without which embeddings would grow with degrees and
-    rounds. All MLPs have one hidden layer. The output layer of a message MLP is applied to the sums and not
-    to the messages, which is the same thing but for its bias, which it goes without.
+    rounds. All MLPs have one hidden layer. The output layer of a message MLP is applied to the sums instead
+    of the messages, which is equivalent because it has no bias.
 
     References:
       REGAL, workshop text, appendix A.3, equation 1.
@@ -30,8 +30,8 @@ class GraphNetwork(nnx.Module):
         """A network of the given shape.
 
         Args:
-          config: Its width, rounds and features.
-          rngs: For the first weights; consumed.
+          config: Config with width, rounds and features.
+          rngs: Random numbers for the initial weights, consumed.
         """
         width, features = config.width, config.feature_config
         self.node = Mlp(len(config.input_names), width, width, rngs=rngs)
@@ -42,17 +42,17 @@ class GraphNetwork(nnx.Module):
             self.rounds = nnx.List([_Round(width, rngs=rngs) for _ in range(distinct)])
 
     def __call__(self, inputs: jax.Array, features: GraphFeatures) -> jax.Array:
-        """``[B, N, W]`` float32 embeddings; those of padding mean nothing.
+        """``[B, N, W]`` float32 embeddings; those of padding are undefined.
 
         Args:
-          inputs: ``[B, N, I]`` float32, what is read of every op: `PolicyConfig.input_names`.
+          inputs: ``[B, N, I]`` float32, the inputs of `PolicyConfig.input_names`.
           features: Edges and masks.
         """
         batch, n, _ = inputs.shape
         embedding = self.node(inputs)
         if not self.times:
             return embedding
-        # The graphs of a batch are one graph without edges between them: gathers then copy whole rows.
+        # The graphs of a batch are treated as one graph, so that gathers copy whole rows.
         first = jnp.arange(batch, dtype=jnp.int32)[:, None] * n
         senders, receivers = ((first + ends).ravel() for ends in (features.senders, features.receivers))
         edges = self.edge(jnp.asarray(features.edges).reshape(-1, features.edges.shape[-1]))
@@ -67,8 +67,8 @@ class _Round(nnx.Module):
     """Weights of one round."""
 
     def __init__(self, width: int, *, rngs: nnx.Rngs) -> None:
-        # The hidden layer of both message MLPs, cut by what it is applied to: an op as the sender and as the
-        # receiver of an edge (once an op, not once an edge), and the edge. Forward comes before backward.
+        # The hidden layer of both message MLPs is split by its inputs: the op as sender, the op as receiver
+        # (both computed once per op, not once per edge), and the edge. Forward comes before backward.
         self.from_op = nnx.Linear(width, 4 * width, use_bias=False, rngs=rngs)
         self.from_edge = nnx.Linear(width, 2 * width, rngs=rngs)
         self.message = nnx.Linear(2 * width, width, use_bias=False, rngs=rngs)
@@ -87,7 +87,7 @@ class _Round(nnx.Module):
         roles = self.from_op(embedding)
         hidden = roles[:, : 2 * width][senders] + roles[:, 2 * width :][receivers] + self.from_edge(edges)
         hidden = jnp.where(mask[:, None], nnx.relu(hidden), 0)
-        # One scatter, forward sums first: on CPUs it is half the price of two.
+        # One scatter with forward sums first takes half the time of two scatters on CPUs.
         ends = jnp.concatenate([receivers, senders + n])
         sums = jax.ops.segment_sum(jnp.concatenate([hidden[:, :width], hidden[:, width:]]), ends, 2 * n)
         messages = self.message(jnp.concatenate([sums[:n], sums[n:]], axis=1))

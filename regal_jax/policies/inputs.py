@@ -1,4 +1,4 @@
-"""What a policy reads of graphs: their features and its prior, computed on the host."""
+"""Inputs of a policy: features of graphs and its prior, computed on the host."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -32,14 +32,14 @@ def make_inputs(
 
     Args:
       graphs: ``B`` graphs, at least one.
-      clusters: One for all, or one a graph, each with ``config.num_devices`` devices.
-      bucket: The padded sizes; ``None`` for the common bucket of the graphs' own.
-      config: Of the policy.
+      clusters: One for all graphs, or one per graph, each with ``config.num_devices`` devices.
+      bucket: Padded sizes; ``None`` for the common bucket of the graphs.
+      config: Config of the policy.
 
     Raises:
-      ConfigError: No graph, a bucket too small, a cluster of another number of devices.
-      ClusterError: A cluster that does not fit its graph.
-      GraphError: A feature that is not finite.
+      ConfigError: There is no graph, the bucket is too small, or a cluster has another number of devices.
+      ClusterError: A cluster does not fit its graph.
+      GraphError: A feature is not finite.
 
     Examples:
       >>> from regal_jax import Cluster
@@ -67,18 +67,18 @@ def make_inputs(
 def make_features(
     graphs: _Graphs, clusters: _Clusters, bucket: Bucket | None, config: FeatureConfig
 ) -> GraphFeatures:
-    """The features alone, as `make_inputs`.
+    """Computes the features alone.
 
     Args:
-      graphs: As there, like the rest.
-      clusters: As there.
-      bucket: As there.
-      config: Which features; a policy's is `PolicyConfig.feature_config`.
+      graphs: As in `make_inputs`.
+      clusters: As in `make_inputs`.
+      bucket: As in `make_inputs`.
+      config: The features; `PolicyConfig.feature_config` for those of a policy.
 
     Raises:
-      ConfigError: As `make_inputs`, like the rest.
-      ClusterError: As there.
-      GraphError: As there.
+      ConfigError: As in `make_inputs`.
+      ClusterError: As in `make_inputs`.
+      GraphError: A feature is not finite.
     """
     batch = _Batch(graphs, clusters, bucket, config.num_devices)
     features = _empty_features(batch, config)
@@ -88,18 +88,18 @@ def make_features(
 
 @interruptible()
 def make_prior(graphs: _Graphs, clusters: _Clusters, bucket: Bucket | None, config: PolicyConfig) -> Prior:
-    """The prior alone, as `make_inputs`.
+    """Computes the prior alone.
 
     Args:
-      graphs: As there, like the rest.
-      clusters: As there.
-      bucket: As there.
-      config: As there.
+      graphs: As in `make_inputs`.
+      clusters: As in `make_inputs`.
+      bucket: As in `make_inputs`.
+      config: As in `make_inputs`.
 
     Raises:
-      ConfigError: As `make_inputs`, like the rest.
-      ClusterError: As there.
-      GraphError: A runtime that is not finite.
+      ConfigError: As in `make_inputs`.
+      ClusterError: As in `make_inputs`.
+      GraphError: A runtime is not finite.
     """
     batch = _Batch(graphs, clusters, bucket, config.num_devices)
     priors, told = _empty_prior(batch, config), config.feature_config
@@ -112,7 +112,7 @@ def make_prior(graphs: _Graphs, clusters: _Clusters, bucket: Bucket | None, conf
 
 
 class _Batch:
-    """Graphs with their clusters, and the sizes that they are padded to."""
+    """Graphs with their clusters and padded sizes."""
 
     def __init__(self, graphs: _Graphs, clusters: _Clusters, bucket: Bucket | None, num_devices: int) -> None:
         if not graphs:
@@ -120,7 +120,7 @@ class _Batch:
         each = [clusters] * len(graphs) if isinstance(clusters, Cluster) else list(clusters)
         if len(each) != len(graphs):
             raise ConfigError(
-                f"policy inputs: {len(graphs)} graphs but {len(each)} clusters; give one a graph"
+                f"policy inputs: {len(graphs)} graphs but {len(each)} clusters; give one per graph"
             )
         for cluster in each:
             if cluster.num_devices != num_devices:
@@ -133,17 +133,17 @@ class _Batch:
         self.bucket = Bucket.common([Bucket.of(graph) for graph in graphs]) if bucket is None else bucket
 
     def each(self, balance: Balance, cuts: Sequence[Cut], use: Callable[[int, Measured], None]) -> None:
-        """Measures one graph after another, and hands it on with its number."""
+        """Measures one graph after another and passes each to ``use`` with its index."""
         for b, (graph, cluster) in enumerate(self._pairs):
             check_interrupt()
             self.bucket.check_holds(graph)
-            # What is not finite is refused by name; NumPy's warnings would only come first.
+            # Non-finite values raise an error later; NumPy's warnings would precede it.
             with np.errstate(over="ignore", invalid="ignore"), counting():
                 use(b, measure(graph, cluster, balance, (*_CUTS, *cuts)))
 
 
 def _empty_features(batch: _Batch, config: FeatureConfig) -> dict[str, Any]:
-    """The fields of `GraphFeatures`, of padding alone."""
+    """The fields of `GraphFeatures`, filled with padding."""
     b, n, e = batch.size, batch.bucket.ops, batch.bucket.edges + batch.bucket.controls
     return {
         "nodes": np.zeros((b, n, len(config.node_names)), np.float32),
@@ -157,7 +157,7 @@ def _empty_features(batch: _Batch, config: FeatureConfig) -> dict[str, Any]:
 
 
 def _empty_prior(batch: _Batch, config: PolicyConfig) -> dict[str, Any]:
-    """The fields of `Prior` that the policy has, of padding alone."""
+    """The fields of `Prior` that the policy has, filled with padding."""
     return {
         name: np.zeros((batch.size, batch.bucket.ops, *rest), np.float32)
         for name, rest in config.prior_shapes.items()

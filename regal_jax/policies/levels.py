@@ -1,4 +1,4 @@
-"""Longest paths of a graph, and where its ops stand along them."""
+"""Longest paths of a graph, and the positions of its ops along them."""
 
 from typing import Any, Final, NamedTuple
 
@@ -15,10 +15,10 @@ class Levels(NamedTuple):
     """Longest paths to and from every op.
 
     Attributes:
-      top: ``[N]`` float64, the longest path of runtimes before the op, without it.
-      bottom: ``[N]`` float64, the longest path from the op on, with it.
-      depth: ``[N]`` float64, the most edges on a path to the op.
-      height: ``[N]`` float64, the most edges on a path from the op.
+      top: ``[N]`` float64, runtime of the longest path to the op, without the op.
+      bottom: ``[N]`` float64, runtime of the longest path from the op, including the op.
+      depth: ``[N]`` float64, most edges on a path to the op.
+      height: ``[N]`` float64, most edges on a path from the op.
     """
 
     top: np.ndarray
@@ -28,18 +28,18 @@ class Levels(NamedTuple):
 
 
 def levels(sender: np.ndarray, receiver: np.ndarray, order: np.ndarray, runtime: np.ndarray) -> Levels:
-    """Longest paths in one pass over the edges each way.
+    """Computes longest paths in one pass over the edges in each direction.
 
     Args:
-      sender: ``[E]``.
-      receiver: ``[E]``.
-      order: ``[N]``, topological.
-      runtime: ``[N]`` float64.
+      sender: ``[E]`` sending ops.
+      receiver: ``[E]`` receiving ops.
+      order: ``[N]`` topological order.
+      runtime: ``[N]`` float64 runtimes.
     """
     n = len(runtime)
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
-    # By the place of their senders, edges come when all that lead to their sender have come.
+    # Edges are sorted by the position of their sender, so that all edges into the sender come first.
     sequence = np.argsort(position[sender], kind="stable")
     sender, receiver = sender[sequence], receiver[sequence]
     none = np.zeros(n)
@@ -49,7 +49,7 @@ def levels(sender: np.ndarray, receiver: np.ndarray, order: np.ndarray, runtime:
 
 
 def _longest(start: Any, end: Any, depth: Any, sender: Any, receiver: Any, time: Any) -> Any:
-    """Per op the largest sum of times before it, into ``start``, and of edges before it, into ``depth``."""
+    """Writes for each op the largest sum of times before it to ``start`` and of edges to ``depth``."""
     for o in range(len(time)):
         end[o] = time[o]
     for i in range(len(sender)):
@@ -65,16 +65,16 @@ def _longest(start: Any, end: Any, depth: Any, sender: Any, receiver: Any, time:
 def quantised(level: np.ndarray) -> np.ndarray:
     """Relative levels from 0 to 1 in steps of 2**-20.
 
-    Sums along two equally long paths may differ in their last bits, which must not decide who is first. The
-    odd offset keeps the fractions that real levels are made of away from the edges of the steps.
+    Sums along two equally long paths may differ in their last bits, which must not decide the order. The odd
+    offset keeps simple fractions, which are common levels, away from the edges of the steps.
     """
     return np.floor(level * _STEPS + 0.3)
 
 
 def standing(level: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rank of every op by level as a share of the ops, and as a share of the mass: work, or bytes.
+    """Rank of every op by level, as a share of the ops and as a share of the mass (work or bytes).
 
-    Equal levels share the middle of their ranks, so that no op is told apart by its number.
+    Equal levels share the middle of their ranks, so that the numbers of ops do not matter.
 
     Args:
       level: ``[..., N]``, from `quantised`.

@@ -16,32 +16,32 @@ from regal_jax.policies.spectral import COORDINATES, Start, spectral_coordinates
 __all__ = ["MOST", "Measured", "check_finite", "clipped", "measure"]
 
 MOST: Final = 4.0
-"""Standard scores and pressures beyond it say no more."""
+"""Largest magnitude of standard scores and pressures; larger values carry no information."""
 _CONTROL_WEIGHT: Final = 0.1
 _LEAST_MASS: Final = 1e-3
-"""Of the mean mass: ops that have none are spread as well."""
+"""Smallest mass as a share of the mean mass, so that ops without mass are spread, too."""
 _SLICES: Final = {Cut.ACROSS: 32, Cut.FINE: 128}
 _OPS_IN_SLICE: Final = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measured:
-    """A graph in its own units: times of the mean runtime, sizes of the mean tensor.
+    """A graph in its own units: times in mean runtimes, sizes in mean tensor sizes.
 
     Attributes:
       graph: The graph.
-      cluster: What it runs on.
-      balance: The amount that shares are of.
-      cuts: Those that `coordinates` has, in the order of `Cut`.
-      runtime: ``[N, D]``.
+      cluster: Cluster on which it runs.
+      balance: The amount of which shares are computed.
+      cuts: Cuts in `coordinates`, in the order of `Cut`.
+      runtime: ``[N, D]`` runtimes.
       allowed: ``[N, D]`` bool; ``None`` if every op may run everywhere.
-      amounts: ``[4, N]``: mean runtime, temp, output and input bytes.
-      size: ``[T]``.
-      transfer: ``[T]``, the mean over all ordered pairs of devices.
-      sender: ``[E + C]``, data edges first.
-      receiver: ``[E + C]``.
-      levels: Of the mean runtime.
-      critical: The longest path; 1 if it has no length.
+      amounts: ``[4, N]`` mean runtime, temp, output and input bytes.
+      size: ``[T]`` sizes of tensors.
+      transfer: ``[T]`` transfer times, as means over all ordered pairs of devices.
+      sender: ``[E + C]`` sending ops, data edges first.
+      receiver: ``[E + C]`` receiving ops.
+      levels: Levels by mean runtime.
+      critical: Length of the longest path; 1 if that is 0.
     """
 
     graph: ComputationGraph
@@ -60,19 +60,19 @@ class Measured:
 
     @functools.cached_property
     def order(self) -> np.ndarray:
-        """``[N]`` a topological order: every edge leads to a greater depth."""
+        """``[N]`` ops in a topological order, by depth."""
         path = self.levels
         top, bottom = quantised(path.top / self.critical), quantised(path.bottom / self.critical)
         return np.lexsort((*quantised(self.amounts[[0, 1, 3, 2]]), -bottom, top, path.depth))
 
     @functools.cached_property
     def numbers(self) -> np.ndarray:
-        """``[N]`` the place of every op in `order`: who goes before its equals."""
+        """``[N]`` position of every op in `order`, which breaks ties."""
         return np.argsort(self.order)
 
     @functools.cached_property
     def mass(self) -> np.ndarray:
-        """``[N]`` what shares are of."""
+        """``[N]`` mass of every op, of which shares are computed."""
         runtime, temp, outputs, _ = self.amounts
         return runtime if self.balance is Balance.WORK else temp + outputs
 
@@ -84,9 +84,9 @@ class Measured:
 
     @functools.cached_property
     def coordinates(self) -> np.ndarray:
-        """``[6 K, N]``: of each coordinate of the ``K`` cuts its value, its rank and its share."""
+        """``[6 K, N]`` value, rank and share of each coordinate of the ``K`` cuts."""
         graph, mass = self.graph, self.mass
-        # A tensor moves once to a device, however many read it there; a control edge moves nothing.
+        # A tensor moves to a device once, for all its readers there; a control edge moves nothing.
         data = 1 / np.diff(graph.consumer_offset)[graph.edge_tensor]
         weight = np.concatenate([data, np.full(len(graph.control_source), _CONTROL_WEIGHT)])
         path = self.levels
@@ -96,7 +96,7 @@ class Measured:
         starts: dict[int, Start] = {}
         picked: list[int] = []
         for cut in self.cuts:
-            # Small graphs have no more slices for `Cut.FINE`, and need not be cut twice.
+            # For small graphs, `Cut.FINE` has the same slices, and the cut is not computed twice.
             count = min(_SLICES.get(cut, 0), max(graph.num_ops // _OPS_IN_SLICE, 1))
             if not count:
                 starts[count] = Start(middle - middle.mean())
@@ -108,19 +108,19 @@ class Measured:
         value = value.reshape(-1, n)
         least = value.min(axis=1, keepdims=True)
         span = value.max(axis=1, keepdims=True) - least
-        # Where all are alike there is one level.
+        # If all values are equal there is one level.
         level = quantised((value - least) / np.where(span > 0, span, 1))
         rows = np.stack([clipped(value), *standing(level, mass)], axis=1)
         return rows.reshape(len(starts), -1, n)[picked].reshape(-1, n)
 
     def rows(self, cut: Cut) -> np.ndarray:
-        """``[6, N]``: the part of `coordinates` that is of one cut."""
+        """``[6, N]`` part of `coordinates` for one cut."""
         width = 3 * COORDINATES
         at = self.cuts.index(cut) * width
         return self.coordinates[at : at + width]
 
     def share(self, cut: Cut) -> np.ndarray:
-        """``[N]`` where from 0 to 1 every op is along the first coordinate of a cut."""
+        """``[N]`` position of every op along the first coordinate of a cut, from 0 to 1."""
         return self.rows(cut)[2]
 
 
@@ -128,11 +128,11 @@ def measure(graph: ComputationGraph, cluster: Cluster, balance: Balance, cuts: t
     """Measures a graph.
 
     Raises:
-      GraphError: A runtime that is not finite.
+      GraphError: A runtime is not finite.
     """
     n = graph.num_ops
     runtime = runtime_matrix(graph, cluster)
-    # Before means and scores carry what is wrong with one op to all others.
+    # Checked before means and scores spread the invalid value of one op to all others.
     check_finite(graph, "op", runtime, ("runtime",) * runtime.shape[1])
     transfer = mean_transfer_times(graph, cluster)
     time = _scale(runtime, transfer)
@@ -157,10 +157,10 @@ def measure(graph: ComputationGraph, cluster: Cluster, balance: Balance, cuts: t
 
 
 def check_finite(graph: ComputationGraph, what: str, rows: np.ndarray, names: Sequence[str]) -> None:
-    """Refuses what is not finite, by the name of its op or the number of its edge.
+    """Checks that features are finite.
 
     Raises:
-      GraphError: Something is not.
+      GraphError: A feature is not finite; the message names its op or the number of its edge.
     """
     if not np.isfinite(rows).all():
         row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
@@ -172,12 +172,12 @@ def check_finite(graph: ComputationGraph, what: str, rows: np.ndarray, names: Se
 
 
 def clipped(score: np.ndarray) -> np.ndarray:
-    """Scores within 4 of 0: what is beyond says no more."""
+    """Scores clipped to magnitudes of at most `MOST`."""
     return np.minimum(np.maximum(score, -MOST), MOST)  # Faster than `np.clip`.
 
 
 def _scale(values: np.ndarray, otherwise: np.ndarray) -> float:
-    """The mean of ``values``; of ``otherwise``, if that is 0; 1 if both are. Always positive."""
+    """The mean of ``values``, or of ``otherwise`` if that is 0, or 1 if both are 0."""
     for array in (values, otherwise):
         mean = float(array.mean()) if array.size else 0.0
         if mean > 0:
@@ -186,10 +186,10 @@ def _scale(values: np.ndarray, otherwise: np.ndarray) -> float:
 
 
 def _share(time: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """``[N]`` in steps of `quantised`: what share of the mass comes before the middle of every op."""
+    """``[N]`` share of the mass before the middle of every op, in steps of `quantised`."""
     return quantised(standing(quantised(time), mass)[1])
 
 
 def _slices(share: np.ndarray, count: int) -> np.ndarray:
-    """``[N]`` slices of equal mass, by `_share`."""
+    """``[N]`` slice of every op; slices have equal mass, by `_share`."""
     return np.minimum(share * count // quantised(np.ones(())), count - 1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""`Policy`, from features to the logits of all choices, and `Value`, the baseline that training learns."""
+"""`Policy`, which maps features to logits of all choices, and `Value`, the learned baseline."""
 
 from typing import NamedTuple
 
@@ -20,12 +20,12 @@ __all__ = ["Logits", "Policy", "Value", "check_prior", "within"]
 
 
 class Logits(NamedTuple):
-    """Unnormalised log-probabilities of the two choices for every key; of padding they mean nothing.
+    """Unnormalised log-probabilities of the two choices for every key; undefined for padding.
 
     Attributes:
-      means: ``[B, N, A D + 1, K1]`` float32: ``D`` affinities for each of ``A`` placements, then the
-        priority. Of alphas, where a policy has these.
-      variances: ``[B, N, A D + 1, K2]`` float32, or of betas.
+      means: ``[B, N, A D + 1, K1]`` float32, logits of means, or of alphas if the policy has these: ``D``
+        affinities for each of ``A`` placements, then the priority.
+      variances: ``[B, N, A D + 1, K2]`` float32, logits of variances, or of betas.
     """
 
     means: jax.Array
@@ -33,14 +33,14 @@ class Logits(NamedTuple):
 
 
 class Policy(nnx.Module):
-    """A graph to the distribution of actions.
+    """A network that maps a graph to the distribution of actions.
 
     Embeddings of ops come from a `GraphNetwork` or a `SequenceNetwork`; ``2 (A D + 1)`` MLPs of one hidden
-    layer each, shared by all ops, turn them into logits. Devices have heads of their own, so that a policy
-    can tell equal devices apart, and is for one ``D``.
+    layer each, shared by all ops, turn them into logits. Each device has its own heads, so that a policy
+    can distinguish equal devices. A policy is for one ``D``.
 
-    The output layers start small, so that an untrained policy does what its prior says, as strongly as the
-    logit scales of `Ablation` have it.
+    The output layers have small initial weights, so that an untrained policy follows its prior, with the
+    logit scales of `Ablation`.
 
     References:
       REGAL, workshop text, appendix A.3, equation 1; ICLR 2020, section 4.
@@ -50,8 +50,8 @@ class Policy(nnx.Module):
         """An untrained policy.
 
         Args:
-          config: What it is.
-          rngs: For the first weights; consumed.
+          config: Config of the policy.
+          rngs: Random numbers for the initial weights, consumed.
         """
         self.config = config
         network = GraphNetwork if config.network is Network.GNN else SequenceNetwork
@@ -70,10 +70,10 @@ class Policy(nnx.Module):
 
         Args:
           features: From `make_inputs`.
-          prior: Likewise.
+          prior: From `make_inputs`.
 
         Raises:
-          ConfigError: Features or prior of another `PolicyConfig`.
+          ConfigError: The features or the prior are for another `PolicyConfig`.
         """
         embedding = self.network(_inputs(self.config, features, prior), features)
         hidden = nnx.relu(self.hidden(embedding))
@@ -88,10 +88,10 @@ class Policy(nnx.Module):
 
 
 class Value(nnx.Module):
-    """The baseline ``b(G)``: the reward to expect of a graph, from a network of its own.
+    """The baseline ``b(G)``, the expected reward of a graph, computed by a separate network.
 
     ``b(G) = MLP_b(mean over ops of MLP_g(h))`` with ``h`` from a `GraphNetwork`. It starts near -1, the
-    reward of doing what plain BRKGA does.
+    reward of plain BRKGA.
 
     References:
       REGAL, workshop text, appendix A.3.
@@ -101,8 +101,8 @@ class Value(nnx.Module):
         """An untrained baseline.
 
         Args:
-          config: Of the policy that it goes with: width, rounds and features.
-          rngs: For the first weights; consumed.
+          config: Config of the policy, for width, rounds and features.
+          rngs: Random numbers for the initial weights, consumed.
         """
         self.config = config
         self.network = GraphNetwork(config, rngs=rngs)
@@ -117,14 +117,14 @@ class Value(nnx.Module):
         )
 
     def __call__(self, features: GraphFeatures, prior: Prior) -> jax.Array:
-        """``[B]`` float32.
+        """``[B]`` float32 baselines.
 
         Args:
           features: From `make_inputs`.
-          prior: Likewise.
+          prior: From `make_inputs`.
 
         Raises:
-          ConfigError: Features or prior of another `PolicyConfig`.
+          ConfigError: The features or the prior are for another `PolicyConfig`.
         """
         inputs = _inputs(self.config, features, prior)
         mask = jnp.asarray(features.node_mask)[:, :, None]
@@ -137,12 +137,13 @@ _SMALL = nnx.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
 
 
 _SCALE = 0.1
-"""Small, so that training begins near what plain BRKGA does; but not so small that it sees no features: then
-only the biases learn at first, and they settle on one choice for all ops before the rest has begun."""
+"""Scale of the initial output weights. It is small so that training begins near plain BRKGA, but not so small
+that features have no effect: then only the biases would learn at first and settle on one choice for all
+ops."""
 
 
 class _Outputs(nnx.Module):
-    """One linear layer a key."""
+    """One linear layer per key."""
 
     def __init__(self, width: int, bias: np.ndarray, *, rngs: nnx.Rngs) -> None:
         init = nnx.initializers.variance_scaling(_SCALE, "fan_in", "truncated_normal", batch_axis=0)
@@ -155,11 +156,12 @@ class _Outputs(nnx.Module):
 
 
 class _Placed(nnx.Module):
-    """For each placement prior a preference for the device that it has an op on.
+    """A preference, for each placement prior, for the op's device in that placement.
 
-    A placement has a place from 0 to 1 for every op, of which each device has a band. Device ``k`` prefers
-    means above the middle for its own band, below it for the others, and neither at the borders. How much
-    each placement counts is a linear function of an op's embedding, at first the same for all.
+    A placement has a position from 0 to 1 for every op, and each device has a band of positions. The affinity
+    to a device prefers means above the middle if the op is in the device's band, below the middle if it is in
+    another band, and neither at a border. The weight of each placement is a linear function of the op's
+    embedding, initially the same for all.
     """
 
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
@@ -187,11 +189,10 @@ class _Placed(nnx.Module):
 
 
 class _Ordered(nnx.Module):
-    """A preference for priorities in the order of the prior, the first op's the highest.
+    """A preference for priorities in the order of the prior, with the highest for the first op.
 
-    An op prefers the mean that is nearest to its place, or that leaves it there (`PolicyConfig.reach`), by
-    the square of the distance. How much that counts is a linear function of its embedding, at first the same
-    for all.
+    An op prefers means by their squared distance from its place, or with `PolicyConfig.reach`, from the mean
+    that leaves it there. The weight is a linear function of the op's embedding, initially the same for all.
     """
 
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
@@ -203,7 +204,7 @@ class _Ordered(nnx.Module):
         """``[B, N, K1]`` float32, to be added to the logits of the first choice."""
         bins = np.array(self.config.means, np.float32)
         step = float(np.ptp(bins)) / max(len(bins) - 1, 1) or 1.0
-        # Who has a place of its own stays there.
+        # With a reach, an op prefers to stay at its place.
         place = jnp.full((1, 1), 0.5) if self.config.reach else within(self.config, jnp.asarray(prior.order))
         distance = (bins[None, None] - place[..., None]) / step
         gain = self.gain(embedding) + self.bias[...][None, None]
@@ -211,13 +212,13 @@ class _Ordered(nnx.Module):
 
 
 def within(config: PolicyConfig, place: jax.Array) -> jax.Array:
-    """Places from 0 to 1 in the range of what the means can tell."""
+    """Places from 0 to 1, mapped to the range of the means."""
     low, high = min(config.means), max(config.means)
     return low + (high - low) * place
 
 
 def _inputs(config: PolicyConfig, features: GraphFeatures, prior: Prior) -> jax.Array:
-    """``[B, N, I]`` what the network reads of every op, see `PolicyConfig.input_names`."""
+    """``[B, N, I]`` inputs of the network for every op, see `PolicyConfig.input_names`."""
     _check(config, features, prior)
     parts = [jnp.asarray(features.nodes)]
     if config.maker.told:
@@ -231,7 +232,7 @@ def _inputs(config: PolicyConfig, features: GraphFeatures, prior: Prior) -> jax.
 
 
 def _initial(config: PolicyConfig, choice: int) -> np.ndarray:
-    """Biases ``[A D + 1, K]`` of one of the two choices that tell wide distributions from narrow ones."""
+    """``[A D + 1, K]`` initial biases of one of the two choices, which prefer wide distributions."""
     a, bins = config.ablation, config.bins[choice]
     bias = np.zeros((config.num_keys, len(bins)), np.float32)
     preference = [*[a.affinity_bias] * (config.num_keys - 1), a.priority_bias]
@@ -247,7 +248,7 @@ def _check(config: PolicyConfig, features: GraphFeatures, prior: Prior) -> None:
     need = (len(config.feature_config.node_names), len(config.feature_config.edge_names))
     if have != need:
         raise ConfigError(
-            f"policy: {have[0]} features an op and {have[1]} an edge, but {need[0]} and {need[1]} are needed "
+            f"policy: {have[0]} features per op, {have[1]} per edge, but {need[0]} and {need[1]} are needed "
             f"({config.num_devices} devices, {config.ablation.features} features); "
             "make them with the policy's config"
         )
@@ -255,15 +256,15 @@ def _check(config: PolicyConfig, features: GraphFeatures, prior: Prior) -> None:
 
 
 def check_prior(config: PolicyConfig, prior: Prior, leading: tuple[int, ...]) -> None:
-    """Refuses the prior of another policy, or of other graphs.
+    """Checks that a prior is for this policy and these graphs.
 
     Args:
-      config: Of the policy.
+      config: Config of the policy.
       prior: From `make_inputs`.
       leading: ``(B, N)``.
 
     Raises:
-      ConfigError: It is of another.
+      ConfigError: The prior is for another policy or for other graphs.
     """
     found = {name: array.shape for name, array in vars(prior).items() if array is not None}
     need = {name: (*leading, *rest) for name, rest in config.prior_shapes.items()}

@@ -1,4 +1,4 @@
-"""`Prior`: what a policy begins with, and the makers of it by name."""
+"""`Prior`: the preferences of an untrained policy, and its makers by name."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from regal_jax.policies.measured import Measured
 __all__ = ["MAKERS", "Made", "Maker", "Prior"]
 
 _TRIES: Final = 80
-"""Moves that lower the peaks, from each start; see docs/ablations.md."""
+"""Most moves that lower the peaks, from each start; see docs/ablations.md."""
 _BLOCK_TRIES: Final = 48
 
 
@@ -26,16 +26,16 @@ _BLOCK_TRIES: Final = 48
 class Prior:
     """An order, alternative placements and transfers that a policy prefers before any training.
 
-    Of ``B`` graphs, padded like their features; padding is zeros. Numbers are float32 from 0 to 1, without
-    a unit. `make_inputs` leaves the arrays on the host, as those of the features.
+    The arrays are for ``B`` graphs, padded with zeros like the features. Numbers are float32 from 0 to 1,
+    without a unit. `make_inputs` leaves the arrays on the host, like those of the features.
 
     Attributes:
-      order: ``[B, N]`` the priority that keeps every op at its place in the order: of ``n`` ops in a row, the
-        first has ``1 - 0.5 / n`` and the last ``0.5 / n``. ``None`` without an order prior.
-      placements: ``[B, N, A]`` where every op is in each of ``A`` alternative placements: device ``k`` has
-        what is from ``k / D`` to ``(k + 1) / D``. ``None`` without placement priors.
-      transfers: ``[B, N, D]`` the priority, as in ``order``, of sending what an op makes to each device.
-        ``None`` where transfers go by their ops.
+      order: ``[B, N]`` priority that keeps every op at its place in the order. The first of ``n`` ops has
+        ``1 - 0.5 / n`` and the last ``0.5 / n``. ``None`` without an order prior.
+      placements: ``[B, N, A]`` position of every op in each of ``A`` alternative placements; device ``k`` has
+        the positions from ``k / D`` to ``(k + 1) / D``. ``None`` without placement priors.
+      transfers: ``[B, N, D]`` priority, as in ``order``, of sending the outputs of an op to each device.
+        ``None`` if transfers follow their ops.
     """
 
     order: jax.Array | None = None
@@ -44,11 +44,11 @@ class Prior:
 
 
 class Made(NamedTuple):
-    """What a maker makes of one graph.
+    """The result of a maker for one graph.
 
     Attributes:
       order: ``[N]`` as `Prior.order`.
-      placements: What makes each of the maker's placements, ``[N]`` int devices.
+      placements: Functions that make each of the maker's placements, ``[N]`` int devices.
       transfers: ``[N, D]`` as `Prior.transfers`.
     """
 
@@ -62,14 +62,14 @@ class Maker:
     """A way to make a `Prior`.
 
     Attributes:
-      make: From a graph to its prior.
-      placements: The alternatives that a policy gets, unless it is told others.
-      transfers: What transfers are drawn from, likewise.
-      others: Further placements that a policy may ask for.
-      has_order: Is there an order prior?
-      has_transfers: Does it say when transfers are made?
-      told: Does the network read order, transfers, and the placements that say a device, as inputs? Spectral
-        cuts and levels are among its features anyway.
+      make: Function that maps a graph to its prior.
+      placements: Default alternative placements of a policy.
+      transfers: Default distributions of transfers.
+      others: Further placements that a policy may name.
+      has_order: Whether there is an order prior.
+      has_transfers: Whether there is a prior of transfers.
+      told: Whether the network reads the order, the transfers and the placements that give devices as inputs.
+        Spectral cuts and levels are among its features in any case.
     """
 
     make: Callable[[Measured], Made]
@@ -81,7 +81,7 @@ class Maker:
     told: bool = True
 
     def columns(self, num_devices: int, placements: tuple[Placement, ...]) -> tuple[str, ...]:
-        """Names of what the network reads of the prior, in their order."""
+        """Names of the network's inputs from the prior, in order."""
         if not self.told:
             return ()
         sent = [f"prior transfers {k}" for k in range(num_devices)] if self.has_transfers else []
@@ -99,26 +99,26 @@ class Maker:
 
 
 def told_placements(placements: tuple[Placement, ...]) -> tuple[int, ...]:
-    """Numbers of those that the network reads: those that say a device, in the order of `Placement`."""
+    """Indices of the placements that give devices, which the network reads, in the order of `Placement`."""
     every = list(Placement)
     devices = [i for i, placement in enumerate(placements) if placement.cut is None]
     return tuple(sorted(devices, key=lambda i: every.index(placements[i])))
 
 
 def _place(measured: Measured, made: Made, placement: Placement) -> np.ndarray:
-    """``[N]`` from 0 to 1."""
+    """``[N]`` positions from 0 to 1."""
     if placement.cut is not None:
         return measured.share(placement.cut)
     return _bands(made.placements[placement](), measured.cluster)
 
 
 def _bands(placement: np.ndarray, cluster: Cluster) -> np.ndarray:
-    """``[N]`` the middle of the band of every op's device."""
+    """``[N]`` middle of the band of each op's device."""
     return (placement + 0.5) / cluster.num_devices
 
 
 def _falling(order: np.ndarray) -> np.ndarray:
-    """``[N]`` from 1 to 0 in the order of ops."""
+    """``[N]`` priorities that fall from 1 to 0 in the order of ops."""
     n = len(order)
     place = np.empty(n)
     place[order] = 1 - (np.arange(n) + 0.5) / n
@@ -130,9 +130,8 @@ def _nothing(_: Measured) -> Made:
 
 
 def _levels(measured: Measured) -> Made:
-    """First whoever has much work below it, and little before it, both alike."""
-    # By bottom levels alone a critical path would be far ahead before anything that reads its tensors on
-    # another device is sent one.
+    """Priorities that rise with the work below an op and fall with the work before it, with equal weights."""
+    # By bottom levels alone, a critical path would be far ahead before other devices receive its tensors.
     top, bottom = measured.standing[1].astype(np.float32)
     return Made((bottom + (1 - top)) / 2)
 
@@ -143,8 +142,8 @@ def _schedule(measured: Measured) -> Made:
     schedule = quick_schedule(graph, cluster, measured.numbers)
     place = _falling(schedule.order)
     n = graph.num_ops
-    # Where it first sends what an op makes; where it sends nothing, midway to the first op that reads it, and
-    # the op's own place if nobody does.
+    # The place of the first transfer of an op's outputs. Without a transfer: midway to the first reader, or
+    # the op's own place if there is no reader.
     first = np.zeros(n)
     np.maximum.at(first, graph.edge_producer, place[graph.edge_op])
     midway = (place + np.where(first > 0, first, place)) / 2
@@ -155,7 +154,7 @@ def _schedule(measured: Measured) -> Made:
 
 
 def _memory(measured: Measured) -> Made:
-    """The best of a few orders of little memory, and placements by peaks for it."""
+    """The best of a few orders of little memory, and placements by peaks for that order."""
     graph, cluster = measured.graph, measured.cluster
     balance, placement = least_peak_balance(graph, cluster, measured.numbers, _TRIES)
     placements = {
@@ -188,5 +187,5 @@ MAKERS: Final[Mapping[str, Maker]] = {
         (*_CUTS, Placement.PEAKS_ONE),
     ),
 }
-"""All priors by name: who adds one adds a line here. ``"levels"`` is what policies of earlier releases began
-with: it needs neither a schedule nor sums of peaks."""
+"""Name -> maker of each prior. ``"levels"``, the prior of older weights, needs neither a schedule nor sums of
+peaks."""

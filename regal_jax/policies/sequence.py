@@ -13,22 +13,22 @@ __all__ = ["SequenceNetwork"]
 
 
 class SequenceNetwork(nnx.Module):
-    """A bidirectional GRU over the ops in the order of `GraphFeatures.order`; no edge is read.
+    """A bidirectional GRU over the ops in the order of `GraphFeatures.order`, without edges.
 
-    Numbering the ops of a graph otherwise changes nothing, unless ops of one depth have the same levels and
-    sizes: then their numbers say which comes first.
+    Embeddings do not depend on the numbering of ops, except that it breaks ties between ops of the same
+    depth, levels and sizes.
 
     References:
       REGAL, ICLR 2020, section 5 (Graph-As-Sequence model), after Mirhoseini et al. 2017 and 2018. The paper
-      does not say which cell, or whether it reads both ways.
+      gives neither the cell nor the direction.
     """
 
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
         """A network of the given shape.
 
         Args:
-          config: Its width and features.
-          rngs: For the first weights; consumed.
+          config: Config with width and features.
+          rngs: Random numbers for the initial weights, consumed.
         """
         width = config.width
         self.node = Mlp(len(config.input_names), width, width, rngs=rngs)
@@ -37,10 +37,10 @@ class SequenceNetwork(nnx.Module):
         self.join = Mlp(3 * width, width, width, rngs=rngs)
 
     def __call__(self, inputs: jax.Array, features: GraphFeatures) -> jax.Array:
-        """``[B, N, W]`` float32 embeddings; those of padding mean nothing.
+        """``[B, N, W]`` float32 embeddings; those of padding are undefined.
 
         Args:
-          inputs: ``[B, N, I]`` float32, what is read of every op: `PolicyConfig.input_names`.
+          inputs: ``[B, N, I]`` float32, the inputs of `PolicyConfig.input_names`.
           features: The order of ops, and masks.
         """
         nodes = self.node(inputs)
@@ -51,14 +51,14 @@ class SequenceNetwork(nnx.Module):
             _states(cell, ordered, mask, reverse)
             for cell, reverse in ((self.forward, False), (self.backward, True))
         ]
-        # From the place of an op in the sequence back to its number.
+        # Map positions in the sequence back to the numbers of ops.
         place = jnp.argsort(order[:, :, 0], axis=1)[:, :, None]
         states = [jnp.take_along_axis(state, place, axis=1) for state in states]
         return self.join(jnp.concatenate([nodes, *states], axis=2))
 
 
 def _states(cell: nnx.GRUCell, inputs: jax.Array, mask: jax.Array, reverse: bool) -> jax.Array:
-    """``[B, N, W]`` the state after each of the ops; padding leaves it as it is."""
+    """``[B, N, W]`` state after each op; padding does not change the state."""
 
     def step(state: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         x, real = row

@@ -19,11 +19,11 @@ def default_policy(objective: Objective | str, num_devices: int) -> "Policy":
     """The policy that is installed with the package; its model card is docs/policies.md.
 
     Args:
-      objective: What it is for.
-      num_devices: ``D``.
+      objective: Objective of the policy.
+      num_devices: Number of devices ``D``.
 
     Raises:
-      ConfigError: There is none for so many devices.
+      ConfigError: There is no policy for this number of devices.
 
     Examples:
       >>> from regal_jax.policies import default_policy
@@ -34,7 +34,7 @@ def default_policy(objective: Objective | str, num_devices: int) -> "Policy":
 
 
 def is_shipped(objective: Objective | str, num_devices: int) -> bool:
-    """Is there a `default_policy` for so many devices?"""
+    """Whether there is a `default_policy` for this number of devices."""
     return (_FOLDER / _name(Objective(objective), num_devices)).is_file()
 
 

@@ -1,4 +1,4 @@
-"""Coordinates of ops that say which of them belong together."""
+"""Spectral coordinates: ops that share many edges have similar coordinates."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -12,20 +12,20 @@ __all__ = ["COORDINATES", "Start", "spectral_coordinates"]
 
 COORDINATES: Final = 2
 _STEPS: Final = 16
-"""Of Lanczos's method. On random graphs of 50 to 200 ops, placing the halves of the first coordinate on two
-devices serves a search nearly as well after 8 steps as with the eigenvector itself."""
+"""Steps of Lanczos's method. For a search on random graphs of 50 to 200 ops, halves by the first coordinate
+are nearly as good after 8 steps as those by the exact eigenvector."""
 _NOTHING: Final = 1e-9
 _NO_STEP: Final = -4.0
-"""On the diagonal where no step was made: below all eigenvalues, which are from -1 to 1."""
+"""Diagonal entry where no step was made, below all eigenvalues, which are from -1 to 1."""
 
 
 class Start(NamedTuple):
-    """What coordinates begin with, and what of them sums to nothing.
+    """Start vector of coordinates, and the constraint on their sums.
 
     Attributes:
-      values: ``[N]``, by which the ops already differ: their levels.
-      mass: ``[N]`` not negative; ``None`` for the degrees.
-      slices: ``[N]`` int from 0, the slice of each op; ``None`` for a single one.
+      values: ``[N]`` values that distinguish ops: their levels.
+      mass: ``[N]`` non-negative masses; ``None`` for the degrees.
+      slices: ``[N]`` int, slice of each op, from 0; ``None`` for a single slice.
     """
 
     values: np.ndarray
@@ -38,23 +38,23 @@ def spectral_coordinates(
 ) -> np.ndarray:
     """Approximate eigenvectors of the smallest eigenvalues but one of the normalised Laplacian.
 
-    Ops that share many edges have similar coordinates, so that cutting one in the middle cuts few edges
-    (spectral partitioning): what messages along edges would need very many rounds to find out. They are Ritz
-    vectors of Lanczos's method with full orthogonalisation, begun with some values, along which they also
-    point: no op is told apart by its number.
+    Ops that share many edges have similar coordinates, so that a cut in the middle of a coordinate cuts few
+    edges (spectral partitioning). Messages along edges would need many rounds to compute such a cut. The
+    coordinates are Ritz vectors of Lanczos's method with full orthogonalisation. The start vector also fixes
+    their signs, so they do not depend on the numbering of ops.
 
-    In every slice the coordinates, weighted by the mass, sum to nothing. With one slice and the degrees as
-    masses that only excludes the constant vector. With slices of time and work as the mass, either side of a
-    cut has half of the work at all times: the graph is cut along its length.
+    In every slice, the sum of the coordinates weighted by the mass is 0. With one slice and the degrees as
+    masses, this only excludes the constant vector. With slices of time and work as the mass, each side of a
+    cut has half of the work at all times, so the graph is cut along its length.
 
     Args:
-      sender: ``[E]``.
-      receiver: ``[E]``.
-      weight: ``[E]`` positive.
-      starts: ``K`` of them, at least one; each has coordinates of its own.
+      sender: ``[E]`` sending ops.
+      receiver: ``[E]`` receiving ops.
+      weight: ``[E]`` positive weights.
+      starts: ``K`` start vectors, at least one; each gives its own coordinates.
 
     Returns:
-      ``[K, COORDINATES, N]`` float64, the smoothest first, each of mean square 1 or all zeros.
+      ``[K, COORDINATES, N]`` float64, the smoothest first, each with mean square 1 or all zeros.
 
     References:
       Fiedler 1975, "A property of eigenvectors of nonnegative symmetric matrices"; as features of graph
@@ -72,7 +72,7 @@ def spectral_coordinates(
         slices = np.zeros(n, np.int64) if start.slices is None else start.slices
         basis[i], diagonal, beside = lanczos(*edges, across, slices, start.values * root)
         matrix[i, step, step] = diagonal
-        matrix[i, step[1:], step[:-1]] = beside[:-1]  # `eigh` reads nothing above the diagonal.
+        matrix[i, step[1:], step[:-1]] = beside[:-1]  # `eigh` ignores entries above the diagonal.
     made = (matrix[:, step, step] > _NO_STEP).sum(axis=1)
     ritz = np.linalg.eigh(matrix)[1][:, :, ::-1][:, :, :COORDINATES]
     vectors = ritz.transpose(0, 2, 1) @ basis / root
@@ -83,7 +83,7 @@ def spectral_coordinates(
 
 
 class _Slices:
-    """Takes from a vector, in every slice, what it has in common with another one."""
+    """A projection that makes a vector orthogonal to another one in every slice."""
 
     def __init__(self, other: np.ndarray, slices: np.ndarray) -> None:
         self._other, self._slices, self._count = other, slices, int(slices.max(initial=0)) + 1
@@ -105,11 +105,11 @@ def _lanczos(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Basis ``[M, N]`` of a Krylov space of the normalised adjacency between two projections.
 
-    The projections take what a vector has in common with ``across`` in each of the ``slices``.
+    The projections make a vector orthogonal to ``across`` in each of the ``slices``.
 
     Returns:
-      The basis, and the diagonal ``[M]`` and the one beside it ``[M]``, the last of them 0, of the matrix in
-      that basis. Where nothing was left of ``vector``, the rest is zeros, and `_NO_STEP` on the diagonal.
+      The basis, and the diagonal ``[M]`` and the subdiagonal ``[M]`` (last entry 0) of the matrix in that
+      basis. If ``vector`` vanishes, the remaining rows are zeros and have `_NO_STEP` on the diagonal.
     """
     n, project = len(vector), _Slices(across, slices)
     basis = np.zeros((_STEPS, n))
@@ -117,7 +117,7 @@ def _lanczos(
     size = float(np.linalg.norm(vector))
     for j in range(_STEPS):
         known = basis[:j]
-        for _ in range(2):  # Twice is enough (Kahan): once leaves rounding errors that grow.
+        for _ in range(2):  # Twice is enough (Kahan); once leaves rounding errors that grow.
             vector = project(vector)
             vector = vector - known.T @ (known @ vector)
         length = float(np.linalg.norm(vector))
@@ -136,7 +136,7 @@ def _lanczos(
 def _lanczos_loops(
     sender: Any, receiver: Any, weight: Any, across: Any, slices: Any, vector: Any
 ) -> tuple[Any, Any, Any]:
-    """`_lanczos` to be compiled: on small graphs NumPy's calls take longer than their work."""
+    """`_lanczos` as loops to compile, since on small graphs NumPy's call overhead dominates."""
     n = len(vector)
     basis = np.zeros((_STEPS, n))
     diagonal, beside = np.full(_STEPS, _NO_STEP), np.zeros(_STEPS)
@@ -155,7 +155,7 @@ def _lanczos_loops(
             for i in range(n):
                 if square[slices[i]] > 0:
                     vector[i] -= across[i] * (share[slices[i]] / square[slices[i]])
-            # Four sums at once: a core adds as fast to each as to one.
+            # Four independent sums use the pipeline of a core.
             for k in range(0, j, 4):
                 a, b, c, d = 0.0, 0.0, 0.0, 0.0
                 for i in range(n):

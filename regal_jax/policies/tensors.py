@@ -28,10 +28,10 @@ class WeightsFormat:
     """A kind of weights file.
 
     Attributes:
-      name: Stands in the file.
-      what: It holds, in messages, such as ``"policy"``.
-      writer: The public function that writes it.
-      version: That is written.
+      name: Name of the format in the file.
+      what: Name of the content in messages, such as ``"policy"``.
+      writer: Name of the public function that writes such files.
+      version: Version that is written.
       readable: Versions that are read.
     """
 
@@ -48,17 +48,16 @@ class WeightsFormat:
         config: Mapping[str, Any],
         metadata: Mapping[str, str] | None,
     ) -> None:
-        """Writes a network, all of the file or nothing.
+        """Writes a network atomically.
 
         Args:
-          path: Where to.
-          network: What to.
-          config: For JSON.
-          metadata: Texts to keep with the weights.
+          path: Path of the file.
+          network: The network.
+          config: Config as JSON values.
+          metadata: Strings to store with the weights.
 
         Raises:
-          ConfigError: Metadata that are not texts or take a name that the format uses; weights that are not
-            finite.
+          ConfigError: Metadata are not strings or use a reserved name, or weights are not finite.
           OSError: The file cannot be written.
         """
         extra = dict(metadata or {})
@@ -76,10 +75,10 @@ class WeightsFormat:
         write_atomically(path, _sorted_header(safetensors.numpy.save(tensors, extra)))
 
     def check_network(self, network: Any, kind: type[nnx.Module]) -> None:
-        """Refuses what is no such network.
+        """Checks the kind of a network.
 
         Raises:
-          ConfigError: It is something else.
+          ConfigError: The argument is not such a network.
         """
         if not isinstance(network, kind):
             raise ConfigError(
@@ -90,10 +89,10 @@ class WeightsFormat:
         """Metadata and tensors of a file of this format and version.
 
         Raises:
-          FormatError: Another file, or a damaged one.
+          FormatError: The file is of another kind, or damaged.
           OSError: The file cannot be read.
         """
-        with open(path, "rb") as file:  # Says itself what keeps it from being read.
+        with open(path, "rb") as file:  # `open` reports why a file cannot be read.
             start = file.read(9)
         try:
             with safetensors.safe_open(Path(path), framework="numpy") as file:
@@ -125,12 +124,12 @@ class WeightsFormat:
         """A network with the weights of a file.
 
         Args:
-          path: Of the file, for messages.
+          path: Path of the file, for messages.
           tensors: From `read`.
-          make: Makes a network of the file's config; it is only traced.
+          make: Function that makes a network with the file's config; it is only traced.
 
         Raises:
-          FormatError: Other weights than the network has.
+          FormatError: The weights do not match the network.
         """
         graphdef, state = nnx.split(nnx.eval_shape(make))
         expected = _flatten(nnx.to_pure_dict(state))
@@ -162,7 +161,7 @@ class WeightsFormat:
         """The metadata that `write` was given.
 
         Raises:
-          FormatError: As `read`.
+          FormatError: The file is of another kind, or damaged.
           OSError: The file cannot be read.
         """
         metadata = self.read(path)[0]
@@ -170,9 +169,9 @@ class WeightsFormat:
 
 
 def _sorted_header(data: bytes) -> bytes:
-    """A safetensors file with the names of its header in order: equal networks are equal files.
+    """A safetensors file with sorted names in its header, so that equal networks give equal files.
 
-    The library writes the metadata as its hash table has them, in another order each time.
+    The library writes metadata in the order of its hash table, which varies.
     """
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8:start]), sort_keys=True, separators=(",", ":")).encode()
@@ -185,7 +184,7 @@ def _parameters(network: nnx.Module) -> dict[Any, Any]:
 
 
 def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Leaves by the path of attributes that leads to them, joined by dots."""
+    """Leaves by their paths of attributes, joined by dots."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         path = f"{prefix}{name}"
@@ -194,7 +193,7 @@ def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _fill(tree: Mapping[Any, Any], leaves: Mapping[str, Any], prefix: str = "") -> dict[Any, Any]:
-    """``tree`` with the leaves that `_flatten` would name so."""
+    """``tree`` with its leaves replaced by ``leaves``, which have the names of `_flatten`."""
     return {
         name: _fill(value, leaves, f"{prefix}{name}.")
         if isinstance(value, Mapping)

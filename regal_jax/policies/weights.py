@@ -20,8 +20,8 @@ __all__ = ["FORMAT", "VERSION", "load_policy", "read_metadata", "save_policy"]
 
 FORMAT: Final = "regal_jax.policy"
 VERSION: Final = "6"
-"""Changes with the layout of the file, of the config, of the networks, or of the features. What
-`regal_jax.policies.conversion` cannot translate has to be trained again."""
+"""Version of the layout of the file, of the config, of the networks and of the features. Files that
+`regal_jax.policies.conversion` cannot translate have to be trained again."""
 
 _FILES: Final = WeightsFormat(FORMAT, "policy", "save_policy", VERSION, (VERSION, EARLIER))
 
@@ -30,16 +30,16 @@ _FILES: Final = WeightsFormat(FORMAT, "policy", "save_policy", VERSION, (VERSION
 def save_policy(
     path: str | os.PathLike[str], policy: Policy, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes a policy, all of the file or nothing.
+    """Writes a policy atomically.
 
     Args:
-      path: Where to; by custom ``*.safetensors``.
-      policy: What to.
-      metadata: Texts to keep with the weights, such as what they were trained on.
+      path: Path of the file, by convention ``*.safetensors``.
+      policy: The policy.
+      metadata: Strings to store with the weights, such as the training set.
 
     Raises:
-      ConfigError: Something else than a policy; metadata that are not texts or take a name that the format
-        uses; weights that are not finite.
+      ConfigError: The argument is not a policy, metadata are not strings or use a reserved name, or weights
+        are not finite.
       OSError: The file cannot be written.
     """
     _FILES.check_network(policy, Policy)
@@ -51,11 +51,11 @@ def load_policy(path: str | os.PathLike[str], *, num_devices: int | None = None)
     """Reads a policy.
 
     Args:
-      path: A file of `save_policy`.
-      num_devices: Refuse a policy for any other number of devices; ``None`` takes what there is.
+      path: Path of a file that `save_policy` wrote.
+      num_devices: Required number of devices; ``None`` for any.
 
     Raises:
-      FormatError: The file is no policy, is damaged, or is of another version.
+      FormatError: The file is not a policy, is damaged, or is of another version.
       ConfigError: The policy is for another number of devices.
       OSError: The file cannot be read.
 
@@ -77,10 +77,10 @@ def load_policy(path: str | os.PathLike[str], *, num_devices: int | None = None)
 
 @interruptible()
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The texts that `save_policy` was given.
+    """The metadata that `save_policy` stored.
 
     Raises:
-      FormatError: As `load_policy`.
+      FormatError: The file is not a policy, is damaged, or is of another version.
       OSError: The file cannot be read.
     """
     return _FILES.texts(path)

@@ -1,4 +1,4 @@
-"""The only door from host to device: padded pytrees and their buckets."""
+"""Padded pytrees of graphs on the device, and their buckets."""
 
 from regal_jax.problem.bucket import Bucket, rung
 from regal_jax.problem.decisions import Decisions

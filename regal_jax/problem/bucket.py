@@ -1,4 +1,4 @@
-"""Buckets: the padded sizes that a compiled program is made for."""
+"""Buckets: the padded sizes of a compiled program."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def _power(size: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Padded sizes of every graph in a batch. Padding costs a little time and changes no result.
+    """Padded sizes of every graph in a batch. Padding costs little time and does not change results.
 
     Attributes:
       ops: ``N``, at least 1.
@@ -67,11 +67,12 @@ class Bucket:
 
     @classmethod
     def of(cls, graph: ComputationGraph) -> Self:
-        """The bucket of ``graph``: depends on nothing but the graph.
+        """The bucket of ``graph``, which depends only on the graph.
 
-        Ops and tensors, which cost time, go up to the next of 16, 32, 48, 64, 96, 128, ..., tensors at least
-        to the ops; edges, which cost little, to twice the padded ops or 4, 8, ... times as many, control
-        edges to 1, 2, 4, ... times as many, or none. So few programs serve graphs of all sizes.
+        Ops and tensors cost time; each is padded to the next of 16, 32, 48, 64, 96, 128, ..., and tensors at
+        least to the padded ops. Edges cost little and are padded to 2, 4, 8, ... times the padded ops.
+        Control edges are padded to 0, 1, 2, 4, ... times the padded ops. So few programs serve graphs of all
+        sizes.
         """
         size = cls.exact(graph)
         ops = _length(size.ops)
@@ -84,7 +85,7 @@ class Bucket:
 
     @classmethod
     def common(cls, buckets: Iterable[Self]) -> Self:
-        """The smallest bucket that holds whatever any of ``buckets`` (at least one) holds."""
+        """The smallest bucket that holds all graphs of any of ``buckets`` (at least one)."""
         rows = [dataclasses.astuple(bucket) for bucket in buckets]
         return cls(*(max(column) for column in zip(*rows, strict=True)))
 

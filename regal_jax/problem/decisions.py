@@ -1,4 +1,4 @@
-"""`Decisions`: what a chromosome says once it is decoded, and what a simulator needs."""
+"""`Decisions`: decoded chromosomes, the input of a simulator."""
 
 from typing import NamedTuple
 

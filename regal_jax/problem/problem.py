@@ -30,15 +30,15 @@ _TIME_RANGE: Final = (1e-30, 1e30)
 class Problem:
     """``B`` graphs and their clusters. Memory is in `memory_unit`s, time in each graph's own unit.
 
-    Padding is inert: a padded op waits for ever, a padded tensor has no size and no consumer, and no op may
+    Padding is inert: a padded op never starts, a padded tensor has no size and no consumer, and no op may
     run on a padded device.
 
     Attributes:
       num_ops: ``[B]`` int32, without padding.
       num_tensors: ``[B]`` int32, without padding.
       runtime: ``[B, N, D]`` float32.
-      allowed: ``[B, N, D]`` bool; may the op, and its whole colocation group, run there?
-      leader: ``[B, N]`` int32, whose affinity places the op: the first op of its colocation group.
+      allowed: ``[B, N, D]`` bool, whether the op, and its whole colocation group, may run there.
+      leader: ``[B, N]`` int32, the op whose affinity places this op: the first of its colocation group.
       indegree: ``[B, N]`` int32, number of inputs and control predecessors; padded ops: 1.
       op_row: ``[B, N, 2]`` int32, bounds of each op's row of successors.
       tensor_row: ``[B, T, 2]`` int32, bounds of each tensor's consumers, a part of its producer's row.
@@ -50,14 +50,14 @@ class Problem:
       link: ``[B, D, D]`` int32, the kind of link from row to column; 0 on the diagonal.
       size: ``[B, T]`` int32.
       keep: ``[B, T]`` bool.
-      resident: ``[B, T]`` bool; in memory from the beginning.
+      resident: ``[B, T]`` bool, whether it is in memory from the beginning.
       temp: ``[B, N]`` int32.
       capacity: ``[B, D]`` int32; 2**31 - 1 is unlimited.
-      total_size: ``[B]`` float32, all tensors and temps: no device ever holds more.
-      upper_bound: ``[B]`` float32, no order of events takes longer.
+      total_size: ``[B]`` float32, sum of all tensors and temps, the most that a device can hold.
+      upper_bound: ``[B]`` float32, the longest time of any order of events.
       bucket: The padded sizes (static).
-      blocking: Are transfers events of their own? Otherwise they are delays (static).
-      unlimited: Is every capacity of every graph unlimited? (static)
+      blocking: Whether transfers are events; otherwise they are delays (static).
+      unlimited: Whether every capacity of every graph is unlimited (static).
     """
 
     num_ops: jax.Array
@@ -100,7 +100,7 @@ class Problem:
         return self.transfer_time.shape[-1]
 
     def transfer_cost(self, tensor: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
-        """Times of transfers of one graph (no ``B``), float32; 0 of a tensor that is out of range."""
+        """Times of transfers of one graph (no ``B``), float32; 0 for a tensor that is out of range."""
         if self.num_links > 1:
             tensor = tensor * self.num_links + self.link.reshape(-1)[source * self.num_devices + target]
         return self.transfer_time.reshape(-1).at[tensor].get(mode="fill", fill_value=0)
@@ -121,26 +121,27 @@ def make_problem(
 
     Args:
       graphs: ``B`` graphs, at least one.
-      clusters: One for all, or one a graph; all with the same number of devices, unless ``devices`` is
-        given, and all with blocking transfers or none.
-      bucket: The padded sizes; by default the common bucket of the graphs' own.
-      devices: ``D``; by default as many as the clusters have. Nothing runs on those beyond a cluster's own.
+      clusters: One for all graphs, or one per graph. All have the same number of devices, unless ``devices``
+        is given. Either all or none have blocking transfers.
+      bucket: Padded sizes; by default the common bucket of the graphs.
+      devices: Number of devices ``D``; by default that of the clusters. Devices beyond those of a cluster
+        stay idle.
 
     Raises:
-      ConfigError: No graph, a bucket too small, clusters that cannot share a batch.
-      ClusterError: A cluster that does not fit its graph.
-      GraphError: Times out of the range of float32.
+      ConfigError: There is no graph, the bucket is too small, or clusters cannot share a batch.
+      ClusterError: A cluster does not fit its graph.
+      GraphError: A time is out of the range of float32.
     """
     if not graphs:
         raise ConfigError("make_problem: no graphs; give at least one")
     each = [clusters] * len(graphs) if isinstance(clusters, Cluster) else list(clusters)
     if len(each) != len(graphs):
-        raise ConfigError(f"make_problem: {len(graphs)} graphs but {len(each)} clusters; give one a graph")
+        raise ConfigError(f"make_problem: {len(graphs)} graphs but {len(each)} clusters; give one per graph")
     kinds = {(devices or c.num_devices, c.transfer is TransferModel.BLOCKING) for c in each}
     if len(kinds) > 1:
         raise ConfigError(
             "make_problem: clusters of one batch need the same number of devices and either all blocking "
-            f"transfers or none, got {', '.join(sorted({str(c) for c in each}))}; make one batch a kind"
+            f"transfers or none, got {', '.join(sorted({str(c) for c in each}))}; make one batch per kind"
         )
     most = max(c.num_devices for c in each)
     devices = devices or most
@@ -148,7 +149,7 @@ def make_problem(
         raise ConfigError(f"make_problem: devices is {devices}, but a cluster has {most}; give at least that")
     if bucket is None:
         bucket = Bucket.common([Bucket.of(graph) for graph in graphs])
-    # A power of two: few sizes to compile for.
+    # A power of two, so that few sizes are compiled.
     links = 1 << (max(len(cluster.links) for cluster in each) - 1).bit_length()
     rows = [
         _arrays(graph, cluster, bucket, devices, links) for graph, cluster in zip(graphs, each, strict=True)
@@ -168,10 +169,7 @@ def _pad(array: np.ndarray, size: int, fill: float = 0) -> np.ndarray:
 def _arrays(
     graph: ComputationGraph, cluster: Cluster, bucket: Bucket, devices: int, links: int
 ) -> dict[str, np.ndarray]:
-    """The array fields of `Problem` for one graph, on ``devices`` of which it may use its cluster's.
-
-    ``links`` is ``L``.
-    """
+    """The array fields of `Problem` for one graph, padded to ``devices`` and ``links``."""
     bucket.check_holds(graph)
     n, t = bucket.ops, bucket.tensors
     successors = _successors(graph, bucket)
@@ -208,8 +206,8 @@ def _arrays(
 
 
 def _successors(graph: ComputationGraph, bucket: Bucket) -> dict[str, np.ndarray]:
-    # Edges are sorted by tensor and tensors by producer, so an op's data edges already stand together;
-    # its control edges are slotted in behind them.
+    # Edges are sorted by tensor and tensors by producer, so the data edges of an op are contiguous. Its
+    # control edges are inserted after them.
     edge_end = graph.consumer_offset[graph.output_offset]
     op_row = edge_end + graph.control_offset
     data = np.arange(len(graph.edge_op)) + graph.control_offset[graph.edge_producer]

@@ -1,4 +1,4 @@
-"""Compiled programs: how many are kept in memory, what is kept on disk, and how they are compiled."""
+"""Compiled programs: limits in memory, caches on disk, and options of compilation."""
 
 from regal_jax.programs.kept import Program, clear, count, given_up, options, program
 from regal_jax.programs.regions import mapped_regions, region_limit

@@ -1,8 +1,8 @@
-"""Programs in memory: the ones used last, so many at most.
+"""Programs in memory: a bounded cache of those used last.
 
-`jax.jit` keeps every program that a function was ever compiled to. A process that meets many shapes would
-grow until it dies: a program takes memory and some tens of mapped regions, of which Linux allows a process
-65530. Here each program is a jitted function of its own; what JAX and XLA keep of it goes with that.
+`jax.jit` keeps every program to which a function was ever compiled. A process with many shapes would grow
+until it dies: a program takes memory and some tens of mapped regions, of which Linux allows a process 65530.
+Here each program is a separate jitted function; what JAX and XLA keep of it is freed with that function.
 """
 
 import collections
@@ -24,15 +24,15 @@ from regal_jax.programs.traced import traced
 __all__ = ["Program", "clear", "count", "given_up", "options", "program"]
 
 MOST: Final = 96
-"""Programs that are kept, unless ``REGAL_JAX_PROGRAMS`` says another number. A search takes two to six, and
-each some five megabytes."""
+"""Default number of programs that are kept; ``REGAL_JAX_PROGRAMS`` sets another one. A search takes two to
+six programs of some five megabytes each."""
 _VARIABLE: Final = "REGAL_JAX_PROGRAMS"
 _GIVE_UP: Final = 0.8
 """Share of the limit of mapped regions from which programs are given up."""
 _RETURN_EVERY: Final = 32
 """Programs given up between two returns of freed memory to the system."""
 _REFUSE: Final = 0.95
-"""Share of it from which nothing more is compiled: XLA would end the process."""
+"""Share of the limit from which nothing more is compiled, since XLA would end the process."""
 
 _kept: "collections.OrderedDict[Hashable, _Made]" = collections.OrderedDict()
 _lock = threading.RLock()
@@ -43,37 +43,37 @@ _given_up = 0
 def options() -> dict[str, Any]:
     """XLA's options for our programs, as `jax.jit` takes them.
 
-    On CPUs most of the work is inside a custom call. XLA's newer emitters of fusions gain nothing measurable
-    elsewhere, while they need more time to compile and more mapped regions (docs/performance.md). What
-    ``XLA_FLAGS`` says of an option stands.
+    On CPUs most of the work is inside a custom call. For the rest, XLA's newer emitters of fusions gain
+    nothing measurable, and they need more time to compile and more mapped regions (docs/performance.md). An
+    option in ``XLA_FLAGS`` takes precedence.
     """
     if jax.default_backend() != "cpu":
         return {}
     chosen: dict[str, Any] = {"xla_cpu_parallel_codegen_split_count": 1}
-    if jax.__version_info__ < (0, 11):  # Later ones have no others.
+    if jax.__version_info__ < (0, 11):  # Later versions have only the new emitters.
         chosen["xla_cpu_use_fusion_emitters"] = False
     flags = os.environ.get("XLA_FLAGS", "")
     return {name: value for name, value in chosen.items() if name not in flags}
 
 
 def count() -> int:
-    """Programs that are kept at the moment."""
+    """Number of programs that are kept at the moment."""
     return len(_kept)
 
 
 def given_up() -> int:
-    """Programs that were given up so far: whoever measures time may want to compile anew beforehand."""
+    """Number of programs given up so far; after a change, measured times may include compilation."""
     return _given_up
 
 
 def clear() -> None:
-    """Gives up all of them. What is needed again is compiled again, or comes from the persistent cache."""
+    """Gives up all programs. Those needed again are recompiled or read from the persistent cache."""
     _give_up(0)
     gc.collect()
 
 
 def _give_up(left: int) -> None:
-    """All but the ``left`` that were used last."""
+    """Gives up all programs except the ``left`` used last."""
     global _given_up
     with _lock:
         before = _given_up
@@ -94,21 +94,21 @@ class Program:
         self.function, self.static, self.donate = function, static, donate
 
     def __call__(self, *arguments: Any) -> Any:
-        """The function of ``arguments``, all by position.
+        """Calls the function with ``arguments``, all by position.
 
         Raises:
-          ResourceError: No room for another program in this process.
+          ResourceError: There is no room for another program in this process.
         """
         made, leaves = self._made(arguments)
         return made(leaves)
 
     def shapes(self, *arguments: Any) -> Any:
-        """Shapes of what a call with such ``arguments`` gives, if it would be compiled first; else ``None``.
+        """Shapes of the results of a call that would compile first; ``None`` if it would not.
 
-        ``None`` as well if it could only be told by tracing the program once more.
+        Also ``None`` if the shapes would require another trace of the program.
 
         Raises:
-          ResourceError: No room for another program in this process.
+          ResourceError: There is no room for another program in this process.
         """
         made, leaves = self._made(arguments)
         return made.shapes(leaves)
@@ -132,21 +132,22 @@ class Program:
 
 
 def _is_spread(leaf: Any) -> bool:
-    """Is an array on several devices, or can nobody say because it is being traced?"""
+    """Whether an array is on several devices, or is being traced so that its devices are unknown."""
     if isinstance(leaf, Tracer):
         return True
     return isinstance(leaf, jax.Array) and leaf.sharding.num_devices > 1
 
 
 class _Made:
-    """A program: a jitted function that nobody else has, so that all that JAX keeps of it goes with it.
+    """A program: a jitted function with a single owner, so that all that JAX keeps of it is freed with it.
 
     Args:
-      program: Of which it is one.
-      arity: Arguments, static ones included.
-      fixed: The static ones.
-      tree: Structure of the others.
-      spread: Is one of them spread over several devices, or being traced? What is on the disk is for one.
+      program: The function of which this is one compiled form.
+      arity: Number of arguments, including static ones.
+      fixed: Static arguments.
+      tree: Structure of the other arguments.
+      spread: Whether an argument is spread over several devices or being traced. Programs on disk are for one
+        device.
     """
 
     def __init__(self, program: Program, arity: int, fixed: tuple[Any, ...], tree: Any, *, spread: bool):
@@ -163,14 +164,14 @@ class _Made:
         return results
 
     def shapes(self, leaves: list[Any]) -> Any:
-        """Shapes of the results, as `Program.shapes` has it."""
+        """Shapes of the results, as in `Program.shapes`."""
         if self._ready:
             return None
         self._function(leaves)
         return self._shapes
 
     def _function(self, leaves: list[Any]) -> Callable[..., Any]:
-        """What `jax.jit` has made, or makes now."""
+        """The jitted function, made at the first call."""
         with self._lock:
             if self._jitted is not None:
                 return self._jitted
@@ -188,7 +189,7 @@ class _Made:
             return self._jitted
 
     def _donated(self) -> tuple[int, ...]:
-        """Which leaves."""
+        """Indices of the donated leaves."""
         given = [i for i in range(self._arity) if i not in self._program.static]
         children = zip(given, self._tree.children(), strict=True)
         which = [i for i, child in children for _ in range(child.num_leaves)]
@@ -198,7 +199,7 @@ class _Made:
 def program(
     *, static: tuple[int, ...] = (), donate: tuple[int, ...] = ()
 ) -> Callable[[Callable[..., Any]], Program]:
-    """A decorator: `jax.jit`, of whose programs only those are kept that were used last.
+    """A decorator like `jax.jit` that keeps only the programs used last.
 
     Args:
       static: Positions of arguments that are not arrays; hashable. All others are pytrees of arrays.

@@ -1,4 +1,4 @@
-"""What programs take of the process: mapped regions, of which Linux allows 65530, and memory."""
+"""Resources that programs take: mapped regions, of which Linux allows a process 65530, and memory."""
 
 import ctypes
 import functools
@@ -13,7 +13,7 @@ _LIMIT: Final = pathlib.Path("/proc/sys/vm/max_map_count")
 
 
 def mapped_regions() -> int:
-    """How many the process has; 0 where the system does not tell. Takes a millisecond a few thousand."""
+    """Number of mapped regions of the process; 0 if unknown. Takes a millisecond per few thousand regions."""
     try:
         return _MAPS.read_bytes().count(b"\n")
     except OSError:
@@ -22,7 +22,7 @@ def mapped_regions() -> int:
 
 @functools.cache
 def region_limit() -> int | None:
-    """How many a process may have; ``None`` where the system does not tell."""
+    """Largest number of mapped regions of a process; ``None`` if unknown."""
     try:
         return int(_LIMIT.read_text())
     except (OSError, ValueError):
@@ -30,10 +30,10 @@ def region_limit() -> int | None:
 
 
 def return_memory() -> None:
-    """Gives the system back what the C library keeps of memory that was freed.
+    """Returns freed memory from the C library to the system.
 
-    Compilation allocates and frees hundreds of megabytes in small pieces, of which the GNU C library gives
-    back little by itself. Does nothing where there is another library. Takes some tens of milliseconds.
+    Compilation allocates and frees hundreds of megabytes in small pieces, of which the GNU C library returns
+    little by itself. This function does nothing with another C library. It takes some tens of milliseconds.
     """
     trim = _malloc_trim()
     if trim is not None:

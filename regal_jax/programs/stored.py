@@ -14,17 +14,17 @@ _VARIABLE: Final = "REGAL_JAX_CACHE"
 _OFF: Final = ("", "0", "off", "none", "false", "no")
 _MOST_BYTES: Final = 2**30
 _LEAST_SECONDS: Final = 0.05
-"""Programs that compile faster are not worth a file. JAX's own limit is 1 s, under which most of ours are."""
+"""Least compilation time of stored programs. JAX's own limit is 1 s, below which most of our programs are."""
 
 
 @functools.cache
 def use_cache() -> pathlib.Path | None:
-    """Has JAX keep what it compiles from now on in a folder of the user's; once a process.
+    """Makes JAX store what it compiles from now on in a folder of the user; acts once per process.
 
-    Every search calls this before its first program is compiled, ``import regal_jax`` does not. Nothing is
-    changed where JAX's cache has been configured (``JAX_COMPILATION_CACHE_DIR``, ``jax.config``) or switched
-    off (``jax_enable_compilation_cache``), where the environment variable ``REGAL_JAX_CACHE`` is ``off``, and
-    where there is no folder that this user alone can write to.
+    Every search calls this before its first compilation; ``import regal_jax`` does not. Nothing is changed if
+    JAX's cache has been configured (``JAX_COMPILATION_CACHE_DIR``, ``jax.config``) or switched off
+    (``jax_enable_compilation_cache``), if the environment variable ``REGAL_JAX_CACHE`` is ``off``, or if
+    there is no folder that only this user can write to.
 
     Returns:
       The folder, or ``None`` if nothing was changed.
@@ -48,32 +48,33 @@ def use_cache() -> pathlib.Path | None:
 
 @functools.cache
 def trace_folder() -> pathlib.Path | None:
-    """Where traced programs are kept: with the compiled ones, or where those would be if JAX's cache had not
-    been configured. ``None`` if nowhere: caches are off, or the programs are not for this machine's CPU.
+    """Folder of traced programs; ``None`` if caches are off or programs are not for this machine's CPU.
+
+    It is the default folder of compiled programs, even if JAX's cache is configured otherwise.
     """
     import jax
     import jax.extend.backend
 
     if not jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
         return None
-    # For accelerators a program has parts that depend on what it is lowered for.
+    # Programs for accelerators have parts that depend on the device for which they are lowered.
     if set(jax.extend.backend.backends()) != {"cpu"}:
         return None
     return own_folder()
 
 
 def own_folder() -> pathlib.Path | None:
-    """`cache_folder`, made if need be; ``None`` if it is not this user's alone, or there is to be none."""
+    """`cache_folder`, created if missing; ``None`` if others can write to it or caches are off."""
     folder = cache_folder()
     return folder if folder is not None and _ours(folder) else None
 
 
 def cache_folder() -> pathlib.Path | None:
-    """Where programs are kept, whether or not it exists; ``None`` if nowhere.
+    """Folder of programs, which may not exist; ``None`` if caches are off.
 
     ``REGAL_JAX_CACHE``, if it is set to a folder; otherwise ``regal_jax/jax`` in ``XDG_CACHE_HOME``, or in
-    ``~/.cache``. In it each kind of processor has a folder of its own: machine code for one may not run on
-    another that shares the home.
+    ``~/.cache``. Each kind of processor has a folder in it, since machine code for one may not run on
+    another that shares the home directory.
     """
     chosen = os.environ.get(_VARIABLE)
     if chosen is not None and chosen.strip().lower() in _OFF:
@@ -82,14 +83,14 @@ def cache_folder() -> pathlib.Path | None:
         root = os.environ.get("XDG_CACHE_HOME")
         try:
             base = pathlib.Path(root) if root else pathlib.Path.home() / ".cache"
-        except RuntimeError:  # Nobody's home.
+        except RuntimeError:  # There is no home directory.
             return None
         chosen = base / "regal_jax" / "jax"
     return pathlib.Path(chosen).absolute() / _processor()
 
 
 def _processor() -> str:
-    """A name for what machine code depends on."""
+    """A name for the kind of processor on which machine code depends."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
         features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
@@ -99,7 +100,7 @@ def _processor() -> str:
 
 
 def _ours(folder: pathlib.Path) -> bool:
-    """Is it there, or can it be made; and is it this user's own? Programs of others are not to be run."""
+    """Whether a folder exists or can be made and belongs to this user; programs of others must not run."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = folder.stat().st_uid
@@ -110,15 +111,15 @@ def _ours(folder: pathlib.Path) -> bool:
 
 
 def _prune(folder: pathlib.Path) -> None:
-    """Removes the oldest files once all together are larger than a gibibyte, down to half of that.
+    """Removes the oldest files down to half a gibibyte once all together exceed one gibibyte.
 
-    JAX's own bound (``jax_compilation_cache_max_size``) needs a package that JAX does not ask for, and fails
+    JAX's own bound (``jax_compilation_cache_max_size``) needs a package that JAX does not require, and fails
     on folders that were used without it.
     """
     files = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
-            # Another process may be at the same.
+            # Another process may do the same.
             with contextlib.suppress(OSError):
                 if entry.is_file(follow_symlinks=False):
                     about = entry.stat()

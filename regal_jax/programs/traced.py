@@ -1,8 +1,9 @@
-"""Traced programs on disk: a process that finds one there neither traces nor lowers it.
+"""Traced programs on disk, which a process need not trace and lower again.
 
-A file is a line of JSON, then what `jax.export` wrote. The line says of what the program was made: the
-function and its static arguments, kinds of the others, our source, versions, and what the modules held whose
-functions were traced. Only a program of which all that is so is taken, so that nothing changes but the time.
+A file is a line of JSON followed by the output of `jax.export`. The line identifies the program: the function
+and its static arguments, the kinds of the other arguments, our source, versions, and the content of the
+modules whose functions were traced. A program is used only if all of this agrees, so that only the time
+changes.
 """
 
 import contextlib
@@ -28,18 +29,18 @@ __all__ = ["call_needs", "custom_call", "traced"]
 
 _FORMAT: Final = 1
 _custom_calls: dict[str, Callable[[], object]] = {}
-"""Names of our custom calls, and what makes each of them known to XLA."""
+"""Name of each custom call -> function that registers it with XLA."""
 _needed = threading.local()
-"""``names``: of the custom calls in what this thread traces."""
+"""State of this thread; ``names`` are those of the custom calls in the current trace."""
 
 
 def custom_call(name: str, register: Callable[[], object]) -> None:
-    """Tells of a custom call that programs may have: ``register``, which may be repeated, tells XLA of it."""
+    """Declares a custom call; ``register``, which may be called repeatedly, registers it with XLA."""
     _custom_calls[name] = register
 
 
 def call_needs(name: str) -> None:
-    """Notes that what is traced at the moment has this custom call."""
+    """Records that the current trace has this custom call."""
     names = getattr(_needed, "names", None)
     if names is not None:
         names.add(name)
@@ -61,18 +62,18 @@ def traced(
     leaves: Sequence[Any],
     call: Callable[..., Any],
 ) -> tuple[Callable[..., Any], Any]:
-    """``call`` without its Python: from the disk, or traced now and written there.
+    """A traced ``call``, read from the disk, or traced now and written there.
 
     Args:
-      function: What ``call`` runs; its name and static arguments say which program this is.
-      statics: Its static arguments.
+      function: Function that ``call`` runs; its name and static arguments identify the program.
+      statics: Static arguments of the function.
       tree: Structure of its other arguments.
-      leaves: Their leaves, of which only shapes and dtypes count.
+      leaves: Leaves of the other arguments; only shapes and dtypes matter.
       call: Function of the leaves.
 
     Returns:
       A function of the leaves, to be compiled, and the shapes of its results; ``call`` itself and ``None`` if
-      there is no folder, or no words that tell this program from others.
+      there is no folder, or no word that identifies this program.
     """
     folder = trace_folder()
     if folder is None:
@@ -107,31 +108,31 @@ def traced(
 
 
 _MODES: Final = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
-"""Settings of JAX that change what a trace means."""
+"""Settings of JAX that change the meaning of a trace."""
 
 
 def _read(path: pathlib.Path, about: dict[str, Any]) -> jax.export.Exported | None:
-    """What is in a file, if it is this program as it would be traced now."""
+    """The program in a file, if it is identical to what would be traced now; else ``None``."""
     try:
         line, _, body = path.read_bytes().partition(b"\n")
         head = json.loads(line)
         if head["about"] != about or head["digest"] != hashlib.sha256(body).hexdigest():
             return None
         for name in head["calls"]:
-            _custom_calls[name]()  # Which may load modules.
+            _custom_calls[name]()  # This may load modules.
         if any(module_word(module) != held for module, held in head["modules"].items()):
             return None
         for kind in head["types"]:
             _serializable(kind)
         return jax.export.deserialize(bytearray(body))
-    except Exception:  # Damaged, or of another JAX: whatever it is, it is traced anew.
+    except Exception:  # A damaged file, or one of another JAX, is traced again.
         return None
 
 
 def _export(
     path: pathlib.Path, about: dict[str, Any], leaves: Sequence[Any], call: Callable[..., Any]
 ) -> jax.export.Exported | None:
-    """What `jax.export` makes of ``call``; written to a file; ``None`` if that cannot be."""
+    """Exports ``call`` with `jax.export` and writes it to a file; ``None`` if it cannot be written."""
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in _custom_calls]
     with _noting() as calls:
@@ -141,13 +142,13 @@ def _export(
         for kind in kinds:
             _serializable(kind)
         body = bytes(exported.serialize())
-    except (ValueError, AttributeError):  # An output of a kind that cannot be written.
+    except (ValueError, AttributeError):  # An output has a type that cannot be written.
         return None
     head = {"about": about, "modules": module_words(), "calls": sorted(calls), "types": kinds}
     head["digest"] = hashlib.sha256(body).hexdigest()
     with contextlib.suppress(OSError):
         write_atomically(path, json.dumps(head).encode() + b"\n" + body)
-    # Not what was exported just now, which holds all that was traced.
+    # Return a copy, since the exported object holds the whole trace.
     return jax.export.deserialize(bytearray(body))
 
 
@@ -168,7 +169,7 @@ def _kind_name(kind: type) -> str:
 
 @functools.cache
 def _serializable(name: str) -> None:
-    """Tells JAX how a type of ours stands in a file: dataclasses of arrays, and named tuples."""
+    """Registers the serialization of one of our types with JAX: a dataclass of arrays or a named tuple."""
     module, _, qualified = name.partition(":")
     kind: Any = importlib.import_module(module)
     for part in qualified.split("."):

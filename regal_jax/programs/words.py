@@ -1,4 +1,4 @@
-"""Words that mean the same in every process: of settings and functions, and of what modules hold."""
+"""Words that identify settings, functions and the content of modules in every process."""
 
 import dataclasses
 import functools
@@ -17,27 +17,37 @@ __all__ = ["UnnamedError", "module_word", "module_words", "source_word", "tree_w
 
 _PACKAGE: Final = __name__.partition(".")[0]
 _FOLDER: Final = pathlib.Path(__file__).resolve().parents[1]
-_ROOMS: Final = ("encoding", "ordering", "policies", "problem", "search", "simulate", "solve")
-"""Rooms with functions that are traced."""
+_ROOMS: Final = (
+    "encoding",
+    "gflownet",
+    "learning",
+    "ordering",
+    "policies",
+    "problem",
+    "search",
+    "simulate",
+    "solve",
+)
+"""Top-level packages with traced functions."""
 _LIBRARIES: Final = ("jax", "jaxlib", "flax", "numpy", "numba")
-"""What a traced program depends on beside our own source."""
+"""Libraries on which a traced program depends, besides our own source."""
 _DESCRIBING: Final = ("__doc__", "__module__", "__qualname__")
 
 
 class UnnamedError(Exception):
-    """A value has no word: another process could not tell that it means the same."""
+    """A value has no word that means the same in another process."""
 
 
 def word(value: Any) -> str:
     """A word for a static argument of a program, or for a part of one.
 
     Args:
-      value: Numbers, strings, ``None``, and tuples, lists, sets and dictionaries of what has a word; what a
-        module of ours, of JAX, Flax or NumPy has under a name: functions and types; `functools.partial` of
-        such a function; our dataclasses; the structure of a pytree.
+      value: A number, a string, ``None``; a tuple, list, set or dictionary of values with words; a named
+        function or type in a module of ours, of JAX, Flax or NumPy; a `functools.partial` of such a function;
+        one of our dataclasses; the structure of a pytree.
 
     Raises:
-      UnnamedError: Anything else, also within: a function of the caller's, say.
+      UnnamedError: The value is or contains anything else, such as a function of the caller.
     """
     if value is None or value is type(None) or isinstance(value, (bool, int, float, str, bytes)):
         return f"{type(value).__qualname__}:{value!r}"
@@ -61,7 +71,7 @@ def word(value: Any) -> str:
 
 
 def _name(value: Any) -> str | None:
-    """Where a module has ``value`` under its own name, if one does that every process has."""
+    """Qualified name of ``value`` in a module that every process has; ``None`` if there is none."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not (isinstance(module, str) and isinstance(name, str)):
         return None
@@ -70,7 +80,7 @@ def _name(value: Any) -> str | None:
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    # The function of a program stands under its name with a wrapper around it.
+    # The name of a program's function refers to a wrapper around it.
     return f"{module}.{name}" if found is value or getattr(found, "__wrapped__", None) is value else None
 
 
@@ -78,7 +88,7 @@ def tree_word(tree: Any) -> str:
     """A word for the structure of a pytree.
 
     Raises:
-      UnnamedError: What a node keeps beside its children has none.
+      UnnamedError: The auxiliary data of a node have no word.
     """
     node = tree.node_data()
     if node is None:
@@ -88,10 +98,10 @@ def tree_word(tree: Any) -> str:
 
 @functools.cache
 def source_word() -> str:
-    """A word for our source and the versions of what it is written in.
+    """A word for our source and the versions of its libraries.
 
     Raises:
-      OSError: The source is in no folder.
+      OSError: The source is not in a folder.
     """
     digest = hashlib.sha256()
     for path in sorted(_FOLDER.rglob("*.py")):
@@ -111,16 +121,19 @@ def _version(library: str) -> str:
 
 
 def module_words() -> dict[str, str]:
-    """What the loaded modules hold whose functions are traced: a word for each."""
-    prefixes = tuple(f"{_PACKAGE}.{room}" for room in _ROOMS)
-    return {name: module_word(name) for name in sorted(sys.modules) if name.startswith(prefixes)}
+    """Name to word (`module_word`) of each loaded module in `_ROOMS`."""
+    return {name: module_word(name) for name in sorted(sys.modules) if _is_traced(name)}
+
+
+def _is_traced(name: str) -> bool:
+    """Whether a module is in one of `_ROOMS`."""
+    return any(name == room or name.startswith(f"{room}.") for room in (f"{_PACKAGE}.{r}" for r in _ROOMS))
 
 
 def module_word(name: str) -> str:
-    """A word for what a module holds, empty if it is not loaded.
+    """A word for the content of a module; empty if it is not loaded.
 
-    It is another one once a function or a constant has been replaced, since what is traced then is another
-    program, too.
+    The word changes when a function or a constant is replaced, since a trace then gives another program.
     """
     module = sys.modules.get(name)
     if module is None:
@@ -134,7 +147,7 @@ def module_word(name: str) -> str:
 
 
 def _held(value: Any) -> str:
-    """What a name of a module stands for, as far as that can be said."""
+    """A description of the value of a name in a module, as precise as possible."""
     if isinstance(value, types.FunctionType):
         inner = getattr(value, "__wrapped__", None)
         return _defined(value) if inner is None else f"{_defined(value)}({_held(inner)})"
@@ -151,7 +164,7 @@ def _held(value: Any) -> str:
         return f"{{{','.join(sorted(f'{_held(key)}={_held(each)}' for key, each in value.items()))}}}"
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
-    wrapped = getattr(value, "__wrapped__", None)  # Of functools.cache, of `Program`.
+    wrapped = getattr(value, "__wrapped__", None)  # The case of `functools.cache` and `Program`.
     name = f"{type(value).__module__}.{type(value).__qualname__}"
     return f"{name}({getattr(value, '__qualname__', '') if wrapped is None else _held(wrapped)})"
 
@@ -160,7 +173,7 @@ def _members(kind: type) -> str:
     """The functions and the constants of a class."""
     held = []
     for key, value in vars(kind).items():
-        value = getattr(value, "__func__", value)  # Of a class method.
+        value = getattr(value, "__func__", value)  # The case of a class method.
         if isinstance(value, property):
             held += [f"{key}={_held(each)}" for each in (value.fget, value.fset) if each is not None]
         elif isinstance(value, (types.FunctionType, bool, int, float, str)) and key not in _DESCRIBING:
@@ -169,7 +182,7 @@ def _members(kind: type) -> str:
 
 
 def _defined(function: types.FunctionType) -> str:
-    """Where a function is defined, which with the source says what it does."""
+    """Place of a function's definition, which together with the source identifies it."""
     code = function.__code__
     return f"{_relative(code.co_filename)}:{code.co_firstlineno}:{function.__qualname__}"
 

@@ -1,4 +1,4 @@
-"""The process: how many cores it has, loops that Numba compiles, Ctrl-C, packages that load what is used.
+"""The process: CPU cores, loops compiled by Numba, Ctrl-C, and lazy packages.
 
-Nothing is imported here: `import regal_jax` needs `lazy` alone.
+Nothing is imported here, since `import regal_jax` needs only `lazy`.
 """

@@ -1,4 +1,4 @@
-"""Loops for the host that Numba compiles, where it is installed (extra ``cpu``)."""
+"""Loops on the host that Numba compiles if it is installed (extra ``cpu``)."""
 
 import functools
 import importlib.util
@@ -19,28 +19,28 @@ __all__ = ["compiled", "for_loops", "installed", "loops", "part", "run_loops", "
 
 
 _LOADING: Final = 0.1
-"""Seconds in Python's loops after which Numba is loaded: it takes about as long."""
+"""Seconds in Python's loops after which Numba is loaded, about the time that loading takes."""
 _COMPILING: Final = 1.0
-"""Seconds in Python's loops after which a function is compiled, which takes a few."""
+"""Seconds in Python's loops after which a function is compiled, which takes a few seconds."""
 _in_python: defaultdict[Callable[..., Any], float] = defaultdict(float)
-"""Seconds, of each function, as its callers think."""
+"""Function -> estimated seconds in Python so far."""
 
 
 @functools.cache
 def installed() -> bool:
-    """Is Numba there, and is it to compile?"""
+    """Whether Numba is installed and enabled."""
     return importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
 
 @functools.cache
 def usable() -> bool:
-    """Does it go with the NumPy that is there? Warns, once, if it is installed and does not."""
+    """Whether Numba works with the installed NumPy; warns once if it does not."""
     if not installed():
         return False
     try:
         with interruptible():
             importlib.import_module("numba")
-    except ImportError as error:  # It refuses a NumPy that is newer than it.
+    except ImportError as error:  # Numba rejects a NumPy that is too new for it.
         reason = " ".join(str(error).split())
         warnings.warn(f"no compiled loops, features take ten times as long ({reason})", stacklevel=2)
         return False
@@ -49,29 +49,29 @@ def usable() -> bool:
 
 @functools.cache
 def compiled(function: Callable[..., Any]) -> Any:
-    """``function``, compiled when it is called first, then in Numba's cache; other threads go on meanwhile.
+    """``function``, compiled at its first call and stored in Numba's cache; it releases the GIL.
 
-    Only where Numba is `usable`. Its cache knows a function by its file alone: after a change of the options
-    here what is in ``__pycache__`` (``*.nbc``, ``*.nbi``) is old.
+    Call this only if Numba is `usable`. Numba's cache identifies a function by its file alone, so files in
+    ``__pycache__`` (``*.nbc``, ``*.nbi``) are stale after a change of the options here.
     """
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
 
     try:
         return njit(cache=True, error_model="numpy", nogil=True)(function)
-    except RuntimeError:  # No folder to keep it in.
+    except RuntimeError:  # There is no folder for the cache.
         return njit(error_model="numpy", nogil=True)(function)
 
 
 def run_loops(function: Callable[..., Any], *arguments: Any, seconds: float = math.inf) -> Any:
-    """What ``function`` returns: in compiled loops over arrays, or in Python's over lists, fastest there.
+    """The result of ``function``, run as compiled loops over arrays or as Python's loops over lists.
 
-    Loading Numba and compiling take longer than small loops do in Python. So they are put off until as much
-    time has gone into these; what an earlier process has compiled is only loaded.
+    Loading Numba and compiling take longer than small loops in Python. So both are delayed until Python's
+    loops have taken as much time. What an earlier process has compiled is only loaded.
 
     Args:
       function: Indexes its arguments, and may write to them.
-      *arguments: Numbers, arrays that stay as they are, and named tuples of such.
-      seconds: That it takes in Python, roughly.
+      *arguments: Numbers, arrays that are not changed, and named tuples of these.
+      seconds: Rough duration in Python, in seconds.
     """
     if installed() and _stays_in_python(function, seconds):
         _in_python[function] += seconds
@@ -80,7 +80,7 @@ def run_loops(function: Callable[..., Any], *arguments: Any, seconds: float = ma
 
 
 def _stays_in_python(function: Callable[..., Any], seconds: float) -> bool:
-    """Is it too early to load Numba, or to compile ``function``?"""
+    """Whether it is too early to load Numba or to compile ``function``."""
     if "numba" not in sys.modules and sum(_in_python.values()) + seconds <= _LOADING:
         return True
     if _in_python[function] + seconds > _COMPILING or not usable():
@@ -90,20 +90,21 @@ def _stays_in_python(function: Callable[..., Any], seconds: float) -> bool:
 
 @functools.cache
 def _is_kept(function: Callable[..., Any]) -> bool:
-    """Has an earlier process compiled it? Of an older version of it, maybe."""
+    """Whether an earlier process compiled the function, possibly in an older version."""
     folder = getattr(getattr(compiled(function), "stats", None), "cache_path", None)
     return folder is not None and any(Path(folder).glob(f"*.{function.__name__}-*.nbi"))
 
 
 def loops(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` as `run_loops` calls it, for those who call it often; its arguments are `for_loops`."""
+    """``function`` as `run_loops` calls it, for repeated calls with arguments from `for_loops`."""
     return _uninterrupted(function) if usable() else function
 
 
 def part(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` as other `loops` call it.
 
-    These know of changes in their own file only: after one of ``function`` theirs in ``__pycache__`` is old.
+    The cache of a caller checks only the caller's file, so it is stale after a change of ``function``
+    elsewhere.
     """
     return compiled(function) if usable() else function
 
@@ -121,7 +122,7 @@ def _lists(argument: Any) -> Any:
 
 
 def for_loops(argument: Any) -> Any:
-    """An argument of `loops`: copies, all of one kind, so that it is compiled once; or lists."""
+    """An argument of `loops`: a copy of one fixed kind, so that one compilation suffices, or lists."""
     if not usable():
         return _lists(argument)
     if isinstance(argument, tuple):

@@ -1,4 +1,4 @@
-"""`available_cores`: how many CPU cores this process may keep busy."""
+"""`available_cores`: the number of CPU cores that this process may use."""
 
 import math
 import os
@@ -9,11 +9,11 @@ from typing import Final
 __all__ = ["available_cores"]
 
 _QUOTA: Final = pathlib.Path("/sys/fs/cgroup/cpu.max")
-"""What a container may use (Linux, cgroups 2): microseconds of work, or ``max``, in so many microseconds."""
+"""CPU quota (Linux, cgroups 2): microseconds of work, or ``max``, and the period in microseconds."""
 
 
 def available_cores() -> int:
-    """CPU cores by the process's affinity and by its container's quota, rounded up; at least 1."""
+    """Number of CPU cores by the process's affinity and its container's quota, rounded up; at least 1."""
     if sys.version_info >= (3, 13):
         count = os.process_cpu_count() or 1
     elif hasattr(os, "sched_getaffinity"):
@@ -24,7 +24,7 @@ def available_cores() -> int:
 
 
 def _quota() -> float:
-    """Cores that the container may use on average; infinite if nothing says so."""
+    """Mean number of cores that the container may use; infinite without a quota."""
     try:
         work, period = _QUOTA.read_text().split()
         return math.inf if work == "max" else int(work) / int(period)

@@ -1,10 +1,10 @@
-"""Ctrl-C without losing what was found, and without harm: it is looked at between two steps of the work.
+"""Safe handling of Ctrl-C: signals are noted and checked between two steps of the work.
 
-Python runs the handler of a signal between any two of its instructions. One that raises there may do so where
-compiled code calls back into Python: in Numba's dispatcher, where the process dies of it; in NumPy or in JAX,
-which make an error of their own of it or lose it; or in an import, which leaves half a module. So while the
-library works a signal is only noted, and `check_interrupt` raises where nothing is harmed: about once a
-second at least, except while a program is compiled, a function is traced, or a package is loaded.
+Python runs the handler of a signal between any two of its instructions. A handler that raises there may do so
+where compiled code calls back into Python: in Numba's dispatcher, which ends the process; in NumPy or JAX,
+which turn the exception into another one or lose it; or in an import, which leaves an incomplete module. So
+while the library works, a signal is only noted, and `check_interrupt` raises at safe places. It is called at
+least about once per second, except while a program is compiled, a function is traced, or a package is loaded.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ class _Notes:
     """Interrupts during the outermost `interruptible` or `first_interrupt_waits`.
 
     Attributes:
-      pending: Those that nothing came of yet.
-      patient: `first_interrupt_waits` that are open.
-      told: Has there been one during the outermost of these? A new list for each of them.
+      pending: Number of interrupts that are not handled yet.
+      patient: Number of open `first_interrupt_waits` contexts.
+      told: Whether there was an interrupt during the outermost of these contexts; each has a new list.
     """
 
     def __init__(self) -> None:
@@ -34,13 +34,13 @@ class _Notes:
         self.told = [False]
 
     def note(self, *_: object) -> None:
-        """The signal handler. Raises nothing."""
+        """The signal handler, which does not raise."""
         self.pending += 1
         self.told[0] = True
 
     @property
     def due(self) -> bool:
-        """Is it time to raise?"""
+        """Whether the next check raises."""
         return self.pending > min(self.patient, 1)
 
     def check(self) -> None:
@@ -50,13 +50,13 @@ class _Notes:
 
 
 _notes: _Notes | None = None
-"""Signals reach the main thread only, which alone touches this."""
+"""Current notes. Only the main thread receives signals and uses this."""
 
 
 def interrupt(*_: object) -> None:
-    """What Ctrl-C does, as a signal handler: it is noted where the library works, and raises elsewhere.
+    """Signal handler of Ctrl-C: notes the signal while the library works, and raises otherwise.
 
-    An application that ends on SIGTERM as it does on Ctrl-C may make this its handler of that signal.
+    An application that treats SIGTERM like Ctrl-C may use this handler for SIGTERM.
 
     Raises:
       KeyboardInterrupt: The library is not at work.
@@ -67,10 +67,10 @@ def interrupt(*_: object) -> None:
 
 
 def check_interrupt() -> None:
-    """A place where Ctrl-C may end what is running. Costs next to nothing.
+    """Raises if Ctrl-C was pressed; costs almost nothing.
 
     Raises:
-      KeyboardInterrupt: There was one, or a second one where the first waits; this is the main thread.
+      KeyboardInterrupt: Ctrl-C was pressed, twice where the first one waits. Only on the main thread.
     """
     notes = _notes
     if notes is not None and notes.pending and threading.current_thread() is threading.main_thread():
@@ -79,9 +79,10 @@ def check_interrupt() -> None:
 
 @contextlib.contextmanager
 def _noting(patient: int) -> Iterator[_Notes]:
-    """Interrupts are noted, in the outermost notes; of the main thread only."""
+    """Notes interrupts of the main thread, in the notes of the outermost context."""
     global _notes
-    # The handler itself tells whether this is the outermost. One that is not Python's own stays.
+    # The current handler shows whether this is the outermost context. A handler that is not Python's own
+    # stays.
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     outer = None if ours else _notes
     notes = outer or _Notes()
@@ -99,8 +100,8 @@ def _noting(patient: int) -> Iterator[_Notes]:
     finally:
         notes.patient -= patient
         if patient and not notes.patient:
-            notes.pending = 0  # Whoever waited has been told.
-        # Python's handler raises as soon as it is in place if a signal comes then.
+            notes.pending = 0  # The waiting context has been told.
+        # Python's handler raises from the moment it is restored.
         try:
             if ours:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -112,10 +113,10 @@ def _noting(patient: int) -> Iterator[_Notes]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C ends what runs within, at the next `check_interrupt` or at the end; also a decorator.
+    """A context or decorator in which Ctrl-C raises at the next `check_interrupt` or at the end.
 
-    Off the main thread there are no signals, and a SIGINT handler that is not Python's own stays: there,
-    nothing is changed.
+    Nothing is changed off the main thread, which receives no signals, or if the SIGINT handler is not
+    Python's own.
 
     Raises:
       KeyboardInterrupt: At Ctrl-C, even if a compiled program made another error of it.
@@ -129,10 +130,11 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def first_interrupt_waits() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C is only noted (the yielded function tells, afterwards too); a second one raises.
+    """A context in which the first Ctrl-C is only noted and a second one raises.
 
-    It does so at the next `check_interrupt`, or at the end. Of nested ones the outermost notes for all.
-    Where nothing is changed by `interruptible`, nothing is here.
+    The yielded function tells whether there was one, also after the context. A second Ctrl-C raises at the
+    next `check_interrupt` or at the end. Of nested contexts, the outermost notes for all. Where
+    `interruptible` changes nothing, this context changes nothing, either.
 
     Raises:
       KeyboardInterrupt: At the second Ctrl-C, even if a compiled program made another error of it.
@@ -148,7 +150,7 @@ def first_interrupt_waits() -> Iterator[Callable[[], bool]]:
 
 
 def uninterrupted(function: _Function) -> _Function:
-    """``function`` as `interruptible` runs it; where that has begun already, at no cost."""
+    """``function`` within `interruptible`, at no cost if such a context is already open."""
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:

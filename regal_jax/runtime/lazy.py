@@ -1,4 +1,4 @@
-"""Packages whose names are loaded when they are first used."""
+"""Packages that load their names at first use."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +13,8 @@ def lazily(
     """``(__getattr__, __dir__)`` of a package.
 
     Args:
-      package: Its name.
-      modules: Module of the package to the names that come from there.
+      package: Name of the package.
+      modules: Module of the package -> names that it defines.
       more: Other names of the package.
     """
     module_of = {name: module for module, names in modules.items() for name in names}

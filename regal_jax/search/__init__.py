@@ -1,4 +1,4 @@
-"""Search with random keys: graph-agnostic, batched over instances, one compiled program."""
+"""Search with random keys, independent of graphs, for batches of instances in one compiled program."""
 
 from regal_jax.search.brkga import BrkgaSearcher, FitnessFn, SampleFn, brkga
 from regal_jax.search.config import BiasFunction, BrkgaConfig

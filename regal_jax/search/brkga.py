@@ -1,4 +1,4 @@
-"""Biased random-key genetic algorithm: many instances, islands and all generations in one program."""
+"""Biased random-key genetic algorithm: many instances, all islands and generations in one program."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,20 +31,20 @@ class BrkgaState:
     """State between two generations.
 
     Attributes:
-      elites: ``[B, I * E, ...]`` uint16, island by island, after the first generation those that survived,
-        best first.
-      newcomers: ``[B, I * (C + M), ...]`` uint16, all islands' children, then all islands' mutants. Apart
-        from the elites, and in the shape that they are evaluated in, because XLA would otherwise breed them
-        anew for every use.
-      fitness: ``[B, I, P]`` float32, of an island's elites, children, mutants; NaN has become ``+inf``.
-      bits: ``[B, I, C, parents]`` uint32, who will mate in the next generation. Here only because XLA would
-        otherwise draw each word anew for every gene that depends on it.
-      drawn: ``[B, I, M, words]`` uint32 each, for the same reason, the random words behind the next
-        generation's mutants, if the proposal is a `TransformedProposal`.
-      donors: For each parent of a child ``[B, I * C, ...]`` uint16, who that was. Nobody reads them: what is
-        part of the state is gathered row by row, and not gene by gene in the middle of other work.
+      elites: ``[B, I * E, ...]`` uint16, island by island; after the first generation the survivors, best
+        first.
+      newcomers: ``[B, I * (C + M), ...]`` uint16, the children of all islands, then their mutants. They are
+        stored apart from the elites and in the shape of their evaluation because XLA would otherwise
+        recompute them for every use.
+      fitness: ``[B, I, P]`` float32, fitness of an island's elites, children and mutants; ``+inf`` for NaN.
+      bits: ``[B, I, C, parents]`` uint32, random words that select the parents of the next generation. They
+        are stored because XLA would otherwise draw each word again for every gene that depends on it.
+      drawn: ``[B, I, M, words]`` uint32 each, random words of the next generation's mutants if the proposal
+        is a `TransformedProposal`, stored for the same reason.
+      donors: ``[B, I * C, ...]`` uint16 for each parent of a child, the genes of that parent. They are not
+        read; as part of the state they are gathered row by row instead of gene by gene.
       restarted_at: ``[B]`` int32, evaluations at the last restart.
-      generation: ``[B]`` int32, the same everywhere.
+      generation: ``[B]`` int32, equal for all instances.
       incumbent: See `Incumbent`.
     """
 
@@ -67,8 +67,8 @@ def _per_instance(flag: jax.Array, like: jax.Array) -> jax.Array:
 class BrkgaSearcher:
     """BRKGA as a `Searcher` (docs/design.md, part 2).
 
-    Equal instances share their compiled programs, and functions are compared by identity: pass the same
-    function objects, and what varies through `Inputs`.
+    Equal searchers share their compiled programs. Functions are compared by identity, so pass the same
+    function objects, and pass data through `Inputs`.
 
     Attributes:
       fitness_fn: ``(problem, genes [B, Q, ...]) -> [B, Q]`` float32, smaller is better.
@@ -96,12 +96,13 @@ class BrkgaSearcher:
         return self.config.step_evaluations
 
     def init(self, inputs: Inputs, warm: WarmStart | None) -> BrkgaState:
-        """Draw the first population, put in the warm starts, evaluate everyone."""
+        """Draw the first population, insert the warm starts, and evaluate all individuals."""
         c, batch = self.config, inputs.keys.shape[0]
         genes = self._first_population(inputs)
         if warm is not None:
             genes = insert(c, genes, warm)
-        # XLA of JAX 0.11 compiles for minutes if draws are fused into the decoder; they are stored anyway.
+        # With JAX 0.11, XLA compiles for minutes if draws are fused into the decoder. They are stored in any
+        # case.
         genes = lax.optimization_barrier(jax.tree.map(flat, genes))
         fitness, incumbent = self._evaluate(inputs, genes, None)
         elites, newcomers = split(c, genes)
@@ -139,8 +140,8 @@ class BrkgaSearcher:
             done = state.incumbent.evaluations
             due = done - jnp.maximum(state.incumbent.improved_at, restarted_at) >= c.restart_after
             elites, new = self._restart(inputs, seeds, due, elites, new)
-            # The fresh individuals in the places of the elites are not evaluated (the budget is fixed):
-            # they serve one generation as parents that are not elite.
+            # Fresh individuals in place of the elites are not evaluated, since the budget is fixed. For one
+            # generation they serve as non-elite parents.
             elite_fitness = jnp.where(_per_instance(due, elite_fitness), jnp.inf, elite_fitness)
             restarted_at = jnp.where(due, done, restarted_at)
         # As in `init`.
@@ -161,11 +162,11 @@ class BrkgaSearcher:
         )
 
     def population(self, state: BrkgaState) -> Any:
-        """``[B, I, P, ...]``, everyone: an island's elites, then its children, then its mutants."""
+        """``[B, I, P, ...]`` all individuals: an island's elites, then its children, then its mutants."""
         return everyone(self.config, state.elites, state.newcomers)
 
     def seeds(self, inputs: Inputs, generation: int | jax.Array) -> jax.Array:
-        """``[B, I, P, 2]`` uint32: every individual of every generation has a seed of its own."""
+        """``[B, I, P, 2]`` uint32 seeds, one for each individual of each generation."""
         c = self.config
         count = c.islands * c.population
         seeds = numbered(seeds_of(inputs.keys), generation * count, count)
@@ -173,7 +174,7 @@ class BrkgaSearcher:
 
     @jax.named_scope("randomness")
     def bits(self, inputs: Inputs, generation: int | jax.Array) -> jax.Array:
-        """``[B, I, C, parents]`` uint32, who mates: a stream of the instance's own key each generation."""
+        """``[B, I, C, parents]`` uint32 words that select parents, from one stream per generation."""
         c = self.config
         count = c.islands * c.children * c.parents
         bits = words(seeds_of(inputs.keys), count, generation)
@@ -181,7 +182,7 @@ class BrkgaSearcher:
 
     @jax.named_scope("sampling")
     def _draw_ahead(self, inputs: Inputs, seeds: jax.Array) -> Any:
-        """The words behind individuals with these seeds, as far as their proposal wants them early."""
+        """The random words of individuals with these seeds that the proposal draws ahead."""
         proposal = self.sample_fn
         if not isinstance(proposal, TransformedProposal):
             return None
@@ -196,15 +197,15 @@ class BrkgaSearcher:
             return self._draw_ahead(inputs, seeds)
 
         seeds = self.seeds(inputs, 0)
-        # No state carries these words, but XLA does not repeat a conditional in every lookup either: two
-        # equal branches.
+        # No state carries these words. A conditional with two equal branches also keeps XLA from repeating
+        # the draws in every lookup.
         return self.sample(inputs, seeds, lax.cond(jnp.any(seeds != 0), ahead, ahead, seeds))
 
     @staticmethod
     def _each(function: Callable[..., Any], inputs: Inputs, seeds: jax.Array, *more: Any) -> Any:
-        """A function of parameters, a key and more ``[B, I, K, ...]``, for all of ``seeds [B, I, K, 2]``."""
+        """Applies a function of parameters, a key and ``more [B, I, K, ...]`` to ``seeds [B, I, K, 2]``."""
         batch, islands, each = seeds.shape[:3]
-        # Every level of `vmap` traces the function anew, so islands are flattened into individuals.
+        # Every level of `vmap` traces the function again, so islands are flattened into individuals.
         rows, more = jax.tree.map(flat, (seeds, more))
         keys = jax.random.wrap_key_data(rows, impl="threefry2x32")
         draw = jax.vmap(function, (None, 0, *[0] * len(more)))
@@ -215,7 +216,7 @@ class BrkgaSearcher:
 
     @jax.named_scope("sampling")
     def sample(self, inputs: Inputs, seeds: jax.Array, drawn: Any = None) -> Any:
-        """``[B, I, K, ...]`` draws from the proposal, by ``seeds [B, I, K, 2]`` and what was drawn ahead."""
+        """``[B, I, K, ...]`` draws from the proposal, from ``seeds [B, I, K, 2]`` and words drawn ahead."""
         genes = self._each(self.sample_fn, inputs, seeds, *[] if drawn is None else [drawn])
         for path, leaf in jax.tree_util.tree_leaves_with_path(genes):
             if leaf.dtype != jnp.uint16:
@@ -226,13 +227,13 @@ class BrkgaSearcher:
     def _evaluate(
         self, inputs: Inputs, genes: Any, incumbent: Incumbent | None
     ) -> tuple[jax.Array, Incumbent]:
-        """Fitness ``[B, Q]`` of ``genes [B, Q, ...]``, and the incumbent after them."""
+        """Fitness ``[B, Q]`` of ``genes [B, Q, ...]``, and the new incumbent."""
         fitness = evaluate(self.fitness_fn, inputs.problem, genes)
         return fitness, improve(incumbent, genes, fitness)
 
     @jax.named_scope("selection")
     def rank(self, state: BrkgaState, generation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """``[B, I, P]``: individuals of each island, best first, as indices into all, and their fitness.
+        """``[B, I, P]`` individuals of each island as indices into all, best first, and their fitness.
 
         An exchange only rewrites these indices; no gene moves until the next population is written.
         """
@@ -246,8 +247,8 @@ class BrkgaSearcher:
         def exchange(order: jax.Array, ranked: jax.Array) -> tuple[jax.Array, jax.Array]:
             x = c.exchange_elites
             guests, guest_fitness = (jnp.roll(a[:, :, :x], 1, axis=1) for a in (order, ranked))
-            # Whoever is as fit as a native may well be its copy from the last exchange, and copies would
-            # crowd out the elites in the end.
+            # An immigrant as fit as a native may be its copy from the last exchange, and copies would
+            # finally replace all elites.
             known = (guest_fitness[:, :, :, None] == ranked[:, :, None, :]).any(axis=3)
             last_order = jnp.where(known, order[:, :, -x:], guests)
             last_ranked = jnp.where(known, ranked[:, :, -x:], guest_fitness)
@@ -262,11 +263,11 @@ class BrkgaSearcher:
 
     @jax.named_scope("crossover")
     def mate(self, state: BrkgaState, order: jax.Array, seeds: jax.Array) -> tuple[Any, tuple[Any, ...]]:
-        """``[B, I * C, ...]``: each gene from one of the ranked parents, by the bias; and the parents."""
+        """``[B, I * C, ...]`` children with each gene from a ranked parent by the bias; and the parents."""
         c, bits = self.config, state.bits
         elite = distinct(bits[..., : c.elite_parents], c.elites)
         other = distinct(bits[..., c.elite_parents :], c.population - c.elites) + c.elites
-        # Ascending ranks, and every elite before every other: the parents are sorted by fitness.
+        # Ranks ascend and elites precede all others, so the parents are sorted by fitness.
         ranks = jnp.concatenate([elite, other], axis=3)
         parents = jax.vmap(jax.vmap(lambda o, r: o[r]))(order, ranks)
         thresholds = c.thresholds()
@@ -290,7 +291,7 @@ class BrkgaSearcher:
     def _restart(
         self, inputs: Inputs, seeds: jax.Array, due: jax.Array, elites: Any, new: Any
     ) -> tuple[Any, Any]:
-        """Fresh individuals everywhere, in the instances where a restart is due."""
+        """Replaces all individuals by fresh ones in the instances that are due for a restart."""
 
         def fresh(elites: Any, new: Any) -> tuple[Any, Any]:
             def pick(old: Any, drawn: Any) -> Any:
@@ -321,20 +322,20 @@ def brkga(
     Args:
       fitness_fn: ``(problem, genes [B, Q, ...]) -> [B, Q]`` float32; smaller is better, NaN and ``+inf``
         never become the incumbent. Traced once for each shape: pass the same function object every time.
-      problem: Pytree that the fitness function gets, as arguments of the compiled program.
-      keys: ``[B]`` typed keys, consumed; an instance's result depends on its own key, not on its company.
+      problem: Pytree passed to the fitness function as an argument of the compiled program.
+      keys: ``[B]`` typed keys, consumed; an instance's result does not depend on the other instances.
       stopping: When to stop. A budget too small for a population gets a smaller one (`BrkgaConfig.fit`).
       sample_fn: The proposal, ``(params of one instance, key) -> genes of one individual``;
         `UniformProposal.of` makes the uniform one.
       params: Pytree with leading axis ``B`` for the proposal.
       config: ``None`` for the defaults.
-      warm: At most ``I * P`` individuals an instance; the first ones, when the budget has room for fewer.
+      warm: At most ``I * P`` individuals per instance; only the first ones if the budget allows fewer.
       callback: See `run`.
       chunk: See `run`.
       mesh: See `run`.
 
     Raises:
-      ConfigError: Keys, warm starts or functions that break the above.
+      ConfigError: Keys, warm starts or functions violate the above.
 
     Examples:
       >>> import jax, jax.numpy as jnp

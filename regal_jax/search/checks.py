@@ -1,4 +1,4 @@
-"""What every searcher asks of its keys, its warm starts and the fitness function."""
+"""Checks of keys, warm starts and fitness functions that all searchers share."""
 
 import functools
 from collections.abc import Callable
@@ -15,10 +15,10 @@ __all__ = ["check_keys", "check_warm", "evaluate"]
 
 
 def check_keys(keys: jax.Array) -> None:
-    """Refuses what is not one typed key an instance."""
+    """Checks that there is one typed key per instance."""
     if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) or keys.ndim != 1 or not keys.size:
         raise ConfigError(
-            f"keys: got {keys.dtype}{list(keys.shape)}; give one typed key an instance, "
+            f"keys: got {keys.dtype}{list(keys.shape)}; give one typed key per instance, "
             "for instance jax.random.split(jax.random.key(0), B)"
         )
 
@@ -26,7 +26,7 @@ def check_keys(keys: jax.Array) -> None:
 def check_warm(
     warm: WarmStart, params: Any, keys: jax.Array, sample_fn: Callable[..., Any], most: int | None
 ) -> None:
-    """Refuses warm starts in other shapes than the proposal's draws, or more than ``most`` an instance."""
+    """Checks that warm starts have the shapes of the proposal's draws, at most ``most`` per instance."""
     leaves, tree = jax.tree.flatten(params)
     kinds = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
     individual = _individual(sample_fn, tree, kinds, keys.dtype)
@@ -38,12 +38,12 @@ def check_warm(
     if len(widths) > 1 or (most is not None and max(widths) > most):
         limit = "" if most is None else f", at most {most} (islands * population)"
         raise ConfigError(
-            f"warm: {sorted(widths)} individuals an instance; give the same number for every leaf{limit}"
+            f"warm: {sorted(widths)} individuals per instance; give the same number for every leaf{limit}"
         )
     count = np.asarray(warm.count)
     if count.shape != keys.shape or (count < 0).any() or (count > max(widths)).any():
         raise ConfigError(
-            f"warm: count is {count.tolist()}; give one number from 0 to {max(widths)} an instance"
+            f"warm: count is {count.tolist()}; give one number from 0 to {max(widths)} per instance"
         )
 
 
@@ -54,7 +54,7 @@ def _individual(
     kinds: tuple[tuple[tuple[int, ...], np.dtype], ...],
     key: np.dtype,
 ) -> Any:
-    """What ``sample_fn`` draws, as shapes. Tracing it takes as long as a small search, hence once a kind."""
+    """Shapes of the draws of ``sample_fn``, cached because tracing it takes as long as a small search."""
     params = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*kind) for kind in kinds])
     return jax.eval_shape(sample_fn, params, jax.ShapeDtypeStruct((), key))
 
@@ -66,6 +66,6 @@ def evaluate(fitness_fn: Callable[[Any, Any], jax.Array], problem: Any, genes: A
     if fitness.shape != expected or fitness.dtype != jnp.float32:
         raise ConfigError(
             f"fitness_fn: returned {fitness.dtype}{list(fitness.shape)}; return float32{list(expected)}, "
-            "one number an individual"
+            "one number per individual"
         )
     return jnp.where(jnp.isnan(fitness), jnp.inf, fitness)

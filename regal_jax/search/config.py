@@ -1,4 +1,4 @@
-"""`BrkgaConfig`: the settings of the genetic algorithm, checked when they are written down."""
+"""`BrkgaConfig`: the settings of the genetic algorithm, checked at construction."""
 
 import dataclasses
 import enum
@@ -13,7 +13,7 @@ from regal_jax.errors import ConfigError
 __all__ = ["MAX_EVALUATIONS", "BiasFunction", "BrkgaConfig"]
 
 MAX_EVALUATIONS: Final = 2**31 - 1
-"""Largest count of evaluations: they are counted in int32 on the accelerator."""
+"""Largest number of evaluations, since they are counted in int32 on the accelerator."""
 
 
 class BiasFunction(enum.StrEnum):
@@ -37,7 +37,7 @@ class BiasFunction(enum.StrEnum):
     """``1 / log(r + 1)``"""
 
     def weights(self, parents: int) -> np.ndarray:
-        """``[parents]`` float64, not normalised."""
+        """``[parents]`` float64 weights, not normalised."""
         r = np.arange(1, parents + 1, dtype=np.float64)
         match self:
             case BiasFunction.CONSTANT:
@@ -66,7 +66,7 @@ def count_setting(owner: str, field: str, value: Any, low: int, high: int = MAX_
 
 @dataclasses.dataclass(frozen=True)
 class BrkgaConfig:
-    """How BRKGA breeds. When it stops is another matter: see `Stopping`.
+    """Settings of BRKGA, apart from when it stops (see `Stopping`).
 
     The classic form of Gonçalves and Resende (2011) has two parents, one of them elite, and a child
     inherits each gene from the elite one with probability `elite_bias`. With `bias` set, it is the
@@ -81,21 +81,21 @@ class BrkgaConfig:
       elites: Individuals that survive a generation, ``E < P``.
       mutants: Fresh draws from the proposal in each generation; the other ``P - E - mutants`` newcomers are
         children.
-      elite_bias: In ``[0.5, 1)``; unused when `bias` is set.
-      parents: Parents of a child.
-      elite_parents: How many of them are elite; at least one is, and at least one is not.
+      elite_bias: Probability to inherit from the elite parent, in ``[0.5, 1)``; unused if `bias` is set.
+      parents: Number of parents of a child.
+      elite_parents: Number of elite parents; at least one parent is elite and at least one is not.
       bias: A `BiasFunction` or its name; needed for more than two parents.
       islands: Independent populations, ``I``.
       exchange_every: Generations between two exchanges of elites; ``None`` for never. The islands form a
-        ring: the best `exchange_elites` of each replace the worst of the next, except those that are just
-        as fit as someone there. (The library of Andrade et al. sends them to every island, copies too; a
-        ring mixes more slowly and keeps the islands different.)
-      exchange_elites: How many individuals an island sends.
+        ring: the best `exchange_elites` of each replace the worst of the next, except those that are
+        exactly as fit as an individual there. (The library of Andrade et al. sends them to every island,
+        including copies. A ring mixes more slowly and keeps the islands different.)
+      exchange_elites: Number of individuals that an island sends.
       restart_after: Evaluations without improvement (or since the last restart) after which all islands
-        start afresh from the proposal; the incumbent is kept apart. ``None`` for never.
+        start afresh from the proposal; the incumbent is kept. ``None`` for never.
 
     Raises:
-      ConfigError: A value, or a combination of values, that is impossible.
+      ConfigError: A value, or a combination of values, is invalid.
     """
 
     population: int = 100
@@ -112,7 +112,7 @@ class BrkgaConfig:
 
     @property
     def _title(self) -> str:
-        """In messages."""
+        """Name of the config in messages."""
         return type(self).__name__
 
     def __post_init__(self) -> None:
@@ -177,7 +177,7 @@ class BrkgaConfig:
 
     @property
     def children(self) -> int:
-        """Children bred in an island in each generation."""
+        """Number of children per island and generation."""
         return self.population - self.elites - self.mutants
 
     @property
@@ -187,18 +187,18 @@ class BrkgaConfig:
 
     @property
     def step_evaluations(self) -> int:
-        """Evaluations of one generation of all islands: the elites are not evaluated again."""
+        """Evaluations of one generation of all islands; elites are not evaluated again."""
         return self.islands * (self.population - self.elites)
 
     def generations(self, evaluations: int) -> int:
-        """Generations after the first population that ``evaluations`` pay for in full."""
+        """Number of complete generations after the first population within ``evaluations``."""
         return max(0, evaluations - self.first_evaluations) // self.step_evaluations
 
     def fit(self, evaluations: int) -> Self:
         """This config, or a smaller one whose first population costs at most ``evaluations >= 1``.
 
-        Islands go first; when even one island is too many, the population is ``evaluations`` draws from
-        the proposal (and the warm starts), all that such a budget pays for.
+        The number of islands is reduced first. If a single island is still too large, the population is
+        ``evaluations`` draws from the proposal (and the warm starts).
         """
         count_setting(self._title, "evaluations", evaluations, 1)
         if evaluations >= self.first_evaluations:
@@ -208,7 +208,7 @@ class BrkgaConfig:
         return dataclasses.replace(self, islands=1, population=evaluations, elites=0, mutants=evaluations)
 
     def thresholds(self) -> tuple[int, ...]:
-        """``[parents]`` cumulative inheritance probabilities of the ranked parents, of ``2**16``.
+        """``[parents]`` cumulative inheritance probabilities of the ranked parents, in units of ``2**-16``.
 
         A uniform 16-bit draw ``u`` inherits from the first rank ``r`` with ``u < thresholds[r]``.
         """

@@ -1,4 +1,4 @@
-"""Random draws that cost little and that padding cannot change."""
+"""Cheap random draws that do not depend on padding."""
 
 import dataclasses
 import math
@@ -28,8 +28,8 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 def _threefry(k0: jax.Array, k1: jax.Array, stream: jax.Array, counter: jax.Array) -> jax.Array:
     """The words that `jax.random.bits` gives for a threefry key ``(k0, k1)``; operands of one shape.
 
-    Written out because JAX lowers its own to a loop over arrays on CPU, which costs ten times more than
-    this, which fuses with whatever uses the draw. Jitted so that a search, which draws in many places, traces
+    On CPUs, JAX lowers its own implementation to a loop over arrays, which costs ten times more. This one
+    fuses with the code that uses the draw. It is jitted so that a search, which draws in many places, traces
     its hundred operations once; XLA inlines the calls.
     """
     schedule = (k0, k1, k0 ^ k1 ^ jnp.uint32(0x1BD11BDA))
@@ -47,11 +47,11 @@ def _threefry(k0: jax.Array, k1: jax.Array, stream: jax.Array, counter: jax.Arra
 def words(seeds: jax.Array, count: int, stream: int | jax.Array = 0) -> jax.Array:
     """Uniform 32-bit words from seeds by Threefry-2x32 (Salmon et al. 2011).
 
-    Word ``j`` depends on its seed, the stream and ``j`` alone.
+    Word ``j`` depends only on its seed, the stream and ``j``.
 
     Args:
       seeds: ``[..., 2]`` uint32, see `seeds_of`.
-      count: Words for one seed.
+      count: Number of words per seed.
       stream: int or uint32 scalar; different streams of a seed are independent.
 
     Returns:
@@ -70,7 +70,7 @@ def expand(seeds: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Arr
 
     Args:
       seeds: ``[..., 2]`` uint32.
-      shape: Of the draws for one seed.
+      shape: Shape of the draws for one seed.
       stream: See `words`.
 
     Returns:
@@ -80,7 +80,7 @@ def expand(seeds: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Arr
 
 
 def unpack(packed: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """``[..., *shape]`` uint16, two from each of ``[..., words]`` uint32; what is left over is dropped."""
+    """``[..., *shape]`` uint16, two from each of ``[..., words]`` uint32; a surplus draw is dropped."""
     batch = packed.shape[:-1]
     halves = lax.bitcast_convert_type(packed, jnp.uint16)
     return halves.reshape(*batch, 2 * packed.shape[-1])[..., : math.prod(shape)].reshape(*batch, *shape)
@@ -95,18 +95,18 @@ def seeds_of(keys: jax.Array) -> jax.Array:
 
 
 def numbered(seeds: jax.Array, first: int | jax.Array, count: int) -> jax.Array:
-    """Seeds for the individuals ``first``, ``first + 1``, ... of each instance, without another cipher.
+    """Seeds for the individuals ``first``, ``first + 1``, ... of each instance, without a further cipher.
 
     Threefry is a cipher: keys that differ in any bit give independent streams (Salmon et al. 2011, section
-    2). XLA repeats whatever leads to a seed for every gene that is drawn from it, so it should be short.
+    2). XLA repeats the computation of a seed for every gene that is drawn from it, so it should be short.
 
     Args:
-      seeds: ``[..., 2]`` uint32, see `seeds_of`; their own streams stay free.
-      first: Number of the first; less than 2**32 with all that follow.
-      count: How many.
+      seeds: ``[..., 2]`` uint32, see `seeds_of`; their own streams stay unused.
+      first: Number of the first individual; ``first + count`` is at most 2**32.
+      count: Number of individuals.
 
     Returns:
-      ``[..., count, 2]`` uint32, all of them different, and different from ``seeds``.
+      ``[..., count, 2]`` uint32, distinct and different from ``seeds``.
     """
     number = lax.broadcasted_iota(jnp.uint32, (*seeds.shape[:-1], count), seeds.ndim - 1)
     number = number + (jnp.asarray(first).astype(jnp.uint32) + jnp.uint32(1))
@@ -128,18 +128,18 @@ def random_keys(key: jax.Array, shapes: Any) -> Any:
 
 
 def distinct(bits: jax.Array, population: int) -> jax.Array:
-    """In each row, distinct numbers below ``population``, every set of them equally likely.
+    """Draws for each row distinct numbers below ``population``; all sets are equally likely.
 
     Args:
       bits: ``[..., picks]`` uniform uint32, consumed; ``picks`` is at most ``population``.
-      population: Numbers to choose from.
+      population: Exclusive upper bound of the numbers.
 
     Returns:
       ``[..., picks]`` int32, ascending.
     """
     chosen: list[jax.Array] = []
     for j in range(bits.shape[-1]):
-        # A number among those that are left, then its place among all: step over each smaller choice.
+        # Draw a number among those left, then map it to all numbers: step over each smaller choice.
         pick = (bits[..., j] % jnp.uint32(population - j)).astype(jnp.int32)
         for smaller in chosen:
             pick = pick + (pick >= smaller).astype(jnp.int32)
@@ -152,24 +152,24 @@ def distinct(bits: jax.Array, population: int) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class UniformProposal:
-    """The proposal that knows nothing: `random_keys` of fixed shapes, hashable. Made by `of`."""
+    """The uniform proposal: `random_keys` of fixed shapes. Hashable; made by `of`."""
 
     tree: Any
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, shapes: Any) -> Self:
-        """For a pytree whose leaves have shapes (arrays, or `jax.ShapeDtypeStruct`)."""
+        """The proposal for a pytree whose leaves have shapes (arrays, or `jax.ShapeDtypeStruct`)."""
         leaves, tree = jax.tree.flatten(shapes)
         return cls(tree, tuple(tuple(leaf.shape) for leaf in leaves))
 
     def words(self, key: jax.Array) -> list[jax.Array]:
-        """The random words behind one individual, leaf by leaf: half as many as there are genes."""
+        """The random words of one individual, leaf by leaf: half as many as genes."""
         seed = seeds_of(key)
         return [words(seed, (math.prod(shape) + 1) // 2, i) for i, shape in enumerate(self.shapes)]
 
     def genes(self, packed: list[jax.Array]) -> Any:
-        """The individual that is made of these words."""
+        """The individual made from these words."""
         leaves = [unpack(word, shape) for word, shape in zip(packed, self.shapes, strict=True)]
         return jax.tree.unflatten(self.tree, leaves)
 
@@ -181,15 +181,15 @@ class UniformProposal:
 
 @dataclasses.dataclass(frozen=True)
 class TransformedProposal:
-    """Uniform keys sent through a function: inverse transform sampling, hashable.
+    """Uniform keys mapped by a function (inverse transform sampling). Hashable.
 
-    Equal to any other function of parameters and a key, but since it says where its randomness ends, a search
-    can draw that ahead: XLA would otherwise repeat the cipher for every lookup of the function.
+    It is called like any other proposal. Because it separates its random words from their transform, a search
+    can draw the words ahead; XLA would otherwise repeat the cipher for every lookup of the function.
 
     Attributes:
-      uniform: What is drawn.
-      transform: ``(params of one instance, uniform genes of one individual) -> genes``.
-      late: Leaves that it hands on as they are, for which drawing ahead would be a waste.
+      uniform: Proposal of the uniform keys.
+      transform: Function ``(params of one instance, uniform genes of one individual) -> genes``.
+      late: Leaves that the function does not change, which need not be drawn ahead.
     """
 
     uniform: UniformProposal
@@ -197,11 +197,11 @@ class TransformedProposal:
     late: tuple[int, ...] = ()
 
     def ahead(self, key: jax.Array) -> list[jax.Array]:
-        """The random words behind one individual that may be drawn ahead."""
+        """The random words of one individual that may be drawn ahead."""
         return [word for i, word in enumerate(self.uniform.words(key)) if i not in self.late]
 
     def __call__(self, params: Any, key: jax.Array, ahead: list[jax.Array] | None = None) -> Any:
-        """One individual, of which some words may have been drawn already."""
+        """One individual; ``ahead`` holds words that are drawn already."""
         packed = self.uniform.words(key)
         if ahead is not None:
             early = iter(ahead)

@@ -23,45 +23,46 @@ from regal_jax.search.run import Progress, SearchResult, Stopping, run
 __all__ = ["AnnealingConfig", "AnnealingParams", "AnnealingSearcher", "AnnealingState", "MoveFn", "anneal"]
 
 _STEPS: Final = 256
-"""Temperatures between the first and the last."""
+"""Number of steps from the first to the last temperature."""
 _DRAWS: Final = 1024
-"""Quantiles of the exponential distribution that Metropolis' rule draws from."""
+"""Number of quantiles of the exponential distribution from which Metropolis' rule draws."""
 
 
 class MoveFn(Protocol):
-    """What makes neighbours. Hashable: equal ones share compiled programs."""
+    """A function that makes neighbours. Hashable; equal functions share compiled programs."""
 
     @property
     def words(self) -> int:
-        """Random words behind one neighbour."""
+        """Number of random words per neighbour."""
         ...
 
     def __call__(self, problem: Any, genes: Any, bits: jax.Array) -> Any:
-        """One neighbour each of ``genes [B, C, ...]``, by uniform uint32 ``bits [B, C, words]``."""
+        """One neighbour of each of ``genes [B, C, ...]``, from uniform uint32 ``bits [B, C, words]``."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class AnnealingConfig:
-    """How chains walk. When they stop is another matter: see `Stopping`.
+    """Settings of simulated annealing, apart from when it stops (see `Stopping`).
 
     The temperature falls geometrically, in 256 steps, while the budget of evaluations is spent. A search that
-    ends before, by a time limit, has not cooled down: give a budget that it can spend. It is in units of the
-    fitness of the first incumbent: at 0.01, a neighbour worse by 1 % of that is accepted with probability
-    ``1 / e``. With both temperatures 0 only what is not worse is accepted: local search.
+    a time limit ends earlier has not cooled down, so choose a budget that can be spent. Temperatures are in
+    units of the fitness of the first incumbent: at 0.01, a neighbour worse by 1 % of that is accepted with
+    probability ``1 / e``. With both temperatures 0, only neighbours that are not worse are accepted; this is
+    local search.
 
     More chains use accelerators better, but with the same budget each chain takes fewer steps; see
     docs/ablations.md.
 
     Attributes:
-      chains: ``C``, for each instance.
-      initial_temperature: At least `final_temperature`.
-      final_temperature: Above 0, unless both are 0.
-      restart_after: Neighbours of a chain, one after another, none of them strictly better than where the
-        chain was, after which it starts afresh from the proposal; ``None`` for never.
+      chains: Number of chains ``C`` per instance.
+      initial_temperature: First temperature, at least `final_temperature`.
+      final_temperature: Last temperature, above 0 unless both are 0.
+      restart_after: Number of consecutive neighbours of a chain without a strict improvement after which it
+        restarts from the proposal; ``None`` for never.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is invalid.
     """
 
     chains: int = 1
@@ -91,7 +92,7 @@ class AnnealingConfig:
 
     @classmethod
     def local_search(cls, *, chains: int = 1, restart_after: int | None = None) -> Self:
-        """Temperature 0: accepts what is not worse."""
+        """A config with temperature 0, which accepts neighbours that are not worse."""
         return cls(chains, 0.0, 0.0, restart_after)
 
     @property
@@ -110,7 +111,7 @@ class AnnealingConfig:
         return self if evaluations >= self.chains else dataclasses.replace(self, chains=evaluations)
 
     def temperatures(self) -> np.ndarray:
-        """``[257]`` float32, relative, from the first to the last."""
+        """``[257]`` float32 relative temperatures, from the first to the last."""
         if not self.initial_temperature:
             return np.zeros(_STEPS + 1, np.float32)
         ends = self.initial_temperature, self.final_temperature
@@ -124,9 +125,9 @@ class AnnealingParams:
 
     Attributes:
       proposal: Pytree with leading axis ``B``, or ``None``: parameters of the proposal.
-      evaluations: ``[B]`` int32, after how many the temperature is the last one.
-      temperatures: ``[B, 257]`` float32, see `AnnealingConfig.temperatures`. Data, so that annealing and
-        local search are one program.
+      evaluations: ``[B]`` int32, evaluations after which the temperature is the last one.
+      temperatures: ``[B, 257]`` float32, see `AnnealingConfig.temperatures`. They are data,
+        so that annealing and local search share a program.
     """
 
     proposal: Any
@@ -135,7 +136,7 @@ class AnnealingParams:
 
     @classmethod
     def of(cls, proposal: Any, config: AnnealingConfig, evaluations: int, batch: int) -> Self:
-        """For ``batch`` instances that all have this config and this budget."""
+        """Parameters for ``batch`` instances with this config and budget."""
         temperatures = np.broadcast_to(config.temperatures(), (batch, _STEPS + 1))
         return cls(proposal, *jax.device_put((np.full(batch, evaluations, np.int32), temperatures)))
 
@@ -146,11 +147,11 @@ class AnnealingState:
     """State between two steps.
 
     Attributes:
-      genes: ``[B, C, ...]`` uint16, where the chains are.
-      fitness: ``[B, C]`` float32, of those; NaN has become ``+inf``.
+      genes: ``[B, C, ...]`` uint16, current individuals of the chains.
+      fitness: ``[B, C]`` float32, their fitness; ``+inf`` for NaN.
       scale: ``[B]`` float32, fitness of the first incumbent, 0 if it was not finite.
-      idle: ``[B, C]`` int32, neighbours since one was strictly better.
-      step: ``[B]`` int32, the same everywhere.
+      idle: ``[B, C]`` int32, neighbours since the last strict improvement.
+      step: ``[B]`` int32, equal for all instances.
       incumbent: See `Incumbent`.
     """
 
@@ -164,12 +165,12 @@ class AnnealingState:
 
 @functools.cache
 def _exponentials() -> np.ndarray:
-    """``[_DRAWS]`` equally likely values. Looked up: a logarithm's last bit may depend on the company."""
+    """``[_DRAWS]`` equally likely values; a table because a logarithm's last bit may depend on the batch."""
     return -np.log((np.arange(_DRAWS) + 0.5) / _DRAWS).astype(np.float32)
 
 
 def _where(flag: jax.Array, yes: Any, no: Any) -> Any:
-    """Chain by chain (``flag`` is ``[B, C]``) one of two pytrees with leading ``[B, C]``."""
+    """Selects from two pytrees with leading ``[B, C]`` by ``flag [B, C]``."""
     return jax.tree.map(lambda a, b: jnp.where(flag.reshape(*flag.shape, *[1] * (a.ndim - 2)), a, b), yes, no)
 
 
@@ -177,13 +178,13 @@ def _where(flag: jax.Array, yes: Any, no: Any) -> Any:
 class AnnealingSearcher:
     """Simulated annealing as a `Searcher`; `AnnealingParams` are the parameters of its inputs.
 
-    Each step proposes one neighbour a chain and accepts it by the rule of Metropolis.
+    Each step proposes one neighbour per chain and accepts it by Metropolis' rule.
 
     Attributes:
       fitness_fn: As in `BrkgaSearcher`.
-      sample_fn: The proposal, as in `BrkgaSearcher`: where chains begin.
+      sample_fn: The proposal, as in `BrkgaSearcher`, which draws the starts of chains.
       move_fn: See `MoveFn`.
-      config: See `AnnealingConfig`; its temperatures are not read here, but in `AnnealingParams`.
+      config: See `AnnealingConfig`; its temperatures are read from `AnnealingParams` instead.
 
     References:
       Kirkpatrick, Gelatt and Vecchi 1983, "Optimization by simulated annealing", Science 220.
@@ -205,7 +206,7 @@ class AnnealingSearcher:
         return self.config.step_evaluations
 
     def init(self, inputs: Inputs, warm: WarmStart | None) -> AnnealingState:
-        """Start chain ``w`` from warm start ``w``, and the chains that are left from the proposal."""
+        """Start chain ``w`` from warm start ``w``, and the remaining chains from the proposal."""
         batch, c = inputs.keys.shape[0], self.config.chains
         genes = self._draw(inputs, 0)
         if warm is not None:
@@ -225,7 +226,7 @@ class AnnealingSearcher:
         )
 
     def step(self, inputs: Inputs, state: AnnealingState) -> AnnealingState:
-        """One neighbour a chain, which moves there or stays."""
+        """Propose one neighbour per chain, and accept or reject it."""
         c, step = self.config, state.step[0] + 1
         bits = self.bits(inputs, step)
         new = self.move_fn(inputs.problem, state.genes, bits[..., :-1])
@@ -241,7 +242,7 @@ class AnnealingSearcher:
         allowance = (
             self._temperature(inputs, state)[:, None] * jnp.asarray(_exponentials())[bits[..., -1] % _DRAWS]
         )
-        # Infinity less infinity is no number, which is no reason to stay: the comparison before says so.
+        # Infinity minus infinity is NaN, which must not reject; the first comparison accepts equal fitness.
         accepted = (fitness <= state.fitness) | (fitness - state.fitness <= allowance) | afresh
         return AnnealingState(
             genes=_where(accepted, new, state.genes),
@@ -254,13 +255,13 @@ class AnnealingSearcher:
 
     @jax.named_scope("randomness")
     def bits(self, inputs: Inputs, step: int | jax.Array) -> jax.Array:
-        """``[B, C, words + 1]`` uint32: behind the neighbours and, last, behind their acceptance."""
+        """``[B, C, words + 1]`` uint32 random words of the neighbours and, last, of their acceptance."""
         chains, width = self.config.chains, self.move_fn.words + 1
         return words(seeds_of(inputs.keys), chains * width, step).reshape(-1, chains, width)
 
     @jax.named_scope("sampling")
     def _draw(self, inputs: Inputs, step: int | jax.Array) -> Any:
-        """``[B, C, ...]`` from the proposal."""
+        """``[B, C, ...]`` draws from the proposal."""
         chains, proposal = self.config.chains, self._params(inputs).proposal
         seeds = numbered(seeds_of(inputs.keys), step * chains, chains)
         keys = jax.random.wrap_key_data(seeds, impl="threefry2x32")
@@ -268,7 +269,7 @@ class AnnealingSearcher:
         return jax.vmap(draw, (None if proposal is None else 0, 0))(proposal, keys)
 
     def _temperature(self, inputs: Inputs, state: AnnealingState) -> jax.Array:
-        """``[B]`` float32, by the evaluations that are done."""
+        """``[B]`` float32 temperatures, by the evaluations so far."""
         params = self._params(inputs)
         share = jnp.maximum(params.evaluations // _STEPS, 1)
         now = jnp.minimum(state.incumbent.evaluations // share, _STEPS)
@@ -284,7 +285,7 @@ class AnnealingSearcher:
 
 
 def _begin_at(warm: WarmStart, genes: Any) -> Any:
-    """Chain ``w`` of ``[B, C, ...]`` begins at warm start ``w``."""
+    """Starts of chains: warm start ``w`` replaces the genes of chain ``w``."""
     chains = jax.tree.leaves(genes)[0].shape[1]
     given = jax.tree.leaves(warm.genes)[0].shape[1]
     if not given:
@@ -313,21 +314,21 @@ def anneal(
     """Minimise a function of random keys by walking from neighbour to neighbour.
 
     Args:
-      fitness_fn: As in `regal_jax.search.brkga`, like all that is not listed here.
-      problem: Pytree that the fitness function and the moves get.
+      fitness_fn: As in `regal_jax.search.brkga`.
+      problem: Pytree passed to the fitness function and the moves.
       keys: ``[B]`` typed keys, consumed.
       stopping: When to stop. The temperature falls over ``stopping.evaluations``, whatever ends the search.
-      sample_fn: The proposal: where chains begin.
-      move_fn: Makes neighbours, see `MoveFn`.
+      sample_fn: The proposal, which draws the starts of chains.
+      move_fn: Function that makes neighbours, see `MoveFn`.
       params: Pytree with leading axis ``B`` for the proposal.
-      config: ``None`` for the defaults. A budget for fewer starts than there are chains gets fewer chains.
-      warm: Where the first chains begin, the best first; those beyond the number of chains are left out.
+      config: ``None`` for the defaults. A budget below the number of chains reduces that number.
+      warm: Starts of the first chains, the best first; starts beyond the number of chains are left out.
       callback: See `run`.
       chunk: See `run`.
       mesh: See `run`.
 
     Raises:
-      ConfigError: Keys, warm starts or functions that break the above.
+      ConfigError: Keys, warm starts or functions violate the above.
     """
     check_keys(keys)
     fitted = (AnnealingConfig() if config is None else config).fit(stopping.evaluations)

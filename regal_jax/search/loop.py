@@ -1,8 +1,8 @@
-"""The one loop that every searcher runs in: incumbents, stopping, chunks of generations.
+"""The loop that runs every searcher: incumbents, stopping, and chunks of generations.
 
-A searcher is a hashable object (a frozen dataclass of functions and settings) that turns a state into the
-next one. The loop owns the rest: who has finished, what the history was, and that an instance which has
-finished stays as it is, so that the company an instance keeps cannot change its result.
+A searcher is a hashable object (a frozen dataclass of functions and settings) that maps a state to the next
+one. The loop handles the rest: stopping and history. It also freezes finished instances, so that the result
+of an instance does not depend on the other instances.
 """
 
 import dataclasses
@@ -28,18 +28,18 @@ __all__ = [
 ]
 
 HISTORY: Final = 256
-"""Most generations in one compiled chunk: the length of its history buffer."""
+"""Most generations in one compiled chunk, which is the length of its history buffer."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What a search reads and never changes. ``B`` instances are searched side by side.
+    """Constant inputs of a search for ``B`` instances.
 
     Attributes:
-      problem: Pytree, handed to the fitness function as it is.
+      problem: Pytree, passed unchanged to the fitness function.
       params: Pytree with leading axis ``B``, or ``None``: parameters of the proposal.
-      keys: ``[B]`` typed keys, one an instance.
+      keys: ``[B]`` typed keys, one per instance.
     """
 
     problem: Any
@@ -50,11 +50,11 @@ class Inputs:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
-    """Individuals to begin with.
+    """Individuals in the first population.
 
     Attributes:
-      genes: ``[B, W, ...]`` uint16, the best first.
-      count: ``[B]`` int32, how many of the ``W`` are real.
+      genes: ``[B, W, ...]`` uint16, best first.
+      count: ``[B]`` int32, number of real individuals among the ``W``.
     """
 
     genes: Any
@@ -68,7 +68,7 @@ class Incumbent:
 
     Attributes:
       genes: ``[B, ...]`` uint16.
-      fitness: ``[B]`` float32; ``+inf`` while no individual had a number for its fitness.
+      fitness: ``[B]`` float32; ``+inf`` until an individual has a finite fitness.
       evaluations: ``[B]`` int32, fitness calls so far.
       improved_at: ``[B]`` int32, `evaluations` when `fitness` last got better.
       status: ``[B]`` int32, a `Status`.
@@ -82,7 +82,7 @@ class Incumbent:
 
 
 class State(Protocol):
-    """State of a searcher: a dataclass, registered as a pytree, with at least this."""
+    """State of a searcher: a dataclass registered as a pytree with at least this field."""
 
     @property
     def incumbent(self) -> Incumbent: ...
@@ -92,7 +92,7 @@ S = TypeVar("S", bound=State)
 
 
 class Searcher(Protocol[S]):
-    """What a search algorithm is. Hashable; equal searchers share their compiled programs."""
+    """A search algorithm. Hashable; equal searchers share their compiled programs."""
 
     @property
     def first_evaluations(self) -> int:
@@ -115,11 +115,11 @@ class Searcher(Protocol[S]):
 
 @jax.named_scope("incumbent")
 def improve(incumbent: Incumbent | None, genes: Any, fitness: jax.Array) -> Incumbent:
-    """Offer newly evaluated individuals to the incumbent (``None``: there is none yet).
+    """Update the incumbent (``None`` if there is none yet) with newly evaluated individuals.
 
     Args:
-      incumbent: Replaced only by a strictly better individual; the first of several equals wins.
-      genes: ``[B, Q, ...]``.
+      incumbent: Replaced only by a strictly better individual; of equal ones, the first wins.
+      genes: ``[B, Q, ...]`` genes.
       fitness: ``[B, Q]`` float32 without NaN.
     """
     batch, offered = fitness.shape
@@ -141,7 +141,7 @@ def improve(incumbent: Incumbent | None, genes: Any, fitness: jax.Array) -> Incu
 
 
 def _choose(where: jax.Array, yes: Any, no: Any) -> Any:
-    """Row by row (``where`` is ``[B]``) one of two pytrees with leading axis ``B``."""
+    """Selects rows from two pytrees with leading axis ``B`` by ``where [B]``."""
     return jax.tree.map(lambda a, b: jnp.where(where.reshape(-1, *[1] * (a.ndim - 1)), a, b), yes, no)
 
 
@@ -159,7 +159,7 @@ def _judge(incumbent: Incumbent, limits: Limits) -> Incumbent:
 
 
 def start(searcher: Searcher[S], inputs: Inputs, limits: Limits, warm: WarmStart | None = None) -> S:
-    """The state after the first population, to be traced by the caller."""
+    """The state after the first population; the caller traces this function."""
     state = searcher.init(inputs, warm)
     return _with_incumbent(state, _judge(state.incumbent, limits))
 
@@ -169,10 +169,10 @@ def _with_incumbent(state: S, incumbent: Incumbent) -> S:
 
 
 def _advance(searcher: Searcher[S], inputs: Inputs, limits: Limits, state: S) -> S:
-    """One generation, of which an instance that had finished shows nothing.
+    """One generation, without a change of incumbents of finished instances.
 
-    Only its incumbent is frozen: its population evolves on, unseen, which costs nothing that lockstep does
-    not cost anyway and saves a pass over all genes.
+    Only their incumbents are frozen. Their populations still evolve, which costs nothing extra in lockstep
+    and saves a pass over all genes.
     """
     old = state.incumbent
     state = searcher.step(inputs, state)
@@ -188,16 +188,16 @@ def run_chunk(
     generations: jax.Array,
     history: int = HISTORY,
 ) -> tuple[S, jax.Array, jax.Array, jax.Array]:
-    """At most ``generations`` generations in one loop, fewer when all instances have finished.
+    """At most ``generations`` generations in one loop, fewer if all instances finish.
 
-    How a run is cut into chunks changes no bit of its result.
+    The division of a run into chunks does not change its result.
 
     Args:
       searcher: Static under jit.
       inputs: See `Inputs`.
       limits: See `Limits`.
-      state: From `start` or from here; may be donated.
-      generations: int32 scalar, a value at run time: one trace serves every budget.
+      state: From `start` or from this function; may be donated.
+      generations: int32 scalar, a run-time value, so that one trace serves every budget.
       history: Static length ``H`` of the buffers below. No more generations than this are run, but with
         0 nothing is recorded and any number is run.
 
@@ -227,7 +227,7 @@ def run_chunk(
     state, fitness, evaluations, done = lax.while_loop(
         unfinished, body, (state, fitness, evaluations, jnp.int32(0))
     )
-    # Devices that share the instances stop on their own: the rows of the last must make sense for all.
+    # Devices that share the instances stop independently, so rows up to the last stop must be valid for all.
     ran = lax.broadcasted_iota(jnp.int32, fitness.shape, 0) < done
     fitness = jnp.where(ran, fitness, state.incumbent.fitness[None])
     return state, fitness, jnp.where(ran, evaluations, state.incumbent.evaluations[None]), done
@@ -240,7 +240,7 @@ def run_traced(
     limits: Limits | None = None,
     warm: WarmStart | None = None,
 ) -> S:
-    """A whole search as part of a larger traced program (a training step), without host or history."""
+    """A whole search within a larger traced program (a training step), without history."""
     limits = Limits.none(inputs.keys.shape[0]) if limits is None else limits
     state = start(searcher, inputs, limits, warm)
     return run_chunk(searcher, inputs, limits, state, jnp.asarray(generations, jnp.int32), history=0)[0]

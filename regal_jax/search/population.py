@@ -1,4 +1,4 @@
-"""Where the individuals of a BRKGA stand in its arrays, and moving them."""
+"""Layout of the individuals of BRKGA in its arrays, and functions that move them."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ def flat(x: jax.Array) -> jax.Array:
 
 
 def _rows(genes: Any, index: jax.Array) -> Any:
-    """Individuals ``index [B, ...]`` of ``genes [B, rows, ...]``; any of them where it is out of range."""
+    """Individuals ``index [B, ...]`` of ``genes [B, rows, ...]``; arbitrary if out of range."""
     pick = jax.vmap(lambda a, i: a.at[i].get(mode="clip"))
     return jax.tree.map(lambda x: pick(x, index), genes)
 
 
 def split(c: BrkgaConfig, genes: Any) -> tuple[Any, Any]:
-    """Elites and newcomers, as in `BrkgaState`, of everyone ``[B, I * P, ...]``."""
+    """Elites and newcomers, as in `BrkgaState`, from all individuals ``[B, I * P, ...]``."""
     numbers = np.arange(c.islands * c.population, dtype=np.int32).reshape(c.islands, c.population)
     parts = np.split(numbers, [c.elites, c.elites + c.children], axis=1)
     places = (parts[0].reshape(-1), np.concatenate([parts[1].reshape(-1), parts[2].reshape(-1)]))
@@ -54,15 +54,15 @@ def take(c: BrkgaConfig, elites: Any, newcomers: Any, index: jax.Array) -> Any:
 
 
 def everyone(c: BrkgaConfig, elites: Any, newcomers: Any) -> Any:
-    """``[B, I, P, ...]``: an island's elites, then its children, then its mutants."""
+    """``[B, I, P, ...]`` all individuals: an island's elites, then its children, then its mutants."""
     numbers = jnp.arange(c.islands * c.population, dtype=jnp.int32)
     batch = jax.tree.leaves(newcomers)[0].shape[0]
     taken = take(c, elites, newcomers, jnp.broadcast_to(numbers, (batch, numbers.size)))
-    return jax.tree.map(lambda x: x.reshape(-1, c.islands, c.population, *x.shape[2:]), taken)
+    return jax.tree.map(lambda x: x.reshape(batch, c.islands, c.population, *x.shape[2:]), taken)
 
 
 def insert(c: BrkgaConfig, genes: Any, warm: WarmStart) -> Any:
-    """Warm start ``w`` takes the place of individual ``w // I`` of island ``w % I`` of ``[B, I, P, ...]``."""
+    """Replaces individual ``w // I`` of island ``w % I`` of ``[B, I, P, ...]`` by warm start ``w``."""
     w = jax.tree.leaves(warm.genes)[0].shape[1]
     rows = -(-w // c.islands)
     rank = lax.broadcasted_iota(jnp.int32, (c.islands, rows), 1) * c.islands

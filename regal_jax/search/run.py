@@ -1,4 +1,4 @@
-"""The host side of a search: chunks, progress, time limit, Ctrl-C, and what comes out."""
+"""The host side of a search: chunks, progress, time limit, Ctrl-C and results."""
 
 import contextlib
 import dataclasses
@@ -30,21 +30,21 @@ from regal_jax.search.stopping import Limits, Status, Stopping
 __all__ = ["Progress", "SearchResult", "run"]
 
 _CHUNK_SECONDS: Final = 0.3
-"""What a chunk should take: short enough for a progress bar, long enough that the host costs nothing."""
+"""Target time of a chunk: short enough for a progress bar, long enough to make host overhead negligible."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Progress:
-    """What a callback is told, after the first population and after every chunk.
+    """Argument of a callback, after the first population and after every chunk.
 
     Attributes:
       generation: Generations done.
-      generations: Generations that the budget pays for.
-      fitness: ``[B]`` float32, of the incumbents.
-      evaluations: ``[B]`` int32.
+      generations: Generations within the budget.
+      fitness: ``[B]`` float32, fitness of the incumbents.
+      evaluations: ``[B]`` int32, evaluations so far.
       status: ``[B]`` int32, a `Status`.
-      seconds: Since the call.
-      genes: ``[B, ...]`` of the incumbents, on the host.
+      seconds: Seconds since the call.
+      genes: ``[B, ...]`` genes of the incumbents, on the host.
     """
 
     generation: int
@@ -62,13 +62,13 @@ class SearchResult:
 
     Attributes:
       genes: ``[B, ...]`` uint16 pytree, the best individual of each instance.
-      fitness: ``[B]`` float32; ``+inf`` if no individual had a number for its fitness (then `genes` are
-        those of the first one).
+      fitness: ``[B]`` float32; ``+inf`` if no individual had a finite fitness (then `genes` are those of
+        the first one).
       evaluations: ``[B]`` int32, fitness calls.
-      status: ``[B]``, why each ended.
-      history_fitness: ``[G + 1, B]`` float32, of the incumbent after the first population and after each
-        of the ``G`` generations; constant once an instance has finished.
-      history_evaluations: ``[G + 1, B]`` int32.
+      status: ``[B]``, reason why each search ended.
+      history_fitness: ``[G + 1, B]`` float32, fitness of the incumbent after the first population and after
+        each of the ``G`` generations; constant once an instance has finished.
+      history_evaluations: ``[G + 1, B]`` int32, evaluations at the same times.
       seconds: Wall-clock time, compilation included.
     """
 
@@ -103,10 +103,10 @@ def _run_chunk(
     generations: jax.Array,
     mesh: Mesh | None,
 ) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
-    """As `run_chunk`, but ``done`` is an array: of each device its own.
+    """`run_chunk` on all devices; ``done`` is an array with one number per device.
 
-    Every device runs the loop for its own instances and stops when they have finished: no collectives, so
-    that nothing needs to be checked for being equal on all devices.
+    Every device runs the loop for its own instances and stops when they have finished. There are no
+    collectives, so no values need to be equal on all devices.
     """
 
     def chunk(
@@ -136,13 +136,13 @@ def _begin(
     mesh: Mesh | None,
     generations: int,
 ) -> Any:
-    """`_start`. If it is compiled for that, another thread compiles `_run_chunk`, as XLA holds no lock."""
+    """Runs `_start`. If that compiles, another thread compiles `_run_chunk` at the same time."""
     shapes = _start.shapes(searcher, inputs, limits, warm, mesh) if generations else None
     if shapes is None or mesh is not None:
         return _start(searcher, inputs, limits, warm, mesh)
 
     def compile_chunk() -> None:
-        # It does nothing but to be compiled. What is wrong with it is said when it is called again.
+        # This call only compiles. Its errors are raised again by the next call.
         with contextlib.suppress(Exception):
             zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
             state = jax.device_put(zeros, inputs.keys.sharding)
@@ -157,7 +157,7 @@ def _begin(
 
 
 class _Record:
-    """Snapshots on the host: each is appended whole, so an interrupt at any moment finds a whole one."""
+    """Snapshots on the host, appended atomically so that an interrupt finds a complete one."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[np.ndarray, np.ndarray, Incumbent]] = []
@@ -172,7 +172,7 @@ class _Record:
         self._parts.append((best.fitness[None], best.evaluations[None], best))
 
     def add(self, fitness: jax.Array, evaluations: jax.Array, incumbent: Incumbent, done: jax.Array) -> int:
-        """Adds what `_run_chunk` gave, in one transfer; how many generations it was."""
+        """Adds the results of `_run_chunk` in one transfer; returns the number of generations."""
         fitness_, evaluations_, best, each = jax.device_get((fitness, evaluations, incumbent, done))
         rows = int(each.max())
         self._parts.append((fitness_[:rows], evaluations_[:rows], best))
@@ -216,25 +216,26 @@ def run(
     chunk: int | None = None,
     mesh: Mesh | None = None,
 ) -> SearchResult:
-    """Run a searcher to its end, chunk by compiled chunk.
+    """Run a searcher to its end, in compiled chunks.
 
-    Ctrl-C ends the search after the chunk that is running, with the incumbent so far. So does a second one
-    (see `regal_jax.runtime.interrupts`), and a `KeyboardInterrupt` raised by the callback; while the first
-    population is not evaluated there is no incumbent, and these two pass through.
+    Ctrl-C ends the search after the current chunk, with the incumbent so far. A second Ctrl-C (see
+    `regal_jax.runtime.interrupts`) and a `KeyboardInterrupt` raised by the callback do the same. Before the
+    first population is evaluated there is no incumbent, and these two propagate.
 
     Args:
-      searcher: What to run.
+      searcher: The search algorithm.
       inputs: See `Inputs`.
       stopping: When to stop.
-      warm: Individuals to begin with.
+      warm: Individuals in the first population.
       callback: Called after the first population and after every chunk.
-      chunk: Generations a chunk, at most 256; ``None`` adapts it to take about 0.3 s. Changes nothing but
-        how often the host looks.
-      mesh: Share the instances out to its devices, of which their number must be a multiple. Arrays of
-        `inputs`, warm starts and states must all lead with the axis of instances. Changes no result.
+      chunk: Generations per chunk, at most 256; ``None`` adapts it to take about 0.3 s. It changes only how
+        often the host checks.
+      mesh: Devices over which the instances are spread; their number must divide that of the instances.
+        Arrays of `inputs`, warm starts and states must have the axis of instances first. Results do not
+        depend on it.
 
     Raises:
-      ConfigError: A budget too small for the first population, an impossible chunk or mesh, or targets that
+      ConfigError: The budget is too small for the first population, the chunk or mesh is invalid, or targets
         do not match the instances.
     """
     record = _Record()
@@ -259,7 +260,7 @@ def run(
             check_interrupt()
             record.begin(state.incumbent)
             if chunk is None:
-                # As fast as the first population was, its compilation included.
+                # Assume the speed of the first population, including its compilation.
                 done = searcher.first_evaluations / searcher.step_evaluations
                 length = _next_length(done, record.seconds, stopping.seconds, record.seconds)
             while True:
@@ -282,7 +283,7 @@ def run(
                 done = record.add(fitness, evaluations, state.incumbent, done)
                 if chunk is None:
                     length = _next_length(done, record.seconds - began, stopping.seconds, record.seconds)
-            # In the last chunk it stops nothing here, but the caller may have more to do.
+            # After the last chunk this stops nothing here, but the caller may have more to do.
             ending = Status.INTERRUPTED if interrupted() else ending
     except KeyboardInterrupt:
         if not record:
@@ -292,13 +293,13 @@ def run(
 
 
 def _on_device(inputs: Inputs, place: NamedSharding | None) -> Inputs:
-    """What is there already stays: to ask for it to be put there takes as long as a small search."""
+    """Moves inputs to the device unless they are there, since a move takes as long as a small search."""
     if place is None and all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(inputs)):
         return inputs
     return jax.device_put(inputs, place)
 
 
 def _next_length(done: float, took: float, limit: float | None, elapsed: float) -> int:
-    """Generations that fit in a chunk, at the speed of what was done last."""
+    """Number of generations in the next chunk, at the speed of the last one."""
     room = _CHUNK_SECONDS if limit is None else min(_CHUNK_SECONDS, limit - elapsed)
     return max(1, min(HISTORY, int(room * done / max(took, 1e-9))))

@@ -1,4 +1,4 @@
-"""When a search ends: the only home of that rule, for searches on the host and in compiled programs."""
+"""Stopping rule of searches, shared by the host and by compiled programs."""
 
 import dataclasses
 import enum
@@ -24,29 +24,29 @@ class Status(enum.IntEnum):
     BUDGET = 1
     """The evaluations are spent."""
     TARGET = 2
-    """The incumbent is as good as was asked for."""
+    """The incumbent has reached the target."""
     STALL = 3
     """Too many evaluations without improvement."""
     TIME = 4
     INTERRUPTED = 5
-    """Ctrl-C."""
+    """Ctrl-C ended the search."""
     OPTIMAL = 6
-    """The caller knows that nothing is better; the loop itself never says so."""
+    """The caller knows that the incumbent is optimal; the loop itself never sets this."""
 
     @property
     def final(self) -> bool:
-        """Does a search that ended so stay as it is, whatever is left of its budget?"""
+        """Whether a search with this status cannot continue, whatever is left of its budget."""
         return self in (Status.TARGET, Status.STALL)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """When an instance has finished, apart from the budget.
+    """Conditions under which an instance finishes, apart from the budget.
 
     Attributes:
-      target: ``[B]`` float32, finished when the fitness is at most this; ``-inf`` for never.
-      stall: ``[B]`` int32, finished after so many evaluations without improvement.
+      target: ``[B]`` float32, fitness at or below which an instance finishes; ``-inf`` for never.
+      stall: ``[B]`` int32, evaluations without improvement after which an instance finishes.
     """
 
     target: jax.Array
@@ -62,14 +62,14 @@ class Limits:
 def status_of(
     best: Any, evaluations: Any, improved_at: Any, target: Any, stall: Any, *, xp: ModuleType = np
 ) -> Any:
-    """Whether a search goes on: int32 of a `Status`, which is ``RUNNING``, ``TARGET`` or ``STALL``.
+    """Status of a search: int32 value of ``Status.RUNNING``, ``TARGET`` or ``STALL``.
 
     Args:
-      best: The incumbent's value; smaller is better. Numbers or arrays, like all that follow.
-      evaluations: That were spent.
-      improved_at: That were spent when the incumbent was found.
-      target: A value that is good enough.
-      stall: Evaluations without improvement that end it.
+      best: Value of the incumbent; smaller is better. All arguments are numbers or arrays.
+      evaluations: Evaluations so far.
+      improved_at: Evaluations when the incumbent was found.
+      target: Value at or below which the search ends.
+      stall: Evaluations without improvement after which the search ends.
       xp: `numpy` or `jax.numpy`.
     """
     stalled = evaluations - improved_at >= stall
@@ -79,16 +79,16 @@ def status_of(
 
 @dataclasses.dataclass(frozen=True)
 class Stopping:
-    """When a search ends: at the first of these.
+    """Conditions of which the first ends a search.
 
     Attributes:
       evaluations: Fitness calls for each instance, the first population included; never exceeded.
-      stall: Evaluations without improvement; ``None`` for no such limit.
-      target: A fitness that is good enough, one for all instances or ``[B]``; ``None`` for none.
-      seconds: Wall-clock limit for the whole call, looked at between chunks; ``None`` for none.
+      stall: Most evaluations without improvement; ``None`` for no such limit.
+      target: Fitness at or below which an instance ends, one for all instances or ``[B]``; ``None`` for none.
+      seconds: Wall-clock limit for the whole call, checked between chunks; ``None`` for none.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is invalid.
     """
 
     evaluations: int
@@ -111,11 +111,11 @@ class Stopping:
                 target = np.asarray(np.nan)
             if target.ndim > 1 or np.isnan(target).any():
                 raise ConfigError(
-                    f"Stopping: target is {self.target!r}; give a number, or one an instance, or None"
+                    f"Stopping: target is {self.target!r}; give a number, or one per instance, or None"
                 )
 
     def limits(self, batch: int) -> Limits:
-        """For ``batch`` instances."""
+        """Limits for ``batch`` instances."""
         target = np.asarray(-np.inf if self.target is None else self.target, np.float32)
         if target.ndim and target.shape != (batch,):
             raise ConfigError(f"Stopping: {target.shape[0]} targets for {batch} instances; give one each")

@@ -1,4 +1,4 @@
-"""Decisions to timelines: one contract, several implementations."""
+"""The simulator, from decisions to timelines: one contract, several implementations."""
 
 from regal_jax.simulate.simulate import IMPLEMENTATIONS, SimulationResult, simulate
 

@@ -22,17 +22,17 @@ __all__ = ["available", "simulate_on_host"]
 
 @functools.cache
 def available(transfers: bool, memory: bool) -> bool:
-    """Can programs for CPUs use this variant of the kernel? Warns, once, if Numba is there but cannot.
+    """Whether programs for CPUs can use this variant of the kernel. Warns once if an installed Numba fails.
 
     Args:
-      transfers: Are transfers events? Otherwise they are delays.
-      memory: Compute peaks?
+      transfers: Whether transfers are events; otherwise they are delays.
+      memory: Whether to compute peaks.
     """
     if not installed():
         return False
     try:
         _register(transfers, memory)
-    except Exception as error:  # Numba refuses a NumPy, XLA an interface: whatever it is, a search must run.
+    except Exception as error:  # Numba or XLA may refuse; a search must run.
         reason = " ".join(str(error).split()) or type(error).__name__
         warnings.warn(
             f"simulating with 'xla', five times slower: no compiled kernel ({reason})", stacklevel=2
@@ -43,7 +43,7 @@ def available(transfers: bool, memory: bool) -> bool:
 
 @functools.cache
 def _register(transfers: bool, memory: bool) -> str:
-    """Loads or compiles one variant of the kernel and tells XLA; its name there."""
+    """Loads or compiles one variant of the kernel and registers it with XLA; returns its name there."""
     from regal_jax.simulate.host_kernel import handler
 
     target = _target(transfers, memory)
@@ -63,7 +63,7 @@ for _variant in itertools.product((False, True), repeat=2):
 def simulate_on_host(
     problem: Problem, decisions: Decisions, memory: bool, positions: bool
 ) -> tuple[jax.Array, jax.Array | None, jax.Array | None, jax.Array | None]:
-    """`regal_jax.simulate.simulate` by the compiled kernel; arguments and results are its.
+    """`regal_jax.simulate.simulate` by the compiled kernel, with the same arguments and results.
 
     Raises:
       ConfigError: Numba is not installed.
@@ -83,7 +83,7 @@ def simulate_on_host(
         jax.ShapeDtypeStruct((b, p, t if positions else 0, d), jnp.int32),
     )
     fields = {**vars(problem), **decisions._asdict()}
-    # Under a vmap the calls come one after another: batches have an axis of their own here.
+    # Under a vmap the calls run one after another, since batches have an axis of their own here.
     call = jax.ffi.ffi_call(target, shapes, vmap_method="sequential")
     makespan, peak, op_position, transfer_position = call(*(fields[name] for name in OPERANDS))
     return (

@@ -2,8 +2,8 @@
 
 XLA hands a custom call one pointer to its call frame (``xla/ffi/api/c_api.h``, shipped with jaxlib, whose
 layout is stable across versions; `tests/test_host.py` compares the numbers below with that header). A frame
-is read here as an array of 64-bit words. The work is cut into chunks that the calling thread and tasks on
-XLA's own thread pool take one after another, so there is no second pool to compete with.
+is read here as an array of 64-bit words. The work is divided into chunks, which the calling thread and
+tasks on XLA's own thread pool take one after another, so no second thread pool is needed.
 """
 
 # What Numba compiles is no Python to pyright: an intrinsic is called without its first argument.
@@ -34,12 +34,12 @@ __all__ = [
 ]
 
 API_VERSION: Final = (0, 1)
-"""The version of the interface that is asked for: XLA refuses to register what it does not support."""
+"""The requested version of the interface; XLA refuses versions that it does not support."""
 
-# Nobody calls these from Python, and the wrappers for that would take as long to compile as the rest.
+# These are never called from Python; the wrappers for that would double the time of compilation.
 _compiled = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
-# Places of the words that are read, see c_api.h. A struct begins with its size and its extensions.
+# Offsets of the words that are read, see c_api.h. A struct begins with its size and its extensions.
 _EXTENSION: Final = 1
 _API: Final = 2
 _CONTEXT: Final = 3
@@ -98,7 +98,7 @@ def _fetch_add(_: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def allocate(_: Any, size: Any) -> Any:
-    """The address of so many bytes, to be freed."""
+    """Allocates this number of bytes; returns the address, to be freed."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ptrtoint(context.nrt.allocate(builder, args[0]), ir.IntType(64))
@@ -108,7 +108,7 @@ def allocate(_: Any, size: Any) -> Any:
 
 @intrinsic
 def free(_: Any, address: Any) -> Any:
-    """Frees what `allocate` gave."""
+    """Frees memory of `allocate`."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         context.nrt.free(builder, builder.inttoptr(args[0], cgutils.voidptr_t))
@@ -183,9 +183,9 @@ def result(frame, i):
 
 @_compiled
 def answer_metadata(frame):
-    """Tells XLA, if that is what it asks, which version of the interface this is; was it?"""
+    """Answers a request of XLA for the version of the interface; returns whether the call was one."""
     extension = _words(frame)[_EXTENSION]
-    # The only extension so far; its struct ends with the address of what is to be filled in.
+    # The only extension so far; its struct ends with the address of the result.
     if extension == 0 or pointer(extension + 8, np.int32)[0] != 1:
         return False
     version = pointer(_words(extension)[3] + 24, np.int32)
@@ -196,7 +196,7 @@ def answer_metadata(frame):
 
 @_compiled
 def _ask(frame, function, arguments, size):
-    """Calls a function of XLA with its struct of arguments; did it succeed?"""
+    """Calls a function of XLA with its struct of arguments; returns whether it succeeded."""
     words, api = _words(arguments), _words(frame)[_API]
     words[0], words[1], words[2] = size, 0, _words(frame)[_CONTEXT]
     error = _call(_words(api)[function], arguments)
@@ -208,7 +208,7 @@ def _ask(frame, function, arguments, size):
 
 @_compiled
 def _threads(frame, arguments):
-    """Threads of XLA's pool."""
+    """Number of threads in XLA's pool."""
     words = _words(arguments)
     words[3], words[4] = arguments + 32, 1
     return words[4] if _ask(frame, _API_NUM_THREADS, arguments, 32) else 1
@@ -216,7 +216,7 @@ def _threads(frame, arguments):
 
 @_compiled
 def _schedule(frame, task, block, arguments):
-    """Asks XLA's pool to run ``task(block)``; will it?"""
+    """Asks XLA's pool to run ``task(block)``; returns whether it will."""
     words = _words(arguments)
     words[3], words[4] = task, block
     return _ask(frame, _API_SCHEDULE, arguments, 40)
@@ -232,7 +232,7 @@ _FRAME: Final = 24
 _CHUNKS: Final = 32
 _BLOCK_BYTES: Final = 40
 _ARGUMENT_BYTES: Final = 40
-"""The largest struct of arguments."""
+"""Size of the largest struct of arguments."""
 
 
 @_compiled
@@ -240,12 +240,12 @@ def take(block, finished):
     """Takes a chunk.
 
     Args:
-      block: What the task was called with.
-      finished: Has this thread just done a chunk?
+      block: The argument of the task.
+      finished: Whether this thread has just done a chunk.
 
     Returns:
-      The number of the chunk, and the frame; -1 and no frame if none is left, and then this thread must
-      not touch the block again.
+      The number of the chunk, and the frame. If none is left, -1 and no frame; this thread must then not use
+      the block again.
     """
     if finished:
         _fetch_add(block + _DONE, 1)
@@ -265,13 +265,13 @@ def share(frame, task, chunks, alone):
     Args:
       frame: The call frame.
       task: Address of a function that calls `take` until nothing is left.
-      chunks: How many there are.
-      alone: Use no other thread?
+      chunks: Number of chunks.
+      alone: Whether to use no other thread.
     """
     block, arguments = allocate(_BLOCK_BYTES), allocate(_ARGUMENT_BYTES)
     words = _words(block)
     helpers = 0 if alone else min(_threads(frame, arguments), chunks) - 1
-    # This function holds the block, too, until everything is done.
+    # This function holds the block, too, until all chunks are done.
     words[0], words[1], words[2], words[3], words[4] = 0, 0, helpers + 2, frame, chunks
     for _ in range(helpers):
         if not _schedule(frame, task, block, arguments):

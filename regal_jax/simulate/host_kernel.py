@@ -49,7 +49,7 @@ from regal_jax.simulate.host_memory import peaks
 __all__ = ["handler"]
 
 _FEW: Final = 4096
-"""So many events need one word of summary, which then stays in a register."""
+"""Up to this number of events the summary is one word, which stays in a register."""
 _U = np.uint64
 _WORD: Final = _U(6)
 _BIT: Final = _U(63)
@@ -57,7 +57,7 @@ _BIT: Final = _U(63)
 
 @compiled
 def _mark_transfers(g, c, s):
-    """Where there are consumers of each tensor: on other devices than its home, these are the transfers."""
+    """Marks the devices with consumers of each tensor; those other than its home need a transfer."""
     for i in range(g.tensors * g.d):
         s.read_on[i] = 0
     for t in range(g.tensors):
@@ -67,7 +67,7 @@ def _mark_transfers(g, c, s):
 
 @compiled
 def _list_events(g, c, transfers, s):
-    """Packs every event there is, the highest id first; how many there are."""
+    """Packs all existing events, the highest id first; returns their number."""
     d = g.d
     m = 0
     if transfers is not None:
@@ -76,7 +76,7 @@ def _list_events(g, c, transfers, s):
             base = (g.n + t) << (2 * PLACE_BITS) | home << PLACE_BITS
             for j in range(d - 2, -1, -1):
                 k = j + np.int64(j >= home)
-                # Written in any case, and overwritten by the next if it does not exist: no branch.
+                # Written without a branch: an event that does not exist is overwritten by the next one.
                 s.listed[m] = np.int64(c.transfer_priority[t * d + k]) << KEY_SHIFT | base | k
                 m += np.int64(s.read_on[t * d + k])
     for o in range(g.ops - 1, -1, -1):
@@ -120,7 +120,7 @@ def _rank(m, g, s):
 
 @compiled
 def _push(s, summary, r, on, many):
-    """Sets the bit of rank ``r`` if ``on`` is 1; if it is 0, nothing happens."""
+    """Sets the bit of rank ``r`` if ``on`` is 1."""
     s.low[r >> _WORD] |= on << (r & _BIT)
     r >>= _WORD
     if many is None:
@@ -133,7 +133,7 @@ def _push(s, summary, r, on, many):
 
 @compiled
 def _pop(s, summary, many):
-    """Clears the highest bit; its rank, and the summary without it."""
+    """Clears the highest bit; returns its rank, and the summary without it."""
     i = _BIT - leading_zeros(summary)
     if many is not None:
         i = (i << _WORD) | (_BIT - leading_zeros(s.high[i]))
@@ -155,7 +155,7 @@ def _pop(s, summary, many):
 
 @compiled
 def _begin(g, c, m, s, many):
-    """Everything at its start; the ops without predecessors are ready."""
+    """Initialises the state; the ops without predecessors are ready."""
     for k in range(g.d):
         s.clock[k] = 0
     for i in range((m >> 6) + 1):
@@ -185,7 +185,7 @@ def _cost(t, source, k, g):
 
 @compiled
 def _timing(row, source, k, g, transfers, s):
-    """Start and duration of an event move the clocks of the devices it holds; its finish."""
+    """Advances the clocks of the devices that an event holds; returns its finish."""
     if transfers is not None and row >= g.n:
         finish = max(s.clock[source], s.clock[k]) + _cost(row - g.n, source, k, g)
         s.clock[source] = finish
@@ -197,7 +197,7 @@ def _timing(row, source, k, g, transfers, s):
 
 @compiled
 def _spread(row, k, finish, g, transfers, s, summary, many):
-    """Tells the successors of an event, and pushes those that have become ready."""
+    """Updates the successors of an event, and pushes those that have become ready."""
     is_op, one = row < g.n, 1 << PLACE_BITS
     for j in range(g.rows[3 * row], g.rows[3 * row + 1]):
         o, t = np.int64(g.links[2 * j]), np.int64(g.links[2 * j + 1])
@@ -229,7 +229,7 @@ def _spread(row, k, finish, g, transfers, s, summary, many):
 
 @compiled
 def _events(m, g, c, transfers, s, many):
-    """Takes all events in order; ``taken`` has them then, and ``rank`` their positions."""
+    """Runs all events in order; stores them in ``taken`` and their positions in ``rank``."""
     summary = _begin(g, c, m, s, many)
     taken = 0
     while summary != _U(0):
@@ -261,7 +261,7 @@ def _write_positions(g, c, transfers, m, s):
 
 @compiled
 def _run(g, memory, c, transfers, s):
-    """Simulates one candidate; ``s.clock`` and ``s.peak`` have what came out."""
+    """Simulates one candidate; the results are in ``s.clock`` and ``s.peak``."""
     if transfers is not None:
         _mark_transfers(g, c, s)
     m = _list_events(g, c, transfers, s)
@@ -278,7 +278,7 @@ def _run(g, memory, c, transfers, s):
 
 @compiled
 def _chunk(g):
-    """Candidates a chunk: so few that all threads end together, so many that few chunks are taken."""
+    """Candidates per chunk: few enough that threads end together, enough that chunks cost little overhead."""
     return max(1, min(g.p, g.b * g.p // 32))
 
 
@@ -319,11 +319,11 @@ _task = task_of(_work)
 
 @compiled
 def _answer(frame, task):
-    """Answers one call of XLA; 0 says that all is well."""
+    """Answers one call of XLA; returns 0 for success."""
     if not answer_metadata(frame):
         g = sizes_of(frame)
         chunks = g.b * ((g.p + _chunk(g) - 1) // _chunk(g))
-        # To wake a thread takes some microseconds, a step of the simulation some nanoseconds.
+        # Waking a thread takes microseconds, a step of the simulation nanoseconds.
         alone = g.b * g.p * (g.n + g.e) < 8192
         if chunks > 0:
             share(frame, task, chunks, alone)
@@ -331,18 +331,18 @@ def _answer(frame, task):
 
 
 def _version() -> int:
-    """Changes with the other files that go into the kernel."""
+    """A digest of the other files that the kernel is compiled from."""
     files = (host_call.__file__, host_layout.__file__, host_memory.__file__)
     return zlib.crc32(b"".join(pathlib.Path(file).read_bytes() for file in files))
 
 
 @functools.cache
 def handler(transfers: bool, memory: bool) -> Any:
-    """The C function that XLA is to call, compiled or from Numba's cache. It lives as long as this module.
+    """The C function that XLA calls, compiled or from Numba's cache. It lives as long as this module.
 
     Args:
-      transfers: Are transfers events? Otherwise they are delays.
-      memory: Compute peaks?
+      transfers: Whether transfers are events; otherwise they are delays.
+      memory: Whether to compute peaks.
 
     Returns:
       An object with its ``address``.
@@ -356,5 +356,5 @@ def handler(transfers: bool, memory: bool) -> Any:
     signature = types.int64(types.int64)
     try:
         return cfunc(signature, cache=True)(answer)
-    except RuntimeError:  # No folder to keep it in.
+    except RuntimeError:  # There is no folder for the cache.
         return cfunc(signature)(answer)

@@ -1,6 +1,7 @@
-"""What the host kernel works on: the operands of its custom call, regrouped for one candidate at a time.
+"""Data of the host kernel: the operands of its custom call, regrouped for one candidate at a time.
 
-Arrays are plain pointers, because Numba compiles its own arrays for half a minute here; sizes are in `Graph`.
+Arrays are plain pointers, since code with Numba's own arrays takes half a minute to compile; sizes are in
+`Graph`.
 """
 
 # What Numba compiles is no Python to pyright: an intrinsic is called without its first argument.
@@ -43,7 +44,7 @@ _TRANSFER_TIME, _LINK, _SIZE, _KEEP, _RESIDENT, _TEMP = range(8, 14)
 _PLACEMENT, _PRIORITY, _TRANSFER_PRIORITY = range(14, 17)
 
 PLACE_BITS: Final = 10
-"""A device fits (`regal_jax.graph.Cluster` has at most 1024)."""
+"""Bits of a device index (`regal_jax.graph.Cluster` has at most 1024 devices)."""
 PLACE: Final = (1 << PLACE_BITS) - 1
 _ROW_BITS: Final = 28
 ROW: Final = (1 << _ROW_BITS) - 1
@@ -60,25 +61,26 @@ Graph = namedtuple(
 
 Attributes:
   b, p, n, t, d, e: Sizes of the call: ``B``, ``P``, ``N``, ``T``, ``D`` and ``E + C``.
-  kinds: How many kinds of links there are between devices.
+  kinds: Number of kinds of links between devices.
   ops, tensors: Numbers without padding.
   runtime: ``[N, D]`` float32.
   indegree: ``[N]`` int32.
   tensor_op: ``[T]`` int32.
   transfer_time: ``[T, kinds]`` float32.
-  kind: ``[D, D]`` int32, which of them leads from row to column.
-  rows: ``[L, 3]`` uint32: where the data links of an op, or of a tensor, begin and end, and where the control
-    links of an op, which stand behind them, end.
+  kind: ``[D, D]`` int32, kind of the link from row to column.
+  rows: ``[L, 3]`` uint32: begin and end of the data links of an op, or of a tensor, and the end of the
+    control links of an op, which follow them.
   links: ``[E + C, 2]`` uint32: the successor; the tensor.
 """
 
 Memory = namedtuple("Memory", "size keep resident made")
-"""What accounting for memory needs besides; ``None`` stands where nobody asks.
+"""What accounting for memory needs in addition; ``None`` if peaks are not computed.
 
 Attributes:
   size: ``[T]`` int32.
   keep, resident: ``[T]`` bool.
-  made: ``[L, 2]`` int64, what an op, or a transfer of a tensor, allocates, and what it needs while it runs.
+  made: ``[L, 2]`` int64, bytes that an op, or a transfer of a tensor, allocates, and bytes that it needs
+    while it runs.
 """
 
 Candidate = namedtuple(
@@ -96,20 +98,20 @@ Scratch = namedtuple(
 
 Attributes:
   state: ``[N]`` uint32: predecessors that have not run, above 10 bits for the op's device.
-  arrival: ``[N]`` float32, when everything that has run is there.
+  arrival: ``[N]`` float32, latest arrival from predecessors that have run.
   clock: ``[D]`` float32.
-  read_on: ``[T, D]`` int8, has the device consumers of the tensor?
-  rank: ``[M]`` uint32, of each event in the order of keys, the last goes first; of one that has been taken,
-    its position. Always less than ``M``, also for an event that does not exist.
+  read_on: ``[T, D]`` int8, whether the device has consumers of the tensor.
+  rank: ``[M]`` uint32, rank of each event in the order of keys, of which the last goes first; once an event
+    is taken, its position. Always less than ``M``, also for an event that does not exist.
   order: ``[M]`` int64, packed events in the order of keys.
   listed: ``[M + 1]`` int64, packed events before the sort.
   taken: ``[M + 1]`` int64, packed events between the passes of the sort, then in the order they are taken.
   digits: ``[512]`` uint32.
-  low, middle, high: Bits of the ready events, of the words with any bit, of the words with any such bit.
+  low, middle, high: Bits of the ready events, of the nonzero words of ``low``, of those of ``middle``.
   held, peak: ``[D]`` int64.
   first, last: ``[T, D]`` int64, positions of the first and the last reader.
   left: ``[T]`` int64, position at which the last copy is made, or -1.
-  copied, released: ``[M]`` int64, size of copies that an event makes without transfers; what it releases.
+  copied, released: ``[M]`` int64, bytes of copies that an event makes without transfers; bytes it releases.
   released_at_home, next_at_home: ``[M]`` and ``[T]`` int64, lists of tensors (from 1) that an event elsewhere
     releases at home.
 """
@@ -117,10 +119,10 @@ Attributes:
 
 @compiled
 def make_scratch(g):
-    """Scratch, all zeros, and its address, to be freed."""
+    """A `Scratch` of zeros, and its address, to be freed."""
     n, d, t, td = g.n, g.d, g.t, g.t * g.d
     m = n + td
-    # Eight bytes a number, whatever it is: simple, and few of them are less.
+    # Eight bytes for every number, since few of them are smaller.
     arrival = n
     clock = arrival + n
     read_on = clock + d
@@ -172,7 +174,7 @@ def make_scratch(g):
 
 @compiled
 def sizes_of(frame):
-    """A `Graph` of the call's sizes alone."""
+    """A `Graph` with only the sizes of the call."""
     b, p, n = size_of(frame, _PLACEMENT, 0), size_of(frame, _PLACEMENT, 1), size_of(frame, _PLACEMENT, 2)
     t, d, e = size_of(frame, _TENSOR_OP, 1), size_of(frame, _RUNTIME, 2), size_of(frame, _VIA, 1)
     kinds = size_of(frame, _TRANSFER_TIME, 2)
@@ -202,7 +204,7 @@ def regroup(frame, i, sizes, at):
             if via[j] < t:
                 rows[3 * o + 1] = j + 1
                 row = 3 * (n + via[j])
-                # A tensor's consumers stand together; an end of 0 says that this is the first.
+                # The consumers of a tensor are consecutive; an end of 0 marks the first.
                 rows[row] = j if rows[row + 1] == 0 else rows[row]
                 rows[row + 1] = j + 1
                 rows[row + 2] = j + 1

@@ -29,10 +29,10 @@ def _first_and_last_reads(g, c, transfers, s):
 
 @compiled
 def _releases(m, g, memory, c, transfers, s):
-    """What each event releases, and which copies it makes if transfers are no events.
+    """The bytes that each event releases, and the copies that it makes if transfers are not events.
 
-    What it releases is on its own device, or on its source if it is a transfer; but without transfers the
-    first to read a copy may also be the last reader at home, and such tensors are listed apart.
+    An event releases memory on its own device, or on its source if it is a transfer. Without transfers, the
+    first reader of a copy may also end the need for the original at home; such tensors are listed separately.
     """
     d = g.d
     for p in range(m):
@@ -42,7 +42,7 @@ def _releases(m, g, memory, c, transfers, s):
     for k in range(d):
         for t in range(g.tensors):
             last, size = s.last[t * d + k], np.int64(memory.size[t])
-            # No branches: which devices have a copy is anybody's guess.
+            # No branches, since the processor could not predict which devices have a copy.
             copied = np.int64((last >= 0) & (k != c.placement[g.tensor_op[t]]))
             arrived = s.first[t * d + k] if transfers is None else np.int64(s.rank[g.n + t * d + k])
             s.released[last * copied] += size * copied
@@ -64,12 +64,12 @@ def _releases(m, g, memory, c, transfers, s):
 
 @compiled
 def peaks(m, g, memory, c, transfers, s):
-    """Goes through the events once more, with what each allocates and releases."""
+    """Sums up allocations and releases over the events in order."""
     _first_and_last_reads(g, c, transfers, s)
     _releases(m, g, memory, c, transfers, s)
     for k in range(g.d):
         s.held[k], s.peak[k] = 0, 0
-    # The first event of a device has them in its peak, and there is one where a resident is.
+    # Residents count in the peak of the first event on their device; a device with residents has an event.
     for t in range(g.tensors):
         s.held[c.placement[g.tensor_op[t]]] += memory.size[t] * np.int64(memory.resident[t])
     for p in range(m):

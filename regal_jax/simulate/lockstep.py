@@ -1,6 +1,6 @@
-"""The reference simulator: all candidates advance together, one event or chunk of successors a step.
+"""The reference simulator: all candidates advance together, by one event or chunk of successors per step.
 
-The loop stands outside of the vmaps, so its trip count is one scalar: a vmapped loop with a batched
+The loop is outside of the vmaps, so its trip count is one scalar: a vmapped loop with a batched
 predicate would copy the whole state in every iteration. Candidates that are done, or busy with a long row
 of successors, make writes that are dropped.
 """
@@ -20,7 +20,7 @@ _CHUNK: Final = 4
 
 
 class Run(NamedTuple):
-    """What one candidate did (with leading ``[B, P]``).
+    """The timeline of one candidate (with leading ``[B, P]``).
 
     Attributes:
       makespan: float32.
@@ -39,14 +39,14 @@ class _State(NamedTuple):
     Attributes:
       queue: Ready events.
       waiting: ``[N]`` int32, predecessors that have not run.
-      arrival: ``[N]`` float32, when everything that has run is there; ``[0]`` where clocks suffice.
+      arrival: ``[N]`` float32, latest arrival from predecessors that have run; ``[0]`` if clocks suffice.
       clock: ``[D]`` float32.
-      position: ``[M]`` int32 rank of each event, -1 before it runs; ``[0]`` if nobody asks.
+      position: ``[M]`` int32 rank of each event, -1 before it runs; ``[0]`` if positions are not needed.
       taken: Number of events so far.
-      next, end: What is left of the current event's row of successors.
-      device: Device that the current event makes its tensors available on.
-      is_op: Is the current event a compute?
-      finish: Of the current event.
+      next, end: Bounds of the rest of the current event's row of successors.
+      device: Device on which the current event makes its tensors available.
+      is_op: Whether the current event is a compute.
+      finish: Finish of the current event.
     """
 
     queue: Queue
@@ -63,7 +63,7 @@ class _State(NamedTuple):
 
 
 def _clocks_suffice(problem: Problem) -> bool:
-    """Has whatever an op waits for met its device's clock? With transfers as events all but control edges."""
+    """Whether clocks alone delay every op: with transfers as events, if there are no control edges."""
     return problem.blocking and problem.bucket.controls == 0
 
 
@@ -170,7 +170,7 @@ def run(problem: Problem, decisions: Decisions, *, positions: bool) -> Run:
     Args:
       problem: ``B`` graphs.
       decisions: ``[B, P, ...]``.
-      positions: Record them? Otherwise they are empty.
+      positions: Whether to record positions; otherwise they are empty.
     """
 
     def begin(problem: Problem, key: jax.Array) -> _State:

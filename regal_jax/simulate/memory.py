@@ -1,7 +1,7 @@
 """Peak memory from the positions of events, without a sequential pass.
 
 A tensor on a device is held from the event that allocates it to the event that frees it, so two lookups
-and one cumulative sum over the events say what is held at each. Exact in int32.
+and one cumulative sum over the events give the memory held at each. The sums are exact in int32.
 """
 
 import jax

@@ -1,16 +1,16 @@
-"""The fused GPU simulator: one kernel launch, one candidate a block, the whole event loop inside.
+"""The fused GPU simulator: one kernel launch with one candidate per block and the whole event loop.
 
-Same contract and same results as `regal_jax.simulate.lockstep.run`, bit for bit: keys, order and float32
-operations are the same, only the loop is not shared. What a block does is in
-`regal_jax.simulate.pallas_kernel`.
+It has the same contract and the same results as `regal_jax.simulate.lockstep.run`, bit for bit: keys, order
+and float32 operations are the same; only the loop is not shared. `regal_jax.simulate.pallas_kernel` has the
+code of a block.
 
-Written for the Mosaic GPU backend of Pallas, the one that JAX keeps: its Triton backend is deprecated from
-JAX 0.11 on. Mosaic GPU runs on NVIDIA GPUs of compute capability 9.0 (Hopper) or more, and the kernel lowers
-for them on a machine without any. Pallas's interfaces change often, so `available` trusts the kernel only
-after it has agreed with the reference once in this process.
+It is written for the Mosaic GPU backend of Pallas, since the Triton backend is deprecated from JAX 0.11 on.
+Mosaic GPU runs on NVIDIA GPUs of compute capability 9.0 (Hopper) or more, and the kernel can be lowered on a
+machine without such a GPU. Pallas's interfaces change often, so `available` trusts the kernel only after it
+has agreed with the reference once in this process.
 
-Peaks are not followed inside: that takes the inputs of every op, which a simulation needs for nothing else,
-and `regal_jax.simulate.memory` gets them from positions in a few parallel steps.
+The kernel does not compute peaks, which would require the inputs of every op. `regal_jax.simulate.memory`
+computes them from positions in a few parallel steps.
 """
 
 import functools
@@ -35,22 +35,22 @@ _SHARED_KIB: Final = {9: 227, 10: 227, 11: 227}
 """Shared memory that a block may use, by major compute capability."""
 _SHARED_KIB_ELSE: Final = 99
 _ALIGNMENT: Final = 1024
-"""Pallas aligns arrays in shared memory to so many bytes."""
+"""Alignment of Pallas's arrays in shared memory, in bytes."""
 _REDUCTION_BYTES: Final = 128 * 4 * 4
-"""What Pallas sets aside for maxima over lanes."""
+"""Shared memory that Pallas reserves for maxima over lanes."""
 
 
 def run_pallas(problem: Problem, decisions: Decisions, *, positions: bool, interpret: Any = False) -> Run:
-    """Takes every event of every candidate, in one kernel.
+    """Simulates every candidate in one kernel.
 
     Args:
       problem: ``B`` graphs.
-      decisions: ``[B, P, ...]``.
-      positions: Record them? Otherwise they are empty.
+      decisions: ``[B, P, ...]`` decisions.
+      positions: Whether to record positions; otherwise they are empty.
       interpret: Parameters of Pallas's GPU interpreter, to run on a CPU in tests.
 
     Raises:
-      ConfigError: A bucket too large for the shared memory of a block.
+      ConfigError: The bucket is too large for the shared memory of a block.
     """
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -80,10 +80,10 @@ def run_pallas(problem: Problem, decisions: Decisions, *, positions: bool, inter
 
 
 def run_pallas_on_gpu(problem: Problem, decisions: Decisions, *, positions: bool) -> Run:
-    """`run_pallas`, for those who asked for it by name.
+    """`run_pallas` for callers that name the implementation.
 
     Raises:
-      ConfigError: No GPU that runs it, or a bucket too large for the shared memory of a block.
+      ConfigError: No GPU runs it, or the bucket is too large for the shared memory of a block.
     """
     capability = _capability()
     if capability is None or capability < _CAPABILITY:
@@ -96,7 +96,7 @@ def run_pallas_on_gpu(problem: Problem, decisions: Decisions, *, positions: bool
 
 
 def _capability() -> tuple[int, int] | None:
-    """Compute capability of the default device; ``None`` if it is no NVIDIA GPU."""
+    """Compute capability of the default device; ``None`` if it is not an NVIDIA GPU."""
     if jax.default_backend() != "gpu":
         return None
     major, dot, minor = str(getattr(jax.devices()[0], "compute_capability", "")).partition(".")
@@ -104,7 +104,7 @@ def _capability() -> tuple[int, int] | None:
 
 
 def shared_bytes(problem: Problem) -> int:
-    """Shared memory that one candidate takes; depends on nothing but sizes and the kind of transfers."""
+    """Shared memory of one candidate in bytes, which depends only on sizes and the kind of transfers."""
     arrays = make_sizes(problem).scratch().values()
     return sum(-(-4 * length // _ALIGNMENT) * _ALIGNMENT for length, _ in arrays) + _REDUCTION_BYTES
 
@@ -115,7 +115,7 @@ def _limit() -> int:
 
 
 def fits(problem: Problem) -> bool:
-    """Does a candidate fit into the shared memory of a block? Without a GPU: of a Hopper's."""
+    """Whether a candidate fits into the shared memory of a block (of a Hopper GPU if there is none)."""
     return shared_bytes(problem) <= _limit()
 
 
@@ -129,10 +129,10 @@ def _check_fits(problem: Problem, sizes: Sizes) -> None:
 
 
 def available(problem: Problem) -> bool:
-    """May the kernel be chosen for ``problem``? Without a suitable GPU: no, at once and without a trace.
+    """Whether the kernel may be chosen for ``problem``; false without a suitable GPU, without a trace.
 
-    Can be called while tracing. The first call with a suitable GPU compiles and runs a tiny problem, and
-    warns if the kernel fails it.
+    This can be called during a trace. The first call with a suitable GPU compiles and runs a tiny problem,
+    and warns if the kernel fails.
     """
     capability = _capability()
     return capability is not None and capability >= _CAPABILITY and fits(problem) and trusted()
@@ -140,21 +140,21 @@ def available(problem: Problem) -> bool:
 
 @functools.cache
 def trusted() -> bool:
-    """Has the kernel agreed with the reference? Asked once a process."""
+    """Whether the kernel agrees with the reference; computed once per process."""
     try:
         if agrees():
             return True
         reason = "its results differ from those of 'xla'"
-    except Exception as error:  # Whatever a new version of Pallas raises, the reference still runs.
+    except Exception as error:  # A new version of Pallas may raise anything; the reference still runs.
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     warnings.warn(f"the fused GPU simulator is not used: {reason}", RuntimeWarning, stacklevel=3)
     return False
 
 
 def agrees(interpret: Any = False) -> bool:
-    """Runs a tiny problem, with ties, remote readers and control edges, here and by the reference.
+    """Whether the kernel and the reference agree on a tiny problem with ties and control edges.
 
-    Can be called while tracing: it computes at once.
+    This can be called during a trace, since it computes immediately.
 
     Args:
       interpret: As in `run_pallas`.
@@ -165,7 +165,7 @@ def agrees(interpret: Any = False) -> bool:
         controls = [o - 4] if o % 3 == 1 and o > 4 else []
         builder.add_op(f"o{o}", runtime=1.5 + o % 4, outputs=[o + 1], inputs=inputs, control_inputs=controls)
     graph, cluster = builder.build(), Cluster.uniform(3, transfer="blocking:latency=0.3")
-    # In a thread of its own nothing is being traced, so that arrays are values.
+    # A new thread has no trace, so arrays have values there.
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(_agree_on, graph, cluster, interpret).result()
 
@@ -173,7 +173,7 @@ def agrees(interpret: Any = False) -> bool:
 def _agree_on(graph: ComputationGraph, cluster: Cluster, interpret: Any) -> bool:
     problem, p = make_problem([graph], cluster), 4
     n, t, d = problem.bucket.ops, problem.bucket.tensors, problem.num_devices
-    # Multiples of a prime stand for randomness: no generator, no seed.
+    # Multiples of a prime serve as pseudo-random numbers without a generator.
     mixed = np.arange(p * (n + t * d)).reshape(1, p, -1) * 7919 % 1009
     decisions = Decisions(
         placement=jnp.asarray((mixed[..., :n] // 5 % d).astype(np.int32)),

@@ -1,15 +1,15 @@
-"""What one block of the fused GPU simulator does: the event loop of one candidate.
+"""One block of the fused GPU simulator: the event loop of one candidate.
 
-A block is one warpgroup, 128 lanes. What changes lives in its shared memory, clocks in registers; graph and
-decisions are read from global memory, where the blocks of one graph find the same lines in the caches.
+A block is one warpgroup of 128 lanes. State is in its shared memory, and clocks are in registers. Graph and
+decisions are read from global memory, where the blocks of one graph share cache lines.
 
-Every lane computes every scalar, hence the one rule of this file: **shared memory is written by rows of 128
-lanes, never by a scalar store.** Pallas puts barriers around a row store under both of its lowering
-semantics, but not around a scalar store under the newer one, and then a slow warp would read, modify and
-write what a fast one has already modified.
+Every lane computes every scalar, which requires a rule: **shared memory is written by rows of 128 lanes,
+never by a scalar store.** Pallas puts barriers around a row store under both of its lowering semantics, but
+not around a scalar store under the newer one. A slow warp would then read, modify and write a value that a
+fast one has already modified.
 
-Used of Pallas is only what JAX 0.10 and 0.11 have in common: scalar loads at a computed index, loads and
-stores of 128 lanes, their maximum, loops and branches on scalars.
+The kernel uses only features of Pallas that JAX 0.10 and 0.11 have in common: scalar loads at a computed
+index, loads and stores of 128 lanes, their maximum, and loops and branches on scalars.
 """
 
 import functools
@@ -28,9 +28,9 @@ _CHILD: Final = 32767
 _GONE: Final = -(2**31)
 _NEVER: Final = 2**31 - 1
 _FLAT: Final = 4096
-"""Events up to which a pop looks at all of them; beyond, a second level holds the maxima of rows.
+"""Most events of a flat queue; with more, a second level holds the maxima of rows.
 
-A row of a flat queue costs a pop two instructions, the second level about 65 and seven barriers.
+In a pop, each row of a flat queue costs two instructions; the second level costs about 65 and seven barriers.
 """
 
 
@@ -45,10 +45,10 @@ class Sizes(NamedTuple):
       n, t, d, links: ``N``, ``T``, ``D``, ``L``.
       population: ``P``.
       events: ``M``: ``N``, plus ``T * D`` if transfers are events, rounded up to rows.
-      blocking: Are transfers events?
-      arrivals: Can anything but a device's clock hold up an op? If all transfers are events and there is
-        no control edge, every input has met the clock of the device where it is read.
-      positions: Record the order?
+      blocking: Whether transfers are events.
+      arrivals: Whether anything other than a device's clock can delay an op. If all transfers are events and
+        there is no control edge, every input has met the clock of the device where it is read.
+      positions: Whether to record the order.
     """
 
     n: int
@@ -85,10 +85,10 @@ class Inputs(NamedTuple):
 
     Attributes:
       lane: ``[128]`` int32, 0 to 127.
-      entry: ``[B * P, M]`` int32, what each event is in the queue when it is ready:
+      entry: ``[B * P, M]`` int32, entry of each event in the queue when it is ready:
         ``key << 15 | (32767 - child)``, as in `regal_jax.simulate.queue`.
       placement: ``[B * P, N]`` int32.
-      waiting: ``[B, M]`` int32, predecessors of each compute; of anything else 2**31 - 1.
+      waiting: ``[B, M]`` int32, predecessors of each compute; 2**31 - 1 for all others.
       owner: ``[B, nodes]`` int32, the op itself or the producer.
       begin, end: ``[B, nodes]`` int32, bounds of the row of successors.
       cost: ``[B, N * D + T * L]`` float32, duration of each op on each device and, if transfers are events,
@@ -148,7 +148,7 @@ def make_inputs(problem: Problem, decisions: Decisions, sizes: Sizes) -> Inputs:
 
 
 class _Block(NamedTuple):
-    """What a block works with.
+    """State and operands of a block.
 
     Attributes:
       sizes: Static.
@@ -175,7 +175,7 @@ class _Block(NamedTuple):
 
 
 def _row(index: Any) -> Any:
-    """The 128 elements from ``index``, a multiple of 128, on."""
+    """The 128 elements from ``index`` on, a multiple of 128."""
     from jax.experimental import pallas as pl
 
     return pl.ds(index, _LANES)
@@ -192,7 +192,7 @@ def _when(condition: jax.Array, action: Callable[[], None]) -> None:
 
 
 def _parent(entry: jax.Array, row: jax.Array) -> jax.Array:
-    """What a row whose largest entry is ``entry`` is in the level above."""
+    """Entry in the level above for a row whose largest entry is ``entry``."""
     return jnp.where(entry < 0, _GONE, (entry & ~_CHILD) | (_CHILD - row))
 
 
@@ -222,7 +222,7 @@ def _fill(block: _Block) -> None:
 
 
 def _best(block: _Block) -> jax.Array:
-    """The largest entry of the level that a pop starts from; negative if no event is ready."""
+    """The largest entry of the top level; negative if no event is ready."""
     level = block.leaf if block.top is None else block.top
     best = level[_row(0)]
     for i in range(_LANES, level.shape[0], _LANES):
@@ -240,13 +240,13 @@ def _pop(block: _Block, best: jax.Array) -> jax.Array:
     row = block.leaf[at]
     child = _CHILD - (jnp.max(row) & _CHILD)
     block.leaf[at] = jnp.where(block.lane == child, _GONE, row)
-    # Read again: of a value that was selected, JAX 0.10 compiles an unsigned maximum.
+    # Read again, since JAX 0.10 compiles an unsigned maximum for a selected value.
     _put(block.top, block.lane, index, _parent(jnp.max(block.leaf[at]), index))
     return index * _LANES + child
 
 
 def _set(block: _Block, event: jax.Array, entry: jax.Array) -> None:
-    """Changes an event's element of ``leaf``; if the event is ready now, its row must know."""
+    """Changes an event's element of ``leaf``, and updates its row if the event is now ready."""
     _put(block.leaf, block.lane, event, entry)
     if block.top is not None:
         row = jax.lax.div(event, jnp.int32(_LANES))
@@ -255,7 +255,7 @@ def _set(block: _Block, event: jax.Array, entry: jax.Array) -> None:
 
 
 def _settle(block: _Block, op: jax.Array, arrived: jax.Array) -> None:
-    """One predecessor of ``op`` has run, and its output is there at ``arrived``."""
+    """Records that a predecessor of ``op`` has run and that its output arrives at ``arrived``."""
     if block.arrival is not None:
         _put(block.arrival, block.lane, op, jnp.maximum(block.arrival[op], arrived))
     left = block.leaf[op] + 1
@@ -263,7 +263,7 @@ def _settle(block: _Block, op: jax.Array, arrived: jax.Array) -> None:
 
 
 def _over(block: _Block, tensor: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
-    """Where the time of a transfer stands among those of all tensors over all kinds of links."""
+    """Index of the time of a transfer among those of all tensors over all kinds of links."""
     sizes = block.sizes
     if sizes.links == 1:
         return tensor
@@ -271,7 +271,7 @@ def _over(block: _Block, tensor: jax.Array, source: jax.Array, target: jax.Array
 
 
 def _spread(block: _Block, node: jax.Array, device: jax.Array, finish: jax.Array) -> None:
-    """Tells every successor of ``node`` that it is there on ``device`` at ``finish``."""
+    """Updates every successor of ``node``, which is on ``device`` at ``finish``."""
     sizes, inputs = block.sizes, block.inputs
 
     def step(i: jax.Array, _: None) -> None:
@@ -282,8 +282,8 @@ def _spread(block: _Block, node: jax.Array, device: jax.Array, finish: jax.Array
             delay = jnp.where(place == device, jnp.float32(0), late)
             _settle(block, op, finish + delay)
             return
-        # As in the reference: a remote consumer queues the transfer, again and again if there are many,
-        # and the transfer, when it has run, goes through the same consumers for those on its device.
+        # As in the reference, each remote consumer queues the transfer, repeatedly if there are many. After
+        # it has run, the transfer visits the same consumers and updates those on its device.
         here = (place == device) | (tensor == sizes.t)
         transfer = sizes.n + tensor * sizes.d + place
         _when(here, lambda: _settle(block, op, finish))
@@ -310,12 +310,12 @@ def _take(block: _Block, carry: _Carry) -> _Carry:
     n, d = block.sizes.n, block.sizes.d
     event = _pop(block, best)
     is_op = event < n
-    # Division that truncates takes a third of the instructions of one that rounds down.
+    # Truncating division takes a third of the instructions of floor division.
     transfer, width = event - n, jnp.int32(d)
     node = jnp.where(is_op, event, n + jax.lax.div(transfer, width))
     home = block.inputs.placement[block.inputs.owner[node]]
     device = jnp.where(is_op, home, jax.lax.rem(transfer, width))
-    # An op has one clock to wait for, a transfer two.
+    # An op waits for one clock, a transfer for two.
     start = jnp.maximum(_choose(clock, home), _choose(clock, device))
     if block.arrival is not None:
         arrived = block.arrival[jnp.minimum(event, n - 1)]
@@ -326,14 +326,14 @@ def _take(block: _Block, carry: _Carry) -> _Carry:
     finish = start + block.inputs.cost[at]
     clock = tuple(jnp.where((home == k) | (device == k), finish, old) for k, old in enumerate(clock))
     if block.position is not None:
-        # A scalar store does here: all lanes write the same, and none reads it.
+        # A scalar store is safe here: all lanes write the same value, and none reads it.
         block.position[event] = taken
     _spread(block, node, device, finish)
     return _best(block), taken + 1, clock
 
 
 def program(sizes: Sizes, *refs: Any) -> None:
-    """The kernel: operands, outputs and shared memory of one candidate to its results."""
+    """The kernel: computes the results of one candidate from its operands in shared memory."""
     candidate = jax.lax.axis_index("candidate")
     graph = candidate // sizes.population
     operands, outputs = Inputs(*refs[: len(Inputs._fields)]), list(refs[len(Inputs._fields) :])

@@ -1,7 +1,7 @@
-"""A priority queue over event ids for one candidate: a hierarchy of block maxima, no sort, no heap.
+"""A priority queue over event ids for one candidate: a hierarchy of block maxima without sort or heap.
 
-Level 0 has one entry an event, every further level one entry a block of the level below. An entry is -1
-if nothing in it is ready, else ``key << 15 | (32767 - child)``, so that a plain maximum finds the largest
+Level 0 has one entry per event, every further level one entry per block of the level below. An entry is -1
+if no event in it is ready, else ``key << 15 | (32767 - child)``, so that a plain maximum finds the largest
 key and, on ties, the lowest child and hence the lowest event id. A pop over ``M`` events costs about
 ``levels * M ** (1 / levels)`` comparisons in a fixed number of steps.
 """
@@ -17,7 +17,7 @@ Queue = tuple[jax.Array, ...]
 """Levels, the leaves first; each an int32 array."""
 
 NOTHING: Final = 2**30
-"""An event id that no event has, out of range in every level."""
+"""An unused event id, out of range in every level."""
 
 _CHILD: Final = 32767
 
@@ -27,7 +27,7 @@ def _levels(num_events: int) -> int:
 
 
 def _shift(num_events: int) -> int:
-    """log2 of the block size. Rounded down: to gather a block costs more than to reduce the top level."""
+    """log2 of the block size, rounded down since gathering a block costs more than reducing the top level."""
     return min(6, max(num_events - 1, 1).bit_length() // _levels(num_events))
 
 
@@ -57,7 +57,7 @@ def make_queue(key: jax.Array, ready: jax.Array) -> Queue:
 def push(queue: Queue, num_events: int, event: jax.Array, key: jax.Array) -> Queue:
     """Adds events (``[C]`` int32, `NOTHING` to add none) with their keys (``[C]`` int32, 16 bits).
 
-    Adding what is already there changes nothing.
+    Adding an event twice has no effect.
     """
     shift = _shift(num_events)
     levels = []
@@ -74,7 +74,7 @@ def pop(queue: Queue, num_events: int, active: jax.Array) -> tuple[jax.Array, Qu
     Args:
       queue: The queue.
       num_events: ``M``.
-      active: Take one? Otherwise the queue stays as it is.
+      active: Whether to take an event; otherwise the queue does not change.
 
     Returns:
       The event, `NOTHING` if the queue is empty or not active; the queue without it.

@@ -1,4 +1,4 @@
-"""`simulate`: decisions to timelines, whichever implementation does it."""
+"""`simulate`: maps decisions to timelines with one of several implementations."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ __all__ = ["IMPLEMENTATIONS", "SimulationResult", "simulate", "with_peaks"]
 
 
 class SimulationResult(NamedTuple):
-    """What ``P`` candidates for each of ``B`` graphs do.
+    """Results of ``P`` candidates for each of ``B`` graphs.
 
     Attributes:
       makespan: ``[B, P]`` float32, in each graph's time unit.
@@ -36,7 +36,7 @@ class SimulationResult(NamedTuple):
 def with_peaks(
     run: Callable[..., Run], problem: Problem, decisions: Decisions, memory: bool, positions: bool
 ) -> SimulationResult:
-    """The contract, from something that takes the events."""
+    """The full result, from a function that simulates the events."""
     done = run(problem, decisions, positions=memory or positions)
     peak = None
     if memory:
@@ -74,19 +74,19 @@ def simulate(
 
     Args:
       problem: ``B`` graphs.
-      decisions: ``[B, P, ...]``, from `regal_jax.encoding.decode`.
+      decisions: ``[B, P, ...]`` decisions, from `regal_jax.encoding.decode`.
       implementation: A name in `IMPLEMENTATIONS`, which then runs or raises; ``None`` chooses the fastest for
         the platform: ``host`` on CPUs where Numba is installed (extra ``cpu``), ``pallas`` on GPUs that run
         it, else ``xla``.
-      memory: Compute the peaks.
-      positions: Return the order of events.
+      memory: Whether to compute the peaks.
+      positions: Whether to return the order of events.
 
     Returns:
-      Order and memory equal those of `regal_jax.plan.replay` of the graph in memory units; the makespan
-      does up to float32 rounding.
+      The result. Order and memory equal those of `regal_jax.plan.replay` for the graph in memory units; the
+      makespan agrees up to float32 rounding.
 
     Raises:
-      ConfigError: Unknown implementation, or decisions of other sizes than the problem's.
+      ConfigError: The implementation is unknown, or the decisions have other sizes than the problem.
     """
     if implementation is not None and implementation not in IMPLEMENTATIONS:
         raise ConfigError(
@@ -111,7 +111,7 @@ def _simulate_by_platform(
         fastest["cuda"] = IMPLEMENTATIONS["pallas"]
     if set(jax.extend.backend.backends()) == {"cpu"}:
         return fastest.get("cpu", IMPLEMENTATIONS["xla"])(problem, decisions, memory, positions)
-    # Beside an accelerator there is always a CPU; lowering knows which of them the program is for.
+    # There is always a CPU besides an accelerator; lowering knows the platform of the program.
     branches = {
         platform: functools.partial(implementation, memory=memory, positions=positions)
         for platform, implementation in (*fastest.items(), ("default", IMPLEMENTATIONS["xla"]))

@@ -6,10 +6,11 @@
 from regal_jax.solve.fitness import fitness
 from regal_jax.solve.keys import graph_identities, graph_keys, keys_of
 from regal_jax.solve.parts import Part, solve_in_parts
-from regal_jax.solve.solve import sampler, solve, solve_traced
+from regal_jax.solve.solve import final_population, sampler, solve, solve_traced
 
 __all__ = [
     "Part",
+    "final_population",
     "fitness",
     "graph_identities",
     "graph_keys",

@@ -19,7 +19,7 @@ def fitness(
     *,
     implementation: str | None = None,
 ) -> jax.Array:
-    """How good each candidate is; every feasible plan is better than every infeasible one.
+    """The fitness of each candidate, smaller is better; feasible plans come before infeasible ones.
 
     A feasible plan has ``makespan / upper bound`` or ``largest peak / all memory``, in [0, 1]; an
     infeasible one ``1 + overflow / all memory``, more than 1, where the overflow is summed over devices.
@@ -45,7 +45,7 @@ def fitness(
         value = _relative(peak.max(axis=-1).astype(jnp.float32), problem.total_size)
     # A peak less a capacity cannot wrap: neither is negative.
     over = jnp.maximum(peak - problem.capacity[:, None], 0).astype(jnp.float32).sum(axis=-1)
-    # However little it is, an overflow must not round to feasible.
+    # An overflow must not round to 0, however small it is.
     bad = jnp.maximum(1 + _relative(over, problem.total_size), np.nextafter(np.float32(1), np.float32(2)))
     return jnp.where(over > 0, bad, jnp.minimum(value, 1))
 

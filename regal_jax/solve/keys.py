@@ -1,4 +1,4 @@
-"""Keys of graphs: from what a graph is, never from its place among others."""
+"""Keys of graphs, which depend on the content of a graph and not on its place in a batch."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def graph_identities(graphs: Sequence[ComputationGraph]) -> np.ndarray:
 
 
 def keys_of(key: jax.Array, identities: jax.Array) -> jax.Array:
-    """``[B]`` typed keys from one and ``[B, 2]`` identities, of which each depends on its own alone."""
+    """``[B]`` typed keys from one key and ``[B, 2]`` identities; each depends on its own identity only."""
 
     def one(identity: jax.Array) -> jax.Array:
         return jax.random.fold_in(jax.random.fold_in(key, identity[0]), identity[1])
@@ -28,7 +28,7 @@ def keys_of(key: jax.Array, identities: jax.Array) -> jax.Array:
 
 
 def graph_keys(key: jax.Array, graphs: Sequence[ComputationGraph]) -> jax.Array:
-    """``[B]`` typed keys, one a graph, made from ``key`` and the graph's content.
+    """``[B]`` typed keys, one per graph, made from ``key`` and the graph's content.
 
     Args:
       key: Typed, consumed.

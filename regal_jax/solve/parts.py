@@ -1,4 +1,4 @@
-"""Searches one after another within one budget, each from the best that those before it have found."""
+"""Several searches that share one budget, each starting from the best candidates of those before it."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -21,8 +21,8 @@ class Part:
     """One of several searches.
 
     Attributes:
-      share: Of the budget that is left when its turn comes, in (0, 1]; the last one gets all of it.
-      config: Which search, and its settings.
+      share: Share of the budget that is left when its turn comes, in (0, 1]; the last part gets all of it.
+      config: Settings; their class selects the search.
 
     Raises:
       ConfigError: An impossible share.
@@ -48,20 +48,20 @@ def solve_in_parts(
 ) -> SearchResult:
     """As `solve`, by several searches that share the budget.
 
-    Each of them begins from the incumbents of the one before, evaluated again at its start, so that the whole
-    never gets worse. An instance that has met its target or stalled stays as it is.
+    Each search begins from the incumbents of the one before and evaluates them again, so results never get
+    worse. An instance that has met its target or has stalled is not searched further.
 
     Args:
       problem: ``B`` graphs.
       keys: ``[B]`` typed keys, consumed.
-      stopping: For all parts together; ``stall`` for each of them.
-      parts: At least one. One whose share pays for no evaluation is left out.
-      warm: What the first one begins with.
-      callback: As in `solve`; it is told of evaluations, generations and seconds of all parts so far.
-      **options: As in `solve`, of all parts.
+      stopping: Limits for all parts together; ``stall`` holds for each part.
+      parts: At least one. A part whose share is less than one evaluation is left out.
+      warm: Individuals that the first part begins with.
+      callback: As in `solve`; evaluations, generations and seconds are those of all parts so far.
+      **options: As in `solve`, for all parts.
 
     Raises:
-      ConfigError: No parts, or settings that cannot be.
+      ConfigError: No parts, or impossible settings.
       KeyboardInterrupt: Before there was an incumbent.
     """
     if not parts:
@@ -98,7 +98,7 @@ def _take(
     callback: Callable[[Progress], Any] | None,
     options: dict[str, Any],
 ) -> SearchResult:
-    """One part, after those that are done; nothing where all has ended."""
+    """Runs one part after those that are done, unless all instances have ended."""
     seconds = stopping.seconds
     if done is not None:
         if not any(status is Status.BUDGET for status in done.status):
@@ -135,7 +135,7 @@ def _best_of(result: SearchResult) -> WarmStart:
 
 
 def _ended(result: SearchResult, status: Status) -> SearchResult:
-    """The same, of which what would have gone on has ended for another reason."""
+    """``result`` with another status for the instances that would have continued."""
     ends = tuple(s if s.final else status for s in result.status)
     return dataclasses.replace(result, status=ends)
 
@@ -143,10 +143,10 @@ def _ended(result: SearchResult, status: Status) -> SearchResult:
 def _told(
     callback: Callable[[Progress], Any], done: SearchResult | None, later: int
 ) -> Callable[[Progress], None]:
-    """``callback`` for one part: it hears of the parts before it, and that ``later`` ones are to come."""
+    """``callback`` for one part: adds the figures of the parts before it, and tells of ``later`` parts."""
 
     def tell(progress: Progress) -> None:
-        # What is to come counts as one generation each: the budget decides how many there will be.
+        # Each later part counts as one generation, since the budget decides how many it will have.
         generation, generations = progress.generation, progress.generations + later
         fitness, evaluations, status = progress.fitness, progress.evaluations, progress.status
         seconds = progress.seconds
@@ -164,10 +164,10 @@ def _told(
 
 
 def _join(first: SearchResult, second: SearchResult) -> SearchResult:
-    """One after the other; what had finished in the first shows nothing of the second."""
+    """Joins two results; instances that finished in the first take nothing from the second."""
     finished = np.array([status.final for status in first.status])
-    # The second began at the incumbents of the first, so that its own are at least as good; but one without
-    # a number is none.
+    # The second part began at the incumbents of the first, so its own are at least as good unless they are
+    # NaN.
     worse = finished | ~(second.fitness <= first.fitness)
 
     def pick(a: Any, b: Any) -> np.ndarray:

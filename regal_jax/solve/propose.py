@@ -1,4 +1,4 @@
-"""From a policy and graphs to the proposals that their searches draw from."""
+"""The proposals that a policy makes for the searches of graphs."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ _FOLD: Final = np.uint32(2**32 - 1)
 """The keys themselves are the search's."""
 _REACH: Final = 4
 _SHARE: Final = 0.5
-"""Of `propose_orders`: those of the policies that ship."""
+"""Parameters of `propose_orders`, which are those of the policies that ship."""
 _table = functools.lru_cache(maxsize=16)(action_table)
 
 
@@ -46,16 +46,16 @@ def propose(
     *,
     likeliest: bool = False,
 ) -> Proposal:
-    """What the search of each graph draws its genes from, in the policy's opinion.
+    """The policy's proposal for the search of each graph.
 
     Args:
-      policy: For as many devices as the clusters have.
+      policy: A policy for the number of devices of the clusters.
       graphs: ``B`` graphs.
-      clusters: One for all, or one a graph.
-      problem: Of the same graphs and clusters.
+      clusters: One for all, or one per graph.
+      problem: The problem of the same graphs and clusters.
       keys: ``[B]`` typed keys, those of the searches: the action is a sample, as in training, drawn with
         keys that are made from them.
-      likeliest: Take the most probable choices rather than a sample; ``keys`` then mean nothing.
+      likeliest: Take the most probable choices rather than a sample; ``keys`` are then ignored.
 
     Raises:
       ConfigError: A policy for another number of devices, or a problem of other graphs.
@@ -68,15 +68,15 @@ def propose(
 
 
 def propose_orders(orders: Sequence[np.ndarray], problem: Problem) -> Proposal:
-    """Priorities near those of given orders: half of the individuals move every op by some places at most.
+    """Priorities near given orders: in half of the individuals every op moves by a few places at most.
 
     Args:
       orders: ``[N]`` ops of each graph, ``B`` of them.
-      problem: Of the same graphs.
+      problem: The problem of the same graphs.
     """
     place = np.zeros((problem.num_graphs, problem.bucket.ops), np.float32)
     for row, order in zip(place, orders, strict=True):
-        # As the order prior of policies: the first op's is the highest.
+        # As in the order prior of policies, priorities fall along the order.
         row[order] = (len(order) - np.arange(len(order)) - 0.5) / max(len(order), 1)
     uniform = uniform_proposal(problem)
     scale = jnp.minimum(2 * _REACH / problem.num_ops.astype(jnp.float32), 1)
@@ -88,7 +88,7 @@ def check_devices(policy: Policy, num_devices: int) -> None:
     """Refuses a policy for another number of devices.
 
     Raises:
-      ConfigError: It is for another.
+      ConfigError: The policy is for another number of devices.
     """
     if policy.config.num_devices != num_devices:
         raise ConfigError(

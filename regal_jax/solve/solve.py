@@ -1,16 +1,19 @@
-"""A batch of graphs in, the best genes of each out."""
+"""`solve`: the search for the best genes of each graph of a batch."""
 
 import functools
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
-from regal_jax.encoding import PlanMoves, Proposal, gene_shapes, quantiles
+from regal_jax.encoding import PlanMoves, Proposal, decode, gene_shapes, quantiles
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
-from regal_jax.runtime.interrupts import interruptible
+from regal_jax.programs import program
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.search import (
     AnnealingConfig,
     BrkgaConfig,
@@ -18,6 +21,7 @@ from regal_jax.search import (
     FitnessFn,
     Incumbent,
     Inputs,
+    Limits,
     Progress,
     SampleFn,
     SearchResult,
@@ -27,26 +31,34 @@ from regal_jax.search import (
     WarmStart,
     anneal,
     brkga,
+    run_chunk,
     run_traced,
+    start,
 )
+from regal_jax.search.population import flat
+from regal_jax.simulate import simulate
 from regal_jax.solve.fitness import fitness
 
-__all__ = ["sampler", "solve", "solve_traced"]
+__all__ = ["final_population", "sampler", "solve", "solve_traced"]
+
+
+_LOOK_SECONDS: Final = 0.3
+"""Between two looks at Ctrl-C, about."""
 
 
 @functools.cache
 def _fitness(objective: Objective, implementation: str | None) -> FitnessFn:
-    """One function object each: compiled programs are kept by the identity of the functions in them."""
+    """One function object per objective: compiled programs are cached by the identity of their functions."""
     return functools.partial(fitness, objective=objective, implementation=implementation)
 
 
 def sampler(problem: Problem, proposal: Proposal | None) -> SampleFn:
-    """What draws an individual of ``problem`` from ``proposal``; from the uniform one if that is ``None``."""
+    """The function that draws an individual of ``problem`` from ``proposal``, uniformly for ``None``."""
     if proposal is None:
-        # beta(1, 1) is what the uniform draws are already: no table to look anything up in.
+        # Uniform draws are beta(1, 1) already, so no table is needed.
         return UniformProposal.of(gene_shapes(problem))
     shapes = proposal.shapes
-    # Without an index, transfer priorities stay the uniform draws that they are.
+    # Without an index, transfer priorities stay uniform.
     late = () if proposal.transfer_index is not None else (sorted(shapes).index("transfer_priority"),)
     return TransformedProposal(UniformProposal.of(shapes), quantiles, late)
 
@@ -70,18 +82,18 @@ def solve(
     Args:
       problem: ``B`` graphs.
       keys: ``[B]`` typed keys, consumed.
-      stopping: When to stop. A budget that does not pay for the population gets a smaller one, and one that
-        does not pay for the starts of all chains fewer chains.
+      stopping: When to stop. If the budget is less than one population, the population is made smaller; if it
+        is less than the starts of all chains, there are fewer chains.
       objective: What to minimise.
-      proposal: What first populations, mutants and starts of chains are drawn from; uniform by default.
-      config: Its class says which search it is: BRKGA, which is the default, or annealing.
-      implementation: Of the simulator, as in `regal_jax.simulate.simulate`.
+      proposal: The distribution of first populations, mutants and starts of chains; uniform by default.
+      config: Its class selects the search: BRKGA, which is the default, or annealing.
+      implementation: Implementation of the simulator, as in `regal_jax.simulate.simulate`.
       warm: Individuals to begin with.
       callback: As in `regal_jax.search.run`.
       mesh: Spread the graphs over its devices (``B`` a multiple of their number); the results are the same.
 
     Raises:
-      ConfigError: Settings, keys or warm starts that cannot be.
+      ConfigError: Impossible settings, keys or warm starts.
     """
     options: dict[str, Any] = {
         "sample_fn": sampler(problem, proposal),
@@ -112,7 +124,7 @@ def solve_traced(
       problem: ``B`` graphs.
       keys: ``[B]`` typed keys, consumed.
       evaluations: The budget.
-      objective: As in `solve`, like the rest.
+      objective: As in `solve`.
       proposal: As in `solve`.
       config: As in `solve`.
       implementation: As in `solve`.
@@ -126,3 +138,61 @@ def solve_traced(
     )
     inputs = Inputs(problem, proposal, keys)
     return run_traced(searcher, inputs, fitted.generations(evaluations)).incumbent
+
+
+def final_population(
+    problem: Problem,
+    keys: jax.Array,
+    evaluations: int,
+    *,
+    objective: Objective | str = Objective.MAKESPAN,
+    config: BrkgaConfig | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """BRKGA with uniform proposals: what everyone of its last generation decides, not only the best.
+
+    Args:
+      problem: ``B`` graphs.
+      keys: ``[B]`` typed keys, consumed.
+      evaluations: The budget of all islands together.
+      objective: What to minimise.
+      config: Settings; a budget that does not pay for the population gets a smaller one
+        (`BrkgaConfig.fit`).
+
+    Returns:
+      ``(placement [B, Q, N], position [B, Q, N])`` int32: device of each op, and its rank among the events
+      (-1 for padding). ``Q`` individuals, island by island: elites, children, mutants.
+
+    Raises:
+      ConfigError: An impossible budget.
+    """
+    fitted = (BrkgaConfig() if config is None else config).fit(evaluations)
+    searcher = BrkgaSearcher(_fitness(Objective(objective), None), sampler(problem, None), fitted)
+    inputs, left, some = Inputs(problem, None, keys), fitted.generations(evaluations), 1
+    state = _first_generation(searcher, inputs)
+    while left:
+        check_interrupt()
+        began = time.monotonic()
+        some = min(some, left)
+        state = jax.block_until_ready(_next_generations(searcher, inputs, state, np.int32(some)))
+        left -= some
+        # Where the host looks changes no result.
+        some = 2 * some if time.monotonic() - began < _LOOK_SECONDS else some
+    return _decided(searcher, inputs, state)
+
+
+@program(static=(0,))
+def _first_generation(searcher: BrkgaSearcher, inputs: Inputs) -> Any:
+    return start(searcher, inputs, Limits.none(inputs.keys.shape[0]))
+
+
+@program(static=(0,), donate=(2,))
+def _next_generations(searcher: BrkgaSearcher, inputs: Inputs, state: Any, generations: jax.Array) -> Any:
+    limits = Limits.none(inputs.keys.shape[0])
+    return run_chunk(searcher, inputs, limits, state, generations, history=0)[0]
+
+
+@program(static=(0,))
+def _decided(searcher: BrkgaSearcher, inputs: Inputs, state: Any) -> tuple[jax.Array, jax.Array | None]:
+    decisions = decode(inputs.problem, jax.tree.map(flat, searcher.population(state)))
+    done = simulate(inputs.problem, decisions, memory=False, positions=True)
+    return decisions.placement, done.op_position

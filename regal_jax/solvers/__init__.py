@@ -6,6 +6,7 @@ from regal_jax.runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from regal_jax.solvers.constructive import CpSat, Heuristic
+    from regal_jax.solvers.gflownet import Gflownet
     from regal_jax.solvers.guide import Guide, PolicyLike
     from regal_jax.solvers.orders import ApproximateDp, DepthFirstDp, OrderSearch, RandomOrders
     from regal_jax.solvers.portfolio import Auto, Portfolio
@@ -44,6 +45,7 @@ __all__ = [
     "DeviceSolver",
     "DeviceStage",
     "Entry",
+    "Gflownet",
     "Guide",
     "Heuristic",
     "HostSolver",
@@ -74,6 +76,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "constructive": ("CpSat", "Heuristic"),
+        "gflownet": ("Gflownet",),
         "guide": ("Guide", "PolicyLike"),
         "orders": ("ApproximateDp", "DepthFirstDp", "OrderSearch", "RandomOrders"),
         "portfolio": ("Auto", "Portfolio"),

@@ -1,4 +1,4 @@
-"""Solvers that make one plan: heuristics, and the exact solver under a time limit."""
+"""Solvers that make one plan: heuristics, and CP-SAT under a time limit."""
 
 import dataclasses
 from typing import ClassVar
@@ -31,18 +31,18 @@ class Heuristic(Constructive):
 
     @property
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the heuristic."""
+        """The name of the heuristic."""
         return self.heuristic
 
     def construct(self, instance: Instance) -> Plan:
-        """Its plan."""
+        """The plan of the heuristic."""
         make = HEURISTICS[self.heuristic]
         return make(instance.graph, instance.cluster, instance.objective, seed=instance.number)
 
 
 @dataclasses.dataclass(frozen=True)
 class CpSat(Constructive):
-    """Constraint programming (extra ``exact``), exact if the time suffices; for graphs of up to some 50 ops.
+    """Constraint programming (extra ``exact``), exact if time suffices; for graphs of up to about 50 ops.
 
     Attributes:
       time_limit: Seconds for each graph. The plan depends on the machine unless the optimum is proven.

@@ -1,51 +1,57 @@
-"""Which policy guides a search: the one that ships, one from a file, or a given one."""
+"""The policy that guides a search: a shipped one, one from a file, or a given one."""
 
 import dataclasses
 import functools
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective
+from regal_jax.storage.stamps import file_stamp
 
 if TYPE_CHECKING:
-    from regal_jax.policies import Policy
+    import jax
 
-__all__ = ["ORDERS", "Guide", "PolicyLike"]
+    from regal_jax.encoding import Proposal
+    from regal_jax.policies import Policy
+    from regal_jax.problem import Problem
+
+__all__ = ["ORDERS", "Guide", "OrderGuide", "PolicyLike"]
 
 PolicyLike = Any
 """A `Policy`, the name of a file of weights, ``"default"``, ``"topoformer"``, ``"none"`` or ``None``."""
 ORDERS: Final = "topoformer"
-"""The policy whose draws stay near the greedy order of the Topoformer that ships, on one device."""
+"""Name of the policy for one device whose draws stay near the greedy order of the shipped Topoformer."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Guide:
-    """A policy by what a user calls it.
+    """A policy, and the name by which a user asked for it.
 
     Attributes:
-      policy: Given, or from a file; ``None`` for the weights that ship.
-      name: What was asked for; ``None`` if nobody asked.
-      optional: Is the search to go on without, where none ships for its objective and number of devices?
-      orders: Is it `ORDERS`?
+      policy: Given, or from a file; ``None`` for the shipped weights.
+      name: The name that was given; ``None`` for none.
+      optional: Whether the search runs without a policy if none is shipped for its objective and number of
+        devices.
     """
 
     policy: "Policy | None"
     name: str | None
     optional: bool = False
-    orders: bool = False
 
     @classmethod
     def of(cls, policy: PolicyLike, *, optional: bool = False) -> "Guide | None":
-        """The guide that ``policy`` names; ``None`` if there is to be none.
+        """The guide that ``policy`` names; ``None`` for no policy.
 
         Args:
           policy: As `optimize` takes it.
-          optional: As the attribute; then ``None`` means the weights that ship.
+          optional: As the attribute; if true, ``None`` means the shipped weights.
 
         Raises:
-          ConfigError: No such file, or something else.
-          FormatError: A file that holds no policy.
+          ConfigError: There is no such file, or ``policy`` is of another type.
+          FormatError: The file holds no policy.
         """
         if isinstance(policy, str) and policy == "none":
             return None
@@ -56,13 +62,9 @@ class Guide:
             if name == "default":
                 return cls(None, name, optional)
             if name == ORDERS:
-                return cls(None, name, optional, orders=True)
-            if not os.path.exists(name):
-                raise ConfigError(
-                    f"policy: no file {name!r}; give 'default', 'topoformer' or a file of weights"
-                )
-            status = os.stat(name)
-            return cls(_loaded(name, status.st_mtime_ns, status.st_size), name, optional)
+                return OrderGuide(None, name, optional)
+            stamp = file_stamp(name, "policy", "give 'default', 'topoformer' or a file of weights")
+            return cls(_loaded(name, stamp), name, optional)
         from regal_jax.policies import Policy
 
         if isinstance(policy, Policy):
@@ -72,7 +74,7 @@ class Guide:
         )
 
     def lacks(self, objective: Objective, num_devices: int) -> bool:
-        """Was the policy that ships asked for, of a search that can go on without, and there is none?"""
+        """Whether a shipped policy was asked for but does not exist, and the search can run without it."""
         if self.name != "default" or not self.optional:
             return False
         from regal_jax.policies import is_shipped
@@ -80,17 +82,13 @@ class Guide:
         return not is_shipped(objective, num_devices)
 
     def guides(self, objective: Objective, num_devices: int) -> bool:
-        """Is there a policy for so many devices?
+        """Whether there is a policy for this number of devices.
 
         Raises:
-          ConfigError: One was asked for, and there is none for so many.
+          ConfigError: A policy was asked for, and there is none for this number.
         """
         from regal_jax.policies import default_policy, is_shipped
 
-        if self.orders:
-            if num_devices > 1 and not self.optional:
-                raise ConfigError(f"policy: '{ORDERS}' is for 1 device, not for {num_devices}; give another")
-            return num_devices == 1
         if self.policy is not None:
             from regal_jax.solve.propose import check_devices
 
@@ -101,23 +99,72 @@ class Guide:
             default_policy(objective, num_devices)  # Says what there is.
         return True
 
-    def policy_for(self, objective: Objective, num_devices: int) -> "Policy | None":
-        """The policy, or ``None`` where there is none. Flax is loaded for it, which takes as long as JAX.
+    def propose(
+        self,
+        graphs: Sequence[ComputationGraph],
+        clusters: Sequence[Cluster],
+        problem: "Problem",
+        keys: "jax.Array",
+        objective: Objective,
+    ) -> "Proposal | None":
+        """The distributions that the search of each graph draws its genes from; ``None`` without a policy.
+
+        Args:
+          graphs: ``B`` graphs.
+          clusters: ``B`` clusters with equally many devices.
+          problem: The problem of these graphs and clusters.
+          keys: ``[B]`` typed keys, those of the searches.
+          objective: The objective of the searches.
 
         Raises:
           ConfigError: As `guides`.
         """
-        if self.orders or not self.guides(objective, num_devices):
+        num_devices = clusters[0].num_devices
+        if not self.guides(objective, num_devices):
             return None
+        # Flax takes as long to load as JAX.
         from regal_jax.policies import default_policy
+        from regal_jax.solve.propose import propose
 
-        return default_policy(objective, num_devices) if self.policy is None else self.policy
+        policy = default_policy(objective, num_devices) if self.policy is None else self.policy
+        return propose(policy, graphs, clusters, problem, keys)
+
+
+class OrderGuide(Guide):
+    """The guide `ORDERS`."""
+
+    def guides(self, objective: Objective, num_devices: int) -> bool:
+        """Whether there is one device.
+
+        Raises:
+          ConfigError: The guide was asked for, and there are several.
+        """
+        del objective
+        if num_devices > 1 and not self.optional:
+            raise ConfigError(f"policy: '{ORDERS}' is for 1 device, not for {num_devices}; give another")
+        return num_devices == 1
+
+    def propose(
+        self,
+        graphs: Sequence[ComputationGraph],
+        clusters: Sequence[Cluster],
+        problem: "Problem",
+        keys: "jax.Array",
+        objective: Objective,
+    ) -> "Proposal | None":
+        """Priorities near the greedy orders of the Topoformer that ships."""
+        if not self.guides(objective, clusters[0].num_devices):
+            return None
+        from regal_jax.ordering import decode_orders, default_topoformer
+        from regal_jax.solve.propose import propose_orders
+
+        return propose_orders(decode_orders(default_topoformer(), graphs, keys, decoding="greedy"), problem)
 
 
 @functools.lru_cache(maxsize=4)
-def _loaded(path: str, changed: int, size: int) -> "Policy":
-    """From a file that was changed last at that time."""
-    del changed, size
+def _loaded(path: str, stamp: tuple[int, int]) -> "Policy":
+    """The policy in a file, read again once its `file_stamp` is another one."""
+    del stamp
     from regal_jax.policies import load_policy
 
     return load_policy(path)

@@ -1,4 +1,4 @@
-"""Orders of little memory on one device: the baselines of Neural Topological Ordering, and a search."""
+"""Orders with low peak memory on one device: the baselines of Neural Topological Ordering, and a search."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -7,7 +7,7 @@ import numpy as np
 
 from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError
-from regal_jax.graph import ComputationGraph
+from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch, OrderSearchConfig, least_random_order
 from regal_jax.plan import Objective, Plan
 from regal_jax.solvers.protocol import Constructive, HostSolver, Instance
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["ApproximateDp", "DepthFirstDp", "OrderSearch", "RandomOrders"]
 
 _MOST_GUIDED: Final = 4096
-"""Ops: attention takes the square of them."""
+"""Largest number of ops for the network, since attention takes quadratic time."""
 
 
 def _plan(solver: Constructive, instance: Instance, order: np.ndarray, **told: Any) -> Plan:
-    """Of an order on the one device."""
+    """The plan of an order on the single device."""
     placement = np.zeros(instance.graph.num_ops, np.int64)
     said = {"method": solver.name, "seed": instance.number, **told}
     return Plan.from_events(
@@ -41,9 +41,11 @@ class ApproximateDp(Constructive):
     """Approximate dynamic programming: the best partial orders of each length, on one device.
 
     Attributes:
-      width: Sets of ops that are kept of each length. The paper has 100 000; the default takes a tenth of the
-        time, some seconds for 500 ops.
-      held: Of sets of equal peaks keep those that hold the least memory (ours).
+      width: Number of sets of ops kept for each length. The paper has 100 000; the default takes a tenth of
+        the time, some seconds for 500 ops.
+      held: Among sets with equal peaks keep those that hold least memory (ours); on the host only.
+      implementation: ``"host"``, or ``"device"`` for compiled programs on JAX's default device, which count
+        memory in units (`regal_jax.problem.memory_unit`). ``None`` chooses the host if that device is a CPU.
 
     Raises:
       ConfigError: An impossible value.
@@ -65,27 +67,55 @@ class ApproximateDp(Constructive):
     most_devices: ClassVar[int | None] = 1
     width: int = 10_000
     held: bool = False
+    implementation: str | None = None
 
     def __post_init__(self) -> None:
         check_field(self, "width", 1)
         if not isinstance(self.held, bool):
             raise ConfigError(f"ApproximateDp: held is {shown(self.held)}; give True or False")
+        if self.implementation not in (None, "host", "device"):
+            given = shown(self.implementation)
+            raise ConfigError(f"ApproximateDp: implementation is {given}; give 'host', 'device' or None")
+        if self.implementation == "device" and self.held:
+            raise ConfigError("ApproximateDp: implementation 'device' has no 'held'; use 'host', or None")
 
     def construct(self, instance: Instance) -> Plan:
-        """The order that it ends with; once the time is up it goes on with one set of each length."""
+        """The plan of the best order; after the time limit one set of each length is kept."""
         from regal_jax.heuristics import approximate_dp
 
+        if self._on_device():
+            return self._construct_on_device(instance)
         found = approximate_dp(instance.graph, self.width, self.held, instance.seconds)
         return _plan(self, instance, found.order, **_told(found))
+
+    def _on_device(self) -> bool:
+        import jax
+
+        if self.implementation is None:
+            return not self.held and jax.default_backend() != "cpu"
+        return self.implementation == "device"
+
+    def _construct_on_device(self, instance: Instance) -> Plan:
+        from regal_jax.ordering import approximate_dp
+        from regal_jax.problem import Bucket, make_problem, memory_unit
+
+        graph = instance.graph
+        # What capacities and transfers the cluster has means nothing here.
+        problem = make_problem([graph], Cluster.uniform(1, transfer="free"), Bucket.of(graph))
+        found = approximate_dp(problem, self.width, seconds=instance.seconds)
+        # Of peaks in units of several bytes nothing is proven in bytes.
+        optimal = bool(found.optimal[0]) and memory_unit(graph) == 1
+        said = {"status": "optimal" if optimal else "feasible", "states": found.states}
+        return _plan(self, instance, found.orders[0, : graph.num_ops].astype(np.int64), **said)
 
 
 @dataclasses.dataclass(frozen=True)
 class DepthFirstDp(Constructive):
-    """Depth-first dynamic programming with backtracking, on one device; exact if it ends before its time.
+    """Depth-first dynamic programming with backtracking, on one device; exact if it ends in time.
 
     Attributes:
       time_limit: Seconds for each graph. The plan depends on the machine unless the optimum is proven.
-      states: Sets of ops that it remembers at most; ``None`` for 512 MiB of them.
+      states: Largest number of sets of ops that are remembered; ``None`` for 512 MiB of them.
 
     Raises:
       ConfigError: An impossible value.
@@ -109,7 +139,7 @@ class DepthFirstDp(Constructive):
             check_field(self, "states", 1)
 
     def construct(self, instance: Instance) -> Plan:
-        """The best whole order that it finds in its time, and at least the first."""
+        """The best whole order found within the time limit; the first one is found in any case."""
         from regal_jax.heuristics import depth_first_dp
 
         seconds = self.time_limit if instance.seconds is None else min(self.time_limit, instance.seconds)
@@ -119,10 +149,10 @@ class DepthFirstDp(Constructive):
 
 @dataclasses.dataclass(frozen=True)
 class RandomOrders(Constructive):
-    """The best of some random orders on one device, in which every ready op is as likely to be the next.
+    """The best of some random orders on one device; each takes a uniformly random ready op at every step.
 
     Attributes:
-      orders: How many.
+      orders: Number of orders.
 
     Raises:
       ConfigError: An impossible value.
@@ -137,7 +167,7 @@ class RandomOrders(Constructive):
         check_field(self, "orders", 1)
 
     def construct(self, instance: Instance) -> Plan:
-        """The best of them, or of those that there was time for."""
+        """The best of the orders that were drawn within the time limit."""
         order = least_random_order(instance.graph, self.orders, instance.seed, instance.seconds)
         return _plan(self, instance, order)
 
@@ -147,9 +177,9 @@ class OrderSearch(OrderSearchConfig, HostSolver):
     """Search among orders on one device, for peak memory.
 
     Attributes:
-      weights: Of the network whose priorities guide the beams, as in `TopoformerSamples`; ``None`` for none.
-        It is asked once `guide_after` partial orders have been made, of graphs of at most 4096 ops. All other
-        settings are those of `OrderSearchConfig`.
+      weights: Weights of the network whose priorities guide the beams, as in `TopoformerSamples`; ``None``
+        for none. The network runs once `guide_after` partial orders have been made, for graphs of at most
+        4096 ops. All other settings are those of `OrderSearchConfig`.
 
     Raises:
       ConfigError: An impossible value.
@@ -184,7 +214,7 @@ class OrderSearch(OrderSearchConfig, HostSolver):
         )
 
     def _priorities(self, graph: ComputationGraph) -> np.ndarray:
-        """Those of the network, in the order that it would take."""
+        """``[N]`` priorities that fall along the greedy order of the network."""
         from regal_jax.ordering import graph_priorities
 
         return graph_priorities(topoformer_of(self.weights), graph)

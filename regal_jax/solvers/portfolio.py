@@ -18,20 +18,21 @@ __all__ = ["Auto", "Portfolio"]
 
 _BRKGA_SHARE: Final = 0.8
 _HOST_SEARCHES: Final = (ListSearch(), OrderSearch(weights="default"), PeakSearch())
-"""The first one that is for the objective and the number of devices."""
+"""The first solver that supports the objective and the number of devices."""
 
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Portfolio(Solver):
     """Several searches that share one budget, each from the best plans of those before it.
 
-    Without `shares` the budget follows what pays on the graph at hand, see `Agenda`. A search that is not for
-    the objective or the number of devices, or has nothing to choose on one device, is left out.
+    Without `shares` the budget goes to the searches that improve the plan of the graph at hand, see `Agenda`.
+    A search that does not support the objective or the number of devices, or has nothing to choose on one
+    device, is left out.
 
     Args:
       *solvers: At least one `HostSolver` or `DeviceSolver`.
-      shares: One a solver, in (0, 1]: of what is left of the budget when its turn comes. The last one has all
-        that is left.
+      shares: One number in (0, 1] per solver: its share of the budget that is left when its turn comes. The
+        last solver gets all that is left.
 
     Raises:
       ConfigError: No solver, one that cannot take turns, or impossible shares.
@@ -104,16 +105,16 @@ class _Stages:
 
 @dataclasses.dataclass(frozen=True)
 class Auto(Solver):
-    """The default: a search on the host for as long as that pays, then BRKGA guided by a policy.
+    """The default: a search on the host for as long as it improves, then BRKGA guided by a policy.
 
-    The search on the host is `ListSearch` for the makespan, of the graph and of its contraction where that is
-    much smaller, and for peak memory `PeakSearch`, or `OrderSearch` on one device. Where there is none (the
-    makespan on one device, or no compiled loops), BRKGA has four fifths of the budget, and annealing from its
-    best plan the rest.
+    For the makespan the search on the host is `ListSearch`; it also searches the contracted graph if that is
+    much smaller. For peak memory it is `PeakSearch`, or `OrderSearch` on one device. Where there is none (the
+    makespan on one device, or no compiled loops), BRKGA gets four fifths of the budget. Annealing from its
+    best plan gets the rest.
 
     Attributes:
       brkga: Settings of BRKGA.
-      policy: What guides it, as in `Brkga`; ``None`` for the weights that ship, where there are any.
+      policy: What guides BRKGA, as in `Brkga`; ``None`` for the shipped weights, if there are any.
     """
 
     name: ClassVar[str] = "auto"
@@ -126,12 +127,12 @@ class Auto(Solver):
 
     @property
     def config(self) -> BrkgaConfig:
-        """Those of BRKGA."""
+        """The settings of BRKGA."""
         return self.brkga
 
     @property
     def guide(self) -> Guide | None:
-        """Of `policy`."""
+        """The guide of `policy`."""
         return Guide.of(self.policy, optional=True)
 
     def agenda(self, objective: Objective, num_devices: int) -> Agenda:
@@ -143,6 +144,6 @@ class Auto(Solver):
             parts = (Part(_BRKGA_SHARE, self.brkga), Part(1.0, AnnealingConfig()))
             return Agenda((DeviceStage(parts, guide),))
         searches = [solver for solver in _HOST_SEARCHES if solver.suits(objective, num_devices)]
-        # On one device what follows gains little.
+        # On one device later stages gain little.
         host = HostStage(searches[0], contracts=makespan, time=0.5 if num_devices > 1 else 0.9)
         return Agenda((host, DeviceStage((Part(1.0, self.brkga),), guide)))

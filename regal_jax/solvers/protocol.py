@@ -27,16 +27,16 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Instance:
-    """What a solver that runs on the host is given: one graph, and where it is to run.
+    """The input of a solver that runs on the host: one graph, and its cluster.
 
     Attributes:
       graph: The graph.
       cluster: The cluster.
-      objective: What to minimise; the memory capacities hold in any case.
-      seed: Whole numbers, as `numpy.random.default_rng` takes them: of the call and of the graph's content.
-      starts: Plans of the graph that are known, best first; none for a constructive solver.
-      number: The seed of the call as one number, for what takes no other.
-      seconds: That are left of the call's time limit; ``None`` for no limit.
+      objective: What to minimise; memory capacities count in any case.
+      seed: Whole numbers for `numpy.random.default_rng`, from the seed of the call and the graph's content.
+      starts: Known plans of the graph, best first; none for a constructive solver.
+      number: The seed of the call as one number, for code that takes no other.
+      seconds: What is left of the call's time limit; ``None`` for no limit.
     """
 
     graph: ComputationGraph
@@ -56,10 +56,10 @@ class Solver(abc.ABC):
     `Constructive`, which makes one plan and spends no evaluations. `Portfolio` joins some of them.
 
     Attributes:
-      name: In the command, in tables and in ``plan.provenance["method"]``.
-      searches: Does it spend evaluations, and begin from warm starts?
-      objective: The only one that it is for; ``None`` if it is for all.
-      most_devices: It is for clusters of no more; ``None`` if it is for all.
+      name: Name in the command, in tables and in ``plan.provenance["method"]``.
+      searches: Whether it spends evaluations and uses warm starts.
+      objective: The only objective that it supports; ``None`` for all.
+      most_devices: Largest number of devices that it supports; ``None`` for any.
     """
 
     name: ClassVar[str]
@@ -74,23 +74,23 @@ class Solver(abc.ABC):
 
     @abc.abstractmethod
     def agenda(self, objective: Objective, num_devices: int) -> "Agenda":
-        """Its stages for a cluster of so many devices; none where there is nothing to search.
+        """The stages for a cluster with this number of devices; none if there is nothing to search.
 
         Raises:
-          ConfigError: It is not for the objective or so many devices, or a policy that it names cannot be
-            read.
+          ConfigError: It does not support the objective or the number of devices, or a policy that it names
+            cannot be read.
         """
 
     def suits(self, objective: Objective, num_devices: int) -> bool:
-        """Is it for the objective, and for so many devices?"""
+        """Whether it supports the objective and the number of devices."""
         few = self.most_devices is None or num_devices <= self.most_devices
         return few and self.objective in (None, objective)
 
     def require(self, objective: Objective, num_devices: int) -> None:
-        """Nothing, if it `suits`.
+        """Checks that it `suits`.
 
         Raises:
-          ConfigError: It does not.
+          ConfigError: It does not support the objective or the number of devices.
         """
         if self.suits(objective, num_devices):
             return
@@ -101,10 +101,10 @@ class Solver(abc.ABC):
 
 
 class Constructive(Solver):
-    """Makes one plan, by rules, or exactly.
+    """A solver that makes one plan, by rules or exactly.
 
     Attributes:
-      together: Graphs that it would rather have at once; it then overrides `construct_all`.
+      together: Number of graphs that it plans at once; if above 1, it overrides `construct_all`.
     """
 
     searches: ClassVar[bool] = False
@@ -120,22 +120,22 @@ class Constructive(Solver):
         """The plan of one graph."""
 
     def construct_all(self, instances: Sequence[Instance]) -> Sequence[Plan]:
-        """The plan of each of at most `together` graphs. What else is there may change no plan."""
+        """The plan of each of at most `together` graphs. No plan may depend on the other graphs."""
         return [self.construct(instance) for instance in instances]
 
 
 class HostSolver(Solver):
-    """Searches one graph at a time, on one core of the host.
+    """A solver that searches one graph at a time, on one core of the host.
 
     Attributes:
-      least_devices: Fewer leave it nothing to choose.
+      least_devices: Smallest number of devices with which there is something to choose.
     """
 
     least_devices: ClassVar[int] = 1
 
     @abc.abstractmethod
     def begin(self, instance: Instance) -> HostSearch:
-        """A search of one graph that has not looked at anything yet."""
+        """A search of one graph that has evaluated nothing yet."""
 
     def agenda(self, objective: Objective, num_devices: int) -> "Agenda":
         """One stage, if there is anything to choose."""
@@ -144,16 +144,16 @@ class HostSolver(Solver):
 
 
 class DeviceSolver(Solver):
-    """Searches a batch of graphs in one compiled program, wherever JAX runs."""
+    """A solver that searches a batch of graphs in one compiled program, on any backend of JAX."""
 
     @property
     @abc.abstractmethod
     def config(self) -> BrkgaConfig | AnnealingConfig:
-        """Which search it is, and its settings."""
+        """The settings; their class selects the search."""
 
     @property
     def guide(self) -> Guide | None:
-        """The policy that says where it draws its first population and mutants, if it takes one."""
+        """The policy that first populations and mutants are drawn from, if it takes one."""
         return None
 
     def agenda(self, objective: Objective, num_devices: int) -> "Agenda":
@@ -167,9 +167,10 @@ class HostStage:
     """A search on the host that takes turns with others.
 
     Attributes:
-      solver: What begins it.
-      contracts: Is the contracted graph searched as well, where it is much smaller (`regal_jax.contract`)?
-      time: Share of a time limit that it may use where other stages may be needed, too.
+      solver: The solver whose search it runs.
+      contracts: Whether the contracted graph (`regal_jax.contract`) is searched as well if it is much
+        smaller.
+      time: Share of a time limit that it may use if other stages may follow.
     """
 
     solver: HostSolver
@@ -178,13 +179,13 @@ class HostStage:
 
     @property
     def count(self) -> int:
-        """Solvers in it."""
+        """Number of solvers."""
         return 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DeviceStage:
-    """Searches in compiled programs, one after another within one turn.
+    """Searches in compiled programs, which share one turn.
 
     Attributes:
       parts: The searches and their shares of the turn.
@@ -206,9 +207,10 @@ class Agenda:
 
     Attributes:
       stages: In their order.
-      shares: Of what is left of the budget when a stage's only turn comes, the last one's is 1. ``None``: by
-        what pays. The first stage goes on for as long as that pays. Then each of the others has a probe of a
-        tenth of the budget; the first one that gains has the rest, and if none does, the first stage has it.
+      shares: Each stage has one turn and gets its share of the budget that is left then; the last share is 1.
+        With ``None``, the first stage runs for as long as it improves the plan. Then each of the others gets
+        a tenth of the budget as a probe. The first stage that improves the plan gets the rest; if none does,
+        the rest goes to the first stage.
     """
 
     stages: tuple[HostStage | DeviceStage, ...] = ()
@@ -216,10 +218,10 @@ class Agenda:
 
     @property
     def device_stages(self) -> tuple[DeviceStage, ...]:
-        """Those in compiled programs."""
+        """The stages in compiled programs."""
         return tuple(stage for stage in self.stages if isinstance(stage, DeviceStage))
 
     @property
     def count(self) -> int:
-        """Solvers in all stages."""
+        """Number of solvers in all stages."""
         return sum(stage.count for stage in self.stages)

@@ -1,6 +1,6 @@
 """Every solver by name: the one table that `optimize`, the command, `evaluate` and messages read.
 
-Nothing here loads JAX, so that the command's help need not wait for it.
+Nothing here imports JAX, so that the command's help appears at once.
 """
 
 import ast
@@ -31,12 +31,13 @@ class Entry:
     """A solver in the registry.
 
     Attributes:
-      name: In the command, as ``method`` and in a plan's provenance.
-      title: In tables.
-      summary: What it is, in a line of the command's help.
-      make: Makes it with its default settings.
-      searches: Does it spend evaluations?
-      warm_start: Does `regal_jax.experiments` give it the heuristics' plans? Methods of papers have none.
+      name: Name in the command, as ``method`` and in a plan's provenance.
+      title: Name in tables.
+      summary: One line of the command's help.
+      make: Makes the solver with its default settings.
+      searches: Whether it spends evaluations.
+      warm_start: Whether `regal_jax.experiments` starts it from the plans of heuristics. Methods as published
+        in papers start without them.
     """
 
     name: str
@@ -89,6 +90,13 @@ _ENTRIES: Final = (
         searches=False,
     ),
     Entry(
+        "gflownet",
+        "GFlowNet",
+        "a network's samples by their speed-up (makespan)",
+        _solver("Gflownet"),
+        searches=False,
+    ),
+    Entry(
         "approximate-dp",
         "Approximate DP",
         "best partial orders of each length (peak memory, 1 device)",
@@ -123,7 +131,7 @@ _TITLES: Final = {
     "lpmf": "LPMF",
     "bfs": "BFS",
 }
-"""Of heuristics whose name, written with a capital, would not do."""
+"""Titles of heuristics for which the capitalised name would be wrong."""
 
 _registry: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
 
@@ -144,7 +152,7 @@ def _heuristics() -> dict[str, Entry]:
 
 
 def register(entry: Entry) -> None:
-    """Makes a solver known by its name, in this process.
+    """Registers a solver under its name in this process.
 
     Raises:
       ConfigError: The name is taken.
@@ -155,22 +163,22 @@ def register(entry: Entry) -> None:
 
 
 def own_entries() -> Iterator[Entry]:
-    """All but the heuristics, which would have to be loaded."""
+    """All entries but the heuristics, whose module would have to be imported."""
     return iter(_registry.values())
 
 
 def solvers() -> Mapping[str, Entry]:
-    """All of them by name: searches, the exact solver, heuristics."""
+    """All entries by name: searches, the exact solver, heuristics."""
     return types.MappingProxyType({**_registry, **_heuristics()})
 
 
 def solver_names(*, searching: bool = False) -> str:
-    """Names for a message, with commas; of all, or of those that spend evaluations."""
+    """Names of all solvers, or of those that spend evaluations, joined by commas for a message."""
     return ", ".join(name for name, entry in solvers().items() if entry.searches or not searching)
 
 
 def solver(method: "str | Solver") -> "Solver":
-    """The solver of that name, with its default settings; a solver is what it is.
+    """The solver called ``method`` with its default settings; a solver is returned as it is.
 
     Raises:
       ConfigError: No such name, or neither a name nor a solver.
@@ -196,7 +204,7 @@ def with_settings(solver: "Solver", settings: Mapping[str, Any]) -> "Solver":
     """The solver with other settings.
 
     Args:
-      solver: Any.
+      solver: Any solver.
       settings: Field to value. A dot leads into a field that holds settings, and so does a table:
         ``{"brkga.population": 50}`` or ``{"brkga": {"population": 50}}``.
 
@@ -207,7 +215,7 @@ def with_settings(solver: "Solver", settings: Mapping[str, Any]) -> "Solver":
 
 
 def _as_tree(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables within tables instead of dots."""
+    """Settings with dots in their names as nested tables."""
     tree: dict[str, Any] = {}
     for path, value in settings.items():
         first, dot, rest = str(path).partition(".")
@@ -220,7 +228,7 @@ def _as_tree(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_settings(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Settings from a command line, of which Python literals are read and other text is what it is.
+    """Settings from a command line: values are Python literals; any other text is a string.
 
     Raises:
       ConfigError: A setting that is given twice.
@@ -237,7 +245,7 @@ def parse_settings(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _with(holder: Any, prefix: str, settings: Mapping[str, Any], name: str) -> Any:
-    """``holder`` with all of ``settings`` at once: together they may be possible, one after another not."""
+    """``holder`` with all of ``settings`` at once, since single changes may be invalid by themselves."""
     known = [field.name for field in dataclasses.fields(holder)]
     changed: dict[str, Any] = {}
     for field, value in settings.items():

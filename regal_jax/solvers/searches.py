@@ -29,12 +29,12 @@ __all__ = [
 ]
 
 STARTS: Final = 4
-"""Plans that a search on the host begins with."""
+"""Number of plans that a search on the host begins with."""
 _Config = TypeVar("_Config")
 
 
 def settings_of(solver: object, kind: type[_Config]) -> _Config:
-    """The settings alone: what ``solver`` has in the fields of ``kind``."""
+    """The settings of type ``kind``, from the fields of ``solver`` with the same names."""
     fields: Any = dataclasses.fields(kind)  # pyright: ignore[reportArgumentType]
     return kind(**{field.name: getattr(solver, field.name) for field in fields})
 
@@ -44,9 +44,10 @@ class Brkga(BrkgaConfig, DeviceSolver):
     """BRKGA (docs/design.md, part 2); REGAL, where a policy guides it.
 
     Attributes:
-      policy: What its first population and mutants are drawn from: ``"default"`` for the weights that ship, a
-        file of weights or a `Policy`; on one device ``"topoformer"``, which draws around a network's order;
-        ``None`` or ``"none"`` for uniform draws. All other settings are those of `BrkgaConfig`.
+      policy: The policy that the first population and mutants are drawn from: ``"default"`` for the shipped
+        weights, a file of weights or a `Policy`; on one device also ``"topoformer"``, which draws around the
+        order of a network. ``None`` or ``"none"`` draws uniformly. All other settings are those of
+        `BrkgaConfig`.
 
     Raises:
       ConfigError: An impossible value.
@@ -73,7 +74,7 @@ class Brkga(BrkgaConfig, DeviceSolver):
 
     @property
     def guide(self) -> Guide | None:
-        """Of `policy`."""
+        """The guide of `policy`."""
         return Guide.of(self.policy)
 
 
@@ -82,7 +83,7 @@ class RandomSearch(DeviceSolver):
     """Independent uniform draws.
 
     Attributes:
-      population: Draws that are simulated together.
+      population: Number of draws that are simulated at once.
 
     Raises:
       ConfigError: An impossible value.
@@ -118,10 +119,10 @@ class Annealing(AnnealingConfig, DeviceSolver):
 
 @dataclasses.dataclass(frozen=True)
 class LocalSearch(DeviceSolver):
-    """Walks that accept what is not worse.
+    """Random walks that accept every neighbour that is no worse.
 
     Attributes:
-      chains: Walks of each graph.
+      chains: Number of walks per graph.
       restart_after: As in `AnnealingConfig`.
 
     Raises:
@@ -166,7 +167,7 @@ class ListSearch(ListSearchConfig, HostSolver):
 
 @dataclasses.dataclass(frozen=True)
 class PeakSearch(PeakSearchConfig, HostSolver):
-    """Search among placements, for the peak of memory; the settings are those of `PeakSearchConfig`.
+    """Search among placements, for peak memory; the settings are those of `PeakSearchConfig`.
 
     Raises:
       ConfigError: An impossible value.

@@ -2,8 +2,6 @@
 
 import abc
 import dataclasses
-import functools
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +11,7 @@ from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective, Plan
 from regal_jax.solvers.protocol import Constructive, Instance
+from regal_jax.solvers.weights import network_of
 
 if TYPE_CHECKING:
     from regal_jax.ordering import Topoformer
@@ -20,41 +19,23 @@ if TYPE_CHECKING:
 __all__ = ["TopoformerBeam", "TopoformerLike", "TopoformerSamples", "check_field", "topoformer_of"]
 
 TopoformerLike = Any
-"""A `regal_jax.ordering.Topoformer`, a file of its weights, or the name of some that ship: ``"default"``, of
-the paper's loss, or ``"standardised"``, of peaks that were standardised over the orders of a graph."""
+"""A `regal_jax.ordering.Topoformer`, a file of its weights, or the name of shipped weights:
+``"default"``, trained with the paper's loss, or ``"standardised"``, trained with peaks that are standardised
+over
+the orders of a graph."""
 
 
 def topoformer_of(given: TopoformerLike) -> "Topoformer":
-    """The network that is meant.
+    """The network that ``given`` names.
 
     Raises:
-      ConfigError: No such file, or something else.
-      FormatError: A file that holds no network.
+      ConfigError: There is no such file, or ``given`` is of another type.
+      FormatError: The file holds no network.
     """
-    from regal_jax.ordering import Topoformer, shipped_topoformer
+    from regal_jax.ordering import Topoformer, load_topoformer, shipped_topoformer
     from regal_jax.ordering.shipped import SHIPPED
 
-    if isinstance(given, Topoformer):
-        return given
-    if not isinstance(given, (str, os.PathLike)):
-        raise ConfigError(f"weights: give 'default', a file of weights or a Topoformer, got {shown(given)}")
-    path = os.fspath(given)
-    if path in SHIPPED:
-        return shipped_topoformer(path)
-    if not os.path.exists(path):
-        names = ", ".join(map(repr, SHIPPED))
-        raise ConfigError(f"weights: no file {path!r}; give a file of weights, or one of {names}")
-    status = os.stat(path)
-    return _loaded(path, status.st_mtime_ns, status.st_size)
-
-
-@functools.lru_cache(maxsize=4)
-def _loaded(path: str, changed: int, size: int) -> "Topoformer":
-    """From a file that was changed last at that time."""
-    del changed, size
-    from regal_jax.ordering import load_topoformer
-
-    return load_topoformer(path)
+    return network_of(given, Topoformer, SHIPPED, shipped_topoformer, load_topoformer)
 
 
 class _Neural(Constructive):
@@ -67,14 +48,14 @@ class _Neural(Constructive):
 
     @abc.abstractmethod
     def _decoding(self) -> tuple[str, int]:
-        """How orders are decoded, and from how many candidates."""
+        """Name of the decoder, and number of candidates."""
 
     def construct(self, instance: Instance) -> Plan:
-        """The best order that is decoded."""
+        """The plan of the best decoded order."""
         return self.construct_all([instance])[0]
 
     def construct_all(self, instances: Sequence[Instance]) -> Sequence[Plan]:
-        """The best order of each graph."""
+        """The plan of the best decoded order of each graph."""
         import jax
 
         from regal_jax.ordering import decode_orders
@@ -114,11 +95,11 @@ def check_field(solver: object, field: str, least: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class TopoformerSamples(_Neural):
-    """The best of some orders that Topoformer's priorities draw: one network call a graph.
+    """The best of some orders that are drawn from Topoformer's priorities, with one network call per graph.
 
     Attributes:
-      samples: Orders; 0 takes the greedy one alone.
-      weights: ``"default"`` for the weights that ship, a file of weights or a `Topoformer`.
+      samples: Number of orders to draw; 0 takes the greedy order only.
+      weights: ``"default"`` for the shipped weights, a file of weights or a `Topoformer`.
 
     Raises:
       ConfigError: An impossible value.
@@ -140,10 +121,10 @@ class TopoformerSamples(_Neural):
 
 @dataclasses.dataclass(frozen=True)
 class TopoformerBeam(_Neural):
-    """The order of the lowest peak that a beam of Topoformer's likeliest partial orders ends with.
+    """Beam search for the likeliest orders under Topoformer; the result is the one with the lowest peak.
 
     Attributes:
-      width: Partial orders that are kept of each length.
+      width: Number of partial orders kept for each length.
       weights: As in `TopoformerSamples`.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, read strictly, one writer at a time; lists that survive a kill."""
+"""Files: atomic writes, strict parsing, locks, and lists that survive a killed process."""

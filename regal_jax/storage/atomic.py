@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes of files."""
 
 import contextlib
 import os
@@ -10,14 +10,14 @@ __all__ = ["replacing", "write_atomically"]
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A file to write, which takes the place of ``path`` when the block ends.
+    """A context with a new file that replaces ``path`` at its end.
 
-    Whoever reads ``path`` meanwhile sees the old file or the new one. If the block raises, the old one stays.
+    Readers of ``path`` see the old file or the new one. If the context raises, the old file stays.
 
     Raises:
       OSError: The new file cannot be put in place.
     """
-    # Asked before the links are resolved: /dev/stdout leads to a pipe, which has no path of its own.
+    # Checked before links are resolved: /dev/stdout leads to a pipe, which has no path of its own.
     if Path(path).exists() and not Path(path).is_file():
         yield Path(path)
         return
@@ -31,10 +31,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes all of ``data`` or nothing: whoever reads ``path`` meanwhile sees the old file or the new one.
+    """Writes ``data`` atomically: readers of ``path`` see the old file or the new one.
 
     Raises:
-      OSError: It cannot be written.
+      OSError: The file cannot be written.
     """
     with replacing(path) as file:
         file.write_bytes(data)

@@ -1,4 +1,4 @@
-"""JSON and TOML from strangers: parsed strictly, with errors of one line."""
+"""Strict parsing of untrusted JSON and TOML, with errors of one line."""
 
 import json
 import math
@@ -12,16 +12,16 @@ from regal_jax.errors import ConfigError, FormatError
 __all__ = ["parse_json", "parse_toml", "parse_writable_json", "read_toml"]
 
 _DIGITS: Final = 308
-"""Whole numbers of more are too large for a float."""
+"""Most digits of a whole number; more are too large for a float."""
 _LEVELS: Final = 64
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The JSON value in ``text``: numbers are finite, keys stand once, and nothing nests deeply.
+    """The JSON value in ``text``, with finite numbers, unique keys and limited nesting.
 
     Raises:
-      FormatError: Not UTF-8, not JSON (NaN and Infinity are not), a number that no float can hold, a key
-        twice, or more than 64 levels.
+      FormatError: The text is not UTF-8 or not JSON (NaN and Infinity are not), a number does not fit into a
+        float, a key occurs twice, or there are more than 64 levels.
     """
     try:
         value = json.loads(
@@ -44,22 +44,23 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_writable_json(data: bytes) -> Any:
-    """As `parse_json`; the value can be written as UTF-8 again.
+    """The value of `parse_json`, which can be written as UTF-8 again.
 
     Raises:
-      ValueError: As `parse_json`, or a text with a lone surrogate.
+      ValueError: An error of `parse_json`, or a string has a lone surrogate.
     """
     value = parse_json(data)
     if b"\\u" in data:
-        json.dumps(value, ensure_ascii=False).encode()  # Half a character is no text.
+        json.dumps(value, ensure_ascii=False).encode()  # A lone surrogate cannot be encoded.
     return value
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table in ``text``, whose whole numbers a float can hold, and in which nothing nests deeply.
+    """The TOML table in ``text``, with whole numbers that fit into a float and limited nesting.
 
     Raises:
-      FormatError: Not TOML, a whole number that no float can hold, or more than 64 levels.
+      FormatError: The text is not TOML, a whole number does not fit into a float, or there are more than 64
+        levels.
     """
     try:
         table = tomllib.loads(text)
@@ -67,7 +68,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise FormatError(f"not TOML: {' '.join(str(error).split())}; mend it") from None
     except RecursionError:
         raise _too_deep("TOML") from None
-    except ValueError as error:  # A whole number of more digits than Python converts, or no date.
+    except ValueError as error:  # A whole number has too many digits for Python, or a date is invalid.
         raise FormatError(f"not TOML: {' '.join(str(error).split())}; mend the value") from None
     _check_levels(table, "TOML")
     return table
@@ -77,7 +78,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The table in a TOML file of settings.
 
     Raises:
-      ConfigError: No such file, or as `parse_toml`.
+      ConfigError: There is no such file, or an error of `parse_toml`.
     """
     try:
         return parse_toml(pathlib.Path(path).read_text(encoding="utf-8"))
@@ -86,7 +87,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check_levels(value: Any, kind: str) -> None:
-    """Refuses what nests deeply, and whole numbers of TOML that are too large."""
+    """Checks the nesting, and the size of whole numbers of TOML."""
     level, depth = [value], 0
     while level:
         depth += 1

@@ -1,4 +1,4 @@
-"""`JsonLines`: append-only lists that survive a kill."""
+"""`JsonLines`: append-only lists that survive a killed process."""
 
 import json
 import os
@@ -14,10 +14,10 @@ __all__ = ["JsonLines"]
 
 
 class JsonLines:
-    """An append-only list of JSON objects, one a line.
+    """An append-only list of JSON objects, one per line.
 
-    A process killed while it writes leaves half a line at the end: that line is not there. Anything else
-    that is no JSON object is damage.
+    A process killed while it writes leaves an incomplete last line, which is ignored. Any other line that is
+    not a JSON object is an error.
 
     Args:
       path: The file; it need not exist.
@@ -55,7 +55,7 @@ class JsonLines:
         return data[:end], data[end:]
 
     def mend(self) -> None:
-        """Cuts off half a line at the end, so that the next one starts a line of its own."""
+        """Removes an incomplete last line, so that the next object starts a new line."""
         whole, torn = self._split()
         if torn:
             os.truncate(self.path, len(whole))
@@ -64,13 +64,13 @@ class JsonLines:
         """Adds one object.
 
         Raises:
-          OSError: It cannot be written.
+          OSError: The file cannot be written.
         """
-        # One write of one line: nothing of it is left in a buffer when the process is killed.
+        # One unbuffered write per line, so that a killed process loses no finished line.
         with open(self.path, "ab", buffering=0) as file:
             file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
 
     def replace(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Writes the whole list anew, all of it or nothing."""
+        """Replaces the whole list atomically."""
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
         write_atomically(self.path, "".join(lines).encode())

@@ -1,4 +1,4 @@
-"""One process at a time writes a folder, or a file."""
+"""Locks, so that one process at a time writes a folder or a file."""
 
 import contextlib
 import os
@@ -13,9 +13,9 @@ __all__ = ["locked", "locked_file"]
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path) -> Iterator[None]:
-    """Makes ``folder`` if need be, and keeps others that lock it out, where the system can.
+    """Locks ``folder``, created if missing, against other processes, if the system supports locks.
 
-    The lock is the system's (`flock`) on a file ``.lock``: it ends with the process, however that ends.
+    The lock is that of `flock` on a file ``.lock``; it ends with the process, however that ends.
 
     Raises:
       ConfigError: Another process holds it, or the folder is a file.
@@ -32,11 +32,11 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_file(path: pathlib.Path) -> Iterator[None]:
-    """Keeps others that lock the file ``path`` out, as `locked` does for a folder.
+    """Locks the file ``path`` against other processes, as `locked` does for a folder.
 
     Raises:
       ConfigError: Another process holds it.
-      OSError: There is no such folder, or it cannot be written.
+      OSError: The folder does not exist or cannot be written.
     """
     refusal = f"{path}: another process is writing it; wait for it, or name another file"
     with _held(path.with_name(f".{path.name}.lock"), refusal):
@@ -45,7 +45,7 @@ def locked_file(path: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _held(path: pathlib.Path, refusal: str) -> Iterator[None]:
-    """Holds the lock on the file ``path``, which is there meanwhile."""
+    """Holds the lock on the file ``path``, which exists meanwhile."""
     with contextlib.ExitStack() as files:
         while not _lock(files.enter_context(open(path, "wb")), path, refusal):
             pass
@@ -56,7 +56,7 @@ def _held(path: pathlib.Path, refusal: str) -> Iterator[None]:
 
 
 def _lock(file: Any, path: pathlib.Path, refusal: str) -> bool:
-    """Takes the lock; ``False`` if the file has been taken away by who had it before."""
+    """Takes the lock; ``False`` if its previous holder has removed the file."""
     try:
         import fcntl
 

@@ -11,6 +11,7 @@ from regal_jax.viz.comparison import (
 from regal_jax.viz.graph import plot_graph
 from regal_jax.viz.history import plot_history
 from regal_jax.viz.sizes import plot_sizes
+from regal_jax.viz.targets import plot_targets
 from regal_jax.viz.timeline import plot_plan
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "plot_rounds",
     "plot_seconds",
     "plot_sizes",
+    "plot_targets",
 ]

@@ -1,4 +1,4 @@
-"""Units and looks that every picture shares."""
+"""Units and style shared by all pictures."""
 
 import os
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +13,7 @@ __all__ = ["bare", "byte_scale", "picture_formats", "save", "scaled", "short", "
 
 
 def time_scale(longest: float, time_unit: str) -> tuple[float, str]:
-    """``(factor, unit)``: a time times ``factor`` is in ``unit``, one that suits ``longest``."""
+    """``(factor, unit)``: a time multiplied by ``factor`` is in ``unit``, chosen to suit ``longest``."""
     seconds = longest * TIME_UNITS[time_unit]
     unit = next((u for u in ("s", "ms", "us") if seconds >= TIME_UNITS[u]), "ns") if seconds else "s"
     return TIME_UNITS[time_unit] / TIME_UNITS[unit], unit
@@ -27,7 +27,7 @@ def byte_scale(largest: float) -> tuple[float, str]:
 
 
 def short(text: str, length: int) -> str:
-    """``text`` in at most ``length`` characters, cut in the middle: both ends of a name tell something."""
+    """``text`` in at most ``length`` characters, cut in the middle so that both ends stay."""
     if len(text) <= length:
         return text
     head = (length - 1) // 2
@@ -35,14 +35,14 @@ def short(text: str, length: int) -> str:
 
 
 def bare(ax: "Axes") -> None:
-    """Takes the frame away, but for the axis at the bottom."""
+    """Removes the frame, except for the bottom axis."""
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     ax.tick_params(left=False)
 
 
 def scaled(ax: "Axes", axis: Literal["x", "y"]) -> None:
-    """Takes the frame away where there is no scale, and draws lines to read values of ``axis`` by."""
+    """Removes the frame where there is no scale, and draws grid lines for ``axis``."""
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     ax.grid(axis=axis, color="#dddddd", lw=0.5)

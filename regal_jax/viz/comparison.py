@@ -29,13 +29,13 @@ def plot_improvements(
     *,
     width: float = 11.0,
 ) -> "Figure":
-    """Histograms of the improvement over a reference; ties are left out and stated, as in the paper's Fig. 2.
+    """Histograms of the improvement over a reference; ties are counted, not drawn, as in the paper's Fig. 2.
 
     Args:
       saved: Method -> ``[B]`` shares, positive where the method is better; NaN where there is no result.
-      reference: What it is better than.
-      path: Where to save it, if anywhere; the suffix names the format.
-      width: Of the figure, in inches.
+      reference: Name of the reference.
+      path: File to save the figure in, if any; the suffix names the format.
+      width: Width of the figure in inches.
 
     Returns:
       The figure; no global state of matplotlib is touched.
@@ -67,7 +67,7 @@ def plot_entropies(
     Args:
       entropies: Method -> ``[B]`` nats; NaN where there is none.
       path: As in `plot_improvements`.
-      width: Likewise.
+      width: Width of the figure in inches.
 
     Returns:
       The figure.
@@ -91,7 +91,7 @@ def _histograms(
     path: str | os.PathLike[str] | None,
     width: float,
 ) -> "Figure":
-    """One panel a method; ``draw`` returns what is said beside its name."""
+    """One panel per method; ``draw`` returns the note beside its name."""
     from regal_jax.viz.figure import PlanFigure
 
     known = {name: v[~np.isnan(v)] for name, v in values.items()}
@@ -124,10 +124,10 @@ def plot_limits(
     """Mean improvement over a reference against the budget, with bands of confidence (Fig. 3).
 
     Args:
-      curves: Method -> evaluations -> mean and both ends of its interval, shares.
-      reference: What is improved upon.
+      curves: Method -> evaluations -> mean and both ends of its interval, as shares.
+      reference: Name of the reference.
       path: As in `plot_improvements`.
-      width: Likewise.
+      width: Width of the figure in inches.
 
     Returns:
       The figure.
@@ -138,7 +138,7 @@ def plot_limits(
     from regal_jax.viz.figure import PlanFigure
 
     if not curves or not all(curves.values()):
-        raise ConfigError("curves: give one at least, with a point at least")
+        raise ConfigError("curves: give at least one, with at least one point")
     figure = PlanFigure(figsize=(width, 0.6 * width), layout="constrained")
     ax = figure.subplots()
     for i, (name, curve) in enumerate(curves.items()):
@@ -166,12 +166,12 @@ def plot_rounds(
     *,
     width: float = 6.0,
 ) -> "Figure":
-    """The best validation improvement over rounds of messages (Fig. 4b), and every run's beside it.
+    """The best validation improvement of each number of rounds of messages, and that of every run (Fig. 4b).
 
     Args:
-      validation: Rounds ``T`` -> the best improvement that each training run reached, shares.
+      validation: Rounds ``T`` -> best improvement of each training run, as shares.
       path: As in `plot_improvements`.
-      width: Likewise.
+      width: Width of the figure in inches.
 
     Returns:
       The figure.
@@ -182,7 +182,7 @@ def plot_rounds(
     from regal_jax.viz.figure import PlanFigure
 
     if not validation or not all(validation.values()):
-        raise ConfigError("validation: give one run at least for each T")
+        raise ConfigError("validation: give at least one run for each T")
     figure = PlanFigure(figsize=(width, 0.65 * width), layout="constrained")
     ax = figure.subplots()
     for t, runs in validation.items():
@@ -201,12 +201,12 @@ def plot_rounds(
 def plot_seconds(
     seconds: Mapping[str, np.ndarray], path: str | os.PathLike[str] | None = None, *, width: float = 8.0
 ) -> "Figure":
-    """Median seconds a graph of each method, with the middle four fifths of the graphs.
+    """Median seconds per graph of each method, with the range from the 10th to the 90th percentile.
 
     Args:
       seconds: Method -> ``[B]``; NaN where there is no result.
       path: As in `plot_improvements`.
-      width: Likewise.
+      width: Width of the figure in inches.
 
     Returns:
       The figure.
@@ -218,7 +218,7 @@ def plot_seconds(
 
     known = {name: np.maximum(v[~np.isnan(v)], 1e-6) for name, v in seconds.items()}
     if not known or not all(v.size for v in known.values()):
-        raise ConfigError("seconds: give a method at least, with a result at least")
+        raise ConfigError("seconds: give at least one method with at least one result")
     figure = PlanFigure(figsize=(width, 0.9 + 0.32 * len(known)), layout="constrained")
     ax = figure.subplots()
     low, middle, high = np.array([np.quantile(v, (0.1, 0.5, 0.9)) for v in known.values()]).T
@@ -228,7 +228,7 @@ def plot_seconds(
     ax.set_yticks(at, list(known))
     ax.invert_yaxis()
     ax.set_xscale("log")
-    ax.set_xlabel("seconds a graph (median, 10 % to 90 %)")
+    ax.set_xlabel("seconds per graph (median, 10 % to 90 %)")
     scaled(ax, "x")
     save(figure, path)
     return figure

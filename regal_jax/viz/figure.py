@@ -1,4 +1,4 @@
-"""The figure that plots are drawn on. Imported when something is drawn: it loads matplotlib."""
+"""The figure on which plots are drawn. This module imports matplotlib, so it is imported only to draw."""
 
 import io
 from typing import Any
@@ -12,7 +12,7 @@ class PlanFigure(Figure):
     """A matplotlib figure that a notebook shows, without pyplot and its global state."""
 
     def _repr_png_(self) -> bytes:
-        """What Jupyter asks an object for that it is to show."""
+        """The picture that Jupyter shows."""
         out = io.BytesIO()
         options: dict[str, Any] = {"format": "png", "dpi": 110}
         self.savefig(out, **options)

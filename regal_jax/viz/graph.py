@@ -1,4 +1,4 @@
-"""`plot_graph`: a small graph op by op, a large one in sums."""
+"""`plot_graph`: a small graph op by op, a large one by its totals."""
 
 import os
 from collections import Counter
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_graph"]
 
 _MOST_OPS: Final = 60
-"""Beyond it, boxes and arrows cannot be told apart."""
+"""Most ops that are drawn one by one; with more, boxes and arrows are not legible."""
 _COLOURS: Final = (
     "#4e79a7", "#f1a340", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac",
 )  # fmt: skip
@@ -29,14 +29,14 @@ def plot_graph(
 ) -> "Figure":
     """Draws ``graph``.
 
-    Of up to 60 ops each is a box in the column of its level (the longest path that leads to it), coloured by
-    kind; arrows are data, dashed ones control edges. Of more: ops and work by level, and by kind the work and
-    the bytes made.
+    In a graph of up to 60 ops, each op is a box in the column of its level (the longest path that leads to
+    it), coloured by kind. Solid arrows are data edges and dashed arrows control edges. For a larger graph,
+    the panels show ops and work by level, and work and produced bytes by kind.
 
     Args:
       graph: The graph.
-      path: Where to save it, if anywhere; the suffix names the format.
-      width: Of the figure, in inches.
+      path: File to save the figure in, if any; the suffix names the format.
+      width: Width of the figure in inches.
 
     Returns:
       The figure; no global state of matplotlib is touched.
@@ -59,12 +59,12 @@ def plot_graph(
 
 
 def _work(graph: ComputationGraph) -> np.ndarray:
-    """``[N]``, each op on its fastest device."""
+    """``[N]`` runtime of each op on its fastest device."""
     return graph.runtime.reshape(graph.num_ops, -1).min(axis=1)
 
 
 def _levels(graph: ComputationGraph) -> np.ndarray:
-    """``[N]`` int64: edges of the longest path to each op."""
+    """``[N]`` int64: number of edges on the longest path to each op."""
     level = [0] * graph.num_ops
     offset, successor = (array.tolist() for array in graph.successors)
     for o in graph.topological_order.tolist():
@@ -77,7 +77,7 @@ def _draw_ops(ax: "Axes", graph: ComputationGraph, level: np.ndarray) -> None:
     common = [kind for kind, _ in Counter(graph.op_kinds).most_common(len(_COLOURS) - 1)]
     colour = dict(zip(common, _COLOURS, strict=False))
     height = np.zeros(graph.num_ops)
-    # Each column in the order of what its ops read, so that arrows cross less.
+    # Ops of a column follow the order of their inputs, so that fewer arrows cross.
     for column in range(int(level.max()) + 1):
         ops = np.flatnonzero(level == column)
         reads = [height[graph.edge_producer[graph.edge_op == o]] for o in ops]
@@ -122,7 +122,7 @@ def _draw_kinds(axes: "np.ndarray", graph: ComputationGraph) -> None:
     made = np.bincount(graph.tensor_op, graph.tensor_bytes, minlength=graph.num_ops)
     for ax, values, scale, label in (
         (axes[0], _work(graph), lambda most: time_scale(most, graph.time_unit), "work"),
-        (axes[1], made, byte_scale, "bytes made"),
+        (axes[1], made, byte_scale, "bytes produced"),
     ):
         total = np.bincount(which, values, minlength=len(kinds))
         most = np.argsort(-total, kind="stable")[:_KINDS][::-1]

@@ -1,4 +1,4 @@
-"""`plot_history`: how the search got there."""
+"""`plot_history`: the objective over the course of a search."""
 
 import os
 from typing import TYPE_CHECKING
@@ -23,8 +23,8 @@ def plot_history(plan: Plan, path: str | os.PathLike[str] | None = None, *, widt
       plan: Its ``provenance["history"]`` has two lists of one length: ``evaluations``, ascending, and
         ``best``, the incumbent's objective (in the plan's time unit, or bytes; ``None`` while there is no
         feasible one).
-      path: Where to save it, if anywhere; the suffix names the format.
-      width: Of the figure, in inches.
+      path: File to save the figure in, if any; the suffix names the format.
+      width: Width of the figure in inches.
 
     Returns:
       The figure; no global state of matplotlib is touched.

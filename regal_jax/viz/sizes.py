@@ -1,4 +1,4 @@
-"""`plot_sizes`: how large, deep and wide the graphs of a set are."""
+"""`plot_sizes`: size, depth and width of the graphs in a set."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -28,14 +28,14 @@ def plot_sizes(
     *,
     width: float = 11.0,
 ) -> "Figure":
-    """Draws histograms of ops, depth, width and edges an op, stacked by group, and of the ops' degrees.
+    """Draws histograms of ops, depth, width and edges per op, stacked by group, and of the ops' degrees.
 
     Args:
       groups: Label -> records with ``ops``, ``edges``, ``depth`` and ``width``, such as
-        `regal_jax.datasets.graph_record` makes. More than 8 share colours.
-      degrees: Label -> how many ops have 0, 1, 2, ... edges; not drawn by default.
-      path: Where to save it, if anywhere; the suffix names the format.
-      width: Of the figure, in inches.
+        `regal_jax.datasets.graph_record` makes. With more than 8 groups, some share a colour.
+      degrees: Label -> number of ops with 0, 1, 2, ... edges; not drawn by default.
+      path: File to save the figure in, if any; the suffix names the format.
+      width: Width of the figure in inches.
 
     Returns:
       The figure; no global state of matplotlib is touched.
@@ -52,7 +52,7 @@ def plot_sizes(
         ("ops", lambda r: r["ops"], True),
         ("depth", lambda r: r["depth"], True),
         ("width", lambda r: r["width"], True),
-        ("data edges an op", lambda r: r["edges"] / r["ops"], False),
+        ("data edges per op", lambda r: r["edges"] / r["ops"], False),
     ]
     across = 3 if degrees else 4
     down = 2 if degrees else 1
@@ -83,20 +83,20 @@ def plot_sizes(
 def _histogram(ax: "Axes", values: Sequence[Sequence[float]], log: bool) -> None:
     every = np.array([v for group in values for v in group], dtype=float)
     low, high = float(every.min()), float(every.max())
-    bins = int(min(_BINS, 6 + 2 * np.sqrt(every.size)))  # A few graphs in many bins are a comb.
+    bins = int(min(_BINS, 6 + 2 * np.sqrt(every.size)))  # Few graphs need few bins.
     if log:
-        # Whole numbers: no bin between two of them, which would be empty for ever.
+        # Values are whole numbers. A bin between two of them would always be empty.
         edges = np.unique(np.rint(np.geomspace(max(low, 1.0), max(high, 1.0) + 1.0, bins + 1))) - 0.5
         ax.set_xscale("log")
     else:
-        # Room on both sides, so that equal values are a bar and not a line.
+        # Room on both sides, so that equal values give a bar and not a line.
         edges = np.linspace(low - 0.05, high + 0.05, bins + 1)
     colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(values))]
     ax.hist([list(group) for group in values], bins=edges.tolist(), stacked=True, color=colours)
 
 
 def _degrees(ax: "Axes", label: str, counts: np.ndarray) -> None:
-    """Ops with each degree; both axes logarithmic, with the ops of degree 0 at their own mark."""
+    """Number of ops by degree. Both axes are logarithmic; degree 0 has a tick of its own."""
     at = np.flatnonzero(counts)
     ax.set_xscale("symlog", linthresh=1.0, linscale=0.4)
     ax.set_yscale("log")
@@ -112,14 +112,14 @@ def _degrees(ax: "Axes", label: str, counts: np.ndarray) -> None:
 
 
 def _clean(ax: "Axes") -> None:
-    """Whole numbers of graphs, sizes as people write them."""
+    """Sets ticks at whole numbers of graphs, and writes sizes in decimal notation."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     if ax.get_yscale() == "linear":
         ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         ax.yaxis.set_major_formatter("{x:,.0f}")
     if ax.get_xscale() == "log":
-        # One decade has too few powers of ten to read a scale from.
+        # Within one decade, powers of ten alone give too few ticks.
         low, high = ax.get_xlim()
         marks = (1.0, 2.0, 5.0) if high < 30 * low else (1.0, 3.0) if high < 1000 * low else (1.0,)
         ax.xaxis.set_major_locator(LogLocator(subs=marks))

@@ -1,4 +1,4 @@
-"""`plot_plan`: who does what when, over the memory that it takes."""
+"""`plot_plan`: the timeline of all devices, above the memory held on each."""
 
 import os
 from typing import TYPE_CHECKING, Any, Final
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_plan"]
 
-# Tableau's colour-blind safe ten without its reds, which are left for transfers and capacities.
+# Tableau's ten colour-blind-safe colours without the reds, which mark transfers and capacities.
 _KINDS: Final = ("#4e79a7", "#f1a340", "#59a14f", "#76b7b2", "#b07aa1", "#edc948", "#9c755f")
 _OTHER: Final = "#bab0ac"
 _TRANSFER: Final = "#d62728"
 _MEMORY: Final = "#4e79a7"
 _MOST_PANELS: Final = 8
 _INK: Final = "#333333"
-# Where computes and transfers are drawn, in rows from a device's own; y grows downwards.
+# Offsets of computes and transfers from the row of their device; y grows downwards.
 _COMPUTE_LANE: Final = (-0.4, 0.22)
 _TRANSFER_LANE: Final = (0.26, 0.42)
 
 
 def plot_plan(plan: Plan, path: str | os.PathLike[str] | None = None, *, width: float = 12.0) -> "Figure":
-    """Draws the events of every device over the memory held on each.
+    """Draws the events of every device above the memory held on each.
 
-    Ops are coloured by kind, the kinds that take most time first, or by their place in the graph where no op
-    has a kind. A blocking transfer is a red bar on both of its devices. Of more than 8 devices only the 8
-    fullest get a memory panel.
+    Ops are coloured by kind, starting with the kinds that take most time. If no op has a kind, they are
+    coloured by position in the graph. A blocking transfer is a red bar on both of its devices. With more than
+    8 devices, only the 8 with the highest peaks have a memory panel.
 
     Args:
-      plan: What to draw.
-      path: Where to save it, if anywhere; the suffix (``.png``, ``.svg``, ``.pdf``) names the format.
-      width: Of the figure, in inches.
+      plan: The plan.
+      path: File to save the figure in, if any; the suffix (``.png``, ``.svg``, ``.pdf``) names the format.
+      width: Width of the figure in inches.
 
     Returns:
       The figure; no global state of matplotlib is touched.
@@ -84,14 +84,15 @@ def _events(ax: "Axes", plan: Plan, factor: float, width: float) -> None:
     compute, moves = np.flatnonzero(line.port < 0), np.flatnonzero(line.port >= 0)
     colours, legend = _colours(plan)
     many = line.num_events > 300
-    # Hair lines in the bar's own colour keep bars thinner than a pixel visible; white ones tell few apart.
+    # Hairlines in the bar's own colour keep bars thinner than a pixel visible. White hairlines separate few
+    # bars.
     edge: dict[str, Any] = {"edgecolors": "face" if many else "white", "linewidths": 0.3 if many else 0.8}
     bars = _boxes(start[compute], finish[compute], line.device[compute], _COMPUTE_LANE)
     ax.add_collection(PolyCollection(bars, facecolors=colours[line.op[compute]], **edge))
     if moves.size:
         row = np.concatenate([line.source[moves], line.device[moves]])
         times = np.tile(start[moves], 2), np.tile(finish[moves], 2)
-        # A transfer at no cost has no width: the edge is then all that is seen of it.
+        # A transfer at no cost has no width; only its edge is visible.
         edge = {"edgecolors": _TRANSFER, "linewidths": 0.3 if many else 1.0}
         ax.add_collection(PolyCollection(_boxes(*times, row, _TRANSFER_LANE), facecolors=_TRANSFER, **edge))
         legend.append((_TRANSFER, "transfer"))
@@ -109,7 +110,7 @@ def _events(ax: "Axes", plan: Plan, factor: float, width: float) -> None:
 def _boxes(
     start: np.ndarray, finish: np.ndarray, row: np.ndarray, lane: tuple[float, float]
 ) -> list[np.ndarray]:
-    """The ``[4, 2]`` corners of each."""
+    """The ``[4, 2]`` corners of each box."""
     low, high = row + lane[0], row + lane[1]
     x = np.stack([start, start, finish, finish], axis=-1)
     return list(np.stack([x, np.stack([low, high, high, low], axis=-1)], axis=-1))
@@ -142,7 +143,7 @@ def _colours(plan: Plan) -> tuple[np.ndarray, list[tuple[Any, str]]]:
 def _names(
     ax: "Axes", plan: Plan, start: np.ndarray, finish: np.ndarray, width: float, colours: np.ndarray
 ) -> None:
-    """Names of the ops whose bars are wide enough for some of it."""
+    """Writes the names of ops whose bars are wide enough for part of them."""
     line = plan.timeline
     inch = 0.88 * width / (line.makespan or 1.0)
     for i in np.flatnonzero(line.port < 0).tolist():
@@ -171,7 +172,7 @@ def _legend(ax: "Axes", entries: list[tuple[Any, str]]) -> None:
         handleheight=0.9,
         columnspacing=1.2,
     )
-    # Set afterwards: matplotlib drops labels that begin with "_" and reads "$" as mathematics.
+    # Labels are set afterwards: matplotlib drops those that begin with "_" and reads "$" as mathematics.
     for text, (_, label) in zip(legend.get_texts(), entries, strict=True):
         text.set_parse_math(False)
         text.set_text(label)
@@ -182,7 +183,7 @@ def _legend(ax: "Axes", entries: list[tuple[Any, str]]) -> None:
 
 def _memories(axes: "list[Axes]", plan: Plan, panels: list[int], factor: float) -> None:
     line = plan.timeline
-    # One scale for all panels, so that devices compare.
+    # All panels have one scale, so that devices can be compared.
     top = max(_top(int(line.peak_memory[k]), plan.cluster.memory[k]) for k in panels)
     scale, unit = byte_scale(top)
     for ax, k in zip(axes, panels, strict=True):
@@ -199,7 +200,7 @@ def _memories(axes: "list[Axes]", plan: Plan, panels: list[int], factor: float) 
             if peak > capacity:
                 label += f": OVERFLOW by {format_bytes(peak - capacity)}"
         ink = _TRANSFER if peak > capacity else _INK
-        # Above the panel, where no profile can run through it.
+        # The title is above the panel, where it cannot overlap the profile.
         ax.set_title(f"device {k}: {label}", loc="left", fontsize=8, color=ink, pad=2)
         ax.set_ylim(0, (top * 1.08 * scale) or 1.0)
         ax.yaxis.set_major_locator(_ticks())
@@ -210,7 +211,7 @@ def _memories(axes: "list[Axes]", plan: Plan, panels: list[int], factor: float) 
 
 
 def _steps(time: np.ndarray, held: np.ndarray, end: float) -> tuple[np.ndarray, np.ndarray]:
-    """Of all that happens at one time only the most held and the last: no dip between an op and the next."""
+    """Steps of a profile with the largest and the last value of each time: no dip shows between ops."""
     if not len(time):
         return np.array([0.0, end]), np.zeros(2)
     first = np.flatnonzero(np.diff(time, prepend=-1.0))
@@ -226,5 +227,5 @@ def _ticks() -> Any:
 
 
 def _top(peak: int, capacity: float) -> float:
-    """The largest value that a panel shows: a capacity far above the peak would crush the profile."""
+    """The largest value that a panel shows; a capacity far above the peak would flatten the profile."""
     return max(peak, capacity) if capacity <= 3 * peak else float(peak)

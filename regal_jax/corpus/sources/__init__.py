@@ -1,7 +1,7 @@
-"""Where real graphs come from: one module a library, imported in worker processes only.
+"""Sources of real graphs: one module per library, imported in worker processes only.
 
 A module has ``specs() -> list[TraceSpec]`` and ``trace(spec, profile) -> ComputationGraph``. It imports its
-library at the top: the worker that imports it pays once.
+library at the top, so that a worker imports it once.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ class Source:
     """One row of `SOURCES`.
 
     Attributes:
-      name: As ``--sources`` takes it.
+      name: Name for ``--sources``.
       module: The module that traces its models.
       packages: The distributions it needs; the first is the one that its models come from.
       extra: The extra of regal-jax that installs them.

@@ -1,4 +1,4 @@
-"""Models in Flax Linen. Flax ships layers but no models, so a few classics are written down here."""
+"""Models in Flax Linen. Flax has layers but no models, so a few classic models are defined here."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,7 +18,7 @@ __all__ = ["specs", "trace"]
 
 
 class MixerBlock(nn.Module):
-    """Tolstikhin et al. 2021, figure 1."""
+    """A block of MLP-Mixer (Tolstikhin et al. 2021, figure 1)."""
 
     tokens: int
     channels: int
@@ -46,7 +46,7 @@ class Mixer(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A stack of recurrent layers over a sequence, unrolled in time: a scan would be one op."""
+    """A stack of recurrent layers over a sequence, unrolled in time because a scan would be one op."""
 
     cell: str
     layers: int
@@ -90,7 +90,7 @@ class Translator(nn.Module):
 
 
 class GraphNetwork(nn.Module):
-    """Message passing over an edge list, sums at the receivers (Battaglia et al. 2018)."""
+    """Message passing over an edge list, with sums at the receivers (Battaglia et al. 2018)."""
 
     rounds: int
 
@@ -125,7 +125,7 @@ _MODELS: Final[dict[str, tuple[Callable[[], nn.Module], tuple[jax.ShapeDtypeStru
         for n in (3, 8, 16)
     },
 }
-"""Name: model and inputs."""
+"""Name -> model and inputs."""
 
 
 def specs() -> list[TraceSpec]:

@@ -1,4 +1,4 @@
-"""``keras.applications``: image classifiers, each at the size that it was published for."""
+"""``keras.applications``: image classifiers, each at its published input size."""
 
 from typing import Final
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-# Chosen when Keras is first imported, once for all: this process traces and does nothing else.
+# Keras reads the backend when it is first imported. This process does nothing but trace.
 os.environ["KERAS_BACKEND"] = "jax"
 
 import jax
@@ -23,14 +23,14 @@ def trace_model(
 ) -> ComputationGraph:
     """The graph of one form of a model.
 
-    The mean square of all that the model returns stands for its loss: what a loss adds is a few ops.
+    The mean square of all outputs stands for the loss, since a loss adds only a few ops.
 
     Args:
       build: Makes the model.
       inputs: The model's inputs, as `jax.ShapeDtypeStruct`.
       form: One of `regal_jax.datasets.FORMS`.
       profile: Device that runtimes are estimated for.
-      name: Of the graph.
+      name: Name of the graph.
     """
     with keras.StatelessScope(initialize_variables=False):
         model = build()
@@ -65,7 +65,7 @@ def trace_model(
 
 
 def abstract_inputs(model: Any, *, batch_size: int, length: int, image_size: int) -> Any:
-    """The inputs that a functional model declares, with a size for every axis it leaves open."""
+    """The inputs that a functional model declares, with a size for every open axis."""
 
     def shape(tensor: Any) -> jax.ShapeDtypeStruct:
         axes = list(tensor.shape)

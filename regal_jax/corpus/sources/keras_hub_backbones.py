@@ -1,13 +1,13 @@
-"""``keras_hub`` backbones from published sizes. Presets would fetch their numbers; these are typed in.
+"""``keras_hub`` backbones of published sizes, which are listed here because presets would be downloaded.
 
-Width changes no topology, so a table has depths with plausible widths.
+Width does not change the topology, so the tables have depths with plausible widths.
 """
 
 import functools
 import importlib
 from typing import Any, Final
 
-# Before keras_hub, which imports Keras: the backend is chosen there.
+# This import comes before keras_hub, which imports Keras, because it chooses the backend.
 from regal_jax.corpus.sources.keras_forms import abstract_inputs, trace_model  # isort: skip
 
 
@@ -20,7 +20,7 @@ __all__ = ["specs", "trace"]
 
 _BATCH, _LENGTH, _IMAGE = 4, 128, 224
 
-# By name: a type checker need not have it.
+# Imported by name, so that a type checker does not need the package.
 keras_hub: Any = importlib.import_module("keras_hub")
 
 _PLAIN: Final = {"num_heads": 8, "hidden_dim": 512, "intermediate_dim": 2048, "vocabulary_size": 32000}
@@ -32,7 +32,7 @@ _HEADED: Final = {**_GROUPED, "head_dim": 64}
 _MIXTURE: Final = {"num_experts": 8}
 
 _TEXT: Final[dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {
-    # Class without "Backbone": depths, other arguments.
+    # Class name without "Backbone": depths, other arguments.
     "Albert": ((12, 24), {**_PLAIN, "embedding_dim": 128}),
     "Bart": ((6, 12), _PLAIN),
     "Bert": ((2, 4, 8, 12, 24), _PLAIN),
@@ -97,14 +97,14 @@ _MIT: Final = {
 }  # fmt: skip
 _CSP: Final = {
     "stem_kernel_size": 3, "stem_strides": 1, "stackwise_strides": 2, "stage_type": "csp",
-    # Stages are split in two: each half as wide as a block needs.
+    # Stages are split in two halves, each as wide as a block needs.
     "expand_ratio": 2.0,
     "stackwise_num_filters": [128, 256, 512, 1024], "image_shape": (224, 224, 3),
 }  # fmt: skip
 _SWIN: Final = {"embed_dim": 96, "num_heads": [3, 6, 12, 24], "window_size": 7, **_SQUARE}
 
 _VISION: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    # Name: class without "Backbone", arguments.
+    # Name: class name without "Backbone", arguments.
     **{
         f"DeiT_{n}": ("DeiT", {**_VIT, **_SQUARE, "num_layers": n, "intermediate_dim": 2048})
         for n in (6, 12, 24)
@@ -198,7 +198,7 @@ _VISION: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 
 @functools.cache
 def _models() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Every model by name: class and arguments."""
+    """Name of each model -> class and arguments."""
     models = {}
     for name, (depths, arguments) in _TEXT.items():
         for depth in depths:

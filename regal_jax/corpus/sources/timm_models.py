@@ -3,14 +3,14 @@
 import importlib
 from typing import Any, Final
 
-# Before timm, which imports torchvision.
+# This import comes before timm, which imports torchvision.
 from regal_jax.corpus.sources.torch_forms import (  # isort: skip
     FORMS, meta_tensor, quiet, stub_broken_torchvision, trace_module, torch,
 )  # fmt: skip
 
 with quiet():
     stub_broken_torchvision()
-    # By name: a type checker need not have it.
+    # Imported by name, so that a type checker does not need the package.
     timm: Any = importlib.import_module("timm")
     _registry: Any = importlib.import_module("timm.models._registry")
 
@@ -22,7 +22,7 @@ __all__ = ["specs", "trace"]
 
 _BATCH: Final = 8
 _MIXED: Final = ("byobnet", "byoanet", "efficientnet")
-"""Modules that hold architectures of several families, told by the names of the models."""
+"""Modules with architectures of several families, which the models' names distinguish."""
 
 
 def specs() -> list[TraceSpec]:

@@ -1,4 +1,4 @@
-"""What the PyTorch sources share: the forms, and what to do about a torchvision that cannot be imported."""
+"""Forms of PyTorch models, and the handling of a torchvision that cannot be imported."""
 
 import contextlib
 import enum
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 FORMS: Final = ("forward", "gradient")
-"""Forms that are traced of PyTorch models: an Adam update would add ten ops for every parameter."""
+"""Forms in which PyTorch models are traced, without an Adam update, which adds ten ops per parameter."""
 
 
 def trace_module(
@@ -47,7 +47,7 @@ def meta_tensor(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor
 
 @contextlib.contextmanager
 def quiet() -> Any:
-    """Keeps libraries from telling what nobody asked them about every one of a thousand models."""
+    """Suppresses the messages that libraries print for every model."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -59,10 +59,10 @@ def quiet() -> Any:
 
 
 def _torchvision_works() -> bool:
-    """Whether torchvision can be imported; forgets the half of it that an attempt leaves behind.
+    """Whether torchvision can be imported; removes the modules that a failed import leaves behind.
 
-    PyPI has torchvision for one build of PyTorch alone: beside another (CPU only, say) its compiled ops are
-    missing and the import raises `RuntimeError`.
+    PyPI has torchvision for one build of PyTorch only. With another build (CPU only, for example) its
+    compiled ops are missing and the import raises `RuntimeError`.
     """
     try:
         importlib.import_module("torchvision")
@@ -74,7 +74,7 @@ def _torchvision_works() -> bool:
 
 
 def hide_broken_torchvision() -> None:
-    """Makes a torchvision that cannot be imported look absent, which transformers is prepared for."""
+    """Makes a torchvision that cannot be imported look absent, which transformers can handle."""
     if not _torchvision_works():
         sys.modules["torchvision"] = None  # pyright: ignore[reportArgumentType]
 
@@ -82,8 +82,8 @@ def hide_broken_torchvision() -> None:
 def stub_broken_torchvision() -> None:
     """Puts empty modules in the place of a torchvision that cannot be imported.
 
-    timm imports names from it for data and for conversions, of which a trace of a model needs none: they
-    need only be there. What this process would do with images or frozen batch norms, it does not do.
+    timm imports names from it for data and for conversions. A trace of a model uses none of them, so it
+    suffices that the names exist.
     """
     if _torchvision_works():
         return

@@ -4,14 +4,14 @@ import importlib
 import inspect
 from typing import Any, Final
 
-# Before transformers, which asks for torchvision.
+# This import comes before transformers, which looks for torchvision.
 from regal_jax.corpus.sources.torch_forms import (  # isort: skip
     FORMS, hide_broken_torchvision, meta_tensor, quiet, trace_module, torch,
 )  # fmt: skip
 
 with quiet():
     hide_broken_torchvision()
-    # By name: a type checker need not have it.
+    # Imported by name, so that a type checker does not need the package.
     transformers: Any = importlib.import_module("transformers")
     _auto = "transformers.models.auto"
     CONFIG_MAPPING: Any = importlib.import_module(f"{_auto}.configuration_auto").CONFIG_MAPPING
@@ -47,7 +47,8 @@ def trace(spec: TraceSpec, profile: str) -> ComputationGraph:
     """The graph of a spec."""
     with quiet():
         config = CONFIG_MAPPING[spec.model]()
-        # Attention written out in ops; experts batched, for a loop over those in use depends on data.
+        # Attention is written out in ops. Experts are batched, since a loop over those in use depends on
+        # data.
         config._attn_implementation = "eager"
         config._experts_implementation = "batched_mm"
         with torch.device("meta"):
@@ -57,7 +58,7 @@ def trace(spec: TraceSpec, profile: str) -> ComputationGraph:
 
 
 def _inputs(model: Any, config: Any) -> dict[str, Any]:
-    """The inputs that the model's signature asks for, by their usual names."""
+    """The inputs in the model's signature, by their usual names."""
     parameters = inspect.signature(model.forward).parameters
     inputs: dict[str, Any] = {}
     for name in _TEXT_INPUTS:
@@ -93,5 +94,5 @@ def _features(config: Any) -> torch.Tensor:
     config = getattr(config, "audio_config", None) or config
     bins = getattr(config, "num_mel_bins", None) or getattr(config, "feature_size", None) or 80
     frames = 2 * getattr(config, "max_source_positions", 0)
-    # Whisper and its like take mel bins before frames and insist on a length.
+    # Whisper and similar models take mel bins before frames and require a fixed length.
     return meta_tensor(_BATCH, bins, frames) if frames else meta_tensor(_BATCH, _FRAMES, bins)

@@ -1,4 +1,4 @@
-"""The one loop that all solvers run in: warm starts, turns, batches, stopping, and what comes out."""
+"""The loop that runs all solvers: warm starts, turns, batches, stopping and results."""
 
 from regal_jax.solvers.loop.call import Call
 from regal_jax.solvers.loop.earlier import Earlier, WarmStarts, share_earlier

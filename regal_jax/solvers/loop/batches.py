@@ -1,4 +1,4 @@
-"""Which graphs are searched in one compiled call."""
+"""Batches: the graphs that are searched in one compiled call."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -20,16 +20,16 @@ __all__ = ["Batch", "Share", "cut", "make_batch", "narrowed", "share_out"]
 
 _MOST_GRAPHS: Final = 256
 _MOST_BYTES: Final = 2**36
-"""A single graph whose search would take more than this is refused."""
+"""A single graph whose search would take more bytes than this is refused."""
 _BYTES: Final = 2**30
-"""What the populations and simulator states of one batch may take, roughly."""
+"""Approximate limit in bytes for the populations and simulator states of one batch."""
 _ROWS: Final = (64, 1)
-"""Rows of a batch on a CPU: a program each, so few of them. Few graphs gain little together there
+"""Numbers of rows of a batch on a CPU: few, since each is a program of its own. Batches gain little there
 (docs/performance.md)."""
 _ROWS_ON_ACCELERATORS: Final = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-"""There a call takes as long for few as for many."""
+"""Numbers of rows on an accelerator, where a call takes as long for few rows as for many."""
 _PLANS: Final = 16
-"""Warm starts are padded to as many: heuristics make about a dozen."""
+"""Warm starts are padded to these numbers; heuristics make about a dozen."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,11 +37,11 @@ class Share:
     """Graphs that one call will search.
 
     Attributes:
-      members: Where they stand in the caller's list.
-      bucket: Of all of them.
+      members: Their indices in the caller's list.
+      bucket: Their common bucket.
       width: ``D``, devices of their clusters and padding.
-      rows: Of the batch: as many as members, or more.
-      devices: To spread it over.
+      rows: Rows of the batch, at least the number of members.
+      devices: JAX devices to spread the batch over.
     """
 
     members: Sequence[int]
@@ -56,8 +56,8 @@ class Batch:
     """Graphs of one bucket, ready for the device.
 
     Attributes:
-      members: Where the graphs stand in the caller's list. The batch may have more rows than members:
-        copies of the last one that fill it up to a size for which a program is kept.
+      members: Indices of the graphs in the caller's list. The batch may have more rows than members: copies
+        of the last one fill it up to one of few sizes.
       graphs: ``[B]``.
       clusters: ``[B]``.
       known: ``[B]``, plans of heuristics, best first.
@@ -82,20 +82,20 @@ class Batch:
         return np.asarray(self.problem.total_size, dtype=np.float64) * units
 
     def goals(self, target: float | None, objective: Objective) -> np.ndarray:
-        """``[B]`` the fitness that ends each search: of ``target``, or of what no plan can beat."""
+        """``[B]`` the fitness that ends each search: that of ``target``, or of the lower bound."""
         goal = np.array(
             [
                 plans[0].lower_bound if plans else lower_bound(graph, cluster, objective)
                 for plans, graph, cluster in zip(self.known, self.graphs, self.clusters, strict=True)
             ]
         )
-        # On one device every plan that fits takes as long as any other, however the sum is rounded.
+        # On one device every plan that fits has the same makespan, up to rounding.
         same = objective is Objective.MAKESPAN and self.problem.num_devices == 1
         bounds = np.ones(len(goal)) if same else self.relative(goal, objective)
         return bounds if target is None else np.maximum(bounds, self.relative(target, objective))
 
     def relative(self, target: float | np.ndarray, objective: Objective) -> np.ndarray:
-        """``[B]`` the fitness of a plan whose objective is ``target``, give or take float32 rounding."""
+        """``[B]`` the fitness of a plan whose objective is ``target``, up to float32 rounding."""
         scale = self.scale(objective)
         return np.minimum(target / np.where(scale > 0, scale, 1) * (1 + ROUNDING), 1)
 
@@ -107,17 +107,18 @@ def share_out(
     devices: Sequence[Any] | None,
     guided: Collection[int] = (),
 ) -> list[Share]:
-    """Groups graphs by what one compiled program needs in common, and cuts the groups into batches.
+    """Groups graphs that one compiled program can search, and divides the groups into batches.
 
     Args:
       pairs: Graphs and their clusters.
-      config: Of the search that needs most memory.
-      batch_size: Most graphs in one call.
+      config: Settings of the search that needs most memory.
+      batch_size: Largest number of graphs in one call.
       devices: JAX devices to spread over.
-      guided: Numbers of devices for which there is a policy: these are not padded, since it is for so many.
+      guided: Numbers of devices for which there is a policy; these are not padded, since a policy is for one
+        number.
 
     Raises:
-      ConfigError: A batch size or devices that cannot be, or a graph too large to be searched.
+      ConfigError: An impossible batch size or devices, or a graph too large to be searched.
     """
     if batch_size is not None and whole(batch_size, 1) is None:
         raise ConfigError(f"batch_size: must be at least 1, got {shown(batch_size)}")
@@ -140,17 +141,17 @@ def share_out(
 
 
 def narrowed(share: Share, members: Sequence[int]) -> list[Share]:
-    """``share`` for some of its members only, in as many calls as that takes.
+    """``share`` for some of its members only, in one or several calls.
 
-    On a CPU every row costs time, so there are as many as these members need. An accelerator takes as long
-    for few rows as for many, and keeps the program that it has.
+    On a CPU every row costs time, so there are only as many as these members need. An accelerator takes as
+    long for few rows as for many, so the number of rows, and with it the program, stays the same.
     """
     some = dataclasses.replace(share, members=members)
     return _cut_up(some) if _on_cpu(share.devices) else [some]
 
 
 def _cut_up(share: Share) -> list[Share]:
-    """Calls for its members, of at most its rows, on at most its devices."""
+    """Divides the members of ``share`` into calls with at most its rows, on at most its devices."""
     sizes = _ROWS if _on_cpu(share.devices) else _ROWS_ON_ACCELERATORS
     shares, first = [], 0
     for count, rows, shards in cut(len(share.members), share.rows, len(share.devices), sizes):
@@ -171,7 +172,7 @@ def _most_graphs(
     bucket: Bucket,
     config: BrkgaConfig | AnnealingConfig,
 ) -> int:
-    """How many graphs like this one may be searched in one call."""
+    """Largest number of graphs of this size in one call."""
     genes = bucket.ops * (devices + 1) + bucket.tensors * devices * blocking
     events = bucket.ops + bucket.tensors * devices * blocking
     individuals = config.first_evaluations
@@ -187,14 +188,14 @@ def _most_graphs(
 def cut(members: int, most: int, devices: int, sizes: Sequence[int] = _ROWS) -> list[tuple[int, int, int]]:
     """How a group of ``members`` graphs is cut into calls: ``(graphs, rows, shards)`` of each.
 
-    Every shard has the same number of rows, one of few, and there are few numbers of shards: all of them are
-    programs of their own. Rows beyond the graphs are copies, less than a third of all.
+    Every shard has the same number of rows. There are few numbers of rows and of shards, since each
+    combination is a program of its own. Rows beyond the graphs are copies, less than a third of all.
 
     Args:
-      members: Graphs.
-      most: Rows of a call.
-      devices: That there are.
-      sizes: Rows that a shard may have, falling.
+      members: Number of graphs.
+      most: Largest number of rows in a call.
+      devices: Number of devices.
+      sizes: Numbers of rows that a shard may have, falling.
     """
     calls = []
     while members:
@@ -207,7 +208,7 @@ def cut(members: int, most: int, devices: int, sizes: Sequence[int] = _ROWS) -> 
 
 
 def _largest(choices: Sequence[int], members: int, most: int, unit: int = 1) -> int:
-    """The first of falling ``choices``, times ``unit``, of which graphs fill more than two thirds."""
+    """The first of the falling ``choices``, times ``unit``, of which the graphs fill more than two thirds."""
     fits = (n for n in choices if n * unit <= most and 2 * n * unit < 3 * members)
     return next(fits, 1)
 
@@ -245,7 +246,7 @@ def _warm(
     most = max(map(len, plans))
     if most == 0:
         return None
-    # With few widths there are few programs.
+    # Few widths mean few programs.
     most = max(most, min(_PLANS, config.first_evaluations))
     rows = []
     for graph, cluster, each in zip(graphs, clusters, plans, strict=True):

@@ -1,4 +1,4 @@
-"""One call, whatever ends it: heuristics, then batch after batch, and a plan for every graph."""
+"""One call of `optimize_many`: heuristics, then searches in batches, and a plan for every graph."""
 
 import bisect
 import dataclasses
@@ -11,7 +11,6 @@ from typing import Final
 import jax
 import numpy as np
 
-from regal_jax.encoding import Proposal
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import Work, counting, heuristic_plans
 from regal_jax.plan import Contraction, Plan, contract_for
@@ -39,7 +38,7 @@ _HEURISTICS_TIME: Final = 0.3
 
 
 class Call:
-    """What is known and what is done, kept in one place so that an interrupt at any moment loses neither."""
+    """The state of a call: known plans and finished graphs, which survive an interrupt at any time."""
 
     def __init__(
         self,
@@ -73,10 +72,10 @@ class Call:
         self._began = began
 
     def run(self, shares: Sequence[Share]) -> list[Plan]:
-        """One plan a graph, in their order.
+        """One plan per graph, in the order of the graphs.
 
         Raises:
-          KeyboardInterrupt: Before there was a plan of any graph.
+          KeyboardInterrupt: It came before any graph had a plan.
         """
         settings = self._settings
         solver = settings.solver
@@ -115,7 +114,7 @@ class Call:
             self._on_plan(member, plan)
 
     def _know(self, member: int, plan: Plan, evaluations: int = 0) -> None:
-        """Puts ``plan`` in its place among those known, best first, where an interrupt will find it."""
+        """Inserts ``plan`` into the known plans, best first; an interrupt keeps it."""
         bisect.insort(self._known[member], plan, key=lambda plan: plan.sort_key)
         self._tell(member, plan, evaluations)
 
@@ -125,7 +124,7 @@ class Call:
             self._watch.see(member, plan if made is None else made[member].expand(plan), evaluations)
 
     def _finish_optimal(self) -> None:
-        """Graphs with a plan that meets its lower bound need no search."""
+        """Finishes the graphs with a plan that meets its lower bound: they need no search."""
         for i in range(len(self._pairs)):
             if i not in self._plans and self._meets_bound(i):
                 with first_interrupt_waits():
@@ -155,7 +154,7 @@ class Call:
         return Status.BUDGET
 
     def _search_all(self, shares: Sequence[Share], bar: Bar) -> Status:
-        """Searches until all is done or something ends it; what, if graphs are left over."""
+        """Searches until all graphs are done or something ends it; returns what, if graphs are left."""
         if self._settings.warm_start:
             bar.say("heuristics")
             self._run_heuristics()
@@ -167,7 +166,7 @@ class Call:
         return Status.BUDGET
 
     def _together(self, shares: Sequence[Share]) -> Iterator[tuple[list[int], list[Share]]]:
-        """Graphs whose turns alternate, and their shares: work for all cores, but few."""
+        """Groups of graphs whose turns alternate, with their shares: small, but with work for all cores."""
         members: list[int] = []
         some: list[Share] = []
         for share in shares:
@@ -204,13 +203,13 @@ class Call:
         return self._settings.agenda(self._pairs[member][1].num_devices).stages[stage]
 
     def _due(self, member: int) -> tuple[int, int] | None:
-        """Which stage is next, and its budget."""
+        """The next stage of each graph, and its budget."""
         agenda = self._settings.agenda(self._pairs[member][1].num_devices)
         settled = is_settled(next(iter(self._known[member]), None))
         return next_turn(self._turns[member], self._settings.evaluations, agenda, settled=settled)
 
     def _took(self, member: int, turn: Turn) -> None:
-        """Notes what a turn came to; the graph is done if no other is to come."""
+        """Records the result of a turn; the graph is finished if no other turn follows."""
         before = sum(one.evaluations for one in self._turns[member])
         self._turns[member].append(turn)
         for plan in turn.plans:
@@ -223,7 +222,7 @@ class Call:
     def _in_calls(
         self, shares: Sequence[Share], due: dict[int, tuple[int, int]]
     ) -> Iterator[tuple[Share, int, int, int]]:
-        """Those that are ``due``, by stage, budget and how often they have been searched so."""
+        """The graphs that are ``due``, grouped by stage, budget and number of earlier turns of that kind."""
         for share in shares:
             groups: dict[tuple[int, int, int], list[int]] = {}
             for member in share.members:
@@ -240,7 +239,7 @@ class Call:
         return None if limit is None else limit - (time.monotonic() - self._began)
 
     def _run_heuristics(self) -> None:
-        """As many as there is time for, one a graph at least."""
+        """Runs as many heuristics as there is time for, at least one per graph."""
         for i in range(len(self._pairs)):
             began = time.monotonic()
             with counting() as work:
@@ -253,7 +252,7 @@ class Call:
             self._know(member, plan)
         if self._contractions is None or self._contractions[member].original is graph:
             return
-        # What merging has lost would be missed by nobody else.
+        # Only these plans have the choices that merging removes.
         for plan in self._plans_of(self._contractions[member].original, cluster):
             best = self._best_uncontracted[member]
             if best is None or plan.sort_key < best.sort_key:
@@ -269,7 +268,11 @@ class Call:
                 return
 
     def _run_host_searches(self, due: dict[int, tuple[int, int]], bar: Bar) -> bool:
-        """Those of the graphs that are due, on all cores; tells whether Ctrl-C ended them."""
+        """Runs the host searches that are due, and the host stages that follow them, on all cores.
+
+        Returns:
+          Whether Ctrl-C ended them.
+        """
         if not due:
             return False
         bar.say("searching on the host")
@@ -280,7 +283,7 @@ class Call:
             stages = [self._stage(i, stage) for i, (stage, _) in due.items()]
             times = [stage.time for stage in stages if isinstance(stage, HostStage)]
             share = min(times) if others else 1.0
-            # Of all graphs that are not done: these are the first of them.
+            # The time is for all graphs that are not done, of which these are the first.
             seconds = max(left, 0) * share / math.ceil((len(self._pairs) - len(self._plans)) / workers)
         # Compiled loops hold no lock, and each search has its own random numbers.
         with first_interrupt_waits() as interrupted, ThreadPoolExecutor(workers) as pool:
@@ -295,10 +298,15 @@ class Call:
             running = {pool.submit(search, i, *turn): i for i, turn in due.items()}
             try:
                 while running and not interrupted():
-                    # Not longer: only between two bytecodes does Python look for signals.
+                    # Short, since Python handles signals only between two bytecodes.
                     done, _ = wait(running, timeout=_BLINK, return_when=FIRST_COMPLETED)
                     for future in done:
-                        self._searched_on_host(running.pop(future), future.result(), bar)
+                        i = running.pop(future)
+                        self._searched_on_host(i, future.result(), bar)
+                        turn = None if i in self._plans or interrupted() else self._due(i)
+                        # At once, so that no core waits for the others. Shares of the time need their moment.
+                        if turn and seconds is None and isinstance(self._stage(i, turn[0]), HostStage):
+                            running[pool.submit(search, i, *turn)] = i
             finally:
                 pool.shutdown(cancel_futures=True)
             for future, i in running.items():
@@ -331,7 +339,7 @@ class Call:
         self._took(member, turn)
 
     def _search(self, share: Share, number: int, budget: int, times: int, bar: Bar) -> bool:
-        """A turn of one batch, with so many before in compiled programs; tells whether Ctrl-C ended it."""
+        """Runs one turn of a batch in a compiled program; returns whether Ctrl-C ended it."""
         settings, stage = self._settings, self._stage(share.members[0], number)
         if not isinstance(stage, DeviceStage):
             raise TypeError(f"stage {number} is one of the host")
@@ -340,11 +348,14 @@ class Call:
         key = jax.random.fold_in(settings.key, np.uint32(times)) if times else settings.key
         keys = graph_keys(key, batch.graphs)
         with counting() as counted:
-            proposal = self._proposal(batch, stage, keys)
+            proposal = None
+            if stage.guide is not None:
+                given = batch.graphs, batch.clusters, batch.problem
+                proposal = stage.guide.propose(*given, keys, settings.objective)
         # Where there are features of the graphs, each has its part.
         parts = counted.parts or [Work()] * len(batch.graphs)
         target = batch.goals(settings.target, settings.objective)
-        # Search and replays together: genes that nobody has replayed yet are no plans.
+        # Search and replays are one unit: genes become plans only when they have been replayed.
         with first_interrupt_waits() as interrupted:
             result = solve_in_parts(
                 batch.problem,
@@ -365,7 +376,7 @@ class Call:
         return interrupted() or Status.INTERRUPTED in result.status
 
     def _follow(self, batch: Batch, bar: Callable[[Progress], None]) -> Callable[[Progress], None]:
-        """``bar``, and what tells of better plans."""
+        """The callback of ``bar``, and of the watch for better plans."""
         made = self._contractions
 
         def decode(row: int, progress: Progress) -> Plan:
@@ -374,19 +385,3 @@ class Call:
 
         before = [sum(turn.evaluations for turn in self._turns[member]) for member in batch.members]
         return self._watch.follow(batch.members, before, decode, bar)
-
-    def _proposal(self, batch: Batch, stage: DeviceStage, keys: jax.Array) -> Proposal | None:
-        """What the policy says of a batch, if there is one."""
-        devices = batch.clusters[0].num_devices
-        if stage.guide is not None and stage.guide.orders and devices == 1:
-            from regal_jax.ordering import decode_orders, default_topoformer
-            from regal_jax.solve.propose import propose_orders
-
-            orders = decode_orders(default_topoformer(), batch.graphs, keys, decoding="greedy")
-            return propose_orders(orders, batch.problem)
-        policy = self._settings.policy(stage, devices)
-        if policy is None:
-            return None
-        from regal_jax.solve.propose import propose
-
-        return propose(policy, batch.graphs, batch.clusters, batch.problem, keys)

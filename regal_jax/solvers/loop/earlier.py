@@ -1,4 +1,4 @@
-"""Plans that a caller has from before, as starts of a search."""
+"""Earlier plans as warm starts of a search."""
 
 import dataclasses
 import os
@@ -14,15 +14,15 @@ __all__ = ["Earlier", "WarmStarts", "earlier_plans", "share_earlier"]
 
 Earlier = Plan | str | os.PathLike[str]
 WarmStarts = bool | Earlier | Iterable[Earlier]
-"""What ``warm_start`` takes."""
+"""The types that ``warm_start`` takes."""
 
 
 def earlier_plans(warm_start: Any) -> tuple[Plan, ...]:
-    """The plans in ``warm_start``, those in files too.
+    """The plans in ``warm_start``, loaded from files if need be.
 
     Raises:
-      ConfigError: Something that is no plan, or a file that cannot be read.
-      FormatError: A file that is no plan.
+      ConfigError: An item is not a plan, or a file cannot be read.
+      FormatError: A file holds no plan.
     """
     if isinstance(warm_start, bool):
         return ()
@@ -57,10 +57,10 @@ def share_earlier(
     pairs: Sequence[tuple[ComputationGraph, Cluster]],
     objective: Objective,
 ) -> list[list[Plan]]:
-    """For each graph the plans that were made for it, carried over to its cluster, best first.
+    """For each graph the plans that were made for it, adapted to its cluster, best first.
 
     Raises:
-      ConfigError: A plan of none of the graphs, or one that is no valid execution.
+      ConfigError: A plan is for none of the graphs, or is not a valid execution.
     """
     found: list[list[Plan]] = [[] for _ in pairs]
     for plan in plans:
@@ -81,7 +81,7 @@ def share_earlier(
 
 
 def _named(plans: Sequence[Plan]) -> list[Plan]:
-    """Each with a name of its own in place of the provenance of its search."""
+    """The plans with a distinct name each, in place of the provenance of their search."""
     named = []
     for number, plan in enumerate(plans, 1):
         which = f" {number}" if len(plans) > 1 else ""

@@ -1,4 +1,4 @@
-"""Turns of a search on the host of one graph, under what the caller said of when to stop."""
+"""Turns of a search on the host of one graph, under the stopping rules of the call."""
 
 import dataclasses
 import math
@@ -24,12 +24,12 @@ class HostRun:
 
     Args:
       graph: The graph.
-      cluster: Where it is to run.
-      settings: Of the call.
-      stage: Of the agenda.
-      solver: What searches.
-      while_it_pays: Does the first turn end as soon as it gains nothing more?
-      contraction: Of the graph, if it is worth a search; its best plan, expanded, is one to begin with.
+      cluster: The cluster.
+      settings: Settings of the call.
+      stage: Index of the stage in the agenda.
+      solver: The solver.
+      while_it_pays: Whether the first turn ends when it stops improving.
+      contraction: Contraction of the graph, if it is to be searched; its best plan is expanded as a start.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class HostRun:
         seconds: float | None,
         interrupted: Callable[[], bool],
     ) -> Turn:
-        """Spends the budget: the first time for as long as that pays, later all of it.
+        """Spends the budget: in the first turn while plans improve, later all of it.
 
         Args:
           known: Plans of the graph, best first.
           evaluations: The budget.
-          seconds: Stop after so many.
-          interrupted: Stop as soon as this is so.
+          seconds: Time limit.
+          interrupted: Stop as soon as this is true.
         """
         with counting() as work:
             turn = self._turn(known, evaluations, seconds, interrupted)
@@ -105,16 +105,16 @@ class HostRun:
     def _race(
         self, contraction: Contraction, known: Sequence[Plan], evaluations: int, watch: "_Watch"
     ) -> list[Plan]:
-        """Searches both graphs for a few steps, and goes on with the contracted one if that leads.
+        """Searches both graphs for a few steps, and continues with the contracted one if that is better.
 
-        Otherwise the search of the original is kept, and is to go on from where it is: from a plan of the
-        contracted graph it might not get away.
+        Otherwise the search of the original continues from its own state, since it might not leave the
+        neighbourhood of a plan of the contracted graph.
 
         Returns:
-          What was found, as plans of the original, without what the search that is kept has.
+          The plans found, as plans of the original, without those of the search that continues.
         """
         small, cluster = contraction.graph, self._pair[1]
-        # List schedules know little of memory; other plans of the contracted graph are soon found.
+        # List schedules rarely consider memory; other plans of the contracted graph are found quickly.
         begin = [] if math.isinf(min(cluster.memory)) else [run_heuristic("peak-balance", small, cluster)]
         contracted = self._begin(small, cluster, begin)
         whole = self._begin(*self._pair, known)
@@ -136,7 +136,7 @@ def _expanded(contraction: Contraction, plan: Plan | None) -> Plan | None:
 
 
 class _Watch:
-    """What a turn is told of, and when it ends; one search after the other."""
+    """Observes the searches of a turn, and decides when they end."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class _Watch:
         self._evaluations, self._best = [0], [self._least]
 
     def run(self, search: HostSearch, evaluations: int, steps: int | None) -> None:
-        """Runs it up to that many evaluations of the turn, or steps of it, while it pays."""
+        """Runs a search up to this number of evaluations of the turn, or of steps while it improves."""
         before = search.evaluations
 
         def ends() -> bool:
@@ -205,14 +205,14 @@ class _Watch:
         *,
         gained: bool,
     ) -> Turn:
-        """What came of it all."""
+        """The result of all searches."""
         if self._evaluations[-1] < self._spent:
             self._evaluations.append(self._spent)
             self._best.append(self._best[-1])
         best = [None if math.isinf(x) else x for x in self._best]
         used = evaluations if self._whole else turns.step_evaluations(evaluations, self._steps)
         if used - self._spent >= max(1, turns.step_evaluations(evaluations, 1)):
-            # For the last step of a search there may be too little, but not more: others can use that.
+            # The rest of a budget may be too small for a last step; other stages can use it.
             used = self._spent
         return Turn(
             stage=stage,
@@ -230,6 +230,6 @@ class _Watch:
 def instance_of(
     graph: ComputationGraph, cluster: Cluster, settings: Settings, starts: Sequence[Plan] = (), **more: Any
 ) -> Instance:
-    """What a solver on the host is given of a call."""
+    """The input of a solver on the host, from the settings of a call."""
     seed = (*settings.key_words, *graph_identities([graph])[0].tolist())
     return Instance(graph, cluster, settings.objective, seed, starts, settings.number, **more)

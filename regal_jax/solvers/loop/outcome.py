@@ -1,4 +1,4 @@
-"""From the genes that a search found to the plan that a user gets."""
+"""The plans of a call, made from the genes that searches found."""
 
 import dataclasses
 import functools
@@ -26,11 +26,11 @@ __all__ = ["Start", "constructed_plans", "decoded_plan", "device_turn", "finishe
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What the heuristics of one graph took.
+    """Time and work of the heuristics of one graph.
 
     Attributes:
       seconds: Time.
-      work: What they made.
+      work: Schedules and placements that they made.
     """
 
     seconds: float = 0.0
@@ -39,7 +39,7 @@ class Start:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    """Read once: looking for them takes as long as a search of 200 evaluations."""
+    """Versions for the provenance, cached: looking them up takes as long as 200 evaluations."""
     found: dict[str, str] = {}
     for name in ("regal-jax", "jax", "numpy"):
         try:
@@ -62,9 +62,9 @@ def constructed_plans(
     solver: Constructive,
     seconds: float | None,
 ) -> list[Plan]:
-    """The plans of a solver that searches nothing, for which so many seconds are left.
+    """The plans of a constructive solver, within the seconds that are left.
 
-    Graphs that it plans together share the time and the work of all of them equally.
+    Graphs that it plans together share their total time and work equally.
     """
     began = time.monotonic()
     with counting() as work:
@@ -90,15 +90,15 @@ def finished_plan(
     start: Start,
     ended: Status | None = None,
 ) -> Plan:
-    """The best plan that is known of a graph, and how it was found.
+    """The best known plan of a graph, with its provenance.
 
     Args:
       graph: The graph.
-      cluster: Where it is to run.
-      settings: Of the call.
+      cluster: The cluster.
+      settings: Settings of the call.
       known: Plans of heuristics and of all turns, best first.
-      turns: Of the searches that the graph has had.
-      start: What the heuristics took.
+      turns: Turns of the searches of the graph.
+      start: Time and work of the heuristics.
       ended: What ended its search early; by default what ended the last turn.
     """
     if not known:
@@ -132,13 +132,13 @@ def finished_plan(
     if found is None:
         provenance["best_from"] = best.provenance["method"]
     elif best.provenance["method"] != solver.name:
-        # By a part of the method.
+        # Found by a part of the method.
         provenance["found_by"] = best.provenance["method"]
     return dataclasses.replace(best, provenance=provenance)
 
 
 def decoded_plan(batch: Batch, row: int, genes: Any, settings: Settings) -> Plan:
-    """What one row of ``genes`` means, exactly replayed."""
+    """The plan that one row of ``genes`` decodes to, exactly replayed."""
     graph, cluster = batch.graphs[row], batch.clusters[row]
     n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
     keys = genes_to_keys(jax.tree.map(lambda leaf: np.asarray(leaf[row]), genes))
@@ -150,7 +150,7 @@ def decoded_plan(batch: Batch, row: int, genes: Any, settings: Settings) -> Plan
 
 
 def _stopped(status: Status, plan: Plan) -> str:
-    """Why a search ended; whether it met the caller's target or a bound, the plan tells."""
+    """Why a search ended; the plan decides between the caller's target and a bound."""
     return "optimal" if status is Status.TARGET and plan.optimal else status.name.lower()
 
 
@@ -164,17 +164,17 @@ def device_turn(
     proposal: Proposal | None = None,
     work: Work | None = None,
 ) -> Turn:
-    """What a search in a compiled program came to for one row of a batch, exactly replayed.
+    """The turn of one row of a batch in a compiled program, with plans that are exactly replayed.
 
     Args:
-      batch: What was searched.
-      row: Of the batch.
-      result: Of the search.
-      settings: Of the call.
-      stage: Of the agenda.
-      budget: Evaluations that each graph had.
-      proposal: What the policy said of the batch, if there was one.
-      work: What the policy's features of the graph took.
+      batch: The batch.
+      row: Row of the batch.
+      result: Result of the search.
+      settings: Settings of the call.
+      stage: Index of the stage in the agenda.
+      budget: Evaluations for each graph.
+      proposal: The proposal of the policy for the batch, if there was one.
+      work: Work of computing the policy's features of the graph.
     """
     plan = decoded_plan(batch, row, result.genes, settings)
     guidance = {}
@@ -197,7 +197,7 @@ def device_turn(
 
 
 def _guidance(proposal: Proposal, row: int, num_ops: int, name: str) -> dict[str, Any]:
-    """Which policy it was, and how mixed its actions."""
+    """Name of the policy, and the entropy of its actions."""
     from regal_jax.policies import placement_entropy
 
     taken = np.asarray(proposal.index)[row, :num_ops, :-1]
@@ -205,7 +205,7 @@ def _guidance(proposal: Proposal, row: int, num_ops: int, name: str) -> dict[str
 
 
 def _values(plans: Iterable[Plan]) -> dict[str, float]:
-    """The best of each method; ``plans`` are best first."""
+    """The best value of each method; ``plans`` are best first."""
     values: dict[str, float] = {}
     for plan in plans:
         values.setdefault(plan.provenance["method"], plan.objective_value)
@@ -213,7 +213,7 @@ def _values(plans: Iterable[Plan]) -> dict[str, float]:
 
 
 def _parts(settings: Settings, num_devices: int, turns: Sequence[Turn]) -> dict[str, Any]:
-    """Whose turn it was, in this order, and its share of the budget, if the method has several searches."""
+    """The turns in order with their shares of the budget, if the method has several searches."""
     agenda = settings.agenda(num_devices)
     if agenda.count < 2:
         return {}
@@ -238,7 +238,7 @@ def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -
     """The incumbent's objective whenever it improved, and at the end; ``None`` while it was infeasible."""
     fitness = np.asarray(result.history_fitness[:, row], dtype=np.float64)
     evaluations = result.history_evaluations[:, row]
-    # An instance that has finished repeats its last row until the slowest of its batch has.
+    # A finished instance repeats its last row until its whole batch has finished.
     last = int(np.argmax(evaluations == evaluations[-1]))
     moments = np.union1d(np.flatnonzero(np.diff(fitness, prepend=np.inf)), [last])
     best = fitness[moments] * batch.scale(settings.objective)[row]
@@ -249,12 +249,12 @@ def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -
 
 
 def _at_once(plan: Plan) -> dict[str, list[Any]]:
-    """Of a plan that nothing was searched for."""
+    """The history of a plan that was not searched for."""
     return {"evaluations": [0], "best": [plan.objective_value if plan.feasible else None]}
 
 
 def _joined(histories: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:
-    """One after the other. What began with a plan is no worse than it, but for the rounding of fitness."""
+    """Joins histories; a search that starts from a plan is no worse, up to the rounding of fitness."""
     evaluations: list[int] = []
     best: list[Any] = []
     for history in histories:

@@ -9,7 +9,7 @@ __all__ = ["Bar"]
 
 
 class Bar:
-    """Counts evaluations of all graphs; says what is going on beside it."""
+    """Counts evaluations of all graphs, with a text about the current state."""
 
     def __init__(self, total: int, *, enabled: bool) -> None:
         self._bar: Any = None
@@ -31,7 +31,7 @@ class Bar:
             self._bar.set_description(text)
 
     def advance(self, evaluations: int) -> None:
-        """So many more are done."""
+        """Adds evaluations."""
         if self._bar is not None:
             self._bar.update(evaluations)
 
@@ -44,7 +44,7 @@ class Bar:
             nonlocal done
             now = int(progress.evaluations[:graphs].sum())
             if progress.generation == progress.generations:
-                # What is left of the budget does not pay for another generation.
+                # The rest of the budget is less than a generation.
                 now = graphs * evaluations
             self.say("searching")
             if self._bar is not None:

@@ -1,4 +1,4 @@
-"""What a caller asked for, checked."""
+"""`Settings`: the checked arguments of a call."""
 
 import dataclasses
 import os
@@ -15,17 +15,17 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan
 from regal_jax.runtime.interrupts import interruptible
-from regal_jax.solvers import Agenda, DeviceStage, Guide, Solver, solver, solver_names, with_settings
+from regal_jax.solvers import Agenda, Guide, Solver, solver, solver_names, with_settings
 from regal_jax.solvers.loop.earlier import WarmStarts, earlier_plans
 
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
 
-__all__ = ["Settings", "check_pairs", "each", "one_seed"]
+__all__ = ["Settings", "as_key", "check_pairs", "each", "one_seed"]
 
 
 def one_seed(seed: int | jax.Array, key: int | jax.Array | None) -> int | jax.Array:
-    """The seed, which older callers name ``key``.
+    """The seed, of which ``key`` is the former name.
 
     Raises:
       ConfigError: Both are given.
@@ -37,8 +37,8 @@ def one_seed(seed: int | jax.Array, key: int | jax.Array | None) -> int | jax.Ar
     return key
 
 
-def _as_key(key: Any) -> tuple[jax.Array, int | None]:
-    """A typed key, and the seed it came from if it came from one."""
+def as_key(key: Any) -> tuple[jax.Array, int | None]:
+    """A typed key, and the seed that it was made from; ``None`` if a key was given."""
     seed = whole(key)
     if seed is not None:
         if not 0 <= seed < 2**32:
@@ -50,7 +50,7 @@ def _as_key(key: Any) -> tuple[jax.Array, int | None]:
 
 
 def _solver(method: "str | Solver | None", policy: Any) -> Solver:
-    """The solver that ``method`` names, or that a ``policy`` is for, with that policy."""
+    """The solver that ``method`` names, guided by ``policy`` if that is given."""
     if method is None:
         own = policy is not None and not (isinstance(policy, str) and policy in ("none", "default"))
         method = "brkga" if own else "auto"
@@ -68,7 +68,7 @@ def _solver(method: "str | Solver | None", policy: Any) -> Solver:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Settings:
-    """Arguments of `optimize`, in the form that the rest works with."""
+    """Checked and converted arguments of `optimize`."""
 
     solver: Solver
     objective: Objective
@@ -101,7 +101,7 @@ class Settings:
         time_limit: float | None,
         progress: bool,
     ) -> Self:
-        """Refuses what cannot be.
+        """Checks the arguments.
 
         Raises:
           ConfigError: An impossible value; the message names the argument.
@@ -122,7 +122,7 @@ class Settings:
                 f"warm_start: {chosen.name} starts from no plan; leave it out, or take one of the searches "
                 f"{solver_names(searching=True)}"
             )
-        typed, number = _as_key(seed)
+        typed, number = as_key(seed)
         return cls(
             solver=chosen,
             objective=Objective(objective),
@@ -149,7 +149,7 @@ class Settings:
         return self.seed or 0
 
     def agenda(self, num_devices: int) -> Agenda:
-        """The stages of the solver for a cluster of so many devices."""
+        """The stages of the solver for a cluster with this number of devices."""
         if num_devices not in self._agendas:
             self._agendas[num_devices] = self.solver.agenda(self.objective, num_devices)
         return self._agendas[num_devices]
@@ -160,24 +160,20 @@ class Settings:
         return [stage.guide for stage in stages if stage.guide is not None]
 
     def guided(self, num_devices: int) -> bool:
-        """Does a policy guide a stage on a cluster of so many devices?
+        """Whether a policy guides a stage on a cluster with this number of devices.
 
         Raises:
-          ConfigError: One was asked for, and there is none for so many.
+          ConfigError: A policy was asked for, and there is none for this number.
         """
         guided = [guide.guides(self.objective, num_devices) for guide in self.guides(num_devices)]
         return any(guided)
 
-    def policy(self, stage: DeviceStage, num_devices: int) -> "Policy | None":
-        """The policy that guides a stage, or ``None``."""
-        return None if stage.guide is None else stage.guide.policy_for(self.objective, num_devices)
-
     def lacks_policy(self, num_devices: int) -> bool:
-        """Was the policy that ships asked for, of a method that can go on without, and there is none?"""
+        """Whether a shipped policy was asked for but does not exist, and the method can run without it."""
         return any(guide.lacks(self.objective, num_devices) for guide in self.guides(num_devices))
 
     def passes_over_policy(self, plan: Plan) -> bool:
-        """Was a policy named, and the search of ``plan`` ran its course without it?"""
+        """Whether a policy was named, but the search of ``plan`` ended normally without using it."""
         num_devices = plan.cluster.num_devices
         asked = [guide for guide in self.guides(num_devices) if guide.optional and guide.name is not None]
         ended = plan.provenance.get("stopped") in ("optimal", "contraction optimal", "target", "interrupted")
@@ -190,27 +186,27 @@ class Settings:
 
 
 def each(clusters: Cluster | Sequence[Cluster], count: int) -> Sequence[Cluster]:
-    """One cluster a graph.
+    """One cluster per graph.
 
     Raises:
-      ConfigError: Another number of clusters than graphs.
+      ConfigError: The number of clusters is not that of the graphs.
     """
     if isinstance(clusters, Cluster):
         return [clusters] * count
     if not isinstance(clusters, Sequence):
         raise ConfigError(
-            f"clusters: give a Cluster, or a list with one a graph, got {reprlib.repr(clusters)}"
+            f"clusters: give a Cluster, or a list with one per graph, got {reprlib.repr(clusters)}"
         )
     if len(clusters) != count:
-        raise ConfigError(f"clusters: {len(clusters)} for {count} graphs; give one for all, or one a graph")
+        raise ConfigError(f"clusters: {len(clusters)} for {count} graphs; give one for all, or one per graph")
     return list(clusters)
 
 
 def check_pairs(graphs: Sequence[Any], clusters: Sequence[Any]) -> None:
-    """Refuses what is no graph or no cluster: a file's name, say.
+    """Checks that these are graphs and clusters, not names of files, for instance.
 
     Raises:
-      ConfigError: Something else; the message says what to call.
+      ConfigError: They are not; the message says what to call.
     """
     for graph in graphs:
         if not isinstance(graph, ComputationGraph):

@@ -1,4 +1,4 @@
-"""How ``method="auto"`` divides the budget of a graph, by what pays there; all of it is decided here."""
+"""How a portfolio divides the budget of a graph among its stages, by the improvements that they make."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,37 +22,38 @@ __all__ = [
 ]
 
 _STEPS: Final = 10
-"""Decisions are made after every tenth of the budget, so that few graphs have different budgets left."""
+"""Decisions are made after every tenth of the budget, so that many graphs have equal budgets left."""
 RACE: Final = 2
-"""Steps of each graph, contracted or not, after which the one with the better plan goes on."""
+"""Steps on the original and on the contracted graph, after which only the better one continues."""
 _MOST_CONTRACTED: Final = 7
-"""Steps after which a search of the contracted graph ends: the original has its turn, too."""
+"""Steps after which a search of the contracted graph ends, to leave time for the original."""
 _WINDOW: Final = 3
-"""Steps without a gain after which a search gives the rest away."""
+"""Steps without improvement after which a search leaves the rest to other stages."""
 _PROBE: Final = 1
-"""Steps of the accelerator, after which it has to have gained."""
+"""Steps of a stage in compiled programs within which it must improve the plan."""
 _GAIN: Final = 1e-3
-"""Relative improvement that counts as one."""
+"""Least relative improvement that counts."""
 WORTH_CONTRACTING: Final = 0.8
-"""A contraction that leaves a larger share of the ops is not searched."""
+"""A contraction that keeps a larger share of the ops is not searched."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Turn:
-    """What came of a search of one graph, which had a share of the budget.
+    """The result of one search of one graph with a share of the budget.
 
     Attributes:
-      stage: Which one of the agenda, from 0 on.
-      budget: Evaluations that it had.
-      evaluations: That it spent.
-      plans: What it found, best first.
-      gained: Was that any better than what was known?
-      history: The incumbent's objective whenever it improved, as in a plan's provenance, from 0 on.
+      stage: Index of the stage in the agenda.
+      budget: Evaluations that it could spend.
+      evaluations: Evaluations that it spent.
+      plans: Plans that it found, best first.
+      gained: Whether it improved on the known plans.
+      history: The incumbent's objective whenever it improved, as in a plan's provenance; evaluations count
+        from the start of this turn.
       status: Why it ended.
-      seconds: That it took.
-      work: What it made beside its evaluations.
-      told: More for the provenance.
-      shown: More for its part in there.
+      seconds: Wall-clock time.
+      work: Schedules and placements that it made in addition to its evaluations.
+      told: Further entries of the provenance.
+      shown: Further entries of its part of the provenance.
     """
 
     stage: int
@@ -71,15 +72,15 @@ class Turn:
 def next_turn(
     turns: Sequence[Turn], evaluations: int, agenda: Agenda, *, settled: bool = False
 ) -> tuple[int, int] | None:
-    """Which stage searches a graph next, and its budget; ``None`` if there is nothing more to do.
+    """The stage that searches a graph next, and its budget; ``None`` at the end.
 
     See `regal_jax.solvers.Agenda`.
 
     Args:
-      turns: That the graph has had.
+      turns: Turns that the graph has had.
       evaluations: Its budget.
       agenda: The stages.
-      settled: Is what is known too close to the bound for a gain (`is_settled`)?
+      settled: Whether the best plan is too close to the bound to improve (`is_settled`).
     """
     left = evaluations - sum(turn.budget for turn in turns)
     last = turns[-1] if turns else None
@@ -93,9 +94,9 @@ def next_turn(
         return None
     tried = 1 + max(turn.stage for turn in turns)
     if isinstance(agenda.stages[0], HostStage) and any(not turn.budget for turn in turns if turn.stage == 0):
-        # It cannot begin with so little.
+        # The budget is too small for a start.
         return (1, left) if tried == 1 else None
-    # The first stage can make use of what it could not spend before.
+    # The first stage can use the rest that it could not spend before.
     rest = 0, evaluations - sum(turn.evaluations for turn in turns)
     if sum(turn.stage == last.stage for turn in turns) > 1 or (last.stage and last.status is Status.STALL):
         return None
@@ -107,7 +108,7 @@ def next_turn(
 
 
 def _next_share(turns: Sequence[Turn], left: int, shares: Sequence[float]) -> tuple[int, int] | None:
-    """The next stage that its share pays for."""
+    """The next stage whose share is enough for a start."""
     for stage in range(1 + turns[-1].stage if turns else 0, len(shares)):
         budget = left if stage == len(shares) - 1 else int(left * shares[stage])
         if budget:
@@ -118,18 +119,18 @@ def _next_share(turns: Sequence[Turn], left: int, shares: Sequence[float]) -> tu
 def _first_turn(left: int, agenda: Agenda) -> tuple[int, int] | None:
     if not agenda.stages:
         return None
-    # A search in compiled programs spends all that it has, so that others would come to nothing.
+    # A search in compiled programs spends its whole budget, so nothing would be left for others.
     alone = len(agenda.stages) == 1 or isinstance(agenda.stages[0], HostStage)
     return 0, left if alone else max(1, left // len(agenda.stages))
 
 
 def is_settled(best: Plan | None) -> bool:
-    """Is the best plan known so close to its lower bound that no other could be a gain (`improves`)?"""
+    """Whether the best plan is so close to its lower bound that no other counts as better (`improves`)."""
     return best is not None and best.feasible and best.lower_bound >= best.objective_value * (1 - _GAIN)
 
 
 def improves(before: Plan | None, after: Plan | None) -> bool:
-    """Is one plan better than the other by what counts?"""
+    """Whether one plan is better than the other by more than the least improvement that counts."""
     if before is None or after is None:
         return after is not None
     if before.feasible and after.feasible:
@@ -143,12 +144,12 @@ def step_evaluations(evaluations: int, step: int) -> int:
 
 
 def most_steps(*, contracted: bool) -> int:
-    """Of the search on the host, of the contracted graph or then of the original."""
+    """Largest number of steps of a search on the host, on the contracted graph or on the original."""
     return _MOST_CONTRACTED if contracted else _STEPS
 
 
 def pays(search: HostSearch, evaluations: int) -> bool:
-    """Has the search gained anything in its last steps, or has it not had so many?"""
+    """Whether the search has improved in its last steps, or has had fewer steps than that."""
     since = search.evaluations - step_evaluations(evaluations, _WINDOW)
     before = [value for done, value in search.history if done <= since]
     if not before:

@@ -1,4 +1,4 @@
-"""What a caller is told while a search goes on."""
+"""Improvements that a callback is told of during a search."""
 
 import dataclasses
 import time
@@ -18,8 +18,8 @@ class Improvement:
 
     Attributes:
       plan: Replayed exactly on the host. Its provenance is that of the moment, not of the whole search.
-      evaluations: That were spent when it was seen; 0 for plans of heuristics.
-      seconds: Since the call.
+      evaluations: Evaluations spent when it was found; 0 for plans of heuristics.
+      seconds: Time since the call.
     """
 
     plan: Plan
@@ -28,7 +28,7 @@ class Improvement:
 
     @property
     def objective_value(self) -> float:
-        """Of the plan; it counts for little while `Plan.feasible` is false."""
+        """Objective of the plan; it means little while `Plan.feasible` is false."""
         return self.plan.objective_value
 
 
@@ -36,9 +36,9 @@ class Watch:
     """Tells a callback of every plan that is better than those before it.
 
     Args:
-      callback: Called with the place of a graph in the caller's list and an `Improvement`.
-      graphs: How many there are.
-      began: When the call did, by `time.monotonic`.
+      callback: Called with the index of a graph in the caller's list and an `Improvement`.
+      graphs: Number of graphs.
+      began: Start of the call, by `time.monotonic`.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Watch:
 
     @property
     def enabled(self) -> bool:
-        """Does anybody listen?"""
+        """Whether there is a callback."""
         return self._callback is not None
 
     def see(self, member: int, plan: Plan, evaluations: int) -> None:
-        """Tells of ``plan`` if it is better than those seen before."""
+        """Reports ``plan`` if it is better than those seen before."""
         best = self._best[member]
         if self._callback is not None and (best is None or plan.sort_key < best.sort_key):
             self._best[member] = plan
@@ -69,10 +69,10 @@ class Watch:
         """A callback for the search of a batch.
 
         Args:
-          members: Places of its graphs in the caller's list, one for each of its first rows.
-          before: Evaluations of each that were spent before.
-          decode: The plan of a row.
-          also: Called first.
+          members: Indices of its graphs in the caller's list, one for each of its first rows.
+          before: Evaluations of each graph that were spent before.
+          decode: Makes the plan of a row.
+          also: Callback that is called first.
         """
         seen = np.full(len(members), np.inf)
 

@@ -1,0 +1,54 @@
+"""Networks of solvers: given, from a file of weights, or one that ships."""
+
+import functools
+import os
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+from regal_jax.checks import shown
+from regal_jax.errors import ConfigError
+from regal_jax.storage.stamps import file_stamp
+
+__all__ = ["network_of"]
+
+_Network = TypeVar("_Network")
+
+
+def network_of(
+    given: Any,
+    kind: type[_Network],
+    shipped: Collection[str],
+    make: Callable[[str], _Network],
+    load: Callable[[str], _Network],
+) -> _Network:
+    """The network that ``given`` names.
+
+    Args:
+      given: A network, a file of weights, or the name of some that ship.
+      kind: Type of the network.
+      shipped: Names of the weights that ship.
+      make: Loads those of such a name.
+      load: Loads a file; it is not asked again for a file that has not changed.
+
+    Raises:
+      ConfigError: There is no such file, or ``given`` is of another type.
+      FormatError: The file holds no network.
+    """
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, (str, os.PathLike)):
+        raise ConfigError(
+            f"weights: give 'default', a file of weights or a {kind.__name__}, got {shown(given)}"
+        )
+    path = os.fspath(given)
+    if path in shipped:
+        return make(path)
+    names = ", ".join(map(repr, shipped))
+    return _loaded(load, path, file_stamp(path, "weights", f"give a file of weights, or one of {names}"))
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(load: Callable[[str], Any], path: str, stamp: tuple[int, int]) -> Any:
+    """The network in a file, read again once its `file_stamp` is another one."""
+    del stamp
+    return load(path)
