@@ -22,9 +22,9 @@ from benchmarks.compile_programs import Program, Settings, concrete, read_settin
 from benchmarks.environment import environment
 from benchmarks.table import aligned
 from regal_jax.errors import ConfigError
-from regal_jax.execute import CompiledProgram, MemoryUse, compile
-from regal_jax.execute.compiled import run_seconds
-from regal_jax.execute.program import memory_use
+from regal_jax.execution import CompiledProgram, MemoryUse, compile
+from regal_jax.execution.xla.compiled import run_seconds
+from regal_jax.execution.xla.program import memory_use
 from regal_jax.storage.atomic import write_atomically
 
 __all__ = ["Row", "run", "summary"]

@@ -17,7 +17,7 @@ from benchmarks.onnx_process import process_table
 from benchmarks.table import aligned
 from regal_jax.api import order
 from regal_jax.errors import ConfigError
-from regal_jax.execute import OnnxComparison, apply_to_onnx, compare_onnx
+from regal_jax.execution import OnnxComparison, apply_to_onnx, compare_onnx
 from regal_jax.importers import from_onnx
 from regal_jax.storage.atomic import write_atomically
 

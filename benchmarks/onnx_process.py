@@ -27,7 +27,7 @@ def process_bytes(path: pathlib.Path, *, planned: bool = False, arena: bool = Tr
 
     Args:
       path: The model.
-      planned: With `regal_jax.execute.session_options`; else optimisations are off and all else as it is.
+      planned: With `regal_jax.execution.session_options`; else optimisations are off and all else as it is.
       arena: With ONNX Runtime's arena. Without it the C library gives every large block back at once.
       runs: Number of runs.
 
@@ -57,7 +57,7 @@ def _child(path: str, planned: bool, arena: bool, runs: int) -> int:
     import numpy as np
     import onnxruntime
 
-    from regal_jax.execute import session_options
+    from regal_jax.execution import session_options
 
     options: Any = session_options() if planned else onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

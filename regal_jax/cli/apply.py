@@ -20,7 +20,7 @@ WORSE = 1
 _EPILOG = """\
 The nodes of --out stand in the order of the plan, and each has its device in its metadata (regal_jax.device);
 everything else is copied. External data stays where it is: --out goes to the folder of MODEL. ONNX Runtime
-keeps the order with the settings of regal_jax.execute.session_options() (docs/apply_onnx.md).
+keeps the order with the settings of regal_jax.execution.session_options() (docs/apply_onnx.md).
 
 examples:
   regal-jax order model.onnx --out plan.json
@@ -71,7 +71,7 @@ def add_apply(subparsers: Subparsers) -> None:
 
 
 def _apply(args: argparse.Namespace) -> int:
-    from regal_jax.execute import apply_to_onnx
+    from regal_jax.execution import apply_to_onnx
     from regal_jax.importers.onnx_model import read_onnx
     from regal_jax.plan import Plan
     from regal_jax.storage.atomic import replacing
@@ -106,7 +106,7 @@ class _WorseError(Exception):
 
 
 def _measure(args: argparse.Namespace, made: pathlib.Path, dims: dict[str, int]) -> None:
-    from regal_jax.execute import compare_onnx
+    from regal_jax.execution import compare_onnx
 
     found = compare_onnx(args.file, made, _inputs(args.inputs), dims=dims, runs=5)
     print(found)
@@ -131,7 +131,7 @@ def _inputs(path: str | None) -> "dict[str, np.ndarray] | None":
 
 
 def _check_folder(model: Any, args: argparse.Namespace) -> None:
-    from regal_jax.execute.onnx_apply import external_tensors
+    from regal_jax.execution.onnx.apply import external_tensors
 
     first = next(iter(external_tensors(model)), None)
     here, there = (pathlib.Path(path).resolve().parent for path in (args.file, args.out))

@@ -40,7 +40,7 @@ def _compile(args: argparse.Namespace) -> int:
     import jax
 
     from regal_jax.examples import DEFAULT_EXAMPLE, EXAMPLES
-    from regal_jax.execute import compile
+    from regal_jax.execution import compile
 
     name = args.example or DEFAULT_EXAMPLE
     if name not in EXAMPLES:

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 import regal_jax
 from regal_jax.cli import main
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError, PlanError
-from regal_jax.execute import DEVICE_KEY, apply_to_onnx, compare_onnx, measure_onnx, session_options
-from regal_jax.execute.onnx_compare import same_values
-from regal_jax.execute.onnx_order import NodeOrders
+from regal_jax.execution import DEVICE_KEY, apply_to_onnx, compare_onnx, measure_onnx, session_options
+from regal_jax.execution.onnx.compare import same_values
+from regal_jax.execution.onnx.order import NodeOrders
 from regal_jax.graph import Cluster
 from regal_jax.heuristics.order_costs import order_peak
 from regal_jax.importers import from_onnx

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import jax
 
-from regal_jax.execute.schedule import MemoryUse, Schedule
+from regal_jax.execution.xla.schedule import MemoryUse, Schedule
 from regal_jax.graph.units import format_bytes, format_time
 
 __all__ = ["CompileStatistics", "CompiledProgram", "run_seconds"]

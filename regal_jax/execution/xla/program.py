@@ -17,19 +17,19 @@ import jax
 from regal_jax.api.names import MethodName
 from regal_jax.checks import real, shown, whole
 from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError
-from regal_jax.execute.compiled import CompiledProgram
-from regal_jax.execute.donation import DonationLost
-from regal_jax.execute.hook import (
+from regal_jax.execution.xla.compiled import CompiledProgram
+from regal_jax.execution.xla.donation import DonationLost
+from regal_jax.execution.xla.hook import (
     check_support,
     compile_lowered,
     compile_ordered,
     compile_recorded,
     module_of,
 )
-from regal_jax.execute.module_proto import new_module
-from regal_jax.execute.schedule import MemoryUse, Schedule, kept_schedule
-from regal_jax.execute.search import SearchSettings, find_candidates
-from regal_jax.execute.sequence import Orders, complete_orders, orders_of
+from regal_jax.execution.xla.module_proto import new_module
+from regal_jax.execution.xla.schedule import MemoryUse, Schedule, kept_schedule
+from regal_jax.execution.xla.search import SearchSettings, find_candidates
+from regal_jax.execution.xla.sequence import Orders, complete_orders, orders_of
 from regal_jax.programs.stored import use_cache
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.execute.onnx_order import NodeOrders
-from regal_jax.execute.onnx_session import OnnxRun, measure_onnx
+from regal_jax.execution.onnx.order import NodeOrders
+from regal_jax.execution.onnx.session import OnnxRun, measure_onnx
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.importers.files import PathLike
 from regal_jax.importers.onnx_model import onnx_ops, read_onnx

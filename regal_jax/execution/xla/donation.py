@@ -11,7 +11,7 @@ donates.
 from collections.abc import Iterator
 from typing import Any, Final
 
-from regal_jax.execute.module_proto import new_executable, new_result
+from regal_jax.execution.xla.module_proto import new_executable, new_result
 from regal_jax.storage.varint import read_varint
 
 __all__ = ["DonationLost", "alias_instructions", "restore_donation"]

@@ -16,10 +16,10 @@ import pytest
 
 import regal_jax
 from regal_jax.errors import ConfigError, FormatError, PlanError
-from regal_jax.execute import Schedule, hook, program
-from regal_jax.execute.donation import DonationLost
-from regal_jax.execute.module_proto import new_module
-from regal_jax.execute.sequence import complete_orders, orders_of, put_orders
+from regal_jax.execution import Schedule, hook, program
+from regal_jax.execution.xla.donation import DonationLost
+from regal_jax.execution.xla.module_proto import new_module
+from regal_jax.execution.xla.sequence import complete_orders, orders_of, put_orders
 from regal_jax.storage.varint import read_varint
 
 X = np.linspace(-1, 1, 48 * 48, dtype=np.float32).reshape(48, 48)
@@ -376,7 +376,7 @@ def test_threads_do_not_see_each_other():
 _CHILD = """
 import sys, jax, jax.numpy as jnp
 sys.path.insert(0, "tests")
-import test_execute_compile as t
+import test_execution_compile as t
 if sys.argv[1] == "ours":
     assert t.compiled(t.wide, t.X, cache=False).statistics.reordered
     assert t.compiled(t.wide_step, jnp.array(t.X), donate_argnums=0, cache=False).statistics.reordered

@@ -56,7 +56,7 @@ def session_options() -> Any:
       MissingExtraError: `onnxruntime` is not installed.
 
     Examples:
-      >>> from regal_jax.execute import session_options
+      >>> from regal_jax.execution import session_options
       >>> str(session_options().execution_order)
       'ExecutionOrder.PRIORITY_BASED'
     """

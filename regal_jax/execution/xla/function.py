@@ -11,9 +11,9 @@ from jax.core import Tracer
 
 from regal_jax.api.names import MethodName
 from regal_jax.errors import ConfigError
-from regal_jax.execute.compiled import CompiledProgram
-from regal_jax.execute.program import CompileOptions, build
-from regal_jax.execute.schedule import Schedule
+from regal_jax.execution.xla.compiled import CompiledProgram
+from regal_jax.execution.xla.program import CompileOptions, build
+from regal_jax.execution.xla.schedule import Schedule
 from regal_jax.runtime.interrupts import interruptible
 
 if TYPE_CHECKING:

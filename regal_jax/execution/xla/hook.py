@@ -16,9 +16,9 @@ from typing import Any, Final
 import jax
 
 from regal_jax.errors import ConfigError, PlanError
-from regal_jax.execute.donation import DonationLost, alias_instructions, restore_donation
-from regal_jax.execute.module_proto import new_module
-from regal_jax.execute.sequence import Orders, put_orders
+from regal_jax.execution.xla.donation import DonationLost, alias_instructions, restore_donation
+from regal_jax.execution.xla.module_proto import new_module
+from regal_jax.execution.xla.sequence import Orders, put_orders
 
 __all__ = ["check_support", "compile_lowered", "compile_ordered", "compile_recorded", "module_of"]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.errors import FormatError, PlanError
-from regal_jax.execute.onnx_order import NodeOrders
+from regal_jax.execution.onnx.order import NodeOrders
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.files import PathLike, at_path, graph_name
 from regal_jax.importers.onnx_model import OnnxOps, onnx_ops, read_onnx

@@ -1,0 +1,44 @@
+"""Execution of plans: `compile` for jitted programs, `apply_to_onnx` for ONNX models.
+
+Each part is loaded at its first use: one who changes an ONNX model does not need JAX.
+"""
+
+from typing import TYPE_CHECKING
+
+from regal_jax.runtime.lazy import lazily
+
+if TYPE_CHECKING:
+    from regal_jax.execution.onnx.apply import DEVICE_KEY, apply_to_onnx
+    from regal_jax.execution.onnx.compare import OnnxComparison, compare_onnx
+    from regal_jax.execution.onnx.session import OnnxRun, measure_onnx, session_options
+    from regal_jax.execution.xla.compiled import CompiledProgram, CompileStatistics
+    from regal_jax.execution.xla.function import CompiledFunction, compile
+    from regal_jax.execution.xla.schedule import MemoryUse, Schedule
+
+__all__ = [
+    "DEVICE_KEY",
+    "CompileStatistics",
+    "CompiledFunction",
+    "CompiledProgram",
+    "MemoryUse",
+    "OnnxComparison",
+    "OnnxRun",
+    "Schedule",
+    "apply_to_onnx",
+    "compare_onnx",
+    "compile",
+    "measure_onnx",
+    "session_options",
+]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "onnx.apply": ("DEVICE_KEY", "apply_to_onnx"),
+        "onnx.compare": ("OnnxComparison", "compare_onnx"),
+        "onnx.session": ("OnnxRun", "measure_onnx", "session_options"),
+        "xla.compiled": ("CompileStatistics", "CompiledProgram"),
+        "xla.function": ("CompiledFunction", "compile"),
+        "xla.schedule": ("MemoryUse", "Schedule"),
+    },
+)

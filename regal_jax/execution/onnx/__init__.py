@@ -1,0 +1,1 @@
+"""ONNX models in the order of a plan."""

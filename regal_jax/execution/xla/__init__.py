@@ -1,0 +1,1 @@
+"""JAX programs in orders that take less memory."""
