@@ -16,7 +16,8 @@ import pytest
 
 import regal_jax
 from regal_jax.errors import ConfigError, FormatError, PlanError
-from regal_jax.execution import Schedule, hook, program
+from regal_jax.execution import Schedule
+from regal_jax.execution.xla import hook, program
 from regal_jax.execution.xla.donation import DonationLost
 from regal_jax.execution.xla.module_proto import new_module
 from regal_jax.execution.xla.sequence import complete_orders, orders_of, put_orders
