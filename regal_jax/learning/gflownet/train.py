@@ -4,7 +4,6 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +19,7 @@ from regal_jax.gflownet import (
 )
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import run_heuristic
+from regal_jax.learning.ahead import Ahead
 from regal_jax.learning.gflownet.config import GflownetTrainConfig, Loss
 from regal_jax.learning.gflownet.data import GflownetSource, load_sets
 from regal_jax.learning.gflownet.step import GflownetLearner, GflownetState, gflownet_step
@@ -158,15 +158,13 @@ class _Schedules(Course[GflownetState]):
             self._learner.init()  # Report weights that do not fit before the folder is claimed.
         self._held_out: list[tuple[ComputationGraph, float]] | None = None
         self._key = everywhere(jax.random.key(config.seed), mesh)
-        # The host makes the graph of a step while the previous step runs.
-        self._host = ThreadPoolExecutor(1)
-        self._next: tuple[int, Future[ScheduleInputs]] | None = None
+        self._ahead = Ahead(self._made, config.optimizer.steps)
 
     def __enter__(self) -> "_Schedules":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._host.shutdown(cancel_futures=True)
+        self._ahead.close()
 
     @property
     def cadence(self) -> Cadence:
@@ -183,15 +181,9 @@ class _Schedules(Course[GflownetState]):
         return self._source.size(step)
 
     def step(self, state: GflownetState, step: int) -> tuple[GflownetState, Mapping[str, float]]:
-        inputs = self._inputs(step)
-        if step + 1 < self._config.optimizer.steps:
-            self._next = step + 1, self._host.submit(self._made, step + 1)
+        inputs = self._ahead.get(step)
         state, metrics = gflownet_step(self._learner, self._mesh, state, inputs, self._key)
         return state, {name: float(value) for name, value in metrics._asdict().items()}
-
-    def _inputs(self, step: int) -> ScheduleInputs:
-        waiting, self._next = self._next, None
-        return waiting[1].result() if waiting and waiting[0] == step else self._made(step)
 
     def _made(self, step: int) -> ScheduleInputs:
         return everywhere(self._source.inputs(step), self._mesh)

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.graph import ComputationGraph
+from regal_jax.learning.ahead import Ahead
 from regal_jax.learning.loop import (
     WEIGHTS,
     Cadence,
@@ -148,15 +148,13 @@ class _Orders(Course[OrderState]):
         self._held_out: list[OrderBatch] | None = None
         self._baseline: float | None = None
         self._key = everywhere(jax.random.key(config.seed), mesh)
-        # The host makes the graphs of a step while the previous step runs.
-        self._host = ThreadPoolExecutor(1)
-        self._next: tuple[int, Future[OrderBatch]] | None = None
+        self._ahead = Ahead(self._made, config.optimizer.steps)
 
     def __enter__(self) -> "_Orders":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._host.shutdown(cancel_futures=True)
+        self._ahead.close()
 
     @property
     def cadence(self) -> Cadence:
@@ -173,15 +171,9 @@ class _Orders(Course[OrderState]):
         return self._source.pool(step)
 
     def step(self, state: OrderState, step: int) -> tuple[OrderState, Mapping[str, float]]:
-        batch = self._batch(step)
-        if step + 1 < self._config.optimizer.steps:
-            self._next = step + 1, self._host.submit(self._made, step + 1)
+        batch = self._ahead.get(step)
         state, metrics = order_step(self._learner, self._mesh, state, batch, self._key)
         return state, {name: float(value) for name, value in metrics._asdict().items()}
-
-    def _batch(self, step: int) -> OrderBatch:
-        waiting, self._next = self._next, None
-        return waiting[1].result() if waiting and waiting[0] == step else self._made(step)
 
     def _made(self, step: int) -> OrderBatch:
         batch = self._source.batch(step, self._config.optimizer.batch)
