@@ -14,7 +14,7 @@ from strategies import instances
 from regal_jax import Auto, Brkga, BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError, InfeasiblePlanWarning
-from regal_jax.heuristics import HEURISTICS, heuristic_plans
+from regal_jax.heuristics import HEURISTICS, heuristic_plans, run_heuristic
 from regal_jax.plan import Objective
 from regal_jax.problem import Bucket
 from regal_jax.solve import fitness
@@ -249,6 +249,33 @@ def test_heuristics_end_with_the_time(graph, monkeypatch):
     assert plan.provenance["stopped"] == "time"
     optimize(graph, TWO, seed=0, evaluations=100, time_limit=1e9)
     assert len(made) > 5
+
+
+@pytest.mark.parametrize("ops", [1, 40])
+def test_no_time_is_enough_for_the_orders_of_xla(ops):
+    graph = generate("layered", ops, seed=3)
+    best = run_heuristic("xla-best", graph, Cluster.uniform(1), "peak-memory")
+    for method in ("auto", "order-search", "brkga"):
+        plan = optimize(
+            graph, Cluster.uniform(1), objective="peak-memory", method=method, seed=0, time_limit=1e-9
+        )
+        assert plan.objective_value <= best.objective_value
+
+
+def test_time_that_ends_while_a_batch_is_made(graph, monkeypatch):
+    left = itertools.chain([1.0] * 2, itertools.repeat(-1e-3))
+    seen = []
+
+    def clock(call):
+        seen.append(next(left))
+        return seen[-1]
+
+    monkeypatch.setattr("regal_jax.solvers.loop.call.Call._seconds_left", clock)
+    plan = optimize(graph, TWO, method="brkga", warm_start=False, seed=0, time_limit=1.0)
+    assert plan.provenance["stopped"] == "time"
+    assert plan.provenance["evaluations"] == 0
+    assert seen[:2] == [1.0] * 2
+    assert len(seen) > 2
 
 
 def test_bad_arguments(graph):

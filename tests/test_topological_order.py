@@ -26,7 +26,7 @@ from regal_jax.graph import Cluster
 from regal_jax.heuristics import approximate_dp
 from regal_jax.importers import save_graph
 from regal_jax.ordering import ENCODERS, Decoder, Topoformer, TopoformerConfig, save_topoformer
-from regal_jax.plan import Objective, Plan
+from regal_jax.plan import Objective, Plan, lower_bound
 from regal_jax.problem import Bucket
 from regal_jax.solvers.protocol import Instance
 
@@ -142,8 +142,13 @@ def test_the_table_by_hand(made):
     assert list(dict.fromkeys(row["set"] for row in table)) == ["layered 12", "layered 16"]
     for row in table:
         graphs = [t.key for t in evaluation_tasks(config) if t.labels["set"] == row["set"]]
-        own = [cells["table", row["name"], g] for g in graphs]
         whole = [cells["table", "approximate-dp", g] for g in graphs]
+        if row["name"] == "lower-bound":
+            continue
+        own = [cells["table", row["name"], g] for g in graphs]
+        xla = [cells["table", "xla-best", g] for g in graphs]
+        above = sum(a["value"] > b["value"] * (1 + 1e-9) for a, b in zip(own, xla, strict=True))
+        assert row["above_xla"] == (None if row["name"] == "xla-best" else above)
         gaps = [a["value"] / b["value"] - 1 for a, b in zip(own, whole, strict=True)]
         assert row["gap"] == pytest.approx(np.mean(gaps))
         assert row["gap_low"] <= row["gap"] <= row["gap_high"]
@@ -157,8 +162,23 @@ def test_the_table_by_hand(made):
         gaps = [a["value"] / b["value"] - 1 for a, b in zip(own, same, strict=True)]
         assert row["same_time"] == pytest.approx(np.mean(gaps))
     assert found.comparison.rows[0].name == "approximate-dp"
+    assert_the_bound_holds(table, config, cells)
     assert "## Layered 12" in found.table
     assert "| topoformer, untrained: beam of 16 |" in found.table
+
+
+def assert_the_bound_holds(table, config, cells):
+    bounds = {row["set"]: row for row in table if row["name"] == "lower-bound"}
+    assert list(bounds) == ["layered 12", "layered 16"]
+    for name, row in bounds.items():
+        gaps = []
+        for task in evaluation_tasks(config):
+            if task.labels["set"] == name:
+                least = lower_bound(task.graph, Cluster.uniform(1), Objective.PEAK_MEMORY)
+                values = [line["value"] for (_, _, graph), line in cells.items() if graph == task.key]
+                assert least <= min(values)
+                gaps.append(least / cells["table", "approximate-dp", task.key]["value"] - 1)
+        assert row["gap"] == pytest.approx(np.mean(gaps))
 
 
 def test_controls_are_other_networks_and_rows_other_jobs(weights):

@@ -79,7 +79,10 @@ def _ordering(config: EvaluationConfig) -> list[Task]:
     real = real_cases(config.graphs, config.split, config.limit) if config.graphs else ()
     for name, graph in itertools.chain(layered, real):
         key = graph.content_hash
-        tasks.setdefault(key, Task(graph, cluster, Objective.PEAK_MEMORY, key, {"set": name}))
+        if key not in tasks:
+            least = lower_bound(graph, cluster, Objective.PEAK_MEMORY)
+            labels = {"set": name, "lower_bound": least}
+            tasks[key] = Task(graph, cluster, Objective.PEAK_MEMORY, key, labels)
     if not tasks:
         raise ConfigError("graphs: no graph of 200 to 1000 ops; give others, or sizes of layered graphs")
     return list(tasks.values())

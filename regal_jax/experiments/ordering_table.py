@@ -1,30 +1,35 @@
 """The tables of the suite of orders: every method on every set of graphs, with the paper's figures."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.experiments.compare import Comparison, Row
+from regal_jax.experiments.compare import TOLERANCE, Comparison, Row
 from regal_jax.experiments.ordering_paper import ReportedOrder, reported_orders
 from regal_jax.experiments.statistics import Interval, bootstrap
 
 __all__ = ["ordering_fields", "ordering_markdown"]
+
+_XLA: Final = "xla-best"
 
 
 def ordering_fields(comparison: Comparison) -> list[dict[str, Any]]:
     """One row per set and method, under plain names; shares are not in percent.
 
     ``gap`` is the mean gap of the graphs from the reference, and ``same_time`` that from the reference within
-    the method's own seconds; both have bootstrap intervals. ``seconds`` is the median over graphs.
-    ``of_reference`` is the median of the graphs' shares of the reference's seconds.
+    the method's own seconds; both have bootstrap intervals. ``above_xla`` is the number of graphs with a
+    higher value than that of XLA's best order. ``seconds`` is the median over graphs. ``of_reference`` is the
+    median of the graphs' shares of the reference's seconds. The last row of a set is the lower bound
+    (`regal_jax.plan.lower_bound`), which no order can pass.
     """
-    return [
-        _fields(comparison, row, name, mask)
-        for name, mask in _sets(comparison)
-        for row in comparison.rows
-        if (mask & ~np.isnan(row.seconds)).any()
-    ]
+    lines = []
+    for name, mask in _sets(comparison):
+        rows = [row for row in comparison.rows if (mask & ~np.isnan(row.seconds)).any()]
+        lines += [_fields(comparison, row, name, mask) for row in rows]
+        bounds = _bounds(comparison, name, mask)
+        lines += [bounds] if bounds else []
+    return lines
 
 
 def _sets(comparison: Comparison) -> Iterator[tuple[str, np.ndarray]]:
@@ -53,12 +58,39 @@ def _fields(comparison: Comparison, row: Row, name: str, mask: np.ndarray) -> di
         "graphs": int(there.sum()),
         **_interval("gap", bootstrap(_gaps(row.values, comparison.reference)[there])),
         **_interval("same_time", bootstrap(_gaps(row.values, same)[there])),
+        "above_xla": _above_xla(comparison, row, there),
         "seconds": float(np.median(seconds)),
         "of_reference": float(np.median(shares)) if shares.size else None,
         "evaluations": float(spent.mean()) if spent.size else None,
         "paper_gap": _joined(row.name, name, _paper_gap),
         "paper_seconds": _joined(row.name, name, lambda found: f"{found.seconds:g}"),
     }
+
+
+def _bounds(comparison: Comparison, name: str, mask: np.ndarray) -> dict[str, Any] | None:
+    """The row of the lower bound; ``None`` for an evaluation without bounds."""
+    least = np.array([graph.get("lower_bound", np.nan) for graph in comparison.graphs], np.float64)
+    there = mask & ~np.isnan(least)
+    if not there.any():
+        return None
+    return {
+        "set": name,
+        "name": "lower-bound",
+        "method": "Lower bound",
+        "graphs": int(there.sum()),
+        **_interval("gap", bootstrap(_gaps(least, comparison.reference)[there])),
+        **_interval("same_time", bootstrap(np.empty(0))),
+        **dict.fromkeys(("above_xla", "seconds", "of_reference", "evaluations")),
+        "paper_gap": "",
+        "paper_seconds": "",
+    }
+
+
+def _above_xla(comparison: Comparison, row: Row, there: np.ndarray) -> int | None:
+    xla = next((each for each in comparison.rows if each.name == _XLA), None)
+    if xla is None or row is xla:
+        return None
+    return int((row.values[there] > xla.values[there] * (1 + TOLERANCE)).sum())
 
 
 def ordering_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> str:
@@ -70,12 +102,13 @@ def ordering_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> st
         f"{alone}*Gap*: mean over graphs of peak over that of {reference}, minus 1; *in the same time*: over "
         f"that of {reference} of the largest width that ends in the method's own seconds; less is better. In "
         "brackets: 95 % bootstrap intervals over graphs (BCa, 10 000 resamples). Seconds: median over "
-        "graphs, without compilation. The paper's figures are of other graphs and another machine; in "
-        "brackets the number of its table.",
+        "graphs, without compilation. *Above XLA*: number of graphs with a higher peak than XLA's best of "
+        "three orders. No order has a lower peak than the *lower bound*. The paper's figures are of other "
+        "graphs and another machine; in brackets the number of its table.",
         f"Settings: {_settings(settings)}.",
     ]
     head = ["method", "graphs", "gap", "gap in the same time", "s per graph", f"of {reference}'s s"]
-    head += ["evaluations", "paper: gap", "paper: s"]
+    head += ["above XLA", "evaluations", "paper: gap", "paper: s"]
     for name in dict.fromkeys(line["set"] for line in lines):
         rows = [_cells(line) for line in lines if line["set"] == name]
         rule = ["---", *(["---:"] * (len(head) - 1))]
@@ -118,8 +151,9 @@ def _cells(line: Mapping[str, Any]) -> list[str]:
         str(line["graphs"]),
         _percents(line, "gap"),
         _percents(line, "same_time"),
-        f"{line['seconds']:.3g}",
+        "" if line["seconds"] is None else f"{line['seconds']:.3g}",
         "" if share is None else f"{100 * share:.3g} %",
+        "" if line["above_xla"] is None else str(line["above_xla"]),
         "" if spent is None else f"{spent:,.0f}",
         line["paper_gap"],
         line["paper_seconds"],

@@ -9,6 +9,7 @@ from regal_jax.heuristics.order_search_config import OrderSearchConfig
 from regal_jax.heuristics.peak_search import PeakSearchConfig, PeakSearchRun
 from regal_jax.heuristics.registry import (
     HEURISTICS,
+    XLA_ORDERS,
     Heuristic,
     best_heuristic,
     heuristic_plans,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HEURISTICS",
+    "XLA_ORDERS",
     "Found",
     "Heuristic",
     "HostSearch",

@@ -25,7 +25,7 @@ from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_ord
 from regal_jax.plan import Objective, Plan, insert_transfers
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
-__all__ = ["HEURISTICS", "Heuristic", "best_heuristic", "heuristic_plans", "run_heuristic"]
+__all__ = ["HEURISTICS", "XLA_ORDERS", "Heuristic", "best_heuristic", "heuristic_plans", "run_heuristic"]
 
 
 class Heuristic(Protocol):
@@ -332,6 +332,9 @@ _HEURISTICS: Final[dict[str, Heuristic]] = {
 HEURISTICS: Final[dict[str, Heuristic]] = {name: interruptible()(make) for name, make in _HEURISTICS.items()}
 """Name to heuristic, as in ``regal-jax optimize --method NAME``."""
 
+XLA_ORDERS: Final = tuple(_XLA)
+"""Names of the three orders of which ``xla-best`` takes the best."""
+
 
 def run_heuristic(
     name: str,
@@ -366,8 +369,10 @@ def heuristic_plans(
     *,
     seed: int = 0,
 ) -> Iterator[Plan]:
-    """Yields the plans of `best_heuristic` as they are made."""
-    for name, make in HEURISTICS.items():
+    """Yields the plans of `best_heuristic` as they are made; on one device those of XLA's orders first."""
+    first = XLA_ORDERS if cluster.num_devices == 1 else ()
+    for name in (*first, *(name for name in HEURISTICS if name not in first)):
+        make = HEURISTICS[name]
         # On one device "given" is "single-device".
         if name != "xla-best" and (name != "given" or cluster.num_devices > 1):
             yield make(graph, cluster, objective, seed=seed)

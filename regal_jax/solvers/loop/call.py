@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import Work, counting, heuristic_plans
+from regal_jax.heuristics import XLA_ORDERS, Work, counting, heuristic_plans
 from regal_jax.plan import Contraction, Plan, contract_for
 from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits
@@ -260,11 +260,15 @@ class Call:
                 self._watch.see(member, plan, 0)
 
     def _plans_of(self, graph: ComputationGraph, cluster: Cluster) -> Iterator[Plan]:
-        for plan in heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.number):
+        # Whatever the time limit: no order of ours needs more memory than XLA's.
+        always = len(XLA_ORDERS) if cluster.num_devices == 1 else 1
+        plans = heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.number)
+        for made, plan in enumerate(plans, 1):
             yield plan
             check_interrupt()
             left = self._seconds_left()
-            if left is not None and left <= (1 - _HEURISTICS_TIME) * (self._settings.time_limit or 0):
+            short = left is not None and left <= (1 - _HEURISTICS_TIME) * (self._settings.time_limit or 0)
+            if short and made >= always:
                 return
 
     def _run_host_searches(self, due: dict[int, tuple[int, int]], bar: Bar) -> bool:
@@ -345,6 +349,8 @@ class Call:
             raise TypeError(f"stage {number} is one of the host")
         batch = make_batch(share, self._pairs, self._known, stage.parts[0].config)
         left = self._seconds_left()
+        if left is not None and left <= 0:
+            return False
         key = jax.random.fold_in(settings.key, np.uint32(times)) if times else settings.key
         keys = graph_keys(key, batch.graphs)
         with counting() as counted:
