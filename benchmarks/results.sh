@@ -93,6 +93,10 @@ regal-jax evaluate --config "$repository/benchmarks/topological_order_small.toml
 regal-jax evaluate --config "$repository/benchmarks/topological_order_wide.toml" --weights topoformer=default --weights standardised=standardised \
     --out results/orders-wide
 regal-jax evaluate --config "$repository/benchmarks/topological_order.toml" --weights topoformer=default --out results/orders
+for split in train validation; do
+    regal-jax evaluate --config "$repository/benchmarks/real_orders.toml" --split "$split" --weights topoformer=default \
+        --out "results/real-orders-$split"
+done
 
 # Networks of Tables 3 and 4: the same settings for all, but for the learning rate of the autoregressive decoder, which
 # does not learn at the higher one.
