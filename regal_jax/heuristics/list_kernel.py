@@ -38,8 +38,8 @@ Attributes:
 
 State = namedtuple(
     "State",
-    "clock place finish copied made meet left held most lag moves bound waiting release begins key heap high "
-    "near event slot counts",
+    "clock place finish copied made meet left held most lag moves bound waiting release begins lacks owed "
+    "senders fixed lowest key heap high near event slot counts",
 )
 """A schedule in progress. Every call of `schedule` initialises all of it.
 
@@ -57,6 +57,11 @@ Attributes:
   waiting: ``[N]``, number of edges from predecessors that have not run.
   release: ``[N]``, latest finish of the predecessors that have run.
   begins: ``[N * D]``, lower bounds on the start of ready ops on each device, whatever its clock.
+  lacks, owed: ``[N * D]``, number and total time of the transfers that a ready op needs on each device, where
+    transfers are events.
+  senders: ``[N * D]``, the devices of transfers that take time, as bits.
+  fixed: ``[N * D]``, the part of the rule's cost of a ready op on each device that depends on no clock.
+  lowest: ``[N * D]``, lower bounds on the rule's costs of the compared ops on each device.
   key: ``[N]``, the ready op with the largest key goes first; ties are broken by ``position``.
   heap, high: ``[N]``, a binary heap of the ready ops that are not compared, and their keys.
   near: ``[N]``, the ready ops that are compared, in order.
@@ -97,9 +102,11 @@ def schedule(
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
-        begins, key, heap, high, near, event, slot, counts,
+        begins, lacks, owed, senders, fixed, lowest, key, heap, high, near, event, slot, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
+    # Whether the rule depends on clocks and transfers: lower bounds then spare most choices an examination.
+    bounded = goal == 0 and blocking
 
     def time_of(t, h, k):
         """Time of a transfer from ``h`` to ``k``."""
@@ -182,6 +189,20 @@ def schedule(
         event[counts[0]], slot[counts[0]] = what, where
         counts[0] += 1
 
+    def owe(v, k):
+        """Counts the transfers that a ready op needs on device ``k``, and sums up their times."""
+        count, time, devices = 0, 0.0, 0
+        for j in range(input_rows[v], input_rows[v + 1]):
+            t = inputs[j]
+            h = place[producer[t]]
+            if h != k and copied[t * d + k] == 0:
+                count += 1
+                takes = time_of(t, h, k)
+                time += takes
+                if takes > 0:
+                    devices |= 1 << h
+        lacks[v * d + k], owed[v * d + k], senders[v * d + k] = count, time, devices
+
     def move(t, k):
         h = place[producer[t]]
         copied[t * d + k] = 1
@@ -195,6 +216,10 @@ def schedule(
             meet[h * d + k] = meet[k * d + h] = counts[1]
             happens(n + t * d + k, counts[1])
             counts[1] += 1
+        if blocking:
+            for j in range(after_rows[producer[t]], after_rows[producer[t] + 1]):
+                if waiting[after[j]] == 0 and place[after[j]] < 0:
+                    owe(after[j], k)
 
     def free(t):
         """Frees all copies of a tensor whose readers have all run, and the original unless it is kept."""
@@ -229,6 +254,11 @@ def schedule(
         """All before the op have run: says when it could begin."""
         for k in range(d):
             begins[v * d + k] = release[v]
+            if blocking:
+                owe(v, k)
+            if bounded:
+                sure = price[v * d + k] - weight * rank[v] + (runtime[v * d + k] if by_finish else 0.0)
+                fixed[v * d + k] = sure if allowed[v * d + k] else np.inf
         if not blocking:
             for j in range(input_rows[v], input_rows[v + 1]):
                 t = inputs[j]
@@ -283,6 +313,19 @@ def schedule(
     by_clocks = goal == 0 and not blocking
     # Numbers of ops in the heap and in `near`.
     far, few = 0, 0
+    # The rounding errors of lower bounds are smaller than this. No clock passes the sum of all times.
+    margin, grouped = 0.0, False
+    if bounded:
+        longest, dearest = 0.0, 0.0
+        for i in range(n * d):
+            if allowed[i]:
+                longest += runtime[i]
+                dearest = max(dearest, abs(price[i]))
+        for i in range(len(cost)):
+            longest += d * cost[i]
+        for o in range(n):
+            grouped |= leader[o] != o
+        margin = 1e-12 * ((2 + 2 * waste + behind) * longest + weight * lead + dearest)
     # Work that is left, and a bound on the rounding error of sums.
     rest, slack = 0.0, 1e-9 * limit
     for o in range(n):
@@ -315,18 +358,49 @@ def schedule(
                     if better & allowed[o * d + k] & ((at < 0) | (at == k)):
                         best, device = i, k
                         score, first = mine, clock[k]
-        # The last pass repeats the best choice, so that the code for a choice is inlined once only.
-        for i in range(among if by_clocks else 0, among + 1):
-            taken = i == among
-            o = near[best if taken else i]
-            for k in range(device if taken else 0, device + 1 if taken else d):
+        probe, probed = -1, -1
+        if bounded:
+            low = np.inf
+            for i in range(among):
+                o = near[i]
+                for k in range(d):
+                    # A transfer takes the time of both devices, and begins after both clocks.
+                    time, at = owed[o * d + k], clock[k]
+                    if time > 0:
+                        if d == 2:
+                            at = max(at, clock[1 - k])
+                            start = at + time
+                        else:
+                            for h in range(d):
+                                if senders[o * d + k] >> h & 1:
+                                    at = max(at, clock[h])
+                            start = max(at, clock[k] + time)
+                    else:
+                        start = at
+                    start = max(start, begins[o * d + k])
+                    mine = start + waste * (time + start - clock[k]) + behind * clock[k]
+                    mine += fixed[o * d + k] - margin
+                    lowest[i * d + k] = mine
+                    if mine < low:
+                        low, probe, probed = mine, i, k
+            if grouped and probe >= 0 and bound[leader[near[probe]]] >= 0:
+                probe, probed = -1, -1
+        # The choice with the least lower bound comes first, then all others, and last the best one again. One
+        # loop, so that the code for a choice is inlined once only.
+        for turn in range(among if by_clocks else -1 if probe >= 0 else 0, among + 1):
+            taken = turn == among
+            i = best if taken else probe if turn < 0 else turn
+            o = near[i]
+            for k in range(
+                device if taken else probed if turn < 0 else 0,
+                device + 1 if taken else probed + 1 if turn < 0 else d,
+            ):
                 if not allowed[o * d + k] or (bound[leader[o]] >= 0 and bound[leader[o]] != k):
                     continue
-                # A lower bound on the start, known before transfers are examined.
-                known = goal == 0 and device >= 0 and not taken
-                if known and judge(o, k, max(clock[k], begins[o * d + k]), 0.0) > score:
+                spared = lowest[i * d + k] > score or (i == probe and k == probed)
+                if bounded and not taken and device >= 0 and spared:
                     continue
-                count = list_moves(o, k) if blocking or goal > 0 else 0
+                count = list_moves(o, k) if goal > 0 or (blocking and lacks[o * d + k] > 0) else 0
                 start, lost = begin(o, k, count)
                 need, grown = 0, 0
                 if goal > 0:
@@ -344,7 +418,7 @@ def schedule(
                 if (
                     device < 0
                     or above < over
-                    or (above == over and (added, mine, clock[k]) < (more, score, first))
+                    or (above == over and (added, mine, clock[k], i, k) < (more, score, first, best, device))
                 ):
                     best, device = i, k
                     over, more, score, first = above, added, mine, clock[k]
