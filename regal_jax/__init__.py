@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         PlanError,
     )
     from regal_jax.examples import load_example
-    from regal_jax.execution import CompiledProgram, apply_to_onnx, compile
+    from regal_jax.execution import CompiledProgram, apply_to_onnx, compile, execute
     from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
     from regal_jax.heuristics import ListSearchConfig, OrderSearchConfig, PeakSearchConfig
     from regal_jax.importers import (
@@ -106,6 +106,7 @@ __all__ = [
     "compare",
     "compile",
     "contract",
+    "execute",
     "from_hlo",
     "from_jax",
     "from_onnx",
@@ -135,7 +136,7 @@ __getattr__, __dir__ = lazily(
             "PlanError",
         ),
         "examples": ("load_example",),
-        "execution": ("CompiledProgram", "apply_to_onnx", "compile"),
+        "execution": ("CompiledProgram", "apply_to_onnx", "compile", "execute"),
         "graph": ("Cluster", "ComputationGraph", "GraphBuilder", "TransferModel"),
         "heuristics": ("ListSearchConfig", "OrderSearchConfig", "PeakSearchConfig"),
         "importers": (

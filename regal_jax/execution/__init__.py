@@ -1,4 +1,4 @@
-"""Execution of plans: `compile` for jitted programs, `apply_to_onnx` for ONNX models.
+"""Execution of plans: on JAX devices (`execute`), in XLA (`compile`), in ONNX Runtime (`apply_to_onnx`).
 
 Each part is loaded at its first use: one who changes an ONNX model does not need JAX.
 """
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from regal_jax.runtime.lazy import lazily
 
 if TYPE_CHECKING:
+    from regal_jax.execution.devices.function import PlannedFunction, execute
+    from regal_jax.execution.devices.record import ExecutionRecord
     from regal_jax.execution.onnx.apply import DEVICE_KEY, apply_to_onnx
     from regal_jax.execution.onnx.compare import OnnxComparison, compare_onnx
     from regal_jax.execution.onnx.session import OnnxRun, measure_onnx, session_options
@@ -20,13 +22,16 @@ __all__ = [
     "CompileStatistics",
     "CompiledFunction",
     "CompiledProgram",
+    "ExecutionRecord",
     "MemoryUse",
     "OnnxComparison",
     "OnnxRun",
+    "PlannedFunction",
     "Schedule",
     "apply_to_onnx",
     "compare_onnx",
     "compile",
+    "execute",
     "measure_onnx",
     "session_options",
 ]
@@ -34,6 +39,8 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "devices.function": ("PlannedFunction", "execute"),
+        "devices.record": ("ExecutionRecord",),
         "onnx.apply": ("DEVICE_KEY", "apply_to_onnx"),
         "onnx.compare": ("OnnxComparison", "compare_onnx"),
         "onnx.session": ("OnnxRun", "measure_onnx", "session_options"),

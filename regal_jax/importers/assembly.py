@@ -7,7 +7,7 @@ from typing import Any
 
 from regal_jax.graph import ComputationGraph, GraphBuilder
 
-__all__ = ["Source", "Step", "assemble"]
+__all__ = ["Source", "Step", "assemble", "unique_names"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,10 +72,8 @@ def assemble(
       GraphError: The program has no arrays and computes nothing.
     """
     builder, kept = GraphBuilder(name), set(kept)
-    unique = _Names()
-    source_names = [unique(source.name) for source in sources]
-    barrier = unique("start")
-    step_names = [unique(step.name) for step in steps]
+    named = unique_names([source.name for source in sources], [step.name for step in steps])
+    source_names, barrier, step_names = named
     groups, made = _add_sources(builder, sources, source_names, steps, step_names, kept)
     before = builder.add_op(barrier, kind="start", control_inputs=source_names) if sources else None
     previous: int | None = None
@@ -98,6 +96,12 @@ def assemble(
         made.update({value: (op, port) for port, (value, _) in enumerate(step.outputs)})
         previous = op if step.ordered else previous
     return builder.build()
+
+
+def unique_names(sources: Sequence[str], steps: Sequence[str]) -> tuple[list[str], str, list[str]]:
+    """Names of the ops of sources, of the op ``start``, which only a graph with sources has, and of steps."""
+    unique = _Names()
+    return [unique(name) for name in sources], unique("start"), [unique(name) for name in steps]
 
 
 def _add_sources(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jax_core
 
-__all__ = ["Equation", "Program", "Value", "aval_bytes", "flatten", "peak_bytes", "temp_bytes"]
+__all__ = ["Equation", "Program", "Scalar", "Value", "aval_bytes", "flatten", "peak_bytes", "temp_bytes"]
 
 _INLINED: Final = frozenset({
     "jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
@@ -32,6 +32,19 @@ class Value:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Scalar:
+    """A scalar literal of the program, which is no op.
+
+    Attributes:
+      value: Its value.
+      aval: Its type.
+    """
+
+    value: Any
+    aval: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Equation:
     """One op.
 
@@ -40,6 +53,8 @@ class Equation:
       params: Its parameters.
       scope: Its scope in the user's program: module path and names of jitted functions.
       inputs: The distinct values that it reads, without scalar literals.
+      operands: Every operand in order: a value, or a scalar literal.
+      source: JAX's own equation, whose primitive computes the outputs from the operands.
       in_avals: Shape and dtype of every operand, literals included.
       outputs: The values that it makes, used or not.
       bodies: The sub-programs that it runs (``scan``, ``while``, ``cond``, ...).
@@ -51,6 +66,8 @@ class Equation:
     params: Mapping[str, Any]
     scope: str
     inputs: tuple[Value, ...]
+    operands: tuple[Value | Scalar, ...]
+    source: Any
     in_avals: tuple[Any, ...]
     outputs: tuple[Value, ...]
     bodies: tuple["Program", ...]
@@ -64,20 +81,22 @@ class Program:
 
     Attributes:
       inputs: One value for each argument.
-      constants: Arrays that the function closes over, those that are read, each once.
+      constants: Values that the function closes over, those that are read, each once.
+      arrays: The arrays of `constants`.
       equations: Only those that an output or an effect needs.
-      results: What it returns; `None` for a scalar literal.
+      results: What it returns.
     """
 
     inputs: tuple[Value, ...]
     constants: tuple[Value, ...]
+    arrays: tuple[Any, ...]
     equations: tuple[Equation, ...]
-    results: tuple[Value | None, ...]
+    results: tuple[Value | Scalar, ...]
 
     @property
     def outputs(self) -> tuple[Value, ...]:
         """The values among the results."""
-        return tuple(v for v in self.results if v is not None)
+        return tuple(v for v in self.results if isinstance(v, Value))
 
 
 def flatten(jaxpr: Any) -> Program:
@@ -93,14 +112,15 @@ def _flatten(jaxpr: Any, constants: dict[int, tuple[Any, Value]], *, whole: bool
     state = _Flattener(constants)
     inputs = [Value(v.aval) for v in _open(jaxpr)[0].invars]
     results = state.run(jaxpr, inputs, "", whole=whole)
-    needed = {v for v in results if v is not None}
+    needed = {v for v in results if isinstance(v, Value)}
     live: list[Equation] = []
     for equation in reversed(state.equations):
         if equation.effectful or not needed.isdisjoint(equation.outputs):
             live.append(equation)
             needed.update(equation.inputs)
-    own = tuple(value for _, value in constants.values() if value in needed)
-    return Program(tuple(inputs), own, tuple(reversed(live)), tuple(results))
+    own = [(array, value) for array, value in constants.values() if value in needed]
+    arrays, values = zip(*own, strict=True) if own else ((), ())
+    return Program(tuple(inputs), values, arrays, tuple(reversed(live)), tuple(results))
 
 
 class _Flattener:
@@ -114,21 +134,22 @@ class _Flattener:
         return self.constants.setdefault(id(array), (array, Value(aval)))[1]
 
     def run(
-        self, jaxpr: Any, inputs: Sequence[Value | None], scope: str, *, whole: bool = False
-    ) -> list[Value | None]:
-        """Adds the equations of ``jaxpr``; ``None`` stands for a scalar literal.
+        self, jaxpr: Any, inputs: Sequence[Value | Scalar], scope: str, *, whole: bool = False
+    ) -> list[Value | Scalar]:
+        """Adds the equations of ``jaxpr``; returns what it returns.
 
         ``whole``: this is the whole program. If it is a single call, its name is left out of scopes.
         """
         inner, arrays = _open(jaxpr)
         single = whole and len(inner.eqns) == 1
-        values: dict[Any, Value | None] = dict(zip(inner.invars, inputs, strict=True))
+        values: dict[Any, Value | Scalar] = dict(zip(inner.invars, inputs, strict=True))
         for var, array in zip(inner.constvars, arrays, strict=True):
             values[var] = self.constant(array, var.aval)
 
-        def read(atom: Any) -> Value | None:
+        def read(atom: Any) -> Value | Scalar:
             if isinstance(atom, jax_core.Literal):
-                return self.constant(atom.val, atom.aval) if getattr(atom.aval, "shape", ()) else None
+                scalar = not getattr(atom.aval, "shape", ())
+                return Scalar(atom.val, atom.aval) if scalar else self.constant(atom.val, atom.aval)
             return values[atom]
 
         for eqn in inner.eqns:
@@ -143,7 +164,7 @@ class _Flattener:
             values.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in inner.outvars]
 
-    def add(self, eqn: Any, operands: list[Value | None], scope: str) -> tuple[Value, ...]:
+    def add(self, eqn: Any, operands: list[Value | Scalar], scope: str) -> tuple[Value, ...]:
         if eqn.primitive.name == "custom_linear_solve":
             subs = [eqn.params["jaxprs"].solve]  # Other parameters are rules for derivatives.
         else:
@@ -156,7 +177,9 @@ class _Flattener:
                 primitive=eqn.primitive.name,
                 params=eqn.params,
                 scope=scope,
-                inputs=tuple(dict.fromkeys(v for v in read if v is not None)),
+                inputs=tuple(dict.fromkeys(v for v in read if isinstance(v, Value))),
+                operands=tuple(operands),
+                source=eqn,
                 in_avals=tuple(atom.aval for atom in eqn.invars),
                 outputs=outputs,
                 bodies=bodies,

@@ -93,6 +93,10 @@ class FlatCall:
             slot.check(tree, leaves)
         return results, self._objects.split(objects)
 
+    def update(self, arrays: Sequence[Any]) -> None:
+        """Puts the new arrays of all NNX objects, as a call returns them, into the user's objects."""
+        self._objects.update(arrays)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Slot:

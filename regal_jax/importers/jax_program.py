@@ -1,5 +1,6 @@
 """`from_jax`: a JAX function, traced with shapes only, as a `ComputationGraph`."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -9,7 +10,7 @@ import jax
 from regal_jax.checks import real, shown, whole
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Colocate, ComputationGraph, Pin, constrain
-from regal_jax.importers.assembly import Source, Step, assemble
+from regal_jax.importers.assembly import Source, Step, assemble, unique_names
 from regal_jax.importers.flat_jaxpr import Equation, Program, aval_bytes, flatten, temp_bytes
 from regal_jax.importers.jax_call import ArgName, FlatCall, Leaf
 from regal_jax.importers.jax_leaks import refusing_leaks
@@ -17,13 +18,36 @@ from regal_jax.importers.op_cost import op_seconds
 from regal_jax.importers.roofline import DeviceProfile, find_profile
 from regal_jax.runtime.interrupts import interruptible
 
-__all__ = ["from_jax"]
+__all__ = ["TracedCall", "argument_names", "from_jax", "trace_call"]
 
 _REMEDY: Final = (
     "it must run under jax.jit on these arguments: name those that are no arrays in static_argnums, "
     "or bind them with functools.partial; see the cause"
 )
 _NNX_REMEDY: Final = "it changes an NNX object that it closes over: pass the object as an argument"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class TracedCall:
+    """A call of a function, and its program.
+
+    Attributes:
+      call: The call, whose leaves are the inputs of the program.
+      program: The program. Its results are those of the function, then the new arrays of NNX objects.
+      tree: Structure of what the function returns.
+    """
+
+    call: FlatCall
+    program: Program
+    tree: Any
+
+    @property
+    def op_names(self) -> tuple[str, ...]:
+        """Names of the ops of the graph that `from_jax` makes: sources, ``start``, equations."""
+        constants = [f"constant_{i}" for i in range(len(self.program.constants))]
+        sources = [*(leaf.name for leaf in self.call.leaves), *constants]
+        given, barrier, made = unique_names(sources, [_op_name(e) for e in self.program.equations])
+        return (*given, *([barrier] if sources else []), *made)
 
 
 @interruptible()
@@ -108,18 +132,19 @@ def from_jax(
     name = name or _name_of(fn)
     kwargs = dict(kwargs or {})
     known = [*range(len(args)), *kwargs]
-    static = _argnames(static_argnums, known, "static_argnums")
+    static = argument_names(static_argnums, known, "static_argnums")
     if any(isinstance(a, str) for a in static):
         raise ConfigError(f"static_argnums: {static_argnums!r} must be indices of positional arguments")
-    resident = _argnames(resident_argnums, known, "resident_argnums")
-    donated = None if donate_argnums is None else _argnames(donate_argnums, known, "donate_argnums")
+    resident = argument_names(resident_argnums, known, "resident_argnums")
+    donated = None if donate_argnums is None else argument_names(donate_argnums, known, "donate_argnums")
     devices = _devices(input_devices, known)
     profiles = [profile] if isinstance(profile, (str, DeviceProfile)) else list(profile)
     if not profiles:
         raise ConfigError("profile: got no device; name at least one")
     if real(while_trip_count, 0) is None:
         raise ConfigError(f"while_trip_count: {shown(while_trip_count)} must be finite and zero or more")
-    leaves, program, returned = _trace(fn, args, kwargs, static, name)
+    traced = trace_call(fn, args, kwargs, static, name)
+    leaves, program, returned = traced.call.leaves, traced.program, traced.tree.num_leaves
     sources = _sources(leaves, program, returned, resident, donated, devices)
     # What an object still holds after the call is a result of it, changed or not.
     loose = {value for leaf, value in zip(leaves, program.inputs, strict=True) if leaf.loose}
@@ -155,9 +180,13 @@ def _sources(
     ]
 
 
+def _op_name(equation: Equation) -> str:
+    return "/".join(filter(None, (equation.scope, equation.primitive)))
+
+
 def _step(equation: Equation, profiles: Sequence[DeviceProfile], while_trip_count: float) -> Step:
     return Step(
-        name="/".join(filter(None, (equation.scope, equation.primitive))),
+        name=_op_name(equation),
         kind=equation.primitive,
         inputs=equation.inputs,
         outputs=[(value, aval_bytes(value.aval)) for value in equation.outputs],
@@ -167,20 +196,24 @@ def _step(equation: Equation, profiles: Sequence[DeviceProfile], while_trip_coun
     )
 
 
-def _trace(
+def trace_call(
     fn: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     static: frozenset[ArgName],
     name: str,
-) -> tuple[Sequence[Leaf], Program, int]:
-    """The arrays that go in, the program, and how many of its results ``fn`` returns: state comes after."""
+) -> TracedCall:
+    """The program of a call, as `from_jax` sees it.
+
+    Raises:
+      FormatError: See `from_jax`.
+    """
     try:
         call = FlatCall(fn, args, kwargs, static)
         with refusing_leaks(fn):
             made = jax.make_jaxpr(call, return_shape=True)(*(leaf.value for leaf in call.leaves))
         jaxpr, (returned, _) = made
-        return call.leaves, flatten(jaxpr), len(jax.tree.leaves(returned))
+        return TracedCall(call, flatten(jaxpr), jax.tree.structure(returned))
     except FormatError:
         raise
     # Tracing runs the user's code, which may raise anything.
@@ -190,7 +223,14 @@ def _trace(
         raise FormatError(f"cannot trace {name!r}: {type(error).__name__}: {text} ({remedy})") from error
 
 
-def _argnames(given: ArgName | Sequence[ArgName], known: Sequence[ArgName], what: str) -> frozenset[ArgName]:
+def argument_names(
+    given: ArgName | Sequence[ArgName], known: Sequence[ArgName], what: str
+) -> frozenset[ArgName]:
+    """The arguments that an option names, by index or by name.
+
+    Raises:
+      ConfigError: There is no such argument.
+    """
     items = [given] if isinstance(given, (int, str)) else list(given)
     positional = sum(isinstance(k, int) for k in known)
     result: set[ArgName] = set()
@@ -211,7 +251,7 @@ def _devices(given: int | Mapping[ArgName, int], known: Sequence[ArgName]) -> di
         index = whole(device, 0)
         if index is None:
             raise ConfigError(f"input_devices: {shown(device)} must be the index of a device, from 0")
-        (key,) = _argnames([arg], known, "input_devices")
+        (key,) = argument_names([arg], known, "input_devices")
         result[key] = index
     return result
 

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import jax
 
+from regal_jax.errors import FormatError
+
 __all__ = ["NnxObjects", "is_nnx", "is_nnx_method", "is_variable"]
 
 _SCOPE: Final = "_regal_jax_scope"
@@ -56,6 +58,7 @@ class NnxObjects:
         if not named:
             return
         nnx = _nnx()
+        self._originals = tuple(x for _, x in named)
         # A copy shares only the arrays, so that the user's objects do not change.
         copy = nnx.merge(*nnx.split(tuple(x for _, x in named), graph=True))
         variables = [x for _, x in nnx.iter_graph(copy, graph=True) if is_variable(x)]
@@ -87,6 +90,23 @@ class NnxObjects:
     def split(self, objects: tuple[Any, ...]) -> list[Any]:
         """All arrays that ``objects`` hold after the call."""
         return jax.tree.leaves(_nnx().split(objects, graph=True)[1]) if self._count else []
+
+    def update(self, values: Sequence[Any]) -> None:
+        """Puts ``values``, in the order of `split`, into the user's objects.
+
+        Raises:
+          FormatError: The call has given them other variables than they had.
+        """
+        if not self._count:
+            return
+        nnx = _nnx()
+        tree = jax.tree.structure(nnx.split(self._originals, graph=True)[1])
+        if tree.num_leaves != len(values):
+            raise FormatError(
+                f"the function gives its NNX objects {len(values)} arrays, and they had {tree.num_leaves}: "
+                "create all variables before the call"
+            )
+        nnx.update(self._originals, jax.tree.unflatten(tree, values))
 
 
 def _path(names: Sequence[Any]) -> str:

@@ -1,0 +1,1 @@
+"""JAX functions on several devices, as a plan says."""

@@ -1,0 +1,203 @@
+"""A plan of a traced program as actions of each device: segments of equations, and transfers."""
+
+import dataclasses
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+from regal_jax.errors import PlanError
+from regal_jax.importers.flat_jaxpr import Equation, Program, Value
+from regal_jax.importers.jax_program import TracedCall
+from regal_jax.plan import Plan
+
+__all__ = ["Move", "Segment", "Wait", "actions_of", "homes_of"]
+
+
+@dataclasses.dataclass(eq=False)
+class Segment:
+    """Consecutive equations of a device that are compiled as one program.
+
+    Attributes:
+      device: Index of the device.
+      ops: Their ops in the graph of the plan.
+      equations: The equations, in the order of the plan.
+      reads: Values from outside that they read.
+      makes: Values that others read, or that the program returns.
+    """
+
+    device: int
+    ops: list[int]
+    equations: list[Equation]
+    reads: tuple[Value, ...] = ()
+    makes: tuple[Value, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Move:
+    """The copy of a value to another device.
+
+    Attributes:
+      device: The receiving device.
+      source: The sending device.
+      value: What is copied.
+      op, port: The op that makes it in the graph of the plan, and which of its outputs it is.
+    """
+
+    device: int
+    source: int
+    value: Value
+    op: int
+    port: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wait:
+    """A device waits until an op of another device has run, of which it reads nothing.
+
+    Attributes:
+      device: The device that waits.
+      segment: What it waits for.
+    """
+
+    device: int
+    segment: Segment
+
+
+@dataclasses.dataclass(eq=False)
+class _Layout:
+    """The ops of the plan's graph: the values of sources, and equations."""
+
+    values: list[tuple[Value, ...]]
+    equations: list[Equation | None]
+
+
+def actions_of(plan: Plan, traced: TracedCall) -> list[Segment | Move | Wait]:
+    """The actions of all devices, in an order in which they could run one after another.
+
+    The ops of a device that no transfer to or from it separates are one segment. A transfer is where the
+    plan has it; if its transfers are no events, it comes directly after the op that makes the tensor. So a
+    segment waits for nothing that comes after its first op, and no devices wait for each other.
+
+    Args:
+      plan: The plan.
+      traced: The call of the function.
+
+    Raises:
+      PlanError: The plan is not for this program, or it splits a `jax.Ref` from its readers.
+    """
+    layout = _layout(plan, traced)
+    producer = {value: (op, port) for op, own in enumerate(layout.values) for port, value in enumerate(own)}
+    found = _Actions(plan, producer)
+    for op, port, device in _events(plan, layout, producer):
+        equation = layout.equations[op]
+        if port >= 0:
+            found.move(layout.values[op][port], device)
+        elif equation is not None:
+            found.compute(op, equation, device)
+    _connect(found.actions, traced.program)
+    return found.actions
+
+
+def homes_of(plan: Plan, traced: TracedCall) -> list[int]:
+    """The device of each input of the program, then of each constant."""
+    count = len(traced.program.inputs) + len(traced.program.constants)
+    return [int(device) for device in plan.placement[:count]]
+
+
+def _layout(plan: Plan, traced: TracedCall) -> _Layout:
+    program = traced.program
+    if plan.op_names != traced.op_names:
+        raise PlanError(_difference(plan, traced.op_names))
+    sources: list[tuple[Value, ...]] = [(value,) for value in (*program.inputs, *program.constants)]
+    barrier: list[tuple[Value, ...]] = [()] if sources else []
+    nothing: list[Equation | None] = [None] * (len(sources) + len(barrier))
+    return _Layout(
+        [*sources, *barrier, *(equation.outputs for equation in program.equations)],
+        [*nothing, *program.equations],
+    )
+
+
+def _difference(plan: Plan, names: Sequence[str]) -> str:
+    """One line that says where the ops of the plan and of the function differ."""
+    pairs = enumerate(zip(plan.op_names, names, strict=False))
+    first = next((i for i, (a, b) in pairs if a != b), min(len(plan.op_names), len(names)))
+    here, there = (repr(own[first]) if first < len(own) else "none" for own in (plan.op_names, tuple(names)))
+    return (
+        f"the plan for {plan.graph_name!r} has {len(plan.op_names)} ops and the function {len(names)}: "
+        f"op {first} is {here} in the plan and {there} in the function; plan the graph of from_jax"
+    )
+
+
+def _events(
+    plan: Plan, layout: _Layout, producer: dict[Value, tuple[int, int]]
+) -> Iterator[tuple[int, int, int]]:
+    """``(op, output or -1, device)`` of all events; transfers that the plan leaves out follow their ops."""
+    line, place = plan.timeline, plan.placement
+    events = list(zip(line.op.tolist(), line.port.tolist(), line.device.tolist(), strict=True))
+    planned = {(op, port, device) for op, port, device in events if port >= 0}
+    missing: dict[int, dict[tuple[int, int], None]] = {}
+    for op, equation in enumerate(layout.equations):
+        for value in equation.inputs if equation else ():
+            maker, port = producer[value]
+            device = int(place[op])
+            if device != place[maker] and (maker, port, device) not in planned:
+                missing.setdefault(maker, {})[port, device] = None
+    for op, port, device in events:
+        yield op, port, device
+        if port < 0:
+            for late, to in missing.get(op, {}):
+                yield op, late, to
+
+
+class _Actions:
+    """Collects actions; `open` has the segment of each device that may still grow."""
+
+    def __init__(self, plan: Plan, producer: dict[Value, tuple[int, int]]) -> None:
+        self.actions: list[Segment | Move | Wait] = []
+        self._plan, self._producer = plan, producer
+        self._open: dict[int, Segment] = {}
+        self._segment_of: dict[int, Segment] = {}
+        self._ordered: Segment | None = None
+
+    def move(self, value: Value, device: int) -> None:
+        op, port = self._producer[value]
+        source = int(self._plan.placement[op])
+        if not hasattr(value.aval, "dtype") or "Ref" in type(value.aval).__name__:
+            raise PlanError(
+                f"the plan sends the output of {self._plan.op_names[op]!r} to device {device}, which is a "
+                "reference to an array; keep its readers with it: colocate= in from_jax"
+            )
+        self._open.pop(source, None)
+        self._open.pop(device, None)
+        self.actions.append(Move(device, source, value, op, port))
+
+    def compute(self, op: int, equation: Equation, device: int) -> None:
+        before = self._ordered if equation.ordered else None
+        if before is not None and before.device != device:
+            self._open.pop(before.device, None)
+            self._open.pop(device, None)
+            self.actions.append(Wait(device, before))
+        segment = self._open.get(device)
+        if segment is None:
+            segment = self._open[device] = Segment(device, [], [])
+            self.actions.append(segment)
+        segment.ops.append(op)
+        segment.equations.append(equation)
+        if equation.ordered:
+            self._ordered = segment
+
+
+def _connect(actions: Iterable[Segment | Move | Wait], program: Program) -> None:
+    """Sets what each segment reads and makes."""
+    segments = [action for action in actions if isinstance(action, Segment)]
+    needed: set[Hashable] = set(program.outputs)
+    needed.update(action.value for action in actions if isinstance(action, Move))
+    for segment in segments:
+        own = {value for equation in segment.equations for value in equation.outputs}
+        reads: dict[Any, None] = dict.fromkeys(
+            value for equation in segment.equations for value in equation.inputs if value not in own
+        )
+        segment.reads = tuple(reads)
+        needed.update(reads)
+    for segment in segments:
+        made = (value for equation in segment.equations for value in equation.outputs)
+        segment.makes = tuple(value for value in made if value in needed)
