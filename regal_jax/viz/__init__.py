@@ -8,6 +8,7 @@ from regal_jax.viz.comparison import (
     plot_rounds,
     plot_seconds,
 )
+from regal_jax.viz.execution import plot_execution
 from regal_jax.viz.graph import plot_graph
 from regal_jax.viz.history import plot_history
 from regal_jax.viz.sizes import plot_sizes
@@ -17,6 +18,7 @@ from regal_jax.viz.timeline import plot_plan
 __all__ = [
     "picture_formats",
     "plot_entropies",
+    "plot_execution",
     "plot_graph",
     "plot_history",
     "plot_improvements",

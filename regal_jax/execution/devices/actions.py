@@ -123,7 +123,7 @@ def _difference(plan: Plan, names: Sequence[str]) -> str:
     here, there = (repr(own[first]) if first < len(own) else "none" for own in (plan.op_names, tuple(names)))
     return (
         f"the plan for {plan.graph_name!r} has {len(plan.op_names)} ops and the function {len(names)}: "
-        f"op {first} is {here} in the plan and {there} in the function; plan the graph of from_jax"
+        f"op {first} is {here} in the plan and {there} in the function; plan the graph of this function"
     )
 
 

@@ -123,7 +123,27 @@ class Run:
         if self._stop.is_set():
             raise _Stopped
         begun = time.perf_counter()
-        made = self._compute(action) if isinstance(action, Compiled) else self._copy(action)
+        if isinstance(action, Compiled):
+            device, reads = action.segment.device, action.segment.reads
+            made = action.program(*(self._values[value, device] for value in reads))
+            self._finished(number, begun, made)
+            for value, array in zip(action.segment.makes, made, strict=True):
+                self._put(value, device, array)
+            self._drop((value, device) for value in reads)
+            if action.segment in self._made:
+                # Somebody waits for its effects, not for its values.
+                jax.block_until_ready(made)
+                jax.effects_barrier()
+                self._tell(action.segment)
+        else:
+            key = action.value, action.source
+            array = jax.device_put(self._values[key], self._devices[action.device])
+            self._finished(number, begun, array)
+            self._put(action.value, action.device, array)
+            self._drop([key])
+
+    def _finished(self, number: int, begun: float, made: Any) -> None:
+        """Notes the times of an action, before others may read what it has made."""
         if self._recorded:
             jax.block_until_ready(made)
             self.times[number] = begun, time.perf_counter()
@@ -133,30 +153,15 @@ class Run:
             if self._stop.is_set():
                 raise _Stopped
 
-    def _compute(self, action: Compiled) -> Sequence[Any]:
-        segment = action.segment
-        made = action.program(*(self._values[value, segment.device] for value in segment.reads))
-        for value, array in zip(segment.makes, made, strict=True):
-            self._put(value, segment.device, array)
-        self._drop((value, segment.device) for value in segment.reads)
-        if segment in self._made:
-            if self._recorded or not made:
-                jax.block_until_ready(made)
-            self._made[segment].set()
-        return made
-
-    def _copy(self, action: Move) -> Any:
-        array = jax.device_put(self._values[action.value, action.source], self._devices[action.device])
-        self._put(action.value, action.device, array)
-        self._drop([(action.value, action.source)])
-        return array
-
     def _put(self, value: Value, device: int, array: Any) -> None:
         key = value, device
         if self._left.get(key, 0) > 0:
             self._values[key] = array
-        if key in self._made:
-            self._made[key].set()
+        self._tell(key)
+
+    def _tell(self, what: Any) -> None:
+        if what in self._made:
+            self._made[what].set()
 
     def _drop(self, keys: Iterable[tuple[Value, int]]) -> None:
         """Counts one reader less of each value; one without readers is released."""

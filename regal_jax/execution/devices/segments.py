@@ -2,11 +2,10 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend import core as jax_core
 from jax.sharding import SingleDeviceSharding
 
 from regal_jax.execution.devices.actions import Segment
@@ -54,16 +53,11 @@ def _shape(aval: Any, where: Any) -> jax.ShapeDtypeStruct:
 
 def _evaluated(equation: Equation, known: Mapping[Any, Any]) -> Sequence[Any]:
     """The outputs of an equation, given the values that are known."""
-    operands = zip(equation.source.invars, equation.operands, strict=True)
-    given = {
-        variable: known[operand] if isinstance(operand, Value) else operand.value
-        for variable, operand in operands
-        if not isinstance(variable, jax_core.Literal)
-    }
-    return _as_function(equation.source, tuple(given))(*given.values())
-
-
-def _as_function(source: Any, variables: Sequence[Any]) -> Callable[..., Sequence[Any]]:
-    """JAX's equation as a function of its variables."""
-    alone = jax_core.Jaxpr((), variables, source.outvars, [source], source.effects)
-    return jax_core.jaxpr_as_fun(jax_core.ClosedJaxpr(alone, ()))
+    source = equation.source
+    operands = [known[x] if isinstance(x, Value) else x.value for x in equation.operands]
+    bound = source.primitive.get_bind_params(source.params)
+    # Earlier versions of JAX return the functions that a primitive calls apart from its parameters.
+    functions, parameters = bound if isinstance(bound, tuple) else ((), bound)
+    with source.ctx.manager:
+        made = source.primitive.bind(*functions, *operands, **parameters)
+    return made if source.primitive.multiple_results else [made]

@@ -1,0 +1,82 @@
+"""`plot_execution`: what was planned above what was measured."""
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from regal_jax.graph.units import TIME_UNITS, format_time
+from regal_jax.plan import Plan
+from regal_jax.viz.axes import bare, save, short, time_scale
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_execution"]
+
+_COMPUTE, _TRANSFER, _INK = "#4e79a7", "#d62728", "#333333"
+_HEIGHT = 0.6
+
+
+def plot_execution(
+    plan: Plan,
+    device: np.ndarray,
+    source: np.ndarray,
+    start: np.ndarray,
+    finish: np.ndarray,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    width: float = 12.0,
+) -> "Figure":
+    """Draws the planned events of every device above measured segments and transfers, on two time axes.
+
+    Args:
+      plan: The plan.
+      device: ``[A]``, the device of a segment, or the receiver of a transfer.
+      source: ``[A]``, the sender of a transfer; -1 for a segment.
+      start: ``[A]`` seconds.
+      finish: ``[A]`` seconds.
+      path: File to save the figure in, if any; the suffix (``.png``, ``.svg``, ``.pdf``) names the format.
+      width: Width of the figure in inches.
+
+    Returns:
+      The figure; no global state of matplotlib is touched.
+    """
+    from regal_jax.viz.figure import PlanFigure
+
+    d, line = plan.cluster.num_devices, plan.timeline
+    figure = PlanFigure(figsize=(width, 2.4 + 0.9 * d), layout="constrained")
+    above, below = figure.subplots(2, 1)
+    scale = TIME_UNITS[plan.time_unit]
+    planned = (line.device, np.where(line.port < 0, -1, line.source), line.start * scale, line.finish * scale)
+    _bars(above, *planned, d, "planned", plan.makespan * scale)
+    _bars(below, device, source, start, finish, d, "measured", float(finish.max(initial=0.0)))
+    figure.suptitle(short(plan.graph_name, 60), x=0.012, ha="left", fontsize=11, color=_INK, parse_math=False)
+    save(figure, path)
+    return figure
+
+
+def _bars(
+    ax: "Axes",
+    device: np.ndarray,
+    source: np.ndarray,
+    start: np.ndarray,
+    finish: np.ndarray,
+    devices: int,
+    title: str,
+    longest: float,
+) -> None:
+    factor, unit = time_scale(longest, "s")
+    for k in range(devices):
+        mine = device == k
+        for here, colour in (mine & (source < 0), _COMPUTE), (mine & (source >= 0), _TRANSFER):
+            spans = np.stack([start[here], (finish - start)[here]], axis=-1) * factor
+            row = k - _HEIGHT / 2, _HEIGHT
+            ax.broken_barh(spans.tolist(), row, facecolors=colour, edgecolors="white", linewidth=0.3)
+    ax.set_ylim(devices - 0.5, -0.5)
+    ax.set_yticks(range(devices), [f"device {k}" for k in range(devices)])
+    ax.set_xlim(0, longest * factor or 1.0)
+    ax.set_xlabel(f"time ({unit})")
+    ax.set_title(f"{title}: {format_time(longest, 's')}", loc="left", fontsize=10, color=_INK)
+    bare(ax)

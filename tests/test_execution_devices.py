@@ -1,0 +1,363 @@
+"""`regal_jax.execute`: results, order, memory and failures on several devices."""
+
+import itertools
+import json
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regal_jax import Cluster, Plan, PlanError, execute, from_jax
+from regal_jax.errors import ConfigError
+from regal_jax.execution import ExecutionRecord, PlannedFunction
+from regal_jax.execution.devices.actions import Move, Segment, actions_of
+from regal_jax.importers.jax_program import trace_call
+from regal_jax.plan import insert_transfers
+from regal_jax.runtime import interrupts
+
+X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+FREE, BLOCKING = "free", "blocking:latency=1us,bandwidth=1GB/s"
+
+
+def net(w, x):
+    hidden = jnp.tanh(x @ w)
+    left, right = jnp.sin(hidden) @ w, jnp.cos(hidden) @ w.T
+    return {"y": left + right, "loss": (left * right).sum(), "x": x, "twice": [left, left], "c": 3.0}
+
+
+def loss(w, x):
+    return net(w, x)["loss"]
+
+
+def looped(w, x):
+    def body(carry, scale):
+        return jnp.tanh(carry @ w) * scale, carry.sum()
+
+    last, sums = jax.lax.scan(body, x, jnp.arange(3.0))
+    chosen = jax.lax.cond(sums[0] > 0, lambda a: a + 1, lambda a: a @ w, last)
+    return jax.lax.fori_loop(0, 2, lambda i, a: a * 0.5, chosen), sums
+
+
+def keyed(w, x):
+    key = jax.random.key(3)
+    first, second = jax.random.split(key)
+    return w + jax.random.normal(first, w.shape), jax.random.uniform(second, x.shape) + np.float32(2)
+
+
+def random_plan(graph, cluster, rng):
+    """A plan with a random placement that is allowed, and a random order of its ops."""
+    leader = graph.colocation_leader
+    place = np.zeros(graph.num_ops, np.int64)
+    for op in range(graph.num_ops):
+        group = np.flatnonzero(leader == leader[op])
+        allowed = (graph.allowed_devices[o] for o in group)
+        free = set(range(cluster.num_devices)).intersection(*(a for a in allowed if a is not None))
+        place[group] = rng.choice(sorted(free))
+    waiting = np.bincount(graph.successors[1], minlength=graph.num_ops)
+    ready, order = [o for o in range(graph.num_ops) if not waiting[o]], []
+    while ready:
+        op = ready.pop(rng.integers(len(ready)))
+        order.append(op)
+        for after in graph.successors[1][graph.successors[0][op] : graph.successors[0][op + 1]]:
+            waiting[after] -= 1
+            ready += [int(after)] if not waiting[after] else []
+    # Residents come first.
+    order.sort(key=lambda op: not graph.resident[op])
+    events = insert_transfers(graph, cluster, place, order, eager=bool(rng.integers(2)))
+    return Plan.from_events(graph, cluster, place, events)
+
+
+def same(ours, reference):
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), ours, reference)
+
+
+def close(ours, reference):
+    """Equal but for the fusion of ops, which rounds differently."""
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6), ours, reference)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return {fn: jax.jit(fn)(X, X) for fn in (net, looped, keyed)} | {loss: jax.jit(jax.grad(loss))(X, X)}
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1), st.sampled_from([net, loss, looped, keyed]), st.sampled_from([FREE, BLOCKING])
+)
+def test_random_plans_give_the_results_of_jit(reference, seed, fn, transfer):
+    rng = np.random.default_rng(seed)
+    whole = jax.grad(fn) if fn is loss else fn
+    graph = from_jax(whole, X, X)
+    plan = random_plan(graph, Cluster.uniform(int(rng.integers(1, 5)), transfer=transfer), rng)
+    close(execute(plan, whole)(X, X), reference[fn])
+
+
+def planned(fn, *args, devices=2, seed=0, transfer=BLOCKING, **options):
+    graph = from_jax(fn, *args, **options)
+    return random_plan(graph, Cluster.uniform(devices, transfer=transfer), np.random.default_rng(seed))
+
+
+def test_it_is_called_like_the_function_and_compiles_once(monkeypatch):
+    plan = planned(net, X, X)
+    compiled = []
+    module = "regal_jax.execution.devices.function.compile_segment"
+    from regal_jax.execution.devices.segments import compile_segment
+
+    monkeypatch.setattr(module, lambda *a: compiled.append(a) or compile_segment(*a))
+    run = execute(plan, net)
+    assert isinstance(run, PlannedFunction)
+    first = run(X, jnp.asarray(X))
+    count = len(compiled)
+    assert count > 1
+    close(run(x=X, w=X), first)  # Keyword arguments are other arguments for JAX.
+    close(run(X, X + 1), jax.jit(net)(X, X + 1))
+    assert len(compiled) == 2 * count
+    assert set(first) == {"y", "loss", "x", "twice", "c"}
+
+
+@pytest.mark.parametrize("transfer", [FREE, BLOCKING])
+def test_the_order_is_that_of_the_plan(transfer):
+    plan = planned(jax.grad(loss), X, X, devices=3, transfer=transfer)
+    run = execute(plan, jax.grad(loss), trace=True)
+    assert run.record is None
+    run(X, X)
+    record = run.record
+    assert isinstance(record, ExecutionRecord)
+    line = plan.timeline
+    traced = trace_call(jax.grad(loss), (X, X), {}, frozenset(), "f")
+    first = len(plan.op_names) - len(traced.program.equations)
+    for k in range(3):
+        events = line.op[(line.device == k) & (line.port < 0) & (line.op >= first)]
+        mine = np.flatnonzero((record.device == k) & record.segments)
+        assert [op for i in mine for op in record.ops[i]] == events.tolist()
+    assert (~record.segments).sum() == plan.num_transfers
+    # Nothing runs before what it reads.
+    done = {}
+    for ops, d, s, finish in zip(record.ops, record.device, record.source, record.finish, strict=True):
+        done |= {(op, int(d)): finish for op in ops if s < 0}
+    for ops, s, start in zip(record.ops, record.source, record.start, strict=True):
+        if s >= 0:
+            assert done.get((ops[0], int(s)), 0.0) <= start
+    # One device does one thing at a time.
+    for k in range(3):
+        mine = np.flatnonzero(record.device == k)
+        order = mine[np.argsort(record.start[mine], kind="stable")]
+        assert (record.start[order][1:] >= record.finish[order][:-1]).all()
+
+
+def test_segments_end_at_transfers_only():
+    plan = planned(net, X, X, devices=2)
+    actions = actions_of(plan, trace_call(net, (X, X), {}, frozenset(), "f"))
+    for k in range(2):
+        mine = [a for a in actions if a.device == k or (isinstance(a, Move) and a.source == k)]
+        for a, b in itertools.pairwise(mine):
+            assert not (isinstance(a, Segment) and isinstance(b, Segment))
+
+
+def test_record_as_picture_and_trace(tmp_path):
+    plan = planned(net, X, X)
+    run = execute(plan, net, trace=True)
+    run(X, X)
+    record = run.record
+    assert "segments" in repr(record)
+    record.save_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    measured = [e for e in events if e["ph"] == "X" and e["pid"] > 2]
+    assert len(measured) == len(record.ops)
+    assert sum(e["dur"] for e in measured) == pytest.approx(1e6 * (record.finish - record.start).sum())
+    above, below = record.plot(tmp_path / "both.png").axes
+    assert above.get_title("left").startswith("planned: ")
+    assert below.get_title("left").startswith("measured: ")
+    assert (tmp_path / "both.png").stat().st_size > 0
+
+
+def test_programs_without_work():
+    for fn, args in ((lambda: 3.0, ()), (lambda x: x, (X,)), (lambda x: (x, x), (X,))):
+        graph_args = args or (X,)
+        whole = fn if args else (lambda x: 3.0)
+        run = execute(planned(whole, *graph_args), whole, trace=True)
+        same(run(*graph_args), whole(*graph_args))
+        assert run.record.makespan == 0.0
+        assert len(run.record.ops) == 0
+
+
+def test_one_op():
+    run = execute(planned(jnp.negative, X, devices=1), jnp.negative, trace=True)
+    same(run(X), -X)
+    assert [len(ops) for ops in run.record.ops] == [1]
+
+
+def test_arrays_that_it_closes_over_and_static_arguments():
+    held = jnp.asarray(X) * 2
+
+    def fn(n, x):
+        return x @ held + n
+
+    run = execute(planned(fn, 3, X, static_argnums=0), fn, static_argnums=0)
+    close(run(3, X), X @ held + 3)
+    close(run(4, X), X @ held + 4)
+
+
+def test_a_training_step_with_donated_state():
+    optimiser = optax.sgd(1e-2, momentum=0.9)
+
+    def step(params, state, x):
+        value, gradient = jax.value_and_grad(lambda w: loss(w, x))(params)
+        updates, state = optimiser.update(gradient, state)
+        return optax.apply_updates(params, updates), state, value
+
+    params, state = jnp.asarray(X), optimiser.init(jnp.asarray(X))
+    plan = planned(step, params, state, X, resident_argnums=(0, 1), donate_argnums=(0, 1))
+    run = execute(plan, step, donate_argnums=(0, 1))
+    expected = (params, state)
+    ours = jax.tree.map(jnp.copy, expected)
+    for _ in range(3):
+        *expected, value = jax.jit(step)(*expected, X)
+        *ours, mine = run(*ours, X)
+        close((ours, mine), (expected, value))
+
+
+def test_donated_arguments_are_given_away():
+    def fn(a, b):
+        return jnp.sin(a) + 1, b * 2
+
+    # One device, so that nothing is copied.
+    a, b = jnp.asarray(X) + 0, jnp.asarray(X) + 0
+    execute(planned(fn, a, b, devices=1, donate_argnums=0), fn, donate_argnums=0)(a, b)
+    assert a.is_deleted()
+    assert not b.is_deleted()
+
+
+def test_nnx_objects_are_updated_in_place():
+    model = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+    twin = nnx.clone(model)
+
+    def step(model, x):
+        gradient = nnx.grad(lambda m: (m(x) ** 2).sum())(model)
+        nnx.update(model, jax.tree.map(lambda p, g: p - 0.1 * g, nnx.state(model), nnx.state(gradient)))
+        return model(x).sum()
+
+    run = execute(planned(step, model, X), step)
+    for _ in range(2):
+        close(run(model, X), nnx.jit(step)(twin, X))
+    close(nnx.state(model), nnx.state(twin))
+    assert not np.array_equal(model.kernel[...], nnx.Linear(8, 8, rngs=nnx.Rngs(0)).kernel[...])
+
+
+def test_values_are_released_after_their_last_reader(monkeypatch):
+    """A chain of ops that changes its device each time holds few arrays at once."""
+
+    def chain(x):
+        for i in range(8):
+            x = jnp.sin(x) + i
+        return x
+
+    graph = from_jax(chain, X)
+    place = np.arange(graph.num_ops) // 2 % 2
+    place[:2] = 0
+    cluster = Cluster.uniform(2, transfer=FREE)
+    plan = Plan.from_events(graph, cluster, place, np.arange(graph.num_ops))
+    most = []
+    from regal_jax.execution.devices.run import Run
+
+    put = Run._put
+
+    def noted(self, value, device, array):
+        put(self, value, device, array)
+        most.append(len(self._values))
+
+    monkeypatch.setattr(Run, "_put", noted)
+    close(execute(plan, chain)(X), jax.jit(chain)(X))
+    assert len(most) > 8
+    # What is read next, its copy, and what is sent.
+    assert max(most) <= 3
+
+
+def test_ordered_effects_keep_their_order():
+    seen = []
+
+    def fn(x):
+        for i in range(6):
+            jax.debug.callback(lambda y, i=i: seen.append(i), x, ordered=True)
+            x = x + 1
+        return x
+
+    plan = planned(fn, X, devices=3, seed=1)
+    assert len(set(plan.placement.tolist())) > 1
+    close(execute(plan, fn)(X), X + 6)
+    jax.effects_barrier()
+    assert seen == list(range(6))
+
+
+def fails(x):
+    def shout(y):
+        raise ValueError("no luck")
+
+    y = jax.pure_callback(shout, jax.ShapeDtypeStruct(x.shape, x.dtype), jnp.sin(x))
+    return y + jnp.cos(x) @ x
+
+
+def test_an_error_in_a_segment_is_raised_and_ends_all_threads():
+    plan = planned(fails, X, devices=3)
+    before = threading.active_count()
+    with pytest.raises(Exception, match="no luck"):
+        jax.block_until_ready(execute(plan, fails, trace=True)(X))
+    assert threading.active_count() <= before
+
+
+def test_an_interrupt_ends_all_threads(monkeypatch):
+    plan = planned(net, X, X, devices=3)
+    run = execute(plan, net)
+    run(X, X)
+
+    def pressed():
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    monkeypatch.setattr("regal_jax.execution.devices.run.check_interrupt", pressed)
+    # The threads may all have ended before the first look.
+    monkeypatch.setattr("regal_jax.execution.devices.run.Run._act", lambda self, *_: self._stop.wait())
+    with pytest.raises(KeyboardInterrupt):
+        run(X, X)
+    assert threading.active_count() <= before
+    assert interrupts.check_interrupt() is None
+
+
+def test_two_threads_at_once():
+    run, results = execute(planned(net, X, X, devices=3), net), {}
+    threads = [threading.Thread(target=lambda i=i: results.update({i: run(X, X + i)})) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i in range(4):
+        close(results[i], jax.jit(net)(X, X + i))
+
+
+def test_a_plan_for_another_program_is_refused(tmp_path):
+    plan = planned(net, X, X)
+    plan.save(tmp_path / "plan.json")
+    close(execute(tmp_path / "plan.json", net)(X, X), jax.jit(net)(X, X))
+    with pytest.raises(PlanError, match=r"ops and the function \d+: op \d+ is '\S+' in the plan"):
+        execute(plan, keyed)(X, X)
+    with pytest.raises(PlanError, match=r"ops and the function 3: op 0 is 'w' in the plan and 'arg0' in the"):
+        execute(plan, jnp.negative)(X)
+
+
+def test_bad_options():
+    plan = planned(net, X, X, devices=2)
+    with pytest.raises(ConfigError, match="the plan is for 2 devices and there are 1"):
+        execute(plan, net, devices=jax.devices()[:1])
+    with pytest.raises(ConfigError, match="a device of its own"):
+        execute(plan, net, devices=[jax.devices()[0]] * 2)
+    with pytest.raises(ConfigError, match="donate_argnums: there is no argument 5"):
+        execute(plan, net, donate_argnums=5)(X, X)
+    with pytest.raises(ConfigError, match="plan and execute the outer one"):
+        jax.jit(execute(plan, net))(X, X)
