@@ -31,7 +31,7 @@ quiet = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def test_there_are_notebooks():
-    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05"]
+    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06"]
 
 
 @every_notebook
