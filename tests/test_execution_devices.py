@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from regal_jax import Cluster, Plan, PlanError, execute, from_jax
 from regal_jax.errors import ConfigError
-from regal_jax.execution import ExecutionRecord, PlannedFunction
+from regal_jax.execution import ExecutionRecord, PlannedFunction, measure_cluster
 from regal_jax.execution.devices.actions import Move, Segment, actions_of
+from regal_jax.execution.devices.links import fit_link
+from regal_jax.graph import transfer_times
 from regal_jax.importers.jax_program import trace_call
 from regal_jax.plan import insert_transfers
 from regal_jax.runtime import interrupts
@@ -361,3 +363,25 @@ def test_bad_options():
         execute(plan, net, donate_argnums=5)(X, X)
     with pytest.raises(ConfigError, match="plan and execute the outer one"):
         jax.jit(execute(plan, net))(X, X)
+
+
+def test_a_link_is_fitted():
+    sizes = (4, 1000, 10**6, 10**7)
+    late, rate = fit_link(sizes, [2e-5 + size / 3e9 for size in sizes])
+    assert (late, rate) == pytest.approx((2e-5, 3e9))
+    # The same time for every size, and no time at all.
+    late, rate = fit_link(sizes, [1e-5] * 4)
+    assert late == pytest.approx(1e-5)
+    assert rate > 1e15
+    assert min(fit_link(sizes, [0.0] * 4)) >= 0
+
+
+def test_measured_links_make_a_cluster():
+    cluster = measure_cluster(jax.devices()[:3], memory="1GiB")
+    assert cluster.num_devices == 3
+    assert cluster.memory == (2**30,) * 3
+    times = transfer_times(from_jax(jnp.negative, X), cluster)
+    assert (times >= 0).all()
+    assert measure_cluster(jax.devices()[:1]).num_devices == 1
+    with pytest.raises(ConfigError, match="give at least one"):
+        measure_cluster([])

@@ -9,6 +9,7 @@ from regal_jax.runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from regal_jax.execution.devices.function import PlannedFunction, execute
+    from regal_jax.execution.devices.links import measure_cluster
     from regal_jax.execution.devices.record import ExecutionRecord
     from regal_jax.execution.onnx.apply import DEVICE_KEY, apply_to_onnx
     from regal_jax.execution.onnx.compare import OnnxComparison, compare_onnx
@@ -32,6 +33,7 @@ __all__ = [
     "compare_onnx",
     "compile",
     "execute",
+    "measure_cluster",
     "measure_onnx",
     "session_options",
 ]
@@ -40,6 +42,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "devices.function": ("PlannedFunction", "execute"),
+        "devices.links": ("measure_cluster",),
         "devices.record": ("ExecutionRecord",),
         "onnx.apply": ("DEVICE_KEY", "apply_to_onnx"),
         "onnx.compare": ("OnnxComparison", "compare_onnx"),

@@ -4,8 +4,7 @@
 work on text. Importing this package loads no optional extra.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from regal_jax.importers.cost_graph import format_cost_graph, parse_cost_graph
 from regal_jax.importers.hlo_program import from_hlo, parse_hlo
@@ -16,15 +15,18 @@ from regal_jax.importers.roofline import PROFILES, DeviceProfile
 from regal_jax.importers.stg import format_stg, parse_stg
 from regal_jax.importers.torch_module import from_torch
 from regal_jax.importers.wfformat import parse_wfformat
+from regal_jax.runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from regal_jax.importers.jax_program import from_jax
+    from regal_jax.importers.measured import MeasuredProfile
 
 __all__ = [
     "FORMATS",
     "PROFILES",
     "DeviceProfile",
     "FileFormat",
+    "MeasuredProfile",
     "find_format",
     "format_cost_graph",
     "format_native",
@@ -43,8 +45,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Only `from_jax` needs jax; reading a file must not import it.
-    if name != "from_jax":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module("regal_jax.importers.jax_program").from_jax
+# Only these need jax; reading a file must not import it.
+__getattr__, __dir__ = lazily(
+    __name__, {"jax_program": ("from_jax",), "measured": ("MeasuredProfile",)}, [*globals()]
+)

@@ -11,7 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jax_core
 
-__all__ = ["Equation", "Program", "Scalar", "Value", "aval_bytes", "flatten", "peak_bytes", "temp_bytes"]
+__all__ = [
+    "Equation",
+    "Program",
+    "Scalar",
+    "Value",
+    "aval_bytes",
+    "evaluate",
+    "flatten",
+    "peak_bytes",
+    "temp_bytes",
+]
 
 _INLINED: Final = frozenset({
     "jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
@@ -121,6 +131,22 @@ def _flatten(jaxpr: Any, constants: dict[int, tuple[Any, Value]], *, whole: bool
     own = [(array, value) for array, value in constants.values() if value in needed]
     arrays, values = zip(*own, strict=True) if own else ((), ())
     return Program(tuple(inputs), values, arrays, tuple(reversed(live)), tuple(results))
+
+
+def evaluate(equation: Equation, operands: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of an equation; arrays, or tracers of JAX.
+
+    Args:
+      equation: The equation.
+      operands: An array for each of `Equation.operands`.
+    """
+    source = equation.source
+    bound = source.primitive.get_bind_params(source.params)
+    # Earlier versions of JAX return the functions that a primitive calls apart from its parameters.
+    functions, parameters = bound if isinstance(bound, tuple) else ((), bound)
+    with source.ctx.manager:
+        made = source.primitive.bind(*functions, *operands, **parameters)
+    return made if source.primitive.multiple_results else [made]
 
 
 class _Flattener:

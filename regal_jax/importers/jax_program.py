@@ -14,6 +14,7 @@ from regal_jax.importers.assembly import Source, Step, assemble, unique_names
 from regal_jax.importers.flat_jaxpr import Equation, Program, aval_bytes, flatten, temp_bytes
 from regal_jax.importers.jax_call import ArgName, FlatCall, Leaf
 from regal_jax.importers.jax_leaks import refusing_leaks
+from regal_jax.importers.measured import MEASURED, MeasuredProfile
 from regal_jax.importers.op_cost import op_seconds
 from regal_jax.importers.roofline import DeviceProfile, find_profile
 from regal_jax.runtime.interrupts import interruptible
@@ -62,7 +63,7 @@ def from_jax(
     while_trip_count: float = 1,
     pin: Pin | None = None,
     colocate: Colocate = (),
-    profile: str | DeviceProfile | Sequence[str | DeviceProfile] = "h200",
+    profile: str | DeviceProfile | MeasuredProfile | Sequence[str | DeviceProfile | MeasuredProfile] = "h200",
     name: str | None = None,
 ) -> ComputationGraph:
     """Traces ``fn`` and returns its graph, one op for each equation of its jaxpr, in program order.
@@ -108,7 +109,8 @@ def from_jax(
       pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0}``; see `regal_jax.graph.constrain`.
       colocate: Patterns over op names; the ops of each share a device.
       profile: The device (`regal_jax.importers.roofline.PROFILES` or your own) that runtimes are
-        estimated for; a sequence gives one runtime for each device.
+        estimated for, or ``"measured"``: every op is run on the device at hand (`MeasuredProfile`). A
+        sequence gives one runtime for each device.
       name: Name of the graph; by default that of the function.
 
     Returns:
@@ -138,7 +140,7 @@ def from_jax(
     resident = argument_names(resident_argnums, known, "resident_argnums")
     donated = None if donate_argnums is None else argument_names(donate_argnums, known, "donate_argnums")
     devices = _devices(input_devices, known)
-    profiles = [profile] if isinstance(profile, (str, DeviceProfile)) else list(profile)
+    profiles = [profile] if isinstance(profile, (str, DeviceProfile, MeasuredProfile)) else list(profile)
     if not profiles:
         raise ConfigError("profile: got no device; name at least one")
     if real(while_trip_count, 0) is None:
@@ -149,8 +151,11 @@ def from_jax(
     # What an object still holds after the call is a result of it, changed or not.
     loose = {value for leaf, value in zip(leaves, program.inputs, strict=True) if leaf.loose}
     kept = set(program.results[:returned]) | (set(program.results[returned:]) - loose)
-    found = [find_profile(p) for p in profiles]
+    found = [_profile(p) for p in profiles]
     steps = [_step(equation, found, while_trip_count) for equation in program.equations]
+    for each in found:
+        if isinstance(each, MeasuredProfile):
+            each.warn()
     return constrain(assemble(name, sources, steps, kept), pin, colocate)
 
 
@@ -184,7 +189,16 @@ def _op_name(equation: Equation) -> str:
     return "/".join(filter(None, (equation.scope, equation.primitive)))
 
 
-def _step(equation: Equation, profiles: Sequence[DeviceProfile], while_trip_count: float) -> Step:
+def _profile(profile: str | DeviceProfile | MeasuredProfile) -> DeviceProfile | MeasuredProfile:
+    if isinstance(profile, MeasuredProfile):
+        return profile
+    is_measured = isinstance(profile, str) and profile.lower() == MEASURED
+    return MeasuredProfile() if is_measured else find_profile(profile)
+
+
+def _step(
+    equation: Equation, profiles: Sequence[DeviceProfile | MeasuredProfile], while_trip_count: float
+) -> Step:
     return Step(
         name=_op_name(equation),
         kind=equation.primitive,

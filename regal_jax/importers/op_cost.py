@@ -2,13 +2,21 @@
 
 import dataclasses
 import math
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from regal_jax.importers.flat_jaxpr import Equation, Program, aval_bytes
 from regal_jax.importers.roofline import DeviceProfile
 from regal_jax.importers.windows import taps
 
-__all__ = ["Work", "op_seconds", "op_work"]
+__all__ = ["OpTimes", "Work", "op_seconds", "op_work"]
+
+
+class OpTimes(Protocol):
+    """A source of runtimes that has one for every op, instead of a roofline."""
+
+    def equation_seconds(self, equation: Equation) -> float:
+        """Runtime of an op without bodies, in seconds."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -165,7 +173,7 @@ def _elements(aval: Any) -> int:
     return math.prod(getattr(aval, "shape", ()))
 
 
-def op_seconds(equation: Equation, profile: DeviceProfile, while_trip_count: float) -> float:
+def op_seconds(equation: Equation, profile: DeviceProfile | OpTimes, while_trip_count: float) -> float:
     """Runtime of one op.
 
     An op with bodies takes as long as they do, op by op: a ``scan`` its body times its length, a
@@ -174,7 +182,7 @@ def op_seconds(equation: Equation, profile: DeviceProfile, while_trip_count: flo
 
     Args:
       equation: The op.
-      profile: The device.
+      profile: The device, or runtimes of ops.
       while_trip_count: Iterations of a ``while`` loop, whose length no trace can tell.
 
     Returns:
@@ -191,6 +199,8 @@ def op_seconds(equation: Equation, profile: DeviceProfile, while_trip_count: flo
         return while_trip_count * sum(map(seconds, bodies))
     if equation.primitive == "cond":
         return max(map(seconds, bodies))
+    if not isinstance(profile, DeviceProfile):
+        return profile.equation_seconds(equation)
     work = op_work(equation)
     if work.view:
         return 0.0

@@ -2,14 +2,14 @@
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax.sharding import SingleDeviceSharding
 
 from regal_jax.execution.devices.actions import Segment
-from regal_jax.importers.flat_jaxpr import Equation, Value
+from regal_jax.importers.flat_jaxpr import Value, evaluate
 
 __all__ = ["Compiled", "compile_segment"]
 
@@ -34,7 +34,8 @@ def compile_segment(segment: Segment, device: Any, donated: Sequence[Value]) -> 
     def run(*values: Any) -> tuple[Any, ...]:
         known: dict[Any, Any] = dict(zip(segment.reads, values, strict=True))
         for equation in segment.equations:
-            known.update(zip(equation.outputs, _evaluated(equation, known), strict=True))
+            operands = [known[x] if isinstance(x, Value) else x.value for x in equation.operands]
+            known.update(zip(equation.outputs, evaluate(equation, operands), strict=True))
         return tuple(known[value] for value in segment.makes)
 
     where = SingleDeviceSharding(device)
@@ -49,15 +50,3 @@ def compile_segment(segment: Segment, device: Any, donated: Sequence[Value]) -> 
 
 def _shape(aval: Any, where: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=where, weak_type=aval.weak_type)
-
-
-def _evaluated(equation: Equation, known: Mapping[Any, Any]) -> Sequence[Any]:
-    """The outputs of an equation, given the values that are known."""
-    source = equation.source
-    operands = [known[x] if isinstance(x, Value) else x.value for x in equation.operands]
-    bound = source.primitive.get_bind_params(source.params)
-    # Earlier versions of JAX return the functions that a primitive calls apart from its parameters.
-    functions, parameters = bound if isinstance(bound, tuple) else ((), bound)
-    with source.ctx.manager:
-        made = source.primitive.bind(*functions, *operands, **parameters)
-    return made if source.primitive.multiple_results else [made]
