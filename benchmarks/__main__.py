@@ -23,6 +23,7 @@ examples:
   python -m benchmarks plot before.json --out figure.png
   python -m benchmarks contract --graphs corpus/ --out contract.json
   python -m benchmarks compile 'gpt*' --out compile.json
+  python -m benchmarks makespans --plot makespans.png
   python -m benchmarks onnx                    (with onnxruntime and torch)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
   python -m benchmarks schedules --graphs 10 --samples 1000
@@ -106,6 +107,12 @@ def _orders(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _makespans(args: argparse.Namespace) -> int:
+    from benchmarks.makespans import run
+
+    return run(args)
+
+
 def _onnx(args: argparse.Namespace) -> int:
     from benchmarks.onnx_memory import run
 
@@ -142,6 +149,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_schedules(commands.add_parser("schedules", help="seconds and speed-ups of a GFlowNet's schedules"))
     _add_orders(commands.add_parser("orders", help="the value of a network's priorities for searches"))
     _add_compile(commands.add_parser("compile", help="memory and seconds of programs in planned orders"))
+    _add_makespans(
+        commands.add_parser("makespans", help="predicted and measured makespans on two CPU devices")
+    )
     _add_onnx(commands.add_parser("onnx", help="memory of planned orders as ONNX Runtime measures it"))
     return parser
 
@@ -226,6 +236,20 @@ def _add_orders(orders: argparse.ArgumentParser) -> None:
         "--budgets", nargs="+", type=count, default=[500, 5000], metavar="E", help="(default 500 5000)"
     )
     orders.set_defaults(call=_orders)
+
+
+def _add_makespans(makespans: argparse.ArgumentParser) -> None:
+    makespans.add_argument(
+        "--plans", type=count, default=10, help="of each of the five programs (default 10)"
+    )
+    makespans.add_argument("--rounds", type=count, default=11, help="of all plans of a program (default 11)")
+    makespans.add_argument("--width", type=count, default=384, help="of the matrices (default 384)")
+    makespans.add_argument("--profile", default="measured", help="of the runtimes (default measured)")
+    makespans.add_argument("--out", metavar="FILE", type=pathlib.Path, help="save the rows as JSON")
+    makespans.add_argument(
+        "--plot", metavar="FILE", type=pathlib.Path, help="draw predicted against measured"
+    )
+    makespans.set_defaults(call=_makespans)
 
 
 def _add_onnx(onnx: argparse.ArgumentParser) -> None:

@@ -10,12 +10,14 @@ import sys
 import jax
 import numpy as np
 import pytest
+import scipy.stats
 from test_simulate import check, random_genes
 
 from benchmarks import throughput
 from benchmarks.__main__ import main
 from benchmarks.cases import SECTIONS, SIZES, GraphCase, benchmarks, select
 from benchmarks.compare import compare
+from benchmarks.makespans import programs, rank_correlation, various_plans
 from benchmarks.measure import Options, measure
 from benchmarks.peers import peer, peer_text
 from benchmarks.python_decoder import PythonDecoder, genes_in_order
@@ -23,6 +25,7 @@ from benchmarks.python_peers import PEERS
 from benchmarks.results import Record, Results, load, save, speed_ratio
 from benchmarks.throughput import check_implementation, solver
 from benchmarks.timing import Contender, Outcome, Series, Skipped, interleaved, looped
+from regal_jax import from_jax
 from regal_jax.encoding import decode, genes_to_keys
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster, GraphBuilder
@@ -431,3 +434,21 @@ def test_what_priorities_are_worth(capsys):
     assert table[1].count("+0.00 % ± 0.00") == 2
     assert main(["orders", "proposal", "--ops", "12", "--graphs", "1", "--budgets", "150"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_rank_correlation_is_spearmans():
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        a, b = rng.integers(0, 6, 20).astype(float), rng.random(20)
+        assert rank_correlation(list(a), list(b)) == pytest.approx(scipy.stats.spearmanr(a, b).statistic)
+    assert np.isnan(rank_correlation([1.0, 1.0], [1.0, 2.0]))
+
+
+def test_various_plans_are_valid_and_differ():
+    fn, operands = programs(8)["experts"]
+    graph = from_jax(fn, *operands, resident_argnums=0, profile="cpu")
+    plans = list(various_plans(graph, Cluster.uniform(2), 5))
+    assert len(plans) == 5
+    for plan in plans:
+        plan.verify(graph)
+    assert len({plan.placement.tobytes() for plan in plans}) >= 4

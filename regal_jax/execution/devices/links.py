@@ -57,8 +57,8 @@ def measure_cluster(
     held = [memory] * count if isinstance(memory, (int, float, str)) else list(memory)
     if count == 1:
         return Cluster(held, "blocking")
-    text = [[f"{x!r}s" for x in row] for row in latency.tolist()]
-    return Cluster(held, "blocking", text, [[f"{x!r}B/s" for x in row] for row in bandwidth.tolist()])
+    text = [[f"{x:.6g}s" for x in row] for row in latency.tolist()]
+    return Cluster(held, "blocking", text, [[f"{x:.6g}B/s" for x in row] for row in bandwidth.tolist()])
 
 
 def fit_link(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
