@@ -1,0 +1,307 @@
+"""The values of a scheduled HLO module: who makes them, where they stand, who reads them, which share a buffer.
+
+A value is what an instruction makes at one place of its result. ``get-tuple-element``, ``bitcast``, loops,
+branches and calls make none: they hand on those of their operands and of the computations that they run. No
+jax.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from regal_jax.importers.hlo_shapes import Array, Shape
+from regal_jax.importers.hlo_sharing import aliases, callees, fused_updates
+from regal_jax.importers.hlo_text import Computation, Instruction, Module, names_in
+
+__all__ = ["Node", "Path", "Values", "read_values"]
+
+Path = tuple[int, ...]
+"""Place in a nested result; the empty one is the whole."""
+
+_FORWARD: Final = frozenset({"bitcast", "opt-barrier", "add-dependency", "domain"})
+_MAKES_NOTHING: Final = _FORWARD | {"get-tuple-element", "while", "call", "conditional"}
+_POINTER: Final = 8
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Node:
+    """An instruction of a computation that runs as a program.
+
+    Attributes:
+      number: Position in `Values.nodes`.
+      computation: Name of its computation.
+      instruction: The instruction.
+      operands: Its operands.
+      sets: For each place of the result, the values that may be there.
+      shapes: For each place of the result, its shape.
+    """
+
+    number: int
+    computation: str
+    instruction: Instruction
+    operands: list["Node"]
+    sets: dict[Path, frozenset[int]]
+    shapes: dict[Path, Shape]
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Values:
+    """The values of a module, numbered from 0.
+
+    Attributes:
+      module: The module.
+      computations: The computations that run as programs, the entry last.
+      nodes: Their instructions.
+      by_name: Computation -> name -> instruction.
+      maker: Value -> the instruction that makes it.
+      place: Value -> its place in the result.
+      size: Value -> bytes; a tuple has one pointer an element.
+      positions: Value -> the other instructions that hand it on.
+      readers: Value -> instructions that use it.
+      buffer: Value -> the smallest of the values with which it must share a buffer.
+      live_out: Values that the module returns.
+      donated: Entry parameters (number, place) whose buffers results overwrite.
+    """
+
+    module: Module
+    computations: list[Computation]
+    nodes: list[Node] = dataclasses.field(default_factory=list)
+    by_name: dict[str, dict[str, Node]] = dataclasses.field(default_factory=dict)
+    maker: list[Node] = dataclasses.field(default_factory=list)
+    place: list[Path] = dataclasses.field(default_factory=list)
+    size: list[int] = dataclasses.field(default_factory=list)
+    positions: list[list[Node]] = dataclasses.field(default_factory=list)
+    readers: list[list[Node]] = dataclasses.field(default_factory=list)
+    buffer: list[int] = dataclasses.field(default_factory=list)
+    live_out: frozenset[int] = frozenset()
+    donated: frozenset[tuple[int, Path]] = frozenset()
+
+    def root(self, computation: str) -> Node:
+        """The instruction whose result is that of a computation."""
+        return self.by_name[computation][self.module.computations[computation].root.name]
+
+
+def read_values(module: Module) -> Values:
+    """Follows the values of a module.
+
+    Args:
+      module: The module; bodies of loops, branches and calls are followed, those of fusions and reductions
+        are not, since they have no buffers.
+    """
+    values = Values(module, _running(module))
+    for computation in values.computations:
+        row = values.by_name[computation.name] = {}
+        for instruction in _post_order(computation):
+            operands = [row[name] for name in _operands(instruction)]
+            shapes = dict(_places(instruction.shape))
+            node = Node(len(values.nodes), computation.name, instruction, operands, {}, shapes)
+            values.nodes.append(node)
+            row[instruction.name] = node
+            _make(values, node)
+    _hand_on(values)
+    for node in values.nodes:
+        _note_uses(values, node)
+    _merge(values)
+    return values
+
+
+def _running(module: Module) -> list[Computation]:
+    """The entry and what it runs, callers after what they call."""
+    run = {module.entry.name}
+    ordered = []
+    for computation in reversed(module.computations.values()):
+        if computation.name in run:
+            ordered.append(computation)
+            for instruction in computation.instructions.values():
+                run.update(name for name in callees(instruction) if name in module.computations)
+    return ordered[::-1]
+
+
+def _operands(instruction: Instruction) -> tuple[str, ...]:
+    return () if instruction.opcode in ("parameter", "constant") else instruction.operands
+
+
+def _post_order(computation: Computation) -> list[Instruction]:
+    """The instructions, depth first from those without readers. XLA numbers values so, and prefers low
+    numbers among equals."""
+    rows = computation.instructions
+    read = {name for i in rows.values() for name in (*_operands(i), *_before(i))}
+    made: dict[str, None] = {}
+    for end in [*(name for name in rows if name not in read), *rows]:
+        stack = [(end, False)]
+        while stack:
+            name, ready = stack.pop()
+            if name in made:
+                continue
+            if ready:
+                made[name] = None
+                continue
+            stack.append((name, True))
+            stack += [(operand, False) for operand in reversed(_operands(rows[name]))]
+            stack += [(other, False) for other in _before(rows[name]) if other in rows]
+    return [rows[name] for name in made]
+
+
+def _before(instruction: Instruction) -> list[str]:
+    return names_in(instruction.attributes.get("control-predecessors", ""))
+
+
+def _places(shape: Shape, path: Path = ()) -> Iterator[tuple[Path, Shape]]:
+    yield path, shape
+    if not isinstance(shape, Array):
+        for i, item in enumerate(shape.items):
+            yield from _places(item, (*path, i))
+
+
+def _make(values: Values, node: Node) -> None:
+    """Gives the places of a result their own values."""
+    opcode = node.instruction.opcode
+    inner = opcode == "parameter" and node.computation != values.module.entry.name
+    for path, shape in node.shapes.items():
+        if opcode in _MAKES_NOTHING or inner or (opcode == "tuple" and path):
+            node.sets[path] = frozenset()
+            continue
+        node.sets[path] = frozenset((len(values.maker),))
+        values.maker.append(node)
+        values.place.append(path)
+        values.size.append(shape.bytes if isinstance(shape, Array) else _POINTER * len(shape.items))
+        values.positions.append([])
+        values.readers.append([])
+
+
+def _hand_on(values: Values) -> None:
+    """Hands values on until nothing changes; loops hand them back to their bodies."""
+    callers: dict[str, list[Node]] = {}
+    for node in values.nodes:
+        for name in callees(node.instruction):
+            callers.setdefault(name, []).append(node)
+    changed = True
+    while changed:
+        changed = False
+        for node in values.nodes:
+            for path in node.sets:
+                sources = _sources(values, node, path, callers)
+                new = node.sets[path].union(*(s.sets.get(p, frozenset()) for s, p in sources))
+                if len(new) > len(node.sets[path]):
+                    node.sets[path] = new
+                    changed = True
+
+
+def _sources(
+    values: Values, node: Node, path: Path, callers: dict[str, list[Node]]
+) -> list[tuple[Node, Path]]:
+    """The results that a place of a result hands on."""
+    opcode, instruction = node.instruction.opcode, node.instruction
+    if opcode in _FORWARD and node.operands:
+        return [(node.operands[0], path)]
+    if opcode == "get-tuple-element":
+        return [(node.operands[0], (int(instruction.attributes["index"]), *path))]
+    if opcode == "tuple" and path:
+        return [(node.operands[path[0]], path[1:])]
+    if opcode == "while":
+        body = names_in(instruction.attributes["body"])[0]
+        return [(node.operands[0], path), (values.root(body), path)]
+    if opcode in ("call", "conditional"):
+        return [(values.root(name), path) for name in callees(instruction)]
+    if opcode == "parameter" and node.computation != values.module.entry.name:
+        rows = []
+        for caller in callers.get(node.computation, ()):
+            rows += _arguments(values, caller, node, path)
+        return rows
+    return []
+
+
+def _arguments(values: Values, caller: Node, parameter: Node, path: Path) -> list[tuple[Node, Path]]:
+    """What a caller hands to a parameter of a computation that it runs."""
+    number = int(parameter.instruction.operands[0])
+    if caller.instruction.opcode == "call":
+        return [(caller.operands[number], path)]
+    if caller.instruction.opcode == "while":
+        body = names_in(caller.instruction.attributes["body"])[0]
+        return [(caller.operands[0], path), (values.root(body), path)]
+    branches = callees(caller.instruction)
+    return [
+        (caller.operands[1 + i], path) for i, name in enumerate(branches) if name == parameter.computation
+    ]
+
+
+def _note_uses(values: Values, node: Node) -> None:
+    opcode = node.instruction.opcode
+    for held in node.sets.values():
+        for value in held:
+            if values.maker[value] is not node:
+                values.positions[value].append(node)
+    if opcode == "tuple":
+        return
+    for operand in node.operands:
+        for path, held in operand.sets.items():
+            if not path or opcode not in ("get-tuple-element", "copy"):
+                for value in held:
+                    values.readers[value].append(node)
+
+
+def _merge(values: Values) -> None:
+    """Finds the values that must share a buffer."""
+    first = list(range(len(values.maker)))
+
+    def find(value: int) -> int:
+        while first[value] != value:
+            first[value] = first[first[value]]
+            value = first[value]
+        return value
+
+    def join(*sets: frozenset[int]) -> None:
+        rows = sorted(find(value) for held in sets for value in held)
+        for value in rows[1:]:
+            first[find(value)] = find(rows[0])
+
+    for node in values.nodes:
+        for held in node.sets.values():
+            if len(held) > 1:
+                join(held)
+        for number, inside, path in in_place(values.module, node.instruction):
+            if number < len(node.operands) and path in node.sets and inside in node.operands[number].sets:
+                join(node.sets[path], node.operands[number].sets[inside])
+    entry = values.module.entry
+    root = values.root(entry.name)
+    parameters = {
+        int(n.instruction.operands[0]): n
+        for n in values.by_name[entry.name].values()
+        if n.instruction.opcode == "parameter"
+    }
+    donated = set()
+    for path, number, inside in aliases(values.module.attributes.get("input_output_alias", "")):
+        if number in parameters and inside in parameters[number].sets and path in root.sets:
+            donated.add((number, inside))
+            join(root.sets[path], parameters[number].sets[inside])
+    values.buffer = [find(value) for value in first]
+    values.live_out = frozenset[int]().union(*root.sets.values())
+    values.donated = frozenset(donated)
+
+
+def in_place(module: Module, instruction: Instruction) -> Sequence[tuple[int, Path, Path]]:
+    """Operand, place in it, and place of the result that is written over it.
+
+    Args:
+      module: The module.
+      instruction: The instruction.
+    """
+    opcode = instruction.opcode
+    if opcode in ("dynamic-update-slice", "all-reduce-start") and isinstance(instruction.shape, Array):
+        return [(0, (), ())]
+    if opcode == "scatter":
+        if isinstance(instruction.shape, Array):
+            return [(0, (), ())]
+        return [(i, (), (i,)) for i in range(len(instruction.shape.items))]
+    if opcode not in ("fusion", "custom-call"):
+        return []
+    pairs = [
+        (number, inside, path)
+        for path, number, inside in aliases(instruction.attributes.get("output_to_operand_aliasing", ""))
+    ]
+    names = names_in(instruction.attributes.get("calls", "")) if opcode == "fusion" else []
+    if names and names[0] in module.computations:
+        called = module.computations[names[0]]
+        for leaf, (number, _) in fused_updates(called).items():
+            pairs.append((number, (), (leaf,) if called.root.opcode == "tuple" else ()))
+    return pairs
