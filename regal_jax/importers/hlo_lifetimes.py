@@ -109,7 +109,7 @@ def _lifetime(
                 n for n in values.by_name[body].values() if n.instruction.opcode == "parameter"
             )
         end = max(end, times[used.number])
-    if parameter and (int(maker.instruction.operands[0]), values.place[value]) not in values.donated:
+    if parameter and maker.computation == entry and (int(maker.instruction.operands[0]), values.place[value]) not in values.donated:
         end = spans[entry][1]
     return Lifetime(start, end, last)
 

@@ -104,7 +104,7 @@ class _Assignment:
             return True
         for value in row:
             maker = values.maker[value]
-            if maker.instruction.opcode == "parameter":
+            if maker.instruction.opcode == "parameter" and maker.computation == values.module.entry.name:
                 number = int(maker.instruction.operands[0])
                 if (number, values.place[value]) in values.donated:
                     self.open(buffer, True)
@@ -130,10 +130,10 @@ class _Assignment:
         for value in self.buffers[buffer]:
             if not self.values.place[value]:
                 for operand in self.values.maker[value].operands:
-                    for other in sorted(operand.sets.get((), ())):
-                        block = self.block_of.get(self.values.buffer[other])
-                        if block is not None:
-                            near.append(block)
+                    other = operand.held.get(())
+                    block = None if other is None else self.block_of.get(self.values.buffer[other])
+                    if block is not None:
+                        near.append(block)
         for block in (*near, *reversed(self.blocks)):
             if self.fits(buffer, block):
                 self.put(buffer, block)
@@ -166,7 +166,7 @@ class _Assignment:
         maker, last = self.values.maker[user], life.last
         if maker.instruction.opcode == "copy" or last not in maker.operands:
             return False
-        inside = next((p for p, held in last.sets.items() if operand in held), ())
+        inside = next((p for p, value in last.held.items() if value == operand), ())
         return self.can_share(last, inside, maker, self.values.place[user])
 
     def copied(self, value: int, other: int) -> bool:
@@ -225,15 +225,12 @@ class _Assignment:
         if maker.instruction.opcode == "copy":
             return None
         for operand in maker.operands:
-            for held in operand.sets.values():
-                for other in sorted(held):
-                    if other not in ending or len(self.buffers[values.buffer[other]]) > 1:
-                        continue
-                    home = values.maker[other]
-                    if home in maker.operands and self.can_share(
-                        home, values.place[other], maker, values.place[value]
-                    ):
-                        return other
+            other = operand.held.get(())
+            if other is None or other not in ending or len(self.buffers[values.buffer[other]]) > 1:
+                continue
+            home, inside = values.maker[other], values.place[other]
+            if home in maker.operands and self.can_share(home, inside, maker, values.place[value]):
+                return other
         return None
 
 
@@ -252,6 +249,8 @@ def _can_share(module: Module, operand: Node, inside: Path, user: Node, path: Pa
     opcode = user.instruction.opcode
     if opcode == "fusion":
         return _fusion_shares(module, user, places[0])
+    if opcode in ("while", "conditional"):
+        return True
     if opcode in ("dynamic-update-slice", "scatter", "set-dimension-size"):
         return places == [0]
     if opcode == "triangular-solve":

@@ -32,7 +32,7 @@ class Node:
       computation: Name of its computation.
       instruction: The instruction.
       operands: Its operands.
-      sets: For each place of the result, the values that may be there.
+      held: For each place of the result, the value that is there.
       shapes: For each place of the result, its shape.
     """
 
@@ -40,8 +40,12 @@ class Node:
     computation: str
     instruction: Instruction
     operands: list["Node"]
-    sets: dict[Path, frozenset[int]]
+    held: dict[Path, int | None]
     shapes: dict[Path, Shape]
+
+
+Callers = dict[str, list[Node]]
+"""Computation -> the instructions that run it."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -98,10 +102,14 @@ def read_values(module: Module) -> Values:
             values.nodes.append(node)
             row[instruction.name] = node
             _make(values, node)
-    _hand_on(values)
+    callers: Callers = {}
+    for node in values.nodes:
+        for name in callees(node.instruction):
+            callers.setdefault(name, []).append(node)
+    _hand_on(values, callers)
     for node in values.nodes:
         _note_uses(values, node)
-    _merge(values)
+    _merge(values, callers)
     return values
 
 
@@ -157,38 +165,67 @@ def _make(values: Values, node: Node) -> None:
     """Gives the places of a result their own values."""
     opcode = node.instruction.opcode
     inner = opcode == "parameter" and node.computation != values.module.entry.name
-    for path, shape in node.shapes.items():
+    for path in node.shapes:
         if opcode in _MAKES_NOTHING or inner or (opcode == "tuple" and path):
-            node.sets[path] = frozenset()
-            continue
-        node.sets[path] = frozenset((len(values.maker),))
-        values.maker.append(node)
-        values.place.append(path)
-        values.size.append(shape.bytes if isinstance(shape, Array) else _POINTER * len(shape.items))
-        values.positions.append([])
-        values.readers.append([])
+            node.held[path] = None
+        else:
+            node.held[path] = _new_value(values, node, path)
 
 
-def _hand_on(values: Values) -> None:
-    """Hands values on until nothing changes; loops hand them back to their bodies."""
-    callers: dict[str, list[Node]] = {}
-    for node in values.nodes:
-        for name in callees(node.instruction):
-            callers.setdefault(name, []).append(node)
-    changed = True
-    while changed:
-        changed = False
+def _new_value(values: Values, node: Node, path: Path) -> int:
+    shape = node.shapes[path]
+    values.maker.append(node)
+    values.place.append(path)
+    values.size.append(shape.bytes if isinstance(shape, Array) else _POINTER * len(shape.items))
+    values.positions.append([])
+    values.readers.append([])
+    return len(values.maker) - 1
+
+
+def _hand_on(values: Values, callers: Callers) -> None:
+    """Hands values on until nothing changes.
+
+    Where different values meet, at loops and branches, a new one is made (a phi).
+    """
+    met: dict[tuple[int, Path], int] = {}
+    changed, rounds = True, 2 * len(values.computations) + 2
+    while changed and rounds:
+        changed, rounds = False, rounds - 1
+        for node in reversed(values.nodes):
+            if _hand_to(values, node, callers, met):
+                changed = True
         for node in values.nodes:
-            for path in node.sets:
-                sources = _sources(values, node, path, callers)
-                new = node.sets[path].union(*(s.sets.get(p, frozenset()) for s, p in sources))
-                if len(new) > len(node.sets[path]):
-                    node.sets[path] = new
-                    changed = True
+            if _hand_to(values, node, callers, met):
+                changed = True
+
+
+def _hand_to(
+    values: Values, node: Node, callers: Callers, met: dict[tuple[int, Path], int]
+) -> bool:
+    """Whether the values of one instruction change."""
+    changed = False
+    for path, old in node.held.items():
+        if old is not None and values.maker[old] is node and (node.number, path) not in met:
+            continue
+        key = (node.number, path)
+        given = {s.held.get(p) for s, p in _sources(values, node, path, callers)}
+        given -= {None, met.get(key)}
+        if not given:
+            continue
+        if len(given) == 1:
+            new = given.pop()
+        else:
+            if key not in met:
+                met[key] = _new_value(values, node, path)
+            new = met[key]
+        if new != old:
+            node.held[path] = new
+            changed = True
+    return changed
 
 
 def _sources(
-    values: Values, node: Node, path: Path, callers: dict[str, list[Node]]
+    values: Values, node: Node, path: Path, callers: Callers
 ) -> list[tuple[Node, Path]]:
     """The results that a place of a result hands on."""
     opcode, instruction = node.instruction.opcode, node.instruction
@@ -227,20 +264,18 @@ def _arguments(values: Values, caller: Node, parameter: Node, path: Path) -> lis
 
 def _note_uses(values: Values, node: Node) -> None:
     opcode = node.instruction.opcode
-    for held in node.sets.values():
-        for value in held:
-            if values.maker[value] is not node:
-                values.positions[value].append(node)
+    for value in node.held.values():
+        if value is not None and values.maker[value] is not node:
+            values.positions[value].append(node)
     if opcode == "tuple":
         return
     for operand in node.operands:
-        for path, held in operand.sets.items():
-            if not path or opcode not in ("get-tuple-element", "copy"):
-                for value in held:
-                    values.readers[value].append(node)
+        for path, value in operand.held.items():
+            if value is not None and (not path or opcode not in ("get-tuple-element", "copy")):
+                values.readers[value].append(node)
 
 
-def _merge(values: Values) -> None:
+def _merge(values: Values, callers: Callers) -> None:
     """Finds the values that must share a buffer."""
     first = list(range(len(values.maker)))
 
@@ -250,18 +285,19 @@ def _merge(values: Values) -> None:
             value = first[value]
         return value
 
-    def join(*sets: frozenset[int]) -> None:
-        rows = sorted(find(value) for held in sets for value in held)
-        for value in rows[1:]:
-            first[find(value)] = find(rows[0])
+    def join(one: int | None, two: int | None) -> None:
+        if one is not None and two is not None:
+            low, high = sorted((find(one), find(two)))
+            first[high] = low
 
     for node in values.nodes:
-        for held in node.sets.values():
-            if len(held) > 1:
-                join(held)
+        if node.instruction.opcode in ("while", "conditional", "call", "parameter"):
+            for path, value in node.held.items():
+                for source, place in _sources(values, node, path, callers):
+                    join(value, source.held.get(place))
         for number, inside, path in in_place(values.module, node.instruction):
-            if number < len(node.operands) and path in node.sets and inside in node.operands[number].sets:
-                join(node.sets[path], node.operands[number].sets[inside])
+            if number < len(node.operands):
+                join(node.held.get(path), node.operands[number].held.get(inside))
     entry = values.module.entry
     root = values.root(entry.name)
     parameters = {
@@ -271,11 +307,11 @@ def _merge(values: Values) -> None:
     }
     donated = set()
     for path, number, inside in aliases(values.module.attributes.get("input_output_alias", "")):
-        if number in parameters and inside in parameters[number].sets and path in root.sets:
+        if number in parameters and inside in parameters[number].held and path in root.held:
             donated.add((number, inside))
-            join(root.sets[path], parameters[number].sets[inside])
+            join(root.held[path], parameters[number].held[inside])
     values.buffer = [find(value) for value in first]
-    values.live_out = frozenset[int]().union(*root.sets.values())
+    values.live_out = frozenset(value for value in root.held.values() if value is not None)
     values.donated = frozenset(donated)
 
 
