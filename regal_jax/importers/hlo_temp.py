@@ -56,8 +56,8 @@ class TempModel:
 class _Block:
     """Memory outside of the heap: a donated argument or a result."""
 
-    def __init__(self, size: int, fixed: bool) -> None:
-        self.size, self.fixed = size, fixed
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.held: list[int] = []
 
 
@@ -79,44 +79,68 @@ class _Assignment:
         self.leaves = {b for b, row in self.buffers.items() if not values.live_out.isdisjoint(row)}
         self.blocks: list[_Block] = []
         self.block_of: dict[int, _Block] = {}
-        self.tuples: list[int] = []
+        self.kinds: list[int] = []  # For each block in order, its bytes if it is temporary, else -1.
         self.later: list[int] = []
 
     def temp_bytes(self) -> int:
-        for buffer in sorted(
-            self.buffers, key=lambda b: (-self.sizes[b], b not in self.leaves, self.values.maker[b].number)
-        ):
+        place = self.positions()
+        for buffer in sorted(self.buffers, key=lambda b: (-self.sizes[b], b not in self.leaves, place[b])):
             if not self.special(buffer) and not self.into_block(buffer):
                 if buffer in self.leaves:
-                    self.open(buffer, False)
+                    self.open(buffer)
                 else:
                     self.later.append(buffer)
-        total = heap_bytes(self.heap(), _ALIGNMENT)
-        for size in self.tuples:
+        return self.total(heap_bytes(self.heap(), _ALIGNMENT))
+
+    def total(self, heap: int) -> int:
+        """The heap and the tuples in one block, in the order in which XLA joins them."""
+        kinds = [*self.kinds, *([heap] if self.later else []), *([-1] * self.values.local)]
+        front, back = 0, len(kinds)
+        while front < back:
+            if kinds[front] < 0:
+                front += 1
+            else:
+                back -= 1
+                if kinds[back] < 0:
+                    kinds[front], kinds[back] = kinds[back], kinds[front]
+        total = 0
+        for size in kinds[back:]:
             total = -(-total // _ALIGNMENT) * _ALIGNMENT + size
         return total
+
+    def positions(self) -> dict[int, tuple[int, int]]:
+        """Where buffers stand among those of the same size: those of callers come first."""
+        depth = {c.name: -i for i, c in enumerate(self.values.computations)}
+        makers = self.values.maker
+        return {
+            buffer: min((depth[makers[v].computation], makers[v].number) for v in row)
+            for buffer, row in self.buffers.items()
+        }
 
     def special(self, buffer: int) -> bool:
         """Constants, arguments and tuples have memory of their own."""
         values = self.values
         row = self.buffers[buffer]
         if any(values.maker[v].instruction.opcode == "constant" for v in row):
+            self.kinds.append(-1)
             return True
         for value in row:
             maker = values.maker[value]
             if maker.instruction.opcode == "parameter" and maker.computation == values.module.entry.name:
                 number = int(maker.instruction.operands[0])
                 if (number, values.place[value]) in values.donated:
-                    self.open(buffer, True)
+                    self.open(buffer)
+                else:
+                    self.kinds.append(-1)
                 return True
         if any(not isinstance(values.maker[v].shapes[values.place[v]], Array) for v in row):
-            if buffer not in self.leaves:
-                self.tuples.append(self.sizes[buffer])
+            self.kinds.append(-1 if buffer in self.leaves else self.sizes[buffer])
             return True
         return False
 
-    def open(self, buffer: int, fixed: bool) -> None:
-        block = _Block(self.sizes[buffer], fixed)
+    def open(self, buffer: int) -> None:
+        block = _Block(self.sizes[buffer])
+        self.kinds.append(-1)
         self.blocks.append(block)
         self.put(buffer, block)
 

@@ -19,7 +19,8 @@ Path = tuple[int, ...]
 """Place in a nested result; the empty one is the whole."""
 
 _FORWARD: Final = frozenset({"bitcast", "opt-barrier", "add-dependency", "domain"})
-_MAKES_NOTHING: Final = _FORWARD | {"get-tuple-element", "while", "call", "conditional"}
+_CALLS: Final = frozenset({"while", "call", "conditional"})
+_MAKES_NOTHING: Final = _FORWARD | _CALLS | {"get-tuple-element"}
 _POINTER: Final = 8
 
 
@@ -64,6 +65,7 @@ class Values:
       readers: Value -> instructions that use it.
       buffer: Value -> the smallest of the values with which it must share a buffer.
       live_out: Values that the module returns.
+      local: Number of values in the computations of reductions, scatters and sorts.
       donated: Entry parameters (number, place) whose buffers results overwrite.
     """
 
@@ -78,6 +80,7 @@ class Values:
     readers: list[list[Node]] = dataclasses.field(default_factory=list)
     buffer: list[int] = dataclasses.field(default_factory=list)
     live_out: frozenset[int] = frozenset()
+    local: int = 0
     donated: frozenset[tuple[int, Path]] = frozenset()
 
     def root(self, computation: str) -> Node:
@@ -93,6 +96,7 @@ def read_values(module: Module) -> Values:
         are not, since they have no buffers.
     """
     values = Values(module, _running(module))
+    values.local = _local(module, values.computations)
     for computation in values.computations:
         row = values.by_name[computation.name] = {}
         for instruction in _post_order(computation):
@@ -123,6 +127,23 @@ def _running(module: Module) -> list[Computation]:
             for instruction in computation.instructions.values():
                 run.update(name for name in callees(instruction) if name in module.computations)
     return ordered[::-1]
+
+
+def _local(module: Module, running: list[Computation]) -> int:
+    """Number of values in the computations that run for single elements, outside of fusions."""
+    seen: set[str] = set()
+    stack = list(running)
+    while stack:
+        for instruction in stack.pop().instructions.values():
+            if instruction.opcode in ("fusion", *_CALLS):
+                continue
+            for key in ("to_apply", "called_computations", "calls"):
+                for name in names_in(instruction.attributes.get(key, "")):
+                    if name in module.computations and name not in seen:
+                        seen.add(name)
+                        stack.append(module.computations[name])
+    bodies = (module.computations[name] for name in seen)
+    return sum(sum(1 for _ in _places(i.shape)) for b in bodies for i in b.instructions.values() if i.opcode != "constant")
 
 
 def _operands(instruction: Instruction) -> tuple[str, ...]:
