@@ -130,20 +130,22 @@ def _running(module: Module) -> list[Computation]:
 
 
 def _local(module: Module, running: list[Computation]) -> int:
-    """Number of values in the computations that run for single elements, outside of fusions."""
+    """Number of values in the computations that run for single elements."""
     seen: set[str] = set()
-    stack = list(running)
+    count, stack = 0, list(running)
     while stack:
         for instruction in stack.pop().instructions.values():
-            if instruction.opcode in ("fusion", *_CALLS):
+            if instruction.opcode in _CALLS:
                 continue
-            for key in ("to_apply", "called_computations", "calls"):
-                for name in names_in(instruction.attributes.get(key, "")):
-                    if name in module.computations and name not in seen:
-                        seen.add(name)
-                        stack.append(module.computations[name])
-    bodies = (module.computations[name] for name in seen)
-    return sum(sum(1 for _ in _places(i.shape)) for b in bodies for i in b.instructions.values() if i.opcode != "constant")
+            fused = instruction.opcode == "fusion"
+            for name in names_in(instruction.attributes.get("calls" if fused else "to_apply", "")):
+                if name in module.computations and name not in seen:
+                    seen.add(name)
+                    inner = module.computations[name]
+                    stack.append(inner)
+                    rows = () if fused else inner.instructions.values()
+                    count += sum(len(list(_places(i.shape))) for i in rows if i.opcode != "constant")
+    return count
 
 
 def _operands(instruction: Instruction) -> tuple[str, ...]:
