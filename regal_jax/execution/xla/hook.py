@@ -20,7 +20,14 @@ from regal_jax.execution.xla.donation import DonationLost, alias_instructions, r
 from regal_jax.execution.xla.module_proto import new_module
 from regal_jax.execution.xla.sequence import Orders, put_orders
 
-__all__ = ["check_support", "compile_lowered", "compile_ordered", "compile_recorded", "module_of"]
+__all__ = [
+    "check_support",
+    "compile_lowered",
+    "compile_ordered",
+    "compile_recorded",
+    "module_of",
+    "ordered_text",
+]
 
 _NAME: Final = "regal_jax_order"
 _ATTRIBUTE: Final = "mhlo.frontend_attributes"
@@ -36,10 +43,12 @@ def check_support() -> None:
     try:
         from jax.extend.xla import PipelineStage, clear_hlo_module_transformation
         from jax.extend.xla import register_hlo_module_transformation as register
+        from jaxlib._hlo import HloModule  # pyright: ignore[reportMissingModuleSource]
         from jaxlib.mlir import ir
 
         missing = not (callable(register) and callable(clear_hlo_module_transformation))
         missing = missing or not hasattr(PipelineStage, "POST_SCHEDULER") or not hasattr(ir, "Module")
+        missing = missing or not hasattr(HloModule, "from_serialized_hlo_module_proto")
     except (ImportError, AttributeError):
         missing = True
     if missing:
@@ -69,6 +78,31 @@ def module_of(compiled: jax.stages.Compiled) -> Any:
     module = new_module()
     module.ParseFromString(modules[0].as_serialized_hlo_module_proto())
     return module
+
+
+def ordered_text(module: Any, orders: Orders) -> str:
+    """The text of a module as `compile_ordered` hands it to XLA.
+
+    Args:
+      module: The module in XLA's own order; it is not changed.
+      orders: See `put_orders`.
+
+    Raises:
+      PlanError: The orders are of another program.
+      DonationLost: Donated arguments would not stay donated.
+    """
+    from jaxlib._hlo import HloModule  # pyright: ignore[reportMissingModuleSource]
+
+    changed = new_module()
+    changed.CopyFrom(module)
+    _change(changed, orders)
+    changed.ClearField("input_output_alias")  # XLA loses it.
+    return HloModule.from_serialized_hlo_module_proto(changed.SerializeToString()).to_string()
+
+
+def _change(module: Any, orders: Orders) -> None:
+    put_orders(module, orders)
+    alias_instructions(module)
 
 
 def compile_lowered(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
@@ -182,8 +216,7 @@ def _transform(serialized: bytes) -> bytes | None:
     try:
         module = new_module()
         module.ParseFromString(serialized)
-        put_orders(module, request.orders)
-        alias_instructions(module)
+        _change(module, request.orders)
         return module.SerializeToString()
     except Exception as error:
         request.error = error
