@@ -26,7 +26,7 @@ __all__ = [
     "compile_ordered",
     "compile_recorded",
     "module_of",
-    "ordered_text",
+    "text_of",
 ]
 
 _NAME: Final = "regal_jax_order"
@@ -80,29 +80,11 @@ def module_of(compiled: jax.stages.Compiled) -> Any:
     return module
 
 
-def ordered_text(module: Any, orders: Orders) -> str:
-    """The text of a module as `compile_ordered` hands it to XLA.
-
-    Args:
-      module: The module in XLA's own order; it is not changed.
-      orders: See `put_orders`.
-
-    Raises:
-      PlanError: The orders are of another program.
-      DonationLost: Donated arguments would not stay donated.
-    """
+def text_of(module: Any) -> str:
+    """The text of an ``HloModuleProto``."""
     from jaxlib._hlo import HloModule  # pyright: ignore[reportMissingModuleSource]
 
-    changed = new_module()
-    changed.CopyFrom(module)
-    _change(changed, orders)
-    changed.ClearField("input_output_alias")  # XLA loses it.
-    return HloModule.from_serialized_hlo_module_proto(changed.SerializeToString()).to_string()
-
-
-def _change(module: Any, orders: Orders) -> None:
-    put_orders(module, orders)
-    alias_instructions(module)
+    return HloModule.from_serialized_hlo_module_proto(module.SerializeToString()).to_string()
 
 
 def compile_lowered(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
@@ -216,7 +198,8 @@ def _transform(serialized: bytes) -> bytes | None:
     try:
         module = new_module()
         module.ParseFromString(serialized)
-        _change(module, request.orders)
+        put_orders(module, request.orders)
+        alias_instructions(module)
         return module.SerializeToString()
     except Exception as error:
         request.error = error

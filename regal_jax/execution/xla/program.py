@@ -25,9 +25,9 @@ from regal_jax.execution.xla.hook import (
     compile_ordered,
     compile_recorded,
     module_of,
-    ordered_text,
 )
 from regal_jax.execution.xla.module_proto import new_module
+from regal_jax.execution.xla.prediction import Predictor
 from regal_jax.execution.xla.schedule import MemoryUse, Schedule, kept_schedule
 from regal_jax.execution.xla.search import SearchSettings, find_candidates
 from regal_jax.execution.xla.sequence import Orders, complete_orders, orders_of
@@ -185,18 +185,20 @@ def _search(
     began = time.monotonic()
     base = Schedule(fingerprint, {}, "", alias, before, 0, 0, "no order was found that takes less memory")
     try:
-        found = find_candidates(text, options.search)
+        parsed = parse_module(text)
+        found = find_candidates(parsed, options.search)
     except (FormatError, GraphError) as error:
         reason = f"there is nothing to order: {error}"
         return dataclasses.replace(base, reason=reason), [], time.monotonic() - began
     own = {name: tuple(order) for name, order in orders_of(module).items()}
-    model = TempModel(parse_module(text))
+    model = TempModel(parsed)
+    predictor = Predictor(module, model)
     base = dataclasses.replace(base, predicted_before=model.temp_bytes())
     ways: list[_Way] = []
     for candidate in found[:_PREDICTED]:
         orders = complete_orders(module, candidate.steps)
         new = {name: order for name, order in orders.items() if order != own[name]}
-        temp = _predict(module, new, candidate.predicted) if new else before.temp
+        temp = predictor.temp_bytes(new, candidate.predicted) if new else before.temp
         schedule = dataclasses.replace(base, orders=new, predicted=temp, reason="")
         ways.append(_Way(schedule, before.total - before.temp + temp))
     ways = sorted(ways, key=lambda way: way.total)[: options.search.candidates]
@@ -205,14 +207,6 @@ def _search(
         ways.append(_other_scheduler(lowered, quick, base))
     ways = [way for way in ways if way.total < before.total]
     return base, sorted(ways, key=lambda way: way.total), seconds
-
-
-def _predict(module: Any, orders: Orders, otherwise: int) -> int:
-    """Temporary memory of a module in given orders; ``otherwise`` if XLA is to say why that fails."""
-    try:
-        return TempModel(parse_module(ordered_text(module, orders))).temp_bytes()
-    except Exception:  # Without a prediction, the order is compiled and measured.
-        return otherwise
 
 
 def _needs_other(ways: list[_Way], base: Schedule, model: TempModel) -> bool:

@@ -9,6 +9,7 @@ from regal_jax.api import order
 from regal_jax.api.names import MethodName
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.hlo_program import order_computations
+from regal_jax.importers.hlo_text import Module
 from regal_jax.plan import Plan
 
 if TYPE_CHECKING:
@@ -50,11 +51,11 @@ class Candidate:
     predicted: int
 
 
-def find_candidates(text: str, settings: SearchSettings) -> list[Candidate]:
+def find_candidates(module: Module, settings: SearchSettings) -> list[Candidate]:
     """Searches each computation of a module.
 
     Args:
-      text: Text of the scheduled module.
+      module: The scheduled module.
       settings: Settings of the search.
 
     Returns:
@@ -71,7 +72,7 @@ def find_candidates(text: str, settings: SearchSettings) -> list[Candidate]:
         entry[:] = [(graph, plans)]
         return int(plans[0].objective_value) if plans else 0
 
-    order_computations(text, find_peak)
+    order_computations(module, find_peak)
     graph, plans = entry[0]
     last = next(reversed(bodies))
     below = {name: steps for name, steps in bodies.items() if steps and name != last}
