@@ -23,6 +23,7 @@ examples:
   python -m benchmarks plot before.json --out figure.png
   python -m benchmarks contract --graphs corpus/ --out contract.json
   python -m benchmarks compile 'gpt*' --out compile.json
+  python -m benchmarks prediction --out prediction.json
   python -m benchmarks onnx                    (with onnxruntime and torch)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
   python -m benchmarks schedules --graphs 10 --samples 1000
@@ -106,6 +107,12 @@ def _orders(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _prediction(args: argparse.Namespace) -> int:
+    from benchmarks.prediction import run
+
+    return run(args)
+
+
 def _onnx(args: argparse.Namespace) -> int:
     from benchmarks.onnx_memory import run
 
@@ -142,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_schedules(commands.add_parser("schedules", help="seconds and speed-ups of a GFlowNet's schedules"))
     _add_orders(commands.add_parser("orders", help="the value of a network's priorities for searches"))
     _add_compile(commands.add_parser("compile", help="memory and seconds of programs in planned orders"))
+    _add_prediction(commands.add_parser("prediction", help="temporary memory, predicted and assigned"))
     _add_onnx(commands.add_parser("onnx", help="memory of planned orders as ONNX Runtime measures it"))
     return parser
 
@@ -195,7 +203,7 @@ def _add_compile(compile: argparse.ArgumentParser) -> None:
         help="which programs there are (default compile_programs.toml)",
     )
     compile.add_argument("--method", default="order-search", help="of the search (default order-search)")
-    compile.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every program")
+    compile.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
     compile.set_defaults(call=_compile)
 
 
@@ -226,6 +234,19 @@ def _add_orders(orders: argparse.ArgumentParser) -> None:
         "--budgets", nargs="+", type=count, default=[500, 5000], metavar="E", help="(default 500 5000)"
     )
     orders.set_defaults(call=_orders)
+
+
+def _add_prediction(prediction: argparse.ArgumentParser) -> None:
+    prediction.add_argument("patterns", nargs="*", metavar="PATTERN", help="names of programs (default: all)")
+    prediction.add_argument(
+        "--programs",
+        type=pathlib.Path,
+        default=pathlib.Path(__file__).with_name("prediction_programs.toml"),
+        metavar="FILE",
+        help="which programs there are (default prediction_programs.toml)",
+    )
+    prediction.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
+    prediction.set_defaults(call=_prediction)
 
 
 def _add_onnx(onnx: argparse.ArgumentParser) -> None:

@@ -194,9 +194,9 @@ def test_any_legal_order_gives_equal_results(name, seed):
     module = hook.module_of(plain)
     rng = np.random.default_rng(seed)
     steps = {n: [str(x) for x in rng.permutation(order)] for n, order in orders_of(module).items()}
-    alias, before = program._alias_of(module), program.memory_use(plain)
+    alias, before = program.alias_of(module), program.memory_use(plain)
     orders = complete_orders(module, steps)
-    made = program._realised(lowered, {}, Schedule(f"{name}{seed}", orders, "", alias, before, 0, 0, ""))
+    made = program.realise(lowered, {}, Schedule(f"{name}{seed}", orders, "", alias, before, 0, 0, ""))
     args = arguments()
     assert_same(made(*args), jax.jit(fn)(*arguments()))
     assert [leaf.is_deleted() for leaf in jax.tree.leaves(args)] == [True] * (

@@ -76,7 +76,9 @@ def _flatten(
 def _inner(node: Node) -> list[str]:
     """Computations that an instruction runs, the condition of a loop before its body."""
     if node.instruction.opcode == "while":
-        return [n for key in ("condition", "body") for n in names_in(node.instruction.attributes.get(key, ""))]
+        return [
+            n for key in ("condition", "body") for n in names_in(node.instruction.attributes.get(key, ""))
+        ]
     return callees(node.instruction)
 
 
@@ -105,11 +107,13 @@ def _lifetime(
         used = reader
         if opcode == "while":
             body = names_in(reader.instruction.attributes["body"])[0]
-            used = next(
-                n for n in values.by_name[body].values() if n.instruction.opcode == "parameter"
-            )
+            used = next(n for n in values.by_name[body].values() if n.instruction.opcode == "parameter")
         end = max(end, times[used.number])
-    if parameter and maker.computation == entry and (int(maker.instruction.operands[0]), values.place[value]) not in values.donated:
+    if (
+        parameter
+        and maker.computation == entry
+        and (int(maker.instruction.operands[0]), values.place[value]) not in values.donated
+    ):
         end = spans[entry][1]
     return Lifetime(start, end, last)
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from regal_jax.importers.hlo_heap import Interval, heap_bytes
 from regal_jax.importers.hlo_lifetimes import Lifetime, lifetimes
-from regal_jax.importers.hlo_sharing import ELEMENTWISE
 from regal_jax.importers.hlo_shapes import Array
+from regal_jax.importers.hlo_sharing import ELEMENTWISE
 from regal_jax.importers.hlo_text import Computation, Module, names_in
 from regal_jax.importers.hlo_values import Node, Path, Values, in_place, read_values
 
@@ -295,7 +295,9 @@ def _fusion_shares(module: Module, user: Node, place: int) -> bool:
 def _elementwise(called: Computation, number: int, loop: bool) -> bool:
     """Whether everything between a parameter and the root is elementwise."""
     reached = {
-        i.name for i in called.instructions.values() if i.opcode == "parameter" and i.operands[0] == str(number)
+        i.name
+        for i in called.instructions.values()
+        if i.opcode == "parameter" and i.operands[0] == str(number)
     }
     for instruction in called.instructions.values():
         if instruction.opcode in ("parameter", "constant"):

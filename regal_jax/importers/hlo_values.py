@@ -222,9 +222,7 @@ def _hand_on(values: Values, callers: Callers) -> None:
                 changed = True
 
 
-def _hand_to(
-    values: Values, node: Node, callers: Callers, met: dict[tuple[int, Path], int]
-) -> bool:
+def _hand_to(values: Values, node: Node, callers: Callers, met: dict[tuple[int, Path], int]) -> bool:
     """Whether the values of one instruction change."""
     changed = False
     for path, old in node.held.items():
@@ -247,9 +245,7 @@ def _hand_to(
     return changed
 
 
-def _sources(
-    values: Values, node: Node, path: Path, callers: Callers
-) -> list[tuple[Node, Path]]:
+def _sources(values: Values, node: Node, path: Path, callers: Callers) -> list[tuple[Node, Path]]:
     """The results that a place of a result hands on."""
     opcode, instruction = node.instruction.opcode, node.instruction
     if opcode in _FORWARD and node.operands:

@@ -30,7 +30,7 @@ from regal_jax.execution.xla.module_proto import new_module
 from regal_jax.execution.xla.prediction import Predictor
 from regal_jax.execution.xla.schedule import MemoryUse, Schedule, kept_schedule
 from regal_jax.execution.xla.search import SearchSettings, find_candidates
-from regal_jax.execution.xla.sequence import Orders, complete_orders, orders_of
+from regal_jax.execution.xla.sequence import complete_orders, orders_of
 from regal_jax.importers.hlo_temp import TempModel
 from regal_jax.importers.hlo_text import parse_module
 from regal_jax.programs.stored import use_cache
@@ -38,13 +38,14 @@ from regal_jax.programs.stored import use_cache
 if TYPE_CHECKING:
     from regal_jax.solvers import Solver
 
-__all__ = ["CompileOptions", "build"]
+__all__ = ["OTHER_SCHEDULER", "QUICK", "CompileOptions", "alias_of", "build", "memory_use", "realise"]
 
-_QUICK: Final = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+QUICK: Final = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """Options with which XLA allocates the same memory but spends less time on machine code."""
 
 _OPTION: Final = "xla_cpu_scheduler_type"
 _MEMORY_OPTIMIZED: Final = "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
+OTHER_SCHEDULER: Final = {_OPTION: _MEMORY_OPTIMIZED}
 """XLA's list scheduler, which is sometimes better than its default and sometimes worse."""
 
 _PREDICTED: Final = 8
@@ -177,11 +178,11 @@ def _search(
     lowered: jax.stages.Lowered, options: CompileOptions, fingerprint: str
 ) -> tuple[Schedule, list[_Way], float]:
     """XLA's own order, orders that take less memory, the best first, and the seconds of the search."""
-    quick = {**options.compiler_options, **_QUICK}
+    quick = {**options.compiler_options, **QUICK}
     plain = compile_recorded(lowered, quick, fingerprint)
     module, text = module_of(plain), plain.as_text() or ""
     before = memory_use(plain)
-    alias = _alias_of(module)
+    alias = alias_of(module)
     began = time.monotonic()
     base = Schedule(fingerprint, {}, "", alias, before, 0, 0, "no order was found that takes less memory")
     try:
@@ -255,7 +256,7 @@ def _first(
         if way.total > limit:
             break
         try:
-            compiled = _realised(lowered, options.compiler_options, way.schedule)
+            compiled = realise(lowered, options.compiler_options, way.schedule)
         except _REFUSALS as error:
             reason = _line(error)
             continue
@@ -281,9 +282,7 @@ def _first(
     )
 
 
-def _realised(
-    lowered: jax.stages.Lowered, options: dict[str, Any], schedule: Schedule
-) -> jax.stages.Compiled:
+def realise(lowered: jax.stages.Lowered, options: dict[str, Any], schedule: Schedule) -> jax.stages.Compiled:
     """The program in the order of a schedule.
 
     Raises:
@@ -318,7 +317,7 @@ def memory_use(compiled: jax.stages.Compiled) -> MemoryUse:
     )
 
 
-def _alias_of(module: Any) -> tuple[tuple[tuple[int, ...], int, tuple[int, ...], int], ...]:
+def alias_of(module: Any) -> tuple[tuple[tuple[int, ...], int, tuple[int, ...], int], ...]:
     return tuple(
         (tuple(e.output_shape_index), e.parameter_number, tuple(e.parameter_shape_index), e.kind)
         for e in module.input_output_alias.entries
