@@ -80,6 +80,10 @@ def measure(program: Program, settings: Settings) -> list[Row]:
     return rows
 
 
+def _measured(program: Program, settings: Settings) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(row) for row in measure(program, settings)]
+
+
 def summary(rows: Sequence[Row]) -> dict[str, float]:
     """Sizes of the deviations, in per cent, of the orders of XLA and of all."""
     made: dict[str, float] = {"programs": len({row.program for row in rows})}
@@ -103,10 +107,7 @@ def run(args: argparse.Namespace) -> int:
     stored = Rows(args.out, "prediction", {"evaluations": settings.evaluations})
     rows: list[Row] = []
     for name in tqdm(chosen_names(settings.programs, args.patterns)):
-        made: list[dict[str, Any]] = stored.get(
-            name,
-            lambda name=name: [dataclasses.asdict(r) for r in measure(settings.programs[name](), settings)],
-        )
+        made = stored.get(name, lambda name=name: _measured(settings.programs[name](), settings))
         rows += [Row(**row) for row in made]
         stored.save(summary(rows) if rows else {})
     print(aligned([_HEAD, *map(_line, rows)]))

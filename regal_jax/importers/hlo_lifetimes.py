@@ -1,6 +1,7 @@
 """When the values of a scheduled HLO module are alive. No jax."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 
 from regal_jax.importers.hlo_sharing import callees
@@ -125,7 +126,7 @@ def _shorten(values: Values, found: list[Lifetime]) -> None:
         together.setdefault(buffer, []).append(value)
     for row in together.values():
         row.sort(key=lambda v: (found[v].start, found[v].end, v))
-        for a, b in zip(row, row[1:], strict=False):
+        for a, b in itertools.pairwise(row):
             one, two = found[a], found[b]
             two.end = max(one.end, two.end)
             one.end = min(one.end, two.start)

@@ -1,4 +1,4 @@
-"""The values of a scheduled HLO module: who makes them, where they stand, who reads them, which share a buffer.
+"""The values of a scheduled HLO module: who makes and reads them, and which of them share a buffer.
 
 A value is what an instruction makes at one place of its result. ``get-tuple-element``, ``bitcast``, loops,
 branches and calls make none: they hand on those of their operands and of the computations that they run. No
