@@ -73,7 +73,7 @@ def measure(program: Program, settings: Settings) -> list[Row]:
     search = SearchSettings("order-search", settings.evaluations, None, 0, settings.candidates)
     for found in find_candidates(parsed, search)[: settings.candidates]:
         orders = complete_orders(module, found.steps)
-        predicted = Predictor(module, TempModel(parsed)).temp_bytes(orders, 0)
+        predicted = Predictor(module, parsed).temp_bytes(orders, 0)
         schedule = Schedule(program.name, orders, "", alias_of(module), memory_use(plain), 0, 0, "")
         temp = memory_use(realise(lowered, QUICK, schedule)).temp
         rows.append(Row(program.name, rows[0].instructions, "searched", temp, predicted, found.predicted))

@@ -46,7 +46,11 @@ def nested(w, carry, xs):
 
 def branched(flag, x, y):
     return jax.lax.cond(
-        flag > 0, lambda a, b: (a @ b).sum(0) + jnp.sin(a).T.sum(1), lambda a, b: (jnp.cos(a) * b).sum(1), x, y
+        flag > 0,
+        lambda a, b: (a @ b).sum(0) + jnp.sin(a).T.sum(1),
+        lambda a, b: (jnp.cos(a) * b).sum(1),
+        x,
+        y,
     )
 
 
@@ -128,7 +132,7 @@ def test_the_prediction_holds_for_any_legal_order(number, donated):
     lowered = jax.jit(lambda *a: fn(*a), donate_argnums=donated).lower(*args)
     plain = hook.compile_recorded(lowered, QUICK, f"{number}{donated}")
     module = hook.module_of(plain)
-    predictor = Predictor(module, TempModel(parse_module(plain.as_text())))
+    predictor = Predictor(module, parse_module(plain.as_text()))
     own = {name: tuple(row) for name, row in orders_of(module).items()}
     for seed in range(2):
         rng = np.random.default_rng(seed)
@@ -168,7 +172,7 @@ FLIP = "%b = f32[32,32]{1,0} fusion(%a), kind=kLoop, calls=%flip"
 @pytest.mark.parametrize(
     ("parts", "arrays"),
     [
-        # The memory of the result takes `a` and `b` in turn, and the heap has `d`, and `b` if it is read late.
+        # The memory of the result takes what ends before the result is made.
         ({"middle": WAVE, "last": "b", "root": "d"}, 1),
         ({"middle": FLIP, "last": "b", "root": "d"}, 2),
         ({"middle": WAVE, "last": "b", "root": "b"}, 2),
@@ -176,7 +180,15 @@ FLIP = "%b = f32[32,32]{1,0} fusion(%a), kind=kLoop, calls=%flip"
         # A bitcast is a name.
         ({"middle": "%b = f32[1024]{0} bitcast(%a)", "last": "a", "root": "d"}, 1),
         # What overwrites the argument also lends it to the heap once it is not read any more.
-        ({"middle": WAVE, "last": "b", "root": "d", "alias": ", input_output_alias={ {}: (0, {}, may-alias) }"}, 2),
+        (
+            {
+                "middle": WAVE,
+                "last": "b",
+                "root": "d",
+                "alias": ", input_output_alias={ {}: (0, {}, may-alias) }",
+            },
+            2,
+        ),
     ],
 )
 def test_rules_by_hand(parts, arrays):
@@ -187,7 +199,7 @@ def test_rules_by_hand(parts, arrays):
 def test_a_heap_by_hand():
     assert heap_bytes([], 64) == 0
     assert heap_bytes([Interval(0, 10, [(0, 5)])], 64) == 10
-    # Large ones first: 128 + 60 bytes. Those with long lives first: the second one, then the others behind it.
+    # Large ones first: 128 + 60 bytes. Long lives first: the second one, then the others behind it.
     rows = [Interval(0, 100, [(0, 1)]), Interval(1, 60, [(1, 5)]), Interval(2, 90, [(2, 3)])]
     assert heap_bytes(rows, 64) == 64 + 100
     # A buffer with two lives leaves its place to another in between.

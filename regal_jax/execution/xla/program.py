@@ -31,7 +31,6 @@ from regal_jax.execution.xla.prediction import Predictor
 from regal_jax.execution.xla.schedule import MemoryUse, Schedule, kept_schedule
 from regal_jax.execution.xla.search import SearchSettings, find_candidates
 from regal_jax.execution.xla.sequence import complete_orders, orders_of
-from regal_jax.importers.hlo_temp import TempModel
 from regal_jax.importers.hlo_text import parse_module
 from regal_jax.programs.stored import use_cache
 
@@ -192,25 +191,25 @@ def _search(
         reason = f"there is nothing to order: {error}"
         return dataclasses.replace(base, reason=reason), [], time.monotonic() - began
     own = {name: tuple(order) for name, order in orders_of(module).items()}
-    model = TempModel(parsed)
-    predictor = Predictor(module, model)
-    base = dataclasses.replace(base, predicted_before=model.temp_bytes())
+    predictor = Predictor(module, parsed)
+    base = dataclasses.replace(base, predicted_before=predictor.own_bytes({}, 0))
     ways: list[_Way] = []
     for candidate in found[:_PREDICTED]:
         orders = complete_orders(module, candidate.steps)
         new = {name: order for name, order in orders.items() if order != own[name]}
-        temp = predictor.temp_bytes(new, candidate.predicted) if new else before.temp
+        otherwise = min(candidate.predicted, max(before.temp - 1, 0))
+        temp = predictor.temp_bytes(new, otherwise) if new else before.temp
         schedule = dataclasses.replace(base, orders=new, predicted=temp, reason="")
         ways.append(_Way(schedule, before.total - before.temp + temp))
     ways = sorted(ways, key=lambda way: way.total)[: options.search.candidates]
     seconds = time.monotonic() - began
-    if _OPTION not in quick and _needs_other(ways, base, model):
+    if _OPTION not in quick and _needs_other(ways, base, predictor):
         ways.append(_other_scheduler(lowered, quick, base))
     ways = [way for way in ways if way.total < before.total]
     return base, sorted(ways, key=lambda way: way.total), seconds
 
 
-def _needs_other(ways: list[_Way], base: Schedule, model: TempModel) -> bool:
+def _needs_other(ways: list[_Way], base: Schedule, predictor: Predictor) -> bool:
     """Whether XLA's other scheduler may be better.
 
     Without donated arguments it is not, as far as was measured, if the search found anything. With them it
@@ -219,12 +218,12 @@ def _needs_other(ways: list[_Way], base: Schedule, model: TempModel) -> bool:
     if not ways or ways[0].total >= base.before.total:
         return True
     best = ways[0].schedule
-    return bool(base.alias) and best.predicted > _SMALL_LOSS * model.temp_bytes(best.orders)
+    return bool(base.alias) and best.predicted > _SMALL_LOSS * predictor.own_bytes(best.orders, 0)
 
 
 def _other_scheduler(lowered: jax.stages.Lowered, quick: dict[str, Any], base: Schedule) -> _Way:
     made = compile_lowered(lowered, {**quick, _OPTION: _MEMORY_OPTIMIZED})
-    predicted = TempModel(parse_module(made.as_text() or "")).temp_bytes()
+    predicted = Predictor(module_of(made), parse_module(made.as_text() or "")).own_bytes({}, 0)
     schedule = dataclasses.replace(base, scheduler=_MEMORY_OPTIMIZED, predicted=predicted, reason="")
     return _Way(schedule, memory_use(made).total)
 
