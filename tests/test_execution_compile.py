@@ -339,7 +339,7 @@ def test_the_report_predicts_what_xla_assigns(donated):
 def test_orders_are_compiled_until_one_is_as_small_as_predicted(monkeypatch):
     tried = []
     real = program.realise
-    monkeypatch.setattr(program, "realise", lambda *a: tried.append(a[2]) or real(*a))
+    monkeypatch.setattr(program, "realise", lambda *a: tried.append(real(*a)) or tried[-1])
     assert compiled(wide, X).statistics.reordered
     assert len(tried) == 1
     # Each order seems to take nothing, so the next one could be better.
@@ -354,8 +354,7 @@ def test_orders_are_compiled_until_one_is_as_small_as_predicted(monkeypatch):
     monkeypatch.setattr(prediction.Predictor, "temp_bytes", lambda *_: 0)
     made = compiled(wide, X, cache=False)
     assert len(tried) == 2
-    assert made.schedule.orders == tried[1].orders
-    assert made.statistics.after.total < made.statistics.before.total
+    assert made.statistics.after == min(map(program.memory_use, tried), key=lambda m: m.total)
 
 
 def test_donation_that_would_be_lost_falls_back(monkeypatch):
