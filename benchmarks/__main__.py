@@ -24,6 +24,7 @@ examples:
   python -m benchmarks contract --graphs corpus/ --out contract.json
   python -m benchmarks compile 'gpt*' --out compile.json
   python -m benchmarks makespans --plot makespans.png
+  python -m benchmarks prediction --out prediction.json
   python -m benchmarks onnx                    (with onnxruntime and torch)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
   python -m benchmarks schedules --graphs 10 --samples 1000
@@ -113,6 +114,12 @@ def _makespans(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _prediction(args: argparse.Namespace) -> int:
+    from benchmarks.prediction import run
+
+    return run(args)
+
+
 def _onnx(args: argparse.Namespace) -> int:
     from benchmarks.onnx_memory import run
 
@@ -152,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_makespans(
         commands.add_parser("makespans", help="predicted and measured makespans on two CPU devices")
     )
+    _add_prediction(commands.add_parser("prediction", help="temporary memory, predicted and assigned"))
     _add_onnx(commands.add_parser("onnx", help="memory of planned orders as ONNX Runtime measures it"))
     return parser
 
@@ -205,7 +213,7 @@ def _add_compile(compile: argparse.ArgumentParser) -> None:
         help="which programs there are (default compile_programs.toml)",
     )
     compile.add_argument("--method", default="order-search", help="of the search (default order-search)")
-    compile.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every program")
+    compile.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
     compile.set_defaults(call=_compile)
 
 
@@ -250,6 +258,19 @@ def _add_makespans(makespans: argparse.ArgumentParser) -> None:
         "--plot", metavar="FILE", type=pathlib.Path, help="draw predicted against measured"
     )
     makespans.set_defaults(call=_makespans)
+
+
+def _add_prediction(prediction: argparse.ArgumentParser) -> None:
+    prediction.add_argument("patterns", nargs="*", metavar="PATTERN", help="names of programs (default: all)")
+    prediction.add_argument(
+        "--programs",
+        type=pathlib.Path,
+        default=pathlib.Path(__file__).with_name("prediction_programs.toml"),
+        metavar="FILE",
+        help="which programs there are (default prediction_programs.toml)",
+    )
+    prediction.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
+    prediction.set_defaults(call=_prediction)
 
 
 def _add_onnx(onnx: argparse.ArgumentParser) -> None:

@@ -67,9 +67,19 @@ def read_settings(path: pathlib.Path) -> Settings:
         for name, row in table.get("examples", {}).items():
             EXAMPLES[name]
             programs[f"example {name}"] = lambda name=name, row=row: _example(name, row)
+        for name, row in table.get("corpus", {}).items():
+            for form in row["forms"]:
+                programs[f"{name} {form}"] = lambda name=name, form=form: _corpus(name, form)
         return Settings(table["evaluations"], table["candidates"], table["rounds"], programs)
     except (KeyError, AttributeError) as error:
         raise ConfigError(f"{path}: {error} is missing or unknown; see {PROGRAMS.name}") from None
+
+
+def _corpus(name: str, form: str) -> Program:
+    from regal_jax.corpus.sources import flax_models
+
+    fn, args, donated = flax_models.program(name, form)
+    return Program(f"{name} {form}", fn, args, donated, False)
 
 
 def _example(name: str, row: Mapping[str, Any]) -> Program:

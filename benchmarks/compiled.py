@@ -3,11 +3,8 @@
 import argparse
 import contextlib
 import dataclasses
-import fnmatch
-import json
 import math
 import os
-import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,17 +16,15 @@ from jax.experimental.compilation_cache import compilation_cache
 from tqdm import tqdm
 
 from benchmarks.compile_programs import Program, Settings, concrete, read_settings
-from benchmarks.environment import environment
+from benchmarks.resume import Rows, chosen_names
 from benchmarks.table import aligned
 from regal_jax.errors import ConfigError
 from regal_jax.execution import CompiledProgram, MemoryUse, compile
 from regal_jax.execution.xla.compiled import run_seconds
-from regal_jax.execution.xla.program import memory_use
-from regal_jax.storage.atomic import write_atomically
+from regal_jax.execution.xla.program import OTHER_SCHEDULER, memory_use
 
 __all__ = ["Row", "run", "summary"]
 
-_OTHER: Final = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 _HEAD: Final = ("program", "XLA", "XLA, other", "ours", "total", "temp", "run", "first", "next", "order")
 
 
@@ -99,7 +94,7 @@ def measure(program: Program, settings: Settings, method: Any) -> Row:
         )
 
     default, plain_seconds = _timed(lambda: plain({}))
-    other = memory_use(plain(_OTHER))
+    other = memory_use(plain(OTHER_SCHEDULER))
     made, first = _timed(ours)
     again, following = _timed(ours)
     if again.statistics.source != "kept" and made.statistics.reordered:
@@ -173,25 +168,31 @@ def _line(row: Row) -> tuple[str, ...]:
 def run(args: argparse.Namespace) -> int:
     """``python -m benchmarks compile``."""
     settings = read_settings(args.programs)
-    chosen = [n for n in settings.programs if not args.patterns or _matches(n, args.patterns)]
-    if not chosen:
-        raise ConfigError(f"no program matches; use some of {', '.join(settings.programs)}")
+    chosen = chosen_names(settings.programs, args.patterns)
+    kept = {"method": args.method, "evaluations": settings.evaluations, "candidates": settings.candidates}
+    stored = Rows(args.out, "compile", {**kept, "rounds": settings.rounds})
     rows: list[Row] = []
     with _fresh_caches():
         compile(lambda x: x.T @ x + x, jax.ShapeDtypeStruct((8, 8), "float32"))  # Loads what is needed.
         for name in tqdm(chosen):
-            rows.append(measure(settings.programs[name](), settings, args.method))
-            if args.out:
-                document = {
-                    "environment": environment(),
-                    "method": args.method,
-                    "summary": summary(rows),
-                    "rows": [dataclasses.asdict(row) for row in rows],
-                }
-                write_atomically(pathlib.Path(args.out), (json.dumps(document, indent=1) + "\n").encode())
+            made = stored.get(
+                name,
+                lambda name=name: [
+                    dataclasses.asdict(measure(settings.programs[name](), settings, args.method))
+                ],
+            )
+            rows += map(_row, made)
+            stored.save(summary(rows) if rows else {})
     print(aligned([_HEAD, *map(_line, rows)]))
-    print("\n".join(f"{name}: {value:.3f}" for name, value in summary(rows).items()))
-    return 0
+    if rows:
+        print("\n".join(f"{name}: {value:.3f}" for name, value in summary(rows).items()))
+    return stored.report()
+
+
+def _row(stored: dict[str, Any]) -> Row:
+    memory = {key: MemoryUse(**stored[key]) for key in ("default", "other", "ours")}
+    pairs = {key: stored[key] and tuple(stored[key]) for key in ("seconds", "compile_seconds")}
+    return Row(**{**stored, **memory, **pairs})
 
 
 @contextlib.contextmanager
@@ -211,7 +212,3 @@ def _fresh_caches() -> Iterator[None]:
                 del os.environ["REGAL_JAX_CACHE"]
             else:
                 os.environ["REGAL_JAX_CACHE"] = named
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)

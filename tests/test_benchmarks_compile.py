@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from benchmarks import compiled
 from benchmarks.__main__ import main
 from benchmarks.compile_programs import PROGRAMS, read_settings
 from regal_jax.errors import ConfigError
@@ -26,8 +27,8 @@ def test_a_tiny_model(tmp_path, capsys):
     out = tmp_path / "out.json"
     assert main(["compile", "--programs", str(tmp_path / "tiny.toml"), "--out", str(out)]) == 0
     document = json.loads(out.read_text())
-    assert [row["program"] for row in document["rows"]] == ["mlp step", "mlp gradient"]
-    for row in document["rows"]:
+    assert list(document["rows"]) == ["mlp step", "mlp gradient"]
+    for (row,) in document["rows"].values():
         assert row["equal"]
         total = {
             k: row[k]["argument"] + row[k]["output"] - row[k]["alias"] + row[k]["temp"]
@@ -37,6 +38,46 @@ def test_a_tiny_model(tmp_path, capsys):
         assert row["ours"]["alias"] == row["default"]["alias"]
     assert document["summary"]["largest"] <= 1
     assert "total, better of two" in capsys.readouterr().out
+
+
+def test_an_interrupted_measurement_continues(tmp_path, monkeypatch, capsys):
+    (tmp_path / "tiny.toml").write_text(TINY)
+    out = tmp_path / "out.json"
+    arguments = ["compile", "--programs", str(tmp_path / "tiny.toml"), "--out", str(out)]
+    real, calls = compiled.measure, []
+
+    def fail(program, *rest):
+        calls.append(program.name)
+        if len(calls) == 2:
+            raise ZeroDivisionError("no\nluck")
+        return real(program, *rest)
+
+    monkeypatch.setattr(compiled, "measure", fail)
+    assert main(arguments) == 1
+    assert "mlp gradient: failed: ZeroDivisionError: no luck" in capsys.readouterr().err
+    assert main(arguments) == 0
+    assert calls == ["mlp step", "mlp gradient", "mlp gradient"]
+    assert list(json.loads(out.read_text())["rows"]) == ["mlp step", "mlp gradient"]
+    assert main([*arguments, "--method", "given"]) == 0  # Other settings begin anew.
+    assert len(calls) == 5
+    out.write_text("{")
+    assert main(arguments) == 0
+    assert len(calls) == 7
+
+
+def test_predictions(tmp_path, capsys):
+    (tmp_path / "tiny.toml").write_text(TINY + '[corpus.graphnetwork_3]\nforms = ["forward"]\n')
+    out = tmp_path / "out.json"
+    assert main(["prediction", "--programs", str(tmp_path / "tiny.toml"), "--out", str(out)]) == 0
+    document = json.loads(out.read_text())
+    assert list(document["rows"]) == ["mlp step", "mlp gradient", "graphnetwork_3 forward"]
+    for rows in document["rows"].values():
+        assert [row["order"] for row in rows] == ["default", "other", "searched"]
+        assert all(row["predicted"] == row["temp"] for row in rows)
+        assert rows[2]["peak"] > 0
+    assert document["summary"]["all orders, exact"] == 9
+    assert "all orders, largest %: 0" in capsys.readouterr().out
+    assert len(read_settings(PROGRAMS.with_name("prediction_programs.toml")).programs) >= 40
 
 
 def test_settings(tmp_path, capsys):

@@ -17,7 +17,7 @@ import pytest
 import regal_jax
 from regal_jax.errors import ConfigError, FormatError, PlanError
 from regal_jax.execution import Schedule
-from regal_jax.execution.xla import hook, program
+from regal_jax.execution.xla import hook, prediction, program
 from regal_jax.execution.xla.donation import DonationLost
 from regal_jax.execution.xla.module_proto import new_module
 from regal_jax.execution.xla.sequence import complete_orders, orders_of, put_orders
@@ -194,9 +194,9 @@ def test_any_legal_order_gives_equal_results(name, seed):
     module = hook.module_of(plain)
     rng = np.random.default_rng(seed)
     steps = {n: [str(x) for x in rng.permutation(order)] for n, order in orders_of(module).items()}
-    alias, before = program._alias_of(module), program.memory_use(plain)
+    alias, before = program.alias_of(module), program.memory_use(plain)
     orders = complete_orders(module, steps)
-    made = program._realised(lowered, {}, Schedule(f"{name}{seed}", orders, "", alias, before, 0, 0, ""))
+    made = program.realise(lowered, {}, Schedule(f"{name}{seed}", orders, "", alias, before, 0, 0, ""))
     args = arguments()
     assert_same(made(*args), jax.jit(fn)(*arguments()))
     assert [leaf.is_deleted() for leaf in jax.tree.leaves(args)] == [True] * (
@@ -319,6 +319,42 @@ def test_a_hook_that_raises_leaves_the_program_as_it_is(monkeypatch, error, reas
     assert re.search(reason, made.statistics.reason)
     assert not hook._requests
     assert_same(made(X), jax.jit(lambda x: wide(x) + len(reason))(X))
+
+
+def test_a_prediction_that_fails_leaves_the_choice_to_measurement(monkeypatch):
+    monkeypatch.setattr(prediction, "TempModel", None)
+    made = compiled(lambda x: wide(x) + 5, X, compiler_options=DEFAULT)
+    assert made.statistics.reordered
+    assert made.statistics.after.temp < made.statistics.before.temp
+    assert made.statistics.predicted_before == 0
+
+
+@pytest.mark.parametrize("donated", [(), 0])
+def test_the_report_predicts_what_xla_assigns(donated):
+    made = compiled(wide_step, jnp.array(X), donate_argnums=donated)
+    stats = made.statistics
+    assert (stats.predicted_before, stats.predicted) == (stats.before.temp, stats.after.temp)
+
+
+def test_orders_are_compiled_until_one_is_as_small_as_predicted(monkeypatch):
+    tried = []
+    real = program.realise
+    monkeypatch.setattr(program, "realise", lambda *a: tried.append(real(*a)) or tried[-1])
+    assert compiled(wide, X).statistics.reordered
+    assert len(tried) == 1
+    # Each order seems to take nothing, so the next one could be better.
+    tried.clear()
+    find = program.find_candidates
+
+    def two(*args):
+        best = find(*args)[0]
+        return [dataclasses.replace(best, steps={k: v[::-1] for k, v in best.steps.items()}), best]
+
+    monkeypatch.setattr(program, "find_candidates", two)
+    monkeypatch.setattr(prediction.Predictor, "temp_bytes", lambda *_: 0)
+    made = compiled(wide, X, cache=False)
+    assert len(tried) == 2
+    assert made.statistics.after == min(map(program.memory_use, tried), key=lambda m: m.total)
 
 
 def test_donation_that_would_be_lost_falls_back(monkeypatch):

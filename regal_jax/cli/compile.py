@@ -24,7 +24,7 @@ def add_compile(subparsers: Subparsers) -> None:
     parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop the search after S seconds")
     parser.add_argument("--seed", type=seed, default=0, help="(default 0)")
     parser.add_argument(
-        "--candidates", type=count, default=2, help="orders that XLA compiles and measures (default 2)"
+        "--candidates", type=count, default=2, help="orders that XLA compiles at most (default 2)"
     )
     parser.add_argument("--method", metavar="NAME", default="order-search", help="(default order-search)")
     parser.add_argument("--no-cache", action="store_true", help="search, whatever was found before")

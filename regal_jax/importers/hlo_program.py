@@ -118,7 +118,7 @@ def parse_hlo(
     return _Assembly(name or module.name, flow, costs, donated, module.entry).graph()
 
 
-def order_computations(text: str, find_peak: Callable[[str, ComputationGraph], int]) -> None:
+def order_computations(module: str | Module, find_peak: Callable[[str, ComputationGraph], int]) -> None:
     """Gives out the graph of each computation that runs as a program, those that are run by others first.
 
     The graphs are those of `from_hlo`, except that what enters and leaves a computation has no size: it is in
@@ -127,14 +127,15 @@ def order_computations(text: str, find_peak: Callable[[str, ComputationGraph], i
     of the `temp_bytes` of the op that runs it.
 
     Args:
-      text: The text of a scheduled module.
+      module: A scheduled module, or its text.
       find_peak: Gets the name of a computation and its graph, and returns the peak of the order that the
         computation shall run in, in bytes.
 
     Raises:
       FormatError, GraphError: As `from_hlo`.
     """
-    module = parse_module(text)
+    if isinstance(module, str):
+        module = parse_module(module)
     costs = _Costs(module, [find_profile("h200")], 1, find_peak)
     find_peak(module.entry.name, costs.body_graph(module.entry, _entry_flow(module, costs)[0]))
 

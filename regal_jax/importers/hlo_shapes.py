@@ -34,12 +34,14 @@ class Array:
       dims: Its dimensions; of a bounded dynamic one (``<=8``) the bound.
       bytes: Exact size, 2- and 4-bit elements packed; the padding of tiled layouts is not counted.
       on_host: It lies in host memory (memory space ``S(5)``).
+      layout: Its layout as the text has it; not compared.
     """
 
     dtype: str
     dims: tuple[int, ...]
     bytes: int
     on_host: bool = False
+    layout: str = dataclasses.field(default="", compare=False)
 
     @property
     def elements(self) -> int:
@@ -124,7 +126,7 @@ def _array(kind: str, dims_text: str, layout: str) -> Array:
     total = bits * math.prod(dims)
     if total > _MAX_BITS:
         raise FormatError(f"{kind}[{dims_text[:40]}] is larger than 2^62 bytes; mend its shape")
-    return Array(_DTYPES.get(kind, kind), tuple(dims), -(-total // 8), "S(5)" in layout)
+    return Array(_DTYPES.get(kind, kind), tuple(dims), -(-total // 8), "S(5)" in layout, layout)
 
 
 def _element_bits(kind: str) -> int:

@@ -11,10 +11,10 @@ from regal_jax.importers.hlo_buffers import Flow, Ref, Value, flat
 from regal_jax.importers.hlo_shapes import Array, leaves
 from regal_jax.importers.hlo_text import Computation, Instruction, names_in
 
-__all__ = ["aliases", "callees", "may_share", "sharing"]
+__all__ = ["ELEMENTWISE", "aliases", "callees", "fused_updates", "may_share", "sharing"]
 
 _IN_PLACE: Final = frozenset({"dynamic-update-slice", "scatter"})
-_ELEMENTWISE: Final = frozenset(
+ELEMENTWISE: Final = frozenset(
     {
         "abs", "add", "and", "atan2", "bitcast-convert", "cbrt", "ceil", "clamp", "compare", "complex",
         "convert", "copy", "cosine", "divide", "erf", "exponential", "exponential-minus-one", "floor",
@@ -89,7 +89,7 @@ def may_share(
     (``CanShareOperandBufferWithUser`` of hlo_dataflow_analysis).
     """
     count = sum(1 for _ in leaves(instruction.shape))
-    if instruction.opcode in _ELEMENTWISE:
+    if instruction.opcode in ELEMENTWISE:
         numbers = range(len(instruction.operands))
     elif instruction.opcode == "fusion" and instruction.attributes.get("kind") == "kLoop":
         names = names_in(instruction.attributes.get("calls", ""))
@@ -109,7 +109,7 @@ def _elementwise_parameters(called: Computation) -> list[int]:
             continue
         if instruction is called.root and instruction.opcode == "tuple":
             continue
-        ok = instruction.opcode in _ELEMENTWISE and instruction.name not in blocked
+        ok = instruction.opcode in ELEMENTWISE and instruction.name not in blocked
         for name in instruction.operands:
             operand = called.instructions.get(name)
             same = operand is not None and _dims(operand) == _dims(instruction)
@@ -177,14 +177,14 @@ def _overwritten(
         pairs[0] = (0, 0)
     for name in names_in(instruction.attributes.get("calls", "")) if instruction.opcode == "fusion" else ():
         if name in computations:
-            pairs |= _fused_updates(computations[name])
+            pairs |= fused_updates(computations[name])
     for result, operand, index in aliases(instruction.attributes.get("output_to_operand_aliasing", "")):
         if len(result) < 2 and len(index) < 2:  # Leaves of nested tuples are not followed.
             pairs[(result or (0,))[0]] = (operand, (index or (0,))[0])
     return {leaf: refs[p][i] for leaf, (p, i) in pairs.items() if p < len(refs) and i < len(refs[p])}
 
 
-def _fused_updates(called: Computation) -> dict[int, tuple[int, int]]:
+def fused_updates(called: Computation) -> dict[int, tuple[int, int]]:
     """Leaf of a fusion's result -> (operand, 0) that an update in place of its own is written over."""
     inside = called.instructions
     roots = called.root.operands if called.root.opcode == "tuple" else (called.root.name,)

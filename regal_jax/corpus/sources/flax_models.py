@@ -14,7 +14,7 @@ from regal_jax.datasets.corpus_files import FORMS
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.jax_program import from_jax
 
-__all__ = ["specs", "trace"]
+__all__ = ["program", "specs", "trace"]
 
 
 class MixerBlock(nn.Module):
@@ -141,27 +141,36 @@ def _constructor(model: nn.Module) -> str:
     return f"{__name__}: {' '.join(repr(model).replace('# attributes', '').split())}"
 
 
-def trace(spec: TraceSpec, profile: str) -> ComputationGraph:
-    """The graph of a spec; the mean square of the outputs stands for the loss."""
-    build, inputs = _MODELS[spec.model]
-    model = build()
-    params = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)), *inputs)
+def program(model: str, form: str) -> tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]:
+    """A model in a form; the mean square of the outputs stands for the loss.
+
+    Args:
+      model: Its name.
+      form: One of `regal_jax.datasets.corpus_files.FORMS`.
+
+    Returns:
+      The function, the shapes of its arguments, and which of them are the state of a training step.
+    """
+    build, inputs = _MODELS[model]
+    module = build()
+    params = jax.eval_shape(module.init, jax.eval_shape(lambda: jax.random.key(0)), *inputs)
     optimiser = optax.adam(1e-3)
 
     def loss(params: Any, *inputs: Any) -> jax.Array:
-        return jnp.mean(jnp.square(model.apply(params, *inputs)))  # pyright: ignore[reportArgumentType]
+        return jnp.mean(jnp.square(module.apply(params, *inputs)))  # pyright: ignore[reportArgumentType]
 
     def train_step(params: Any, state: Any, *inputs: Any) -> Any:
         value, gradients = jax.value_and_grad(loss)(params, *inputs)
         updates, state = optimiser.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, value
 
+    if form == "training-step":
+        return train_step, (params, jax.eval_shape(optimiser.init, params), *inputs), (0, 1)
+    return (module.apply if form == "forward" else jax.value_and_grad(loss)), (params, *inputs), ()
+
+
+def trace(spec: TraceSpec, profile: str) -> ComputationGraph:
+    """The graph of a spec."""
+    fn, args, state = program(spec.model, spec.form)
     options: dict[str, Any] = {"profile": profile, "name": f"{spec.model}.{spec.form}"}
-    if spec.form == "training-step":
-        state = jax.eval_shape(optimiser.init, params)
-        resident = (0, 1)
-        return from_jax(
-            train_step, params, state, *inputs, resident_argnums=resident, donate_argnums=resident, **options
-        )
-    fn = model.apply if spec.form == "forward" else jax.value_and_grad(loss)
-    return from_jax(fn, params, *inputs, resident_argnums=0, **options)
+    return from_jax(fn, *args, resident_argnums=state or 0, donate_argnums=state, **options)

@@ -25,9 +25,8 @@ class CompileStatistics:
     Attributes:
       before: Memory in XLA's order, as XLA reports it.
       after: Memory of the program, as XLA reports it.
-      predicted_before: Temporary memory of XLA's order in the model that was searched, in bytes.
-      predicted: The same for the program; equal if XLA's order was kept, and 0 for the order of another
-        scheduler of XLA, which was only measured.
+      predicted_before: Temporary memory of XLA's order as predicted from the order, in bytes.
+      predicted: The same for the program; equal if XLA's order was kept.
       reordered: Whether the order differs from that of XLA's default scheduler.
       reason: Why XLA's order was kept; empty if it was not.
       source: Origin of the order: ``"searched"``, ``"kept"`` on disk, or ``"given"``.

@@ -126,10 +126,10 @@ def compile(
     """Compiles ``fn`` as `jax.jit` does, in an order of instructions that takes less memory.
 
     XLA first compiles the program in its own order of instructions. `regal_jax.order` searches for orders
-    with a lower peak, also in the bodies of loops and branches. XLA then compiles the program in the best of
-    these orders and reports its memory: arguments, results and temporary memory, with shared memory counted
-    once. The order with the least memory is used; if none is better, the program keeps XLA's own order. The
-    instructions are the same.
+    with a lower peak, also in the bodies of loops and branches. For each of the best, the temporary memory
+    that XLA would assign is predicted. XLA then compiles the program in the best of them and reports its
+    memory: arguments, results and temporary memory, with shared memory counted once. If it is not less than
+    before, the program keeps XLA's own order. The instructions are the same.
 
     The order is stored on disk (``REGAL_JAX_CACHE``) under a digest of the program, the versions of JAX and
     jaxlib, and the options. A later call compiles once and does not search.
@@ -141,11 +141,13 @@ def compile(
       donate_argnums: As `jax.jit` takes them. Donated arguments stay donated.
       objective: The only objective is ``"peak-memory"``.
       method: As `regal_jax.order` takes it; ``"auto"`` also runs BRKGA, which costs more compile time.
-      time_limit: Seconds for the search, without compilation; ``None`` for no limit.
+      time_limit: Seconds for the search, without compilation; ``None`` for no limit. The first search in an
+        environment also compiles its own programs, which are then stored on disk and are not limited.
       evaluations: Budget of the search in each computation of the program.
       seed: Seed of the search.
       cache: Whether to read and store orders on disk.
-      candidates: Largest number of orders that XLA compiles and measures.
+      candidates: Largest number of orders that XLA compiles. More than one is compiled if XLA refuses one, or
+        reports more memory than was predicted.
       plan: A schedule, or the name of a file with one (`CompiledProgram.save_schedule`), instead of a search.
       compiler_options: Options of XLA, as `jax.stages.Lowered.compile` takes them.
 

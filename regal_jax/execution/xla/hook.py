@@ -20,7 +20,14 @@ from regal_jax.execution.xla.donation import DonationLost, alias_instructions, r
 from regal_jax.execution.xla.module_proto import new_module
 from regal_jax.execution.xla.sequence import Orders, put_orders
 
-__all__ = ["check_support", "compile_lowered", "compile_ordered", "compile_recorded", "module_of"]
+__all__ = [
+    "check_support",
+    "compile_lowered",
+    "compile_ordered",
+    "compile_recorded",
+    "module_of",
+    "text_of",
+]
 
 _NAME: Final = "regal_jax_order"
 _ATTRIBUTE: Final = "mhlo.frontend_attributes"
@@ -36,10 +43,12 @@ def check_support() -> None:
     try:
         from jax.extend.xla import PipelineStage, clear_hlo_module_transformation
         from jax.extend.xla import register_hlo_module_transformation as register
+        from jaxlib._hlo import HloModule  # pyright: ignore[reportMissingModuleSource]
         from jaxlib.mlir import ir
 
         missing = not (callable(register) and callable(clear_hlo_module_transformation))
         missing = missing or not hasattr(PipelineStage, "POST_SCHEDULER") or not hasattr(ir, "Module")
+        missing = missing or not hasattr(HloModule, "from_serialized_hlo_module_proto")
     except (ImportError, AttributeError):
         missing = True
     if missing:
@@ -69,6 +78,13 @@ def module_of(compiled: jax.stages.Compiled) -> Any:
     module = new_module()
     module.ParseFromString(modules[0].as_serialized_hlo_module_proto())
     return module
+
+
+def text_of(module: Any) -> str:
+    """The text of an ``HloModuleProto``."""
+    from jaxlib._hlo import HloModule  # pyright: ignore[reportMissingModuleSource]
+
+    return HloModule.from_serialized_hlo_module_proto(module.SerializeToString()).to_string()
 
 
 def compile_lowered(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:

@@ -27,22 +27,31 @@ from regal_jax.execution.xla.hook import (
     module_of,
 )
 from regal_jax.execution.xla.module_proto import new_module
+from regal_jax.execution.xla.prediction import Predictor
 from regal_jax.execution.xla.schedule import MemoryUse, Schedule, kept_schedule
 from regal_jax.execution.xla.search import SearchSettings, find_candidates
-from regal_jax.execution.xla.sequence import Orders, complete_orders, orders_of
+from regal_jax.execution.xla.sequence import complete_orders, orders_of
+from regal_jax.importers.hlo_text import parse_module
 from regal_jax.programs.stored import use_cache
 
 if TYPE_CHECKING:
     from regal_jax.solvers import Solver
 
-__all__ = ["CompileOptions", "build"]
+__all__ = ["OTHER_SCHEDULER", "QUICK", "CompileOptions", "alias_of", "build", "memory_use", "realise"]
 
-_QUICK: Final = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+QUICK: Final = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """Options with which XLA allocates the same memory but spends less time on machine code."""
 
 _OPTION: Final = "xla_cpu_scheduler_type"
 _MEMORY_OPTIMIZED: Final = "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
+OTHER_SCHEDULER: Final = {_OPTION: _MEMORY_OPTIMIZED}
 """XLA's list scheduler, which is sometimes better than its default and sometimes worse."""
+
+_PREDICTED: Final = 8
+"""Orders for which the assignment of buffers is predicted, the best of the search first."""
+
+_SMALL_LOSS: Final = 1.02
+"""Part of the temporary memory that may be lost with the memory of donated arguments."""
 
 _PLACES: Final = re.compile(r'loc\("[^"\n]*":[0-9][^)\n]*\)')
 """Files and lines, on which no names depend."""
@@ -111,8 +120,9 @@ def build(fn: Callable[..., Any], args: Sequence[Any], options: CompileOptions) 
     kept, path = kept_schedule(fingerprint, repr(options.search)) if options.cache else (None, None)
     if kept is not None:
         return _from_schedule(lowered, options, kept, began, "kept")
-    schedule, searched = _search(lowered, options, fingerprint)
-    made = _from_schedule(lowered, options, schedule, began, "searched", searched)
+    base, ways, searched = _search(lowered, options, fingerprint)
+    limit = base.before.total - 1
+    made = _first(lowered, options, base, ways, began, "searched", limit, searched)
     if path is not None:
         try:
             made.schedule.save(path)
@@ -155,65 +165,111 @@ def _fingerprint(lowered: jax.stages.Lowered, options: CompileOptions) -> str:
     return digest.hexdigest()[:40]
 
 
-def _search(lowered: jax.stages.Lowered, options: CompileOptions, fingerprint: str) -> tuple[Schedule, float]:
-    """The best order as measured by XLA, or none, and the seconds of the search."""
-    quick = {**options.compiler_options, **_QUICK}
+@dataclasses.dataclass(frozen=True)
+class _Way:
+    """A schedule and the memory that the program is expected to take with it, in bytes."""
+
+    schedule: Schedule
+    total: int
+
+
+def _search(
+    lowered: jax.stages.Lowered, options: CompileOptions, fingerprint: str
+) -> tuple[Schedule, list[_Way], float]:
+    """XLA's own order, orders that take less memory, the best first, and the seconds of the search."""
+    quick = {**options.compiler_options, **QUICK}
     plain = compile_recorded(lowered, quick, fingerprint)
-    module = module_of(plain)
+    module, text = module_of(plain), plain.as_text() or ""
     before = memory_use(plain)
-    alias = _alias_of(module)
+    alias = alias_of(module)
     began = time.monotonic()
+    base = Schedule(fingerprint, {}, "", alias, before, 0, 0, "no order was found that takes less memory")
     try:
-        found, predicted_before = find_candidates(plain.as_text() or "", options.search)
+        parsed = parse_module(text)
+        found = find_candidates(parsed, options.search)
     except (FormatError, GraphError) as error:
         reason = f"there is nothing to order: {error}"
-        return Schedule(fingerprint, {}, "", alias, before, 0, 0, reason), time.monotonic() - began
-    seconds = time.monotonic() - began
+        return dataclasses.replace(base, reason=reason), [], time.monotonic() - began
     own = {name: tuple(order) for name, order in orders_of(module).items()}
-    base = Schedule(fingerprint, {}, "", alias, before, 0, predicted_before, "")
-    ways = [_with_orders(base, own, complete_orders(module, c.steps), c.predicted) for c in found]
-    if _OPTION not in quick:
-        ways.append(dataclasses.replace(base, scheduler=_MEMORY_OPTIMIZED))
-    best, reason, least = None, "no order was found that takes less memory", before.total
-    for number, way in enumerate(ways):
-        if not way.changes or way in ways[:number]:
-            continue
-        try:
-            total = memory_use(_realised(lowered, quick, way)).total
-        except _REFUSALS as error:
-            reason = _line(error)
-            continue
-        if total < least:
-            best, least = way, total
-    return best or dataclasses.replace(base, reason=reason), seconds
+    predictor = Predictor(module, parsed)
+    base = dataclasses.replace(base, predicted_before=predictor.own_bytes({}, 0))
+    ways: list[_Way] = []
+    for candidate in found[:_PREDICTED]:
+        orders = complete_orders(module, candidate.steps)
+        new = {name: order for name, order in orders.items() if order != own[name]}
+        otherwise = min(candidate.predicted, max(before.temp - 1, 0))
+        temp = predictor.temp_bytes(new, otherwise) if new else before.temp
+        schedule = dataclasses.replace(base, orders=new, predicted=temp, reason="")
+        ways.append(_Way(schedule, before.total - before.temp + temp))
+    ways = sorted(ways, key=lambda way: way.total)[: options.search.candidates]
+    seconds = time.monotonic() - began
+    if _OPTION not in quick and _needs_other(ways, base, predictor):
+        ways.append(_other_scheduler(lowered, quick, base))
+    ways = [way for way in ways if way.total < before.total]
+    return base, sorted(ways, key=lambda way: way.total), seconds
 
 
-def _with_orders(base: Schedule, own: Orders, orders: dict[str, tuple[str, ...]], predicted: int) -> Schedule:
-    new = {name: order for name, order in orders.items() if order != own[name]}
-    return dataclasses.replace(base, orders=new, predicted=predicted)
+def _needs_other(ways: list[_Way], base: Schedule, predictor: Predictor) -> bool:
+    """Whether XLA's other scheduler may be better.
+
+    Without donated arguments it is not, as far as was measured, if the search found anything. With them it
+    keeps what XLA puts into them, which reordered programs lose.
+    """
+    if not ways or ways[0].total >= base.before.total:
+        return True
+    best = ways[0].schedule
+    return bool(base.alias) and best.predicted > _SMALL_LOSS * predictor.own_bytes(best.orders, 0)
+
+
+def _other_scheduler(lowered: jax.stages.Lowered, quick: dict[str, Any], base: Schedule) -> _Way:
+    made = compile_lowered(lowered, {**quick, _OPTION: _MEMORY_OPTIMIZED})
+    predicted = Predictor(module_of(made), parse_module(made.as_text() or "")).own_bytes({}, 0)
+    schedule = dataclasses.replace(base, scheduler=_MEMORY_OPTIMIZED, predicted=predicted, reason="")
+    return _Way(schedule, memory_use(made).total)
 
 
 def _from_schedule(
-    lowered: jax.stages.Lowered,
-    options: CompileOptions,
-    schedule: Schedule,
-    began: float,
-    source: str,
-    searched: float = 0.0,
+    lowered: jax.stages.Lowered, options: CompileOptions, schedule: Schedule, began: float, source: str
 ) -> CompiledProgram:
     """The program in the order of a schedule, or in XLA's own order if that is not possible."""
-    compiled, reason = None, schedule.reason
-    if schedule.changes:
+    ways = [_Way(schedule, 0)] if schedule.changes else []
+    return _first(lowered, options, schedule, ways, began, source, schedule.before.total)
+
+
+def _first(
+    lowered: jax.stages.Lowered,
+    options: CompileOptions,
+    base: Schedule,
+    ways: list[_Way],
+    began: float,
+    source: str,
+    limit: int,
+    searched: float = 0.0,
+) -> CompiledProgram:
+    """The program that takes least memory, and at most ``limit`` bytes, or the one in XLA's own order.
+
+    A way is tried if it is expected to take less than the best so far.
+    """
+    best, reason = None, base.reason
+    for way in ways:
+        if way.total > limit:
+            break
         try:
-            compiled = _realised(lowered, options.compiler_options, schedule)
-            if memory_use(compiled).total > schedule.before.total:
-                compiled, reason = None, "the order takes more memory under these options of the compiler"
+            compiled = realise(lowered, options.compiler_options, way.schedule)
         except _REFUSALS as error:
             reason = _line(error)
-    if compiled is None:
+            continue
+        total = memory_use(compiled).total
+        if total <= limit:
+            best, limit = (compiled, way.schedule), total - 1
+        elif best is None:
+            reason = "the order takes more memory under these options of the compiler"
+    if best is None:
         compiled = compile_lowered(lowered, options.compiler_options)
         module_of(compiled)
-        schedule = dataclasses.replace(schedule, orders={}, scheduler="", predicted=0, reason=reason)
+        kept = dataclasses.replace(base, orders={}, scheduler="", predicted=0, reason=reason)
+        best = compiled, kept
+    compiled, schedule = best
     return CompiledProgram(
         compiled,
         schedule,
@@ -225,9 +281,7 @@ def _from_schedule(
     )
 
 
-def _realised(
-    lowered: jax.stages.Lowered, options: dict[str, Any], schedule: Schedule
-) -> jax.stages.Compiled:
+def realise(lowered: jax.stages.Lowered, options: dict[str, Any], schedule: Schedule) -> jax.stages.Compiled:
     """The program in the order of a schedule.
 
     Raises:
@@ -262,7 +316,7 @@ def memory_use(compiled: jax.stages.Compiled) -> MemoryUse:
     )
 
 
-def _alias_of(module: Any) -> tuple[tuple[tuple[int, ...], int, tuple[int, ...], int], ...]:
+def alias_of(module: Any) -> tuple[tuple[tuple[int, ...], int, tuple[int, ...], int], ...]:
     return tuple(
         (tuple(e.output_shape_index), e.parameter_number, tuple(e.parameter_shape_index), e.kind)
         for e in module.input_output_alias.entries

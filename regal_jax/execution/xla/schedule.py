@@ -53,7 +53,7 @@ class Schedule:
       scheduler: XLA's scheduler that makes the order: ``""`` for the default one, or the name of another.
       alias: Results that overwrite donated arguments: path of the result, parameter, path in it, kind.
       before: Memory of the program in XLA's order.
-      predicted: Temporary memory in the model that was searched, in bytes; 0 without a search.
+      predicted: Predicted temporary memory in bytes (`TempModel`); 0 if XLA's order was kept.
       predicted_before: The same for XLA's order.
       reason: Why XLA's own order was kept; empty if it was not.
     """

@@ -9,6 +9,7 @@ from regal_jax.api import order
 from regal_jax.api.names import MethodName
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.hlo_program import order_computations
+from regal_jax.importers.hlo_text import Module
 from regal_jax.plan import Plan
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class SearchSettings:
       evaluations: Budget of each computation.
       time_limit: Seconds for all computations together, or ``None``.
       seed: A number.
-      candidates: Largest number of orders that are tried.
+      candidates: Largest number of orders that are compiled.
     """
 
     method: "MethodName | Solver | None"
@@ -43,23 +44,23 @@ class Candidate:
 
     Attributes:
       steps: Computation -> names of the instructions that run, in order.
-      predicted: Temporary memory in the model, in bytes.
+      predicted: Largest sum of the sizes of live buffers, in bytes.
     """
 
     steps: dict[str, tuple[str, ...]]
     predicted: int
 
 
-def find_candidates(text: str, settings: SearchSettings) -> tuple[list[Candidate], int]:
+def find_candidates(module: Module, settings: SearchSettings) -> list[Candidate]:
     """Searches each computation of a module.
 
     Args:
-      text: Text of the scheduled module.
+      module: The scheduled module.
       settings: Settings of the search.
 
     Returns:
-      Different orders of the whole module, the best in the model first (none if there is nothing to order),
-      and the temporary memory of the order of the text in the model.
+      Different orders of the whole module, the one with the lowest peak first; none if there is nothing to
+      order.
     """
     began = time.monotonic()
     bodies: dict[str, tuple[str, ...]] = {}
@@ -71,16 +72,15 @@ def find_candidates(text: str, settings: SearchSettings) -> tuple[list[Candidate
         entry[:] = [(graph, plans)]
         return int(plans[0].objective_value) if plans else 0
 
-    order_computations(text, find_peak)
+    order_computations(module, find_peak)
     graph, plans = entry[0]
     last = next(reversed(bodies))
     below = {name: steps for name, steps in bodies.items() if steps and name != last}
-    given = order(graph, method="given", evaluations=1) if graph.num_ops else None
     made: dict[tuple[str, ...], Candidate] = {}
     for plan in plans:
         steps = _names(graph, plan)
         made.setdefault(steps, Candidate({**below, last: steps}, int(plan.objective_value)))
-    return list(made.values())[: settings.candidates], int(given.objective_value) if given else 0
+    return list(made.values())
 
 
 def _plans(graph: ComputationGraph, settings: SearchSettings, began: float) -> list[Plan]:
