@@ -138,7 +138,7 @@ def _plausible(aval: Any, seed: int) -> Any:
         )
     if aval.dtype == np.bool_:
         return np.ones(aval.shape, np.bool_)
-    if jnp.issubdtype(aval.dtype, np.integer):
+    if aval.dtype.kind in "iu":
         return np.zeros(aval.shape, aval.dtype)
     drawn = np.random.default_rng(seed).random(aval.shape, np.float32) * 0.5 + 0.5
     return drawn.astype(aval.dtype)
