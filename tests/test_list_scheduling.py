@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from policy_cases import events_of, renumbered, scaled
 from strategies import instances, random_cluster, random_graph
 
+from regal_jax.datasets import generate
 from regal_jax.graph import (
     Cluster,
     ComputationGraph,
@@ -15,9 +16,18 @@ from regal_jax.graph import (
     allowed_matrix,
     runtime_matrix,
 )
-from regal_jax.heuristics.list_scheduling import _QUICK_RULE, Rule, list_schedule, quick_schedule
+from regal_jax.heuristics.list_kernel import schedule
+from regal_jax.heuristics.list_scheduling import (
+    _QUICK_RULE,
+    Rule,
+    kernel_arguments,
+    list_schedule,
+    placement_and_events,
+    quick_schedule,
+)
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.plan import critical_path, replay
+from regal_jax.runtime.compiling import _lists, for_loops, loops
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -144,3 +154,22 @@ def test_one_op(devices: int) -> None:
         builder.build(), Cluster.uniform(devices, transfer="blocking"), np.zeros(1, np.int64)
     )
     assert [x.tolist() for x in schedule] == [[0], [0], []]
+
+
+@pytest.mark.parametrize("devices", [2, 63, 64, 80])
+def test_compiled_loops_make_the_schedules_of_pythons(devices):
+    """Python's whole numbers have as many bits as there are devices; those of the compiled loops have 64."""
+    graph = generate("erdos-renyi", 120, seed=1)
+    layout, state = kernel_arguments(graph, Cluster.uniform(devices))
+    rule = Rule(look=8, rank=0.25)
+    numbers = upward_rank(graph, Cluster.uniform(devices)), np.zeros(graph.num_ops * devices), *rule.numbers
+
+    def schedule_by(loop, convert):
+        done = loop(convert(layout), convert(state), *map(convert, numbers), np.inf)
+        return placement_and_events(done)
+
+    plain = schedule_by(schedule, _lists)
+    compiled = schedule_by(loops(schedule), for_loops)
+    for a, b in zip(plain, compiled, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert len(np.unique(plain[0])) > min(devices, 64) // 8

@@ -199,7 +199,8 @@ def schedule(
                 count += 1
                 takes = time_of(t, h, k)
                 time += takes
-                if takes > 0:
+                # A word has so many bits; without the others the bound is lower.
+                if takes > 0 and h < 63:
                     devices |= 1 << h
         lacks[v * d + k], owed[v * d + k], senders[v * d + k] = count, time, devices
 
@@ -371,7 +372,7 @@ def schedule(
                             at = max(at, clock[1 - k])
                             start = at + time
                         else:
-                            for h in range(d):
+                            for h in range(min(d, 63)):
                                 if senders[o * d + k] >> h & 1:
                                     at = max(at, clock[h])
                             start = max(at, clock[k] + time)
