@@ -56,7 +56,7 @@ def real(
     """``value`` as a float if it is a finite number in a range, else ``None``.
 
     Args:
-      value: Anything.
+      value: The value to check, of any type.
       least: The lowest that is allowed.
       most: The highest that is allowed.
       above: What the number must be greater than.
@@ -87,8 +87,8 @@ def check_whole(what: str, value: Any, least: int, most: int | None = None) -> i
     """``value`` as an int.
 
     Args:
-      what: Named in the error.
-      value: Anything.
+      what: Name of the value in the error message.
+      value: The value to check, of any type.
       least: The lowest that is allowed.
       most: The highest that is allowed; ``None`` for no limit.
 
@@ -108,8 +108,8 @@ def check_number(what: str, value: Any, least: float, most: float) -> float:
     """``value`` as a float.
 
     Args:
-      what: Named in the error.
-      value: Anything.
+      what: Name of the value in the error message.
+      value: The value to check, of any type.
       least: The lowest that is allowed.
       most: The highest that is allowed.
 

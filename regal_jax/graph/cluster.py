@@ -52,7 +52,7 @@ class Cluster:
 
     Attributes:
       memory: ``[D]`` capacities in bytes, as floats; ``inf`` is no limit.
-      transfer: The model.
+      transfer: The transfer model.
       latency: Time of a transfer of 0 bytes, or ``[D, D]`` of them. A plain number is in the time unit of the
         graph; a text may name a unit (``"5us"``).
       bandwidth: Bandwidth, or ``[D, D]`` of them. Plain numbers are bytes per time unit of the graph; a text
@@ -147,7 +147,7 @@ class Cluster:
             ``"latency=5us,bandwidth=50GB/s"``.
           between: Link between devices of two machines, likewise.
           memory: Capacity of each device, or one capacity a device.
-          transfer: The model.
+          transfer: The transfer model.
 
         Raises:
           ClusterError: As the constructor.
@@ -180,7 +180,7 @@ class Cluster:
           memory: ``[D]`` capacities.
           links: ``[D, D]``, from row to column: names of `regal_jax.graph.LINKS`, or texts such as
             ``"latency=5us,bandwidth=50GB/s"``. The diagonal is ignored.
-          transfer: The model.
+          transfer: The transfer model.
 
         Raises:
           ClusterError: As the constructor.

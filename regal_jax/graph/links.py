@@ -105,7 +105,7 @@ def parse_link(text: object, what: str) -> Link:
     Args:
       text: One of `LINKS`, or one or two quantities, which are not parsed here; a `Link` is returned as it
         is.
-      what: Named in the error.
+      what: Name of the value in the error message.
 
     Raises:
       ValueError: ``text`` is neither; the message lists the names.

@@ -62,7 +62,7 @@ def parse_bytes(value: Quantity, what: str = "size", *, round_up: bool = False) 
 
     Args:
       value: The quantity; ``inf`` is allowed.
-      what: Named in the error.
+      what: Name of the value in the error message.
       round_up: What to do with a fraction of a byte; capacities are rounded down, sizes up.
 
     Returns:
@@ -82,7 +82,7 @@ def parse_time(value: Quantity, time_unit: str, what: str = "time") -> float:
     Args:
       value: A number, or a text such as ``"5us"``.
       time_unit: A key of `TIME_UNITS`.
-      what: Named in the error.
+      what: Name of the value in the error message.
 
     Raises:
       ValueError: Negative, NaN, or not a quantity of time.
@@ -102,7 +102,7 @@ def parse_bandwidth(value: Quantity, time_unit: str, what: str = "bandwidth") ->
     Args:
       value: A number, or a text such as ``"50GB/s"``.
       time_unit: A key of `TIME_UNITS`.
-      what: Named in the error.
+      what: Name of the value in the error message.
 
     Raises:
       ValueError: Zero, negative, NaN, or not a bandwidth.

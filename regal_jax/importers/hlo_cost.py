@@ -75,7 +75,7 @@ def instruction_flops(
 
     Args:
       instruction: The instruction.
-      computation: The one it stands in.
+      computation: The computation that contains it.
       known: Flops of the computations that a fusion may call.
     """
     opcode = instruction.opcode.removesuffix("-start")
@@ -210,7 +210,7 @@ def instruction_seconds(
 
     Args:
       instruction: The instruction.
-      computation: The one it stands in.
+      computation: The computation that contains it.
       called: The fused computation, if it is a fusion.
       flops: Its flops.
       profile: The device.

@@ -164,7 +164,7 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
     """Samples ``S`` actions for each graph and searches with them.
 
     Args:
-      learner: Static.
+      learner: The learner; static under jit.
       pool: ``B`` graphs.
       logits: Logits of the policy.
       table: From `regal_jax.policies.action_table`.
@@ -215,7 +215,7 @@ def train_step(
     on the number of devices; only the order in which gradients are summed does.
 
     Args:
-      learner: Static.
+      learner: The learner; static under jit.
       mesh: Static, with one axis called `AXIS`; its number of devices must divide the batch.
       state: Donated.
       pool: Graphs from which the batch is chosen.

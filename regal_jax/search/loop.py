@@ -193,7 +193,7 @@ def run_chunk(
     The division of a run into chunks does not change its result.
 
     Args:
-      searcher: Static under jit.
+      searcher: The search algorithm; static under jit.
       inputs: See `Inputs`.
       limits: See `Limits`.
       state: From `start` or from this function; may be donated.

@@ -151,7 +151,7 @@ class _Block(NamedTuple):
     """State and operands of a block.
 
     Attributes:
-      sizes: Static.
+      sizes: The padded sizes; static under jit.
       lane: ``[128]`` int32, in registers.
       inputs: Refs to this candidate's and its graph's part of the operands.
       makespan: ``[B * P]`` float32 in global memory.

@@ -27,7 +27,7 @@ def fitness(
     Args:
       problem: ``B`` graphs.
       genes: Leaves with leading ``[B, P]``.
-      objective: Static.
+      objective: The objective; static under jit.
       implementation: As in `regal_jax.simulate.simulate`.
 
     Returns:

@@ -206,7 +206,7 @@ class Agenda:
     """The stages of a solver for one cluster, and how they share the budget.
 
     Attributes:
-      stages: In their order.
+      stages: The stages, in the order in which they run.
       shares: Each stage has one turn and gets its share of the budget that is left then; the last share is 1.
         With ``None``, the first stage runs for as long as it improves the plan. Then each of the others gets
         a tenth of the budget as a probe. The first stage that improves the plan gets the rest; if none does,

@@ -26,7 +26,7 @@ def load_sets(data: GflownetDataConfig, split: str, cluster: Cluster) -> list[Co
     """The graphs of the sets that the settings name.
 
     Args:
-      data: Settings.
+      data: Settings of the data.
       split: ``"train"`` or ``"validation"``.
       cluster: The cluster to schedule them on.
 
@@ -73,7 +73,7 @@ class GflownetSource:
     """The graphs of a run; the graph of a step depends only on the seed and the step.
 
     Attributes:
-      data: Settings.
+      data: Settings of the data.
       devices: Number of devices of the network and of the cluster.
       seed: Seed of the run.
       graphs: Graphs of the sets to train on.

@@ -55,7 +55,7 @@ def load_sets(data: OrderDataConfig, split: str) -> list[ComputationGraph]:
     """The graphs of the sets that the settings name.
 
     Args:
-      data: Settings.
+      data: Settings of the data.
       split: ``"train"`` or ``"validation"``.
 
     Raises:
@@ -124,7 +124,7 @@ class OrderSource:
     """The graphs of a run; the batch of a step depends only on the seed and the step.
 
     Attributes:
-      data: Settings.
+      data: Settings of the data.
       model: Config of the network.
       seed: Seed of the run.
       graphs: Graphs of the training sets.

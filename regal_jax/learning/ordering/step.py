@@ -134,7 +134,7 @@ def order_step(
     of devices; only the order in which gradients are summed does.
 
     Args:
-      learner: Static.
+      learner: The learner; static under jit.
       mesh: Static, with one axis called `AXIS`; its number of devices must divide the batch.
       state: Donated.
       batch: ``B`` graphs.
@@ -196,7 +196,7 @@ def _advantages(
     """``[B, 1]`` float32 baselines of the peaks, and ``[B, S]`` advantages: the lower, the better.
 
     Args:
-      learner: Static.
+      learner: The learner; static under jit.
       weights: Weights of the baseline.
       batch: ``B`` graphs.
       peak: ``[B, S]`` float32.
@@ -221,7 +221,7 @@ def _loss(
     """The mean of advantage times log-probability (section 4.3), and the penalty of `logit_norm`.
 
     Args:
-      learner: Static.
+      learner: The learner; static under jit.
       batch: ``B`` graphs.
       orders: ``[B, S, N]`` drawn orders.
       advantages: ``[B, S]``, constants.

@@ -61,7 +61,7 @@ class HostRun:
         Args:
           known: Plans of the graph, best first.
           evaluations: The budget.
-          seconds: Time limit.
+          seconds: Time limit in seconds.
           interrupted: Stop as soon as this is true.
         """
         with counting() as work:

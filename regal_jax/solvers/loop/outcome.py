@@ -29,7 +29,7 @@ class Start:
     """Time and work of the heuristics of one graph.
 
     Attributes:
-      seconds: Time.
+      seconds: Time in seconds.
       work: Schedules and placements that they made.
     """
 

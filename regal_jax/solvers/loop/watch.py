@@ -19,7 +19,7 @@ class Improvement:
     Attributes:
       plan: Replayed exactly on the host. Its provenance is that of the moment, not of the whole search.
       evaluations: Evaluations spent when it was found; 0 for plans of heuristics.
-      seconds: Time since the call.
+      seconds: Seconds since the call began.
     """
 
     plan: Plan
