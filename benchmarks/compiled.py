@@ -173,7 +173,9 @@ def run(args: argparse.Namespace) -> int:
     stored = Rows(args.out, "compile", {**kept, "rounds": settings.rounds})
     rows: list[Row] = []
     with _fresh_caches():
-        compile(lambda x: x.T @ x + x, jax.ShapeDtypeStruct((8, 8), "float32"))  # Loads what is needed.
+        compile(
+            lambda x: x.T @ x + x, jax.ShapeDtypeStruct((8, 8), "float32")
+        )  # A first call loads modules, which is not timed.
         for name in tqdm(chosen):
             made = stored.get(
                 name,
@@ -202,7 +204,7 @@ def _fresh_caches() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["REGAL_JAX_CACHE"] = folder
         jax.config.update("jax_enable_compilation_cache", False)
-        compilation_cache.reset_cache()  # It looks at the setting once.
+        compilation_cache.reset_cache()  # JAX reads the setting only once.
         try:
             yield
         finally:

@@ -108,7 +108,7 @@ def various_plans(graph: Any, cluster: Any, count: int) -> Iterator[Any]:
     leader = np.asarray(graph.colocation_leader)
     for i in range(count - 2):
         place = np.array(best.placement)
-        # More and more groups of colocated ops change their device.
+        # The share of colocation groups that change their device rises from plan to plan.
         moved = rng.random(graph.num_ops) < 0.5 * (i + 1) / (count - 2)
         for op in range(graph.num_ops):
             if moved[leader[op]] and graph.allowed_devices[op] is None:

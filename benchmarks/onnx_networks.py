@@ -113,7 +113,7 @@ class _Wired(nn.Module):
         super().__init__()
         rng = np.random.default_rng(seed)
         self.stem = _conv(3, width, 3, 2)
-        # Small-world neighbours: the nearest two on a ring, one edge in four led elsewhere.
+        # A small world: edges to the two nearest nodes on a ring, of which one in four is rewired.
         pairs: set[tuple[int, int]] = set()
         for i in range(nodes):
             for step in (1, 2):

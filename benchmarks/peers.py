@@ -40,7 +40,7 @@ def plain_graph(graph: ComputationGraph) -> None:
     for what, is_there in lacks.items():
         if is_there:
             raise ConfigError(
-                f"graph {graph.name!r} has {what}; a peer knows single-output ops and data only"
+                f"graph {graph.name!r} has {what}; a peer supports only ops of one output, and data edges"
             )
 
 
@@ -51,9 +51,9 @@ def plain_case(case: GraphCase) -> list[ComputationGraph]:
       Skipped: A peer cannot run the case.
     """
     if case.proposal != "uniform":
-        raise Skipped(f"a peer knows the uniform proposal, not {case.proposal}")
+        raise Skipped(f"a peer supports only the uniform proposal, not {case.proposal}")
     if case.transfer != "blocking":
-        raise Skipped(f"a peer knows blocking transfers that cost nothing, not {case.transfer}")
+        raise Skipped(f"a peer supports only blocking transfers that take no time, not {case.transfer}")
     graphs = case.make_graphs()
     for graph in graphs:
         plain_graph(graph)

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         for seed in range(args.graphs):
             graph = generate(family, args.ops, seed)
             reference = run_heuristic("critical-path", graph, cluster, Objective.MAKESPAN).makespan
-            if not seed:  # Compiles.
+            if not seed:  # This call compiles and is not timed.
                 sample_schedules(model, graph, cluster, jax.random.key(0), **options, seconds=0.0)
             clocks = time.perf_counter(), time.process_time()
             found = sample_schedules(model, graph, cluster, jax.random.key(seed), **options)

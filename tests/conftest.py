@@ -110,7 +110,7 @@ def _garbage_is_looked_for_among_what_is_new():
     the files before would make each take seconds.
     """
     yield
-    clear()  # Objects that are passed over must not be what is given up later.
+    clear()  # Compiled programs must be dropped first, since frozen objects are never collected.
     gc.freeze()
 
 

@@ -42,7 +42,7 @@ def trace(spec, profile):
     if spec.model == "hangs":
         time.sleep(1000)
     if spec.model == "greedy":
-        # More than its limit but less than a machine has, since the watcher may be late.
+        # More memory than the worker's limit, but less than the machine has, since the check may come late.
         hoard = [bytearray(os.urandom(1) * 2**24) for _ in range(80)]
         time.sleep(1000 + len(hoard))
     return generate(_MODELS[spec.model][1][0], *_MODELS[spec.model][1][1:])

@@ -136,7 +136,7 @@ def mutated(data, kind, rng):
                 data = kind(data, rng)
             else:
                 data = {"json": mutate_json, "text": mutate_text}[kind](data.decode(), rng).encode()
-        except Exception:  # An earlier mutation may rule this one out.
+        except Exception:  # An earlier mutation may have made this one impossible.
             data = mutate_bytes(data, rng)
     return data
 

@@ -39,7 +39,7 @@ def graphs(draw, *, plain: bool = False) -> ComputationGraph:
             control_inputs=draw(st.lists(st.integers(0, o - 1), max_size=3)) if o and not resident else [],
             temp_bytes=0 if resident else draw(st.integers(0, 2**50)),
             keep=keep,
-            # Device 0 is allowed to all, so that every colocation group has a device.
+            # Every op may run on device 0, so that every colocation group has an allowed device.
             allowed_devices=None if plain else draw(st.none() | st.sets(st.integers(1, 3)).map({0}.union)),
             colocation_group=None if plain else draw(st.none() | st.sampled_from(["a", "b", "ü"])),
             resident=resident,

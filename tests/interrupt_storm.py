@@ -72,7 +72,7 @@ class Storm:
         self.counts = Counter()
         self.slowest = 0.0
         self.started = 0
-        # Not a pipe: an interrupt could lose what was just read.
+        # A pipe will not do, since an interrupt could lose bytes that were just read.
         with tempfile.NamedTemporaryFile() as file:
             file.write(bytes(4))
             file.flush()
@@ -142,7 +142,7 @@ def raised_in(error):
         caller, where = where.tb_frame.f_code.co_filename, where.tb_next
     code = where.tb_frame.f_code
     if caller == __file__ and where.tb_lineno == next(line for *_, line in code.co_lines() if line):
-        return caller  # The call had begun, and nothing of it had been done.
+        return caller  # The interrupt came before the first line of the call.
     assert code.co_filename.endswith(CLEAN), f"raised in {code.co_filename}, line {where.tb_lineno}"
     return code.co_filename
 
@@ -263,7 +263,7 @@ def cases():
         def check(made):
             plan, took = made
             plan.verify(small)
-            # The solver stops before its time for an optimum, or for an interrupt.
+            # Before its time limit, the solver stops only at an optimum or at an interrupt.
             early = took < 0.5 and plan.provenance["status"] == "feasible"
             return "best so far" if early else plan.provenance["status"]
 
@@ -302,7 +302,7 @@ def storm(name, count, seed, seconds):
     made = Storm()
     began = time.perf_counter()
     while made.middle < count:
-        # Signals may come early or late: before the call, or between it and what waits for both of them.
+        # A signal may come before the call, or after it while the next line waits for the sender.
         try:
             try:
                 made.one(call, check, length)

@@ -63,7 +63,7 @@ def in_save(step):
 
 
 def main(folder, where):
-    # As in conftest.py: under other settings, the programs that the tests have compiled would be others.
+    # The settings of conftest.py: with others, programs that the tests have compiled could not be used.
     jax.config.update("jax_num_cpu_devices", 4)
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -108,7 +108,7 @@ def events_of(graph: ComputationGraph, schedule: Schedule) -> np.ndarray:
     tensor, device = np.nonzero(schedule.sent >= 0)
     before = np.concatenate([np.arange(1, n + 1), schedule.sent[tensor, device]])
     events = np.concatenate([schedule.order, n + tensor * d + device])
-    # The i-th op has i - 1 before it; transfers come after the op that they follow.
+    # The i-th op has the key i. A transfer has the key of the op that it follows, and comes after it.
     return events[np.argsort(before, kind="stable")]
 
 

@@ -49,7 +49,7 @@ def random_graph(
     rank = rng.permutation(num_ops)
     outputs = rng.choice([0, 1, 2, 3], size=num_ops, p=[0.15, 0.5, 0.2, 0.15])
     per_device, tied = devices > 1 and rng.random() < 0.5, rng.random() < 0.5
-    hub = int(np.argmin(rank))  # Reads nothing and is read by many.
+    hub = int(np.argmin(rank))  # An op without inputs that many ops read.
     group_device = rng.integers(devices, size=3)
 
     def size() -> int:
@@ -117,7 +117,7 @@ def random_cluster(
     latency = float(rng.integers(4)) if costly and rng.random() < 0.5 else 0.0
     bandwidth = float(rng.choice([0.5, 3.0])) if costly and rng.random() < 0.5 else math.inf
     if costly and rng.random() < 0.5:
-        # Of two kinds of links, and not more: every number of them is another program to compile.
+        # At most two kinds of links, since every number of kinds needs another compiled program.
         other = rng.random((devices, devices)) < 0.5
         latency = np.where(other, float(rng.choice([0.1, 5.0])), latency)
         bandwidth = np.where(other, float(rng.choice([0.7, 11.0])), bandwidth)

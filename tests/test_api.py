@@ -366,7 +366,7 @@ def test_the_policy_that_ships_guides_a_search():
 
 
 def test_auto_takes_the_policy_that_ships_if_there_is_one():
-    # One device is best, so that the host stalls.
+    # The best plan uses one device, so that the search on the host stalls and leaves evaluations to BRKGA.
     graph = generate("erdos-renyi", 20, 1)
     for devices, policy, used in ((2, None, "default"), (2, "none", None), (3, None, None)):
         plan = optimize(

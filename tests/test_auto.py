@@ -200,7 +200,7 @@ def test_progress_goes_on_from_part_to_part(graphs):
 @pytest.mark.parametrize("when", ["first part", "second part"])
 def test_ctrl_c_keeps_the_best_so_far(graphs, when, times, monkeypatch):
     calls = []
-    # Only a search without a part on the host has two parts on the accelerator.
+    # `auto` has two parts on the accelerator only where it has none on the host.
     cluster, objective = TWO, Objective.MAKESPAN
     if when == "second part":
         cluster, objective = Cluster.uniform(1), Objective.PEAK_MEMORY
@@ -257,7 +257,7 @@ def test_where_nothing_can_be_gained_the_host_has_the_rest(graphs, monkeypatch):
     assert next_turn(stalled, 1000, both, settled=False) == (1, 100)
     assert next_turn(stalled, 1000, both, settled=True) == (0, 600)
     assert next_turn([*stalled, turn_of_host(600)], 1000, both, settled=True) is None
-    # The host cannot begin with such a small budget.
+    # The budget is too small for the first step of the search on the host.
     assert next_turn([turn_of_host(0)], 3, both, settled=True) == (1, 3)
 
     asked = []
@@ -333,14 +333,14 @@ def test_what_is_given_says_which_search_it_is_for(graphs, tmp_path):
 
 
 def test_a_policy_that_was_named_and_not_used_is_warned_of():
-    # The search on the host gains to the end of the budget.
+    # On the first graph, the search on the host improves until the budget is spent.
     gains, stalls = generate("erdos-renyi", 100, seed=1), generate("erdos-renyi", 30, seed=1)
-    said = "policy: it guided nothing, since the search on the host took all .*; take method='brkga'"
+    said = "policy: the policy guided no search, since the search on the host took .*; use method='brkga'"
     with pytest.warns(UserWarning, match=said) as caught:
         plan = optimize(gains, TWO, policy="default", evaluations=150)
     assert "policy" not in plan.provenance
     assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match="guided nothing for 1 of 2 graphs"):
+    with pytest.warns(UserWarning, match="guided no search for 1 of 2 graphs"):
         optimize_many([gains, stalls], TWO, policy="default", evaluations=150, progress=False)
     # No policy was named, or it was used, so there is no warning (a warning would be an error).
     assert optimize(gains, TWO, evaluations=150).provenance["method"] == "auto"

@@ -58,7 +58,7 @@ def test_an_interrupted_measurement_continues(tmp_path, monkeypatch, capsys):
     assert main(arguments) == 0
     assert calls == ["mlp step", "mlp gradient", "mlp gradient"]
     assert list(json.loads(out.read_text())["rows"]) == ["mlp step", "mlp gradient"]
-    assert main([*arguments, "--method", "given"]) == 0  # Other settings begin anew.
+    assert main([*arguments, "--method", "given"]) == 0  # With other settings, no earlier row is used.
     assert len(calls) == 5
     out.write_text("{")
     assert main(arguments) == 0

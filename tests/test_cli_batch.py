@@ -161,11 +161,11 @@ def test_a_batch_is_spread_over_the_cores_and_the_plans_are_the_same():
     sizes, count, cores = devices("all", *searched)
     assert count == cores
     assert sizes == [min(2, cores)]
-    assert devices("one", *searched, cores=1) == ([1, 1], 1, 1)  # Two graphs are no batch on one core.
+    assert devices("one", *searched, cores=1) == ([1, 1], 1, 1)  # On one core, each graph is searched alone.
     one = plans("one")
     assert len(one) == 2
     assert all(same(plan, one[name]) for name, plan in plans("all").items())
-    # The user's choice is kept.
+    # A number of devices that the user has set is not changed.
     assert devices("bfs", *chosen, JAX_NUM_CPU_DEVICES="5")[1] == 5
     assert devices("bfs", *chosen, XLA_FLAGS="--xla_force_host_platform_device_count=5")[1] == 5
 

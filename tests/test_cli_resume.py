@@ -69,7 +69,7 @@ def test_a_search_goes_on_from_the_folder_and_a_better_plan_is_saved(capsys):
         (("--colocate", "*"), "a plan for another choice of pins"),
         ("graph", "a plan for another graph"),
         ("text", "no plan that can be read"),
-        ("order", "a plan that does not hold"),
+        ("order", "a plan that is not valid for its graph"),
     ],
 )
 def test_a_file_that_answers_another_question_is_refused_and_kept(change, said, capsys):
@@ -137,7 +137,7 @@ def test_warm_start_names_plans(capsys):
         (["b.json", "--warm-start", "good.json"], "warm_start: the plan is for graph"),
         (["a.json", "--warm-start", "absent.json"], "warm_start: cannot read 'absent.json'"),
         (["a.json", "--warm-start", "good.json", "--no-warm-start"], "not both"),
-        (["a.json", "--warm-start", "good.json", "--method", "bfs"], "bfs starts from no plan"),
+        (["a.json", "--warm-start", "good.json", "--method", "bfs"], "bfs does not use earlier plans"),
     ):
         assert run(*arguments) == 2
         err = capsys.readouterr().err

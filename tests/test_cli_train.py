@@ -190,7 +190,7 @@ def test_settings_are_changed_by_name():
     assert (config.seed, config.optimizer.learning_rate, config.task.memory) == (3, 0.5, "16GiB")
     assert (config.policy.means, config.search.restart_after) == ((0.1, 0.9), 7)
     assert config.data.contract == "both"
-    # What the file names lies beside the file, what the command line names lies here.
+    # Paths in the file are relative to its folder, paths on the command line to the working directory.
     changes = ["data.train=['x', 'y']"]
     assert _config(path, changes).data.train == ("x", "y")
     assert (config.data.train, config.data.validation) == (("x",), ("there/sets/validation",))

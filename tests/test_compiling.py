@@ -47,7 +47,7 @@ def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     for cache in _CACHES:
         cache.cache_clear()
     monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
-    # As it is where they are loaded without Numba.
+    # The functions that these modules use when they are imported without Numba.
     monkeypatch.setattr(list_climb, "_schedule", list_kernel.schedule)
     monkeypatch.setattr(list_climb, "_peaks", schedule_peaks.peaks)
     plain = least_peak_balance(graph, cluster, numbers), lpmf_order(graph)
@@ -73,7 +73,7 @@ def test_a_numba_that_refuses_is_told_of_once(monkeypatch, nothing_known):
         raise ImportError("Numba needs NumPy 2.4 or less. Got NumPy 3.0.")
 
     monkeypatch.setattr(importlib, "import_module", refuse)
-    with pytest.warns(UserWarning, match=r"no compiled loops, .* needs NumPy 2.4 or less"):
+    with pytest.warns(UserWarning, match=r"Numba cannot be imported, .* needs NumPy 2.4 or less"):
         assert not compiling.usable()
     assert not compiling.usable()
     assert (
@@ -138,7 +138,7 @@ def test_small_loops_stay_in_python_until_compiling_pays(loops_of):
 
 def test_large_loops_are_compiled_at_once(loops_of):
     assert loops_of(2.0)
-    # Then that is what there is.
+    # Once the loops are compiled, small amounts of work use them, too.
     assert loops_of(0.001)
 
 

@@ -44,7 +44,8 @@ def test_pins_restrict_the_ops_that_match_and_no_others():
     graph = constrain(towers(), pin={"encoder/*": 1, "*/b": [2, 1, 1], "odd[0]": np.int64(3)})
     assert graph.allowed_devices == ((1,), (1,), None, (1, 2), (3,))
     assert graph.op_names == towers().op_names
-    assert constrain(graph, pin={"decoder/b": [0, 2]}).allowed_devices[3] == (2,)  # Both hold.
+    # The pin and the op's own allowed devices both hold.
+    assert constrain(graph, pin={"decoder/b": [0, 2]}).allowed_devices[3] == (2,)
     assert constrain(graph) is graph
 
 
@@ -222,7 +223,7 @@ def fan(sources, readers):
 @pytest.mark.parametrize(
     ("graph", "devices", "pin", "bound"),
     [
-        # Two readers share the copy.
+        # Both readers on device 1 use one copy.
         (fan(1, 2), 2, {"a0": 0, "b*": 1}, 12.0),
         (fan(2, 1), 2, {"a*": 0, "b*": 1}, 22.0),
         (fan(2, 1), 3, {"a*": (0, 2), "b*": 1}, 21.0),
@@ -284,7 +285,7 @@ def test_plans_obey_and_verify_against_the_graph_as_it_was(options):
     assert plan.graph_hash == graph.content_hash
     assert plan.pin == {"encoder/*": (1,)}
     assert plan.colocate == ("decoder/*", "odd*")
-    # Two chains of two seconds side by side, and one op more: the pins cost nothing here.
+    # Two parallel chains of 2 s and one op more: 3 s is also the optimum without pins.
     assert plan.makespan == 3.0
     assert optimize(graph, TWO, pin={"*": 0}, **options).makespan == 5.0
 
@@ -329,7 +330,7 @@ def test_a_plan_says_that_its_pins_leave_too_little_memory():
         plan = optimize(graph, dataclasses.replace(cluster, memory=(7, 100)), pin={"*": 0}, evaluations=50)
     assert plan.impossible
     plan.verify(graph)
-    with pytest.raises(PlanError, match="which is not known"):
+    with pytest.raises(PlanError, match="which is not proven"):
         dataclasses.replace(plan, pin={}, lower_bound=2.5).verify(graph)
 
 
@@ -407,7 +408,7 @@ def test_the_command_gives_dimensions_their_sizes(tmp_path, capsys):
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", made[:1], made[1:])), str(path))
     assert main(["show", str(path), "--dim", "batch=8"]) == 0
     out, err = capsys.readouterr()
-    assert "192 B" in out  # Two arrays of 8 by 3.
+    assert "192 B" in out  # Two arrays of shape (8, 3).
     assert err == ""
     assert main(["show", str(path)]) == 0
     assert "'batch' is taken as 1" in capsys.readouterr().err

@@ -108,7 +108,7 @@ def test_what_is_finished_is_not_repeated_and_failures_only_when_asked(build, tm
     assert content(root) == before
     assert (root / "failures.jsonl").read_bytes() == failures
     assert {p: p.stat().st_mtime_ns for p in root.glob("graphs/**/*.gz")} == stamps
-    # A mended library: the failure is gone from the list, or there again once.
+    # After a retry, a failure is either gone from the list or in it once.
     build(only="fake/r*", retry_failures=True)
     assert (root / "failures.jsonl").read_bytes() == failures
     (next(root.glob("graphs/**/random3*"))).unlink()
@@ -271,7 +271,7 @@ def test_a_source_that_does_not_start_is_skipped(monkeypatch, tmp_path):
 def test_a_full_disk_is_one_line(build, tmp_path, monkeypatch):
     root = tmp_path / "corpus"
     (root / "graphs").mkdir(parents=True)
-    (root / "graphs" / "fake").write_text("in the way")  # What a worker meets.
+    (root / "graphs" / "fake").write_text("in the way")  # A file where the worker needs a folder.
     with pytest.raises(ConfigError, match=r"cannot write .*; make room"):
         build(only=GOOD)
     (root / "graphs" / "fake").unlink()
@@ -393,7 +393,7 @@ def test_a_keras_model_in_every_form(tmp_path):
     assert ops["forward"] < ops["gradient"] < ops["training-step"]
     for record, graph in load_corpus(tmp_path, form="forward"):
         assert record["constructor"] == "keras.applications.MobileNet(weights=None)"
-        # 27 convolutions, one with a dense layer's worth of 1 x 1 at the end.
+        # 27 convolutions, and one 1 x 1 convolution in place of a dense layer at the end.
         assert graph.op_kinds.count("conv_general_dilated") == 28
         optimize(graph, Cluster.uniform(2, transfer="blocking"), method="bfs").verify(graph)
 

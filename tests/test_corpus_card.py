@@ -166,7 +166,7 @@ def test_the_card_in_the_documents_has_the_sentences_of_the_generator(corpus):
 
     made = format_card(card_facts(corpus), "images/corpus.png")
     apart = set(sentences(made)) ^ set(sentences(shown))
-    # Only what names sizes, profiles, packages and families of one corpus differs.
+    # Sentences differ only where they name sizes, profiles, packages or families of one corpus.
     assert {line for line in apart if "`" not in line} == {
         line
         for line in apart

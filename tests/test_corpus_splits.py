@@ -90,7 +90,7 @@ def test_the_table_is_kept_and_no_topology_is_in_two_splits(records, table, rand
     for r in records:
         splits.setdefault(r["topology_hash"], set()).add(paths[r["path"]])
     assert splits == {t: {split} for t, split in topologies.items()}
-    # A topology is where one of its families is, of those of the table if there are any.
+    # The split of a topology is that of one of its families; families in the table come first.
     for topology, split in topologies.items():
         here = {r["family"] for r in records if r["topology_hash"] == topology}
         assert split in {families[name] for name in here & table.keys() or here}
@@ -104,7 +104,7 @@ def test_a_new_family_joins_its_kin():
     records = records_of(
         [
             ("a", "1"), ("b", "2"), ("c", "3"),
-            # With a; with a at one remove; with a and c.
+            # `joins` shares a topology with a, `joins later` with `joins`, `between` with a and c.
             ("joins", "1"), ("joins", "4"), ("joins later", "4"), ("joins later", "5"),
             ("between", "1"), ("between", "3"), ("between", "6"),
         ]
@@ -126,12 +126,12 @@ def test_families_of_the_table_that_meet_keep_their_splits_and_their_graph_is_he
 
 
 def test_what_the_table_has_given_counts_for_the_balance():
-    # Of 10 graphs 6, 2 and 2 are wanted, and the table has given 6 to train.
+    # The splits of 10 graphs should have 6, 2 and 2, and the table has already given 6 to train.
     known = [("a", f"a{i}") for i in range(6)]
     new = [("three", f"b{i}") for i in range(3)] + [("one", "c")]
     families, _ = partition(records_of(known + new), {"a": "train"})
     assert families == {"a": "train", "three": "validation", "one": "test"}
-    # By themselves the three would be trained on.
+    # Without the table, the family of three graphs goes to train.
     assert partition(records_of(new), {}).families == {"three": "train", "one": "validation"}
 
 
@@ -212,7 +212,7 @@ def test_the_command_makes_a_table_that_keeps_the_splits(corpus, tmp_path, capsy
     again = finish(corpus, read_family_splits(out))
     assert again["graphs"] == document["graphs"]
     assert again["counts"] == {**document["counts"], "families_not_in_table": 0}
-    # The same bytes again, quietly, whatever table the corpus was finished with.
+    # The same bytes are written, whatever table the corpus was finished with.
     first = out.read_bytes()
     finish(corpus, dict.fromkeys(made["families"], "test"))
     assert main([*command, "--quiet"]) == 0
@@ -229,7 +229,7 @@ def test_a_table_that_is_there_grows_and_keeps_what_it_has(corpus, tmp_path):
     found = read_family_splits(out)
     assert list(found) == ["chain", "fork", "layered", "long gone", "twin"]
     assert known.items() <= found.items()
-    # The others are balanced about what was given.
+    # Families that are not in the table are balanced with those in it.
     assert found.items() >= finish(corpus, known)["families"].items()
 
 
@@ -245,7 +245,7 @@ def test_graphs_move_with_their_topology_and_are_counted(corpus):
     card = format_card(card_facts(corpus))
     assert "2 graphs are in the split of their topology, not in that of their family" in card
     assert "| chain | train |" in card
-    # Nothing of it is said of a corpus without.
+    # The text omits these sentences for a corpus without moved graphs.
     whole = finish(corpus, dict.fromkeys(document["families"], "train"))
     assert "moved " not in describe(whole)
     assert "not in the table" not in describe(whole)

@@ -23,7 +23,7 @@ def searched(graphs, room):
     """Plans with the low limit and with the high one, from two runs each, replayed exactly."""
     options = {"method": "brkga", "warm_start": False, "seed": room.seed, "progress": False}
     with warnings.catch_warnings():
-        # What does not fit is what some tests are about.
+        # Some tests need plans that exceed the memory.
         warnings.simplefilter("ignore", InfeasiblePlanWarning)
         low, high = (
             optimize_many(graphs, room.cluster, evaluations=n, **options) for n in (room.low, room.high)
@@ -56,7 +56,8 @@ def test_no_room_in_a_chain_and_plenty_in_a_wide_graph():
 
 def test_memory_that_only_the_longer_search_meets_is_room(graphs):
     graph = graphs[0]
-    # Plans for the makespan alone; capacities between what single devices need and all bytes.
+    # The plans minimise only the makespan. Capacities are between what a single device needs and the sum
+    # of all bytes.
     total = graph.tensor_bytes.sum()
     found = set()
     for share in np.linspace(0.15, 0.6, 16):

@@ -32,7 +32,7 @@ def test_the_number_of_nodes_is_kept_and_layers_have_their_sizes(n):
         assert sizes.min() >= 1
         # Eq. 11 with W from 0.25 to 0.5.
         assert math.ceil(math.sqrt(n)) <= made.target_layers <= math.ceil(math.sqrt(3 * n))
-        average = n / made.target_layers  # Eq. 12; the last layer gets what is left.
+        average = n / made.target_layers  # Eq. 12; the last layer gets the remaining nodes.
         high = max(1, math.floor(average * 1.75))
         assert (sizes <= high).all()
         assert (sizes[:-1] >= math.ceil(average * 0.25)).all()
@@ -110,7 +110,7 @@ def test_skip_connections_skip_a_layer_and_are_as_many_as_eq_14_says(n):
 def test_skips_are_about_the_asked_share():
     made = many(500)
     share = sum(len(m.skip) for m in made) / sum(len(m.skip) + len(m.adjacent) for m in made)
-    assert 0.125 < share <= 0.145  # A few are drawn twice.
+    assert 0.125 < share <= 0.145  # A few edges are drawn twice and counted once.
 
 
 def test_costs_follow_the_truncated_mixture():
@@ -121,7 +121,7 @@ def test_costs_follow_the_truncated_mixture():
         for w, m, s in zip(MIXTURE_WEIGHTS, MIXTURE_MEANS, MIXTURE_STDS, strict=True)
     ]
     mass = sum(w * positive for w, _, positive in parts)
-    assert 1 - mass == pytest.approx(0.0956, abs=1e-4)  # what the docstring calls a tenth
+    assert 1 - mass == pytest.approx(0.0956, abs=1e-4)  # The docstring rounds this to a tenth.
     moments = [sum(w * positive * part.moment(k) for w, part, positive in parts) / mass for k in (1, 2, 4)]
     assert abs(draws.mean() - moments[0]) <= 4 * math.sqrt((moments[1] - moments[0] ** 2) / 200_000)
     assert abs((draws**2).mean() - moments[1]) <= 4 * math.sqrt((moments[2] - moments[1] ** 2) / 200_000)

@@ -132,7 +132,9 @@ def test_the_first_of_two_keeps_a_planted_topology():
 
 def test_topologies_run_out(tmp_path, monkeypatch):
     monkeypatch.setattr("regal_jax.datasets.choices.MAX_ATTEMPTS", 200)
-    with pytest.raises(ConfigError, match="train graph 2: none of 200 candidates was kept and new"):
+    with pytest.raises(
+        ConfigError, match="train graph 2: none of 200 candidates passed the filter and was new"
+    ):
         build_set(tmp_path / "set", sizes={"train": 3}, recipe=Recipe(("erdos-renyi",), 1, 1))
     with pytest.raises(ConfigError, match="train graph 0: none of 200"):
         build_set(

@@ -45,7 +45,7 @@ def test_a_folder_its_archives_and_one_archive_hold_the_same(sets, tmp_path):
     assert hashes(train) == hashes(read_set(sets / "files" / "train"))
     one = next((sets / "files" / "train").iterdir())
     assert read_set(one).names == (one.name,)
-    # As DeepMind's release comes: one archive with all splits, under a folder of its own.
+    # The layout of DeepMind's release: one archive, with a folder that holds all splits.
     for name, mode in (("all.tar.gz", "w:gz"), ("all.tgz", "w:gz"), ("all.tar", "w")):
         with tarfile.open(tmp_path / name, mode) as file:
             file.add(sets / "files", "synthetic-graphs")
@@ -123,7 +123,9 @@ def test_nothing_to_be_had_is_an_error(tmp_path):
         read_set(tmp_path / "absent")
     with pytest.raises(FormatError, match=r"no graphs in it; files must end in \.json"):
         read_set(tmp_path)
-    with pytest.raises(FormatError, match=r"none of 5 files in it is a graph; the first: .*graph_1\.pbtxt"):
+    with pytest.raises(
+        FormatError, match=r"none of its 5 files is a graph; the first error: .*graph_1\.pbtxt"
+    ):
         read_set(archive(tmp_path / "set.tar", BROKEN, "w"))
     (tmp_path / "noise.tar.gz").write_bytes(gzip.compress(b"noise" * 1000))
     with pytest.raises(FormatError, match=r"noise\.tar\.gz: damaged archive"):

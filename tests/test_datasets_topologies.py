@@ -160,14 +160,14 @@ def test_candidates_follow_the_recipe():
     within(ops.mean(), 125, (151**2 - 1) / 12 / GRAPHS)
     for name in TOPOLOGIES:
         within(sum(c.topology == name for c in drawn), GRAPHS / 4, GRAPHS * 3 / 16)
-    # Of the edges, not those from the source, one in ten is a control edge.
+    # One in ten of the edges is a control edge; the source's edges do not count.
     control = sum((c.graph.control_source > 0).sum() for c in drawn)
     edges = control + sum(len(c.graph.edge_op) for c in drawn)
     within(control, 0.1 * edges, 0.09 * edges)
     for costs in ("runtime", "tensor_bytes"):
         values = np.concatenate([getattr(c.graph, costs) for c in drawn])
         values = values[values > 0]
-        variance = 100 + 1 / 12  # of the normal and of rounding
+        variance = 100 + 1 / 12  # The normal distribution's variance plus that of rounding.
         within(values.mean(), 50, variance / len(values))
         within(values.var(), variance, 2 * variance**2 / len(values))
 

@@ -100,7 +100,7 @@ class TestContraction:
         both.verify(step)
         told = [part["contracted"] for part in both.provenance["parts"] if "contracted" in part]
         assert told == [contract_for(step, cluster, Objective.MAKESPAN).graph.num_ops]
-        # A contraction that changes little is not searched, and other methods follow their arguments.
+        # `auto` does not search a contraction that merges few ops; other methods contract only if asked.
         for graph, options in ((generate("erdos-renyi", 40, 0), {}), (step, {"contract": False})):
             plan = optimize(graph, cluster, evaluations=100, **options)
             assert not any("contracted" in part for part in plan.provenance["parts"])
@@ -142,11 +142,11 @@ class TestTheBudget:
         assert next_turn([host, turn(self.ACC, 100), turn(self.HOST, 500)], 1000, both) is None
         for status in (Status.TARGET, Status.TIME, Status.INTERRUPTED):
             assert next_turn([turn(self.HOST, 400, status=status)], 1000, both) is None
-        # A search that cannot begin with such a small budget leaves it to the other.
+        # The budget is too small for the first step of the first search, so the other gets it.
         assert next_turn([turn(self.HOST, 0)], 7, both) == (self.ACC, 7)
 
     def test_a_search_that_stalls_gives_its_rest_away(self, model):
-        # One device is best: the first schedule that says so is never improved.
+        # The best plan uses one device, so no later schedule improves on the first.
         cluster = Cluster.uniform(2, transfer="blocking:latency=1s,bandwidth=1GB/s")
         plan = optimize(model, cluster, evaluations=1000)
         shares = [(next(n for n in p if n.endswith("Config")), p["share"]) for p in plan.provenance["parts"]]
@@ -177,7 +177,7 @@ def test_list_search_moves_what_belongs_together():
     graph = builder.build()
     cluster = Cluster.uniform(2, transfer="blocking:latency=5,bandwidth=1e9")
     search = ListSearchRun(graph, cluster, 0)
-    # Without the partitions that it begins with.
+    # Leave out the starts that come from partitions.
     search._begin = type(search._begin)(list(search._begin)[:6])
     search.run(400)
     assert search.best == pytest.approx(12 + 5 + 1, rel=1e-5)

@@ -145,7 +145,7 @@ def test_by_hand() -> None:
     assert (narrow.peak, narrow.optimal) == (11, False)
     for found in (approximate_dp(graph, ALL), depth_first_dp(graph)):
         assert (found.peak, found.optimal) == (10, True)
-    # In the order of indices; big, its reader and small, its reader; the least after each step first.
+    # BFS keeps the order of indices, DFS takes an op and then its reader, LPMF what leaves the least memory.
     for order, names, peak in (
         (bfs_order(graph), ["big", "small", "big reader", "small reader", "sink"], 11),
         (dfs_order(graph), ["big", "big reader", "small", "small reader", "sink"], 10),

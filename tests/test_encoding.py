@@ -217,7 +217,7 @@ def test_a_share_of_the_individuals_is_uniform_in_all_keys(sent):
             name: jax.random.bits(jax.random.key(i), (65536, *shape.shape), jnp.uint16)
             for i, (name, shape) in enumerate(proposal.shapes.items())
         }
-        # Every coin once: the share is exact.
+        # Each of the 65536 values occurs once, so the share is exact.
         bits[next(name for name in bits if name not in whole.shapes)] = jnp.arange(65536, dtype=jnp.uint16)[
             :, None
         ]
@@ -275,14 +275,14 @@ def test_draws_are_scaled_and_moved(share, scale):
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_an_individual_takes_one_of_several_placements(share):
     table, places = quantile_table([1000, 1, 1], [1, 1000, 1]), 3
-    # Both devices high, the first high and the second low, both low; priorities are open.
+    # Keys of the two devices in each placement: both high; high and low; both low. Priorities are uniform.
     index = jnp.tile(jnp.array([0, 0, 0, 1, 1, 1, 2], jnp.uint8), (4, 1))
     proposal = Proposal(table, index, 2, share, index[:2, :-1], places)
     bits = {
         name: jax.random.bits(jax.random.key(i), (65536, *shape.shape), jnp.uint16)
         for i, (name, shape) in enumerate(proposal.shapes.items())
     }
-    # Without the ends, which the table of quantiles takes to be linear from 0 and up to 1.
+    # Avoid both ends of the distribution, where the table of quantiles is linear.
     for name in ("affinity", "transfer_priority"):
         bits[name] = jnp.clip(bits[name], 256, 65279)
     coin = next(name for name in bits if bits[name].shape == (65536, 1))
@@ -297,7 +297,7 @@ def test_an_individual_takes_one_of_several_placements(share):
     counts = [kinds.count(kind) for kind in expected]
     assert sum(counts) == guided
     assert max(counts) - min(counts) <= 1
-    # Transfers follow the placement that the individual takes.
+    # Transfers use the same placement as the ops of the individual.
     assert ((genes["transfer_priority"][:guided] > 32768) == high[:, :1]).all()
     for name in ("affinity", "transfer_priority"):
         np.testing.assert_array_equal(genes[name][guided:], bits[name][guided:])

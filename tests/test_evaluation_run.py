@@ -141,7 +141,7 @@ def test_nothing_is_run_twice_and_settings_add_what_is_missing(tmp_path, ran):
     outcome = run_evaluation(more, tmp_path / "out")
     assert (outcome.made, outcome.found) == (1 + 3 + 3, 2)
     assert calls()[1:] == [("brkga", 0, 1), ("brkga", 1, 3), *[("critical-path", 0, 1)] * 3]
-    # Another budget shares nothing; the old results stay.
+    # A run with another budget reuses no result and keeps the old ones.
     other = run_evaluation(EvaluationConfig(**{**config, "evaluations": 60}), tmp_path / "out")
     assert (other.made, other.found) == (3, 0)
     assert len(lines(tmp_path / "out")) == 9 + 3

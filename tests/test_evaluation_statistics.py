@@ -26,7 +26,7 @@ def test_intervals_are_those_of_scipy(size, shape):
     ours = bootstrap(values)
     assert ours.mean == values.mean()
     theirs = scipy.stats.bootstrap((values,), np.mean, n_resamples=10_000, method="BCa", rng=7)
-    # Both draw resamples: their ends differ by the noise of a quantile.
+    # Each draws resamples of its own, so the ends differ by the sampling error of a quantile.
     np.testing.assert_allclose(ours[1:], theirs.confidence_interval, atol=0.25 * theirs.standard_error)
     assert bootstrap(values) == ours
     assert bootstrap(values, seed=1) != ours
@@ -63,9 +63,9 @@ def test_geometric_gap():
         (130, 0, 100, 0, -0.3),
         (0, 0, 0, 0, 0),
         (5, 0, 0, 0, -1),
-        (90, 1, 100, 0, -1),  # Fast, but it does not fit.
-        (900, 0, 100, 7, 1),  # Slow, but it alone fits.
-        (900, 3, 100, 4, 0.25),  # Neither fits: bytes count.
+        (90, 1, 100, 0, -1),  # Faster than the reference, but it exceeds the memory.
+        (900, 0, 100, 7, 1),  # Slower, but it fits and the reference does not.
+        (900, 3, 100, 4, 0.25),  # Neither fits, so overflows are compared.
         (900, 400, 100, 4, -1),
         (np.nan, np.nan, 100, 0, np.nan),
         (90, 0, np.nan, np.nan, np.nan),
@@ -179,7 +179,7 @@ def test_the_table_is_what_one_computes_by_hand(made):
     assert found.comparison.best_by == ["BRKGA"] * 4
     regal = rows["REGAL"]
     assert float(regal["improvement"]) == pytest.approx((0.2 + 0 - 1 + 1) / 4)
-    # What does not fit counts as twice the best.
+    # A plan that does not fit counts as twice the best makespan.
     assert float(regal["gap"]) == pytest.approx((80 / 40 * 100 / 40 * 2 * 50 / 40) ** 0.25 - 1)
     assert float(regal["matched"]) == 0.75
     # Of the single searches, 90 and 110 are beaten by 80; all else as before.
@@ -227,7 +227,7 @@ def test_all_files_are_there_and_agree(made):
     assert text == found.table
     assert "the mean of its 2 seeds" in text
     assert "| REGAL | +5.00 %" in text
-    assert "+4.9 % | 18.6 %" in text  # The paper's, on its synthetic graphs.
+    assert "+4.9 % | 18.6 %" in text  # The paper's figures for its synthetic graphs.
     assert "- gas: needs a policy" in text
     with (made / "graphs.csv").open() as file:
         graphs = list(csv.DictReader(file))
@@ -260,12 +260,12 @@ def test_graphs_that_shared_their_time_are_one_measurement_of_the_overhead(tmp_p
         for name, seconds in times.items()
         for key, cell in column(f"{name}/table/0", [{"value": 9.0, "seconds": s} for s in seconds]).items()
     }
-    # Without any time, as a clock may say of a very small graph.
+    # A clock may report 0 s for a very small graph.
     results |= column("y/table/0", [{"value": 9.0, "seconds": 0.0}] * 4)
     write(tmp_path / "out", jobs, results)
     report(tmp_path / "out")
     rows = rows_of(tmp_path / "out")
-    # Twice as long for the chunk of three, half as long for the other: none, whatever their sizes.
+    # Twice the time for the chunk of three and half the time for the other give no overhead in the mean.
     assert float(rows["X"]["overhead"]) == pytest.approx(0, abs=1e-12)
     assert -0.5 <= float(rows["X"]["overhead_low"]) < 0 < float(rows["X"]["overhead_high"]) <= 1
     assert rows["Y"]["overhead"] == rows["Y"]["overhead_low"] == ""

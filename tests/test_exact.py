@@ -193,7 +193,7 @@ def test_result_is_a_plan_of_its_own() -> None:
 
 
 def test_ctrl_c_means_afterwards_what_it_meant_before():
-    # In a separate process, because a failure would end it.
+    # A failure would end the process, so use a separate one.
     code = """
         import signal
         from regal_jax import Cluster

@@ -51,7 +51,7 @@ def test_it_runs_on_one_device_and_has_something_to_place_on_two(graphs, name):
     assert (
         lower_bound(graph, Cluster.uniform(2, transfer="blocking"), Objective.MAKESPAN) < 0.7 * plan.makespan
     )
-    # Parameters and optimiser state are donated: the result replaces them, and is as large.
+    # Parameters and optimiser state are donated, and results of the same size replace them.
     resident = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(EXAMPLES[name].build().args[:3]))
     assert plan.peak_memory[0] > resident
     assert plan.timeline.memory_bytes[0][-1] - graph.tensor_bytes[graph.tensor_keep].sum() == 0
@@ -61,7 +61,8 @@ def test_it_runs_on_one_device_and_has_something_to_place_on_two(graphs, name):
 @pytest.mark.parametrize(
     ("name", "kind", "count"),
     [
-        ("mlp", "dot_general", 3 * 3 - 1),  # Forward and two backward, but for the gradient of the images.
+        # One product forward and two backward per layer; the images need no gradient.
+        ("mlp", "dot_general", 3 * 3 - 1),
         ("resnet50", "conv_general_dilated", 3 * 53 - 1),
         ("unet", "conv_general_dilated", 3 * 23 - 1),
         # A block has 4 projections, 2 attention products, 2 feed-forward products; one head.
@@ -122,7 +123,7 @@ def test_the_command_keeps_graphs_of_examples(tmp_path, monkeypatch):
         graph.op_kinds,
     )
     assert not traced
-    # Another profile, other source, a damaged file: traced anew.
+    # Another profile, changed source and a damaged file each cause a new trace.
     assert kept_example("mlp", profile="a100").content_hash != graph.content_hash
     monkeypatch.setattr(kept, "_source", lambda: "changed")
     assert kept_example("mlp").content_hash == graph.content_hash

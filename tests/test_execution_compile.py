@@ -342,7 +342,7 @@ def test_orders_are_compiled_until_one_is_as_small_as_predicted(monkeypatch):
     monkeypatch.setattr(program, "realise", lambda *a: tried.append(real(*a)) or tried[-1])
     assert compiled(wide, X).statistics.reordered
     assert len(tried) == 1
-    # Each order seems to take nothing, so the next one could be better.
+    # The prediction is 0 bytes for every order, so each next order could be better.
     tried.clear()
     find = program.find_candidates
 

@@ -118,7 +118,7 @@ def test_it_is_called_like_the_function_and_compiles_once(monkeypatch):
     first = run(X, jnp.asarray(X))
     count = len(compiled)
     assert count > 1
-    close(run(x=X, w=X), first)  # Keyword arguments are other arguments for JAX.
+    close(run(x=X, w=X), first)  # To JAX, a call with keyword arguments is another signature.
     close(run(X, X + 1), jax.jit(net)(X, X + 1))
     assert len(compiled) == 2 * count
     assert set(first) == {"y", "loss", "x", "twice", "c"}
@@ -278,7 +278,7 @@ def test_values_are_released_after_their_last_reader(monkeypatch):
     monkeypatch.setattr(Run, "_put", noted)
     close(execute(plan, chain)(X), jax.jit(chain)(X))
     assert len(most) > 8
-    # What is read next, its copy, and what is sent.
+    # At most three arrays: the next operand, its copy, and one that is being sent.
     assert max(most) <= 3
 
 
@@ -324,7 +324,7 @@ def test_an_interrupt_ends_all_threads(monkeypatch):
 
     before = threading.active_count()
     monkeypatch.setattr("regal_jax.execution.devices.run.check_interrupt", pressed)
-    # The threads may all have ended before the first look.
+    # Keep the threads alive, since all of them may end before the first check.
     monkeypatch.setattr("regal_jax.execution.devices.run.Run._act", lambda self, *_: self._stop.wait())
     with pytest.raises(KeyboardInterrupt):
         run(X, X)
@@ -369,7 +369,7 @@ def test_a_link_is_fitted():
     sizes = (4, 1000, 10**6, 10**7)
     late, rate = fit_link(sizes, [2e-5 + size / 3e9 for size in sizes])
     assert (late, rate) == pytest.approx((2e-5, 3e9))
-    # The same time for every size, and no time at all.
+    # Times that do not depend on the size, and times of 0.
     late, rate = fit_link(sizes, [1e-5] * 4)
     assert late == pytest.approx(1e-5)
     assert rate > 1e15

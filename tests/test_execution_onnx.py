@@ -68,10 +68,11 @@ def planned(proto, order=None, devices=1, placement=None, **options):
     ops = list(graph.topological_order)
     if order is not None:
         index = {name: i for i, name in enumerate(order)}
-        ops.sort(key=lambda o: index.get(graph.op_names[o], -1))  # Stable: the others stay before.
+        # A stable sort: ops that are not in `order` stay first.
+        ops.sort(key=lambda o: index.get(graph.op_names[o], -1))
     place = [0] * graph.num_ops if placement is None else [placement(name) for name in graph.op_names]
     events, position = [], set()
-    for op in ops:  # Transfers as late as can be.
+    for op in ops:  # Each transfer is directly before its first reader.
         for tensor in graph.edge_tensor[graph.edge_op == op]:
             move = graph.num_ops + int(tensor) * devices + place[op]
             if place[graph.tensor_op[tensor]] != place[op] and move not in position:
@@ -105,7 +106,7 @@ def test_measured_memory_falls_by_what_the_plan_says(tmp_path):
     onnx.save(proto, tmp_path / "a.onnx")
     onnx.save(apply_to_onnx(planned(proto, order), proto), tmp_path / "b.onnx")
     found = compare_onnx(tmp_path / "a.onnx", tmp_path / "b.onnx", threads=1)
-    # By hand, a Softmax writing over its input. File: three wide tensors, a sum. Plan: one, and three sums.
+    # By hand; Softmax overwrites its input. File: three wide tensors and a sum. Plan: one, and three sums.
     assert found.predicted_before == found.before.peak_bytes == 3 * 4 * KB + 4
     assert found.predicted_after == found.after.peak_bytes == 4 * KB + 3 * 4
     assert found.equal is True
@@ -117,7 +118,7 @@ def test_measured_memory_falls_by_what_the_plan_says(tmp_path):
     assert "48.00 KiB  48.00 KiB" in table[3]
     assert "16.01 KiB  16.01 KiB" in table[4]
     assert table[5] == "outputs: equal"
-    # The reverse comparison is worse, which is reported.
+    # With the models exchanged, the result is reported as worse.
     assert compare_onnx(tmp_path / "b.onnx", tmp_path / "a.onnx", threads=1).worse
 
 
@@ -330,7 +331,7 @@ def test_devices_are_in_the_metadata():
     made = apply_to_onnx(plan, proto)
     said = {n.name: {e.key: e.value for e in n.metadata_props} for n in made.graph.node}
     assert said == {name: {DEVICE_KEY: str(device.get(name, 0))} for name in names(proto)}
-    # The order is that of the schedule over all devices, and what stood there is replaced, not repeated.
+    # Nodes are in the order of the schedule over all devices. An earlier device entry is replaced.
     assert sorted(names(made)) == sorted(names(proto))
     assert same_values(outputs(made), outputs(proto))
     marked = onnx.ModelProto.FromString(proto.SerializeToString())
@@ -367,7 +368,7 @@ def test_plans_with_shared_buffers_are_known(tmp_path, capsys):
     order = ["d", "a", "b", "c", "e", "y"]
     made = apply_to_onnx(planned(proto, order, in_place=True), path)
     assert names(made) == order
-    # One buffer for a, b and c, beside it the input, d or e, which ONNX Runtime does not count among its own.
+    # One buffer for a, b and c, and the input; ONNX Runtime does not count the input.
     assert main(["order", str(path), "--in-place", "--method", "lpmf", "--out", str(file), "--quiet"]) == 0
     plan = Plan.load(file)
     assert plan.objective_value == 3 * KB + 4
@@ -389,7 +390,8 @@ def test_single_node_and_duplicate_results():
     proto = model([node("Relu", ["x"], ["y"])], [info("x", 4)], [info("y", 4)])
     assert names(apply_to_onnx(planned(proto), proto)) == ["y"]
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Relu", ["x"], ["z"])]
-    proto = model(nodes, [info("x", 4)], [info("y", 4), info("z", 4)])  # Nodes without names, a value twice.
+    # Nodes without names, and an output that is listed twice.
+    proto = model(nodes, [info("x", 4)], [info("y", 4), info("z", 4)])
     proto.graph.output.append(proto.graph.output[0])
     graph = from_onnx(proto)
     plan = Plan.from_events(graph, Cluster.uniform(1), [0] * 4, [0, 1, 3, 2])
@@ -474,7 +476,7 @@ def test_command(tmp_path, capsys):
     said = capsys.readouterr().out.splitlines()
     assert said == [f"{path}: 10 nodes, 4 of them elsewhere in the order of {file}", f"saved to {out}"]
     assert names(onnx.load(out)) != names(onnx.load(path))
-    # The order of the plan as the model, and the wide one as the plan: worse, so not written.
+    # The model is in the better order and the plan in the wide one: the result is worse and is not written.
     plan = planned(onnx.load(out), names(branches()))
     plan.save(file)
     worse = tmp_path / "worse.onnx"
@@ -505,7 +507,7 @@ def test_command_takes_dimensions_and_inputs(tmp_path, capsys):
     assert f"{2 * 4 * 5 * 4} B" in capsys.readouterr().out
     np.savez(tmp_path / "inputs.npz", i=np.array([9, 0, 0, 0]))
     assert main([*arguments, *inputs]) == 2
-    assert "ONNX Runtime does not run the model: " in capsys.readouterr().err
+    assert "ONNX Runtime cannot run the model: " in capsys.readouterr().err
     (tmp_path / "inputs.npz").write_text("no")
     assert main([*arguments, *inputs]) == 2
     assert "inputs.npz: no arrays (" in capsys.readouterr().err
@@ -520,7 +522,7 @@ def test_measured_settings():
     assert not settings.enable_mem_reuse
     one = measure_onnx(proto, threads=1)
     assert one.seconds > 0
-    # Several runs hold no more than one: what a run returned is freed before the next.
+    # Several runs have the peak of one run, since results of a run are freed before the next.
     assert measure_onnx(proto, threads=1, runs=3).peak_bytes == one.peak_bytes
     block = measure_onnx(proto, threads=1, runs=2, memory_pattern=True)
     assert block.peak_bytes >= one.peak_bytes
@@ -536,7 +538,7 @@ def test_measuring_refuses_what_cannot_be():
         measure_onnx(proto, optimization=0)
     with pytest.raises(ConfigError, match="runs"):
         measure_onnx(proto, runs=0)
-    with pytest.raises(ConfigError, match="ONNX Runtime does not run the model: "):
+    with pytest.raises(ConfigError, match="ONNX Runtime cannot run the model: "):
         measure_onnx(proto, {"y": np.zeros(3)})
     sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [4])
     length = info("y", dtype=TensorProto.INT64)

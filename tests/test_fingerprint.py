@@ -89,7 +89,7 @@ def test_which_tensor_is_read_counts() -> None:
 
 
 def test_its_stated_limit() -> None:
-    # One ring of six and two of three, every consumer reading two producers: colours cannot differ.
+    # One ring of six and two rings of three: all neighbourhoods are equal, so the hashes cannot differ.
     def rings(*sizes: int) -> ComputationGraph:
         builder = GraphBuilder("rings")
         for i in range(sum(sizes)):

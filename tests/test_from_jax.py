@@ -117,7 +117,8 @@ def test_custom_vjp_is_inlined_forward_and_backward():
 def test_remat_computes_again():
     block = jax.checkpoint(lambda x: jnp.sum(jnp.sin(jnp.sin(x))))
     graph = from_jax(jax.grad(block), f32(3))
-    assert graph.op_kinds.count("sin") == 1  # Forward is dead, but for what the backward pass repeats.
+    # The forward pass is dead code, apart from the sine that the backward pass recomputes.
+    assert graph.op_kinds.count("sin") == 1
     assert graph.op_kinds.count("cos") == 2
 
 
@@ -319,7 +320,7 @@ def test_residents_are_in_memory_before_anything_computes():
 
     graph = from_jax(fn, f32(1000), f32(10), resident_argnums=0)
     cluster = Cluster.uniform(1)
-    # The parameter has the lowest priority of all: without the barrier it would come last.
+    # The parameter has the lowest priority, so only the barrier makes it come first.
     priority = np.ones(graph.num_ops)
     priority[graph.op_index["params"]] = 0
     order = decode_order(
@@ -478,7 +479,7 @@ def test_peak_memory_of_a_gradient_is_that_of_a_liveness_count(donate):
     args = ([f32(30, 40), f32(40, 20), f32(20, 10)], f32(7, 30))
     graph = from_jax(mlp_gradient, *args, resident_argnums=0, donate_argnums=donate)
     leaves = [i for i in range(4) if (i < 3 and 0 in donate) or (i == 3 and 1 in donate)]
-    # While the sources load, donated ones that nobody reads could count; here all are read.
+    # A donated source without readers would count only at the start; here all sources have readers.
     assert one_device(graph).peak_memory.tolist() == [live_peak(mlp_gradient, args, leaves)]
 
 

@@ -99,7 +99,8 @@ def test_an_in_place_step_is_its_functional_twin(parts, jit):
     assert work(graph) == work(twin)
     assert len(graph.edge_op) == len(twin.edge_op)
     assert int(graph.tensor_bytes[graph.tensor_keep].sum()) == int(twin.tensor_bytes[twin.tensor_keep].sum())
-    assert graph.op_kinds.count("dot_general") == 3 + 3 + 2  # Forward, weights, inputs but the first.
+    # Forward products, gradients of weights, gradients of inputs except the first.
+    assert graph.op_kinds.count("dot_general") == 3 + 3 + 2
 
 
 def test_residents_are_all_of_the_state_and_what_changes_is_donated(parts):
@@ -110,10 +111,10 @@ def test_residents_are_all_of_the_state_and_what_changes_is_donated(parts):
     sizes = graph.tensor_bytes[residents]  # Sources come first, with one tensor each.
     assert sizes.sum() == sum(x.size * x.dtype.itemsize for x in state)
     assert [graph.op_names[o] for o, kind in enumerate(graph.op_kinds) if kind == "input"] == ["x", "y"]
-    # Only the key of the random stream (one, shared) is the same afterwards.
+    # Of the state, only the key of the shared random stream does not change.
     kept = [graph.op_names[o] for o in residents if graph.tensor_keep[o]]
     assert kept == ["model/layers_0/dropout/rngs/key", "model/layers_1/dropout/rngs/key"]
-    # A loss and a new array for each that changes, and the batch.
+    # The loss, a new array for each state array that changes, and the batch.
     assert graph.tensor_keep.sum() == 1 + len(state) + 2
 
 
@@ -158,7 +159,8 @@ def test_statistics_counters_metrics_and_new_variables_are_results():
     graph = from_jax(norm, X)
     assert op(graph, "model/mean")["keep"] == op(graph, "model/var")["keep"] == [False]
     assert op(graph, "model/scale")["keep"] == [True]
-    assert sum(op(graph, n)["keep"] == [True] for n in graph.op_names) == 1 + 2 + 3  # x, scale and bias; new.
+    # x; scale and bias; the result, the new mean and the new variance.
+    assert sum(op(graph, n)["keep"] == [True] for n in graph.op_names) == 1 + 2 + 3
     norm.eval()
     assert op(from_jax(norm, X), "model/mean")["keep"] == [True]
 
@@ -254,7 +256,8 @@ def test_many_objects_keep_their_order():
 def test_gradients_and_loops_of_nnx():
     layer = nnx.Linear(8, 4, rngs=nnx.Rngs(0))
     graph = from_jax(nnx.grad(lambda model, x: jnp.sum(model(x))), layer, X)
-    assert graph.op_kinds.count("dot_general") == 1  # Of the weights; the forward pass is dead.
+    # The gradient of the weights; the forward pass is dead code.
+    assert graph.op_kinds.count("dot_general") == 1
 
     make = nnx.vmap(lambda key: nnx.Linear(8, 8, rngs=nnx.Rngs(key)))
     stack = make(jax.random.split(jax.random.key(0), 5))
@@ -319,7 +322,7 @@ def test_arrays_put_into_what_is_closed_over_are_refused():
     cases = {"log": append, "table['sums']": tabulate, "space.total": assign, "counter": count}
     for where, fn in {**cases, "TOTAL": everywhere}.items():
         assert refused(fn, X).startswith(f"the function stores an array that it computes in {where!r}")
-    # So are objects whose class is from another package, and what these hold.
+    # Objects of other packages are also checked, with the objects that they hold.
     meter = type("Meter", (), {"__module__": "elsewhere.meters"})()
     meter.inner = type("Window", (), {"__module__": "elsewhere.meters"})()
 

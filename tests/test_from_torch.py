@@ -102,7 +102,7 @@ def test_a_gradient_by_hand():
     flops = {s[0]: op(graph, n)["runtime"] for n, s in zip(products[1:], sizes, strict=True)}
     assert flops == {40: 2 * 2 * 4 * 5, 60: 2 * 5 * 4 * 3, 80: 2 * 4 * 2 * 5}
     assert all(name.startswith("backward/") for name in products[1:])
-    # Kept: the loss, a gradient of each parameter, and what the caller holds.
+    # Kept: the loss, the gradient of each parameter, and arrays that the caller holds.
     kept = [
         int(s)
         for s, t in zip(graph.tensor_bytes, range(graph.num_tensors), strict=True)
@@ -148,7 +148,7 @@ def test_a_loss_may_close_over_tensors_on_any_device(form):
     for labels in (False, True):
         there, here = graph("meta", labels), graph("cpu", labels)
         assert there.content_hash == here.content_hash
-        # A target that is closed over is a constant: in memory, though no argument.
+        # A target that the function closes over is a constant. It is in memory without being an argument.
         constants = [o for o, name in enumerate(there.op_names) if name.startswith("constant")]
         sizes = sorted(there.tensor_bytes[np.isin(there.tensor_op, constants)].tolist())
         assert sizes == ([8, 32, 32] if labels else [32])
@@ -209,7 +209,7 @@ def test_a_tied_parameter_is_one_source():
     source = next(n for n, k in zip(graph.op_names, graph.op_kinds, strict=True) if k == "parameter")
     assert all(f"{source}:0" in op(graph, name)["inputs"] for name in readers)
     gradient = from_torch(nn.Sequential(first, second), torch.empty(2, 4), form="gradient")
-    assert kinds(gradient).count("aten.add") == 1  # The two gradients of the one weight.
+    assert kinds(gradient).count("aten.add") == 1  # The sum of the two gradients of the shared weight.
 
 
 def test_constants_are_parameters():
@@ -261,7 +261,7 @@ def test_a_residual_block():
     assert "x:0" in op(graph, "add")["inputs"]
     gradient = from_torch(Block().eval(), x, form="gradient", profile=FLOPS)
     backward = op(gradient, "backward/convolution_backward")
-    # The input needs no gradient: as much work as forward, for the weights alone.
+    # Only the weights need a gradient, which takes the same work as the forward pass.
     assert backward["runtime"] == op(graph, "conv1/conv2d")["runtime"]
     assert backward["sizes"] == [8 * 8 * 9 * 4]
     assert backward["keep"] == [True]
@@ -281,7 +281,8 @@ def test_modules_that_write_in_place():
         graph = from_torch(part, torch.empty(2, 4), form=form)
         assert not any(kind.endswith("_") for kind in graph.op_kinds)
         kept = [k for k, keep in zip(graph.op_kinds, kept_ops(graph), strict=True) if keep]
-        assert kept.count("aten.add") == (2 if form == "gradient" else 3)  # Count and x, and the result.
+        # Those of the count and of x; in the forward pass also the result.
+        assert kept.count("aten.add") == (2 if form == "gradient" else 3)
     assert part.steps == 0
 
 
@@ -292,7 +293,7 @@ def test_statistics_of_a_training_mode_are_results():
     assert op(graph, "bn1.weight")["keep"] == [True]
     norm = op(graph, "bn1/_native_batch_norm_legit_functional")
     assert norm["keep"] == [False, False, False, True, True]
-    assert int(block.bn1.num_batches_tracked) == 0  # The user's module is left as it was.
+    assert int(block.bn1.num_batches_tracked) == 0  # The user's module is unchanged.
 
 
 def test_blocks_without_gradient_and_control_flow_by_cond():
@@ -469,5 +470,5 @@ def test_from_torch_pins_and_colocates():
     o = graph.op_index
     assert graph.allowed_devices[o["0/linear"]] == (1,)
     assert graph.colocation_leader[o["1/relu"]] == graph.colocation_leader[o["2/linear"]]
-    # Parameters are with their first reader, and so is the one of the op that joined a group.
+    # Parameters share the device of their first reader, also if that op is in a colocation group.
     assert graph.colocation_leader[o["2.weight"]] == graph.colocation_leader[o["1/relu"]]

@@ -215,7 +215,7 @@ def test_the_reward_and_the_clipped_ratio():
     np.testing.assert_allclose(log_reward(jnp.float32(3), jnp.float32(4), jnp.float32(0.25)), -4)
     ratio, advantage = np.array([0.5, 0.9, 1.5, 1.5], np.float32), np.array([1, -1, 1, -1], np.float32)
     loss = clipped_ratio_loss(jnp.log(ratio), jnp.zeros(4), jnp.asarray(advantage), 0.2)
-    # As in Schulman et al., figure 1: what makes an action more likely than the limit is not rewarded.
+    # As in Schulman et al., figure 1: a ratio beyond the clipping limit adds no reward.
     np.testing.assert_allclose(loss, [-0.5, 0.9, -1.2, 1.5], rtol=1e-6)
     zeta = jnp.array([1.0, 3.0])
     np.testing.assert_allclose(partition_variance_loss(zeta), 1)

@@ -213,7 +213,7 @@ def test_the_command_trains_on_a_set(tmp_path, capsys, monkeypatch):
     assert GflownetLearner(config) == GflownetLearner(RUN)  # The program is compiled above.
     assert main(["train", "run.toml", "--out", "run"]) == 0
     assert "+0.00 % over list scheduling" in capsys.readouterr().out
-    # The weights begin another run of the same loss, and of no other.
+    # The weights can start another run with the same loss, and no run with another loss.
     start = "run/policy.safetensors"
     begun = GflownetLearner(dataclasses.replace(config, start=start)).init().policy
     for a, b in zip(*map(jax.tree.leaves, (begun, nnx.state(load_gflownet(start)))), strict=True):

@@ -307,7 +307,7 @@ def test_long_and_wide_graphs_need_no_recursion(graph, model):
 @pytest.mark.parametrize("model", ["blocking", "delay"])
 @pytest.mark.parametrize("make", [chain, hub])
 def test_twice_the_ops_are_twice_the_work(make, model, eager, monkeypatch):
-    # Of compiled loops no line is seen.
+    # The tracer counts lines of Python and sees none in compiled loops.
     for name in ("installed", "usable"):
         monkeypatch.setattr(compiling, name, lambda: False)
     cluster = Cluster((math.inf,) * 4, model)

@@ -133,13 +133,13 @@ def test_list_scheduling_sees_the_clocks_and_the_memory_that_the_replay_sees(
     state = run_loops(list_kernel.schedule, *kernel_arguments(graph, cluster), *numbers)
     assert max(state.finish) == pytest.approx(timeline.makespan, rel=1e-12)
     if rule.goal != "time":
-        # Never too few bytes: what it thinks fits does fit.
+        # The rule may overestimate peaks but never underestimates them.
         assert (timeline.peak_memory <= np.array(state.most)).all()
 
 
 def test_zero_cost_transfers_ride_along_with_an_earlier_meeting() -> None:
-    # b needs a's first output on the other device; both devices meet for it at 1. c needs the second:
-    # had it waited until c was due, device 0 would have had to meet again.
+    # b and c on device 1 read one output of a each, and a blocking transfer occupies both devices. The second
+    # output is sent with the first, at time 1, since device 0 is busy when c is due.
     builder = GraphBuilder("ride")
     builder.add_op("a", runtime=1.0, outputs=[1, 1], allowed_devices=[0])
     builder.add_op("b", runtime=1.0, inputs=["a:0"], outputs=[1], allowed_devices=[1])
@@ -149,7 +149,7 @@ def test_zero_cost_transfers_ride_along_with_an_earlier_meeting() -> None:
     assert run_heuristic("critical-path", graph, cluster).makespan == 11.0
     placement, events = list_schedule(graph, cluster, Rule(look=4, rank=0.0, finish=False))
     assert replay(graph, cluster, placement, events).makespan == 11.0
-    # Meetings that take time cannot be put in later: the second is waited for.
+    # A transfer that takes time cannot be inserted earlier, so the second one waits for device 0.
     costly = Cluster.uniform(2, transfer="blocking:latency=1")
     plan = run_heuristic("critical-path", graph, costly)
     assert plan.makespan == 13.0
@@ -162,7 +162,7 @@ def test_no_early_copy_where_memory_matters() -> None:
     builder.add_op("hog", runtime=5.0, temp_bytes=100, control_inputs=["b"], allowed_devices=[1])
     builder.add_op("c", runtime=1.0, inputs=["a:1"], control_inputs=["hog"], allowed_devices=[1])
     graph = builder.build()
-    # The second copy could ride along with the first, but then the hog would not fit.
+    # The second tensor could be sent with the first, but then the op "hog" would exceed the memory.
     assert (
         run_heuristic("critical-path", graph, Cluster.uniform(2, transfer="blocking")).peak_memory[1] == 150
     )
@@ -259,7 +259,7 @@ def test_heft_published_example() -> None:
 
 
 def test_heft_needs_insertion_for_its_gap() -> None:
-    # x waits for a copy and leaves device 1 idle from 0 to 11; y, of lower rank, fits in.
+    # x waits for a copy, so device 1 is idle from 0 to 11, and y, which has a lower rank, fits in the gap.
     builder = GraphBuilder("gap")
     builder.add_op("a", runtime=1.0, outputs=[10], allowed_devices=[0])
     builder.add_op("x", runtime=20.0, inputs=["a"], allowed_devices=[1])
@@ -271,7 +271,7 @@ def test_heft_needs_insertion_for_its_gap() -> None:
 
 
 def test_heft_keeps_its_times_around_ops_of_no_length() -> None:
-    # "zero" goes between the idle time and "long", which both start at 5; after it, "last" would be late.
+    # "zero" is placed at 5, before "long", which also starts at 5. Behind "long" it would delay "last".
     builder = GraphBuilder("zero")
     builder.add_op("s", runtime=5.0, allowed_devices=[1])
     builder.add_op("long", runtime=10.0, control_inputs=["s"], allowed_devices=[0])
@@ -311,7 +311,7 @@ def test_xla_orders_differ() -> None:
         name: HEURISTICS[name](graph, Cluster.uniform(1), "peak-memory").objective_value
         for name in ("xla-list", "xla-dfs", "xla-post-order", "xla-best")
     }
-    # A, F and B at once; or C, D, E and F at once.
+    # The peak is A, F and B, or C, D, E and F.
     assert peaks == {"xla-list": 6.0, "xla-dfs": 6.0, "xla-post-order": 5.0, "xla-best": 5.0}
 
 
@@ -337,10 +337,10 @@ def test_lpmf_takes_what_stays_under_the_peak() -> None:
     builder.add_op("light", control_inputs=["base"], outputs=[20], keep=[0])
     graph = builder.build()
     assert _names(graph, lpmf_order(graph)) == "base light heavy"
-    # Both stay under: then what leaves less behind.
+    # Both stay under the peak, so the op that leaves less memory is first.
     roomy = dataclasses.replace(graph, temp_bytes=np.array([200, 100, 0]))
     assert _names(roomy, lpmf_order(roomy)) == "base heavy light"
-    # Where both need the same, the lowest number decides, its own or what it is called.
+    # Ties are broken by the lowest index, or by the numbers that are given.
     twins = dataclasses.replace(graph, temp_bytes=np.zeros(3, int), tensor_bytes=np.array([10, 5, 5]))
     assert _names(twins, lpmf_order(twins)) == "base heavy light"
     ops = np.array([1, 2, 0])
@@ -409,7 +409,7 @@ def test_single_device_is_the_fastest_allowed() -> None:
 
 
 def test_memory_is_respected_where_it_can_be() -> None:
-    # Four results of 10 bytes that are kept: 20 fit on each device, 40 on none.
+    # Four results of 10 bytes are kept. Each device holds 20 bytes, so both devices are needed.
     builder = GraphBuilder("kept")
     builder.add_op("long", runtime=100.0, outputs=[10], keep=[0])
     for o in range(3):
@@ -424,7 +424,7 @@ def test_memory_is_respected_where_it_can_be() -> None:
     plan = run_heuristic("critical-path", graph, Cluster.uniform(2, memory=20, transfer="blocking"))
     assert plan.feasible
     assert plan.makespan == 101.0
-    # The order heuristics fall back to a partition by bytes.
+    # Where one device is too small, order heuristics use a partition by bytes.
     assert run_heuristic("lpmf", graph, Cluster.uniform(2, memory=20, transfer="blocking")).feasible
 
 
@@ -446,7 +446,8 @@ def test_given_is_the_order_of_the_indices() -> None:
     builder = GraphBuilder("given")
     for o in range(4):
         builder.add_op(f"o{o}", runtime=1.0, outputs=[8])
-    builder.add_op("early", runtime=1.0, inputs=["late"])  # Its edge comes first, its index does not.
+    # "early" has a lower index than "late", which it reads.
+    builder.add_op("early", runtime=1.0, inputs=["late"])
     builder.add_op("late", runtime=1.0, outputs=[8], inputs=["o3"])
     plan = run_heuristic("given", builder.build(), Cluster.uniform(1), "peak-memory")
     assert plan.timeline.op.tolist() == [0, 1, 2, 3, 5, 4]
@@ -464,7 +465,7 @@ def test_best_heuristic_is_sorted_and_each_ran_once() -> None:
 
 
 def test_list_scheduling_is_near_the_bound_on_random_graphs() -> None:
-    # The measure that a broken rendezvous or rank would spoil; facts of the method, not golden numbers.
+    # An error in transfers or ranks would exceed these bounds. They are facts of the method, not goldens.
     for seed in range(3):
         graph = _random_dag(100, seed)
         for transfer in ("blocking", "free"):

@@ -52,7 +52,7 @@ def test_peaks_are_those_of_the_exact_replay(instance: tuple[ComputationGraph, C
     order = random_order(graph, seed=seed % 7)
     placement = decode_placement(graph, cluster, rng.random((graph.num_ops, cluster.num_devices)))
     found = PeakBalance(graph, cluster, order).peaks(placement)
-    # What a device holds while ops run elsewhere is counted as well: no more than at events of its own.
+    # Peaks are counted at all events. At events of other devices, a device holds no more than at its own.
     assert found.tolist() == _peaks(graph, cluster, placement, order).tolist()
 
 
@@ -137,7 +137,7 @@ def test_balanced_order_is_the_least_of_several(
     graph, cluster = instance
     numbers = np.random.default_rng(seed).permutation(graph.num_ops)
     order = least_peak_balance(graph, cluster, numbers)[0].order
-    # The same graph under the other numbers has the same order.
+    # The renumbered graph has the same order.
     same = least_peak_balance(renumbered(graph, numbers), cluster, np.arange(graph.num_ops))[0].order
     assert numbers[order].tolist() == same.tolist()
     least, placement = least_peak_balance(graph, cluster, np.arange(graph.num_ops))

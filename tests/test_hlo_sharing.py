@@ -39,7 +39,7 @@ def _graphs(**parts):
 @pytest.mark.parametrize(
     ("parts", "arrays"),
     [
-        ({}, 1),  # The wave is written over the product.
+        ({}, 1),  # The fusion overwrites the product.
         ({"calls": "flip"}, 2),
         ({"kind": "kCustom"}, 2),
         ({"last": "dot"}, 2),  # The product is read again.

@@ -172,14 +172,14 @@ FLIP = "%b = f32[32,32]{1,0} fusion(%a), kind=kLoop, calls=%flip"
 @pytest.mark.parametrize(
     ("parts", "arrays"),
     [
-        # The memory of the result takes what ends before the result is made.
+        # A value that ends before the result begins uses the memory of the result.
         ({"middle": WAVE, "last": "b", "root": "d"}, 1),
         ({"middle": FLIP, "last": "b", "root": "d"}, 2),
         ({"middle": WAVE, "last": "b", "root": "b"}, 2),
         ({"middle": WAVE, "last": "b", "root": "a"}, 2),
-        # A bitcast is a name.
+        # A bitcast needs no memory of its own.
         ({"middle": "%b = f32[1024]{0} bitcast(%a)", "last": "a", "root": "d"}, 1),
-        # What overwrites the argument also lends it to the heap once it is not read any more.
+        # After its last reader, the memory of a donated argument is free for other values.
         (
             {
                 "middle": WAVE,
@@ -199,10 +199,10 @@ def test_rules_by_hand(parts, arrays):
 def test_a_heap_by_hand():
     assert heap_bytes([], 64) == 0
     assert heap_bytes([Interval(0, 10, [(0, 5)])], 64) == 10
-    # Large ones first: 128 + 60 bytes. Long lives first: the second one, then the others behind it.
+    # By size: 128 + 60 bytes. By length of life: the second interval first, then both others after it.
     rows = [Interval(0, 100, [(0, 1)]), Interval(1, 60, [(1, 5)]), Interval(2, 90, [(2, 3)])]
     assert heap_bytes(rows, 64) == 64 + 100
-    # A buffer with two lives leaves its place to another in between.
+    # Between its two lives, the place of a buffer is free for another one.
     rows = [Interval(0, 64, [(0, 1), (4, 5)]), Interval(1, 64, [(2, 3)])]
     assert heap_bytes(rows, 64) == 64
 
@@ -221,7 +221,7 @@ def test_heaps_hold_all_that_lives_at_once():
             sum(r.size for r in rows if r.spans[0][0] <= moment <= r.spans[0][1]) for moment in range(45)
         )
         assert live <= heap_bytes(rows, 64) <= sum(r.size for r in rows)
-        # Lives that never meet need one place.
+        # Buffers whose lives do not overlap share one place.
         apart = [Interval(i, r.size, [(2 * i, 2 * i + 1)]) for i, r in enumerate(rows)]
         assert heap_bytes(apart, 64) == max(r.size for r in rows)
 

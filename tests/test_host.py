@@ -101,7 +101,7 @@ def test_the_functions_of_the_runtime_stand_where_they_are_called():
 
 @pytest.mark.parametrize("transfer", ["blocking", "free"])
 def test_three_hundred_thousand_events(transfer):
-    # More than three levels of 64 bits hold. Nothing waits for anything, so the order is that of the keys.
+    # More ops than three levels of 64 bits hold. No op waits for another, so the order is that of the keys.
     n = 2**18 + 1000
     builder = GraphBuilder()
     for o in range(n):
@@ -203,7 +203,7 @@ def python(code: str, **env) -> str:
 
 
 def test_calls_from_several_devices_at_once(tmp_path):
-    # Each device's call shares the pool with the others': nobody may wait for a task that cannot start.
+    # The calls of all devices share one pool: no call may wait for a task that cannot start.
     out = python(
         """
         import jax
@@ -233,7 +233,7 @@ def environment(folder: pathlib.Path) -> dict[str, str]:
 
 
 def test_a_new_process_finds_the_compiled_program_in_the_cache(tmp_path):
-    # The name of the custom call is in the program, not its address: else no process could use another's.
+    # A program holds the name of the custom call and not its address, so other processes can use it.
     code = """
         import json
         import jax

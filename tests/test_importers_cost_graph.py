@@ -55,7 +55,7 @@ def test_round_trip_of_what_the_format_can_hold(graph):
 
 
 def test_outputs_are_written_as_aliases_of_nothing():
-    # Left out, alias_input_port would be 0, and say that the output is input 0.
+    # The default of alias_input_port, 0, means that the output aliases input 0.
     assert format_cost_graph(_graph()).count("alias_input_port: -1") == 4
 
 

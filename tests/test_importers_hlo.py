@@ -114,7 +114,7 @@ def test_a_program_by_hand():
     assert op(graph, "dot") == (2 * 16 * 4, [64], 0, ["b", "two"])
     assert kept(graph) == ["a", "b", "dot", "two"]
     assert controls(graph) == {("a", "start"), ("b", "start"), ("start", "copy"), ("copy", "dot")}
-    # Parameters stand with their first readers.
+    # Parameters share the device of their first reader.
     assert graph.colocation_group == ("a", "b", None, "a", None, "b")
     # 160 of parameters, 128 of the copy, 160 of the fusion; the copy then goes.
     assert peak(graph) == 448
@@ -216,7 +216,7 @@ def test_a_donated_parameter_takes_the_result():
     ROOT %r = (f32[16]{0}, f32[4]{0}) tuple(%out, %n)"""
     header = ", input_output_alias={ {0}: (0, {}, must-alias), {1}: (7, {}) }"
     graph = parse_hlo(program(late, header=header))
-    # The result is there before the last reader of the parameter, which is then freed.
+    # The result is made before the parameter's last reader has run, so both are in memory.
     assert op(graph, "out")[1] == [64]
     assert kept(graph) == ["n", "out", "q"]
     assert peak(graph) == 64 + 64 + 64 + 16
@@ -538,7 +538,8 @@ def dependencies(text):
     """Pairs of instructions of the entry, the second after the first, found with nothing but a regex."""
     entry = text[text.index("\nENTRY") :]
     line = re.compile(r"^  (?:ROOT )?%(\S+) = .*? ([a-z][a-z-]*)\((.*)$", re.MULTILINE)
-    behind: dict[str, set[str]] = {}  # Of what only names memory: the instructions that make it.
+    # Instruction that only names memory -> the instructions that make its content.
+    behind: dict[str, set[str]] = {}
     pairs = set()
     for name, opcode, rest in line.findall(entry):
         rest = re.sub(r"(calls|body|condition|to_apply)=%[\w.-]+|_computations=\{[^}]*\}", "", rest)

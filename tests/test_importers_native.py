@@ -63,7 +63,7 @@ V1 = (
 def test_version_1_says_by_start_who_is_resident():
     graph = parse_native(V1)
     assert [name for name, r in zip(graph.op_names, graph.resident, strict=True) if r] == ["w", "x"]
-    # Today a graph says it itself, and is read as it was written, whatever it looks like.
+    # Files of version 2 state which ops are resident, so nothing is inferred.
     assert not parse_native(V1.replace('"version": 1', '"version": 2')).resident.any()
     assert parse_native(format_native(graph)).resident.tolist() == graph.resident.tolist()
     assert '"resident": true' in format_native(graph)

@@ -352,7 +352,7 @@ def test_a_model_without_inputs_needs_no_start():
             {},
             "constants alone",
         ),
-        (model(RELU, [], [info("y", 3)]), {}, "node 'Relu_0' reads 'x', which nothing makes"),
+        (model(RELU, [], [info("y", 3)]), {}, "node 'Relu_0' reads 'x', which no node produces"),
         (model([*RELU, *RELU], [info("x", 3)], [info("y", 3)]), {}, "'y' is produced twice"),
         (
             model(RELU, [info("x", 3)], [info("y", 3)]),
@@ -399,19 +399,20 @@ def test_values_share_buffers_as_in_onnx_runtime():
     """By hand: what may be written over in every order, and what may not."""
     nodes = [
         helper.make_node("Exp", ["x"], ["a"], name="a"),
-        helper.make_node("Relu", ["a"], ["b"], name="b"),  # Over a, which nobody else reads.
+        helper.make_node("Relu", ["a"], ["b"], name="b"),  # Overwrites a, which has no other reader.
         helper.make_node("Reshape", ["b", "shape"], ["c"], name="c"),  # A view.
-        helper.make_node("Tanh", ["c"], ["d"], name="d"),  # Over the view, so over a.
-        helper.make_node("Sigmoid", ["d"], ["e"], name="e"),  # Two read d.
+        helper.make_node("Tanh", ["c"], ["d"], name="d"),  # Overwrites the view c, and thereby a.
+        helper.make_node("Sigmoid", ["d"], ["e"], name="e"),  # d has two readers.
         helper.make_node("Softmax", ["d"], ["f"], name="f"),
-        helper.make_node("Relu", ["x"], ["g"], name="g"),  # Inputs are not written over,
-        helper.make_node("Flatten", ["x"], ["h"], name="h"),  # but looked at,
-        helper.make_node("Relu", ["h"], ["i"], name="i"),  # and a view of one is not written over either.
-        helper.make_node("Relu", ["i"], ["y"], name="y"),  # Results have buffers of their own,
+        helper.make_node("Relu", ["x"], ["g"], name="g"),  # Inputs are not overwritten.
+        helper.make_node("Flatten", ["x"], ["h"], name="h"),  # Views of inputs are allowed.
+        helper.make_node("Relu", ["h"], ["i"], name="i"),  # A view of an input is not overwritten.
+        helper.make_node("Relu", ["i"], ["y"], name="y"),  # Results have buffers of their own.
         helper.make_node("Relu", ["e"], ["z"], name="z"),
-        helper.make_node("Cast", ["f"], ["j"], name="j", to=TensorProto.DOUBLE),  # Another size of element.
-        helper.make_node("Relu", ["j"], ["k"], name="k", domain="own"),  # Somebody else's Relu.
-        helper.make_node("Identity", ["y"], ["l"], name="l"),  # and may be looked at.
+        # The elements have another size.
+        helper.make_node("Cast", ["f"], ["j"], name="j", to=TensorProto.DOUBLE),
+        helper.make_node("Relu", ["j"], ["k"], name="k", domain="own"),  # A Relu of another domain.
+        helper.make_node("Identity", ["y"], ["l"], name="l"),  # Views of results are allowed.
         helper.make_node("Relu", ["l"], ["m"], name="m"),
     ]
     shape = helper.make_tensor("shape", TensorProto.INT64, [1], [16])

@@ -23,7 +23,7 @@ def test_reads_tasks_and_precedences():
 
 
 def test_the_footers_critical_path_is_the_lower_bound():
-    # The file says 12: with devices to spare that is what it takes.
+    # The footer states 12, which is the makespan with enough devices.
     assert lower_bound(parse_stg(STG), Cluster.uniform(4, transfer="free"), Objective.MAKESPAN) == 12
 
 

@@ -39,7 +39,7 @@ def storm(names, count, seed, *beside, seconds):
     pytest.importorskip("numba")
     arguments = map(str, (",".join(names), count, seed, seconds, *beside))
     command = [sys.executable, "-X", "faulthandler", str(STORM), *arguments]
-    # It ends by itself, unless it hangs. What it begins with may have to be compiled.
+    # The limit is for processes that hang. It allows for compilation at the start.
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds * len(names) + 300)
     found = dict(zip(names, map(json.loads, done.stdout.splitlines()), strict=False))
     assert done.returncode == 0, f"{done.returncode} after {[*found]}: {done.stderr[-2000:]}"
@@ -57,7 +57,7 @@ def some():
 def test_some_interrupts(name, some):
     found = some[name]
     assert sum(found["counts"].get(what, 0) for what in MIDDLE) == 12
-    # After the last signal no more is done than before the next check, however busy the machine.
+    # After a signal, work continues only to the next check. The limit holds on a busy machine, too.
     assert found["slowest"] < 20
 
 
@@ -137,7 +137,7 @@ def kernel_storm(name, count, seed, seconds):
                 time.sleep(pause)
                 kernel.interrupt_kernel()
             what = reply_of(client, asked, 300)
-            # Nobody reads what cells print, and of a full queue the messages that end a cell are dropped.
+            # Read the output of cells: a full queue would drop the messages that end a cell.
             while client.iopub_channel.msg_ready():
                 client.get_iopub_msg(timeout=1)
             length.took(time.perf_counter() - began, whole=what == "ok")

@@ -233,7 +233,8 @@ def test_a_handler_of_the_users_own_stays():
         with first_interrupt_waits() as interrupted:
             press()
             assert not interrupted()
-            interrupt()  # What an application may do with a SIGTERM, even where SIGINT is ignored.
+            # An application may call this from its handler of SIGTERM, even where SIGINT is ignored.
+            interrupt()
             assert interrupted()
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -51,7 +51,7 @@ def test_a_folder_of_files(folder):
     contracted = load_graphs(folder, "train", contracted_for=where)
     assert hashes(contracted) == hashes(contract(graph).graph for graph in graphs)
     assert sum(graph.num_ops for graph in contracted) < 90
-    # After contraction, not before.
+    # The limit applies to contracted graphs.
     most = min(graph.num_ops for graph in contracted)
     assert len(load_graphs(folder, "train", contracted_for=where, max_ops=most)) == 1
 
@@ -83,7 +83,7 @@ def test_of_a_set_with_splits_only_one_is_read(archive, tmp_path):
     graphs = {split: load_graphs(path, split) for split in ("train", "validation", "test")}
     assert {split: len(found) for split, found in graphs.items()} == {"train": 3, "validation": 2, "test": 1}
     assert len({graph.content_hash for found in graphs.values() for graph in found}) == 6
-    # One split can be named, and is then for whatever it is wanted for.
+    # The folder of one split is used for any split that is asked for.
     name = "test.tar.gz" if archive else "test"
     assert hashes(load_graphs(path / name, "train")) == hashes(graphs["test"])
     (path / ("validation.tar.gz" if archive else "validation")).rename(tmp_path / "elsewhere")
@@ -286,7 +286,7 @@ def write(folder, after, numbers, **options):
     with Record(folder, after, tensorboard=options.get("tensorboard", False)) as record:
         for step in numbers:
             record.add("train", step, {"improvement": step / 10})
-            # Nothing waits in a buffer for a kill.
+            # Each line is on disk at once, so a kill loses none.
             assert steps(folder)[-1] == step
 
 
@@ -310,7 +310,7 @@ def test_events_for_tensorboard(tmp_path):
     assert scalars(first, messages)[0] == [("train/improvement", s) for s in (0, 1, 2)]
     found, void = scalars(second, messages)
     assert found == [("train/improvement", s) for s in (2, 3)]
-    # What the first file says of steps that were made again is void, and no more than that.
+    # Only values of steps that were made again are marked as void in the first file.
     assert void == [2]
 
 

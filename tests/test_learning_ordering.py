@@ -248,7 +248,7 @@ def test_where_nothing_can_be_gained_nothing_changes(graphs):
 
 
 def test_standardised_advantages_of_equal_peaks_are_not_blown_up():
-    # The mean of three equal numbers may be another one in float32: what is left must not become large.
+    # In float32, the mean of three equal numbers may differ from them; this difference must not be scaled up.
     size = np.float32(2**23 + 1)
     assert int(size * np.float32(3)) != 3 * int(size)
     builder = GraphBuilder("one")
@@ -301,7 +301,7 @@ def test_graphs_of_sets_join_layered_ones_by_their_share():
         batch = source.batch(step, 4)
         assert set(np.asarray(batch.problem.num_ops).tolist()) <= ops
         rows = [tuple(row) for row in np.asarray(batch.identity).tolist()]
-        # Of copies of a graph each has random numbers of its own.
+        # Each copy of a graph has random numbers of its own.
         assert len(set(rows)) == 4
         assert len(set(np.asarray(batch.unit).tolist())) == (1 if pool == 3 else 4)
         assert len(set(rows) & known) == {0: 0, 1: 0, 2: 4, 3: 1}[pool]
@@ -405,7 +405,7 @@ def test_the_baseline_is_replaced_by_what_is_better_and_by_nothing_else(whole, s
             np.testing.assert_allclose(
                 [found["improvement"], found["baseline"]], shares, rtol=1e-5, atol=1e-7
             )
-            # It is known, and not computed again.
+            # The baseline's value is known from an earlier validation and is not computed again.
             assert course.validate(after)[1]["baseline"] == max(found["improvement"], found["baseline"])
     last = final_state(sets, folder)
     np.testing.assert_allclose(

@@ -92,7 +92,7 @@ def test_rewards_by_hand():
     objective = jnp.asarray([0.5, 1.0, 3.0, jnp.inf], jnp.float32)
     np.testing.assert_array_equal(reward(objective, jnp.float32(1), 2.0), [-0.5, -1, -2, -2])
     np.testing.assert_array_equal(reward(objective, jnp.float32(2), 2.0), [-0.25, -0.5, -1.5, -2])
-    # What cannot be improved on is matched.
+    # A reference of 0 cannot be improved on and counts as matched.
     np.testing.assert_array_equal(reward(jnp.zeros(2), jnp.float32(0), 2.0), [-1, -1])
 
 
@@ -100,7 +100,7 @@ def test_rewards_by_hand():
 def test_a_bandit_is_learned(baseline, tmp_path):
     config = TrainConfig(
         task=TaskConfig(evaluations=1),
-        policy=four_bins(rounds=0, width=8, guided_share=1),  # The one individual is the arm.
+        policy=four_bins(rounds=0, width=8, guided_share=1),  # The one individual is the bandit's arm.
         search=BrkgaConfig(population=1, elites=0, mutants=1),
         optimizer=OptimizerConfig(
             steps=100, batch=8, samples=8, learning_rate=0.02, warmup=5, entropy=0.0, reference_seeds=8,

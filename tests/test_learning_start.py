@@ -30,7 +30,7 @@ def test_the_first_state_has_the_given_weights(file):
     jax.tree.map(np.testing.assert_array_equal, given.policy, expected)
     same = jax.tree.map(lambda a, b: bool((a == b).all()), given.policy, fresh.policy)
     assert not all(jax.tree.leaves(same))
-    # Nothing else is taken over.
+    # Only the weights come from the file.
     jax.tree.map(np.testing.assert_array_equal, given.policy_optimizer, fresh.policy_optimizer)
     assert int(given.step) == 0
 

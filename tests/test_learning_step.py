@@ -91,7 +91,8 @@ def test_devices_share_a_batch_and_change_nothing():
     assert one[1][0]["gradient"] > 0
     assert one[1][0]["value_error"] > 0
     assert len(two[0].step.sharding.device_set) == 2
-    # Moments are those of gradients. The weights' first step is their sign: what is next to nothing may turn.
+    # Compare the optimizer's moments, not the weights: the first step of Adam is the sign of the gradient,
+    # which rounding changes where the gradient is almost 0.
     for field in ("policy_optimizer", "value_optimizer"):
         moments = [jax.tree.leaves(getattr(state, field)) for state in (one[0], two[0])]
         for x, y in zip(*moments, strict=True):
@@ -110,7 +111,7 @@ def test_it_is_compiled_once_and_not_again_after_a_restore(tmp_path):
     first = count()
     # Other tests may have compiled it.
     assert first - before <= 1
-    # The same settings in another folder, one half after the other.
+    # The same settings in another folder, in two halves.
     stopped_after(3, config, tmp_path / "b")
     assert one_device(config, tmp_path / "b").finished
     assert count() == first
@@ -164,7 +165,7 @@ def test_validation_goes_through_the_graphs_in_parts(monkeypatch):
     pool = dataclasses.replace(pool, reference=jnp.asarray([3.0, 0.0, 0.01], jnp.float32))
     weights, key = learner.init().policy, jax.random.key(5)
     whole = validate_module.validate(learner, weights, [pool], key)
-    # A reference of nothing is matched; one that is out of reach is missed by far.
+    # A reference of 0 counts as matched; a reference far below all plans is missed.
     assert whole.matched == pytest.approx(2 / 3)
     assert whole.worst < -1 < 0 < whole.best < 1
     monkeypatch.setattr(validate_module, "_CHUNK", 2)
@@ -204,7 +205,7 @@ def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path, monkeypa
     result = train(config, graphs, graphs[:1], tmp_path, progress=False, devices=jax.devices()[:1])
     assert result.finished
     assert np.isfinite(result.best.improvement)
-    # Compiling takes most of a short run: it is said each time, and no more than once a program.
+    # The progress bar names the compilation of each program once.
     assert bars[0][:2] == ["references (compiling)", "update"]
     assert bars[2] == ["validation (compiling)", "train (compiling)", "update", "update"]
 

@@ -130,7 +130,7 @@ def test_impossible_and_not_found_are_told_apart(tmp_path):
         back.verify(graph)
         assert back.impossible == plan.impossible
     lied = dataclasses.replace(plan, cluster=Cluster((1000,)))
-    with pytest.raises(PlanError, match="no plan fits the memory, which is not known"):
+    with pytest.raises(PlanError, match="no plan fits the memory, which is not proven"):
         lied.verify(graph)
 
 
@@ -186,7 +186,7 @@ def test_improvements_are_told_as_they_are_found(method, contract):
         assert b.evaluations >= a.evaluations
         assert b.seconds >= a.seconds
     assert seen[0].evaluations == 0
-    # Of plans that are the same in float32, the search keeps any.
+    # The search compares in float32 and may keep any of several plans that are equal there.
     assert math.isclose(seen[-1].objective_value, plan.makespan, rel_tol=1e-6)
     assert seen[-1].evaluations <= 3000
     quiet = optimize(graph, TWO, **options)

@@ -49,7 +49,7 @@ from regal_jax.runtime.compiling import run_loops
 from regal_jax.simulate import simulate
 
 INF = math.inf
-# Two texts for one time: a table of them is uniform, and is not seen to be.
+# All entries are 2 us in two notations: the table is uniform, but its texts differ.
 ALIKE = [["", "2us", "0.002ms"], ["0.002ms", "", "2us"], ["2us", "2us", ""]]
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
 decode = jax.jit(encoding.decode)
@@ -486,7 +486,7 @@ def _fan():
 @pytest.mark.parametrize("model", ["blocking", "delay"])
 @pytest.mark.parametrize("cheap", [(0, 1), (1, 0)])
 def test_equal_devices_are_not_alike_where_their_links_are_not(model, cheap):
-    # To fix who comes first, as among equal devices, would cost 9: the root has to be where the way is short.
+    # Fixing the root's device, as for interchangeable devices, would cost 9, since one direction is faster.
     graph, latency = _fan(), np.full((2, 2), 10)
     latency[cheap] = 1
     cluster = Cluster((INF, INF), model, latency)
@@ -602,7 +602,7 @@ def test_what_older_versions_wrote_is_read(tmp_path):
     run_heuristic("critical-path", graph, Cluster.uniform(2, transfer="blocking")).save(file)
     cluster = json.loads(file.read_text())["cluster"]
     assert cluster == {"memory": [None, None], "transfer": "blocking", "latency": 0.0, "bandwidth": None}
-    # A single device had a link, of no use.
+    # Earlier files have an unused link for a single device.
     run_heuristic("critical-path", graph, Cluster.uniform(1)).save(file)
     document = json.loads(file.read_text())
     document["cluster"] |= {"latency": "5us", "bandwidth": 3}

@@ -50,7 +50,7 @@ def test_a_quick_schedule_is_one_that_can_be_run(instance: tuple[ComputationGrap
 @pytest.mark.parametrize("seed", range(30))
 def test_its_transfers_are_where_the_rule_has_them(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    # Without residents, which take no time: the more equals there are, the more does rounding decide.
+    # Without residents: ops that take no time make ties, which rounding may break in either way.
     graph, cluster = random_graph(rng, 25, 2, residents=0), random_cluster(rng, 2)
     schedule = quick_schedule(graph, cluster, numbers_of(graph))
     makespan = replay(graph, cluster, schedule.placement, events_of(graph, schedule)).makespan
@@ -99,7 +99,7 @@ def test_only_ready_ops_of_highest_rank_are_compared(look: int, seed: int) -> No
         places.append(ready.index(op))
         done.add(op)
     assert max(places) < look
-    if look < 8:  # As far down as that: here eight never wait, or never pay.
+    if look < 8:  # The rule does use its whole lookahead; with 8, these graphs never need the last place.
         assert max(places) == look - 1
 
 
@@ -139,7 +139,7 @@ def test_two_chains_run_side_by_side_and_meet_once() -> None:
     assert placement[:4].tolist() == [placement[0]] * 4
     assert placement[4:8].tolist() == [1 - placement[0]] * 4
     assert order[-1] == 8
-    # The chain that the end is not with sends its last tensor there, before the end.
+    # The chain on the other device sends its last tensor to the device of the end, before the end.
     other = "b3" if placement[8] == placement[0] else "a3"
     expected = np.full((9, 2), -1)
     expected[graph.tensor_index(f"{other}:0"), placement[8]] = 8

@@ -55,7 +55,7 @@ def test_what_it_says_is_what_the_replay_says(
     plan.verify(graph)
     if math.isfinite(search.best):
         assert plan.feasible
-        # Transfers as early as can be may do better still.
+        # The plan may send transfers earlier than the schedule, which can lower the makespan.
         assert plan.makespan <= search.best * (1 + 1e-12)
         if plan.provenance["transfers"] == "as scheduled":
             assert plan.makespan == pytest.approx(search.best, rel=1e-12)
@@ -115,7 +115,7 @@ def test_only_schedules_that_are_longer_are_given_up(
     least = np.array(layout.least)
     short = 0.5 * max(critical_path(graph, least), least.sum() / cluster.num_devices)
     loops(schedule)(layout, state, rank, price, *rule.numbers, short)
-    # A path of no length does not tell how long it takes on devices that are not the fastest.
+    # If the critical path is 0, it gives no bound for the devices that are not the fastest.
     assert whole > 0 if math.isinf(max(state.clock)) else short == 0
 
 
@@ -196,7 +196,7 @@ def test_memory_comes_first() -> None:
     nowhere = ListSearchRun(graph, Cluster.uniform(2, memory=1, transfer="blocking"), 0)
     nowhere.run(60)
     assert math.isinf(nowhere.best)
-    # A rule that watches memory has joined in.
+    # Rules that limit memory are in use.
     assert any(rule.goal == "fit" for rule in nowhere._rules)
     assert [value for _, value in nowhere.history] == [None] * len(nowhere.history)
 
@@ -272,7 +272,7 @@ class TestTheMethod:
             return own(self, *args, seconds=seconds, **options)
 
         monkeypatch.setattr(HostRun, "turn", turn)
-        # Whenever it is asked some milliseconds have passed, however long loops take to compile.
+        # Every reading of the clock adds 5 ms, so the time of compilation does not matter.
         clock = itertools.count(step=0.005)
         monkeypatch.setattr(host_turns, "time", SimpleNamespace(monotonic=lambda: next(clock)))
         # Far from their bounds: none is solved before its time is over.
@@ -311,7 +311,7 @@ class TestTheMethod:
         assert [plan.provenance["stopped"] for plan in plans] == ["interrupted"] * 5
         spent = [plan.provenance["evaluations"] for plan in plans]
         assert 40 <= max(spent) < 10**5
-        # Those whose turn had not come have made none.
+        # Searches that had not begun spent no evaluations.
         assert min(spent) == 0 or available_cores() >= 5
         for plan, graph in zip(plans, graphs, strict=True):
             plan.verify(graph)

@@ -91,7 +91,7 @@ def test_the_time_of_a_program_that_does_nothing_is_subtracted(monkeypatch):
     monkeypatch.setattr(MeasuredProfile, "_seconds", lambda *_: next(taken))
     times = runtimes(from_jax(lambda x: jnp.tanh(x @ x), X, profile=profile))
     assert times["dot_general"] == 9.0 - 2.0
-    assert times["tanh"] == 0.0  # Not below zero.
+    assert times["tanh"] == 0.0  # Runtimes are not negative.
 
 
 def test_seconds_are_a_median_of_batches():

@@ -50,7 +50,7 @@ def test_a_neighbour_differs_in_one_decision_that_is_allowed(instance, seed, coa
         assert allowed[np.arange(graph.num_ops), place[p]].all()
         moved = np.flatnonzero(place[p] != old_place[p])
         if ops:
-            # The whole group, and nobody else, to one other device.
+            # The whole group and no other op moves to one other device.
             np.testing.assert_array_equal(moved, np.flatnonzero(leader == ops.pop()))
             assert len(set(place[p][moved])) == 1
         else:

@@ -11,10 +11,10 @@ from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat
 
-# Small populations that restart: on a few ops it is new starts that find the optimum, not long runs.
+# Small populations that restart: on a few ops, new starts find the optimum more often than long runs.
 RESTARTING = Brkga(restart_after=2000)
-# Rendezvous make a dozen ops hard: 50 000 evaluations of the default population miss the optimum by some
-# per cent; islands find it within a few hundred thousand, from one start in two or three.
+# Blocking transfers make a dozen ops hard. The default population misses the optimum by a few per cent after
+# 50 000 evaluations. Islands find it within a few hundred thousand, in one start of two or three.
 LARGE = Brkga(200, 30, 20, islands=5, exchange_every=30, restart_after=100_000)
 STARTS = 8
 
@@ -41,7 +41,7 @@ def test_brute_force_agrees_with_a_long_search(seed, objective):
     best = brute_force(graph, cluster, objective)
     options = {"evaluations": 20_000, "warm_start": False, "method": RESTARTING}
     with warnings.catch_warnings():
-        # Some of these limits no plan meets.
+        # No plan meets some of these limits.
         warnings.simplefilter("ignore", InfeasiblePlanWarning)
         plan = optimize(graph, cluster, objective=objective, **options)
     assert plan.sort_key == pytest.approx(best.sort_key, rel=1e-6)

@@ -96,7 +96,7 @@ def test_what_it_says_is_what_the_replay_says(
         assert search.best == peak
     told = [math.inf if value is None else value for _, value in search.history]
     assert told == sorted(told, reverse=True)
-    # Beams that drop nothing get below any limit that an order gets below, in either direction, and no other.
+    # A beam that drops nothing finds an order below a limit if and only if there is one, in both directions.
     begin = Beginning.of_graph(graph, back=back)
     for limit, reached in ((least.peak, False), (least.peak + 1, True)):
         if limit <= search._lower:
@@ -337,7 +337,7 @@ class TestTheMethod:
         )
         assert one.provenance["evaluations"] > 0
         two.verify(graph)
-        with pytest.raises(ConfigError, match="none of this portfolio is for peak-memory on 2 devices"):
+        with pytest.raises(ConfigError, match="no solver of this portfolio is for peak-memory on 2 devices"):
             optimize(graph, Cluster.uniform(2), objective=PEAK, method=Portfolio(OrderSearch()))
 
     def test_ctrl_c_keeps_the_best_so_far(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ def test_log_probabilities_are_those_of_the_orders():
 @given(seeds, st.integers(1, 8), st.sampled_from([FEW, EVERYTHING]))
 def test_approximate_dp_finds_the_peaks_of_the_host(seed, num_ops, width):
     graph = graph_of(seed, num_ops)
-    # The device sees tensors: a resident op without any is one like others, which costs nothing.
+    # The beam on the device knows residents by their tensors: one without tensors is an op without cost.
     assume(np.isin(np.flatnonzero(graph.resident), graph.tensor_op).all())
     found, expected = approximate_dp(problem_of(graph), width), on_host(graph, width)
     assert found.peak.tolist() == [expected.peak] == [replayed(graph, found.orders[0])]

@@ -49,7 +49,7 @@ def priorities_of(seed, scale=2.0, graphs=1, size=BUCKET.ops):
 
 
 def test_draws_are_never_0_or_1():
-    # With 24 bits the largest one would be rounded up to 1: a clock that never runs out.
+    # With 24 bits the largest draw would be rounded up to 1, whose clock is infinite.
     words = jnp.array([0, 1, 2**31, 2**32 - 1], jnp.uint32)
     drawn = np.asarray(open_uniform(words), np.float64)
     np.testing.assert_array_equal(drawn, ((np.asarray(words) >> 9) + 0.5) / 2**23)
@@ -79,7 +79,7 @@ def test_probabilities_of_special_graphs(name, implementation):
 
 @needs_numba
 def test_probabilities_of_ops_far_below_the_largest_priority():
-    # Their weights relative to it underflow: 900 is more than float64 has.
+    # exp(-900) underflows in float64, and so do these weights relative to the largest.
     priority = np.full((1, BUCKET.ops), 900, np.float32)
     priority[0, :4] = [1, 0, -1, 2]
     builder = GraphBuilder("low")
@@ -170,7 +170,8 @@ def test_samples_follow_equation_8(scale, implementation):
 @BOTH
 @pytest.mark.parametrize("scale", [15.0, 100.0, 3000.0])
 def test_fast_ops_behind_a_slow_one(scale, implementation):
-    # 0 and 1 are slow; behind 0 wait 2 and 3, fast, of which 3 should come first three times of four.
+    # Ops 0 and 1 have low priorities. Ops 2 and 3, which follow 0, have high ones, and 3 should come before 2
+    # in three of four orders.
     builder = GraphBuilder("slow")
     for name, inputs in (("slow", []), ("other", []), ("fast", [0]), ("faster", [0])):
         builder.add_op(name, outputs=[1], inputs=[(i, 0) for i in inputs])
@@ -184,7 +185,7 @@ def test_fast_ops_behind_a_slow_one(scale, implementation):
     assert abs((place[:, 3] < place[:, 2]).sum() - 0.75 * count) < spread
     first = place[:, 0] < place[:, 1]
     assert abs(first.sum() - 0.5 * count) < spread
-    # `other`, once it is behind, must not come between.
+    # Where `other` is after `slow`, it is after both fast ops, too.
     assert (place[first, 1] == 3).all()
     assert np.isfinite(logs).all()
     assert (np.asarray(logs) > -3).all()

@@ -194,7 +194,7 @@ def test_padding_and_company_change_nothing(config, edges):
     found = np.asarray(compiled(config, "__call__")(both))
     np.testing.assert_allclose(found[1, :7], alone[0], **CLOSE)
     assert not found[1, 7:].any()
-    # Whatever stands in the padding, too.
+    # The values of padding have no effect.
     rng = np.random.default_rng(0)
     features = both.features.copy()
     features[1, 7:] = rng.normal(size=(5, 8))
@@ -247,7 +247,7 @@ def test_heads_that_take_turns_find_the_same(name, together, monkeypatch):
     expected = results()
     monkeypatch.setattr(attention, "_SCORES", together * inputs.relations.size)
     assert attention._together(10, inputs.relations.size) == together
-    assert attention._together(7, inputs.relations.size) == 1  # They are all looked at in as many turns.
+    assert attention._together(7, inputs.relations.size) == 1  # 7 is prime, so heads are computed one by one.
     chex.assert_trees_all_close(results(), expected, rtol=1e-4, atol=1e-5)
 
 

@@ -75,7 +75,7 @@ def same_bucket(problem):
 def check(problem, decisions):
     expected = reference(problem, decisions)
     assert (np.asarray(expected.op_position).max(axis=-1) >= 0).all()
-    # Every figure bit for bit, the float32 makespan included.
+    # All results are equal bit for bit, also the float32 makespan.
     chex.assert_trees_all_equal(interpreted(problem, decisions), expected)
 
 
@@ -134,7 +134,7 @@ def test_lowers_for_cuda(num_ops, devices, transfers):
     problem, decisions = make_case(np.random.default_rng(0), (num_ops, num_ops), devices, transfers)
     text = jax.jit(on_cuda).trace(problem, decisions).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("custom_call @mosaic_gpu") == 1
-    # An unsigned maximum would find what is gone: JAX 0.10 makes one of int32 values that were selected.
+    # The maximum must be signed: JAX 0.10 makes it unsigned after a select, which would find removed entries.
     assert "arith.maxsi" in text
     assert "arith.maxui" not in text
 
@@ -160,7 +160,7 @@ def test_is_not_chosen_without_a_gpu():
     trusted.cache_clear()
     with pytest.warns(RuntimeWarning, match=r"fused GPU simulator is not used: \w+Error: .*CPU backend"):
         assert not trusted()
-    # Once a process.
+    # The warning is given once per process.
     assert not trusted()
 
 

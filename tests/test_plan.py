@@ -264,7 +264,7 @@ def test_files_of_earlier_versions_obey_nothing_beyond_their_graph():
     plan, graph = pinned_plan()
     document = json.loads(plan.to_json())
     del document["pin"], document["colocate"]
-    # They told of pins in their provenance, and stated the bound of the graph without.
+    # Such files have pins in the provenance, and the lower bound of the graph without pins.
     document |= {"lower_bound": 2.0, "provenance": {"pin": {"[cd]": [1]}, "colocate": ["[bc]"]}}
     old = Plan.from_json(json.dumps(document))
     assert (old.pin, old.colocate) == ({}, ())
@@ -406,7 +406,7 @@ def test_a_needless_transfer():
     line = plan.timeline
     port = line.port.copy()
     port[3] = 0
-    with pytest.raises(PlanError, match="'split:0' to device 1, is needless"):
+    with pytest.raises(PlanError, match="'split:0' to device 1, is not needed"):
         with_timeline(plan, port=port).verify(graph)
 
 
@@ -414,13 +414,13 @@ def test_checks_that_need_no_replay():
     """The plan's own times are held against each other, so a wrong replay could not hide it."""
     plan, graph = worked_plan(Cluster((1000, 1000), "delay", 1, 10))
     start, finish = plan.timeline.start.copy(), plan.timeline.finish.copy()
-    start[5], finish[5] = 15, 17  # join, while right:0 arrives at 18.
-    with pytest.raises(PlanError, match="compute 'join' starts before its input from compute 'right'"):
+    start[5], finish[5] = 15, 17  # join would start before right:0 arrives, at 18.
+    with pytest.raises(PlanError, match="compute 'join' starts earlier than its input from compute 'right'"):
         with_timeline(plan, start=start, finish=finish).verify(graph)
     start, finish = plan.timeline.start.copy(), plan.timeline.finish.copy()
-    start[4], finish[4] = 8, 13  # right, while the control predecessor left runs until 9.
+    start[4], finish[4] = 8, 13  # right would start before its control predecessor left ends, at 9.
     with pytest.raises(
-        PlanError, match="compute 'right' starts before its control predecessor compute 'left'"
+        PlanError, match="compute 'right' starts earlier than its control predecessor compute 'left'"
     ):
         with_timeline(plan, start=start, finish=finish).verify(graph)
 

@@ -141,7 +141,7 @@ def test_frequencies_are_the_probabilities(seed):
         # Six standard deviations, for 12 counts: one failure in 40 million keys.
         bound = 6 * np.sqrt(n * joint[k].ravel() * (1 - joint[k].ravel())) + 1
         assert (np.abs(counts - n * joint[k].ravel()) < bound).all()
-    # Keys of one op, and neighbours, are independent.
+    # The draws of one op, and those of neighbouring keys, are independent.
     for one, other in ((action[:, 0], action[:, 1]), (action[:-1, 0], action[1:, 0])):
         assert abs(np.corrcoef(one, other)[0, 1]) < 6 / np.sqrt(n)
 
@@ -180,7 +180,7 @@ def test_most_likely_and_the_impossible():
     expected = choices[0] * 2 + choices[1]
     np.testing.assert_array_equal(most_likely(logits), expected)
     assert most_likely(logits).dtype == jnp.uint8
-    # What is all but certain is drawn, whatever the key.
+    # An action with a probability of almost 1 is drawn for every key.
     certain = Logits(logits.means * 1e5, logits.variances * 1e5)
     keys = jax.random.split(jax.random.key(0), (200, 2))
     drawn = jax.vmap(sample_action, in_axes=(None, 0))(certain, keys)

@@ -108,7 +108,7 @@ def test_shares_of_bytes_count_outputs_and_scratch_memory():
     np.testing.assert_allclose(column(graph, "top share", balance="bytes"), shares, rtol=1e-6)
     np.testing.assert_allclose(column(graph, "along 0 share", balance="bytes"), shares, rtol=1e-6)
     np.testing.assert_allclose(column(graph, "top share"), np.array([0.5, 3.5, 10.5]) / 15, rtol=1e-6)
-    # Nothing has bytes: every op counts the same.
+    # Without bytes, all ops have equal weight.
     empty = dataclasses.replace(graph, tensor_bytes=graph.tensor_bytes * 0, temp_bytes=graph.temp_bytes * 0)
     np.testing.assert_allclose(
         column(empty, "top share", balance="bytes"), np.array([1, 3, 5]) / 6, rtol=1e-6
@@ -129,7 +129,7 @@ def test_coordinates_across_tell_apart_what_runs_side_by_side():
     sign = np.sign(column(graph, "across 0"))
     assert (sign[sides] == sign[sides][0]).all()
     assert (sign[~sides] == -sign[sides][0]).all()
-    # A chain has nothing side by side: whatever work is there at a time is one side's or the other's.
+    # A chain has no parallel parts, so the coordinate has no preferred sign but must be finite.
     for size in (1, 2, 9):
         assert np.isfinite(column(chain(size), "across 0")).all()
 

@@ -149,7 +149,7 @@ def test_sequence_is_equivariant_when_no_two_ops_are_alike(instance, seed):
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_logits_differ_between_ops_and_graphs(config):
-    # Or the tests above would pass with networks that say nothing.
+    # Networks with constant outputs would pass the tests above.
     rng = np.random.default_rng(0)
     x = make_inputs([random_graph(rng, 12, 2) for _ in range(4)], TWO, BUCKET, config)
     first = np.asarray(compiled(config)(x).means)
@@ -327,7 +327,7 @@ def test_the_cut_along_a_graph_makes_bands_of_equal_work(devices, settings):
     # Along a chain the coordinate rises from one end to the other.
     bins, liked = placed(chain(30), num_devices=devices, placements=["along"], **settings)
     band = liked == bins.max()
-    # One device for each op but at the borders, in the order of the chain, and equally many for each.
+    # Each op prefers one device except at borders. Devices follow the chain and have about equally many ops.
     assert (band.sum(axis=1) <= 1).all()
     assert (band.sum(axis=0) >= 30 // devices - 4).all()
     order = [np.flatnonzero(band[:, k]) for k in range(devices)]
@@ -342,7 +342,7 @@ def test_the_cut_across_a_graph_separates_what_runs_side_by_side():
     sides = np.array([name[0] == "a" for name in graph.op_names])
     if first[sides].sum() < second[sides].sum():
         first, second = second, first
-    # At the end only the slower chain is left, and either device will do.
+    # Only the slower chain is left at the end, where both devices are equally good.
     assert np.where(sides, second, first).sum() <= 1
     assert np.where(sides, first, second).mean() > 0.6
 
@@ -379,7 +379,7 @@ def test_a_policy_that_knows_no_coordinates_has_no_gain():
         four_bins(num_devices=1),
     ):
         assert shapes_of(config).spectral is None
-    bias = jax.jit(lambda: Policy(four_bins(), rngs=nnx.Rngs(0)).spectral.bias[...])()  # This alone.
+    bias = jax.jit(lambda: Policy(four_bins(), rngs=nnx.Rngs(0)).spectral.bias[...])()  # Only the bias.
     assert bias.tolist() == [3]
 
 

@@ -248,7 +248,7 @@ def test_the_memory_order_adds_least_to_what_is_held():
 @given(instances(), seeds)
 def test_numbers_decide_the_memory_order_of_twins_only(instance, seed):
     graph, cluster = instance
-    # Every size is there once, so that there are no twins but ops without any, before and after all others.
+    # All sizes are distinct, so the only twins are ops without tensors, which are first or last.
     sizes = np.random.default_rng(seed).permutation(len(graph.tensor_bytes)) + 1
     resident = graph.resident & (np.diff(graph.output_offset) > 0)
     temp = np.where(resident, 0, 2**20 * (1 + np.arange(graph.num_ops)))
@@ -303,7 +303,7 @@ def test_the_schedule_is_a_list_schedule_whatever_the_units(instance):
     order, sent = prior.order[0, :n], prior.transfers[0, :n]
     assert np.argsort(-order).tolist() == schedule.order.tolist()
     np.testing.assert_allclose(order[schedule.order], 1 - (np.arange(n) + 0.5) / n, rtol=1e-6)
-    if d > 1:  # A single device leaves nothing to prefer.
+    if d > 1:  # On a single device, placements have no preference.
         np.testing.assert_allclose(prior.placements[0, :n, 0], (schedule.placement + 0.5) / d)
     for o in range(n):
         tensors = range(graph.output_offset[o], graph.output_offset[o + 1])

@@ -86,7 +86,7 @@ def test_in_every_slice_the_masses_balance(seed, n, count):
     matrix += matrix.T
     root = np.sqrt(matrix.sum(axis=1))
     sums = np.stack([np.where(slices == k, mass / root, 0) for k in np.unique(slices)], axis=1)
-    free = np.linalg.svd(sums)[0][:, sums.shape[1] :]  # What sums to nothing in every slice.
+    free = np.linalg.svd(sums)[0][:, sums.shape[1] :]  # A basis of the vectors whose sum is 0 in every slice.
     if not free.shape[1]:
         assert not found.any()
         return
@@ -123,7 +123,7 @@ def test_numbers_and_units_do_not_matter(seed, n):
     moved = np.empty(n)
     moved[place] = start
     other = coordinates(place[receiver], place[sender], 7 * weight, 3 * moved)[:, place]
-    # Two coordinates with nearly the same eigenvalue may mix; the smoothest of small graphs is told exactly.
+    # Coordinates with nearly equal eigenvalues may mix; on small graphs the smoothest one is exact.
     values = exact(sender, receiver, weight, n)[0]
     if n <= 16 and values[2] - values[1] > 1e-2:
         np.testing.assert_allclose(other[0], found[0], atol=1e-5)
@@ -135,7 +135,7 @@ def test_no_edges_and_few_ops(n):
     found = coordinates(NONE, NONE, np.zeros(0), np.arange(n) - (n - 1) / 2)
     assert found.shape == (COORDINATES, n)
     assert np.isfinite(found).all()
-    # One direction is known, where ops differ at all: the one that they begin with.
+    # If ops differ, at least one coordinate is known, the start vector of the iteration.
     assert found.any() == (n > 1)
 
 
@@ -156,7 +156,7 @@ def test_compiled_loops_find_what_numpy_finds(seed, n, count):
     start = rng.normal(size=n)
     plain = _lanczos(sender, receiver, *arguments, start.copy())
     loops = compiled(_lanczos_loops)(sender, receiver, *arguments, start.copy())
-    # The last vectors of an exhausted space are what rounding makes of them.
+    # Once the space is exhausted, further vectors consist of rounding errors.
     steps = next((j for j, length in enumerate(plain[2], 1) if length < 1e-6), len(plain[1]))
     for one, same in zip(plain, loops, strict=True):
         np.testing.assert_allclose(same[: steps - 1], one[: steps - 1], atol=1e-6)

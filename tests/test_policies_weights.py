@@ -295,5 +295,5 @@ def test_a_file_of_version_5_is_read_and_rewritten(tmp_path, capsys):
     config = TrainConfig.from_document(json.loads(metadata["training"]))
     assert (config.seed, config.policy) == (3, policy.config)
     again = path.read_bytes()
-    main([str(path)])  # Nothing is left to do.
+    main([str(path)])  # A converted file is not changed.
     assert path.read_bytes() == again

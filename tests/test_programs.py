@@ -59,7 +59,7 @@ def test_a_program_is_kept_until_others_were_used_since(few):
     for size, factor in ((1, 2.0), (2, 2.0), (1, 3.0), (1, 2.0)):
         call(size, factor)
     assert len(traces) == count() == 3
-    call(3, 2.0)  # In the place of the one that was used longest ago.
+    call(3, 2.0)  # This program replaces the least recently used one.
     assert count() == 3
     call(1, 2.0)
     call(1, 3.0)

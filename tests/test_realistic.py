@@ -24,7 +24,7 @@ SMALL = {"mlp", "timm/crossvit_9_dagger_240.forward"}
 def test_cases():
     cases = realistic_cases()
     assert len(set(cases)) == len(cases) == 20 * len(DEVICES) * len(LINKS) * 4
-    # The first of them look like all.
+    # The first cases cover the settings as evenly as all of them.
     assert realistic_cases(60) == cases[:60]
     for field in ("devices", "link", "memory"):
         counts = collections.Counter(getattr(case, field) for case in cases[:120])

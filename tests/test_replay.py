@@ -174,7 +174,8 @@ def test_a_tensor_lives_until_its_last_local_reader():
     for name in "bcd":
         b.add_op(name, runtime=1, inputs=["a:0"])
     line = run(b, Cluster((10, 10), "blocking"), [0, 0, 1, 0], ["a", "d", ("a:0", 1), "c", "b"])
-    # d at 1 to 2, the transfer at 2 for nothing, b at 2 to 3: only then has device 0 no reader left.
+    # d runs from 1 to 2, the transfer at 2 takes no time, and b runs from 2 to 3. Device 0 then has no reader
+    # of a left.
     assert after(line, 0) == {0: 8, 3: 0}
     assert after(line, 1) == {0: 0, 2: 8, 3: 0}
 
@@ -337,9 +338,9 @@ def oracle(graph: ComputationGraph, cluster: Cluster, place: np.ndarray, events:
     makes = {o: [t for t in range(graph.num_tensors) if graph.tensor_op[t] == o] for o in range(n)}
     home = {t: int(place[graph.tensor_op[t]]) for t in readers}
     runtime = np.broadcast_to(graph.runtime.reshape(n, -1), (n, d))
-    # The devices that hold it: a resident is at home before anything happens.
+    # The devices that hold each tensor; a resident's are on its home device from time 0.
     where = {t: {home[t]} if graph.resident[graph.tensor_op[t]] else set() for t in readers}
-    here = dict.fromkeys(readers, frozenset())  # The devices that it ever reached.
+    here = dict.fromkeys(readers, frozenset())  # All devices that each tensor has reached.
     done, free_at, finish, arrival = set(), [0.0] * d, {}, {}
     rows = []
 
@@ -531,7 +532,7 @@ def test_what_is_kept_must_lie_somewhere():
     b = GraphBuilder()
     for name, size in (("a", 10), ("b", 7), ("c", 6)):
         b.add_op(name, outputs=[size], keep=[0])
-    # 23 bytes on two devices: one of them holds 12; that no split reaches 12 is more than the bound knows.
+    # With 23 bytes on two devices, one holds at least 12. No split has 12, but the bound does not use that.
     assert lower_bound(b.build(), Cluster((99, 99), "blocking"), Objective.PEAK_MEMORY) == 12
     assert lower_bound(b.build(), Cluster((99,) * 3, "blocking"), Objective.PEAK_MEMORY) == 10
 

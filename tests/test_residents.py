@@ -363,4 +363,4 @@ def test_the_first_thing_shown_is_what_is_held_at_time_0():
     assert profile == {"time": [0, 0, 2, 2], "bytes": [100, 101, 100, 40]}
     (curve,) = plot_plan(plan).axes[1].lines
     assert curve.get_xdata()[0] == 0
-    assert math.isclose(curve.get_ydata()[0], 101)  # At time 0 ``use`` begins as well.
+    assert math.isclose(curve.get_ydata()[0], 101)  # ``use`` also begins at time 0.

@@ -54,7 +54,7 @@ def test_the_graphs_are_the_paper_s_five_distributions_and_one_real_graph():
 def test_real_graphs_are_those_that_can_be_scheduled(tmp_path):
     graphs = {
         "a": parallel("a", 20, residents=15),
-        "b": generate("chain", 20, 0),  # Nothing to choose.
+        "b": generate("chain", 20, 0),  # No parallelism.
         "c": parallel("c", 5),  # Too small.
         "d": parallel("d", 40),  # Too large.
         "e": parallel("e", 13),
@@ -117,7 +117,7 @@ def test_it_runs_goes_on_and_reports(tmp_path, monkeypatch):
     assert set(found.files) == {"table.csv", "table.md", "summary.json", "targets.png"}
     assert found.comparison is None
     rows = table(out)
-    # The policy has weights for one set alone.
+    # The policy has weights for only one set.
     assert set(rows) == {
         *((set_, name) for set_ in ("one", "synthetic") for name in METHODS), ("one", "gflownet")
     }  # fmt: skip

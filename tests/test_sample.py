@@ -114,7 +114,7 @@ def test_the_command_makes_a_sample(corpus, tmp_path, capsys):
         assert record["split"] == before["split"]
         assert graph.content_hash == record["content_hash"] == contract(original).graph.content_hash
         hashes.add(record["topology_hash"])
-    # Only a graph that contracts to the same as another one is left out.
+    # A graph is left out only if its contraction equals that of another one.
     assert {graph_record(contract(g).graph)["topology_hash"] for _, g in originals.values()} == hashes
     first = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     assert main([*command, "--quiet"]) == 0

@@ -518,7 +518,7 @@ def test_exchange_moves_the_best_round_the_ring_without_evaluations():
         assert (state.incumbent.evaluations - before).tolist() == [12]
         holders.append([bool((np.sort(x)[:2] == [1, 2]).all()) for x in np.asarray(state.fitness)[0]])
     one, two, three = [True, False, False], [True, True, False], [True, True, True]
-    # And nobody gets a second copy, which would show as 1, 1.
+    # No island gets a second copy, which would show as 1, 1.
     assert holders == [one, two, two, three, three, three]
 
 

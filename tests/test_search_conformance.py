@@ -170,7 +170,7 @@ def test_one_generation_at_a_time_changes_nothing(searcher):
 @every_searcher
 def test_company_changes_nothing(searcher):
     x = inputs(searcher=searcher)
-    # Each with a target of its own, so that some finish long before the others.
+    # Each graph has its own target, so that some finish long before the others.
     target = np.array([300, 80, -1], np.float32)
     stopping = Stopping(3000, target=target)
     together = run(searcher, x, stopping)
@@ -186,7 +186,7 @@ def test_company_changes_nothing(searcher):
             np.testing.assert_array_equal(some.history_fitness[:, row], together.history_fitness[:length, b])
 
 
-# Op by op is slow: one searcher every day, all of them before a release.
+# Execution without jit is slow, so only one searcher is in the default tests.
 @pytest.mark.parametrize(
     "name", ["classic", *(pytest.param(n, marks=pytest.mark.slow) for n in SEARCHERS if n != "classic")]
 )

@@ -94,7 +94,7 @@ def test_memory_equals_the_replay_of_the_quantised_graph(run, instance, seed):
     problem = small_problem(graph, cluster)
     genes = random_genes(problem, np.random.default_rng(seed))
     result = run(problem, genes)
-    # Time is that of the true sizes, memory that of the rounded ones.
+    # Times are computed from the true sizes, memory from the rounded ones.
     for p in range(4):
         order, timeline = host(graph, cluster, genes, 0, p)
         np.testing.assert_array_equal(simulated_order(graph, result, 0, p), order)
@@ -296,7 +296,7 @@ def test_refusals():
 
 
 def test_the_platform_of_the_program_chooses(monkeypatch):
-    # As on a machine with an accelerator, whose programs may be for its CPU all the same.
+    # A machine with an accelerator may also run programs on its CPU.
     monkeypatch.setattr(jax.extend.backend, "backends", lambda: {"cpu": None, "cuda": None})
     graphs, clusters = mixed_batch("blocking")
     problem = make_problem(graphs, clusters)

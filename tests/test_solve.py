@@ -143,6 +143,6 @@ def test_draws_around_orders_stay_near_their_places():
         place[order] = (n - np.arange(n) - 0.5) / n
         away = np.abs(np.asarray(near)[:n] / 65536 - place) * n
         assert 1 < away.max() <= 4.01
-        # The other half of the individuals is drawn as if there were no order.
+        # The other half of the individuals is drawn without the order.
         other = {**zeros, "priority": jnp.asarray(bits), "which": jnp.array([65535], jnp.uint16)}
         np.testing.assert_array_equal(quantiles(one, other)["priority"], bits)

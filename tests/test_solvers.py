@@ -109,7 +109,7 @@ def test_a_name_and_its_value_give_the_same_plan_again(name, graph):
     options = {"objective": objective_of(name), "evaluations": 150, "seed": 3}
     plan = optimize(graph, cluster_of(name), method=name, **options)
     plan.verify(graph)
-    # The best of three says which one it is.
+    # "xla-best" names the best of its three heuristics.
     assert plan.provenance["method"] == name or name == "xla-best"
     assert plan.provenance.get("evaluations", 0) <= 150
     same(plan, optimize(graph, cluster_of(name), method=solver(name), **options))
@@ -263,7 +263,7 @@ def test_settings_are_checked_and_named_after_the_solver():
         (lambda: Auto(BrkgaConfig), "Auto: brkga is"),
         (lambda: Auto(Brkga()), "Auto: brkga is"),
         (lambda: Portfolio(), "Portfolio: no solvers"),
-        (lambda: Portfolio(ListSearch(), Heuristic("heft")), "Portfolio: .* takes no turns"),
+        (lambda: Portfolio(ListSearch(), Heuristic("heft")), "Portfolio: .* cannot be a stage"),
         (lambda: Portfolio(ListSearch(), SMALL, shares=(1,)), "Portfolio: 1 shares for 2 solvers"),
         (lambda: Portfolio(ListSearch(), SMALL, shares=(0, 1)), "Portfolio: a share is 0"),
         (lambda: solver("magic"), "method: unknown 'magic'; use one of auto, brkga"),
@@ -290,7 +290,7 @@ def test_settings_by_name():
         assert with_settings(Auto(), settings) == Auto(BrkgaConfig(population=50))
     with pytest.raises(ConfigError, match="brkga: there is no setting 'size'; use one of population"):
         with_settings(Brkga(), {"size": 3})
-    with pytest.raises(ConfigError, match="brkga: population holds no settings, and has x"):
+    with pytest.raises(ConfigError, match="brkga: population is a single value without a setting x"):
         with_settings(Brkga(), {"population.x": 3})
     with pytest.raises(ConfigError, match="Brkga: population is 'many'"):
         with_settings(Brkga(), {"population": "many"})
@@ -352,12 +352,12 @@ def test_work_beside_the_budget_is_told(graph, monkeypatch):
     assert work(method="heft") == {"schedules": 1, "placements": 0}
     for method in ("critical-path", SMALL):
         told = work(method=method)
-        # HEFT makes one of its own.
+        # HEFT makes one schedule more.
         assert told["schedules"] == len(made) + (method == SMALL) > 3
     balance = {"objective": "peak-memory", "warm_start": False}
     begun = work(method="peak-search", **balance)
     assert begun["placements"] > 20
-    # However long it is, the search begins once.
+    # The starts are made once, whatever the budget.
     plan = optimize(graph, TWO, method="peak-search", evaluations=600, **balance)
     assert plan.provenance["work"] == begun
     guided = work(method="brkga", policy="default", **balance)
@@ -398,10 +398,10 @@ def test_a_portfolio_leaves_out_what_is_not_for_the_problem(graph):
         names = {name for name, _ in shares_of(plan)}
         assert kind in names
         assert len(names) <= 2
-    # On one device there is nothing for the searches among devices.
+    # On one device, searches of placements have no stage.
     plan = optimize(graph, Cluster.uniform(1), method=both, objective="peak-memory", evaluations=100)
     assert "parts" not in plan.provenance
-    with pytest.raises(ConfigError, match="none of this portfolio is for peak-memory"):
+    with pytest.raises(ConfigError, match="no solver of this portfolio is for peak-memory"):
         optimize(graph, TWO, method=Portfolio(ListSearch()), objective="peak-memory")
 
 
@@ -427,7 +427,7 @@ def test_stages_take_turns_by_what_pays():
     assert next_turn([first, turn(1, 100, gained=True), turn(1, 600)], 1000, three) is None
     assert next_turn([first, turn(1, 100)], 1000, three) == (2, 100)
     assert next_turn([first, turn(1, 100), turn(2, 100, gained=True)], 1000, three) == (2, 500)
-    # Nobody else gained: the first has the rest, and what a stage had and could not spend.
+    # No other stage gained, so the first gets the rest, with what another stage could not spend.
     assert next_turn([first, turn(1, 100), turn(2, 100, evaluations=90)], 1000, three) == (0, 510)
     assert next_turn([first, turn(1, 100), turn(2, 100), turn(0, 500)], 1000, three) is None
 
@@ -449,7 +449,7 @@ def registered():
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(code.splitlines()) < 60
     names = {"__name__": "example"}
-    # A dataclass looks for the module that it is defined in.
+    # `dataclasses` looks up the module in which a class is defined.
     module = types.ModuleType("example")
     sys.modules["example"] = module
     exec(compile(code, "add_a_solver.md", "exec"), names)

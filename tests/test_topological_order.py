@@ -45,7 +45,7 @@ SMALL = {
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     path = tmp_path_factory.mktemp("weights") / "network.safetensors"
-    # Not the seed of the controls.
+    # The seed differs from that of the controls.
     save_topoformer(path, Topoformer(NETWORK, rngs=nnx.Rngs(7)))
     return str(path)
 
@@ -73,7 +73,7 @@ def test_layered_graphs_are_those_of_their_seeds_and_none_of_training():
     assert [graph.num_ops for _, graph in cases] == [12, 12, 16, 16]
     for (_, graph), seed in zip(cases, ([0, 2, 12, 0], [0, 2, 12, 1], [0, 2, 16, 0]), strict=False):
         assert graph.content_hash == layered_graph(np.random.default_rng(seed), graph.num_ops).content_hash
-    # More of them begin with the same ones.
+    # A longer list begins with the same graphs.
     assert next(layered_cases([12], 5))[1].content_hash == cases[0][1].content_hash
 
 
@@ -103,7 +103,7 @@ def test_every_method_has_every_graph_and_every_value_is_replayed(made):
     jobs = {job.key: job for job in make_jobs(config).jobs}
     assert len({(line["key"], line["graph"]) for line in lines}) == len(lines) == 4 * len(jobs)
     roles = [job.role for job in jobs.values()]
-    # Six rows of the network; neither the two DPs nor the controls have one in the same time.
+    # The network has six rows. The two DPs and the controls have no row "in the same time".
     assert (roles.count("table"), roles.count("same-time")) == (1 + len(METHODS) + 6, len(METHODS) - 1 + 3)
     for line in lines:
         graph = tasks[line["graph"]].graph
@@ -122,7 +122,7 @@ def test_it_goes_on_and_shares_what_is_there(made):
     before = (out / "results.jsonl").read_text()
     outcome = run_evaluation(config, out)
     assert (outcome.made, outcome.found) == (0, len(before.splitlines()))
-    # As after a kill: the last result is made again, whose time another one sets.
+    # As after a kill, the last result is missing and is made again; its time limit depends on another result.
     lines = before.splitlines(keepends=True)
     (out / "results.jsonl").write_text("".join(lines[:-1]))
     assert run_evaluation(config, out).made == 1
@@ -253,7 +253,7 @@ def test_nothing_that_counts_compiles(calls, weights, tmp_path):
     # Greedy and samples are one solver.
     assert (count["topoformer", True], count["topoformer", False]) == (0, 2 * (4 + sizes))
     assert (count["beam", True], count["beam", False]) == (0, 4 + sizes)
-    # What was run before a graph of its size for the first time is that graph.
+    # The warm-up before the first graph of a size runs on that graph.
     own = [graph for name, _, graph, _ in calls if name == "beam"]
     assert own[0] == own[1]
 
@@ -261,9 +261,9 @@ def test_nothing_that_counts_compiles(calls, weights, tmp_path):
 @pytest.mark.parametrize(
     ("costs", "widths", "best"),
     [
-        # 9 s fit, 16 s do not; between 4 and 8 there is 4 * 10 / 9, which is 4 again.
+        # 9 s are within the limit, 16 s are not. The next width is 4 * 10 / 9, which is 4 again.
         ({1: 3, 2: 4, 4: 9, 8: 16}, [1, 2, 4, 8, 8], 4),
-        # Here it is 6.
+        # Here the next width is 6.
         ({1: 1, 2: 3, 4: 6, 8: 11, 6: 9}, [1, 2, 4, 8, 8, 6], 6),
         ({1: 1, 2: 3, 4: 6, 8: 11, 6: 10.5}, [1, 2, 4, 8, 8, 6], 4),
         # The machine was busy the first time.

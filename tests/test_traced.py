@@ -164,7 +164,7 @@ def test_a_file_that_is_not_right_is_made_again(damage, kept, folder, exports):
     same(first, searched())
     assert sorted(exports) == PROGRAMS
     assert {file.name for file in folder.iterdir()} == {file.name for file in right.iterdir()}
-    # What is there now is right.
+    # The files that were written again are valid.
     same(first, searched())
     assert len(exports) == len(PROGRAMS)
 
@@ -182,7 +182,7 @@ def test_what_was_traced_with_another_function_or_constant_is_not_taken(kept, fo
         other = searched()
     assert other.provenance["history"] != first.provenance["history"]
     assert sorted(exports) == PROGRAMS
-    # Nor is what was traced then taken afterwards.
+    # The programs that were traced meanwhile are not used afterwards.
     same(first, searched())
     assert len(exports) == 2 * len(PROGRAMS)
 

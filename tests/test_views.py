@@ -56,7 +56,7 @@ def test_html_is_a_table_and_escaped(graph, plan):
         assert "&lt;b&gt;&amp;" in thing._repr_html_()
         assert "<b>&" not in thing._repr_html_().replace("&lt;b&gt;&amp;", "")
     assert "16.00 GiB" in TWO._repr_html_()
-    # All that the summary says is there too.
+    # The HTML contains every value of the summary.
     for line in str(plan).splitlines()[1:]:
         assert line.split("  ")[-1].strip() in plan._repr_html_()
 

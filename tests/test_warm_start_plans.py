@@ -186,7 +186,7 @@ def test_projection_undoes_expansion(instance, seed):
     back = made.project(made.expand(plan))
     assert back.placement.tolist() == plan.placement.tolist()
     assert back.event_ids(made.graph).tolist() == plan.event_ids(made.graph).tolist()
-    # Of any plan it is one.
+    # The projection of any plan is valid.
     made.project(random_plan(graph, cluster, rng)).verify(made.graph)
 
 
@@ -229,5 +229,5 @@ def test_starts_that_are_none(graph, good, tmp_path):
         optimize(elsewhere, TWO, warm_start=good, **LITTLE)
     with pytest.raises(ConfigError, match=r"warm_start: the plan is for .* none of the 2 graphs"):
         optimize_many([elsewhere, elsewhere], TWO, warm_start=good, progress=False, **LITTLE)
-    with pytest.raises(ConfigError, match="warm_start: bfs starts from no plan"):
+    with pytest.raises(ConfigError, match="warm_start: bfs does not use earlier plans"):
         optimize(graph, TWO, warm_start=good, method="bfs")

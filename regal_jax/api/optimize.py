@@ -261,8 +261,8 @@ def _warn(plans: Sequence[Plan], settings: Settings) -> None:
     if unguided:
         more = f" for {unguided} of {len(plans)} graphs" if len(plans) > 1 else ""
         warnings.warn(
-            f"policy: it guided nothing{more}, since the search on the host took all of the budget; "
-            "take method='brkga', which it guides",
+            f"policy: the policy guided no search{more}, since the search on the host took the whole budget; "
+            "use method='brkga', which a policy guides",
             UserWarning,
             stacklevel=3,
         )
@@ -282,7 +282,7 @@ def _warn_of_arguments(
     for count in sorted({cluster.num_devices for cluster in clusters}):
         if settings.lacks_policy(count):
             warnings.warn(
-                f"policy: none is shipped for {settings.objective} on {count} devices; auto goes on without",
+                f"policy: none is shipped for {settings.objective} on {count} devices; auto runs without one",
                 UserWarning,
                 stacklevel=4,
             )

@@ -88,7 +88,7 @@ def _previous(graph: "ComputationGraph", question: Question, path: str) -> Previ
         try:
             return Previous(_replayed(plan, graph, question), holds=False)
         except PlanError:
-            raise refuse("a plan that does not hold") from None
+            raise refuse("a plan that is not valid for its graph") from None
     return Previous(plan, holds=True)
 
 

@@ -119,7 +119,7 @@ class _Sample:
 
     def __init__(self, graphs: int, max_bytes: int, max_ops: int) -> None:
         self.max_bytes, self.max_ops = max_bytes, max_ops
-        # One graph must not crowd out all others.
+        # The largest share of the bytes that one graph may take.
         self.most = max_bytes / min(graphs, 4)
         self.records: dict[str, dict[str, Any]] = {}
         self.files: dict[str, bytes] = {}

@@ -121,8 +121,8 @@ def _check_attempts(split: str, waiting: Sequence[int], attempt: dict[int, int])
     for i in waiting:
         if attempt[i] >= MAX_ATTEMPTS:
             raise ConfigError(
-                f"{split} graph {i}: none of {MAX_ATTEMPTS} candidates was kept and new; ask for less "
-                "improvement, more ops or fewer graphs"
+                f"{split} graph {i}: none of {MAX_ATTEMPTS} candidates passed the filter and was new; ask "
+                "for less improvement, more ops or fewer graphs"
             )
 
 

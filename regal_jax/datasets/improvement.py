@@ -115,6 +115,6 @@ class RoomForImprovement:
         keys = graph_keys(key, batch.graphs)
         result = solve(batch.problem, keys, Stopping(self.high), config=_CONFIG, mesh=batch.mesh)
         if Status.INTERRUPTED in result.status:
-            # The result of an unfinished search must not decide.
+            # An unfinished search must not decide whether a graph is kept.
             raise KeyboardInterrupt
         return result

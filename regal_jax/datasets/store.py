@@ -94,7 +94,9 @@ def read_set(path: str | os.PathLike[str], *, progress: Callable[..., Any] | Non
             f"{os.fspath(path)}: {len(broken)} broken files skipped in all", UserWarning, stacklevel=2
         )
     if not graphs and broken:
-        raise FormatError(f"none of {len(broken)} files in it is a graph; the first: {broken[0]}")
+        raise FormatError(
+            f"{os.fspath(path)}: none of its {len(broken)} files is a graph; the first error: {broken[0]}"
+        )
     if not graphs:
         raise FormatError(f"{os.fspath(path)}: no graphs in it; files must end in {', '.join(_FILES)}")
     return GraphSet(tuple(names), tuple(graphs), tuple(broken))

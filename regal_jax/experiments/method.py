@@ -119,7 +119,7 @@ class Method:
             for members in [[i] for i in range(len(graphs))] if alone else [list(range(len(graphs)))]:
                 began = time.perf_counter()
                 with warnings.catch_warnings():
-                    # The results show this.
+                    # The results state which plans are infeasible.
                     warnings.simplefilter("ignore", InfeasiblePlanWarning)
                     plans += optimize_many(
                         [graphs[i] for i in members],

@@ -198,7 +198,7 @@ def _jobs(name: str, config: EvaluationConfig) -> list[Proposing]:
         "suite": config.suite, "method": name, "count": count, "keep": config.keep, "draws": config.draws,
         "evaluations": evaluations, "targets": [NOISE, BANDWIDTH_DELAY, LATENCY_DELAY], **identity,
     }  # fmt: skip
-    # The one list schedule is the same for all seeds.
+    # List scheduling makes one schedule, which does not depend on the seed.
     seeds = config.seeds[:1] if name == "list-scheduling" and count == 1 else config.seeds
     made = []
     for seed in seeds:

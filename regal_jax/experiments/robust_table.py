@@ -86,7 +86,7 @@ def _over_seeds(
     jobs: Sequence[Mapping[str, Any]], records: Records, graphs: Sequence[str], name: str
 ) -> tuple[float | None, float | None]:
     columns = [records.column(job["key"], graphs, name) for job in jobs]
-    # A run that is not finished: graphs that all seeds have, so that seeds differ by nothing else.
+    # In an unfinished run, compare seeds only on the graphs that all of them have.
     there = ~np.isnan(np.array(columns)).any(axis=0)
     means = np.array([column[there].mean() for column in columns if there.any()])
     if not means.size:

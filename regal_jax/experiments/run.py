@@ -195,7 +195,9 @@ class _Run:
             return None
         other = self._records.get(job.after, task.key)
         if other is None:
-            raise ConfigError(f"{job.title}: its time is a share of that of a method with no result")
+            raise ConfigError(
+                f"{job.title}: the time limit is a share of the time of {job.after!r}, which has no result"
+            )
         return job.share * other["seconds"]
 
     def _warm_up(self, job: Job, task: Task, options: Mapping[str, Any]) -> None:

@@ -48,11 +48,11 @@ class TunedConfig:
     """The best settings of a grid.
 
     Attributes:
-      config: The settings.
+      config: The settings with the lowest ratio.
       ratio: Geometric mean over the training graphs of their fitness relative to the default settings'.
-      evaluations: Budget of each search.
-      objective: What was minimised.
-      graphs: Size of the training set.
+      evaluations: Evaluations of each search.
+      objective: The objective of the searches.
+      graphs: Number of training graphs.
       points: Number of settings that were tried.
     """
 

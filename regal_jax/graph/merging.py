@@ -59,7 +59,7 @@ def merge_labels(
     rank = np.lexsort((-np.arange(graph.num_ops), merger.work, merger.is_anchor))
     root = np.array([merger.find(o) for o in range(graph.num_ops)], dtype=np.int64)
     leader = np.empty(graph.num_ops, dtype=np.int64)
-    leader[root[rank]] = rank  # The last one stays.
+    leader[root[rank]] = rank  # If an index occurs several times, NumPy keeps the last value.
     return leader[root]
 
 

@@ -43,7 +43,7 @@ def brute_force(
         if best is None or key < best[0]:
             best = key, placement, events
     if best is None:
-        raise ConfigError(f"brute force: graph {graph.name!r} has no placement")
+        raise ConfigError(f"brute force: graph {graph.name!r} has no valid placement; allow more devices")
     provenance: dict[str, Any] = {"method": "brute-force", "status": "optimal"}
     return Plan.from_events(graph, cluster, best[1], best[2], objective=objective, provenance=provenance)
 

@@ -244,7 +244,7 @@ class _Steps:
 def _least_held(picks: Picks, most: int) -> Picks:
     """All picks with lower peaks than the last, and of those with its peak the ones that hold least."""
     lower = int(np.searchsorted(picks.peak, picks.peak[-1]))
-    # If the others suffice, the loops have taken no more than those.
+    # Fewer than `most` sets have lower peaks: the loops exceed `most` only at equal peaks.
     best = lower + np.argsort(picks.held[lower:], kind="stable")[: most - lower]
     chosen = np.concatenate([np.arange(lower), np.sort(best)])
     return Picks(*(each[chosen] for each in picks))

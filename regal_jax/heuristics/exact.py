@@ -66,8 +66,8 @@ def cp_sat(
     Args:
       graph: The graph.
       cluster: The cluster.
-      objective: What to minimise.
-      time_limit: Seconds.
+      objective: What to minimise: the makespan, or the peak memory on one device.
+      time_limit: Largest time of the solver in seconds, above 0.
       workers: Threads of the solver; with one, the result is the same every time.
       seed: Seed of the solver's random choices.
 
@@ -101,7 +101,9 @@ def cp_sat(
     solver.parameters.random_seed = seed
     status = _solve(solver, problem.model)
     if status in (cp_model.MODEL_INVALID, cp_model.INFEASIBLE):
-        raise ConfigError(f"cp_sat: the solver calls its model {solver.status_name(status).lower()}")
+        raise ConfigError(
+            f"cp_sat: the solver reports an {solver.status_name(status).lower()} model; use a heuristic"
+        )
     plan = hint
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         found = Plan.from_events(graph, cluster, *problem.solution(solver), objective=objective)

@@ -31,10 +31,10 @@ class Links:
       before: ``[N]`` distinct predecessors (data, then control) of each op.
       after: ``[N]`` distinct successors (data or control) of each op, ascending.
       producer: ``[T]`` op that produces each tensor.
-      size: ``[T]`` bytes.
-      temp: ``[N]`` bytes.
-      keep: ``[T]``.
-      resident: ``[N]``.
+      size: ``[T]`` size of each tensor in bytes.
+      temp: ``[N]`` scratch memory of each op in bytes, while it runs.
+      keep: ``[T]`` whether each tensor stays in memory to the end.
+      resident: ``[N]`` whether each op is resident: its outputs are in memory from time 0.
     """
 
     inputs: list[list[int]]

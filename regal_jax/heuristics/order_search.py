@@ -95,7 +95,9 @@ class OrderSearchRun(HostSearch):
           ClusterError: The cluster does not fit the graph.
         """
         if cluster.num_devices != 1:
-            raise ConfigError(f"order-search: the cluster has {cluster.num_devices} devices; give one of 1")
+            raise ConfigError(
+                f"order-search: the cluster has {cluster.num_devices} devices; give a cluster of 1 device"
+            )
         super().__init__(graph, cluster, seed)
         self._config = config or OrderSearchConfig()
         given = [plan.event_ids(graph) for plan in starts]
@@ -140,7 +142,7 @@ class OrderSearchRun(HostSearch):
                     return
                 self._beam = _Beam(attempt)
             if self._beam.ended:
-                # To put the order of a window to its place is the work of a whole order.
+                # Replaying the order of a window inside the whole order costs as much as a whole order.
                 judging = n if self._beam.attempt.first is not None and self._beam.found else 0
                 if self._made + judging > last:
                     return
@@ -187,7 +189,7 @@ class OrderSearchRun(HostSearch):
             changed = before.replaced(first, before.order[first : first + len(order)][order])
             self._judge(changed)
             if changed.peak == self._peak:
-                # There are other steps of the same peak: one fewer now.
+                # The peak is reached at several steps, and this order may lower one of them.
                 self._profile = changed
 
     def _plan_attempts(self) -> Iterator[_Attempt]:
@@ -251,7 +253,7 @@ class OrderSearchRun(HostSearch):
             return
         peaks, noise = profile.peaks, self._config.noise * self._unit
         outside = max(peaks[:first].max(initial=0), peaks[last:].max(initial=0))
-        # There is nothing to gain from less than what is outside.
+        # A limit below the peak outside of the window cannot lower the peak of the whole order.
         least = max(int(outside), self._lower) + 1
         limits = {min(max(int(self._peak * (1 - share)), least), self._peak) for share in self._config.steps}
         for back in (False, True):

@@ -391,7 +391,7 @@ def best_heuristic(
     Args:
       graph: The graph.
       cluster: The cluster.
-      objective: What to minimise.
+      objective: The quantity by which plans are ranked; plans that exceed the memory come last.
       seed: Seed of heuristics with random choices.
     """
     return sorted(heuristic_plans(graph, cluster, objective, seed=seed), key=lambda plan: plan.sort_key)

@@ -17,10 +17,10 @@ class Source:
     Attributes:
       name: Its name; a number is added if it is taken.
       value: Identifies the array in `Step`.
-      size: Bytes.
+      size: Size in bytes.
       resident: It is on the device of its first reader (parameters, state); otherwise it is an input.
       donated: It is freed after its last reader.
-      device: Device of an input.
+      device: Index of the device of an input; not used if ``resident``.
     """
 
     name: str
@@ -40,8 +40,8 @@ class Step:
       kind: As in `ComputationGraph.op_kinds`.
       inputs: Values, each of a source or an earlier step.
       outputs: A value and its bytes for each output.
-      seconds: Runtimes, one or one for each device.
-      temp_bytes: Scratch memory.
+      seconds: Runtime in seconds: one, or one for each device.
+      temp_bytes: Scratch memory in bytes while the op runs.
       ordered: It comes after every ordered step before it.
     """
 

@@ -179,7 +179,7 @@ def _matrix_flops(name: str, call: Call, tensors: list[torch.Tensor], out: int) 
         return _einsum_flops(str(call.args[0]), shapes)
     if name == "bilinear":
         return 2.0 * out * shapes[2][1] * shapes[2][2]
-    # Attention: scores and their sum of values; backward takes both again and four gradients' products.
+    # Forward: scores, and sums of values weighted by them. Backward: the scores again, and four gradients.
     backward = name.endswith("_backward")
     query, key, value = shapes[1:4] if backward else shapes[:3]
     pairs = math.prod(query[:-1]) * key[-2]

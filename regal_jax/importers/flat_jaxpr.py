@@ -210,7 +210,7 @@ class _Flattener:
                 outputs=outputs,
                 bodies=bodies,
                 effectful=bool(eqn.effects),
-                # Callbacks say whether they are ordered; any other effect is taken to be.
+                # Callbacks have a parameter `ordered`; all other effects count as ordered.
                 ordered=bool(eqn.effects) and bool(eqn.params.get("ordered", True)),
             )
         )

@@ -83,7 +83,7 @@ def _may_keep_arrays(kind: type) -> bool:
 
 def _closed_over(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # Not set yet.
+        with contextlib.suppress(ValueError):  # The cell is empty.
             yield name, cell.cell_contents
     codes = [fn.__code__]
     while codes:

@@ -98,7 +98,7 @@ class MeasuredProfile:
                 equation, [x.value if isinstance(x, Scalar) else known[x] for x in equation.operands]
             )
 
-        # The primitive is the user's, and may refuse what it is given here.
+        # A primitive of the user may reject these inputs.
         try:
             with jax.default_device(self.device):
                 arrays = [
@@ -147,7 +147,7 @@ def _plausible(aval: Any, seed: int) -> Any:
 def _digest(equation: Equation) -> str:
     """Identifies an op by its primitive, its parameters, and the types and scalars that it is given."""
     operands = [repr(x.value) if isinstance(x, Scalar) else str(x.aval) for x in equation.operands]
-    # Whether an operand is the same as another one.
+    # For each operand, the first position of the same operand: equal values may share memory.
     pattern = [equation.operands.index(x) for x in equation.operands]
     outputs = [str(value.aval) for value in equation.outputs]
     params = sorted((name, str(value)) for name, value in equation.params.items())

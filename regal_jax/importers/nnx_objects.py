@@ -103,7 +103,7 @@ class NnxObjects:
         tree = jax.tree.structure(nnx.split(self._originals, graph=True)[1])
         if tree.num_leaves != len(values):
             raise FormatError(
-                f"the function gives its NNX objects {len(values)} arrays, and they had {tree.num_leaves}: "
+                f"the NNX objects hold {len(values)} arrays after the call and {tree.num_leaves} before it; "
                 "create all variables before the call"
             )
         nnx.update(self._originals, jax.tree.unflatten(tree, values))

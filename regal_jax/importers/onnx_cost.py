@@ -11,11 +11,11 @@ from regal_jax.importers.roofline import DeviceProfile
 __all__ = ["node_seconds"]
 
 
-# Only rename memory: no time.
+# Ops that take no time, since they only rename memory.
 _VIEWS: Final = {
     "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Constant", "Shape", "Size",
 }  # fmt: skip
-# Read of their first input only what they return.
+# Ops that read only the part of their first input that they return.
 _PICKS: Final = {
     "Gather", "GatherElements", "GatherND", "Slice", "Split", "Compress", "ConstantOfShape", "Range",
 }  # fmt: skip
@@ -42,7 +42,7 @@ def _flops(node: Any, inputs: list[Value], outputs: list[Value]) -> float:
     """
     op = node.op_type
     out = outputs[0].elements if outputs else 0
-    if op in ("QLinearConv", "QLinearMatMul"):  # (x, scale, zero point, w, ...)
+    if op in ("QLinearConv", "QLinearMatMul"):  # Inputs: (x, scale, zero point, w, ...).
         inputs, op = [inputs[0], *inputs[3:4]], {"QLinearConv": "Conv"}.get(op, "MatMul")
     shapes = [value.shape for value in inputs]
     if op in ("Conv", "ConvInteger", "FusedConv", "DeformConv") and len(shapes) > 1:

@@ -240,7 +240,7 @@ class _Layout:
         """The op and port that make ``value``, which ``node`` reads."""
         if value not in self.source:
             raise FormatError(
-                f"ONNX node {self.names[node]!r} reads {value!r}, which nothing makes; mend the name"
+                f"ONNX node {self.names[node]!r} reads {value!r}, which no node produces; mend the name"
             )
         return self.source[value]
 

@@ -47,7 +47,7 @@ def callers(model: Any, count: int) -> np.ndarray:
     made = np.repeat(np.arange(len(model.graph.node)), [size(node) for node in model.graph.node])
     if len(made) != count:
         raise FormatError(
-            f"an ONNX model of {len(made)} nodes with its local functions inlined, where onnx makes {count}; "
+            f"the ONNX model has {len(made)} nodes with its local functions inlined, but onnx makes {count}; "
             "inline them with onnx.inliner.inline_local_functions"
         )
     return made

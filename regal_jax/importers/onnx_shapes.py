@@ -85,7 +85,7 @@ def _typed_value(info: Any) -> Value:
     shape = tuple(d.dim_value if k else 1 for d, k in zip(tensor.shape.dim, known, strict=True))
     dtype, bits = _element(tensor.elem_type)
     exact = tensor.HasField("shape") and all(known) and bits > 0
-    # Of unknown rank is not the same as a scalar: nothing can be said of its size.
+    # A value of unknown rank has the shape () like a scalar, but its size is unknown: 0 bits.
     return Value(shape, dtype, bits if tensor.HasField("shape") else 0, exact)
 
 
@@ -201,7 +201,7 @@ def _fix_dimensions(graph: Any, dims: Mapping[str, int]) -> dict[str, str]:
             f"dims: no input has a dimension {(unknown or [''])[0]!r}; "
             f"this model has {', '.join(known) or 'none'}"
         )
-    # What the exporter wrote elsewhere under the same names would contradict the sizes just given.
+    # Shapes that the exporter wrote elsewhere would contradict the sizes that were just given.
     for info in (*graph.value_info, *graph.output):
         for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
             if not dim.HasField("dim_value"):

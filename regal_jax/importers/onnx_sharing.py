@@ -38,7 +38,7 @@ def shared_buffers(
     """
     readers = Counter(value for row in reads for value in row)
     owner: dict[str, str] = {}
-    # Values in buffers that something else may still read, or that must stay as they are.
+    # Values in buffers that must not be overwritten, since they have other readers or must stay unchanged.
     fixed = {*results, *given}
     for node in nodes:
         made: str = node.output[0] if node.output else ""

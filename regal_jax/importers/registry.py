@@ -171,5 +171,5 @@ def save_graph(graph: ComputationGraph, path: PathLike, format: str | None = Non
     """
     found = find_format(path, format)
     if found.format is None:
-        raise FormatError(f"{os.fspath(path)}: {found.description} is only read; save as .json")
+        raise FormatError(f"{os.fspath(path)}: {found.description} cannot be written; save as .json")
     write_text(path, found.format(graph, **options))

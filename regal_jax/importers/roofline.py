@@ -17,7 +17,7 @@ class DeviceProfile:
     """Peak rates of a device.
 
     Attributes:
-      name: Its name.
+      name: The device's name, which error messages show.
       matrix_flops: Peak flops a second of matrix products and convolutions: one number, or one for each
         dtype name (``"bfloat16"``); dtypes that are not named run at `vector_flops`.
       vector_flops: Peak flops a second of everything else: one number, or one for each dtype name, of

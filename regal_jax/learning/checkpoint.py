@@ -115,5 +115,5 @@ def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise FormatError(f"{path}: damaged checkpoint ({error}); {_REMEDY}") from None
     text = metadata.get("notes", "")
     if metadata.get("format") != FORMAT or metadata.get("digest") != _digest(tensors, text):
-        raise FormatError(f"{path}: damaged checkpoint (it is not what was saved); {_REMEDY}")
+        raise FormatError(f"{path}: damaged checkpoint (its content differs from what was saved); {_REMEDY}")
     return tensors, parse_json(text)

@@ -23,7 +23,7 @@ def reward(objective: jax.Array, reference: jax.Array, worst: float) -> jax.Arra
     References:
       REGAL, workshop text, section 2.3.
     """
-    # A reference of 0 cannot be improved on.
+    # A reference of 0 cannot be improved on and counts as matched, with the ratio 1.
     ratio = jnp.where(reference > 0, objective / jnp.where(reference > 0, reference, 1), 1)
     return -jnp.minimum(ratio, worst)
 

@@ -290,7 +290,7 @@ def _batch(key: jax.Array, pool: Pool, size: int, shards: int) -> Pool:
 
     order = jax.random.permutation(key, pool.size)
     batch = rows(pool, mine(jnp.resize(order, (size,)).astype(jnp.int32)))
-    # A repeated graph with the same actions and searches would add no information.
+    # Repetitions of a graph need random numbers of their own; equal ones would add no information.
     again = mine(jnp.arange(size, dtype=jnp.uint32) // pool.size)
     return dataclasses.replace(batch, identity=batch.identity.at[:, 1].add(again))
 

@@ -286,7 +286,7 @@ def _step(
     choose = functools.partial(_choose, rule, meeting)
     states, parent, op, missing, dropped = jax.vmap(choose, (0, 0, 0, None))(flow, states, gain, step)
     states = jax.vmap(advance)(flow, states, op)
-    # Candidates are kept by their peaks, or by something that says nothing of the peaks of those dropped.
+    # Only under `Rule.PEAK` do the kept candidates bound the peaks of those that were dropped.
     worst = jnp.where(states.valid, states.peak, 0).max(axis=1) if rule is Rule.PEAK else jnp.int32(0)
     bound = jnp.where(dropped, worst, _NONE)
     # The loop is outside the map, because a loop inside it would copy all states in every iteration.

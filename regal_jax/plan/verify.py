@@ -107,7 +107,7 @@ def _event_ids(plan: "Plan", graph: ComputationGraph, placement: np.ndarray, ind
     missing, surplus = np.setdiff1d(wanted, events), ~np.isin(events, wanted)
     if surplus.any():
         raise PlanError(
-            f"event {int(np.argmax(surplus))}, {_name(plan, int(np.argmax(surplus)))}, is needless"
+            f"event {int(np.argmax(surplus))}, {_name(plan, int(np.argmax(surplus)))}, is not needed"
         )
     if missing.size:
         tensor, device = divmod(int(missing[0]) - n, d)
@@ -148,7 +148,7 @@ def _check_times(plan: "Plan", graph: ComputationGraph, placement: np.ndarray, e
         early = line.start[later] < line.finish[earlier] + delay
         if early.any():
             i, j = int(later[np.argmax(early)]), int(earlier[np.argmax(early)])
-            raise PlanError(f"{_name(plan, i)} starts before its {what} {_name(plan, j)} has let it")
+            raise PlanError(f"{_name(plan, i)} starts earlier than its {what} {_name(plan, j)} allows")
 
     after(position[graph.control_target], position[graph.control_source], 0.0, "control predecessor")
     reader, tensor = graph.edge_op, graph.edge_tensor
@@ -179,7 +179,7 @@ def _check_figures(plan: "Plan", graph: ComputationGraph, placement: np.ndarray,
             raise PlanError(f"the {field} is {getattr(again, field)}, the plan says {getattr(plan, field)}")
     # Files of earlier versions do not have it.
     if plan.impossible and not again.impossible:
-        raise PlanError("the plan says that no plan fits the memory, which is not known")
+        raise PlanError("the plan states that no plan fits the memory, which is not proven")
     if not np.array_equal(line.peak_memory, fresh.peak_memory):
         raise PlanError(
             f"peak_memory is {fresh.peak_memory.tolist()}, the plan says {line.peak_memory.tolist()}"

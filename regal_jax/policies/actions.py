@@ -160,7 +160,7 @@ def to_proposal(
     transfers = shapes["transfer_priority"].shape[0]
     scale = offset = sent = late = None
     if config.reach and prior is not None:
-        # From keys to places: draws of 0 and 1 are twice the reach apart.
+        # Draws of 0 and 1 give places that are twice the reach apart.
         scale = jnp.minimum(2 * config.reach / problem.num_ops.astype(jnp.float32), 1)
         offset = offset_around(within(config, jnp.asarray(prior.order)), scale)
         if transfers and config.transfers is Transfers.SCHEDULE:

@@ -204,7 +204,7 @@ class _Ordered(nnx.Module):
         """``[B, N, K1]`` float32, to be added to the logits of the first choice."""
         bins = np.array(self.config.means, np.float32)
         step = float(np.ptp(bins)) / max(len(bins) - 1, 1) or 1.0
-        # With a reach, an op prefers to stay at its place.
+        # With a reach, bins are relative to the op's place, so 0.5 keeps the place.
         place = jnp.full((1, 1), 0.5) if self.config.reach else within(self.config, jnp.asarray(prior.order))
         distance = (bins[None, None] - place[..., None]) / step
         gain = self.gain(embedding) + self.bias[...][None, None]

@@ -155,7 +155,7 @@ class WeightsFormat:
                     f"{expected[name]}; the file does not fit its own config"
                 )
             if not np.isfinite(tensor).all():
-                raise FormatError(f"{path}: weights {name!r} are not finite; use weights from before that")
+                raise FormatError(f"{path}: weights {name!r} are not finite; use weights of an earlier step")
 
     def texts(self, path: str | os.PathLike[str]) -> dict[str, str]:
         """The metadata that `write` was given.

@@ -92,7 +92,7 @@ def select(
     if isinstance(target, str):
         if not isinstance(plans, Proposals):
             raise ConfigError(
-                f"target: {target!r} is known for what propose returns alone; give a function of a plan, or "
+                f"target: the name {target!r} needs the plans of propose; give a function of a plan, or "
                 "regal_jax.robust.make_target(name, graph, cluster)"
             )
         target = make_target(target, plans.graph, plans.candidates.cluster)
@@ -117,5 +117,7 @@ def _measured(target: Target | Callable[[Plan], float], plans: Sequence[Plan]) -
             values.append(target(plan))
     for i, value in enumerate(values):
         if not is_number(value) or math.isnan(value) or value < 0:
-            raise ConfigError(f"target: it says {value!r} of plan {i}; return seconds, or infinity")
+            raise ConfigError(
+                f"target: the function returned {value!r} for plan {i}; return seconds, or infinity"
+            )
     return np.array(values, np.float64)

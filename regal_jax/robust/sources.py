@@ -199,7 +199,7 @@ Loader = Callable[[str, float], Proposer]
 
 
 def _ppo(weights: str, temperature: float) -> Proposer:
-    del temperature  # A PPO policy uses the temperature of its training, the paper's.
+    del temperature  # A PPO policy always uses the temperature of its training, which is the paper's.
     if weights == "default":
         raise ConfigError("source: no weights ship for ppo; give weights=FILE")
     return SampledSchedules(weights, _PPO_TEMPERATURE)
@@ -274,7 +274,7 @@ def automatic_source(
         return "brkga"
     try:
         policy = LOADERS[_NETWORK]("default", 1.0)
-    except ConfigError:  # No weights ship.
+    except ConfigError:  # No weights are shipped.
         return "brkga"
     most = getattr(policy, "most_devices", None)
     return _NETWORK if most is None or cluster.num_devices <= most else "brkga"

@@ -42,7 +42,10 @@ def usable() -> bool:
             importlib.import_module("numba")
     except ImportError as error:  # Numba rejects a NumPy that is too new for it.
         reason = " ".join(str(error).split())
-        warnings.warn(f"no compiled loops, features take ten times as long ({reason})", stacklevel=2)
+        warnings.warn(
+            f"Numba cannot be imported, so features take ten times as long ({reason}); mend its installation",
+            stacklevel=2,
+        )
         return False
     return True
 

@@ -197,7 +197,7 @@ class BrkgaSearcher:
             return self._draw_ahead(inputs, seeds)
 
         seeds = self.seeds(inputs, 0)
-        # No state carries these words. A conditional with two equal branches also keeps XLA from repeating
+        # The words are not part of the state. A conditional with two equal branches keeps XLA from repeating
         # the draws in every lookup.
         return self.sample(inputs, seeds, lax.cond(jnp.any(seeds != 0), ahead, ahead, seeds))
 

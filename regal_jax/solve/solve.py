@@ -84,11 +84,11 @@ def solve(
       keys: ``[B]`` typed keys, consumed.
       stopping: When to stop. If the budget is less than one population, the population is made smaller; if it
         is less than the starts of all chains, there are fewer chains.
-      objective: What to minimise.
+      objective: What to minimise: ``"makespan"`` or ``"peak-memory"``. Memory capacities count in any case.
       proposal: The distribution of first populations, mutants and starts of chains; uniform by default.
       config: Its class selects the search: BRKGA, which is the default, or annealing.
       implementation: Implementation of the simulator, as in `regal_jax.simulate.simulate`.
-      warm: Individuals to begin with.
+      warm: Known individuals that enter the first population; none by default.
       callback: As in `regal_jax.search.run`.
       mesh: Spread the graphs over its devices (``B`` a multiple of their number); the results are the same.
 
@@ -123,7 +123,7 @@ def solve_traced(
     Args:
       problem: ``B`` graphs.
       keys: ``[B]`` typed keys, consumed.
-      evaluations: The budget.
+      evaluations: Largest number of evaluations per graph.
       objective: As in `solve`.
       proposal: As in `solve`.
       config: As in `solve`.
@@ -153,8 +153,8 @@ def final_population(
     Args:
       problem: ``B`` graphs.
       keys: ``[B]`` typed keys, consumed.
-      evaluations: The budget of all islands together.
-      objective: What to minimise.
+      evaluations: The budget of each graph, for all islands together.
+      objective: As in `solve`.
       config: Settings; a budget that does not pay for the population gets a smaller one
         (`BrkgaConfig.fit`).
 

@@ -72,6 +72,6 @@ class CpSat(Constructive):
             instance.objective,
             time_limit=seconds,
             workers=self.workers,
-            # The solver's seeds are 31 bits wide.
+            # CP-SAT takes seeds of 31 bits.
             seed=instance.number % 2**31,
         )

@@ -96,7 +96,7 @@ class Guide:
         elif not is_shipped(objective, num_devices):
             if self.optional:
                 return False
-            default_policy(objective, num_devices)  # Says what there is.
+            default_policy(objective, num_devices)  # Raises an error that lists the shipped policies.
         return True
 
     def propose(

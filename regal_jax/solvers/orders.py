@@ -100,10 +100,10 @@ class ApproximateDp(Constructive):
         from regal_jax.problem import Bucket, make_problem, memory_unit
 
         graph = instance.graph
-        # What capacities and transfers the cluster has means nothing here.
+        # On one device, capacities and transfers do not affect the order.
         problem = make_problem([graph], Cluster.uniform(1, transfer="free"), Bucket.of(graph))
         found = approximate_dp(problem, self.width, seconds=instance.seconds)
-        # Of peaks in units of several bytes nothing is proven in bytes.
+        # A peak in units of several bytes is rounded, so it proves no optimum in bytes.
         optimal = bool(found.optimal[0]) and memory_unit(graph) == 1
         said = {"status": "optimal" if optimal else "feasible", "states": found.states}
         return _plan(self, instance, found.orders[0, : graph.num_ops].astype(np.int64), **said)

@@ -59,7 +59,7 @@ class Portfolio(Solver):
             )
         for solver in solvers:
             if not isinstance(solver, (HostSolver, DeviceSolver)):
-                raise ConfigError(f"Portfolio: {solver!r} takes no turns; give searches, e.g. Brkga()")
+                raise ConfigError(f"Portfolio: {solver!r} cannot be a stage; give searches, e.g. Brkga()")
         if self.shares is None:
             return
         if len(self.shares) != len(solvers):
@@ -92,7 +92,7 @@ class Portfolio(Solver):
             shares += [1.0 if self.shares is None else self.shares[i]] * len(inner)
         if not able:
             raise ConfigError(
-                f"method: none of this portfolio is for {objective} on {num_devices} devices; use auto"
+                f"method: no solver of this portfolio is for {objective} on {num_devices} devices; use auto"
             )
         return Agenda(tuple(stages), None if self.shares is None else tuple(shares))
 

@@ -255,10 +255,13 @@ def _with(holder: Any, prefix: str, settings: Mapping[str, Any], name: str) -> A
         inner = getattr(holder, field)
         if isinstance(value, Mapping):
             if not dataclasses.is_dataclass(inner):
-                raise ConfigError(f"{name}: {prefix + field} holds no settings, and has {', '.join(value)}")
+                raise ConfigError(
+                    f"{name}: {prefix + field} is a single value without a setting {', '.join(value)}; "
+                    f"write {prefix + field}=VALUE"
+                )
             value = _with(inner, f"{prefix}{field}.", _as_tree(value), name)
         changed[field] = value
     try:
         return dataclasses.replace(holder, **changed)
     except TypeError as error:
-        raise ConfigError(f"{name}: impossible settings {changed!r} ({error})") from None
+        raise ConfigError(f"{name}: settings {changed!r} are not valid ({error})") from None

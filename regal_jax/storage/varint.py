@@ -7,7 +7,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """The number that begins at ``at``, and where it ends.
 
     Raises:
-      ValueError: The data end within the number, or it is of more than 64 bits.
+      ValueError: The data ends in the middle of the number, or the number has more than 64 bits.
     """
     number = 0
     for shift in range(0, 64, 7):
@@ -18,4 +18,4 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         number |= (byte & 127) << shift
         if byte < 128:
             return number, at
-    raise ValueError("the data end within a number")
+    raise ValueError("the data ends in the middle of a number")

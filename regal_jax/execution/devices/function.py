@@ -167,7 +167,7 @@ def _uses(
             uses.update((value, action.device) for value in action.reads)
         elif isinstance(action, Move):
             uses[action.value, action.source] += 1
-    # The last use of a result is the return.
+    # The return of a result counts as its last use.
     uses.update((x, homes[x]) for x in set(results) if isinstance(x, Value))
     return dict(uses)
 

@@ -80,7 +80,7 @@ def _seconds(size: int, source: Any, target: Any, clock: Callable[[], float]) ->
     """Median seconds of a copy."""
     taken = []
     for _ in range(_REPEATS):
-        # A new array every time: JAX may keep the copy of one that it has sent.
+        # A new array each time, since JAX may reuse the copy of an array that was sent before.
         array = jax.block_until_ready(jax.device_put(np.ones(size // 4, np.float32), source))
         begun = clock()
         jax.block_until_ready(jax.device_put(array, target))

@@ -52,7 +52,7 @@ class Run:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._failure: BaseException | None = None
-        # What other threads wait for: values that are sent, and segments.
+        # Events for which other threads wait: the values that are sent, and the ends of segments.
         self._made: dict[Any, threading.Event] = collections.defaultdict(threading.Event)
         for action in actions:
             if isinstance(action, Move):
@@ -108,7 +108,7 @@ class Run:
                     self._act(number, action)
         except _Stopped:
             pass
-        # The caller raises it.
+        # The caller raises the first failure.
         except BaseException as error:
             with self._lock:
                 self._failure = self._failure or error
@@ -131,7 +131,7 @@ class Run:
                 self._put(value, device, array)
             self._drop((value, device) for value in reads)
             if action.segment in self._made:
-                # Somebody waits for its effects, not for its values.
+                # Another thread waits for the effects of this segment, not for its values.
                 jax.block_until_ready(made)
                 jax.effects_barrier()
                 self._tell(action.segment)

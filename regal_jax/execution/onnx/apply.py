@@ -101,7 +101,7 @@ def _matched(plan: Plan, model: Any, options: dict[str, Any]) -> tuple[OnnxOps, 
         return ops, _plan_of(plan, ops.graph)
     except PlanError as error:
         if "in_place" not in options:
-            with warnings.catch_warnings(action="ignore"):  # The first call has shown them.
+            with warnings.catch_warnings(action="ignore"):  # The first call has issued them.
                 ops = onnx_ops(model, in_place=True, **options)
             with contextlib.suppress(PlanError):
                 return ops, _plan_of(plan, ops.graph)

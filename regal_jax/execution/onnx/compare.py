@@ -138,7 +138,7 @@ def _draws(model: Any) -> bool:
 
 def _predicted(model: PathLike, dims: Mapping[str, int] | None) -> int:
     proto = read_onnx(model)
-    with warnings.catch_warnings(action="ignore"):  # Whoever made the plan has seen them.
+    with warnings.catch_warnings(action="ignore"):  # They were issued when the plan was made.
         orders = NodeOrders(proto, onnx_ops(proto, dims=dims, in_place=True))
     return orders.peak(orders.filed())
 

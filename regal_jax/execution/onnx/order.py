@@ -81,7 +81,7 @@ class NodeOrders:
                 if not waiting[reader]:
                     heapq.heappush(ready, (*keys[reader], reader))
         if len(order) < len(keys):
-            raise PlanError("the nodes of the ONNX model read from each other in a circle; mend the model")
+            raise PlanError("the nodes of the ONNX model form a cycle; mend the model")
         return order
 
     def peak(self, order: Sequence[int]) -> int:

@@ -152,10 +152,10 @@ def measure_onnx(
                 made = session.run(None, given)
                 if not run:
                     outputs = copy.deepcopy(made)
-                del made  # Results would count as memory of the next run.
+                del made  # Otherwise the results would count in the peak of the next run.
         except _refusals(runtime) as error:
             reason = (str(error).splitlines() or [""])[0][:200]
-            raise ConfigError(f"ONNX Runtime does not run the model: {reason}") from None
+            raise ConfigError(f"ONNX Runtime cannot run the model: {reason}") from None
         events = json.loads(pathlib.Path(session.end_profiling()).read_text(encoding="utf-8"))
     return _run_of(events, runs, tuple(outputs))
 

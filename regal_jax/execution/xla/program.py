@@ -297,11 +297,11 @@ def realise(lowered: jax.stages.Lowered, options: dict[str, Any], schedule: Sche
     compiled = compile_ordered(lowered, options, schedule.orders, schedule.tag, alias)
     ran = orders_of(module_of(compiled))
     for name, order in schedule.orders.items():
-        asked = set(order)  # Copies into donated arguments may have been added.
+        asked = set(order)  # `ran` may also have copies that were added for donated arguments.
         if tuple(n for n in ran.get(name, ()) if n in asked) != order:
             raise PlanError("XLA did not keep the order")
     if memory_use(compiled).alias != schedule.before.alias:
-        raise DonationLost("arguments that were donated would not be")
+        raise DonationLost("the compiled program would not reuse the memory of all donated arguments")
     return compiled
 
 

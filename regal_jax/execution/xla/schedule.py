@@ -54,7 +54,7 @@ class Schedule:
       alias: Results that overwrite donated arguments: path of the result, parameter, path in it, kind.
       before: Memory of the program in XLA's order.
       predicted: Predicted temporary memory in bytes (`TempModel`); 0 if XLA's order was kept.
-      predicted_before: The same for XLA's order.
+      predicted_before: Predicted temporary memory of XLA's order in bytes.
       reason: Why XLA's own order was kept; empty if it was not.
     """
 

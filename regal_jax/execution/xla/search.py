@@ -24,10 +24,10 @@ class SearchSettings:
     """Settings of the search.
 
     Attributes:
-      method: See `regal_jax.order`.
-      evaluations: Budget of each computation.
-      time_limit: Seconds for all computations together, or ``None``.
-      seed: A number.
+      method: A name or a solver for one device, as in `regal_jax.order`.
+      evaluations: Largest number of evaluations for each computation.
+      time_limit: Seconds for all computations together; ``None`` for no limit.
+      seed: Seed of the search, a whole number of 0 or more.
       candidates: Largest number of orders that are compiled.
     """
 

@@ -71,7 +71,7 @@ def put_orders(module: Any, orders: Orders) -> None:
     for name, order in orders.items():
         if name not in scheduled:
             raise PlanError(
-                f"the plan orders a computation {name!r}, which this program has not; make a new plan"
+                f"the plan orders a computation {name!r}, which this program does not have; make a new plan"
             )
         computation, sequence = scheduled[name]
         by_name = {instruction.name: instruction.id for instruction in computation.instructions}
@@ -105,7 +105,7 @@ def _legal(computation: Any, given: list[int], wanted: list[int]) -> list[int]:
             if waiting and len(stack) <= len(by_id):
                 stack.append(waiting[0])
             elif waiting:
-                raise PlanError("the program's instructions wait for each other; compile it with jax.jit")
+                raise PlanError("the instructions of the program form a cycle; compile it with jax.jit")
             else:
                 made[stack.pop()] = None
     return list(made)

@@ -105,7 +105,7 @@ class Call:
                 best_from = {"best_from": other.provenance["method"]}
                 plan = dataclasses.replace(other, provenance={**plan.provenance, **best_from})
             if plan.provenance.get("stopped") == "optimal" and not plan.optimal:
-                # Of what was searched, that is.
+                # Only the contracted graph was solved to optimality.
                 ended = {"stopped": "contraction optimal"}
                 plan = dataclasses.replace(plan, provenance={**plan.provenance, **ended})
         self._plans[member] = plan
@@ -252,7 +252,7 @@ class Call:
             self._know(member, plan)
         if self._contractions is None or self._contractions[member].original is graph:
             return
-        # Only these plans have the choices that merging removes.
+        # Plans of the original graph can use choices that merging removes.
         for plan in self._plans_of(self._contractions[member].original, cluster):
             best = self._best_uncontracted[member]
             if best is None or plan.sort_key < best.sort_key:
@@ -260,7 +260,7 @@ class Call:
                 self._watch.see(member, plan, 0)
 
     def _plans_of(self, graph: ComputationGraph, cluster: Cluster) -> Iterator[Plan]:
-        # Whatever the time limit: no order of ours needs more memory than XLA's.
+        # XLA's orders are made whatever the time limit, so that no result needs more memory than they do.
         always = len(XLA_ORDERS) if cluster.num_devices == 1 else 1
         plans = heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.number)
         for made, plan in enumerate(plans, 1):
@@ -308,7 +308,8 @@ class Call:
                         i = running.pop(future)
                         self._searched_on_host(i, future.result(), bar)
                         turn = None if i in self._plans or interrupted() else self._due(i)
-                        # At once, so that no core waits for the others. Shares of the time need their moment.
+                        # Begin the next turn at once, so that no core is idle. Turns with a share of the time
+                        # limit must wait for their start.
                         if turn and seconds is None and isinstance(self._stage(i, turn[0]), HostStage):
                             running[pool.submit(search, i, *turn)] = i
             finally:
@@ -358,7 +359,7 @@ class Call:
             if stage.guide is not None:
                 given = batch.graphs, batch.clusters, batch.problem
                 proposal = stage.guide.propose(*given, keys, settings.objective)
-        # Where there are features of the graphs, each has its part.
+        # If the guide has counted work, each graph has its own part of it.
         parts = counted.parts or [Work()] * len(batch.graphs)
         target = batch.goals(settings.target, settings.objective)
         # Search and replays are one unit: genes become plans only when they have been replayed.

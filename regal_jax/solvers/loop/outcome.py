@@ -132,7 +132,7 @@ def finished_plan(
     if found is None:
         provenance["best_from"] = best.provenance["method"]
     elif best.provenance["method"] != solver.name:
-        # Found by a part of the method.
+        # A part of the method has found the plan.
         provenance["found_by"] = best.provenance["method"]
     return dataclasses.replace(best, provenance=provenance)
 

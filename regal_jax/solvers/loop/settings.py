@@ -110,7 +110,9 @@ class Settings:
             raise ConfigError(f"objective: unknown {objective!r}; use one of {', '.join(Objective)}")
         budget = check_whole("evaluations", evaluations, 1)
         chosen = _solver(method, policy)
-        _ = chosen.agenda(Objective(objective), 1)  # Refuses what the solver is not for.
+        _ = chosen.agenda(
+            Objective(objective), 1
+        )  # Raises an error for an objective that the solver does not support.
         for name, value in (("target", target), ("time_limit", time_limit)):
             if value is not None and real(value, 0) is None:
                 raise ConfigError(f"{name}: must be a number of zero or more, got {shown(value)}")
@@ -119,7 +121,7 @@ class Settings:
         earlier = earlier_plans(warm_start)
         if earlier and not chosen.searches:
             raise ConfigError(
-                f"warm_start: {chosen.name} starts from no plan; leave it out, or take one of the searches "
+                f"warm_start: {chosen.name} does not use earlier plans; leave it out, or use a search: "
                 f"{solver_names(searching=True)}"
             )
         typed, number = as_key(seed)
