@@ -506,7 +506,7 @@ def test_varints(number):
     data += bytes([left])
     assert read_varint(b"x" + data + b"y", 1) == (number, 1 + len(data))
     if number > 127:
-        with pytest.raises(ValueError, match="end within"):
+        with pytest.raises(ValueError, match="in the middle of a number"):
             read_varint(data[:-1], 0)
 
 

@@ -204,7 +204,7 @@ def test_a_target_is_asked_at_once_or_by_name():
 
 @pytest.mark.parametrize("value", [float("nan"), -1.0, "2", None, True])
 def test_measurements_that_are_no_time_are_refused(value):
-    with pytest.raises(ConfigError, match="of plan 0; return seconds"):
+    with pytest.raises(ConfigError, match="for plan 0; return seconds"):
         select(listed(), lambda _: value)
 
 
@@ -216,7 +216,7 @@ def test_select_refuses_what_cannot_be():
         select(found, "latency", 0)
     with pytest.raises(ConfigError, match="unknown 'other'"):
         select(found, "other")
-    with pytest.raises(ConfigError, match="known for what propose returns"):
+    with pytest.raises(ConfigError, match="needs the plans of propose"):
         select(list(found), "latency")
 
     class Half(SimulatedTarget):
