@@ -595,7 +595,7 @@ def test_files(tmp_path: pathlib.Path, capsys):
     given = ["--method", "given", "--objective", "peak-memory", "--devices", "1"]
     assert main(["optimize", str(plain), *given]) == 0
     assert "448" in capsys.readouterr().out
-    with pytest.raises(FormatError, match="cannot be written; save as .json"):
+    with pytest.raises(FormatError, match=r"cannot be written; save as \.json"):
         save_graph(want, plain)
     plain.write_text(HAND[:300])
     with pytest.raises(FormatError, match=r"step.hlo.txt: line"):
