@@ -54,6 +54,10 @@ class Call:
       inputs: The distinct values that it reads.
       outputs: The values that it makes, used or not.
       bodies: Sub-programs that it runs (``torch.cond``).
+      operands: ``args`` with values instead of fake tensors.
+      keywords: ``kwargs`` with values instead of fake tensors.
+      structure: ``result`` with values instead of fake tensors.
+      owners: For each output the value whose memory it lies in, `None` where it has memory of its own.
     """
 
     kind: str
@@ -65,6 +69,10 @@ class Call:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     bodies: tuple["Program", ...] = ()
+    operands: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
+    structure: Any = None
+    owners: tuple[Value | None, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -74,12 +82,12 @@ class Program:
     Attributes:
       constants: Tensors in the graph itself that are read.
       calls: Only those that an output needs.
-      outputs: What it returns, in order, with `None` for anything but tensors.
+      outputs: What it returns, in order: a `Value` for each tensor, other results as they are.
     """
 
     constants: tuple[Value, ...]
     calls: tuple[Call, ...]
-    outputs: tuple[Value | None, ...]
+    outputs: tuple[Any, ...]
 
 
 def flatten(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Program:
@@ -93,9 +101,9 @@ def flatten(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Program:
       FormatError: A size that depends on data.
     """
     constants: list[Value] = []
-    state = _Flattener(constants)
-    outputs = tuple(v if isinstance(v, Value) else None for v in _flat(state.run(module, inputs)))
-    needed = {v for v in outputs if v is not None}
+    state = _Flattener(constants, inputs)
+    outputs = tuple(_flat(state.run(module, inputs)))
+    needed = {v for v in outputs if isinstance(v, Value)}
     live: list[Call] = []
     for call in reversed(state.calls):
         if not needed.isdisjoint(call.outputs):
@@ -107,10 +115,20 @@ def flatten(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Program:
 class _Flattener:
     """Collects calls and the constants met on the way."""
 
-    def __init__(self, constants: list[Value]) -> None:
+    def __init__(self, constants: list[Value], inputs: Sequence[Any]) -> None:
         self.constants = constants
         self.calls: list[Call] = []
         self.of_attribute: dict[int, Value] = {}
+        self.of_storage: dict[int, Value] = {}
+        for value in inputs:
+            self.own(value)
+
+    def own(self, value: Any) -> Value | None:
+        """The value whose storage ``value`` shares; `None` if it is the first with its storage."""
+        if not isinstance(value, Value) or value.tensor.layout is not torch.strided:
+            return None
+        owner = self.of_storage.setdefault(value.tensor.untyped_storage()._cdata, value)
+        return None if owner is value else owner
 
     def run(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         """Adds the calls of ``module``; returns what it returns, values for tensors."""
@@ -136,15 +154,17 @@ class _Flattener:
             return found
         if id(found) not in self.of_attribute:
             self.of_attribute[id(found)] = Value(found)
+            self.own(self.of_attribute[id(found)])
             self.constants.append(self.of_attribute[id(found)])
         return self.of_attribute[id(found)]
 
     def call(self, node: torch.fx.Node, env: dict[torch.fx.Node, Any]) -> Any:
         kind = _kind(node.target)
-        args = map_arg(node.args, env.__getitem__)
+        args: Any = map_arg(node.args, env.__getitem__)
+        keywords: Any = map_arg(node.kwargs, env.__getitem__)
         graphs = [a for a in _flat(args) if isinstance(a, torch.fx.GraphModule)]
         if kind in _INLINED and len(graphs) == 1:
-            operands = list(_flat((args, map_arg(node.kwargs, env.__getitem__))))
+            operands = list(_flat((args, keywords)))
             count = sum(n.op == "placeholder" for n in graphs[0].graph.nodes)
             return self.run(graphs[0], operands[len(operands) - count :])
         result = node.meta.get("val")
@@ -152,16 +172,21 @@ class _Flattener:
             return args[0]
         values = _values(result, str(node.name), kind)
         read = [v for n in node.all_input_nodes for v in _flat(env[n]) if isinstance(v, Value)]
+        outputs = tuple(v for v in _flat(values) if isinstance(v, Value))
         call = Call(
             kind=kind,
             target=node.target,
             scope=_scope(node),
             args=tuple(_tensors(args)),
-            kwargs=dict(map_arg(node.kwargs, lambda n: _tensors(env[n]))),  # pyright: ignore
+            kwargs=_tensors(dict(keywords)),
             result=result,
             inputs=tuple(dict.fromkeys(read)),
-            outputs=tuple(v for v in _flat(values) if isinstance(v, Value)),
+            outputs=outputs,
             bodies=tuple(self.body(graph) for graph in graphs),
+            operands=tuple(args),
+            keywords=dict(keywords),
+            structure=values,
+            owners=tuple(self.own(value) for value in outputs),
         )
         if call.outputs:
             self.calls.append(call)

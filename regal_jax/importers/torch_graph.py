@@ -1,6 +1,7 @@
 """Conversion of a traced PyTorch program to a `ComputationGraph`: residents, inputs, one op per call."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,27 +9,51 @@ import torch
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.assembly import Source, Step, assemble
 from regal_jax.importers.aten_cost import call_seconds
-from regal_jax.importers.fx_program import Call, Value, flatten, tensor_bytes
+from regal_jax.importers.fx_program import Call, Program, Value, flatten, tensor_bytes
 from regal_jax.importers.roofline import DeviceProfile
 from regal_jax.importers.torch_trace import Held, Trace
 
-__all__ = ["graph_of"]
+__all__ = ["TorchOps", "ops_of"]
 
 
-def graph_of(
+@dataclasses.dataclass(frozen=True, eq=False)
+class TorchOps:
+    """The graph of a traced module, and what each of its ops is.
+
+    Attributes:
+      graph: The graph.
+      trace: The traced module.
+      program: Its flat program.
+      placeholders: The value of each placeholder of the trace, the same one for tied parameters; other
+        arguments as they are.
+      sources: The values of the first ops of the graph, in order: of the placeholders, then of constants.
+      first_call: The op of ``program.calls[0]``; the ops of the calls follow one another.
+    """
+
+    graph: ComputationGraph
+    trace: Trace
+    program: Program
+    placeholders: tuple[Any, ...]
+    sources: tuple[Value, ...]
+    first_call: int
+
+
+def ops_of(
     name: str,
     traced: Trace,
     leaf_devices: Sequence[int],
     donate_state: bool,
+    in_place: bool,
     profiles: Sequence[DeviceProfile],
-) -> ComputationGraph:
-    """The graph of a traced module, as `from_torch` describes it.
+) -> TorchOps:
+    """The graph of a traced module, as `from_torch` describes it, and its ops.
 
     Args:
       name: Name of the graph.
       traced: The program and what its placeholders stand for.
       leaf_devices: Device of each leaf of the arguments.
       donate_state: Residents that are replaced are freed after their last reader.
+      in_place: Values that share storage are one buffer.
       profiles: The devices that runtimes are estimated for.
 
     Raises:
@@ -50,8 +75,15 @@ def graph_of(
         Source(f"constant_{i}", value, tensor_bytes(value), True, False, 0)
         for i, value in enumerate(program.constants)
     ]
-    kept = {value for value in program.outputs if value is not None}
-    return assemble(name, sources, [_step(call, profiles) for call in program.calls], kept)
+    owners = _owners(program) if in_place else {}
+    kept = {value for value in program.outputs if isinstance(value, Value)}
+    # What the program returns stays in memory with the whole buffer that it lies in.
+    kept |= {owners[value] for value in kept if value in owners}
+    steps = [_step(call, owners, profiles) for call in program.calls]
+    graph = assemble(name, sources, steps, kept)
+    read = tuple(source.value for source in sources)
+    first = graph.num_ops - len(program.calls)
+    return TorchOps(graph, traced, program, tuple(values), read, first)
 
 
 def _values(held: Sequence[Held]) -> list[Any]:
@@ -63,11 +95,23 @@ def _values(held: Sequence[Held]) -> list[Any]:
     ]
 
 
-def _step(call: Call, profiles: Sequence[DeviceProfile]) -> Step:
+def _owners(program: Program) -> dict[Value, Value]:
+    """The values that lie in the memory of another, and that other one."""
+    return {
+        value: owner
+        for call in program.calls
+        for value, owner in zip(call.outputs, call.owners, strict=True)
+        if owner is not None
+    }
+
+
+def _step(call: Call, owners: Mapping[Value, Value], profiles: Sequence[DeviceProfile]) -> Step:
+    # Who reads a value that lies in another's buffer keeps that buffer in memory.
+    bases = [owners[value] for value in call.inputs if value in owners]
     return Step(
         name="/".join(filter(None, (call.scope, call.kind.rpartition(".")[2]))),
         kind=call.kind,
-        inputs=call.inputs,
-        outputs=[(value, tensor_bytes(value)) for value in call.outputs],
+        inputs=tuple(dict.fromkeys((*call.inputs, *bases))),
+        outputs=[(value, 0 if value in owners else tensor_bytes(value)) for value in call.outputs],
         seconds=[call_seconds(call, profile) for profile in profiles],
     )

@@ -12,7 +12,9 @@ from regal_jax.runtime.interrupts import interruptible
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["from_torch"]
+    from regal_jax.importers.torch_graph import TorchOps
+
+__all__ = ["from_torch", "torch_ops"]
 
 
 @interruptible()
@@ -23,6 +25,7 @@ def from_torch(
     form: str = "forward",
     loss: Callable[[Any], Any] | None = None,
     donate_state: bool = False,
+    in_place: bool = False,
     input_devices: int | Mapping[int | str, int] = 0,
     pin: Pin | None = None,
     colocate: Colocate = (),
@@ -40,7 +43,7 @@ def from_torch(
     Ops are named after the module that they stand in (``layer1.0.conv1/conv2d``), those that come after
     the forward pass below ``backward/`` and ``adam/``. Dead code is dropped. An op with several results
     is one op with several outputs. Views (``view``, ``t``, ``expand``) take no time, but their output
-    counts as memory; ``detach`` and its like are no ops at all. ``torch.cond`` is one op;
+    counts as memory unless ``in_place``; ``detach`` and its like are no ops at all. ``torch.cond`` is one op;
     activation checkpoints are inlined, and a gradient does not compute them again.
 
     Every parameter, buffer and constant is a resident op of kind ``"parameter"``, in memory from time 0,
@@ -60,6 +63,9 @@ def from_torch(
       loss: What the module returns -> a scalar. By default the sum of the means of all floating outputs.
       donate_state: Parameters, moments and buffers of which the program returns a new value are freed
         after their last reader.
+      in_place: Count tensors that share storage as one buffer, as PyTorch does: a view has no bytes, and
+        who reads it keeps the whole buffer in memory. For plans of one device, such as those of
+        `regal_jax.apply_to_torch`; a transfer of a view would have no bytes.
       input_devices: Device of every input, or of each argument by index or name (those not named: 0).
       pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0}``; see `regal_jax.graph.constrain`.
       colocate: Patterns over op names; the ops of each share a device.
@@ -83,11 +89,44 @@ def from_torch(
       >>> graph.op_names
       ('weight', 'bias', 'input', 'start', 'linear')
     """
+    ops = torch_ops(
+        module,
+        args,
+        kwargs,
+        form=form,
+        loss=loss,
+        donate_state=donate_state,
+        in_place=in_place,
+        input_devices=input_devices,
+        profile=profile,
+        name=name,
+    )
+    return constrain(ops.graph, pin, colocate)
+
+
+def torch_ops(
+    module: "torch.nn.Module",
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    form: str = "forward",
+    loss: Callable[[Any], Any] | None = None,
+    donate_state: bool = False,
+    in_place: bool = False,
+    input_devices: int | Mapping[int | str, int] = 0,
+    profile: str | DeviceProfile | Sequence[str | DeviceProfile] = "h200",
+    name: str | None = None,
+) -> "TorchOps":
+    """The graph of a module and what each of its ops is; for the rest see `from_torch`.
+
+    Raises:
+      FormatError, ConfigError, MissingExtraError: As `from_torch`.
+    """
     torch = _import_torch()
     # These import torch themselves.
     from torch.utils import _pytree as pytree
 
-    from regal_jax.importers.torch_graph import graph_of
+    from regal_jax.importers.torch_graph import ops_of
     from regal_jax.importers.torch_trace import FORMS, trace
 
     if not isinstance(module, torch.nn.Module):
@@ -107,8 +146,8 @@ def from_torch(
     trees = (*args, *kwargs.values())
     owners = [a for a, tree in zip(arguments, trees, strict=True) for _ in pytree.tree_leaves(tree)]
     traced = trace(module, args, kwargs, form, loss, name)
-    graph = graph_of(name, traced, [devices[owner] for owner in owners], donate_state, found)
-    return constrain(graph, pin, colocate)
+    leaf_devices = [devices[owner] for owner in owners]
+    return ops_of(name, traced, leaf_devices, donate_state, in_place, found)
 
 
 def _import_torch() -> Any:

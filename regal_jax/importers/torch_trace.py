@@ -19,12 +19,31 @@ from torch.utils import _pytree as pytree
 from regal_jax.errors import FormatError
 from regal_jax.importers.fx_program import PHASE
 
-__all__ = ["FORMS", "Held", "Trace", "trace"]
+__all__ = ["ADAM", "FIRST_STEP", "FORMS", "Held", "Result", "Trace", "step_numbers", "trace"]
 
 FORMS: Final = ("forward", "gradient", "training-step")
 
 _FOREIGN = ("torch", "functorch", "sympy", "copyreg")
+ADAM: Final = "adam"
+"""Phase of the ops that update parameters and moments."""
 _ADAM_LR, _ADAM_BETA1, _ADAM_BETA2, _ADAM_EPS = 1e-3, 0.9, 0.999, 1e-8
+
+
+def step_numbers(step: int, rate: float = _ADAM_LR) -> tuple[float, float]:
+    """The two numbers by which a step of Adam differs from other steps, as in `torch.optim.Adam`.
+
+    Args:
+      step: Number of the step, from 1.
+      rate: Learning rate.
+
+    Returns:
+      What the square root of the second moment is divided by, and the factor of the update.
+    """
+    return (1 - _ADAM_BETA2**step) ** 0.5, -(rate / (1 - _ADAM_BETA1**step))
+
+
+FIRST_STEP: Final = step_numbers(1)
+"""The numbers that stand in a traced training step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,20 +55,45 @@ class Held:
       tensor: A fake tensor of its shape; the value itself of an argument that is no tensor, e.g. a number.
       leaf: Index of an input among the flattened arguments; `None` for parameters, buffers, constants.
       replaced: The program returns a new value of it.
+      actual: The tensor of the module itself that ``tensor`` stands for; `None` for inputs and moments.
     """
 
     name: str
     tensor: Any
     leaf: int | None = None
     replaced: bool = False
+    actual: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """What one result of the traced graph is.
+
+    Attributes:
+      role: ``"output"`` of the module, ``"loss"``, ``"gradient"`` of a parameter, or ``"state"``: the new
+        value of a placeholder.
+      name: `Held.name` of the parameter or of what is replaced; empty for the others.
+    """
+
+    role: str
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trace:
-    """An FX graph of functional ATen ops and what its placeholders are."""
+    """An FX graph of functional ATen ops, what its placeholders are, and what it returns.
+
+    Attributes:
+      module: The graph.
+      held: Its placeholders.
+      results: Its results.
+      out_spec: Structure of what the module returns.
+    """
 
     module: torch.fx.GraphModule
     held: tuple[Held, ...]
+    results: tuple[Result, ...]
+    out_spec: Any
 
 
 def trace(
@@ -77,14 +121,15 @@ def trace(
         try:
             mode = FakeTensorMode(allow_non_fake_inputs=True)
             with mode:
-                twin = _twin(module)
+                twin, actual = _twin(module)
                 fake_args, fake_kwargs = pytree.tree_map(_fake, (tuple(args), dict(kwargs)))
             exported = torch.export.export(twin, fake_args, fake_kwargs, strict=False)
             # With no table of decompositions this only makes in-place ops functional.
             exported = exported.run_decompositions({})
-            held = _held(exported, twin, pytree.tree_leaves((fake_args, fake_kwargs)))
+            held = _held(exported, twin, pytree.tree_leaves((fake_args, fake_kwargs)), actual)
             if form == "forward":
-                return Trace(exported.graph_module, tuple(held))
+                results = tuple(_results(exported))
+                return Trace(exported.graph_module, tuple(held), results, exported.call_spec.out_spec)
             with mode:
                 return _with_gradient(exported, held, loss, form == "training-step")
         except FormatError:
@@ -149,18 +194,40 @@ def _fake(leaf: Any) -> Any:
     return made
 
 
-def _twin(module: torch.nn.Module) -> torch.nn.Module:
-    """A copy of ``module`` with fake tensors, all on one device: no weight is copied."""
+def _twin(module: torch.nn.Module) -> tuple[torch.nn.Module, dict[int, Any]]:
+    """A copy of ``module`` with fake tensors, all on one device: no weight is copied.
+
+    Returns:
+      The copy, and the module's own tensor for the `id` of each fake one.
+    """
     memo: dict[int, Any] = {}
+    actual: dict[int, Any] = {}
     for part in module.modules():
         # Parameters, buffers and plain attributes, in lists and dicts as well.
         for tensor in pytree.tree_leaves(dict(vars(part))):
             if isinstance(tensor, torch.Tensor) and id(tensor) not in memo:
                 memo[id(tensor)] = _fake(tensor)
-    return copy.deepcopy(module, memo)
+                actual[id(memo[id(tensor)])] = tensor
+    return copy.deepcopy(module, memo), actual
 
 
-def _held(exported: torch.export.ExportedProgram, twin: torch.nn.Module, leaves: Sequence[Any]) -> list[Held]:
+def _results(exported: torch.export.ExportedProgram) -> Iterator[Result]:
+    """What the results of an exported program are, in order."""
+    names = {spec.arg.name: str(spec.target or spec.arg.name) for spec in exported.graph_signature.input_specs}
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind.name == "USER_OUTPUT":
+            yield Result("output")
+        else:
+            target = str(spec.target)
+            yield Result("state", names.get(target, target))
+
+
+def _held(
+    exported: torch.export.ExportedProgram,
+    twin: torch.nn.Module,
+    leaves: Sequence[Any],
+    actual: Mapping[int, Any],
+) -> list[Held]:
     """Names and tensors of the placeholders, in order."""
     signature = exported.graph_signature
     replaced = set(signature.buffers_to_mutate.values()) | set(signature.user_inputs_to_mutate.values())
@@ -174,9 +241,11 @@ def _held(exported: torch.export.ExportedProgram, twin: torch.nn.Module, leaves:
             held.append(Held(name, leaves[leaf], leaf, name in replaced))
             leaf += 1
         elif spec.kind.name in ("PARAMETER", "BUFFER"):
-            held.append(Held(str(target), state[str(target)], None, target in replaced))
+            tensor = state[str(target)]
+            held.append(Held(str(target), tensor, None, target in replaced, actual.get(id(tensor))))
         else:
-            held.append(Held(str(target or name), exported.constants.get(str(target))))
+            tensor = exported.constants.get(str(target))
+            held.append(Held(str(target or name), tensor, actual=actual.get(id(tensor), tensor)))
     return held
 
 
@@ -199,21 +268,29 @@ def _with_gradient(
     if not trained:
         raise FormatError("the module has no parameter that requires a gradient; use form='forward'")
 
+    names = [held[i].name for i in trained]
+    changed = [result for result in _results(exported) if result.role == "state"]
+    results: list[Result] = []
+
     def program(*flat: Any) -> list[Any]:
         given = [flat[tensors[i]] if i in tensors else h.tensor for i, h in enumerate(held)]
         parameters = [flat[i] for i in trained]
         scalar, gradients, state = _differentiate(exported, given, parameters, loss)
         if not step:
+            results[:] = [Result("loss"), *(Result("gradient", name) for name in names), *changed]
             return [scalar, *gradients, *state]
-        return [scalar, *_updates(parameters, gradients, flat[len(held) :]), *state]
+        updated = [name for name, gradient in zip(names, gradients, strict=True) if gradient is not None]
+        new = [(name, f"{ADAM}/m/{name}", f"{ADAM}/v/{name}") for name in updated]
+        results[:] = [Result("loss"), *(Result("state", name) for row in new for name in row), *changed]
+        return [scalar, *_updates(parameters, gradients, flat[len(flat) - 2 * len(trained) :]), *state]
 
     moments = [torch.empty_like(held[i].tensor, requires_grad=False) for i in trained for _ in "mv"]
     graph = _traced_again(program, [h.tensor for h in held] + (moments if step else []))
     if step:
-        names = [f"adam/{which}/{held[i].name}" for i in trained for which in "mv"]
+        moment_names = [f"{ADAM}/{which}/{name}" for name in names for which in "mv"]
         held = [dataclasses.replace(h, replaced=h.replaced or i in trained) for i, h in enumerate(held)]
-        held += [Held(n, t, replaced=True) for n, t in zip(names, moments, strict=True)]
-    return Trace(graph, tuple(held))
+        held += [Held(n, t, replaced=True) for n, t in zip(moment_names, moments, strict=True)]
+    return Trace(graph, tuple(held), tuple(results), exported.call_spec.out_spec)
 
 
 def _traced_again(program: Callable[..., Any], flat: Sequence[Any]) -> torch.fx.GraphModule:
@@ -245,7 +322,7 @@ def _differentiate(
 
 def _updates(parameters: Sequence[Any], gradients: Sequence[Any], moments: Sequence[Any]) -> list[Any]:
     """New parameters and moments."""
-    with torch.no_grad(), _marked("adam"):
+    with torch.no_grad(), _marked(ADAM):
         return [
             new
             for k, (p, g) in enumerate(zip(parameters, gradients, strict=True))
@@ -294,8 +371,9 @@ def _adam(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
     """New parameter and moments, by the ops of `torch.optim.Adam` for one tensor, at its first step."""
     m = torch.lerp(m, g, 1 - _ADAM_BETA1)
     v = (v * _ADAM_BETA2).addcmul(g, g, value=1 - _ADAM_BETA2)
-    root = (v.sqrt() / (1 - _ADAM_BETA2) ** 0.5) + _ADAM_EPS
-    return p.addcdiv(m, root, value=-_ADAM_LR / (1 - _ADAM_BETA1)), m, v
+    correction, factor = FIRST_STEP
+    root = (v.sqrt() / correction) + _ADAM_EPS
+    return p.addcdiv(m, root, value=factor), m, v
 
 
 @contextlib.contextmanager
