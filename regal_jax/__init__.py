@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         PlanError,
     )
     from regal_jax.examples import load_example
-    from regal_jax.execution import CompiledProgram, apply_to_onnx, compile, execute
+    from regal_jax.execution import CompiledProgram, apply_to_onnx, apply_to_torch, compile, execute
     from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
     from regal_jax.heuristics import ListSearchConfig, OrderSearchConfig, PeakSearchConfig
     from regal_jax.importers import (
@@ -103,6 +103,7 @@ __all__ = [
     "TransferModel",
     "__version__",
     "apply_to_onnx",
+    "apply_to_torch",
     "compare",
     "compile",
     "contract",
@@ -136,7 +137,7 @@ __getattr__, __dir__ = lazily(
             "PlanError",
         ),
         "examples": ("load_example",),
-        "execution": ("CompiledProgram", "apply_to_onnx", "compile", "execute"),
+        "execution": ("CompiledProgram", "apply_to_onnx", "apply_to_torch", "compile", "execute"),
         "graph": ("Cluster", "ComputationGraph", "GraphBuilder", "TransferModel"),
         "heuristics": ("ListSearchConfig", "OrderSearchConfig", "PeakSearchConfig"),
         "importers": (

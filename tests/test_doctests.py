@@ -19,6 +19,7 @@ PACKAGE = pathlib.Path(regal_jax.__file__).parent
 SLOW = {"learning/train.py:train"}
 MET_FIRST = (
     regal_jax.apply_to_onnx,
+    regal_jax.apply_to_torch,
     regal_jax.optimize,
     regal_jax.optimize_many,
     regal_jax.compare,

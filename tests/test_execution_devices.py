@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_plans import random_plan
 
 from regal_jax import Cluster, Plan, PlanError, execute, from_jax
 from regal_jax.errors import ConfigError
@@ -20,7 +21,6 @@ from regal_jax.execution.devices.actions import Move, Segment, actions_of
 from regal_jax.execution.devices.links import fit_link
 from regal_jax.graph import transfer_times
 from regal_jax.importers.jax_program import trace_call
-from regal_jax.plan import insert_transfers
 from regal_jax.runtime import interrupts
 
 X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -50,29 +50,6 @@ def keyed(w, x):
     key = jax.random.key(3)
     first, second = jax.random.split(key)
     return w + jax.random.normal(first, w.shape), jax.random.uniform(second, x.shape) + np.float32(2)
-
-
-def random_plan(graph, cluster, rng):
-    """A plan with a random placement that is allowed, and a random order of its ops."""
-    leader = graph.colocation_leader
-    place = np.zeros(graph.num_ops, np.int64)
-    for op in range(graph.num_ops):
-        group = np.flatnonzero(leader == leader[op])
-        allowed = (graph.allowed_devices[o] for o in group)
-        free = set(range(cluster.num_devices)).intersection(*(a for a in allowed if a is not None))
-        place[group] = rng.choice(sorted(free))
-    waiting = np.bincount(graph.successors[1], minlength=graph.num_ops)
-    ready, order = [o for o in range(graph.num_ops) if not waiting[o]], []
-    while ready:
-        op = ready.pop(rng.integers(len(ready)))
-        order.append(op)
-        for after in graph.successors[1][graph.successors[0][op] : graph.successors[0][op + 1]]:
-            waiting[after] -= 1
-            ready += [int(after)] if not waiting[after] else []
-    # Residents come first.
-    order.sort(key=lambda op: not graph.resident[op])
-    events = insert_transfers(graph, cluster, place, order, eager=bool(rng.integers(2)))
-    return Plan.from_events(graph, cluster, place, events)
 
 
 def same(ours, reference):

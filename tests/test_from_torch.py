@@ -168,6 +168,51 @@ def test_views_take_no_time_and_detach_is_no_op():
     assert op(graph, "t")["after"] == ["start"]
 
 
+def test_in_place_views_lie_in_the_buffer_of_what_they_view():
+    def fn(self, x):
+        h = torch.relu(x)
+        return h.reshape(3, 4).t().sum(0)
+
+    net = module(fn)
+    graph = from_torch(net, torch.empty(4, 3), in_place=True)
+    assert kinds(graph) == ["aten.relu", "aten.view", "aten.t", "aten.sum"]
+    assert [op(graph, name)["sizes"] for name in graph.op_names[2:]] == [[48], [0], [0], [12]]
+    # Who reads a view also reads its buffer, which is freed after the last of them.
+    assert op(graph, "sum")["inputs"] == ["relu:0", "t:0"]
+    assert op(graph, "view")["inputs"] == ["relu:0"]
+    plain = from_torch(net, torch.empty(4, 3))
+    assert plain.op_names == graph.op_names
+    assert [op(plain, name)["sizes"] for name in graph.op_names[2:]] == [[48], [48], [48], [12]]
+
+
+def test_in_place_a_result_that_is_a_view_keeps_its_buffer():
+    graph = from_torch(module(lambda self, x: torch.relu(x).t()), torch.empty(4, 3), in_place=True)
+    assert op(graph, "relu")["keep"] == op(graph, "t")["keep"] == [True]
+    assert (op(graph, "relu")["sizes"], op(graph, "t")["sizes"]) == ([48], [0])
+
+
+def test_in_place_adam_writes_over_its_state():
+    net, x = nn.Linear(3, 5, bias=False), torch.empty(4, 3)
+    options = {"form": "training-step", "in_place": True}
+    graph = from_torch(net, x, donate_state=True, **options)
+    adam = {name: op(graph, name) for name in graph.op_names if name.startswith("adam/")}
+    sizes = {name.removeprefix("adam/"): row["sizes"][0] for name, row in adam.items()}
+    # The moments and the parameter are updated where they are; the root is the only new buffer.
+    assert sizes == {
+        "m/weight": 60, "v/weight": 60, "lerp": 0, "mul": 0, "addcmul": 0, "sqrt": 60, "div": 0, "add": 0,
+        "addcdiv": 0,
+    }  # fmt: skip
+    assert op(graph, "weight")["keep"] == op(graph, "adam/m/weight")["keep"] == [True]
+    # The parameter is written after everything else that reads it or a view of it.
+    assert {"t", "mm"} <= set(op(graph, "adam/addcdiv")["after"])
+    # The caller still holds what is not donated.
+    kept = from_torch(net, x, **options)
+    sizes = {
+        name: op(kept, f"adam/{name}")["sizes"][0] for name in ("lerp", "mul", "addcmul", "addcdiv", "div")
+    }
+    assert sizes == {"lerp": 60, "mul": 60, "addcmul": 0, "addcdiv": 60, "div": 0}
+
+
 def test_a_cast_is_no_view():
     graph = from_torch(module(lambda _, x: x.to(torch.float64)), torch.empty(3), profile=BYTES)
     assert kinds(graph) == ["aten._to_copy"]

@@ -1,4 +1,4 @@
-"""Execution of plans: on JAX devices (`execute`), in XLA (`compile`), in ONNX Runtime (`apply_to_onnx`).
+"""Execution of plans: on JAX devices (`execute`), in XLA (`compile`), in PyTorch and in ONNX Runtime.
 
 Each part is loaded at its first use: one who changes an ONNX model does not need JAX.
 """
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from regal_jax.execution.onnx.apply import DEVICE_KEY, apply_to_onnx
     from regal_jax.execution.onnx.compare import OnnxComparison, compare_onnx
     from regal_jax.execution.onnx.session import OnnxRun, measure_onnx, session_options
+    from regal_jax.execution.torch.apply import apply_to_torch
+    from regal_jax.execution.torch.measure import TorchRun, measure_torch
+    from regal_jax.execution.torch.module import PlannedModule
     from regal_jax.execution.xla.compiled import CompiledProgram, CompileStatistics
     from regal_jax.execution.xla.function import CompiledFunction, compile
     from regal_jax.execution.xla.schedule import MemoryUse, Schedule
@@ -28,13 +31,17 @@ __all__ = [
     "OnnxComparison",
     "OnnxRun",
     "PlannedFunction",
+    "PlannedModule",
     "Schedule",
+    "TorchRun",
     "apply_to_onnx",
+    "apply_to_torch",
     "compare_onnx",
     "compile",
     "execute",
     "measure_cluster",
     "measure_onnx",
+    "measure_torch",
     "session_options",
 ]
 
@@ -47,6 +54,9 @@ __getattr__, __dir__ = lazily(
         "onnx.apply": ("DEVICE_KEY", "apply_to_onnx"),
         "onnx.compare": ("OnnxComparison", "compare_onnx"),
         "onnx.session": ("OnnxRun", "measure_onnx", "session_options"),
+        "torch.apply": ("apply_to_torch",),
+        "torch.measure": ("TorchRun", "measure_torch"),
+        "torch.module": ("PlannedModule",),
         "xla.compiled": ("CompileStatistics", "CompiledProgram"),
         "xla.function": ("CompiledFunction", "compile"),
         "xla.schedule": ("MemoryUse", "Schedule"),

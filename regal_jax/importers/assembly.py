@@ -43,6 +43,7 @@ class Step:
       seconds: Runtime in seconds: one, or one for each device.
       temp_bytes: Scratch memory in bytes while the op runs.
       ordered: It comes after every ordered step before it.
+      after: Indices of earlier steps that it comes after, whether or not it reads from them.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Step:
     seconds: Sequence[float]
     temp_bytes: int = 0
     ordered: bool = False
+    after: Sequence[int] = ()
 
 
 def assemble(
@@ -77,9 +79,12 @@ def assemble(
     groups, made = _add_sources(builder, sources, source_names, steps, step_names, kept)
     before = builder.add_op(barrier, kind="start", control_inputs=source_names) if sources else None
     previous: int | None = None
+    ops: list[int] = []
     for step, step_name, group in zip(steps, step_names, groups, strict=True):
         inputs = [made[value] for value in step.inputs]
-        controls = [previous] if step.ordered and previous is not None else []
+        controls = [ops[index] for index in step.after]
+        if step.ordered and previous is not None:
+            controls.append(previous)
         if before is not None and all(op < before for op, _ in inputs):
             controls.append(before)
         op = builder.add_op(
@@ -93,6 +98,7 @@ def assemble(
             keep=[port for port, (value, _) in enumerate(step.outputs) if value in kept],
             colocation_group=group,
         )
+        ops.append(op)
         made.update({value: (op, port) for port, (value, _) in enumerate(step.outputs)})
         previous = op if step.ordered else previous
     return builder.build()

@@ -1,8 +1,8 @@
 """Conversion of a traced PyTorch program to a `ComputationGraph`: residents, inputs, one op per call."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Final
 
 import torch
 
@@ -11,9 +11,14 @@ from regal_jax.importers.assembly import Source, Step, assemble
 from regal_jax.importers.aten_cost import call_seconds
 from regal_jax.importers.fx_program import Call, Program, Value, flatten, tensor_bytes
 from regal_jax.importers.roofline import DeviceProfile
-from regal_jax.importers.torch_trace import Held, Trace
+from regal_jax.importers.torch_trace import ADAM, Held, Trace
 
-__all__ = ["TorchOps", "ops_of"]
+__all__ = ["TorchOps", "ops_of", "overwritten"]
+
+_OVERWRITES: Final = frozenset({
+    "aten.add", "aten.addcdiv", "aten.addcmul", "aten.div", "aten.lerp", "aten.mul",
+})  # fmt: skip
+"""Ops of Adam that `torch.optim.Adam` runs in place."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,11 +80,12 @@ def ops_of(
         Source(f"constant_{i}", value, tensor_bytes(value), True, False, 0)
         for i, value in enumerate(program.constants)
     ]
-    owners = _owners(program) if in_place else {}
     kept = {value for value in program.outputs if isinstance(value, Value)}
+    donated = {source.value for source in sources if source.donated}
+    owners, after = _sharing(program, kept, donated) if in_place else ({}, {})
     # What the program returns stays in memory with the whole buffer that it lies in.
     kept |= {owners[value] for value in kept if value in owners}
-    steps = [_step(call, owners, profiles) for call in program.calls]
+    steps = [_step(call, owners, after.get(call, ()), profiles) for call in program.calls]
     graph = assemble(name, sources, steps, kept)
     read = tuple(source.value for source in sources)
     first = graph.num_ops - len(program.calls)
@@ -95,17 +101,52 @@ def _values(held: Sequence[Held]) -> list[Any]:
     ]
 
 
-def _owners(program: Program) -> dict[Value, Value]:
-    """The values that lie in the memory of another, and that other one."""
-    return {
-        value: owner
-        for call in program.calls
-        for value, owner in zip(call.outputs, call.owners, strict=True)
-        if owner is not None
-    }
+def overwritten(call: Call) -> Value | None:
+    """The operand that an op may write over if nobody reads it afterwards, as `torch.optim.Adam` does."""
+    if call.kind not in _OVERWRITES or not (call.scope == ADAM or call.scope.startswith(f"{ADAM}/")):
+        return None
+    first = call.operands[0] if call.operands else None
+    if not isinstance(first, Value) or len(call.outputs) != 1:
+        return None
+    made, old = call.outputs[0].tensor, first.tensor
+    return first if (made.shape, made.dtype) == (old.shape, old.dtype) else None
 
 
-def _step(call: Call, owners: Mapping[Value, Value], profiles: Sequence[DeviceProfile]) -> Step:
+def _sharing(
+    program: Program, kept: Set[Value], donated: Set[Value]
+) -> tuple[dict[Value, Value], dict[Call, list[int]]]:
+    """Values that lie in the memory of another, with that other one, and what must run before an op.
+
+    An op that writes over an operand runs after everything else that reads the operand or a view of it.
+    """
+    owners: dict[Value, Value] = {}
+    readers: dict[Value, list[int]] = {}
+    sources = {value for call in program.calls for value in call.inputs}
+    sources -= {value for call in program.calls for value in call.outputs}
+    for index, call in enumerate(program.calls):
+        for value, owner in zip(call.outputs, call.owners, strict=True):
+            if owner is not None:
+                owners[value] = owner
+        for value in call.inputs:
+            readers.setdefault(owners.get(value, value), []).append(index)
+    viewed_in_results = {owners[value] for value in kept if value in owners}
+    after: dict[Call, list[int]] = {}
+    for index, call in enumerate(program.calls):
+        old = overwritten(call)
+        if old is None or (old in owners and owners[old] in viewed_in_results):
+            continue
+        fixed = old in kept or old in viewed_in_results or (old in sources and old not in donated)
+        others = [reader for reader in readers[owners.get(old, old)] if reader != index]
+        if fixed or any(reader > index for reader in others):
+            continue
+        owners[call.outputs[0]] = owners.get(old, old)
+        after[call] = others
+    return owners, after
+
+
+def _step(
+    call: Call, owners: Mapping[Value, Value], after: Sequence[int], profiles: Sequence[DeviceProfile]
+) -> Step:
     # Who reads a value that lies in another's buffer keeps that buffer in memory.
     bases = [owners[value] for value in call.inputs if value in owners]
     return Step(
@@ -114,4 +155,5 @@ def _step(call: Call, owners: Mapping[Value, Value], profiles: Sequence[DevicePr
         inputs=tuple(dict.fromkeys((*call.inputs, *bases))),
         outputs=[(value, 0 if value in owners else tensor_bytes(value)) for value in call.outputs],
         seconds=[call_seconds(call, profile) for profile in profiles],
+        after=after,
     )

@@ -19,17 +19,19 @@ from torch.utils import _pytree as pytree
 from regal_jax.errors import FormatError
 from regal_jax.importers.fx_program import PHASE
 
-__all__ = ["ADAM", "FIRST_STEP", "FORMS", "Held", "Result", "Trace", "step_numbers", "trace"]
+__all__ = ["ADAM", "ADAM_RATE", "FIRST_STEP", "FORMS", "Held", "Result", "Trace", "step_numbers", "trace"]
 
 FORMS: Final = ("forward", "gradient", "training-step")
 
 _FOREIGN = ("torch", "functorch", "sympy", "copyreg")
 ADAM: Final = "adam"
 """Phase of the ops that update parameters and moments."""
-_ADAM_LR, _ADAM_BETA1, _ADAM_BETA2, _ADAM_EPS = 1e-3, 0.9, 0.999, 1e-8
+ADAM_RATE: Final = 1e-3
+"""Learning rate of a traced training step."""
+_ADAM_BETA1, _ADAM_BETA2, _ADAM_EPS = 0.9, 0.999, 1e-8
 
 
-def step_numbers(step: int, rate: float = _ADAM_LR) -> tuple[float, float]:
+def step_numbers(step: int, rate: float = ADAM_RATE) -> tuple[float, float]:
     """The two numbers by which a step of Adam differs from other steps, as in `torch.optim.Adam`.
 
     Args:
@@ -213,7 +215,9 @@ def _twin(module: torch.nn.Module) -> tuple[torch.nn.Module, dict[int, Any]]:
 
 def _results(exported: torch.export.ExportedProgram) -> Iterator[Result]:
     """What the results of an exported program are, in order."""
-    names = {spec.arg.name: str(spec.target or spec.arg.name) for spec in exported.graph_signature.input_specs}
+    names = {
+        spec.arg.name: str(spec.target or spec.arg.name) for spec in exported.graph_signature.input_specs
+    }
     for spec in exported.graph_signature.output_specs:
         if spec.kind.name == "USER_OUTPUT":
             yield Result("output")

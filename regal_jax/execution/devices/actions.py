@@ -1,10 +1,11 @@
 """A plan of a traced program as actions of each device: segments of equations, and transfers."""
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from regal_jax.errors import PlanError
+from regal_jax.execution.matching import check_names, full_events
 from regal_jax.importers.flat_jaxpr import Equation, Program, Value
 from regal_jax.importers.jax_program import TracedCall
 from regal_jax.plan import Plan
@@ -87,7 +88,8 @@ def actions_of(plan: Plan, traced: TracedCall) -> list[Segment | Move | Wait]:
     layout = _layout(plan, traced)
     producer = {value: (op, port) for op, own in enumerate(layout.values) for port, value in enumerate(own)}
     found = _Actions(plan, producer)
-    for op, port, device in _events(plan, layout, producer):
+    reads = [equation.inputs if equation else () for equation in layout.equations]
+    for op, port, device in full_events(plan, layout.values, reads):
         equation = layout.equations[op]
         if port >= 0:
             found.move(layout.values[op][port], device)
@@ -105,8 +107,7 @@ def homes_of(plan: Plan, traced: TracedCall) -> list[int]:
 
 def _layout(plan: Plan, traced: TracedCall) -> _Layout:
     program = traced.program
-    if plan.op_names != traced.op_names:
-        raise PlanError(_difference(plan, traced.op_names))
+    check_names(plan, traced.op_names, "function")
     sources: list[tuple[Value, ...]] = [(value,) for value in (*program.inputs, *program.constants)]
     barrier: list[tuple[Value, ...]] = [()] if sources else []
     nothing: list[Equation | None] = [None] * (len(sources) + len(barrier))
@@ -114,38 +115,6 @@ def _layout(plan: Plan, traced: TracedCall) -> _Layout:
         [*sources, *barrier, *(equation.outputs for equation in program.equations)],
         [*nothing, *program.equations],
     )
-
-
-def _difference(plan: Plan, names: Sequence[str]) -> str:
-    """One line that says where the ops of the plan and of the function differ."""
-    pairs = enumerate(zip(plan.op_names, names, strict=False))
-    first = next((i for i, (a, b) in pairs if a != b), min(len(plan.op_names), len(names)))
-    here, there = (repr(own[first]) if first < len(own) else "none" for own in (plan.op_names, tuple(names)))
-    return (
-        f"the plan for {plan.graph_name!r} has {len(plan.op_names)} ops and the function {len(names)}: "
-        f"op {first} is {here} in the plan and {there} in the function; plan the graph of this function"
-    )
-
-
-def _events(
-    plan: Plan, layout: _Layout, producer: dict[Value, tuple[int, int]]
-) -> Iterator[tuple[int, int, int]]:
-    """``(op, output or -1, device)`` of all events; transfers that the plan leaves out follow their ops."""
-    line, place = plan.timeline, plan.placement
-    events = list(zip(line.op.tolist(), line.port.tolist(), line.device.tolist(), strict=True))
-    planned = {(op, port, device) for op, port, device in events if port >= 0}
-    missing: dict[int, dict[tuple[int, int], None]] = {}
-    for op, equation in enumerate(layout.equations):
-        for value in equation.inputs if equation else ():
-            maker, port = producer[value]
-            device = int(place[op])
-            if device != place[maker] and (maker, port, device) not in planned:
-                missing.setdefault(maker, {})[port, device] = None
-    for op, port, device in events:
-        yield op, port, device
-        if port < 0:
-            for late, to in missing.get(op, {}):
-                yield op, late, to
 
 
 class _Actions:

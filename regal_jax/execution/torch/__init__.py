@@ -1,0 +1,1 @@
+"""Plans of PyTorch modules, run by PyTorch."""

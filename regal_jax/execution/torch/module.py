@@ -1,0 +1,212 @@
+"""`PlannedModule`: a PyTorch module whose ops run in the order of a plan."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from regal_jax.errors import ConfigError
+from regal_jax.execution.torch.program import Key, TorchProgram
+from regal_jax.importers.fx_program import Value
+from regal_jax.importers.torch_graph import TorchOps
+from regal_jax.importers.torch_trace import ADAM_RATE, step_numbers
+from regal_jax.plan import Plan
+
+__all__ = ["PlannedModule"]
+
+
+class PlannedModule(nn.Module):
+    """A module whose ops run in the order of a plan; made by `regal_jax.apply_to_torch`.
+
+    It is called with arguments of the same shapes and types as those that it was made with. Parameters and
+    buffers are those of the module: load them, save them and change them there.
+
+    - ``form="forward"``: returns what the module returns. No gradient is recorded.
+    - ``form="gradient"``: returns the loss, and a dict with the gradient of each parameter that requires one,
+      by name; `None` where the loss does not depend on it.
+    - ``form="training-step"``: returns the loss. Parameters, `moments` and `steps` are updated as
+      `torch.optim.Adam` does, each as soon as its new value has been computed. A call that raises may leave
+      some of them updated.
+
+    In every form buffers that the module changes are changed.
+
+    Attributes:
+      module: The module.
+      plan: The plan.
+      form: What a call runs.
+      predicted_bytes: For each device of the plan, the most bytes by which a call makes the memory grow, as
+        the plan has it.
+      moments: ``"adam/m/NAME"`` and ``"adam/v/NAME"`` -> the first and second moment of a parameter, zero
+        before the first training step; empty in other forms.
+      steps: Number of training steps so far.
+      rate: Learning rate.
+    """
+
+    def __init__(
+        self, plan: Plan, module: nn.Module, ops: TorchOps, form: str, devices: Sequence[torch.device]
+    ) -> None:
+        super().__init__()
+        program = TorchProgram(plan, ops, devices)
+        self.module = module
+        self.plan, self.form = plan, form
+        self.predicted_bytes = _growth(plan, ops)
+        self.moments: dict[str, torch.Tensor] = {}
+        self.steps, self.rate = 0, ADAM_RATE
+        self._program, self._devices = program, list(devices)
+        self._held: list[tuple[str, Value]] = []
+        self._inputs: list[tuple[int, Any]] = []
+        self._fixed: dict[Key, torch.Tensor] = {}
+        for held, value in zip(ops.trace.held, ops.placeholders, strict=True):
+            if held.leaf is not None:
+                self._inputs.append((held.leaf, value))
+            elif isinstance(value, Value):
+                self._hold(held.name, held.actual, value)
+        for value in ops.program.constants:
+            self._fix(value, value.tensor)
+        self._names: dict[str, Value] = dict(self._held)
+
+    def _home(self, value: Value) -> torch.device:
+        return self._devices[self._program.homes[value]]
+
+    def _fix(self, value: Value, tensor: torch.Tensor) -> None:
+        self._fixed[value, self._program.homes[value]] = tensor.detach().to(self._home(value))
+
+    def _hold(self, name: str, actual: torch.Tensor | None, value: Value) -> None:
+        if name in self._state():
+            tensor, home = self._state()[name].detach(), self._home(value)
+            if tensor.is_meta and home.type != "meta":
+                raise ConfigError(
+                    f"apply_to_torch: {name!r} is on the meta device and has no data; load the module first"
+                )
+            self._held.append((name, value))
+            _put(self.module, name, tensor.to(home))
+        elif actual is None:
+            like = value.tensor
+            made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=self._home(value))
+            self._held.append((name, value))
+            self.moments[name] = made.zero_()
+        else:
+            self._fix(value, actual)
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        return {
+            **dict(self.module.named_buffers(remove_duplicate=False)),
+            **dict(self.module.named_parameters(remove_duplicate=False)),
+        }
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the ops in the order of the plan.
+
+        Raises:
+          ConfigError: An argument has another shape or type than the one that the module was traced with.
+        """
+        leaves = pytree.tree_leaves((args, kwargs))
+        numbers = step_numbers(self.steps + 1, self.rate)
+        values = self._given(leaves)
+        written: dict[Value, list[str]] = {}
+        ops = self._program.ops
+        for result, value in zip(ops.trace.results, ops.program.outputs, strict=True):
+            if result.role == "state" and isinstance(value, Value) and result.name in self._names:
+                written.setdefault(value, []).append(result.name)
+
+        def made(value: Value, tensor: torch.Tensor) -> None:
+            for name in written.get(value, ()):
+                self._write(name, tensor)
+
+        # Nothing requires a gradient; but some ops keep what their backward op reads only where one may.
+        with torch.set_grad_enabled(self.form != "forward"):
+            self._program.run(values, numbers, made)
+            results = self._results(values, leaves)
+        if self.form == "training-step":
+            self.steps += 1
+        return results
+
+    def _given(self, leaves: Sequence[Any]) -> dict[Key, Any]:
+        """The tensors of sources."""
+        if len(leaves) != len(self._inputs):
+            raise ConfigError(
+                f"PlannedModule: got {len(leaves)} arguments and the plan is for {len(self._inputs)} "
+                "(tensors in lists and dicts counted each); apply a plan for these arguments"
+            )
+        values: dict[Key, Any] = dict(self._fixed)
+        for leaf, (number, expected) in zip(leaves, self._inputs, strict=True):
+            problem = _difference(leaf, expected)
+            if problem:
+                raise ConfigError(
+                    f"PlannedModule: argument {number} {problem}; apply a plan for this argument"
+                )
+            if isinstance(expected, Value):
+                values[expected, self._program.homes[expected]] = leaf.detach().to(self._home(expected))
+        state = self._state()
+        for name, value in self._held:
+            tensor = self.moments[name] if name in self.moments else state[name].detach()
+            values[value, self._program.homes[value]] = tensor
+        return values
+
+    def _write(self, name: str, tensor: torch.Tensor) -> None:
+        tensor = tensor.detach().to(self._home(self._names[name]))
+        if name in self.moments:
+            self.moments[name] = tensor
+        else:
+            _put(self.module, name, tensor)
+
+    def _results(self, values: Mapping[Key, Any], leaves: Sequence[Any]) -> Any:
+        ops, homes = self._program.ops, self._program.homes
+        rows = [
+            (result, values[value, homes[value]] if isinstance(value, Value) else value)
+            for result, value in zip(ops.trace.results, ops.program.outputs, strict=True)
+        ]
+        places = {held.name: held.leaf for held in ops.trace.held if held.leaf is not None}
+        for result, tensor in rows:
+            if result.role == "state" and result.name in places:
+                leaves[places[result.name]].detach().copy_(tensor)
+        if self.form == "forward":
+            outputs = [tensor for result, tensor in rows if result.role == "output"]
+            return pytree.tree_unflatten(outputs, ops.trace.out_spec)
+        loss = next(tensor for result, tensor in rows if result.role == "loss")
+        if self.form == "training-step":
+            return loss
+        return loss, {result.name: tensor for result, tensor in rows if result.role == "gradient"}
+
+
+def _growth(plan: Plan, ops: TorchOps) -> tuple[int, ...]:
+    """Peak memory of each device less that of the sources, which are there before a call."""
+    peaks = plan.peak_memory.tolist()
+    graph = ops.graph
+    for tensor in range(graph.num_tensors):
+        if graph.tensor_resident[tensor]:
+            peaks[int(plan.placement[graph.tensor_op[tensor]])] -= int(graph.tensor_bytes[tensor])
+    return tuple(peaks)
+
+
+def _put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Gives a parameter or buffer a new value, in the same object if its device allows that."""
+    path, _, last = name.rpartition(".")
+    owner = module.get_submodule(path)
+    old = getattr(owner, last)
+    if old is tensor:
+        return
+    if old.device.type == tensor.device.type or "meta" not in (old.device.type, tensor.device.type):
+        old.data = tensor
+        return
+    new: Any = (
+        nn.Parameter(tensor, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else tensor
+    )
+    for part in module.modules():
+        for table in (part._parameters, part._buffers):
+            for key, held in table.items():
+                if held is old:
+                    table[key] = new
+
+
+def _difference(given: Any, expected: Any) -> str:
+    """How an argument differs from the one that was traced; empty if it does not."""
+    if not isinstance(expected, Value):
+        same = type(given) is type(expected) and given == expected
+        return "" if same else f"is {given!r} and was {expected!r}"
+    if not isinstance(given, torch.Tensor):
+        return f"is of type {type(given).__name__} and was a tensor"
+    there, here = (f"{t.dtype}{list(t.shape)}" for t in (expected.tensor, given))
+    return "" if here == there else f"is {here} and was {there}"

@@ -1,0 +1,361 @@
+"""`apply_to_torch`: equal results, the order of the plan, memory as predicted, devices, refusals."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from random_plans import random_plan
+from torch import nn
+
+from regal_jax import Cluster, Plan, apply_to_torch, from_torch, order
+from regal_jax.errors import ConfigError, FormatError, MissingExtraError, PlanError
+from regal_jax.execution import measure_torch
+from regal_jax.execution.torch.program import TorchProgram
+from regal_jax.plan.schedule import insert_transfers
+
+
+class Branches(nn.Module):
+    """Branches that shrink a wide tensor, a batch normalisation, dropout-free attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(16, 32)
+        self.norm = nn.BatchNorm1d(32)
+        self.wide = nn.ModuleList(nn.Linear(32, 256) for _ in range(4))
+        self.narrow = nn.ModuleList(nn.Linear(256, 8) for _ in range(4))
+        self.mask = torch.tensor([1.0, 0.0] * 16)
+        self.scale = nn.Parameter(torch.ones(3))  # unused
+
+    def forward(self, x):
+        h = torch.relu(self.norm(self.stem(x))) * self.mask
+        high = [torch.relu(layer(h)) for layer in self.wide]
+        low = [layer(part) for layer, part in zip(self.narrow, high, strict=True)]
+        return torch.cat(low, -1)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x):
+        return {"logits": self.head(self.layer(x)[:, -1]), "size": x.shape[0]}
+
+
+class Recurrent(nn.Module):
+    """State that the module changes, tied weights, a constant, a number among the arguments."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.LSTM(6, 8, batch_first=True)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.second.weight = self.first.weight
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x, factor):
+        self.calls.add_(1)
+        y, _ = self.cell(x)
+        return self.second(torch.tanh(self.first(y))) * factor + torch.tensor([0.5] * 8)
+
+
+CASES = [
+    (Branches, (torch.randn(12, 16),), {}),
+    (Attention, (torch.randn(3, 7, 16),), {}),
+    (Recurrent, (torch.randn(2, 5, 6),), {"factor": 2.0}),
+]
+
+
+def squares(result):
+    leaves = [x for x in torch.utils._pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+    return sum((x * x).mean() for x in leaves)
+
+
+def planned(module, args, kwargs=None, *, form="forward", seed=0, devices=1, loss=None, **options):
+    """The module in a random order."""
+    graph = from_torch(module, *args, kwargs=kwargs, form=form, loss=loss, **options)
+    plan = random_plan(graph, Cluster.uniform(devices), np.random.default_rng(seed))
+    where = [torch.device("cpu")] * devices
+    return apply_to_torch(plan, module, *args, kwargs=kwargs, form=form, loss=loss, devices=where), graph
+
+
+def close(one, other):
+    """Equal but for what tracing changes: `torch.export` writes some ops in another way, which rounds."""
+    torch.testing.assert_close(one, other, rtol=2e-6, atol=2e-6)
+
+
+def same(one, other):
+    mine, yours = (torch.utils._pytree.tree_leaves(tree) for tree in (one, other))
+    assert len(mine) == len(yours)
+    for a, b in zip(mine, yours, strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def twins(make):
+    torch.manual_seed(0)
+    module = make()
+    return module, copy.deepcopy(module)
+
+
+@pytest.mark.parametrize(("case", "devices"), [(0, 1), (1, 2), (2, 1), (2, 2)])
+def test_outputs_and_buffers_are_those_of_the_module(case, devices):
+    make, args, kwargs = CASES[case]
+    module, plain = twins(make)
+    runs, _ = planned(module, args, kwargs, devices=devices)
+    for _ in range(2):
+        with torch.no_grad():
+            close(runs(*args, **kwargs), plain(*args, **kwargs))
+    same(dict(module.named_buffers()), dict(plain.named_buffers()))
+
+
+@pytest.mark.parametrize("form", ["forward", "gradient"])
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_every_order_has_the_same_results_bit_for_bit(case, form):
+    make, args, kwargs = CASES[case]
+    module, _ = twins(make)
+    loss = None if form == "forward" else squares
+    found = []
+    for seed in range(2):
+        runs, _ = planned(copy.deepcopy(module), args, kwargs, form=form, loss=loss, seed=seed)
+        found.append(runs(*args, **kwargs))
+    same(found[1], found[0])
+
+
+@pytest.mark.parametrize(("case", "devices"), [(0, 1), (1, 2), (2, 1), (2, 2)])
+def test_gradients_are_those_of_autograd(case, devices):
+    make, args, kwargs = CASES[case]
+    module, plain = twins(make)
+    runs, _ = planned(module, args, kwargs, form="gradient", loss=squares, devices=devices)
+    loss, gradients = runs(*args, **kwargs)
+    wanted = squares(plain(*args, **kwargs))
+    wanted.backward()
+    close(loss, wanted.detach())
+    assert sorted(gradients) == sorted(name for name, _ in plain.named_parameters())
+    for name, parameter in plain.named_parameters():
+        if parameter.grad is None:
+            assert gradients[name] is None
+        else:
+            torch.testing.assert_close(gradients[name], parameter.grad)
+    same(dict(module.named_buffers()), dict(plain.named_buffers()))
+
+
+@pytest.mark.parametrize(
+    ("case", "devices", "options"),
+    [(0, 2, {}), *((case, 1, {"in_place": True, "donate_state": True}) for case in range(3))],
+)
+def test_training_steps_are_those_of_adam(case, devices, options):
+    make, args, kwargs = CASES[case]
+    module, plain = twins(make)
+    runs, _ = planned(module, args, kwargs, form="training-step", loss=squares, devices=devices, **options)
+    adam = torch.optim.Adam(plain.parameters(), foreach=False)
+    for step in range(4):
+        adam.zero_grad()
+        wanted = squares(plain(*args, **kwargs))
+        wanted.backward()
+        adam.step()
+        torch.testing.assert_close(runs(*args, **kwargs), wanted.detach())
+        assert runs.steps == step + 1
+        for one, other in zip(module.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(one, other)
+    for name, parameter in plain.named_parameters():
+        if parameter in adam.state:
+            state = adam.state[parameter]
+            torch.testing.assert_close(runs.moments[f"adam/m/{name}"], state["exp_avg"])
+            torch.testing.assert_close(runs.moments[f"adam/v/{name}"], state["exp_avg_sq"])
+    if case < 2:  # Gradients of tied weights and of a recurrence are summed in another order.
+        same(list(module.parameters()), list(plain.parameters()))
+
+
+def test_a_chosen_learning_rate_is_that_of_adam():
+    module, plain = twins(Branches)
+    x = torch.randn(12, 16)
+    runs, _ = planned(module, (x,), form="training-step", loss=squares)
+    runs.rate = 0.02
+    adam = torch.optim.Adam(plain.parameters(), lr=0.02, foreach=False)
+    for _ in range(3):
+        adam.zero_grad()
+        squares(plain(x)).backward()
+        adam.step()
+        runs(x)
+    same(list(module.parameters()), list(plain.parameters()))
+
+
+@pytest.mark.parametrize("form", ["forward", "gradient", "training-step"])
+@pytest.mark.parametrize("make", [Branches, Attention])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_measured_memory_is_the_predicted_one(form, make, seed):
+    """Scratch memory of single ops is all that the graph does not know."""
+    args = {Branches: (torch.randn(64, 16),), Attention: (torch.randn(8, 16, 16),)}[make]
+    loss = None if form == "forward" else squares
+    module = make()
+    runs, _ = planned(module, args, form=form, loss=loss, seed=seed, in_place=True, donate_state=True)
+    measured = measure_torch(runs, *args).peak_bytes
+    assert measured == pytest.approx(runs.predicted_bytes[0], rel=0.02)
+
+
+def test_a_better_order_needs_less_memory():
+    module, x = Branches().eval(), torch.randn(64, 16)
+    graph = from_torch(module, x, in_place=True)
+    program = np.arange(graph.num_ops)
+    plain = Plan.from_events(graph, Cluster.uniform(1), np.zeros(graph.num_ops, np.int64), program)
+    before, after = (apply_to_torch(plan, module, x) for plan in (plain, order(graph)))
+    assert after.predicted_bytes[0] < 0.5 * before.predicted_bytes[0]
+    first, second = measure_torch(before, x), measure_torch(after, x)
+    same(first.result, second.result)
+    assert second.peak_bytes < 0.5 * first.peak_bytes
+    assert first.growth == {"cpu": first.peak_bytes}
+    assert first.seconds > 0
+
+
+def test_ops_run_in_the_order_of_the_plan(monkeypatch):
+    ran = []
+    one = TorchProgram._one
+
+    def noted(self, action, values, numbers):
+        ran.append(self.ops.program.calls.index(action.call))
+        one(self, action, values, numbers)
+
+    monkeypatch.setattr(TorchProgram, "_one", noted)
+    module, x = Branches().eval(), torch.randn(3, 16)
+    runs, graph = planned(module, (x,), seed=3)
+    runs(x)
+    computes = runs.plan.timeline.op[runs.plan.timeline.port < 0]
+    assert ran == [op - (graph.num_ops - len(ran)) for op in computes if graph.op_kinds[op][:4] == "aten"]
+    assert ran != sorted(ran)
+
+
+def test_each_op_runs_on_the_device_of_the_plan(monkeypatch):
+    module, x = Branches().eval(), torch.randn(3, 16)
+    graph = from_torch(module, x)
+    # What comes first is on the CPU; data cannot come back from the meta device.
+    last = np.zeros(graph.num_ops, np.int64)
+    np.maximum.at(last, graph.colocation_leader, np.arange(graph.num_ops))
+    place = (last[graph.colocation_leader] > graph.num_ops - 5).astype(np.int64)
+    events = insert_transfers(graph, Cluster.uniform(2), place, list(range(graph.num_ops)), eager=True)
+    plan = Plan.from_events(graph, Cluster.uniform(2), place, events)
+    runs = apply_to_torch(plan, module, x, devices=["cpu", "meta"])
+    placed = dict(zip(plan.op_names, place.tolist(), strict=True))
+    for name, parameter in module.named_parameters():
+        assert parameter.device.type == ("cpu", "meta")[placed[name]]
+    found = []
+    one = TorchProgram._one
+
+    def noted(self, action, values, numbers):
+        one(self, action, values, numbers)
+        made = action.call.outputs if action.call else (action.moved[0],)
+        found.extend((action.device, values[value, action.device].device.type) for value in made)
+
+    monkeypatch.setattr(TorchProgram, "_one", noted)
+    assert runs(x).device.type == "meta"
+    assert set(found) == {(0, "cpu"), (1, "meta")}
+
+
+def test_a_branch_of_cond_and_inlined_blocks():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            with torch.no_grad():
+                y = self.layer(x)
+            return torch.cond(x.sum() > 0, lambda v: v.sin(), lambda v: v.cos(), (y.detach(),))
+
+    module = Both()
+    for sign in (1, -1):
+        x = sign * torch.ones(2, 4)
+        runs, _ = planned(module, (x,))
+        with torch.no_grad():
+            same(runs(x), module(x))
+
+
+def test_parameters_are_shared_and_loaded_values_count():
+    module, other = nn.Linear(4, 2), nn.Linear(4, 2)
+    x = torch.randn(3, 4)
+    runs, _ = planned(module, (x,))
+    assert next(iter(runs.module.parameters())) is module.weight
+    module.load_state_dict(other.state_dict())
+    assert torch.equal(runs(x), other(x).detach())
+
+
+def test_arguments_that_the_module_changes_are_changed():
+    class Adds(nn.Module):
+        def forward(self, x):
+            x.add_(1)
+            return x * 2
+
+    x = torch.zeros(3)
+    runs, _ = planned(Adds(), (torch.zeros(3),))
+    same(runs(x), torch.full((3,), 2.0))
+    same(x, torch.ones(3))
+
+
+def test_modules_of_one_op_and_of_none():
+    x = torch.randn(3)
+    for module in (nn.ReLU(), nn.Identity()):
+        runs, _ = planned(module, (x,))
+        same(runs(x), module(x))
+
+
+def test_a_plan_may_come_from_a_file(tmp_path):
+    module, x = nn.Linear(4, 2), torch.randn(3, 4)
+    order(from_torch(module, x)).save(tmp_path / "plan.json")
+    same(apply_to_torch(tmp_path / "plan.json", module, x)(x), module(x).detach())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((torch.ones(3, 5),), r"argument 0 is torch\.float32\[3, 5\] and was torch\.float32\[3, 4\]"),
+        ((torch.ones(3, 4).double(),), r"torch\.float64\[3, 4\] and was torch\.float32\[3, 4\]"),
+        ((1.0,), "argument 0 is of type float and was a tensor"),
+        ((), "got 0 arguments and the plan is for 1"),
+    ],
+)
+def test_other_arguments_are_refused(given, message):
+    module, x = nn.Linear(4, 2), torch.randn(3, 4)
+    runs, _ = planned(module, (x,))
+    with pytest.raises(ConfigError, match=message):
+        runs(*given)
+
+
+def test_another_number_is_refused():
+    make, args, kwargs = CASES[2]
+    runs, _ = planned(make(), args, kwargs)
+    with pytest.raises(ConfigError, match=r"argument 1 is 3\.0 and was 2\.0"):
+        runs(*args, factor=3.0)
+
+
+def test_what_does_not_fit_is_refused():
+    module, x = nn.Linear(4, 2), torch.randn(3, 4)
+    graph = from_torch(module, x)
+    plan = random_plan(graph, Cluster.uniform(2), np.random.default_rng(0))
+    with pytest.raises(ConfigError, match="for 2 devices and there are 1"):
+        apply_to_torch(plan, module, x)
+    with pytest.raises(ConfigError, match="devices: "):
+        apply_to_torch(order(graph), module, x, devices=["tpuX"])
+    with pytest.raises(PlanError, match="plan the graph of this module"):
+        apply_to_torch(order(graph), nn.Sequential(nn.Linear(4, 2), nn.ReLU()), x)
+    with pytest.raises(FormatError):
+        apply_to_torch(order(graph), torch.relu, x)
+    with pytest.raises(ConfigError, match="form"):
+        apply_to_torch(order(graph), module, x, form="backward")
+    with pytest.raises(ConfigError, match="runs"):
+        measure_torch(module, x, runs=0)
+
+
+def test_a_module_without_data_is_refused():
+    with torch.device("meta"):
+        module, x = nn.Linear(4, 2), torch.empty(3, 4)
+    plan = order(from_torch(module, x))
+    assert apply_to_torch(plan, module, x)(x).device.type == "meta"
+    with pytest.raises(ConfigError, match=r"'weight' is on the meta device and has no data"):
+        apply_to_torch(plan, module, x, devices=["cpu"])
+
+
+def test_without_torch_the_extra_is_named(monkeypatch):
+    plan = order(from_torch(nn.ReLU(), torch.ones(2)))
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(MissingExtraError, match=r"regal_jax\[torch\]|torch"):
+        apply_to_torch(plan, None, 1)
