@@ -208,6 +208,54 @@ def test_a_better_order_needs_less_memory():
     assert first.seconds > 0
 
 
+def test_inductor_keeps_the_order_of_the_plan():
+    module, x = Branches().eval(), torch.randn(64, 16)
+    graph = from_torch(module, x, in_place=True)
+    # All wide tensors first, and each narrowed before the next is made.
+    wide = sorted(range(graph.num_ops), key=lambda op: ("narrow" in graph.op_names[op], op))
+    wide.sort(key=lambda op: graph.op_kinds[op] == "aten.cat")
+    wide.sort(key=lambda op: not graph.resident[op])
+    zeros = np.zeros(graph.num_ops, np.int64)
+    runs = [
+        apply_to_torch(plan, module, x)
+        for plan in (Plan.from_events(graph, Cluster.uniform(1), zeros, wide), order(graph))
+    ]
+    peaks = []
+    for planned_module in runs:
+        planned_module.compile()
+        measured = measure_torch(planned_module, x)
+        close(measured.result, module(x).detach())
+        peaks.append(measured.peak_bytes)
+    assert peaks[1] < 0.6 * peaks[0]
+
+
+@pytest.mark.parametrize(
+    ("case", "form"),
+    [
+        (0, "training-step"),
+        pytest.param(0, "gradient", marks=pytest.mark.slow),
+        pytest.param(1, "gradient", marks=pytest.mark.slow),
+        pytest.param(1, "training-step", marks=pytest.mark.slow),
+    ],
+)
+def test_compiled_gradients_and_steps_are_those_of_eager_ones(case, form):
+    make, args, kwargs = CASES[case]
+    made = [copy.deepcopy(make().eval()) for _ in range(2)]
+    made[1].load_state_dict(made[0].state_dict())
+    one, other = (planned(module, args, kwargs, form=form, loss=squares)[0] for module in made)
+    one.compile()
+    for _ in range(3):
+        torch.testing.assert_close(one(*args, **kwargs), other(*args, **kwargs), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(one.moments, other.moments, rtol=1e-4, atol=1e-5)
+    assert one.steps == other.steps == 3 * (form == "training-step")
+
+
+def test_a_plan_of_several_devices_is_not_compiled():
+    runs, _ = planned(nn.Linear(4, 2), (torch.randn(3, 4),), devices=2)
+    with pytest.raises(ConfigError, match="for 2 devices"):
+        runs.compile()
+
+
 def test_ops_run_in_the_order_of_the_plan(monkeypatch):
     ran = []
     one = TorchProgram._one

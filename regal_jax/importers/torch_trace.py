@@ -19,7 +19,9 @@ from torch.utils import _pytree as pytree
 from regal_jax.errors import FormatError
 from regal_jax.importers.fx_program import PHASE
 
-__all__ = ["ADAM", "ADAM_RATE", "FIRST_STEP", "FORMS", "Held", "Result", "Trace", "step_numbers", "trace"]
+__all__ = [
+    "ADAM", "ADAM_RATE", "FIRST_STEP", "FORMS", "Held", "Result", "Trace", "quiet", "step_numbers", "trace",
+]  # fmt: skip
 
 FORMS: Final = ("forward", "gradient", "training-step")
 
@@ -119,7 +121,7 @@ def trace(
     Raises:
       FormatError: PyTorch cannot trace it (the cause is kept).
     """
-    with _quiet():
+    with quiet():
         try:
             mode = FakeTensorMode(allow_non_fake_inputs=True)
             with mode:
@@ -147,8 +149,8 @@ def trace(
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppresses PyTorch's own output while it traces; warnings and prints of the user's code pass."""
+def quiet() -> Iterator[None]:
+    """Suppresses PyTorch's own output while it traces or compiles; that of the user's code passes."""
     found = {name: log for name, log in logging.root.manager.loggerDict.items() if _is_foreign(name)}
     loggers = [log for log in found.values() if isinstance(log, logging.Logger)]
     loggers += [logging.getLogger("torch")]  # Loggers made meanwhile inherit its level.

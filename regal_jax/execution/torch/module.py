@@ -1,6 +1,6 @@
 """`PlannedModule`: a PyTorch module whose ops run in the order of a plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -66,6 +66,7 @@ class PlannedModule(nn.Module):
         for value in ops.program.constants:
             self._fix(value, value.tensor)
         self._names: dict[str, Value] = dict(self._held)
+        self._compiled: Callable[[dict[Key, Any], tuple[float, float]], None] | None = None
 
     def _home(self, value: Value) -> torch.device:
         return self._devices[self._program.homes[value]]
@@ -96,6 +97,47 @@ class PlannedModule(nn.Module):
             **dict(self.module.named_parameters(remove_duplicate=False)),
         }
 
+    def compile(self, options: Mapping[str, Any] | None = None) -> None:
+        """Compiles the program with Inductor, in the order of the plan; later calls run the compiled program.
+
+        Inductor fuses ops, so that fewer tensors exist, and results differ in their last bits. A kernel
+        stands where the plan has the last op that it computes. The function is that of
+        `torch._inductor.compile`; the order is set by its option ``_post_fusion_custom_pass``, which PyTorch
+        may change.
+
+        Args:
+          options: Options of Inductor, e.g. ``{"max_autotune": True}``.
+
+        Raises:
+          ConfigError: The plan is for several devices.
+        """
+        if len(self._devices) > 1:
+            raise ConfigError(
+                f"PlannedModule.compile: the plan is for {len(self._devices)} devices; compile one for one"
+            )
+        from regal_jax.execution.torch.inductor import compile_program
+
+        state = {**self._state(), **self.moments}
+        tensors = {value: tensor for (value, _), tensor in self._fixed.items()}
+        tensors |= {value: state[name].detach() for name, value in self._held}
+        for _, value in self._inputs:
+            if isinstance(value, Value):
+                like = value.tensor
+                tensors[value] = torch.empty_strided(
+                    like.shape, like.stride(), dtype=like.dtype, device=self._home(value)
+                )
+        written = {value: [self._names[name] for name in names] for value, names in self._written().items()}
+        self._compiled = compile_program(self._program, tensors, written, dict(options or {}))
+
+    def _written(self) -> dict[Value, list[str]]:
+        """The results that are new values of parameters, buffers or moments."""
+        ops = self._program.ops
+        written: dict[Value, list[str]] = {}
+        for result, value in zip(ops.trace.results, ops.program.outputs, strict=True):
+            if result.role == "state" and isinstance(value, Value) and result.name in self._names:
+                written.setdefault(value, []).append(result.name)
+        return written
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the ops in the order of the plan.
 
@@ -105,11 +147,7 @@ class PlannedModule(nn.Module):
         leaves = pytree.tree_leaves((args, kwargs))
         numbers = step_numbers(self.steps + 1, self.rate)
         values = self._given(leaves)
-        written: dict[Value, list[str]] = {}
-        ops = self._program.ops
-        for result, value in zip(ops.trace.results, ops.program.outputs, strict=True):
-            if result.role == "state" and isinstance(value, Value) and result.name in self._names:
-                written.setdefault(value, []).append(result.name)
+        written = self._written()
 
         def made(value: Value, tensor: torch.Tensor) -> None:
             for name in written.get(value, ()):
@@ -117,7 +155,10 @@ class PlannedModule(nn.Module):
 
         # Nothing requires a gradient; but some ops keep what their backward op reads only where one may.
         with torch.set_grad_enabled(self.form != "forward"):
-            self._program.run(values, numbers, made)
+            if self._compiled is None:
+                self._program.run(values, numbers, made)
+            else:
+                self._compiled(values, numbers)
             results = self._results(values, leaves)
         if self.form == "training-step":
             self.steps += 1
