@@ -26,6 +26,7 @@ examples:
   python -m benchmarks makespans --plot makespans.png
   python -m benchmarks prediction --out prediction.json
   python -m benchmarks onnx                    (with onnxruntime and torch)
+  python -m benchmarks torch --inductor        (with torch)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
   python -m benchmarks schedules --graphs 10 --samples 1000
 docs/benchmarks.md describes the measurements and how to read them.
@@ -120,6 +121,12 @@ def _prediction(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _torch(args: argparse.Namespace) -> int:
+    from benchmarks.torch_memory import run
+
+    return run(args)
+
+
 def _onnx(args: argparse.Namespace) -> int:
     from benchmarks.onnx_memory import run
 
@@ -160,6 +167,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser("makespans", help="predicted and measured makespans on two CPU devices")
     )
     _add_prediction(commands.add_parser("prediction", help="temporary memory, predicted and assigned"))
+    _add_torch(commands.add_parser("torch", help="memory of planned gradients and steps in PyTorch"))
     _add_onnx(commands.add_parser("onnx", help="memory of planned orders as ONNX Runtime measures it"))
     return parser
 
@@ -271,6 +279,16 @@ def _add_prediction(prediction: argparse.ArgumentParser) -> None:
     )
     prediction.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
     prediction.set_defaults(call=_prediction)
+
+
+def _add_torch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="MODULE", help="(default: all)")
+    parser.add_argument("--method", default="order-search", help="that orders them (default order-search)")
+    parser.add_argument("--inductor", action="store_true", help="also compile each with Inductor (minutes)")
+    parser.add_argument("--runs", type=count, default=3, help="of each order (default 3)")
+    parser.add_argument("--threads", type=count, default=1, help="of PyTorch (default 1)")
+    parser.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every module")
+    parser.set_defaults(call=_torch)
 
 
 def _add_onnx(onnx: argparse.ArgumentParser) -> None:

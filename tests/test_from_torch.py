@@ -191,6 +191,28 @@ def test_in_place_a_result_that_is_a_view_keeps_its_buffer():
     assert (op(graph, "relu")["sizes"], op(graph, "t")["sizes"]) == ([48], [0])
 
 
+def test_in_place_a_copy_that_nobody_needs_has_no_memory():
+    def fn(self, x):
+        kept = torch.relu(x).clone()  # read only
+        turned = kept.t().clone(memory_format=torch.contiguous_format)  # another layout
+        returned = turned.sin().clone()
+        return kept.sum(), returned, returned.t()
+
+    graph = from_torch(module(fn), torch.empty(4, 3), in_place=True)
+    sizes = {name: op(graph, name)["sizes"][0] for name in graph.op_names[2:]}
+    assert sizes == {
+        "relu": 48,
+        "clone": 0,
+        "t": 0,
+        "clone_1": 48,
+        "sin": 48,
+        "clone_2": 48,
+        "sum": 4,
+        "t_1": 0,
+    }
+    assert op(graph, "sum")["inputs"] == ["relu:0", "clone:0"]
+
+
 def test_in_place_adam_writes_over_its_state():
     net, x = nn.Linear(3, 5, bias=False), torch.empty(4, 3)
     options = {"form": "training-step", "in_place": True}

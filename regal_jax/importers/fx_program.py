@@ -2,7 +2,7 @@
 
 import dataclasses
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -57,7 +57,8 @@ class Call:
       operands: ``args`` with values instead of fake tensors.
       keywords: ``kwargs`` with values instead of fake tensors.
       structure: ``result`` with values instead of fake tensors.
-      owners: For each output the value whose memory it lies in, `None` where it has memory of its own.
+      owners: For each output the value whose memory it lies in, `None` where it has memory of its own. A
+        ``clone`` with an owner need not copy.
     """
 
     kind: str
@@ -109,7 +110,35 @@ def flatten(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Program:
         if not needed.isdisjoint(call.outputs):
             live.append(call)
             needed.update(call.inputs)
-    return Program(tuple(v for v in constants if v in needed), tuple(reversed(live)), outputs)
+    read = tuple(v for v in constants if v in needed)
+    return Program(read, tuple(_without_copies(live[::-1], outputs)), outputs)
+
+
+def _without_copies(calls: Iterable[Call], outputs: Sequence[Any]) -> Iterator[Call]:
+    """The calls; each ``clone`` that copies nothing anew has the owner of what it copies.
+
+    No op of the program writes over an operand that is read afterwards, so that such a copy is needed only if
+    it is returned, by itself or within a view.
+    """
+    calls = list(calls)
+    root = {
+        value: owner
+        for call in calls
+        for value, owner in zip(call.outputs, call.owners, strict=True)
+        if owner is not None
+    }
+    returned = {root.get(value, value) for value in outputs if isinstance(value, Value)}
+    copied: dict[Value, Value] = {}
+    for call in calls:
+        owners = tuple(None if owner is None else copied.get(owner, owner) for owner in call.owners)
+        first = call.operands[0] if call.operands else None
+        if call.kind == "aten.clone" and isinstance(first, Value) and call.outputs[0] not in returned:
+            old, new = first.tensor, call.outputs[0].tensor
+            if old.layout is new.layout is torch.strided and old.stride() == new.stride():
+                base = root.get(first, first)
+                copied[call.outputs[0]] = copied.get(base, base)
+                owners = (copied[call.outputs[0]],)
+        yield dataclasses.replace(call, owners=owners)
 
 
 class _Flattener:

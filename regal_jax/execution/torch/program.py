@@ -191,12 +191,18 @@ def _in_place(actions: list[Action], fixed: Set[Value]) -> list[Action]:
     made = []
     for index, action in enumerate(actions):
         target = action.call.target if action.call else None
+        if action.call and action.call.kind == "aten.clone" and action.call.owners[0] is not None:
+            target = _itself
         old = overwritten(action.call) if action.call else None
         base = None if old is None else owners.get(old, old)
         if base is not None and last[base] == index and not fixed & {base, old}:
             target = _in_place_variant(target)
         made.append(dataclasses.replace(action, target=target))
     return made
+
+
+def _itself(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
+    return tensor
 
 
 def _in_place_variant(target: Any) -> Any:
