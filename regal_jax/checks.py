@@ -11,7 +11,7 @@ from typing import Any
 
 from regal_jax.errors import ConfigError
 
-__all__ = ["check_number", "check_whole", "is_number", "real", "shown", "whole"]
+__all__ = ["check_number", "check_setting", "check_whole", "is_number", "real", "shown", "whole"]
 
 
 def whole(value: Any, least: int | None = None, most: int | None = None) -> int | None:
@@ -130,3 +130,23 @@ def shown(value: Any) -> str:
         if isinstance(value, int):
             return f"a whole number of {value.bit_length()} bits"
         return f"a {type(value).__name__} of numbers too long to write"
+
+
+def check_setting(owner: str, field: str, value: Any, least: int, most: int | None = None) -> int:
+    """``value``, a field of settings, as an int.
+
+    Args:
+      owner: Name of the settings in the error message.
+      field: Name of the field.
+      value: The value to check, of any type.
+      least: The lowest that is allowed.
+      most: The highest that is allowed; ``None`` for no limit.
+
+    Raises:
+      ConfigError: It is no whole number in the range.
+    """
+    found = whole(value, least, most)
+    if found is None:
+        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ConfigError(f"{owner}: {field} is {shown(value)}; give a whole number {limits}")
+    return found

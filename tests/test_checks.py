@@ -124,7 +124,7 @@ def test_a_message_says_which_limit_is_broken_and_shows_every_value():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda n: BrkgaConfig(population=n), ConfigError, "population is {}; choose a number"),
+        (lambda n: BrkgaConfig(population=n), ConfigError, "population is {}; give a whole number"),
         (lambda n: Cluster.uniform(n), ClusterError, "cluster: {} devices; at most"),
         (lambda n: Bucket(1, 1, 1, -n), ConfigError, "bucket: controls must be .*, got {}"),
         (lambda n: ListSearchConfig(rank_noise=n), ConfigError, "rank_noise is {}; give a number"),

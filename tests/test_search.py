@@ -109,10 +109,10 @@ def test_distinct_draws_every_set_equally_often(picks, population):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"population": 0}, "population is 0; choose a number from 1 to"),
-        ({"population": 2.5}, "population is 2.5; give a whole number, at least 1"),
+        ({"population": 0}, "population is 0; give a whole number from 1 to"),
+        ({"population": 2.5}, "population is 2.5; give a whole number from 1"),
         ({"population": True}, "population is True; give a whole number"),
-        ({"elites": -1}, "elites is -1; choose a number from 0 to"),
+        ({"elites": -1}, "elites is -1; give a whole number from 0 to"),
         (
             {"elites": 100, "mutants": 0},
             "elites is 100, which leaves no newcomers in a population of 100; lower",
@@ -123,7 +123,7 @@ def test_distinct_draws_every_set_equally_often(picks, population):
         ({"elite_bias": 0.4}, "elite_bias is 0.4; choose a number in [0.5, 1)"),
         ({"elite_bias": math.nan}, "elite_bias is nan; choose a number in [0.5, 1)"),
         ({"elite_bias": "0.7"}, "elite_bias is '0.7'; choose a number in [0.5, 1)"),
-        ({"parents": 1}, "parents is 1; choose a number from 2 to"),
+        ({"parents": 1}, "parents is 1; give a whole number from 2 to"),
         ({"parents": 3}, "3 parents need a bias function; set bias to one of constant, linear"),
         ({"elite_parents": 2}, "elite_parents is 2 of 2 parents; at least one parent must not be elite"),
         (
@@ -134,12 +134,12 @@ def test_distinct_draws_every_set_equally_often(picks, population):
             {"parents": 30, "elite_parents": 25, "bias": "linear"},
             "a child needs 25 elite and 5 other parents",
         ),
-        ({"islands": 0}, "islands is 0; choose a number from 1 to"),
-        ({"islands": 2**30}, "islands * population is 107374182400; choose a number from 1 to"),
+        ({"islands": 0}, "islands is 0; give a whole number from 1 to"),
+        ({"islands": 2**30}, "islands * population is 107374182400; give a whole number from 1 to"),
         ({"islands": None}, "islands is None; give a whole number"),
-        ({"exchange_every": 0}, "exchange_every is 0; choose a number from 1 to"),
+        ({"exchange_every": 0}, "exchange_every is 0; give a whole number from 1 to"),
         ({"islands": 2, "exchange_every": 1, "exchange_elites": 21}, "can exchange at most 20"),
-        ({"restart_after": 0}, "restart_after is 0; choose a number from 1 to"),
+        ({"restart_after": 0}, "restart_after is 0; give a whole number from 1 to"),
     ],
 )
 def test_impossible_configs_are_refused(settings, message):
@@ -153,9 +153,9 @@ def test_impossible_configs_are_refused(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"evaluations": 0}, "evaluations is 0; choose a number from 1 to"),
-        ({"evaluations": 2**31}, "evaluations is 2147483648; choose"),
-        ({"evaluations": 9, "stall": 0}, "stall is 0; choose"),
+        ({"evaluations": 0}, "evaluations is 0; give a whole number from 1 to"),
+        ({"evaluations": 2**31}, "evaluations is 2147483648; give"),
+        ({"evaluations": 9, "stall": 0}, "stall is 0; give"),
         ({"evaluations": 9, "seconds": 0}, "seconds is 0; give a number above zero"),
         ({"evaluations": 9, "seconds": math.nan}, "seconds is nan; give a number above zero"),
         ({"evaluations": 9, "seconds": "1"}, "seconds is '1'; give a number above zero"),

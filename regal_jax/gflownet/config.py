@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Final
 
+from regal_jax.checks import check_setting
 from regal_jax.ordering.config import TopoformerConfig
-from regal_jax.policies.checks import flag, whole
+from regal_jax.policies.checks import flag
 
 __all__ = ["STATE_FEATURES", "GflownetConfig"]
 
@@ -52,7 +53,7 @@ class GflownetConfig:
         set_ = object.__setattr__
         ranges = (("devices", 1, 256), ("layers", 0, 100), ("width", 1, 4096), ("head_width", 1, 4096))
         for field, low, high in (*ranges, ("temperature_width", 1, 4096)):
-            set_(self, field, whole("gflownet", field, getattr(self, field), low, high))
+            set_(self, field, check_setting("gflownet", field, getattr(self, field), low, high))
         for field in ("lookahead", "partition", "value"):
             flag("gflownet", field, getattr(self, field))
         set_(self, "heads", self.encoder.heads)  # Checked by `TopoformerConfig`.

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from regal_jax.checks import real, shown, whole
+from regal_jax.checks import check_setting, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.host_search import HostSearch
@@ -79,12 +79,7 @@ class ListSearchConfig:
 
     def __post_init__(self) -> None:
         for name in ("ranks", "prices", "look"):
-            given = getattr(self, name)
-            value = whole(given, 1)
-            if value is None:
-                raise ConfigError(
-                    f"{type(self).__name__}: {name} is {shown(given)}; give a whole number of at least 1"
-                )
+            value = check_setting(type(self).__name__, name, getattr(self, name), 1)
             object.__setattr__(self, name, value)
         shares = tuple((name, 1.0) for name in _SHARES)
         for name, most in (("rank_noise", math.inf), ("price_noise", math.inf), *shares):

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from regal_jax.checks import real, shown, whole
+from regal_jax.checks import check_setting, real, shown, whole
 from regal_jax.errors import ConfigError
 
 __all__ = ["OrderSearchConfig"]
@@ -42,12 +42,7 @@ class OrderSearchConfig:
 
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("growth", 2), ("most_width", self.width), ("guide_after", 0)):
-            value = whole(getattr(self, name), least)
-            if value is None:
-                given = shown(getattr(self, name))
-                raise ConfigError(
-                    f"{type(self).__name__}: {name} is {given}; give a whole number of at least {least}"
-                )
+            value = check_setting(type(self).__name__, name, getattr(self, name), least)
             object.__setattr__(self, name, value)
         object.__setattr__(self, "steps", tuple(self.steps))
         object.__setattr__(self, "windows", tuple(whole(size, 1) or size for size in self.windows))

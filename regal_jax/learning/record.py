@@ -1,6 +1,5 @@
 """Metrics of a run as JSON lines and, on request, for TensorBoard."""
 
-import json
 import pathlib
 from typing import Any, Self
 
@@ -44,20 +43,19 @@ class Record:
         self._writer: Any = None
         if tensorboard:
             self._writer = event_writer()(str(folder / "tensorboard"), purge_step=step + 1)
-        path = folder / "metrics.jsonl"
-        lines = JsonLines(path)
-        records = lines.read()
+        self._lines = JsonLines(folder / "metrics.jsonl")
+        records = self._lines.read()
         for number, record in enumerate(records, 1):
             if not isinstance(record.get("step"), int):
-                raise FormatError(f"{path}: line {number} has no step; delete it, or take another folder")
-        lines.replace([record for record in records if record["step"] <= step])
-        self._file = path.open("a", encoding="utf-8")
+                raise FormatError(
+                    f"{self._lines.path}: line {number} has no step; delete it, or take another folder"
+                )
+        self._lines.replace([record for record in records if record["step"] <= step])
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
         if self._writer is not None:
             self._writer.close()
 
@@ -69,8 +67,7 @@ class Record:
           step: Updates made so far.
           values: Numbers by name.
         """
-        self._file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
-        self._file.flush()
+        self._lines.append({"step": step, "kind": kind, **values})
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(f"{kind}/{name}", value, step)

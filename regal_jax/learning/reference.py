@@ -1,8 +1,6 @@
 """References: mean objectives of uniform searches, by which rewards are divided; computed once and stored."""
 
-import contextlib
 import dataclasses
-import json
 import pathlib
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,7 +15,7 @@ from regal_jax.learning.config import TrainConfig
 from regal_jax.learning.pool import Pool, rows
 from regal_jax.search import Status, Stopping
 from regal_jax.solve import keys_of, solve
-from regal_jax.storage.documents import parse_json
+from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["with_references"]
 
@@ -100,22 +98,20 @@ def _read(path: pathlib.Path | None, settings: dict[str, Any]) -> dict[str, list
     known: dict[str, list[float]] = {}
     if path is None or not path.exists():
         return known
-    for line in path.read_bytes().splitlines():
-        # A damaged line, such as the last one of a run that was killed, is computed again.
-        with contextlib.suppress(FormatError):
-            entry = Field(parse_json(line))
+    for number, record in enumerate(JsonLines(path).read(), 1):
+        try:
+            entry = Field(record)
             if entry.get("settings").value == settings:
                 known[entry.get("graph").text()] = [item.number() for item in entry.get("fitness").items()]
+        except FormatError as error:
+            raise FormatError(f"{path}: line {number}: {error}; delete the line") from None
     return known
 
 
 def _append(path: pathlib.Path | None, settings: dict[str, Any], found: dict[str, list[float]]) -> None:
     if path is None:
         return
-    # Begin a new line, since a killed run may have left an incomplete one.
-    text = "".join(
-        "\n" + json.dumps({"graph": name, "fitness": fitness, "settings": settings})
-        for name, fitness in found.items()
-    )
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text + "\n")
+    lines = JsonLines(path)
+    lines.mend()
+    for name, fitness in found.items():
+        lines.append({"graph": name, "fitness": fitness, "settings": settings})

@@ -5,10 +5,10 @@ import enum
 from types import MappingProxyType
 from typing import Any, Final
 
-from regal_jax.checks import check_number, shown
+from regal_jax.checks import check_number, check_setting, shown
 from regal_jax.errors import ConfigError
 from regal_jax.ordering.relations import Relation
-from regal_jax.policies.checks import one_of, whole
+from regal_jax.policies.checks import one_of
 
 __all__ = ["ENCODERS", "Decoder", "Encoder", "TopoformerConfig", "named_encoder"]
 
@@ -83,7 +83,7 @@ class TopoformerConfig:
         set_(self, "decoder", one_of("topoformer", "decoder", self.decoder, Decoder))
         ranges = (("layers", 0, 100), ("width", 1, 4096), ("head_width", 1, 4096), ("eigenvectors", 0, 1000))
         for field, low, high in ranges:
-            set_(self, field, whole("topoformer", field, getattr(self, field), low, high))
+            set_(self, field, check_setting("topoformer", field, getattr(self, field), low, high))
         set_(self, "alpha", check_number("topoformer: alpha", self.alpha, 1e-6, 1e6))
         set_(self, "heads", self._checked_heads())
 
@@ -93,7 +93,7 @@ class TopoformerConfig:
             raise ConfigError(
                 f"topoformer: heads is {shown(given)}; give {_NUM} whole numbers, one per relation"
             )
-        heads = tuple(whole("topoformer", "heads", number, 0, _MOST_HEADS) for number in given)
+        heads = tuple(check_setting("topoformer", "heads", number, 0, _MOST_HEADS) for number in given)
         if self.encoder is Encoder.MLP:
             return (0,) * _NUM  # Configs that mean the same are equal.
         if self.encoder is not Encoder.TOPOFORMER and len(set(heads) - {0}) > 1:

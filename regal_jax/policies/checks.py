@@ -5,10 +5,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from regal_jax import checks
 from regal_jax.errors import ConfigError
 
-__all__ = ["flag", "names_of", "numbers", "one_of", "whole"]
+__all__ = ["flag", "names_of", "numbers", "one_of"]
 
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
@@ -25,20 +24,6 @@ def names_of(owner: str, field: str, values: Any, kind: type[_Choice]) -> tuple[
     if len(set(found)) < len(found):
         raise ConfigError(f"{owner}: {field} is {values!r}; give a list that names each once")
     return found
-
-
-def whole(owner: str, field: str, value: Any, low: int, high: int) -> int:
-    """A whole number in a range.
-
-    Raises:
-      ConfigError: The value is anything else.
-    """
-    number = checks.whole(value, low, high)
-    if number is None:
-        raise ConfigError(
-            f"{owner}: {field} is {checks.shown(value)}; give a whole number from {low} to {high}"
-        )
-    return number
 
 
 def flag(owner: str, field: str, value: Any) -> None:

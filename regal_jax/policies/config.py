@@ -5,11 +5,12 @@ import functools
 from collections.abc import Sequence
 from typing import Final
 
+from regal_jax.checks import check_setting
 from regal_jax.errors import ConfigError
 from regal_jax.graph.cluster import MAX_DEVICES
 from regal_jax.plan import Objective
 from regal_jax.policies.ablation import Ablation
-from regal_jax.policies.checks import names_of, numbers, one_of, whole
+from regal_jax.policies.checks import names_of, numbers, one_of
 from regal_jax.policies.choices import Balance, Cut, FeatureSet, Network, Placement, Transfers
 from regal_jax.policies.priors import MAKERS, Maker
 from regal_jax.policies.spectral import COORDINATES
@@ -50,7 +51,7 @@ class FeatureConfig:
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
-        set_(self, "num_devices", whole("features", "num_devices", self.num_devices, 1, MAX_DEVICES))
+        set_(self, "num_devices", check_setting("features", "num_devices", self.num_devices, 1, MAX_DEVICES))
         set_(self, "features", one_of("features", "features", self.features, FeatureSet))
         set_(self, "balance", one_of("features", "balance", self.balance, Balance))
         cuts = names_of("features", "cuts", self.cuts, Cut)
@@ -139,7 +140,7 @@ class PolicyConfig:
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         for field, low, high in (("num_devices", 1, MAX_DEVICES), ("rounds", 0, 1000), ("width", 1, 4096)):
-            set_(self, field, whole("policy", field, getattr(self, field), low, high))
+            set_(self, field, check_setting("policy", field, getattr(self, field), low, high))
         set_(self, "objective", one_of("policy", "objective", self.objective, Objective))
         set_(self, "network", one_of("policy", "network", self.network, Network))
         if self.prior is None:
@@ -157,7 +158,7 @@ class PolicyConfig:
         self._check_bins()
         ordered = self.maker.has_order and bool(self.ablation.order_scale)
         reach = (_REACH if ordered else 0) if self.reach is None else self.reach
-        set_(self, "reach", whole("policy", "reach", reach, 0, 2**15))
+        set_(self, "reach", check_setting("policy", "reach", reach, 0, 2**15))
         self._check_prior()
 
     def _check_bins(self) -> None:

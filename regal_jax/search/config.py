@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from regal_jax.checks import real, shown, whole
+from regal_jax.checks import check_setting, real, shown
 from regal_jax.errors import ConfigError
 
 __all__ = ["MAX_EVALUATIONS", "BiasFunction", "BrkgaConfig"]
@@ -56,12 +56,7 @@ class BiasFunction(enum.StrEnum):
 
 def count_setting(owner: str, field: str, value: Any, low: int, high: int = MAX_EVALUATIONS) -> int:
     """``value`` as an int between ``low`` and ``high``, or a `ConfigError` that names the field."""
-    found = whole(value)
-    if found is None:
-        raise ConfigError(f"{owner}: {field} is {shown(value)}; give a whole number, at least {low}")
-    if not low <= found <= high:
-        raise ConfigError(f"{owner}: {field} is {shown(found)}; choose a number from {low} to {high}")
-    return found
+    return check_setting(owner, field, value, low, high)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from regal_jax.checks import shown, whole
-from regal_jax.errors import ConfigError
+from regal_jax.checks import check_setting
 from regal_jax.plan import Objective, Plan
 from regal_jax.solvers.protocol import Constructive, Instance
 from regal_jax.solvers.weights import network_of
@@ -84,12 +83,7 @@ class _Neural(Constructive):
 
 def check_field(solver: object, field: str, least: int) -> None:
     """Refuses a field that is no whole number of at least ``least``."""
-    value = whole(getattr(solver, field), least)
-    if value is None:
-        given = shown(getattr(solver, field))
-        raise ConfigError(
-            f"{type(solver).__name__}: {field} is {given}; give a whole number of at least {least}"
-        )
+    value = check_setting(type(solver).__name__, field, getattr(solver, field), least)
     object.__setattr__(solver, field, value)
 
 
