@@ -18,7 +18,7 @@ from benchmarks.table import aligned
 from benchmarks.torch_networks import MODULES, build
 from regal_jax.api import order
 from regal_jax.errors import ConfigError
-from regal_jax.execution import apply_to_torch, measure_torch
+from regal_jax.execution import apply_to_torch, inductor_options, measure_torch
 from regal_jax.graph import Cluster
 from regal_jax.importers import from_torch
 from regal_jax.plan import Plan
@@ -34,7 +34,8 @@ _TITLES: Final = {
     "program": "traced",
     "plan": "plan",
     "compiled": "Inductor",
-    "compiled_plan": "Inductor, plan",
+    "compiled_plan": "of plan",
+    "compiled_search": "searched",
 }
 
 
@@ -82,7 +83,11 @@ def _row(name: str, form: str, args: argparse.Namespace) -> dict[str, Any]:
         results[key] = (measured.result, planned.state_dict())
     row["equal"] = _equal(results["program"], results["plan"])
     if args.inductor:
-        for key, plan, options in (("compiled", first, _OWN_ORDER), ("compiled_plan", plans["plan"], {})):
+        for key, plan, options in (
+            ("compiled", first, _OWN_ORDER),
+            ("compiled_plan", plans["plan"], {}),
+            ("compiled_search", first, inductor_options(args.method)),
+        ):
             planned = apply_to_torch(plan, copy.deepcopy(module), x, form=form)
             planned.compile(options)
             measured = measure_torch(planned, x, runs=args.runs)

@@ -10,7 +10,7 @@ from torch import nn
 
 from regal_jax import Cluster, Plan, apply_to_torch, from_torch, order
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError, PlanError
-from regal_jax.execution import measure_torch
+from regal_jax.execution import inductor_options, measure_torch
 from regal_jax.execution.torch.program import TorchProgram
 from regal_jax.plan.schedule import insert_transfers
 
@@ -227,6 +227,52 @@ def test_inductor_keeps_the_order_of_the_plan():
         close(measured.result, module(x).detach())
         peaks.append(measured.peak_bytes)
     assert peaks[1] < 0.6 * peaks[0]
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own, while it compiles.
+def test_torch_compile_takes_the_order_of_kernels():
+    class Wide(nn.Module):
+        """The result of one branch is computed before the wider one of the other."""
+
+        def __init__(self):
+            super().__init__()
+            self.kept, self.up, self.down = nn.Linear(16, 512), nn.Linear(16, 1024), nn.Linear(1024, 16)
+
+        def forward(self, x):
+            return self.kept(x), self.down(self.up(x))
+
+    module, x = Wide(), torch.randn(64, 16)
+    named = {"method": "order-search", "time_limit": 2.0}
+    planned_options = inductor_options(**named)
+    unordered = {"reorder_for_peak_memory": False}
+    found = []
+    for options in (unordered, planned_options):
+        torch._dynamo.reset()
+        with torch.no_grad():
+            found.append(measure_torch(torch.compile(module, options=options), x))
+        with torch.no_grad():
+            close(found[-1].result, module(x))
+    assert found[1].peak_bytes < 0.75 * found[0].peak_bytes
+    # Gradients: a forward and a backward graph.
+    torch._dynamo.reset()
+    twin = copy.deepcopy(module)
+    squares(torch.compile(module, options=planned_options)(x)).backward()
+    squares(twin(x)).backward()
+    for one, other in zip(module.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_a_pass_that_fails_leaves_the_order(monkeypatch):
+    fails = inductor_options()["_post_fusion_custom_pass"]
+    monkeypatch.setattr(type(fails), "_ordered", lambda self, nodes: 1 / 0)
+    nodes = [object(), object()]
+    with pytest.warns(UserWarning, match="keep Inductor's order: ZeroDivisionError"):
+        assert fails(nodes) == nodes
+    assert fails.uuid() != inductor_options(time_limit=1.0)["_post_fusion_custom_pass"].uuid()
+    with pytest.raises(ConfigError, match="time_limit"):
+        inductor_options(time_limit="long")
+    with pytest.raises(ConfigError, match="method"):
+        inductor_options(method="nothing")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from regal_jax.execution.onnx.compare import OnnxComparison, compare_onnx
     from regal_jax.execution.onnx.session import OnnxRun, measure_onnx, session_options
     from regal_jax.execution.torch.apply import apply_to_torch
+    from regal_jax.execution.torch.fused import inductor_options
     from regal_jax.execution.torch.measure import TorchRun, measure_torch
     from regal_jax.execution.torch.module import PlannedModule
     from regal_jax.execution.xla.compiled import CompiledProgram, CompileStatistics
@@ -39,6 +40,7 @@ __all__ = [
     "compare_onnx",
     "compile",
     "execute",
+    "inductor_options",
     "measure_cluster",
     "measure_onnx",
     "measure_torch",
@@ -55,6 +57,7 @@ __getattr__, __dir__ = lazily(
         "onnx.compare": ("OnnxComparison", "compare_onnx"),
         "onnx.session": ("OnnxRun", "measure_onnx", "session_options"),
         "torch.apply": ("apply_to_torch",),
+        "torch.fused": ("inductor_options",),
         "torch.measure": ("TorchRun", "measure_torch"),
         "torch.module": ("PlannedModule",),
         "xla.compiled": ("CompileStatistics", "CompiledProgram"),
