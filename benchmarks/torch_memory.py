@@ -122,7 +122,9 @@ def _plain(module: nn.Module, form: str) -> Callable[[torch.Tensor], Any]:
 
 def _equal(one: Any, other: Any) -> bool:
     leaves = [pytree.tree_leaves(tree) for tree in (one, other)]
-    return all(a is b is None or torch.equal(a, b) for a, b in zip(*leaves, strict=True))
+    return all(
+        torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(*leaves, strict=True)
+    )
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:

@@ -167,6 +167,22 @@ def test_training_steps_are_those_of_adam(case, devices, options):
         same(list(module.parameters()), list(plain.parameters()))
 
 
+def test_training_goes_on_from_a_saved_state(tmp_path):
+    first, other, x = Branches(), Branches(), torch.randn(12, 16)
+    form = {"form": "training-step", "loss": squares}
+    runs, _ = planned(first, (x,), **form)
+    runs(x)
+    runs(x)
+    torch.save(runs.state_dict(), tmp_path / "state.pt")
+    again, _ = planned(other, (x,), seed=1, **form)
+    again.load_state_dict(torch.load(tmp_path / "state.pt"))
+    assert again.steps == 2
+    same(again(x), runs(x))
+    same(dict(other.named_parameters()), dict(first.named_parameters()))
+    with pytest.raises(ConfigError, match="of another module or form"):
+        planned(Branches(), (x,))[0].load_state_dict(torch.load(tmp_path / "state.pt"))
+
+
 def test_a_chosen_learning_rate_is_that_of_adam():
     module, plain = twins(Branches)
     x = torch.randn(12, 16)

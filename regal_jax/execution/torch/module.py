@@ -21,7 +21,8 @@ class PlannedModule(nn.Module):
     """A module whose ops run in the order of a plan; made by `regal_jax.apply_to_torch`.
 
     It is called with arguments of the same shapes and types as those that it was made with. Parameters and
-    buffers are those of the module: load them, save them and change them there.
+    buffers are those of the module: load them, save them and change them there. Or save and load the
+    `state_dict` of this one, which includes the state of Adam.
 
     - ``form="forward"``: returns what the module returns. No gradient is recorded.
     - ``form="gradient"``: returns the loss, and a dict with the gradient of each parameter that requires one,
@@ -98,15 +99,14 @@ class PlannedModule(nn.Module):
         }
 
     def compile(self, options: Mapping[str, Any] | None = None) -> None:
-        """Compiles the program with Inductor, in the order of the plan; later calls run the compiled program.
+        """Compiles the program with Inductor; later calls run the compiled program.
 
         Inductor fuses ops, so that fewer tensors exist, and results differ in their last bits. A kernel
-        stands where the plan has the last op that it computes. The function is that of
-        `torch._inductor.compile`; the order is set by its option ``_post_fusion_custom_pass``, which PyTorch
-        may change.
+        stands where the plan has the last op that it computes, unless `regal_jax.execution.inductor_options`
+        are given, which order the kernels anew. A training step writes parameters and moments in place.
 
         Args:
-          options: Options of Inductor, e.g. ``{"max_autotune": True}``.
+          options: Options of Inductor, such as `regal_jax.execution.inductor_options()`.
 
         Raises:
           ConfigError: The plan is for several devices.
@@ -128,6 +128,25 @@ class PlannedModule(nn.Module):
                 )
         written = {value: [self._names[name] for name in names] for value, names in self._written().items()}
         self._compiled = compile_program(self._program, tensors, written, dict(options or {}))
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """State of Adam, which `state_dict` includes."""
+        return {"moments": dict(self.moments), "steps": self.steps, "rate": self.rate}
+
+    def set_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over the state of Adam, when `load_state_dict` calls this.
+
+        Raises:
+          ConfigError: It is of another module or form.
+        """
+        moments = state["moments"]
+        shapes = {name: tuple(moment.shape) for name, moment in self.moments.items()}
+        if {name: tuple(moment.shape) for name, moment in moments.items()} != shapes:
+            raise ConfigError("PlannedModule: the state is of another module or form; load that of this one")
+        with torch.no_grad():
+            for name, moment in self.moments.items():
+                moment.copy_(moments[name])
+        self.steps, self.rate = int(state["steps"]), float(state["rate"])
 
     def _written(self) -> dict[Value, list[str]]:
         """The results that are new values of parameters, buffers or moments."""
