@@ -6,29 +6,25 @@ code of a block.
 
 It is written for the Mosaic GPU backend of Pallas, since the Triton backend is deprecated from JAX 0.11 on.
 Mosaic GPU runs on NVIDIA GPUs of compute capability 9.0 (Hopper) or more, and the kernel can be lowered on a
-machine without such a GPU. Pallas's interfaces change often, so `available` trusts the kernel only after it
-has agreed with the reference once in this process.
+machine without such a GPU. It runs only where a caller names it: no GPU has certified it yet
+(``python -m benchmarks certify``).
 
 The kernel does not compute peaks, which would require the inputs of every op. `regal_jax.simulate.memory`
 computes them from positions in a few parallel steps.
 """
 
 import functools
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
-from regal_jax.problem import Decisions, Problem, make_problem
-from regal_jax.simulate.lockstep import Run, run
+from regal_jax.problem import Decisions, Problem
+from regal_jax.simulate.lockstep import Run
 from regal_jax.simulate.pallas_kernel import Sizes, make_inputs, make_sizes, program
 
-__all__ = ["agrees", "available", "fits", "run_pallas", "run_pallas_on_gpu", "shared_bytes", "trusted"]
+__all__ = ["fits", "run_pallas", "run_pallas_on_gpu", "shared_bytes"]
 
 _CAPABILITY: Final = (9, 0)
 _SHARED_KIB: Final = {9: 227, 10: 227, 11: 227}
@@ -126,60 +122,3 @@ def _check_fits(problem: Problem, sizes: Sizes) -> None:
             f"which takes {shared_bytes(problem) / 1024:.0f} KiB of {_limit() // 1024}; use 'xla', "
             "a smaller bucket or fewer devices"
         )
-
-
-def available(problem: Problem) -> bool:
-    """Whether the kernel may be chosen for ``problem``; false without a suitable GPU, without a trace.
-
-    This can be called during a trace. The first call with a suitable GPU compiles and runs a tiny problem,
-    and warns if the kernel fails.
-    """
-    capability = _capability()
-    return capability is not None and capability >= _CAPABILITY and fits(problem) and trusted()
-
-
-@functools.cache
-def trusted() -> bool:
-    """Whether the kernel agrees with the reference; computed once per process."""
-    try:
-        if agrees():
-            return True
-        reason = "its results differ from those of 'xla'"
-    except Exception as error:  # A new version of Pallas may raise anything; the reference still runs.
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    warnings.warn(f"the fused GPU simulator is not used: {reason}", RuntimeWarning, stacklevel=3)
-    return False
-
-
-def agrees(interpret: Any = False) -> bool:
-    """Whether the kernel and the reference agree on a tiny problem with ties and control edges.
-
-    This can be called during a trace, since it computes immediately.
-
-    Args:
-      interpret: As in `run_pallas`.
-    """
-    builder = GraphBuilder("self-check")
-    for o in range(9):
-        inputs = [(u, 0) for u in {o // 2, o - 3} if 0 <= u < o]
-        controls = [o - 4] if o % 3 == 1 and o > 4 else []
-        builder.add_op(f"o{o}", runtime=1.5 + o % 4, outputs=[o + 1], inputs=inputs, control_inputs=controls)
-    graph, cluster = builder.build(), Cluster.uniform(3, transfer="blocking:latency=0.3")
-    # A new thread has no trace, so arrays have values there.
-    with ThreadPoolExecutor(1) as executor:
-        return executor.submit(_agree_on, graph, cluster, interpret).result()
-
-
-def _agree_on(graph: ComputationGraph, cluster: Cluster, interpret: Any) -> bool:
-    problem, p = make_problem([graph], cluster), 4
-    n, t, d = problem.bucket.ops, problem.bucket.tensors, problem.num_devices
-    # Multiples of a prime serve as pseudo-random numbers without a generator.
-    mixed = np.arange(p * (n + t * d)).reshape(1, p, -1) * 7919 % 1009
-    decisions = Decisions(
-        placement=jnp.asarray((mixed[..., :n] // 5 % d).astype(np.int32)),
-        priority=jnp.asarray((mixed[..., :n] % 5).astype(np.uint16)),
-        transfer_priority=jnp.asarray((mixed[..., n:] % 4).reshape(1, p, t, d).astype(np.uint16)),
-    )
-    ours = jax.jit(functools.partial(run_pallas, positions=True, interpret=interpret))(problem, decisions)
-    theirs = jax.jit(functools.partial(run, positions=True))(problem, decisions)
-    return all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))

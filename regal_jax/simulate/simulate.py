@@ -75,9 +75,9 @@ def simulate(
     Args:
       problem: ``B`` graphs.
       decisions: ``[B, P, ...]`` decisions, from `regal_jax.encoding.decode`.
-      implementation: A name in `IMPLEMENTATIONS`, which then runs or raises; ``None`` chooses the fastest for
-        the platform: ``host`` on CPUs where Numba is installed (extra ``cpu``), ``pallas`` on GPUs that run
-        it, else ``xla``.
+      implementation: A name in `IMPLEMENTATIONS`, which then runs or raises; ``None`` chooses by platform:
+        ``host`` on CPUs where Numba is installed (extra ``cpu``), else ``xla``. ``pallas`` runs only where
+        it is named.
       memory: Whether to compute the peaks.
       positions: Whether to return the order of events.
 
@@ -101,22 +101,17 @@ def simulate(
 def _simulate_by_platform(
     problem: Problem, decisions: Decisions, memory: bool, positions: bool
 ) -> SimulationResult:
-    """The fastest implementation for the platform that the program is compiled for."""
+    """The default implementation of the platform that the program is compiled for."""
     import jax.extend.backend
 
-    fastest = {}
-    if host.available(problem.blocking, memory):
-        fastest["cpu"] = IMPLEMENTATIONS["host"]
-    if pallas_gpu.available(problem):
-        fastest["cuda"] = IMPLEMENTATIONS["pallas"]
+    xla = functools.partial(IMPLEMENTATIONS["xla"], memory=memory, positions=positions)
+    if not host.available(problem.blocking, memory):
+        return xla(problem, decisions)
+    on_host = functools.partial(IMPLEMENTATIONS["host"], memory=memory, positions=positions)
     if set(jax.extend.backend.backends()) == {"cpu"}:
-        return fastest.get("cpu", IMPLEMENTATIONS["xla"])(problem, decisions, memory, positions)
+        return on_host(problem, decisions)
     # There is always a CPU besides an accelerator; lowering knows the platform of the program.
-    branches = {
-        platform: functools.partial(implementation, memory=memory, positions=positions)
-        for platform, implementation in (*fastest.items(), ("default", IMPLEMENTATIONS["xla"]))
-    }
-    return jax.lax.platform_dependent(problem, decisions, **branches)
+    return jax.lax.platform_dependent(problem, decisions, cpu=on_host, default=xla)
 
 
 def _check_shapes(problem: Problem, decisions: Decisions) -> None:

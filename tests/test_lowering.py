@@ -1,0 +1,62 @@
+"""The whole search lowers for accelerators that this machine may not have, without a call back to the host."""
+
+import functools
+
+import jax
+import jax.export
+import pytest
+
+from benchmarks.cases import GraphCase
+from regal_jax.simulate import simulate
+from regal_jax.solve import solve_traced
+
+PLATFORMS = ("cuda", "tpu")
+EVALUATIONS = 26
+
+CASES = {
+    "makespan": GraphCase(ops=12, population=10),
+    "peak memory": GraphCase(ops=12, population=10, objective="peak-memory"),
+    "delays": GraphCase(ops=12, population=10, transfer="delay:latency=5", devices=4, graphs=2),
+    "betas": GraphCase(ops=12, population=10, proposal="beta"),
+}
+
+
+def exported(case, platform):
+    problem = case.problem()
+    search = functools.partial(
+        solve_traced,
+        objective=case.objective,
+        proposal=case.make_proposal(problem),
+        config=case.config(),
+    )
+    # Export refuses custom calls that it does not know, such as callbacks and calls of the host's kernel.
+    call = jax.jit(lambda problem, keys: search(problem, keys, EVALUATIONS))
+    return jax.export.export(call, platforms=[platform])(problem, case.keys())
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+    """As if JAX had found one beside the CPU."""
+    monkeypatch.setattr(jax.extend.backend, "backends", lambda: dict.fromkeys(("cpu", *PLATFORMS)))
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_whole_search(case, platform):
+    found = exported(case, platform)
+    assert found.platforms == (platform,)
+    text = found.mlir_module()
+    for word in ("custom_call", "callback", "infeed", "outfeed", "stablehlo.send", "stablehlo.recv"):
+        assert word not in text, f"{word} in the program for {platform}"
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_a_call_of_the_host_would_be_seen():
+    case = CASES["makespan"]
+    problem = case.problem()
+    search = functools.partial(solve_traced, config=case.config(), implementation="host")
+    with pytest.raises((ValueError, NotImplementedError), match="custom call|platform"):
+        jax.export.export(jax.jit(lambda p, k: search(p, k, EVALUATIONS)), platforms=["cuda"])(
+            problem, case.keys()
+        )
