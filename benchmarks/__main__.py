@@ -21,6 +21,7 @@ examples:
   python -m benchmarks run 'throughput/er-*' --implementation xla --peer ./brkga_peer
   python -m benchmarks compare before.json after.json --fail-above 1.1
   python -m benchmarks plot before.json --out figure.png
+  python -m benchmarks certify --peer ./brkga_peer --out h200.json
   python -m benchmarks contract --graphs corpus/ --out contract.json
   python -m benchmarks compile 'gpt*' --out compile.json
   python -m benchmarks makespans --plot makespans.png
@@ -109,6 +110,12 @@ def _orders(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _certify(args: argparse.Namespace) -> int:
+    from benchmarks.certify import run
+
+    return run(args)
+
+
 def _makespans(args: argparse.Namespace) -> int:
     from benchmarks.makespans import run
 
@@ -159,6 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     plot.add_argument("results", metavar="RESULTS.json")
     plot.add_argument("--out", type=pathlib.Path, required=True, metavar="FILE", help=".png, .pdf or .svg")
     plot.set_defaults(call=_plot)
+    _add_certify(commands.add_parser("certify", help="check and measure an accelerator, in ten minutes"))
     _add_contract(commands.add_parser("contract", help="the effect of contraction on real graphs"))
     _add_schedules(commands.add_parser("schedules", help="seconds and speed-ups of a GFlowNet's schedules"))
     _add_orders(commands.add_parser("orders", help="the value of a network's priorities for searches"))
@@ -209,6 +217,21 @@ def _add_contract(contract: argparse.ArgumentParser) -> None:
     contract.add_argument("--seed", type=int, default=0, help="(default 0)")
     contract.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every graph")
     contract.set_defaults(call=_contract)
+
+
+def _add_certify(certify: argparse.ArgumentParser) -> None:
+    certify.add_argument("--size", choices=("smoke", "default"), default="default", help="(default default)")
+    certify.add_argument(
+        "--minutes", type=count, default=10, help="after which no measurement starts (default 10)"
+    )
+    certify.add_argument("--peer", metavar="BINARY", help="a program to run in turns, as for run")
+    certify.add_argument(
+        "--out",
+        default="certificate.json",
+        metavar="FILE",
+        help="the results; a page with the suffix .md is written beside it (default certificate.json)",
+    )
+    certify.set_defaults(call=_certify)
 
 
 def _add_compile(compile: argparse.ArgumentParser) -> None:

@@ -147,6 +147,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "memory": "peak memory of a fresh process",
     "scaling": "cost of an evaluation from small to large graphs, against n log n",
     "padding": "gene slots wasted when graphs of many sizes share batches",
+    "training": "steps of training REGAL's policy, each with 4 searches of every graph",
 }
 """Section -> measurement."""
 
@@ -178,6 +179,7 @@ def _smoke() -> list[Benchmark]:
         _one("start/er-12", "12 ops", **tiny),
         _one("memory/er-12", "12 ops", **tiny),
         _one("padding/er-4-to-40", "8 graphs of 4 to 40 ops", graphs=8, spread=4, **{**tiny, "ops": 40}),
+        _one("training/er-12", "2 graphs of 12 ops", graphs=2, **tiny),
     ]
 
 
@@ -228,6 +230,7 @@ def _others(full: bool) -> list[Benchmark]:
     few = {"family": "layered", "population": 20, "evaluations": 52}
     found.append(_variants("scaling/layered", f"{_numbers(sizes)} ops", "ops", sizes, **few))
     found.append(_one("padding/er-50-to-500", "64 graphs of 50 to 500 ops", ops=500, spread=50, graphs=64))
+    found.append(_one("training/er-100", "32 graphs of 100 ops", graphs=32, evaluations=1000))
     return found
 
 

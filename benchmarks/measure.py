@@ -11,17 +11,19 @@ import numpy as np
 
 from benchmarks import compilation, fresh, padding, python_peers
 from benchmarks.cases import Benchmark, GraphCase
+from benchmarks.on_cpu import on_cpu
 from benchmarks.peers import peer
-from benchmarks.phases import phases
-from benchmarks.results import Record, speed_ratio
+from benchmarks.phases import copied_bytes_per_second, phases
+from benchmarks.results import OF_BANDWIDTH, Record, speed_ratio
 from benchmarks.throughput import runnable, solver
 from benchmarks.timing import Contender, Series, Skipped, interleaved
+from benchmarks.training import training
 from regal_jax.simulate import IMPLEMENTATIONS
 
 __all__ = ["Options", "measure"]
 
 _OURS: Final = "regal_jax"
-_PEERS: Final = ("peer", *python_peers.PEERS)
+_PEERS: Final = ("peer", "cpu", *python_peers.PEERS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Options:
       repeats: Number of repeats, after a warm-up.
       implementations: Names of simulators; empty for the default one.
       peer: Path of a program to run in turns with ours, see `benchmarks.peers`.
+      cpu: Also run every whole search in turns on the CPU of this machine, in a process of its own.
       profile: Folder for traces of `jax.profiler`.
       fresh: Give up all compiled programs before every benchmark.
     """
@@ -39,6 +42,7 @@ class Options:
     repeats: int = 5
     implementations: tuple[str, ...] = ()
     peer: str | None = None
+    cpu: bool = False
     profile: pathlib.Path | None = None
     fresh: bool = True
 
@@ -67,6 +71,8 @@ def _peers(benchmark: Benchmark, case: GraphCase, options: Options) -> dict[str,
     if options.peer is not None:
         binary = options.peer
         found["peer"] = lambda: peer(binary, case)
+    if options.cpu:
+        found["cpu"] = lambda: on_cpu(case)
     if benchmark.section == "python":
         found |= {name: lambda make=make: make(case) for name, make in python_peers.PEERS.items()}
     return found
@@ -88,8 +94,12 @@ def _contenders(benchmark: Benchmark, options: Options) -> tuple[list[Contender]
 
 def _solves(benchmark: Benchmark, options: Options) -> _Found:
     contenders, skipped = _contenders(benchmark, options)
-    series = interleaved(contenders, options.repeats)
-    _profile(benchmark, contenders, options)
+    try:
+        series = interleaved(contenders, options.repeats)
+        _profile(benchmark, contenders, options)
+    finally:
+        for contender in contenders:
+            contender.close()
     return _Found(series, _ratios(benchmark, series), skipped)
 
 
@@ -126,13 +136,24 @@ def _scaling(benchmark: Benchmark, options: Options) -> _Found:
 
 def _phases(benchmark: Benchmark, options: Options) -> _Found:
     ours, skipped = _implementations(benchmark, options)
-    series = {}
+    series, derived = {}, {}
     for label, name in ours.items():
         parts = phases(benchmark.case, name)
         _profile(benchmark, parts, options)
         prefix = "" if name is None else label
-        series |= {_label(prefix, k): s for k, s in interleaved(parts, options.repeats).items()}
-    return _Found(series, {}, skipped)
+        found = interleaved(parts, options.repeats)
+        series |= {_label(prefix, k): s for k, s in found.items()}
+        for part in parts:
+            share = (part.moved or 0) / found[part.label].median / copied_bytes_per_second()
+            derived[f"{_label(prefix, part.label)}{OF_BANDWIDTH}"] = share
+    return _Found(series, derived, skipped)
+
+
+def _training(benchmark: Benchmark, options: Options) -> _Found:
+    ours, skipped = _implementations(benchmark, options)
+    contenders = [training(benchmark.case, name, label) for label, name in ours.items()]
+    _profile(benchmark, contenders, options)
+    return _Found(interleaved(contenders, options.repeats), {}, skipped)
 
 
 def _compile(benchmark: Benchmark, options: Options) -> _Found:
@@ -181,6 +202,7 @@ _MEASURES: Final[Mapping[str, Callable[[Benchmark, Options], _Found]]] = {
     "start": _start,
     "memory": _memory,
     "padding": _padding,
+    "training": _training,
 }
 
 

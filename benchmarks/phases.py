@@ -1,25 +1,30 @@
 """The parts of one generation: each as a separate compiled call, on arrays of a search."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from benchmarks.cases import GraphCase
-from benchmarks.timing import Contender, looped
+from benchmarks.timing import Contender, interleaved, looped
 from regal_jax.encoding import decode
 from regal_jax.plan import Objective
 from regal_jax.search import BrkgaSearcher, Inputs, improve, run_traced
 from regal_jax.simulate import simulate
 from regal_jax.solve import fitness, sampler
 
-__all__ = ["PHASES", "phases"]
+__all__ = ["PHASES", "copied_bytes_per_second", "phases"]
 
 PHASES = ("randomness", "selection", "crossover", "sampling", "decode", "simulate", "memory", "incumbent")
 """The parts of a generation, in their order; ``simulate`` is without memory, ``memory`` with it."""
 
 _GENERATIONS = 5
 """Number of generations before the measurement: a young population, whose fitness values still differ."""
+
+_COPIED = 2**28
+"""Bytes of the array by which the memory's bandwidth is measured."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +100,19 @@ def phases(case: GraphCase, implementation: str | None = None) -> list[Contender
 
     def contender(label: str, function: Any, args: tuple[Any, ...]) -> Contender:
         jitted = jax.jit(function)
-        return looped(label, lambda: jitted(*args), evaluations)
+        found = jitted.lower(*args).compile().memory_analysis()
+        # Arguments that the program does not read are not counted.
+        moved = None if found is None else found.argument_size_in_bytes + found.output_size_in_bytes
+        return looped(label, lambda: jitted(*args), evaluations, moved)
 
     return [contender(label, *call) for label, call in calls.items()]
+
+
+@functools.cache
+def copied_bytes_per_second() -> float:
+    """Bytes read and written per second by a copy of an array that exceeds the caches; measured once."""
+    x = jnp.zeros((_COPIED // 4,), jnp.float32)
+    # An addition, since XLA would share a mere copy.
+    copy = jax.jit(lambda x: x + 1)
+    series = interleaved([looped("copy", lambda: copy(x))], 5)["copy"]
+    return 2 * _COPIED / series.least

@@ -10,10 +10,13 @@ from typing import Any, Final, NoReturn
 from benchmarks.timing import Series
 from regal_jax.errors import ConfigError, FormatError
 
-__all__ = ["VERSION", "Record", "Results", "load", "save", "speed_ratio"]
+__all__ = ["OF_BANDWIDTH", "VERSION", "Record", "Results", "as_document", "load", "save", "speed_ratio"]
 
 _SCHEMA: Final = "regal_jax.benchmarks"
 VERSION: Final = 1
+
+OF_BANDWIDTH: Final = " share of bandwidth"
+"""End of the names of shares: the time to copy what a part reads and writes, over its time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +70,19 @@ def speed_ratio(series: Series, other: Series) -> float:
     return statistics.median(work * b / a for a, b in zip(series.values, other.values, strict=True))
 
 
+def as_document(results: Results, schema: str, version: int) -> dict[str, Any]:
+    """The results as JSON values."""
+    document = {"schema": schema, "version": version, **results.environment, "settings": results.settings}
+    return document | {"records": [record.as_json() for record in results.records]}
+
+
 def save(results: Results, path: str | os.PathLike[str]) -> None:
     """Writes JSON atomically.
 
     Raises:
       ConfigError: The file cannot be written.
     """
-    document = {"schema": _SCHEMA, "version": VERSION, **results.environment, "settings": results.settings}
-    document["records"] = [record.as_json() for record in results.records]
+    document = as_document(results, _SCHEMA, VERSION)
     target = pathlib.Path(path)
     part = target.with_name(f"{target.name}.part")
     try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from benchmarks.results import Record
+from benchmarks.results import OF_BANDWIDTH, Record
 from benchmarks.timing import Series
 
 __all__ = ["aligned", "lines", "quantity"]
@@ -45,9 +45,15 @@ def lines(record: Record) -> list[tuple[str, ...]]:
     rows = []
     for label, series in record.series.items():
         ratio = {key: value for key, value in record.derived.items() if key.startswith(f"{label} vs ")}
-        note = ", ".join(f"{value:.2f} x {key.split(' vs ')[1]}" for key, value in ratio.items())
-        rows.append(_row(record.name, label, series, note))
-    rest = {key: value for key, value in record.derived.items() if " vs " not in key}
+        notes = [f"{value:.2f} x {key.split(' vs ')[1]}" for key, value in ratio.items()]
+        share = record.derived.get(f"{label}{OF_BANDWIDTH}")
+        notes += [] if share is None else [f"{100 * share:.2g} % of bandwidth"]
+        rows.append(_row(record.name, label, series, ", ".join(notes)))
+    rest = {
+        key: value
+        for key, value in record.derived.items()
+        if " vs " not in key and not key.endswith(OF_BANDWIDTH)
+    }
     rows += [(record.name, key, "", "", "", "", "", f"{value:.4g}") for key, value in rest.items()]
     rows += [
         (record.name, label, "", "", "", "", "", f"skipped: {why}") for label, why in record.skipped.items()

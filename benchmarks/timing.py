@@ -46,12 +46,16 @@ class Contender:
       run: Function that does all the work and returns when it is done.
       warm: Whether there is anything to warm up, such as compilation and caches.
       short: Short run of the same programs for a profile, with a few generations.
+      moved: Bytes of the arguments and results of one call, which any implementation has to move.
+      close: Ends what the contender has started, such as a process.
     """
 
     label: str
     run: Callable[[], Outcome]
     warm: bool = True
     short: Callable[[], object] | None = None
+    moved: int | None = None
+    close: Callable[[], None] = lambda: None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,13 +130,16 @@ def interleaved(
     }
 
 
-def looped(label: str, call: Callable[[], Any], evaluations: int | None = None) -> Contender:
+def looped(
+    label: str, call: Callable[[], Any], evaluations: int | None = None, moved: int | None = None
+) -> Contender:
     """A contender for a call that may be too short for the clock; a run repeats it for some 20 ms.
 
     Args:
       label: Label of the contender.
       call: Function that returns arrays; every call waits for them.
       evaluations: Number of fitness calls in one call.
+      moved: As in `Contender`.
 
     Returns:
       A contender whose seconds are those of one call.
@@ -153,4 +160,4 @@ def looped(label: str, call: Callable[[], Any], evaluations: int | None = None) 
         count = max(1, math.ceil(_LEAST_SECONDS / seconds(1)))
         return Outcome(first, evaluations)
 
-    return Contender(label, run, short=call)
+    return Contender(label, run, short=call, moved=moved)

@@ -1,0 +1,186 @@
+"""The command ``certify``: checks and measurements of an accelerator, as one JSON file and one page."""
+
+import argparse
+import dataclasses
+import functools
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import jax
+from tqdm import tqdm
+
+from benchmarks.cases import Benchmark, select
+from benchmarks.certify_checks import Check, checks
+from benchmarks.environment import environment
+from benchmarks.measure import Options, measure
+from benchmarks.peers import check_peer
+from benchmarks.results import Record, Results, as_document
+from benchmarks.table import HEAD, lines
+from regal_jax.errors import ConfigError
+from regal_jax.storage.atomic import write_atomically
+
+__all__ = ["run"]
+
+_SCHEMA: Final = "regal_jax.certificate"
+_VERSION: Final = 1
+_MEASURED: Final = {
+    "smoke": ("throughput", "implementations", "training"),
+    "default": (
+        "throughput/er-100",
+        "implementations/er-100",
+        "population/er-100",
+        "batch/er-100",
+        "phases/er-100",
+        "training",
+        "compile/er-100",
+        "throughput/er-500",
+        "implementations/er-500",
+        "batch/er-500",
+        "throughput/layered-*",
+        "phases/er-500",
+        "throughput/er-*",
+        "objective",
+        "transfer",
+    ),
+}
+"""Patterns of what is measured, in the order in which it is worth the time."""
+
+_RESERVE: Final = 60.0
+"""Seconds before the end from which no measurement starts, since one takes up to a minute."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Certificate:
+    results: Results
+    checks: list[Check]
+    left_out: list[str]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed is not False for check in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        return as_document(self.results, _SCHEMA, _VERSION) | {
+            "passed": self.passed,
+            "seconds": self.seconds,
+            "checks": [dataclasses.asdict(check) for check in self.checks],
+            "left_out": self.left_out,
+        }
+
+    def as_markdown(self) -> str:
+        e = self.results.environment
+        hardware = e["hardware"]
+        versions = ", ".join(f"{name} {version}" for name, version in e["versions"].items() if version)
+        what = hardware["accelerator"] or "no accelerator"
+        said = {True: "yes", False: "**no**", None: "not run"}
+        parts = [
+            f"# {what}: {'certified' if self.passed else 'not certified'}",
+            f"{hardware['cpu']}, {hardware['cores']} cores; {hardware['devices']} devices of JAX on "
+            f"{hardware['platform']}; {versions}; commit {e['commit']}"
+            f"{' with changes' if e['dirty'] else ''}; {e['date']}; {self.seconds:.0f} s in all. "
+            "Written by `python -m benchmarks certify`; docs/benchmarks.md explains the figures.",
+            "## Checks",
+            _markdown(
+                ("check", "passed", "seconds", "what"),
+                [(c.name, said[c.passed], f"{c.seconds:.1f}", c.detail) for c in self.checks],
+            ),
+            "## Figures",
+            _markdown(HEAD, [row for record in self.results.records for row in lines(record)]),
+        ]
+        if self.left_out:
+            parts.append(f"No time was left for: {', '.join(self.left_out)}.")
+        return "\n\n".join(parts) + "\n"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return "\n".join([line(head), line(["---"] * len(head)), *map(line, rows)])
+
+
+def _chosen(size: str) -> list[Benchmark]:
+    """The measurements in the order of `_MEASURED`, each once."""
+    found = {b.name: b for pattern in _MEASURED[size] for b in select([pattern], size)}
+    return list(found.values())
+
+
+def run(args: argparse.Namespace) -> int:
+    """``python -m benchmarks certify``. Returns 0 if no check failed, otherwise 1."""
+    out = pathlib.Path(args.out)
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"--out: no folder {str(out.absolute().parent)!r}; make it first")
+    if out.suffix == ".md":
+        raise ConfigError("--out: is the JSON file; the page is written beside it with the suffix .md")
+    smoke, began = args.size == "smoke", time.perf_counter()
+    options = Options(
+        repeats=1 if smoke else 3,
+        peer=None if args.peer is None else check_peer(args.peer),
+        cpu=jax.default_backend() != "cpu",
+        fresh=not smoke,
+    )
+    settings = {"size": args.size, "minutes": args.minutes, "peer": options.peer is not None}
+    if not smoke:
+        # With a program on disk, a first call would not measure the compiler.
+        jax.config.update("jax_enable_compilation_cache", False)
+    found, records = [], []
+    results = Results(environment(), settings, records)
+    left_out: list[str] = []
+
+    def certificate() -> _Certificate:
+        return _Certificate(results, found, left_out, time.perf_counter() - began)
+
+    def late() -> bool:
+        return time.perf_counter() - began > 60 * args.minutes - _RESERVE
+
+    def save() -> None:
+        written = certificate()
+        document = json.dumps(written.as_json(), indent=1, allow_nan=False) + "\n"
+        write_atomically(out, document.encode())
+        write_atomically(out.with_suffix(".md"), written.as_markdown().encode())
+
+    def late_check(name: str) -> None:
+        found.append(Check(name, False, "no time was left for it", 0.0))
+
+    work: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
+        (name, lambda call=call: found.append(call()), functools.partial(late_check, name))
+        for name, call in checks(args.size)
+    ]
+    work += [
+        (b.name, lambda b=b: records.append(_measured(b, options)), lambda b=b: left_out.append(b.name))
+        for b in _chosen(args.size)
+    ]
+    with tqdm(work, disable=not sys.stderr.isatty(), dynamic_ncols=True) as bar:
+        for name, call, leave_out in bar:
+            bar.set_description(name)
+            (leave_out if late() else call)()
+            save()
+    return _report(certificate(), out)
+
+
+def _measured(benchmark: Benchmark, options: Options) -> Record:
+    """A record, which has only the reason if the measurement fails."""
+    try:
+        return measure(benchmark, options)
+    except Exception as error:  # One that fails, such as for lack of memory, must not cost the others.
+        said = " ".join(str(error).split())
+        return Record(benchmark.name, {}, {}, skipped={"all": f"{type(error).__name__}: {said[:300]}"})
+
+
+def _report(certificate: _Certificate, out: pathlib.Path) -> int:
+    said = {True: "passed", False: "FAILED", None: "not run"}
+    for check in certificate.checks:
+        print(f"{said[check.passed]:8}{check.name}: {check.detail}")
+    print(f"{out} and {out.with_suffix('.md')}: {len(certificate.results.records)} measurements")
+    failed = [check.name for check in certificate.checks if check.passed is False]
+    if failed:
+        print(
+            f"python -m benchmarks certify: {len(failed)} checks failed, the first: {failed[0]}",
+            file=sys.stderr,
+        )
+    return 1 if failed else 0
