@@ -15,14 +15,14 @@ from benchmarks.cases import GraphCase
 from benchmarks.random_cases import random_cluster, random_graph, random_keys
 from benchmarks.throughput import runnable
 from benchmarks.training import Steps
-from regal_jax import Plan, Solver, optimize_many
+from regal_jax import Plan, optimize_many
 from regal_jax.encoding import decode, gene_shapes, genes_to_keys
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import decode_order, decode_placement, replay
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.simulate import IMPLEMENTATIONS, SimulationResult, simulate
 from regal_jax.solve import solve_traced
-from regal_jax.solvers import Auto, Brkga
+from regal_jax.solvers import Auto, Brkga, Solver
 
 __all__ = ["Check", "checks", "first_difference"]
 
