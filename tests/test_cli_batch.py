@@ -157,7 +157,7 @@ def devices(folder, *options, cores=0, **environment):
 
 
 def test_a_batch_is_spread_over_the_cores_and_the_plans_are_the_same():
-    searched, chosen = ("--evaluations", 200), ("--method", "bfs")
+    searched = ("--evaluations", 200)
     sizes, count, cores = devices("all", *searched)
     assert count == cores
     assert sizes == [min(2, cores)]
@@ -165,7 +165,11 @@ def test_a_batch_is_spread_over_the_cores_and_the_plans_are_the_same():
     one = plans("one")
     assert len(one) == 2
     assert all(same(plan, one[name]) for name, plan in plans("all").items())
-    # A number of devices that the user has set is not changed.
+
+
+@pytest.mark.slow
+def test_a_number_of_devices_that_the_user_has_set_is_not_changed():
+    chosen = ("--method", "bfs")
     assert devices("bfs", *chosen, JAX_NUM_CPU_DEVICES="5")[1] == 5
     assert devices("bfs", *chosen, XLA_FLAGS="--xla_force_host_platform_device_count=5")[1] == 5
 

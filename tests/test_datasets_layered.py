@@ -39,13 +39,14 @@ def test_the_number_of_nodes_is_kept_and_layers_have_their_sizes(n):
 
 
 def test_the_number_of_layers_is_about_its_target():
-    ratio = [len(np.bincount(made.layer)) / made.target_layers for made in many(500, 300)]
+    graphs = many(500, 300)
+    ratio = [len(np.bincount(made.layer)) / made.target_layers for made in graphs]
     # Sizes are uniform on whole numbers around n / L, so their number is L but for the rounding of the ends.
     assert np.mean(ratio) == pytest.approx(1, abs=0.03)
     # sqrt(1 / W - 1) has the mean 1.31 for W uniform on (0.25, 0.5).
     w = np.linspace(0.25, 0.5, 100_001)
     expected = np.sqrt(500 * (1 / w - 1)).mean() + 0.5
-    targets = [made.target_layers for made in many(500, 300)]
+    targets = [made.target_layers for made in graphs]
     assert np.mean(targets) == pytest.approx(expected, abs=4 * np.std(targets) / math.sqrt(300))
 
 

@@ -556,9 +556,11 @@ def test_impossible_options_are_refused(options, message):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras")
-def test_keras_applications():
+@pytest.mark.parametrize(
+    "models", [("MobileNetV2",), pytest.param(("ResNet50", "DenseNet121"), marks=pytest.mark.slow)]
+)
+def test_keras_applications(models):
     """In a process of its own: the backend is chosen before Keras is imported, once for all."""
-    models = ("MobileNetV2", "ResNet50", "DenseNet121")
     script = pathlib.Path(__file__).with_name("keras_models.py")
     environment = {
         **os.environ,

@@ -69,14 +69,22 @@ def test_what_a_run_leaves_behind(whole):
     assert json.loads(metadata["training"]) == tiny_config().as_document()
 
 
-def test_killed_at_any_moment_it_ends_the_same(whole, tmp_path):
+@pytest.mark.parametrize(
+    "moments",
+    [
+        ("references:1", "save:4"),
+        pytest.param(("references:1", "train:3", "save:4", "train:10"), marks=pytest.mark.slow),
+    ],
+    ids=len,
+)
+def test_killed_at_any_moment_it_ends_the_same(whole, tmp_path, moments):
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]),
     }
     folder = tmp_path / "run"
 
-    for moment in ("references:1", "train:3", "save:4", "train:10"):
+    for moment in moments:
         command = [sys.executable, str(TESTS / "learning_run.py"), str(folder), moment]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == -signal.SIGKILL, (moment, done.stderr)

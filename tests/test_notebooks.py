@@ -25,6 +25,9 @@ LESS = {
 }
 """What is written in a notebook, and what is run instead; every cell stays."""
 
+LONG = ("04_train_regal", "05_ordering")
+"""Notebooks that take half a minute even with less to do."""
+
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 # It comes from the Jupyter machinery.
 quiet = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -57,7 +60,11 @@ def test_faults_are_found():
 
 
 @quiet
-@every_notebook
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=pytest.mark.slow if p.stem in LONG else ()) for p in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_notebook_runs(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     for written, less in LESS.get(path.stem, {}).items():

@@ -81,7 +81,13 @@ def check(problem, decisions):
 
 @pytest.mark.parametrize(
     ("devices", "transfers", "controls"),
-    [(1, OTHERS, 0.5), (3, OTHERS, 0.0), (1, BLOCKING, 0.5), (2, BLOCKING, 0.0), (4, BLOCKING, 0.5)],
+    [
+        pytest.param(1, OTHERS, 0.5, marks=pytest.mark.slow),
+        (3, OTHERS, 0.0),
+        pytest.param(1, BLOCKING, 0.5, marks=pytest.mark.slow),
+        (2, BLOCKING, 0.0),
+        (4, BLOCKING, 0.5),
+    ],
 )
 def test_equals_the_reference(devices, transfers, controls):
     bucket = Bucket(9, 27, 40, 20 if controls else 0)

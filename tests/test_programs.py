@@ -100,16 +100,16 @@ def test_what_is_given_up_gives_its_regions_back():
 
 @linux
 def test_a_process_of_many_shapes_stops_growing():
-    """36 shapes; sizes, devices, objectives and methods all differ."""
+    """24 shapes; sizes, devices, objectives and methods all differ."""
     code = (
         "from regal_jax import Cluster, optimize\n"
         "from regal_jax.datasets import generate\n"
         "import itertools, pathlib\n"
-        "shapes = itertools.product((8, 20, 40, 60, 80, 110), (1, 2, 3), ('makespan', 'peak-memory'))\n"
+        "shapes = itertools.product((8, 40, 60, 110), (1, 2, 3), ('makespan', 'peak-memory'))\n"
         "for i, (ops, devices, objective) in enumerate(shapes):\n"
         "    optimize(generate('erdos-renyi', ops, i), Cluster.uniform(devices), objective=objective,\n"
         "             method=('brkga', 'annealing')[i % 2], evaluations=20, warm_start=False)\n"
-        "    if i % 12 == 11:\n"
+        "    if i % 8 == 7:\n"
         "        print(pathlib.Path('/proc/self/maps').read_bytes().count(b'\\n'))\n"
     )
     first, second, third = map(int, child(code, REGAL_JAX_PROGRAMS="8"))
