@@ -17,6 +17,7 @@ from regal_jax.errors import ClusterError, ConfigError, InfeasiblePlanWarning
 from regal_jax.heuristics import HEURISTICS, heuristic_plans, run_heuristic
 from regal_jax.plan import Objective
 from regal_jax.problem import Bucket
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.solve import fitness
 from regal_jax.solvers.loop.batches import cut, make_batch
 
@@ -263,18 +264,19 @@ def test_no_time_is_enough_for_the_orders_of_xla(ops):
 
 
 def test_time_that_ends_while_a_batch_is_made(graph, monkeypatch):
-    left = itertools.chain([1.0] * 2, itertools.repeat(-1e-3))
-    seen = []
+    answers, seen = itertools.chain([False] * 2, itertools.repeat(True)), []
 
-    def clock(call):
-        seen.append(next(left))
-        return seen[-1]
+    class Ending(Deadline):
+        @property
+        def over(self):
+            seen.append(next(answers))
+            return seen[-1]
 
-    monkeypatch.setattr("regal_jax.solvers.loop.call.Call._seconds_left", clock)
+    monkeypatch.setattr("regal_jax.api.optimize.Deadline", Ending)
     plan = optimize(graph, TWO, method="brkga", warm_start=False, seed=0, time_limit=1.0)
     assert plan.provenance["stopped"] == "time"
     assert plan.provenance["evaluations"] == 0
-    assert seen[:2] == [1.0] * 2
+    assert seen[:2] == [False] * 2
     assert len(seen) > 2
 
 

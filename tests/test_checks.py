@@ -220,6 +220,24 @@ def test_files_are_put_in_place_by_one_module():
         assert "os.replace" not in (PACKAGE / name).read_text(encoding="utf-8")
 
 
+def reads_a_clock(node):
+    return isinstance(node, ast.Attribute) and node.attr in ("monotonic", "perf_counter", "monotonic_ns")
+
+
+CLOCKS = {
+    "importers/measured.py": "the clock that measures ops",
+    "execution/devices/links.py": "the clock that measures links",
+    "execution/devices/run.py": "the times of a run, by one clock in all threads",
+    "execution/torch/measure.py": "measures runs",
+    "execution/xla/compiled.py": "measures runs",
+}
+"""Modules that read a clock, with the reason why this is not a limit of time."""
+
+
+def test_limits_of_time_are_in_one_room():
+    assert modules_where(reads_a_clock) == {"runtime/deadline.py", *CLOCKS}
+
+
 SEARCHES = {"brkga", "annealing", "local-search", "list-search", "peak-search"}
 NAMING = {
     "solvers/registry.py": "the table",

@@ -1,10 +1,8 @@
 """Search among list schedules: its figures equal the replay's, and it respects its limits."""
 
 import dataclasses
-import itertools
 import math
 import signal
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +32,7 @@ from regal_jax.plan import Objective, Plan, critical_path, replay
 from regal_jax.runtime import compiling
 from regal_jax.runtime.compiling import for_loops, loops
 from regal_jax.runtime.cores import available_cores
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.solvers.loop import host_turns
 from regal_jax.solvers.loop.host_turns import HostRun
 
@@ -272,9 +271,18 @@ class TestTheMethod:
             return own(self, *args, seconds=seconds, **options)
 
         monkeypatch.setattr(HostRun, "turn", turn)
-        # Every reading of the clock adds 5 ms, so the time of compilation does not matter.
-        clock = itertools.count(step=0.005)
-        monkeypatch.setattr(host_turns, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+
+        class Counted(Deadline):
+            """Every reading of the clock adds 5 ms, so the time of compilation does not matter."""
+
+            readings = 0
+
+            @property
+            def spent(self) -> float:
+                self.readings += 1
+                return 0.005 * self.readings
+
+        monkeypatch.setattr(host_turns, "Deadline", Counted)
         # Far from their bounds: none is solved before its time is over.
         graphs = [generate("erdos-renyi", 60, seed) for seed in range(3)]
         cluster = Cluster.uniform(2, transfer="blocking:latency=100us,bandwidth=1GB/s")

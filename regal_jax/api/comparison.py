@@ -1,7 +1,6 @@
 """`compare`: a comparison of several methods on one graph."""
 
 import dataclasses
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -15,6 +14,7 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.html import html_table
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan import Objective, Plan
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.solvers import Solver, solver
 
 __all__ = ["Comparison", "compare"]
@@ -137,7 +137,7 @@ def compare(
     plans: dict[str, Plan] = {}
     seconds: dict[str, float] = {}
     for name, method in zip(names, made, strict=True):
-        began = time.monotonic()
+        clock = Deadline()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", InfeasiblePlanWarning)
             plans[name] = optimize(
@@ -149,5 +149,5 @@ def compare(
                 method=method,
                 **(options if method.searches else {}),
             )
-        seconds[name] = time.monotonic() - began
+        seconds[name] = clock.spent
     return Comparison(plans, seconds)

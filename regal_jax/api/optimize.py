@@ -1,7 +1,6 @@
 """`optimize` and `optimize_many`: verified plans for graphs."""
 
 import os
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
 from regal_jax.plan import Objective, Plan, contract_for
 from regal_jax.plan.summary import shortage
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import interruptible
 from regal_jax.solvers import Solver
 from regal_jax.solvers.loop.batches import share_out
@@ -300,7 +300,7 @@ def _optimize(
     on_plan: Callable[[int, Plan], object] | None = None,
     on_improvement: Callable[[int, Improvement], object] | None = None,
 ) -> list[Plan]:
-    began = time.monotonic()
+    deadline = Deadline(settings.time_limit)
     check_pairs(graphs, clusters)
     _warn_of_arguments(graphs, clusters, settings)
     pinned = Pinned(graphs, clusters, pin, colocate)
@@ -309,9 +309,9 @@ def _optimize(
     made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
     if made is not None:
         pairs = list(zip((one.graph for one in made), clusters, strict=True))
-    watch = Watch(pinned.releasing_improvements(on_improvement), len(pairs), began)
+    watch = Watch(pinned.releasing_improvements(on_improvement), len(pairs), deadline)
     on_plan = pinned.releasing(on_plan)
-    call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, began=began)
+    call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, deadline=deadline)
     shares = []
     counts = {cluster.num_devices for cluster in clusters}
     parts = [part for n in counts for stage in settings.agenda(n).device_stages for part in stage.parts]

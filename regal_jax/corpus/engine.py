@@ -5,7 +5,6 @@ import contextlib
 import pathlib
 import queue
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
@@ -15,6 +14,7 @@ from regal_jax.corpus.sources import Source
 from regal_jax.corpus.trace_spec import TraceSpec
 from regal_jax.datasets.corpus_files import FAILURES, GRAPHS, INDEX
 from regal_jax.errors import ConfigError
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["Engine"]
@@ -158,7 +158,7 @@ class _Workers:
         self.events: queue.Queue[Event] = queue.Queue()
         self.workers: list[Worker] = []
         self.failed_starts = 0
-        self.checked = 0.0
+        self.tick = Deadline(_TICK)
 
     def __enter__(self) -> Self:
         self.log = tempfile.TemporaryFile()
@@ -187,8 +187,8 @@ class _Workers:
             event = self.events.get(timeout=_TICK)
         except queue.Empty:
             event = None
-        if time.monotonic() > self.checked + _TICK:
-            self.checked = time.monotonic()
+        if self.tick.over:
+            self.tick = Deadline(_TICK)
             for worker in self.workers:
                 worker.watch(self.engine.timeout, self.engine.memory)
         if event is None or event.worker not in self.workers:
@@ -199,7 +199,7 @@ class _Workers:
             worker.end()
             return self._after_death(event)
         if "ready" in event.message:
-            worker.ready, worker.deadline, self.failed_starts = True, float("inf"), 0
+            worker.ready, worker.deadline, self.failed_starts = True, Deadline(), 0
         elif worker.tasks_done >= _TASKS_A_WORKER:
             self.workers.remove(worker)
             worker.end()

@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from typing import IO, Any, Final
+
+from regal_jax.runtime.deadline import Deadline
 
 __all__ = ["Event", "Worker", "available_memory"]
 
@@ -63,7 +64,7 @@ class Worker:
         self.tasks_done = 0
         self.ready = False
         self.verdict: tuple[str, str] | None = None
-        self.deadline = time.monotonic() + START_SECONDS
+        self.deadline = Deadline(START_SECONDS)
         self.listener = threading.Thread(target=self._listen, args=(events,), daemon=True)
         self.listener.start()
 
@@ -81,7 +82,7 @@ class Worker:
         Raises:
           OSError: The worker has died.
         """
-        self.task, self.deadline = task, time.monotonic() + seconds
+        self.task, self.deadline = task, Deadline(seconds)
         self.input.write(json.dumps(request) + "\n")
         self.input.flush()
 
@@ -89,14 +90,14 @@ class Worker:
         """Clears the current task and returns it."""
         task, self.task = self.task, None
         self.tasks_done += 1
-        self.deadline = float("inf")
+        self.deadline = Deadline()
         return task
 
     def watch(self, seconds: float, memory: float) -> None:
         """Kills the process if it is late or uses too much memory; `last_words` then gives `verdict`."""
         if self.verdict is not None:
             return
-        if time.monotonic() > self.deadline:
+        if self.deadline.over:
             self.verdict = ("timeout", f"took longer than {seconds:g} seconds")
         elif self.resident_bytes() > memory:
             self.verdict = ("memory", f"needed more than {memory / 2**30:.1f} GiB of memory")

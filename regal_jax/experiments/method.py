@@ -1,7 +1,6 @@
 """`Method`: a solver with the conditions of a table, and `Results`: its plans and their figures."""
 
 import dataclasses
-import time
 import warnings
 from collections.abc import Sequence
 from typing import Self
@@ -13,6 +12,7 @@ from regal_jax.api import optimize_many
 from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.solvers import Solver
 from regal_jax.solvers.loop.settings import check_pairs, each, one_seed
 
@@ -117,7 +117,7 @@ class Method:
             # Methods without a search gain nothing from batches, and run alone each graph has its own time.
             alone = not self.solver.searches
             for members in [[i] for i in range(len(graphs))] if alone else [list(range(len(graphs)))]:
-                began = time.perf_counter()
+                clock = Deadline()
                 with warnings.catch_warnings():
                     # The results state which plans are infeasible.
                     warnings.simplefilter("ignore", InfeasiblePlanWarning)
@@ -132,5 +132,5 @@ class Method:
                         time_limit=time_limit,
                         progress=False,
                     )
-                seconds[members] = (time.perf_counter() - began) / max(len(members), 1)
+                seconds[members] = (clock.spent) / max(len(members), 1)
         return Results.of(plans, seconds)

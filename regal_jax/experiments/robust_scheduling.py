@@ -14,7 +14,6 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -45,6 +44,7 @@ from regal_jax.robust import (
     noisy,
     speedup,
 )
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.search import BrkgaConfig
 from regal_jax.solve import graph_keys
@@ -249,9 +249,9 @@ def measure(job: Proposing, case: RobustCase, keep: int, draws: int) -> dict[str
         raise ConfigError(f"{job.title} has no weights for the set {case.set!r}")
     graph = case.graph
     key = graph_keys(jax.random.key(np.uint32(job.seed)), [graph])[0]
-    began = time.perf_counter()
+    clock = Deadline()
     proposed = Candidates.of(graph, CLUSTER, *source.propose(graph, CLUSTER, job.count, key), job.name)
-    seconds = time.perf_counter() - began
+    seconds = clock.spent
     kept = proposed.best(keep, unique=False)
     if not len(kept):
         raise ConfigError(f"{job.title} proposed no schedule")

@@ -12,7 +12,6 @@ the method.
 
 import dataclasses
 import pathlib
-import time
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
@@ -23,6 +22,7 @@ from regal_jax.datasets.corpus_files import INDEX
 from regal_jax.datasets.layered import layered_graph
 from regal_jax.graph import ComputationGraph
 from regal_jax.plan import Objective, Plan
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.solvers import ApproximateDp
 from regal_jax.solvers.protocol import Constructive, Instance
@@ -152,8 +152,8 @@ class ApproximateDpWithin(Constructive):
     @staticmethod
     def _timed(instance: Instance, width: int) -> tuple[Plan, float]:
         check_interrupt()
-        began = time.perf_counter()
+        clock = Deadline()
         plan = ApproximateDp(width, implementation="host").construct(instance)
-        took = time.perf_counter() - began
+        took = clock.spent
         said = {"width": width, "width_seconds": round(took, 6)}
         return dataclasses.replace(plan, provenance={**plan.provenance, **said}), took

@@ -1,7 +1,6 @@
 """`sample_schedules`: schedules of one graph from a trained network."""
 
 import math
-import time
 from typing import Final, NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ from regal_jax.gflownet.trajectories import Trajectories, sample_trajectories
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.ordering.precedence import run
 from regal_jax.programs import program
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.search.draws import numbered, seeds_of
 
@@ -87,7 +87,7 @@ def sample_schedules(
         raise ConfigError("sample_schedules: give a SchedulePolicy first, such as default_gflownet()")
     count = check_whole("sample_schedules: count", count, 1)
     check_number("sample_schedules: temperature", temperature, 1e-6, 1e6)
-    ends = None if seconds is None else time.monotonic() + seconds
+    deadline = Deadline(seconds)
     size, config = graph.num_ops, model.config
     inputs = make_schedule_inputs(graph, cluster, ops=padded_ops(size), devices=config.devices)
     inputs = jax.device_put(inputs)
@@ -105,7 +105,7 @@ def sample_schedules(
         np.put_along_axis(placed, ops[:, :size], where[:, :size], axis=1)
         devices.append(placed)
         speedup.append(gain)
-        if ends is not None and time.monotonic() >= ends:
+        if deadline.over:
             break
     all_of = [np.concatenate(part)[:count] for part in (sequence, devices, speedup)]
     return Schedules(*all_of)

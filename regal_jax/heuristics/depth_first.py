@@ -1,6 +1,5 @@
 """Depth-first dynamic programming, for the order of the lowest peak memory on one device."""
 
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,6 +21,7 @@ from regal_jax.heuristics.depth_first_kernel import (
 from regal_jax.heuristics.dynamic_programming import Found
 from regal_jax.heuristics.order_costs import OrderCosts, lent, order_costs, space
 from regal_jax.runtime.compiling import for_loops, loops
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["depth_first_dp"]
@@ -67,7 +67,7 @@ def depth_first_dp(
       >>> depth_first_dp(generate("layered", 12, seed=0)).optimal
       True
     """
-    ends = None if seconds is None else time.monotonic() + seconds
+    deadline = Deadline(seconds)
     n, costs = graph.num_ops, order_costs(graph)
     width = -(-n // BITS)
     if states is None:
@@ -88,7 +88,7 @@ def depth_first_dp(
             ready = lent(np.concatenate([np.asarray(ready, np.int64), np.zeros(len(ready), np.int64)]))
         elif why == SETS_FULL:
             known = _known(known, min(states, 2 * len(known.peak)), width, int(where.now[3]))
-        elif ends is not None and where.now[1] < _NONE and time.monotonic() > ends:
+        elif where.now[1] < _NONE and deadline.over:
             break
     order = np.asarray(where.best, np.int64)
     return Found(order, int(where.now[1]), why == ALL_SEEN, int(where.now[5]))

@@ -6,7 +6,6 @@ partial orders of the same set the one of the lower peak dominates the other.
 
 import dataclasses
 import math
-import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -18,6 +17,7 @@ from regal_jax.heuristics.beam_kernel import BITS, Beam, Ops, Picks, children, c
 from regal_jax.heuristics.order_costs import OrderCosts, lent, order_costs, space
 from regal_jax.heuristics.orders import bfs_order
 from regal_jax.runtime.compiling import for_loops, loops
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["Found", "approximate_dp"]
@@ -76,7 +76,7 @@ def approximate_dp(
       (True, 30)
     """
     check_whole("width", width, 1)
-    ends = None if seconds is None else time.monotonic() + seconds
+    deadline = Deadline(seconds)
     costs = order_costs(graph)
     residents = np.flatnonzero(graph.resident)
     steps = _Steps(graph, costs)
@@ -84,9 +84,8 @@ def approximate_dp(
     bound, states = math.inf, 0
     for _ in range(graph.num_ops - len(residents)):
         check_interrupt()
-        late = ends is not None and time.monotonic() > ends
         states += len(steps.beam.held)
-        parent, op, dropped = steps.extend(1 if late else int(width), held=held)
+        parent, op, dropped = steps.extend(1 if deadline.over else int(width), held=held)
         bound = min(bound, dropped)
         trail.add(parent, op)
     order = np.concatenate([residents, trail.back(0)])

@@ -1,7 +1,6 @@
 """Memory of orders on one device: a graph in flat arrays, peaks of orders, random orders."""
 
 import itertools
-import time
 from collections import namedtuple
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,6 +10,7 @@ import numpy as np
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Links
 from regal_jax.runtime.compiling import for_loops, loops, run_loops, usable
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["OrderCosts", "kahn", "least_random_order", "lent", "order_costs", "order_peak", "space"]
@@ -124,7 +124,7 @@ def least_random_order(
       seed: As `numpy.random.default_rng` takes it.
       seconds: Time limit, after which no more orders are drawn; a few are drawn in any case.
     """
-    ends = None if seconds is None else time.monotonic() + seconds
+    deadline = Deadline(seconds)
     random, costs = np.random.default_rng(seed), order_costs(graph)
     n = graph.num_ops
     arrays = for_loops(costs)
@@ -132,7 +132,7 @@ def least_random_order(
     least = -1
     for first in range(0, count, _AT_ONCE):
         check_interrupt()
-        if first and ends is not None and time.monotonic() > ends:
+        if first and deadline.over:
             break
         for draws in random.random((min(_AT_ONCE, count - first), n)):
             waiting, left = for_loops(np.diff(costs.before_rows)), for_loops(costs.readers)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import pathlib
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -14,6 +13,7 @@ from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.record import Record
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import first_interrupt_waits
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
@@ -177,9 +177,9 @@ class _Loop(Generic[State]):
     def _step(self, state: State, step: int) -> State:
         number = self._course.program(step)
         self._say("train", number)
-        began = time.perf_counter()
+        clock = Deadline()
         state, metrics = self._course.step(state, step)
-        seconds = time.perf_counter() - began
+        seconds = clock.spent
         if not math.isfinite(metrics["gradient"]):
             raise ConfigError(
                 f"train: the gradient of step {step + 1} is {metrics['gradient']}; start again in another "

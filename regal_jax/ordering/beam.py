@@ -15,7 +15,6 @@ The loop over steps runs on the host, several steps per compiled program; these 
 
 import enum
 import functools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +27,7 @@ from regal_jax.ordering.frontier import Flow, States, advance, chunks, empty, ma
 from regal_jax.ordering.precedence import check_priorities, one_device
 from regal_jax.problem import Problem
 from regal_jax.programs import program
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["Found", "Rule", "Scorer", "approximate_dp", "beam", "beam_search", "log_shares"]
@@ -159,7 +159,7 @@ def beam(
     Raises:
       ConfigError: Several devices, or a width out of range.
     """
-    ends = None if seconds is None else time.monotonic() + seconds
+    deadline = Deadline(seconds)
     n = one_device(problem).bucket.ops
     width = check_whole("width", width, 1, (int(_NONE) - 1) // n)
     flow, count = _begin(problem)
@@ -170,7 +170,7 @@ def beam(
     length = int(np.asarray(problem.num_ops).max())
     while first < length:
         check_interrupt()
-        if ends is not None and width > 1 and time.monotonic() > ends:
+        if width > 1 and deadline.over:
             bound = np.minimum(bound, np.asarray(states.peak[:, 0]) if rule is Rule.PEAK else 0)
             states, width = jax.tree.map(lambda x: x[:, :1], states), 1
         steps = _power(max(1, min(_STEPS, _WORK // (problem.num_graphs * width * ready)) // 2 + 1))

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.errors import ConfigError
 from regal_jax.programs import program
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits, interruptible
 from regal_jax.search.config import count_setting
 from regal_jax.search.loop import (
@@ -159,9 +159,9 @@ def _begin(
 class _Record:
     """Snapshots on the host, appended atomically so that an interrupt finds a complete one."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float | None) -> None:
         self._parts: list[tuple[np.ndarray, np.ndarray, Incumbent]] = []
-        self._began = time.monotonic()
+        self.deadline = Deadline(limit)
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -179,10 +179,6 @@ class _Record:
         return rows
 
     @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
-
-    @property
     def running(self) -> bool:
         return bool((self._parts[-1][2].status == Status.RUNNING).any())
 
@@ -190,7 +186,7 @@ class _Record:
         best = self._parts[-1][2]
         done = sum(len(fitness) for fitness, _, _ in self._parts) - 1
         fitness, evaluations, status = (np.asarray(x) for x in (best.fitness, best.evaluations, best.status))
-        return Progress(done, generations, fitness, evaluations, status, self.seconds, best.genes)
+        return Progress(done, generations, fitness, evaluations, status, self.deadline.spent, best.genes)
 
     def result(self, ending: Status) -> SearchResult:
         best = self._parts[-1][2]
@@ -201,7 +197,7 @@ class _Record:
             status=tuple(Status(int(s)) or ending for s in np.asarray(best.status)),
             history_fitness=np.concatenate([fitness for fitness, _, _ in self._parts]),
             history_evaluations=np.concatenate([evaluations for _, evaluations, _ in self._parts]),
-            seconds=self.seconds,
+            seconds=self.deadline.spent,
         )
 
 
@@ -238,7 +234,7 @@ def run(
       ConfigError: The budget is too small for the first population, the chunk or mesh is invalid, or targets
         do not match the instances.
     """
-    record = _Record()
+    record = _Record(stopping.seconds)
     spare = stopping.evaluations - searcher.first_evaluations
     if spare < 0:
         raise ConfigError(
@@ -262,7 +258,7 @@ def run(
             if chunk is None:
                 # Assume the speed of the first population, including its compilation.
                 done = searcher.first_evaluations / searcher.step_evaluations
-                length = _next_length(done, record.seconds, stopping.seconds, record.seconds)
+                length = _next_length(done, record.deadline.spent, record.deadline)
             while True:
                 progress = record.progress(generations)
                 if callback is not None:
@@ -273,16 +269,16 @@ def run(
                     break
                 if interrupted():
                     raise KeyboardInterrupt
-                if stopping.seconds is not None and record.seconds >= stopping.seconds:
+                if record.deadline.over:
                     ending = Status.TIME
                     break
-                began = record.seconds
+                began = record.deadline.spent
                 state, fitness, evaluations, done = _run_chunk(
                     searcher, inputs, limits, state, np.int32(min(length, left)), mesh
                 )
                 done = record.add(fitness, evaluations, state.incumbent, done)
                 if chunk is None:
-                    length = _next_length(done, record.seconds - began, stopping.seconds, record.seconds)
+                    length = _next_length(done, record.deadline.spent - began, record.deadline)
             # After the last chunk this stops nothing here, but the caller may have more to do.
             ending = Status.INTERRUPTED if interrupted() else ending
     except KeyboardInterrupt:
@@ -299,7 +295,8 @@ def _on_device(inputs: Inputs, place: NamedSharding | None) -> Inputs:
     return jax.device_put(inputs, place)
 
 
-def _next_length(done: float, took: float, limit: float | None, elapsed: float) -> int:
+def _next_length(done: float, took: float, deadline: Deadline) -> int:
     """Number of generations in the next chunk, at the speed of the last one."""
-    room = _CHUNK_SECONDS if limit is None else min(_CHUNK_SECONDS, limit - elapsed)
+    left = deadline.left
+    room = _CHUNK_SECONDS if left is None else min(_CHUNK_SECONDS, left)
     return max(1, min(HISTORY, int(room * done / max(took, 1e-9))))

@@ -1,7 +1,6 @@
 """`solve`: the search for the best genes of each graph of a batch."""
 
 import functools
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from regal_jax.encoding import PlanMoves, Proposal, decode, gene_shapes, quantil
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
 from regal_jax.programs import program
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.search import (
     AnnealingConfig,
@@ -171,12 +171,12 @@ def final_population(
     state = _first_generation(searcher, inputs)
     while left:
         check_interrupt()
-        began = time.monotonic()
+        clock = Deadline()
         some = min(some, left)
         state = jax.block_until_ready(_next_generations(searcher, inputs, state, np.int32(some)))
         left -= some
         # Where the host looks changes no result.
-        some = 2 * some if time.monotonic() - began < _LOOK_SECONDS else some
+        some = 2 * some if clock.spent < _LOOK_SECONDS else some
     return _decided(searcher, inputs, state)
 
 

@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 import os
 import re
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +32,7 @@ from regal_jax.execution.xla.search import SearchSettings, find_candidates
 from regal_jax.execution.xla.sequence import complete_orders, orders_of
 from regal_jax.importers.hlo_text import parse_module
 from regal_jax.programs.stored import use_cache
+from regal_jax.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
     from regal_jax.solvers import Solver
@@ -108,7 +108,7 @@ def build(fn: Callable[..., Any], args: Sequence[Any], options: CompileOptions) 
         )
     check_support()
     use_cache()
-    began = time.monotonic()
+    clock = Deadline()
     lowered = _lower(fn, args, options)
     fingerprint = _fingerprint(lowered, options)
     if options.plan is not None:
@@ -116,13 +116,13 @@ def build(fn: Callable[..., Any], args: Sequence[Any], options: CompileOptions) 
             raise PlanError(
                 "plan: it is for another program, or for other versions of JAX and XLA; compile without it"
             )
-        return _from_schedule(lowered, options, options.plan, began, "given")
+        return _from_schedule(lowered, options, options.plan, clock, "given")
     kept, path = kept_schedule(fingerprint, repr(options.search)) if options.cache else (None, None)
     if kept is not None:
-        return _from_schedule(lowered, options, kept, began, "kept")
+        return _from_schedule(lowered, options, kept, clock, "kept")
     base, ways, searched = _search(lowered, options, fingerprint)
     limit = base.before.total - 1
-    made = _first(lowered, options, base, ways, began, "searched", limit, searched)
+    made = _first(lowered, options, base, ways, clock, "searched", limit, searched)
     if path is not None:
         try:
             made.schedule.save(path)
@@ -182,14 +182,14 @@ def _search(
     module, text = module_of(plain), plain.as_text() or ""
     before = memory_use(plain)
     alias = alias_of(module)
-    began = time.monotonic()
+    clock = Deadline()
     base = Schedule(fingerprint, {}, "", alias, before, 0, 0, "no order was found that takes less memory")
     try:
         parsed = parse_module(text)
         found = find_candidates(parsed, options.search)
     except (FormatError, GraphError) as error:
         reason = f"there is nothing to order: {error}"
-        return dataclasses.replace(base, reason=reason), [], time.monotonic() - began
+        return dataclasses.replace(base, reason=reason), [], clock.spent
     own = {name: tuple(order) for name, order in orders_of(module).items()}
     predictor = Predictor(module, parsed)
     base = dataclasses.replace(base, predicted_before=predictor.own_bytes({}, 0))
@@ -202,7 +202,7 @@ def _search(
         schedule = dataclasses.replace(base, orders=new, predicted=temp, reason="")
         ways.append(_Way(schedule, before.total - before.temp + temp))
     ways = sorted(ways, key=lambda way: way.total)[: options.search.candidates]
-    seconds = time.monotonic() - began
+    seconds = clock.spent
     if _OPTION not in quick and _needs_other(ways, base, predictor):
         ways.append(_other_scheduler(lowered, quick, base))
     ways = [way for way in ways if way.total < before.total]
@@ -229,11 +229,11 @@ def _other_scheduler(lowered: jax.stages.Lowered, quick: dict[str, Any], base: S
 
 
 def _from_schedule(
-    lowered: jax.stages.Lowered, options: CompileOptions, schedule: Schedule, began: float, source: str
+    lowered: jax.stages.Lowered, options: CompileOptions, schedule: Schedule, clock: Deadline, source: str
 ) -> CompiledProgram:
     """The program in the order of a schedule, or in XLA's own order if that is not possible."""
     ways = [_Way(schedule, 0)] if schedule.changes else []
-    return _first(lowered, options, schedule, ways, began, source, schedule.before.total)
+    return _first(lowered, options, schedule, ways, clock, source, schedule.before.total)
 
 
 def _first(
@@ -241,7 +241,7 @@ def _first(
     options: CompileOptions,
     base: Schedule,
     ways: list[_Way],
-    began: float,
+    clock: Deadline,
     source: str,
     limit: int,
     searched: float = 0.0,
@@ -277,7 +277,7 @@ def _first(
         functools.partial(compile_lowered, lowered, options.compiler_options),
         source,
         searched,
-        time.monotonic() - began,
+        clock.spent,
     )
 
 

@@ -1,7 +1,6 @@
 """Orders of little memory for the computations of a scheduled module."""
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from regal_jax.graph import ComputationGraph
 from regal_jax.importers.hlo_program import order_computations
 from regal_jax.importers.hlo_text import Module
 from regal_jax.plan import Plan
+from regal_jax.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
     from regal_jax.api import Improvement
@@ -62,12 +62,12 @@ def find_candidates(module: Module, settings: SearchSettings) -> list[Candidate]
       Different orders of the whole module, the one with the lowest peak first; none if there is nothing to
       order.
     """
-    began = time.monotonic()
+    deadline = Deadline(settings.time_limit)
     bodies: dict[str, tuple[str, ...]] = {}
     entry: list[tuple[ComputationGraph, list[Plan]]] = []
 
     def find_peak(name: str, graph: ComputationGraph) -> int:
-        plans = _plans(graph, settings, began)
+        plans = _plans(graph, settings, deadline)
         bodies[name] = _names(graph, plans[0]) if plans else ()
         entry[:] = [(graph, plans)]
         return int(plans[0].objective_value) if plans else 0
@@ -83,7 +83,7 @@ def find_candidates(module: Module, settings: SearchSettings) -> list[Candidate]
     return list(made.values())
 
 
-def _plans(graph: ComputationGraph, settings: SearchSettings, began: float) -> list[Plan]:
+def _plans(graph: ComputationGraph, settings: SearchSettings, deadline: Deadline) -> list[Plan]:
     """Plans of one computation, the best first."""
     if graph.num_ops == 0:
         return []
@@ -92,14 +92,11 @@ def _plans(graph: ComputationGraph, settings: SearchSettings, began: float) -> l
     def see(improvement: "Improvement") -> None:
         seen.append(improvement.plan)
 
-    left = None
-    if settings.time_limit is not None:
-        left = max(settings.time_limit - (time.monotonic() - began), 0.01)
     best = order(
         graph,
         method=settings.method,
         evaluations=settings.evaluations,
-        time_limit=left,
+        time_limit=deadline.left,
         seed=settings.seed,
         on_improvement=see,
     )

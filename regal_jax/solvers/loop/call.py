@@ -3,7 +3,6 @@
 import bisect
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Final
@@ -15,6 +14,7 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import XLA_ORDERS, Work, counting, heuristic_plans
 from regal_jax.plan import Contraction, Plan, contract_for
 from regal_jax.runtime.cores import available_cores
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits
 from regal_jax.search import Progress, Status, Stopping
 from regal_jax.solve import graph_keys, solve_in_parts
@@ -49,7 +49,7 @@ class Call:
         contractions: Sequence[Contraction] | None,
         earlier: Sequence[Sequence[Plan]],
         watch: Watch,
-        began: float,
+        deadline: Deadline,
     ) -> None:
         self._pairs = pairs
         self._contractions = contractions
@@ -69,7 +69,7 @@ class Call:
                 known.sort(key=lambda plan: plan.sort_key)
         self._plans: dict[int, Plan] = {}
         self._watch = watch
-        self._began = began
+        self._deadline = deadline
 
     def run(self, shares: Sequence[Share]) -> list[Plan]:
         """One plan per graph, in the order of the graphs.
@@ -145,7 +145,7 @@ class Call:
     def _construct(self, solver: Constructive) -> Status:
         for first in range(0, len(self._pairs), solver.together):
             pairs = self._pairs[first : first + solver.together]
-            plans = constructed_plans(pairs, self._settings, solver, self._seconds_left())
+            plans = constructed_plans(pairs, self._settings, solver, self._deadline.left)
             with first_interrupt_waits() as interrupted:
                 for i, plan in enumerate(plans, first):
                     self._done(i, plan)
@@ -185,16 +185,14 @@ class Call:
             due = {i: turn for i, turn in due.items() if turn is not None}
             if not due:
                 return Status.BUDGET
-            left = self._seconds_left()
-            if left is not None and left <= 0:
+            if self._deadline.over:
                 return Status.TIME
             stages = {i: self._stage(i, stage) for i, (stage, _) in due.items()}
             if self._run_host_searches({i: due[i] for i in due if isinstance(stages[i], HostStage)}, bar):
                 return Status.INTERRUPTED
             turns = {i: due[i] for i in due if isinstance(stages[i], DeviceStage)}
             for share, stage, budget, number in self._in_calls(shares, turns):
-                left = self._seconds_left()
-                if left is not None and left <= 0:
+                if self._deadline.over:
                     return Status.TIME
                 if self._search(share, stage, budget, number, bar):
                     return Status.INTERRUPTED
@@ -234,17 +232,13 @@ class Call:
                 for narrow in narrowed(share, members):
                     yield narrow, stage, budget, times
 
-    def _seconds_left(self) -> float | None:
-        limit = self._settings.time_limit
-        return None if limit is None else limit - (time.monotonic() - self._began)
-
     def _run_heuristics(self) -> None:
         """Runs as many heuristics as there is time for, at least one per graph."""
         for i in range(len(self._pairs)):
-            began = time.monotonic()
+            clock = Deadline()
             with counting() as work:
                 self._run_heuristics_of(i)
-            self._starts[i] = Start(time.monotonic() - began, work)
+            self._starts[i] = Start(clock.spent, work)
 
     def _run_heuristics_of(self, member: int) -> None:
         graph, cluster = self._pairs[member]
@@ -263,12 +257,11 @@ class Call:
         # XLA's orders are made whatever the time limit, so that no result needs more memory than they do.
         always = len(XLA_ORDERS) if cluster.num_devices == 1 else 1
         plans = heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.number)
+        heuristics = self._deadline.part(_HEURISTICS_TIME)
         for made, plan in enumerate(plans, 1):
             yield plan
             check_interrupt()
-            left = self._seconds_left()
-            short = left is not None and left <= (1 - _HEURISTICS_TIME) * (self._settings.time_limit or 0)
-            if short and made >= always:
+            if heuristics.over and made >= always:
                 return
 
     def _run_host_searches(self, due: dict[int, tuple[int, int]], bar: Bar) -> bool:
@@ -281,14 +274,14 @@ class Call:
             return False
         bar.say("searching on the host")
         workers = min(available_cores(), len(due))
-        left, seconds = self._seconds_left(), None
+        left, seconds = self._deadline.left, None
         if left is not None:
             others = any(len(self._settings.agenda(self._pairs[i][1].num_devices).stages) > 1 for i in due)
             stages = [self._stage(i, stage) for i, (stage, _) in due.items()]
             times = [stage.time for stage in stages if isinstance(stage, HostStage)]
             share = min(times) if others else 1.0
             # The time is for all graphs that are not done, of which these are the first.
-            seconds = max(left, 0) * share / math.ceil((len(self._pairs) - len(self._plans)) / workers)
+            seconds = left * share / math.ceil((len(self._pairs) - len(self._plans)) / workers)
         # Compiled loops hold no lock, and each search has its own random numbers.
         with first_interrupt_waits() as interrupted, ThreadPoolExecutor(workers) as pool:
 
@@ -349,8 +342,8 @@ class Call:
         if not isinstance(stage, DeviceStage):
             raise TypeError(f"stage {number} is one of the host")
         batch = make_batch(share, self._pairs, self._known, stage.parts[0].config)
-        left = self._seconds_left()
-        if left is not None and left <= 0:
+        left = self._deadline.left
+        if self._deadline.over:
             return False
         key = jax.random.fold_in(settings.key, np.uint32(times)) if times else settings.key
         keys = graph_keys(key, batch.graphs)

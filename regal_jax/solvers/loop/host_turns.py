@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch, counting, run_heuristic
 from regal_jax.plan import ROUNDING, Contraction, Plan, lower_bound
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.search import Status, status_of
 from regal_jax.solve import graph_identities
 from regal_jax.solvers import HostSolver, Instance
@@ -147,8 +147,8 @@ class _Watch:
         interrupted: Callable[[], bool],
     ) -> None:
         self.status = Status.BUDGET
-        self._settings, self._goal, self._seconds, self._interrupted = settings, goal, seconds, interrupted
-        self._began = time.monotonic()
+        self._settings, self._goal, self._interrupted = settings, goal, interrupted
+        self._deadline = Deadline(seconds)
         self._steps = self._spent = self._last = 0
         self._whole = False
         self._least = known[0].objective_value if known and known[0].feasible else math.inf
@@ -183,7 +183,7 @@ class _Watch:
             self.status = Status.INTERRUPTED
         elif judged is not Status.RUNNING:
             self.status = judged
-        elif self._seconds is not None and done and time.monotonic() - self._began > self._seconds:
+        elif done and self._deadline.over:
             self.status = Status.TIME
         return self.status is not Status.BUDGET
 
@@ -222,7 +222,7 @@ class _Watch:
             gained=gained,
             history={"evaluations": self._evaluations, "best": best},
             status=self.status,
-            seconds=time.monotonic() - self._began,
+            seconds=self._deadline.spent,
             shown=shown,
         )
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import time
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import Any
@@ -14,6 +13,7 @@ from regal_jax.encoding import Proposal, genes_to_keys
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, Work, counting
 from regal_jax.plan import Plan, decode_order, decode_placement
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.search import SearchResult, Status
 from regal_jax.solvers import Constructive, HostStage
 from regal_jax.solvers.loop.batches import Batch
@@ -66,10 +66,10 @@ def constructed_plans(
 
     Graphs that it plans together share their total time and work equally.
     """
-    began = time.monotonic()
+    clock = Deadline()
     with counting() as work:
         plans = solver.construct_all([instance_of(*pair, settings, seconds=seconds) for pair in pairs])
-    took = (time.monotonic() - began) / len(pairs)
+    took = clock.spent / len(pairs)
     spent = {"seconds": round(took, 3), "work": _counts(work, len(pairs))}
     return [
         dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **spent})

@@ -1,12 +1,12 @@
 """Improvements that a callback is told of during a search."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from regal_jax.plan import Plan
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.search import Progress
 
 __all__ = ["Improvement", "Watch"]
@@ -38,13 +38,13 @@ class Watch:
     Args:
       callback: Called with the index of a graph in the caller's list and an `Improvement`.
       graphs: Number of graphs.
-      began: Start of the call, by `time.monotonic`.
+      clock: It began when the call did.
     """
 
     def __init__(
-        self, callback: Callable[[int, Improvement], object] | None, graphs: int, began: float
+        self, callback: Callable[[int, Improvement], object] | None, graphs: int, clock: Deadline
     ) -> None:
-        self._callback, self._began = callback, began
+        self._callback, self._clock = callback, clock
         self._best: list[Plan | None] = [None] * graphs
 
     @property
@@ -57,7 +57,7 @@ class Watch:
         best = self._best[member]
         if self._callback is not None and (best is None or plan.sort_key < best.sort_key):
             self._best[member] = plan
-            self._callback(member, Improvement(plan, evaluations, time.monotonic() - self._began))
+            self._callback(member, Improvement(plan, evaluations, self._clock.spent))
 
     def follow(
         self,
