@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import math
+import sys
 
 import chex
 import jax
@@ -272,7 +273,8 @@ def test_time_that_ends_while_a_batch_is_made(graph, monkeypatch):
             seen.append(next(answers))
             return seen[-1]
 
-    monkeypatch.setattr("regal_jax.api.optimize.Deadline", Ending)
+    # The package has the function `optimize`.
+    monkeypatch.setattr(sys.modules["regal_jax.api.optimize"], "Deadline", Ending)
     plan = optimize(graph, TWO, method="brkga", warm_start=False, seed=0, time_limit=1.0)
     assert plan.provenance["stopped"] == "time"
     assert plan.provenance["evaluations"] == 0
