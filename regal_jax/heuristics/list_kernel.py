@@ -112,12 +112,12 @@ def schedule(
         """Time of a transfer from ``h`` to ``k``."""
         return cost[t] if links == 1 else cost[t * links + link[h * d + k]]
 
-    def rides(t, h, k):
+    def rides(t, h, k, takes):
         """Whether it takes no time and its tensor existed when the clocks of both devices were last equal.
 
         Such a transfer is inserted at that time, unless memory matters: the copy would be held for longer.
         """
-        return time_of(t, h, k) == 0 and goal == 0 and made[producer[t]] < meet[h * d + k]
+        return takes == 0 and goal == 0 and made[producer[t]] < meet[h * d + k]
 
     def list_moves(o, k):
         """Lists the tensors that the op lacks on device ``k``; returns how many.
@@ -150,8 +150,9 @@ def schedule(
             for i in range(count):
                 t = moves[i]
                 h = place[producer[t]]
-                if not rides(t, h, k):
-                    start = max(start, lag[h]) + time_of(t, h, k)
+                takes = time_of(t, h, k)
+                if not rides(t, h, k, takes):
+                    start = max(start, lag[h]) + takes
                     lost += start - lag[h]
                     lag[h] = start
         return max(start, begins[o * d + k]), lost
@@ -209,15 +210,14 @@ def schedule(
         copied[t * d + k] = 1
         if goal > 0:
             held[k] += size[t]
-        if blocking and rides(t, h, k):
-            happens(n + t * d + k, meet[h * d + k])
-        elif blocking:
-            time = max(clock[h], clock[k]) + time_of(t, h, k)
-            clock[h] = clock[k] = time
-            meet[h * d + k] = meet[k * d + h] = counts[1]
-            happens(n + t * d + k, counts[1])
-            counts[1] += 1
         if blocking:
+            takes, when = time_of(t, h, k), meet[h * d + k]
+            if not rides(t, h, k, takes):
+                clock[h] = clock[k] = max(clock[h], clock[k]) + takes
+                when = counts[1]
+                meet[h * d + k] = meet[k * d + h] = when
+                counts[1] += 1
+            happens(n + t * d + k, when)
             for j in range(after_rows[producer[t]], after_rows[producer[t] + 1]):
                 if waiting[after[j]] == 0 and place[after[j]] < 0:
                     owe(after[j], k)
@@ -333,14 +333,35 @@ def schedule(
         rest += least[o]
         place[o] = bound[o] = -1
         waiting[o], release[o], key[o] = predecessors[o], 0.0, rank[o] + lead * resident[o]
-        if waiting[o] == 0:
-            enable(o)
-            push(o, far)
-            far += 1
-    while few < look and far > 0:
-        near[few] = pop(far)
-        few, far = few + 1, far - 1
-    while few > 0:
+    # The last op that was taken, or -1. Its successors are enabled; at first, all ops that wait for nothing.
+    o = -1
+    while True:
+        for j in range(0 if o < 0 else after_rows[o], n if o < 0 else after_rows[o + 1]):
+            v = j
+            if o >= 0:
+                v = after[j]
+                waiting[v] -= 1
+                release[v] = max(release[v], finish[o])
+            if waiting[v] > 0:
+                continue
+            enable(v)
+            if few == look:
+                w = v
+                if precedes(v, near[few - 1]):
+                    few -= 1
+                    w = near[few]
+                push(w, far)
+                far += 1
+                if w == v:
+                    continue
+            i = few
+            while i > 0 and precedes(v, near[i - 1]):
+                near[i] = near[i - 1]
+                i -= 1
+            near[i] = v
+            few += 1
+        if few == 0:
+            break
         best, device = 0, -1
         over, more, score, first = 0.0, 0.0, 0.0, 0.0
         among = few
@@ -439,23 +460,4 @@ def schedule(
         if far > 0:
             near[few] = pop(far)
             few, far = few + 1, far - 1
-        for j in range(after_rows[o], after_rows[o + 1]):
-            v = after[j]
-            waiting[v] -= 1
-            release[v] = max(release[v], finish[o])
-            if waiting[v] == 0:
-                enable(v)
-                if few == look:
-                    if precedes(near[few - 1], v):
-                        push(v, far)
-                        far += 1
-                        continue
-                    push(near[few - 1], far)
-                    few, far = few - 1, far + 1
-                i = few
-                while i > 0 and precedes(v, near[i - 1]):
-                    near[i] = near[i - 1]
-                    i -= 1
-                near[i] = v
-                few += 1
     return state
