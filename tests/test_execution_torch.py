@@ -312,6 +312,38 @@ def test_compiled_gradients_and_steps_are_those_of_eager_ones(case, form):
     assert one.steps == other.steps == 3 * (form == "training-step")
 
 
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(8, 16, batch_first=True, bidirectional=True)
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+def test_an_lstm_in_every_order():
+    module, plain = twins(Recurrent)
+    x = torch.randn(2, 5, 8)
+    squares(plain(x)).backward()
+    for seed in range(2):
+        _, found = planned(module, (x,), form="gradient", loss=squares, seed=seed)[0](x)
+        same([found[name] for name, _ in plain.named_parameters()], [p.grad for p in plain.parameters()])
+
+
+@pytest.mark.slow
+def test_a_compiled_gradient_of_an_lstm():
+    # PyTorch traces its ops with other sizes and strides than their results have.
+    module, plain = twins(Recurrent)
+    x = torch.randn(2, 5, 8)
+    runs, _ = planned(module, (x,), form="gradient", loss=squares)
+    runs.compile()
+    loss = squares(plain(x))
+    loss.backward()
+    mine, found = runs(x)
+    close(mine, loss.detach())
+    close([found[name] for name, _ in plain.named_parameters()], [p.grad for p in plain.parameters()])
+
+
 def test_a_plan_of_several_devices_is_not_compiled():
     runs, _ = planned(nn.Linear(4, 2), (torch.randn(3, 4),), devices=2)
     with pytest.raises(ConfigError, match="for 2 devices"):

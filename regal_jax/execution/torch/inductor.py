@@ -1,5 +1,6 @@
 """A planned PyTorch program compiled by Inductor, which emits its kernels in the order of the plan."""
 
+import functools
 import heapq
 import importlib
 import operator
@@ -8,6 +9,7 @@ from typing import Any, Final
 
 import torch
 import torch.fx.traceback
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
 from regal_jax.execution.torch.program import Key, TorchProgram
@@ -16,6 +18,9 @@ from regal_jax.importers.torch_graph import overwritten
 from regal_jax.importers.torch_trace import FIRST_STEP, quiet
 
 __all__ = ["compile_program"]
+
+_INEXACT: Final = ("aten.mkldnn_rnn_layer", "aten.mkldnn_rnn_layer_backward")
+"""Kinds of ops whose results have other sizes and strides than PyTorch traces, which Inductor relies on."""
 
 _POSITION: Final = "regal_jax.position"
 """Key in a node's ``meta["custom"]``: index of the action that it belongs to."""
@@ -52,8 +57,7 @@ def compile_program(
         compiled: Any = importlib.import_module("torch._inductor").compile(module, given, options=chosen)
 
     def run(values: dict[Key, Any], numbers: tuple[float, float]) -> None:
-        with torch.no_grad():
-            made = compiled(*(values[v, 0] for v in sources), *_as_tensors(numbers, device))
+        made = compiled(*(values[v, 0] for v in sources), *_as_tensors(numbers, device))
         values.update({(value, 0): tensor for value, tensor in zip(results, made, strict=True)})
         values.update({(value, 0): values[olds[0], 0] for value, olds in written.items()})
 
@@ -106,7 +110,8 @@ def _graph_module(
         if call is not None:
             args, kwargs = pytree.tree_map(actual, (call.operands, call.keywords))
             made = _of_this_step(call, args, kwargs, numbers, lambda *a, p=position: node(p, *a))
-            bind(call.structure, made or node(position, call.target, *args, **kwargs), position)
+            target = _exact(call.target) if call.kind in _INEXACT else call.target
+            bind(call.structure, made or node(position, target, *args, **kwargs), position)
     for value, olds in written.items():
         for old in olds:
             # Written at the end: what reads the old value reads it before.
@@ -120,6 +125,37 @@ def _graph_module(
     outputs = [node(-1, torch.ops.aten.clone.default, env[x]) if x in sources else env[x] for x in results]
     graph.output(tuple(outputs))
     return torch.fx.GraphModule(root, graph)
+
+
+@functools.cache
+def _exact(own: Any) -> Any:
+    """An op like ``own`` whose traced results have the sizes and strides of its real ones.
+
+    It also keeps what the backward op reads, which PyTorch does only where gradients are enabled.
+    """
+    kind, _, signature = str(own._schema).partition("(")
+    name = kind.replace("aten::", "regal_jax::")
+    torch.library.define(name, f"({signature}")
+
+    def real(*args: Any) -> Any:
+        with torch.enable_grad():
+            return own(*args)
+
+    def traced(*args: Any) -> Any:
+        like = next(arg for arg in args if isinstance(arg, torch.Tensor))
+        with unset_fake_temporarily():
+            found = real(*pytree.tree_map_only(torch.Tensor, _zeros_like, args))
+            forms = [(tuple(one.shape), one.stride(), one.dtype) for one in found]
+        return tuple(like.new_empty_strided(size, stride, dtype=dtype) for size, stride, dtype in forms)
+
+    torch.library.impl(name, "CPU")(real)
+    torch.library.register_fake(name)(traced)
+    return getattr(torch.ops.regal_jax, name.partition("::")[2]).default
+
+
+def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype)
+    return made.zero_()
 
 
 def _of_this_step(
