@@ -34,7 +34,7 @@ quiet = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def test_there_are_notebooks():
-    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06"]
+    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07"]
 
 
 @every_notebook
