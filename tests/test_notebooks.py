@@ -25,7 +25,7 @@ LESS = {
 }
 """What is written in a notebook, and what is run instead; every cell stays."""
 
-LONG = ("04_train_regal", "05_ordering")
+LONG = ("04_train_regal", "05_ordering", "07_robust")
 """Notebooks that take half a minute even with less to do."""
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
