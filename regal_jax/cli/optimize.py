@@ -5,6 +5,7 @@ import contextlib
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from regal_jax.cli import machine
 from regal_jax.cli.resume import Previous, Question, previous_results, save_better
 from regal_jax.cli.sources import check_writable, load
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
+from regal_jax.cli.watch import Incoming
 from regal_jax.errors import ConfigError
 from regal_jax.runtime.interrupts import first_interrupt_waits
 from regal_jax.storage.locks import locked
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster_of", "optimize"]
 
-INFEASIBLE = 3
+BAD_INPUT, INFEASIBLE = 2, 3
 
 
 def optimize(args: argparse.Namespace) -> int:
@@ -53,16 +55,29 @@ def _searched(args: argparse.Namespace, outs: list[str | None]) -> int:
     """Searches, and saves the plans in ``outs``."""
     _check_plot(args.plot)
     cluster = cluster_of(args)
+    if args.watch is not None:
+        return _watched(args, cluster)
     if not args.files:
         machine.use_all_cores()  # Tracing an example may start JAX.
     graphs = [load(file, args) for file in args.files or [None]]
     previous: list[Previous | None] = [None] * len(graphs)
     if args.out_dir is not None:
-        question = Question(cluster, args.objective, _pins(args.pin), args.colocate)
-        previous = previous_results(graphs, question, [out for out in outs if out])
+        previous = previous_results(graphs, _question(args, cluster), [out for out in outs if out])
     machine.use_all_cores()
+    options = _options(args, previous)
+    if len(graphs) > 1:
+        return _many(args, graphs, cluster, list(zip(outs, previous, strict=True)), options)
+    return _one(args, graphs[0], cluster, (outs[0], previous[0]), options)
+
+
+def _question(args: argparse.Namespace, cluster: "Cluster") -> Question:
+    return Question(cluster, args.objective, _pins(args.pin), args.colocate)
+
+
+def _options(args: argparse.Namespace, previous: Sequence[Previous | None]) -> dict[str, Any]:
+    """Arguments of `regal_jax.optimize`."""
     method = _method(args)
-    options = {
+    return {
         "objective": args.objective,
         "evaluations": args.evaluations,
         "seed": args.seed,
@@ -75,9 +90,6 @@ def _searched(args: argparse.Namespace, outs: list[str | None]) -> int:
         "time_limit": args.time_limit,
         "progress": not args.quiet and sys.stderr.isatty(),
     }
-    if len(graphs) > 1:
-        return _many(args, graphs, cluster, list(zip(outs, previous, strict=True)), options)
-    return _one(args, graphs[0], cluster, (outs[0], previous[0]), options)
 
 
 def _warm_start(
@@ -107,6 +119,15 @@ def _method(args: argparse.Namespace) -> "Solver | None":
 def _outs(args: argparse.Namespace) -> list[str | None]:
     """The output path of each graph's plan; rejects options that have no meaning for several graphs."""
     count = len(args.files)
+    if args.watch is not None:
+        for option, given in (
+            ("a file", args.files), ("--example", args.example), ("--out", args.out), ("--plot", args.plot),
+            ("--trace", args.trace), ("--warm-start", args.warm_start),
+        ):  # fmt: skip
+            if given:
+                raise ConfigError(f"--watch: serves the graphs of a folder; leave out {option}")
+        if args.out_dir is None:
+            raise ConfigError("--watch: name the folder of the plans with --out-dir")
     if count > 1:
         for option, remedy in (
             ("out", "name a folder with --out-dir"),
@@ -121,7 +142,7 @@ def _outs(args: argparse.Namespace) -> list[str | None]:
         raise ConfigError("give --out or --out-dir, not both")
     if args.example is not None and args.files:
         raise ConfigError("give a file or --example, not both")
-    if args.files:
+    if args.files or args.watch is not None:
         names = [_stem(file) for file in args.files]
     else:
         from regal_jax.examples import DEFAULT_EXAMPLE
@@ -136,7 +157,11 @@ def _outs(args: argparse.Namespace) -> list[str | None]:
         raise ConfigError(
             f"--out-dir: cannot make {args.out_dir!r}: {error.strerror}; name another"
         ) from None
-    return [os.path.join(args.out_dir, f"{name}.plan.json") for name in names]
+    return [_plan_path(args.out_dir, name) for name in names]
+
+
+def _plan_path(folder: str, name: str) -> str:
+    return os.path.join(folder, f"{name}.plan.json")
 
 
 def _stem(file: str) -> str:
@@ -228,6 +253,19 @@ def _many(
     options: dict[str, Any],
 ) -> int:
     """Saves each plan as soon as it is found, since a batch may take hours and may be killed."""
+    finished = _search_many(args, args.files, graphs, cluster, outs, options)
+    return max(_report_overflow(finished[i], f" for {file}") for i, file in enumerate(args.files))
+
+
+def _search_many(
+    args: argparse.Namespace,
+    files: Sequence[str],
+    graphs: Sequence["ComputationGraph"],
+    cluster: "Cluster",
+    outs: Sequence[tuple[str | None, Previous | None]],
+    options: dict[str, Any],
+) -> dict[int, "Plan"]:
+    """Saves and reports each plan; returns the better of it and the one that the folder held."""
     from tqdm import tqdm
 
     from regal_jax.api import optimize_many
@@ -240,7 +278,7 @@ def _many(
         plan, saved = save_better(plan, *outs[member])
         if not args.quiet:
             line = "; ".join(filter(None, [headline(plan), saved]))
-            tqdm.write(f"{args.files[member]}: {line}")  # Above a progress bar.
+            tqdm.write(f"{files[member]}: {line}")  # Above a progress bar.
             sys.stdout.flush()
         finished[member] = plan
 
@@ -248,7 +286,103 @@ def _many(
     with first_interrupt_waits():
         for member in set(range(len(plans))) - finished.keys():  # A second Ctrl-C came during the saving.
             finish(member, plans[member])
-    return max(_report_overflow(finished[i], f" for {file}") for i, file in enumerate(args.files))
+    return finished
+
+
+def _watched(args: argparse.Namespace, cluster: "Cluster") -> int:
+    """Serves the graphs of a folder until Ctrl-C or SIGTERM."""
+    from regal_jax.importers import FORMATS
+
+    suffixes = tuple(suffix for each in FORMATS.values() for suffix in each.suffixes)
+    suffixes += tuple(f"{suffix}.gz" for suffix in suffixes)
+    incoming = Incoming(args.watch, lambda name: name.lower().endswith(suffixes))
+    owner: dict[str, str] = {}
+    code = 0
+    if not args.quiet:
+        print(f"watching {args.watch}; Ctrl-C ends it", flush=True)
+    try:
+        while True:
+            files = incoming.take()
+            if files:
+                served, interrupted = _serve(args, files, cluster, owner)
+                code = max(code, served)
+                if interrupted:
+                    break
+            else:
+                time.sleep(args.every)
+    except KeyboardInterrupt:
+        pass
+    return code
+
+
+def _serve(
+    args: argparse.Namespace, files: Sequence[str], cluster: "Cluster", owner: dict[str, str]
+) -> tuple[int, bool]:
+    """Plans the graphs of ``files``; an error costs only its file.
+
+    Args:
+      args: Arguments of the command.
+      files: Paths of graphs.
+      cluster: Their cluster.
+      owner: Name of a plan -> path of its graph. New names are added.
+
+    Returns:
+      The exit code so far, and whether Ctrl-C ended the search.
+    """
+    code = 0
+    batch: list[tuple[str, ComputationGraph, tuple[str, Previous | None]]] = []
+
+    def failed(file: str, error: Exception) -> None:
+        nonlocal code
+        code = max(code, BAD_INPUT)
+        print(f"regal-jax optimize: {file}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+
+    for file in files:
+        name = _stem(file)
+        try:
+            if owner.setdefault(name, file) != file:
+                raise ConfigError(f"its plan would be that of {owner[name]!r}; rename one")
+            graph = load(file, args)
+            out = _plan_path(args.out_dir, name)
+            (previous,) = previous_results([graph], _question(args, cluster), [out])
+        except (ValueError, ImportError, OSError) as error:
+            failed(file, error)
+            continue
+        if previous is not None and previous.holds:
+            if not args.quiet:
+                print(f"{file}: has a plan in {out}", flush=True)
+            continue
+        batch.append((file, graph, (out, previous)))
+    machine.use_all_cores()
+    try:
+        found = _search_batch(args, batch, cluster)
+    except (ValueError, RuntimeError) as error:
+        if len(batch) == 1:
+            failed(batch[0][0], error)
+            return code, False
+        # One of the graphs cannot be planned; the others can.
+        found = {}
+        for one in batch:
+            try:
+                found |= _search_batch(args, [one], cluster)
+            except (ValueError, RuntimeError) as error:
+                failed(one[0], error)
+    for file, plan in found.items():
+        code = max(code, _report_overflow(plan, f" for {file}"))
+    return code, any(plan.provenance.get("stopped") == "interrupted" for plan in found.values())
+
+
+def _search_batch(
+    args: argparse.Namespace,
+    batch: Sequence[tuple[str, "ComputationGraph", tuple[str, Previous | None]]],
+    cluster: "Cluster",
+) -> dict[str, "Plan"]:
+    if not batch:
+        return {}
+    files, graphs, outs = zip(*batch, strict=True)
+    options = _options(args, [previous for _, previous in outs])
+    found = _search_many(args, files, graphs, cluster, outs, options)
+    return {files[i]: plan for i, plan in found.items()}
 
 
 def _report_overflow(plan: "Plan", where: str = "") -> int:

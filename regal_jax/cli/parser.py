@@ -45,12 +45,17 @@ examples:
   regal-jax optimize --example gpt2-small --objective peak-memory --devices 1
   regal-jax optimize graph.json --method critical-path      a heuristic alone
   regal-jax optimize a.onnx b.json --out-dir plans          many graphs, searched side by side
+  regal-jax optimize --watch graphs --out-dir plans         every graph that appears in a folder
 
 With the same --out-dir, a search starts from the plans in it. A file there that is no plan, or a plan for
 another graph, cluster or objective, is an error before the search and stays as it is.
 
 Graphs of similar size are searched together, on all CPU cores (JAX_NUM_CPU_DEVICES sets another number)
 or all accelerators; --time-limit is for all of them together.
+
+With --watch, a file is taken when it has not changed for the seconds of --every; names that begin with a dot
+are passed over. What cannot be planned is one line on stderr and costs nothing else; it is tried again when
+the file changes. A graph that has a plan in --out-dir is not planned again. --time-limit is for each turn.
 
 exit codes: 0 done (Ctrl-C too, with the best plans so far); 2 bad input; 3 the best plan found does not
 fit the memory (the message says whether any can); 130 interrupted before there was a plan; 143 ended by
@@ -212,6 +217,14 @@ def _results(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="save each plan as soon as it is found, as DIR/GRAPH.plan.json; DIR is created; plans of an "
         "earlier run in it are starts, and stay unless a better one is found",
+    )
+    parser.add_argument(
+        "--watch",
+        metavar="DIR",
+        help="plan every graph that is or appears in DIR, until Ctrl-C; with --out-dir",
+    )
+    parser.add_argument(
+        "--every", type=seconds, default=1.0, metavar="S", help="seconds between two looks at it (default 1)"
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the plan (.png, .pdf, .svg)")
     parser.add_argument("--trace", metavar="FILE", help="save a trace for ui.perfetto.dev")
