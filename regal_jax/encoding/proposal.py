@@ -7,6 +7,7 @@ individuals may be drawn from these distributions and the others uniformly.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -95,6 +96,14 @@ def quantile_table(alphas: Sequence[float] | np.ndarray, betas: Sequence[float] 
         raise ConfigError(f"quantile_table: alphas {a.shape} and betas {b.shape} must be lists of one length")
     if not (np.isfinite(a) & np.isfinite(b) & (a > 0) & (b > 0)).all():
         raise ConfigError("quantile_table: every alpha and beta must be positive and finite")
+    return jax.device_put(_table(a.tobytes(), b.tobytes()))
+
+
+# Policies have few tables, and searches ask for them again and again.
+@functools.lru_cache(maxsize=64)
+def _table(alphas: bytes, betas: bytes) -> np.ndarray:
+    """`quantile_table` of float64 parameters, on the host."""
+    a, b = np.frombuffer(alphas), np.frombuffer(betas)
     # A distribution narrower than the resolution of a key is a point; the incomplete beta function fails
     # there.
     point = a + b > _NARROW
@@ -107,7 +116,7 @@ def quantile_table(alphas: Sequence[float] | np.ndarray, betas: Sequence[float] 
     ends[(a == 1) & (b == 1)] = np.arange(_INTERVALS + 1) * _FINE
     ends[point] = at[point, None]
     left = np.minimum(ends[:, :-1], 65535)
-    return jax.device_put(left << 16 | np.minimum(ends[:, 1:] - left, 65535))
+    return left << 16 | np.minimum(ends[:, 1:] - left, 65535)
 
 
 @jax.jit
