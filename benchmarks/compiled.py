@@ -40,7 +40,7 @@ class Row:
       ours: Memory of the program of `regal_jax.compile`.
       predicted: Temporary memory of its order in the model, bytes.
       predicted_default: The same of the default order.
-      order: ``"ours"``, the name of XLA's other scheduler, or why the default order was kept.
+      order: ``"ours"``, or why the default program was kept.
       equal: All results are equal to those of the default program, bit by bit; ``None`` if not run.
       seconds: Medians of runs in turns, default and ours; ``None`` if not run.
       compile_seconds: Seconds for the default program, and for ours with the search and from disk.
@@ -116,7 +116,7 @@ def measure(program: Program, settings: Settings, method: Any) -> Row:
         stats.after,
         stats.predicted,
         stats.predicted_before,
-        "ours" if schedule.orders else schedule.scheduler or stats.reason,
+        "ours" if schedule.orders else stats.reason,
         equal,
         seconds,
         (plain_seconds, first, following),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Interval", "heap_bytes"]
+__all__ = ["Interval", "best_gap", "heap_bytes"]
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -58,7 +58,7 @@ def _pack(buffers: Sequence[Interval], key: Callable[[Interval], Any], alignment
         for first, last in buffer.spans:
             taken |= (starts[:placed] <= last) & (ends[:placed] >= first)
         here = np.flatnonzero(taken)
-        offset = _best_gap(bottoms[here], tops[here], buffer.size)
+        offset = best_gap(bottoms[here], tops[here], buffer.size)
         top = max(top, offset + buffer.size)
         for first, last in buffer.spans:
             starts[placed], ends[placed], bottoms[placed] = first, last, offset
@@ -67,7 +67,7 @@ def _pack(buffers: Sequence[Interval], key: Callable[[Interval], Any], alignment
     return top
 
 
-def _best_gap(bottoms: np.ndarray, tops: np.ndarray, size: int) -> int:
+def best_gap(bottoms: np.ndarray, tops: np.ndarray, size: int) -> int:
     """The start of the smallest gap between blocks that has ``size`` bytes."""
     if not bottoms.size:
         return 0

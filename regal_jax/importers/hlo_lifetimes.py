@@ -8,7 +8,7 @@ from regal_jax.importers.hlo_sharing import callees
 from regal_jax.importers.hlo_text import names_in
 from regal_jax.importers.hlo_values import Node, Values
 
-__all__ = ["Lifetime", "lifetimes"]
+__all__ = ["Lifetime", "lifetimes", "moments"]
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -36,7 +36,7 @@ def lifetimes(values: Values, orders: Mapping[str, Sequence[str]]) -> tuple[list
     References:
       openxla/xla: hlo_live_range.
     """
-    times, spans = _flatten(values, orders)
+    times, spans = moments(values, orders)
     roots = {name: values.root(name) for name in spans}
     found = []
     for value, maker in enumerate(values.maker):
@@ -45,7 +45,7 @@ def lifetimes(values: Values, orders: Mapping[str, Sequence[str]]) -> tuple[list
     return found, spans[values.module.entry.name][1]
 
 
-def _flatten(
+def moments(
     values: Values, orders: Mapping[str, Sequence[str]]
 ) -> tuple[list[int], dict[str, tuple[int, int]]]:
     """The moment of each instruction, by number, and the span of each computation."""
