@@ -121,10 +121,10 @@ def parse_hlo(
 def order_computations(module: str | Module, find_peak: Callable[[str, ComputationGraph], int]) -> None:
     """Gives out the graph of each computation that runs as a program, those that are run by others first.
 
-    The graphs are those of `from_hlo`, except that what enters and leaves a computation has no size: it is in
-    the memory of who runs it. Of the entry computation, XLA allots arguments and results for the whole run.
-    What remains is temporary memory. The peak of a loop's body, a branch or a called computation is a part
-    of the `temp_bytes` of the op that runs it.
+    The graphs are those of `from_hlo`, with more of the buffers that XLA reuses. What enters and leaves the body of a
+    loop, a branch or a called computation has no size: it is in the memory of who runs it. The peak of such a
+    computation is a part of the `temp_bytes` of the op that runs it. In the entry computation, results have their sizes:
+    until one is made, its memory may hold other buffers.
 
     Args:
       module: A scheduled module, or its text.
@@ -137,7 +137,8 @@ def order_computations(module: str | Module, find_peak: Callable[[str, Computati
     if isinstance(module, str):
         module = parse_module(module)
     costs = _Costs(module, [find_profile("h200")], 1, find_peak)
-    find_peak(module.entry.name, costs.body_graph(module.entry, _entry_flow(module, costs)[0]))
+    flow, donated = _entry_flow(module, costs)
+    find_peak(module.entry.name, _Assembly(module.entry.name, flow, costs, donated, module.entry).graph())
 
 
 def _entry_flow(module: Module, costs: "_Costs") -> tuple[Flow, set[tuple[int, int]]]:

@@ -61,18 +61,6 @@ class _Entry:
         called = self.computations[reader.called_computation_ids[0]]
         return bool(reader.output_operand_aliasing) or any(i.opcode in _IN_PLACE for i in called.instructions)
 
-    def needs(self, instructions: list[Any], other: Any) -> bool:
-        """Whether one of the instructions can run only after another one."""
-        seen, stack = set(), [i.id for i in instructions]
-        while stack:
-            number = stack.pop()
-            if number == other.id:
-                return True
-            if number not in seen:
-                seen.add(number)
-                stack += [*self.by_id[number].operand_ids, *self.by_id[number].control_predecessor_ids]
-        return False
-
     def results(self, alias: Any) -> Iterator[tuple[Any, Any, _Path]]:
         for entry in alias.entries:
             yield entry, *self.maker(self.computation.root_id, tuple(entry.output_shape_index))
@@ -88,17 +76,17 @@ def elide_copies(module: Any) -> None:
       module: An ``HloModuleProto`` with a schedule; changed in place.
     """
     at = _Entry(module)
-    entry = at.computation
+    uses = _Uses(at)
     for alias, made, _ in list(at.results(module.input_output_alias)):
-        parameter = at.parameters[alias.parameter_number]
         if not alias.parameter_shape_index and made.opcode == "fusion":
-            _protect(at, parameter, made)
-    if len(at.by_id) == len(entry.instructions):
+            uses.protect(at.parameters[alias.parameter_number], made)
+    if not uses.gone:
         return
+    entry = at.computation
     (sequence,) = (e.value.instruction_ids for e in module.schedule.sequences if e.key == entry.id)
-    names = [at.by_id[i].name for i in sequence if i in at.by_id]
-    sequence[:] = [i for i in sequence if i in at.by_id]
-    kept = [type(i).FromString(i.SerializeToString()) for i in at.by_id.values()]
+    sequence[:] = [i for i in sequence if i not in uses.gone]
+    names = [at.by_id[i].name for i in sequence]
+    kept = [type(i).FromString(i.SerializeToString()) for i in at.by_id.values() if i.id not in uses.gone]
     del entry.instructions[:]
     entry.instructions.extend(kept)
     put_orders(module, {entry.name: names})
@@ -106,33 +94,67 @@ def elide_copies(module: Any) -> None:
     entry.instructions.sort(key=lambda i: place[i.id])
 
 
-def _protect(at: _Entry, parameter: Any, made: Any) -> None:
-    """Lets ``made`` wait for the readers of an argument, and removes the argument's copies, if that is possible."""
-    copies = [
-        i
-        for i in at.by_id.values()
-        if i.opcode == "copy" and list(i.operand_ids) == [parameter.id] and i.shape == parameter.shape
-    ]
-    gone = {copy.id for copy in copies}
-    names = {parameter.id, *gone}  # Instructions whose result is the argument.
-    for i in at.by_id.values():
-        if i.opcode == "bitcast" and i.operand_ids[0] in names:
-            names.add(i.id)
-    readers = [i for i in at.by_id.values() if i.id not in names and not names.isdisjoint(i.operand_ids)]
-    if not copies or any(at.may_write(reader) for reader in readers):
-        return
-    first = [reader for reader in readers if reader is not made]
-    if at.needs(first, made):
-        return
-    for reader in at.by_id.values():
-        reader.operand_ids[:] = [parameter.id if i in gone else i for i in reader.operand_ids]
-        if not gone.isdisjoint(reader.control_predecessor_ids):
-            reader.control_predecessor_ids[:] = [i for i in reader.control_predecessor_ids if i not in gone]
-    made.control_predecessor_ids.extend(
-        i.id for i in first if i.id not in (*made.operand_ids, *made.control_predecessor_ids)
-    )
-    for number in gone:
-        del at.by_id[number]
+class _Uses:
+    """Who reads what in an entry computation, while copies of arguments are removed from it.
+
+    Attributes:
+      gone: Copies that were removed.
+    """
+
+    def __init__(self, at: _Entry) -> None:
+        self.at = at
+        self.gone: set[int] = set()
+        self.readers: dict[int, list[int]] = {}
+        self.before: dict[int, list[int]] = {}
+        self.ordered: set[int] = set()  # Instructions with control dependencies.
+        for number, i in at.by_id.items():
+            self.before[number] = [*i.operand_ids, *i.control_predecessor_ids]
+            if i.control_predecessor_ids:
+                self.ordered.update((number, *i.control_predecessor_ids))
+            for operand in dict.fromkeys(i.operand_ids):
+                self.readers.setdefault(operand, []).append(number)
+
+    def protect(self, parameter: Any, made: Any) -> None:
+        """Lets ``made`` wait for the other readers of an argument and removes the argument's copies, if possible."""
+        by_id = self.at.by_id
+        copies = [
+            number
+            for number in self.readers.get(parameter.id, ())
+            if by_id[number].opcode == "copy" and by_id[number].shape == parameter.shape
+        ]
+        names = [parameter.id, *copies]  # Instructions whose result is the argument.
+        readers: dict[int, None] = {}
+        for name in names:
+            for reader in self.readers.get(name, ()):
+                if by_id[reader].opcode == "bitcast":
+                    names.append(reader)
+                elif reader not in copies:
+                    readers[reader] = None
+        first = [number for number in readers if number != made.id]
+        if not copies or not self.ordered.isdisjoint(copies):
+            return
+        if any(self.at.may_write(by_id[i]) for i in readers) or self.needs(first, made.id):
+            return
+        for copy in copies:
+            for reader in self.readers.pop(copy, ()):
+                row = by_id[reader]
+                row.operand_ids[:] = [parameter.id if i == copy else i for i in row.operand_ids]
+                self.readers[parameter.id].append(reader)
+        made.control_predecessor_ids.extend(i for i in first if i not in self.before[made.id])
+        self.before[made.id] += first
+        self.gone.update(copies)
+
+    def needs(self, instructions: list[int], other: int) -> bool:
+        """Whether one of the instructions can run only after another one."""
+        seen, stack = set(), list(instructions)
+        while stack:
+            number = stack.pop()
+            if number == other:
+                return True
+            if number not in seen:
+                seen.add(number)
+                stack += self.before[number]
+        return False
 
 
 def alias_instructions(module: Any) -> None:

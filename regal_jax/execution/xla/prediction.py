@@ -1,5 +1,6 @@
 """Temporary memory of a module of XLA in other orders, before it is compiled in them."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -49,9 +50,9 @@ class Predictor:
         held = set(old)
         self._copies = [name for name in new if name not in held]
         self._last = new[-1] if new[-1] in held else ""
-        values = read_values(parse_module(text_of(changed)))
-        changed.ClearField("input_output_alias")  # XLA loses it.
-        return TempModel(parse_module(text_of(changed))), values
+        text = parse_module(text_of(changed))
+        lost = {k: v for k, v in text.attributes.items() if k != "input_output_alias"}  # XLA loses it.
+        return TempModel(dataclasses.replace(text, attributes=lost)), read_values(text)
 
     def temp_bytes(self, orders: Orders, otherwise: int) -> int:
         """Temporary memory in bytes if the hook writes the order.
