@@ -36,6 +36,8 @@ __all__ = [
 _NAME: Final = "regal_jax_order"
 _ATTRIBUTE: Final = "mhlo.frontend_attributes"
 _PLATFORM: Final = "cpu"
+_REPACKED: Final = ("0.10.", "0.11.")
+"""Versions of JAX in whose compiled programs buffers are moved."""
 
 
 def check_support() -> None:
@@ -140,7 +142,9 @@ def compile_ordered(
             raise PlanError(f"the hook behind XLA's scheduler failed ({kind}: {request.error})") from None
     try:
         if not moved:
-            raise NotSupported("the program calls Python, and such programs cannot be saved")
+            raise NotSupported(
+                "buffers are not moved in programs that call Python, or in this version of JAX"
+            )
         executable = _executable(compiled)
         changed = _repacked(executable.serialize(), alias)
         devices = _devices(executable.local_devices())
@@ -152,8 +156,12 @@ def compile_ordered(
 
 
 def can_repack(lowered: jax.stages.Lowered) -> bool:
-    """Whether the memory of the compiled program can be assigned anew."""
-    return not lowered._lowering.compile_args.get("host_callbacks")  # pyright: ignore[reportAttributeAccessIssue]
+    """Whether the memory of the compiled program can be assigned anew.
+
+    XLA ends the process if it reads a program that it does not accept, so that other versions are left alone.
+    """
+    held: Any = lowered
+    return jax.__version__.startswith(_REPACKED) and not held._lowering.compile_args.get("host_callbacks")
 
 
 def _repacked(serialized: bytes, alias: Any) -> bytes:
