@@ -46,7 +46,10 @@ def test_the_highest_piece_is_moved():
 pieces = st.lists(
     st.builds(
         lambda size, start, life, gap, again, fixed: piece(
-            size, (start, start + life), *([(start + life + gap, start + life + gap)] if again else []), fixed=fixed
+            size,
+            (start, start + life),
+            *([(start + life + gap, start + life + gap)] if again else []),
+            fixed=fixed,
         ),
         st.integers(0, 600),
         st.integers(0, 12),

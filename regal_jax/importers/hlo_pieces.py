@@ -67,8 +67,8 @@ class Packing:
 def make_pieces(values: Values, life: Sequence[Lifetime], where: Mapping[int, Place]) -> list[Piece]:
     """The pieces of a program.
 
-    Two values are in one piece if they must share a buffer, or if they are in the same bytes at a moment, since
-    an instruction is compiled to write one over the other.
+    Two values are in one piece if they must share a buffer, or if they are in the same bytes at a moment,
+    since an instruction is compiled to write one over the other.
 
     Args:
       values: The values of the module.
@@ -122,9 +122,7 @@ def _check(
             raise ValueError("a result would be written over its argument too early")
 
 
-def _overlaps(
-    values: Values, life: Sequence[Lifetime], where: Mapping[int, Place]
-) -> list[tuple[int, int]]:
+def _overlaps(values: Values, life: Sequence[Lifetime], where: Mapping[int, Place]) -> list[tuple[int, int]]:
     """Pairs of values that are in the same bytes at the same moment."""
     rows: dict[int, list[int]] = {}
     for value, (block, _) in where.items():
@@ -171,7 +169,9 @@ def movable_values(values: Values) -> frozenset[int]:
         opcode, place = maker.instruction.opcode, values.place[value]
         if opcode == "parameter" and maker.computation == values.module.entry.name:
             return (int(maker.instruction.operands[0]), place) not in values.donated
-        return opcode == "constant" or (value in values.live_out and not isinstance(maker.shapes[place], Array))
+        return opcode == "constant" or (
+            value in values.live_out and not isinstance(maker.shapes[place], Array)
+        )
 
     numbers = range(len(values.maker))
     buffers = {values.buffer[value] for value in numbers if fixed(value)}
@@ -281,4 +281,3 @@ class _Packer:
                 at = int(np.searchsorted(self.bases, address, "right")) - 1
                 places[number] = self.fixed[at], address - self.bases[at]
         return places, top - self.heap
-

@@ -121,10 +121,10 @@ def parse_hlo(
 def order_computations(module: str | Module, find_peak: Callable[[str, ComputationGraph], int]) -> None:
     """Gives out the graph of each computation that runs as a program, those that are run by others first.
 
-    The graphs are those of `from_hlo`, with more of the buffers that XLA reuses. What enters and leaves the body of a
-    loop, a branch or a called computation has no size: it is in the memory of who runs it. The peak of such a
-    computation is a part of the `temp_bytes` of the op that runs it. In the entry computation, results have their sizes:
-    until one is made, its memory may hold other buffers.
+    The graphs are those of `from_hlo`, with more of the buffers that XLA reuses. What enters and leaves the
+    body of a loop, a branch or a called computation has no size: it is in the memory of who runs it. The
+    peak of such a computation is a part of the `temp_bytes` of the op that runs it. In the entry
+    computation, results have their sizes: until one is made, its memory may hold other buffers.
 
     Args:
       module: A scheduled module, or its text.

@@ -1,8 +1,9 @@
 """Whether two assignments of memory make the same program: a symbolic run of its steps with both.
 
 Every step writes new symbols into its results. Two assignments are equivalent if each step reads the same
-symbols under both, if its operands and results share bytes in the same way, and if the results of the program are
-the same at the end. A step that was compiled for an operand and a result in one place needs them there. Nothing here depends on lifetimes or on the instructions of the program.
+symbols under both, if its operands and results share bytes in the same way, and if the results of the program
+are the same at the end. A step that was compiled for an operand and a result in one place needs them there.
+Nothing here depends on lifetimes or on the instructions of the program.
 """
 
 from collections.abc import Callable, Iterable, Sequence

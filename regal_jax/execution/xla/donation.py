@@ -1,9 +1,10 @@
 """Donated arguments of a program whose order was changed.
 
 When a hook returns a module, XLA loses the aliasing of results and arguments: ``UpdateHloModuleFromProto``
-replaces the entry computation, and with it the module's ``input_output_alias``. `regal_jax.execution.xla.repacking`
-puts each result back into its argument, in the finished program. An instruction that reads an argument while it writes
-the result over it must be compiled for that; this module says so by an alias of the instruction's own.
+replaces the entry computation, and with it the module's ``input_output_alias``.
+`regal_jax.execution.xla.repacking` puts each result back into its argument, in the finished program. An
+instruction that reads an argument while it writes the result over it must be compiled for that; this module
+says so by an alias of the instruction's own.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,18 @@ _RENAMES: Final = frozenset({"bitcast", "opt-barrier", "add-dependency"})
 _IN_PLACE: Final = frozenset({"dynamic-update-slice", "scatter"})
 
 _READS_ONLY: Final = frozenset(
-    {"convolution", "copy", "dot", "reduce", "reduce-window", "transpose", "broadcast", "slice", "gather", "fft"}
+    {
+        "convolution",
+        "copy",
+        "dot",
+        "reduce",
+        "reduce-window",
+        "transpose",
+        "broadcast",
+        "slice",
+        "gather",
+        "fft",
+    }
 )
 """Opcodes beside fusions that never write over an operand, and whose results are new."""
 
@@ -69,8 +81,8 @@ class _Entry:
 def elide_copies(module: Any) -> None:
     """Removes copies of donated arguments.
 
-    XLA copies an argument if in some orders it would be read after its result has overwritten it. Here the order is
-    known: the instruction that makes the result waits for all others that read the argument.
+    XLA copies an argument if in some orders it would be read after its result has overwritten it. Here the
+    order is known: the instruction that makes the result waits for all others that read the argument.
 
     Args:
       module: An ``HloModuleProto`` with a schedule; changed in place.
@@ -115,7 +127,10 @@ class _Uses:
                 self.readers.setdefault(operand, []).append(number)
 
     def protect(self, parameter: Any, made: Any) -> None:
-        """Lets ``made`` wait for the other readers of an argument and removes the argument's copies, if possible."""
+        """Lets ``made`` wait for the other readers of an argument, and removes the argument's copies.
+
+        Nothing is changed if the copies are needed: a reader may write over its operand, or needs ``made``.
+        """
         by_id = self.at.by_id
         copies = [
             number

@@ -211,7 +211,7 @@ def _search(
 
 
 def _ways(
-    module: Any, base: Schedule, predictor: Predictor, orders: list[Orders], count: int
+    module: Any, base: Schedule, predictor: Predictor, orders: Sequence[Orders], count: int
 ) -> list[_Way]:
     """The orders that are predicted to take the least memory, the best first."""
     own = {name: tuple(order) for name, order in orders_of(module).items()}

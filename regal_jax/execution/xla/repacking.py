@@ -1,10 +1,10 @@
 """A better place for every buffer of a compiled program.
 
-XLA assigns memory to the values of a program after the hook has put them in order. Then it knows nothing of donated
-arguments, so that they hold nothing but themselves; and it packs its heap apart from the memory of results.
-This module moves the buffers of the compiled program: values that XLA put into the same bytes at the same moment stay
-together, everything else is packed anew, also into donated arguments and results while these are free.
-`same_dataflow` checks each new assignment, independently of the lifetimes on which it is based.
+XLA assigns memory to the values of a program after the hook has put them in order. Then it knows nothing of
+donated arguments, so that they hold nothing but themselves; and it packs its heap apart from the memory of
+results. This module moves the buffers of the compiled program. Values that XLA put into the same bytes at the
+same moment stay together. Everything else is packed anew, also into donated arguments and results while these
+are free. `same_dataflow` checks each new assignment, independently of the lifetimes on which it is based.
 """
 
 from collections.abc import Sequence
@@ -144,21 +144,17 @@ class _Move:
         old = type(self.result)()
         old.CopyFrom(self.result)
         self._rewrite(self.result.thunk_sequence)
-        self._allocate(blocks, heap, alias)
-        given, results = self._ends(alias)
-        if not same_dataflow(
-            old.thunk_sequence, self.result.thunk_sequence, given, results, self._updates
-        ):
+        self._allocate(heap, alias)
+        given, results = self._ends()
+        if not same_dataflow(old.thunk_sequence, self.result.thunk_sequence, given, results, self._updates):
             raise NotSupported("the new assignment of memory would change results")
 
     def _block(self, piece: Piece) -> int:
         """The allocation of a fixed piece: that of its argument, or else that of its result."""
-        value = piece.argument if piece.argument is not None else piece.result
-        assert value is not None
         if piece.argument is not None:
-            maker = self.values.maker[value]
-            return self.parameters[int(maker.instruction.operands[0]), self.values.place[value]]
-        index, offset = self.before.where[value]
+            maker = self.values.maker[piece.argument]
+            return self.parameters[int(maker.instruction.operands[0]), self.values.place[piece.argument]]
+        index, offset = self.before.where[piece.values[0] if piece.result is None else piece.result]
         if offset or not self.before.allocations[index].maybe_live_out:
             raise NotSupported("a result of the compiled program has no memory of its own")
         return index
@@ -184,7 +180,7 @@ class _Move:
         made = self.result.buffer_assignment.buffer_allocations.add(index=len(self.before.allocations))
         return made.index
 
-    def _allocate(self, blocks: dict[int, int], heap: int, alias: Any) -> None:
+    def _allocate(self, heap: int, alias: Any) -> None:
         """Writes the sizes of the allocations, and what is in them."""
         allocations = self.result.buffer_assignment.buffer_allocations
         rows: dict[int, list[Any]] = {}
@@ -207,7 +203,7 @@ class _Move:
             allocations[self.parameters[place]].is_parameter_aliased_with_output = True
         del self.result.buffer_assignment.heap_simulator_traces[:]
 
-    def _ends(self, alias: Any) -> tuple[list[Any], list[Any]]:
+    def _ends(self) -> tuple[list[Any], list[Any]]:
         """Slices with arguments and constants, and slices with results, before and after."""
         given = [
             ((a.index, 0, a.size),) * 2
