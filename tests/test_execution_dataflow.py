@@ -5,10 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from regal_jax.execution.xla import hook
+from regal_jax.execution.xla import hook, program
 from regal_jax.execution.xla.dataflow import same_dataflow
+from regal_jax.execution.xla.donation import elide_copies
 from regal_jax.execution.xla.errors import NotSupported
 from regal_jax.execution.xla.module_proto import new_executable, new_result
+from regal_jax.execution.xla.schedule import Schedule
+from regal_jax.execution.xla.sequence import orders_of
 from regal_jax.execution.xla.thunks import accesses, inner_sequences, steps_of
 from regal_jax.storage.varint import read_varint
 
@@ -142,7 +145,7 @@ def test_unknown_steps_are_refused():
         list(steps_of(sequence))
 
 
-def program(fn, *args):
+def read_program(fn, *args):
     executable = jax.jit(fn).lower(*args).compile().runtime_executable()
     serialized = executable.serialize()
     length, start = read_varint(serialized, 0)
@@ -166,7 +169,7 @@ def test_a_real_program_with_one_slice_elsewhere_is_refused():
         y = jnp.tanh(x @ x)
         return jax.lax.fori_loop(0, 3, lambda i, c: jnp.sin(c @ y) + i, y) @ jnp.cos(y.T @ y)
 
-    result = program(fn, np.ones((16, 16), np.float32))
+    result = read_program(fn, np.ones((16, 16), np.float32))
     old = result.thunk_sequence
     allocations = result.buffer_assignment.buffer_allocations
     given = [
@@ -190,3 +193,52 @@ def test_versions_that_are_not_known_are_left_alone(monkeypatch):
     assert hook.can_repack(lowered)
     monkeypatch.setattr(jax, "__version__", "1.0.0")
     assert not hook.can_repack(lowered)
+
+
+def layers(weights, x):
+    """The gradient of the first layer reads the weights of the second, which could be overwritten before."""
+
+    def loss(weights):
+        for w in weights:
+            x_ = jnp.tanh((x_ if w is not weights[0] else x) @ w)
+        return x_.sum()
+
+    gradients = jax.grad(loss)(weights)
+    return [w - 1e-2 * g for w, g in zip(weights, gradients, strict=True)]
+
+
+def chained(w, x):
+    """The new value is multiplied by the old one, which therefore must be kept."""
+    new = jnp.sin(w) + x
+    return new, (w @ new).sum()
+
+
+STATE = np.linspace(-1, 1, 32 * 32, dtype=np.float32).reshape(32, 32)
+
+
+@pytest.mark.parametrize(("fn", "removed"), [(layers, True), (chained, False)])
+def test_copies_of_donated_arguments_are_removed_where_they_are_not_needed(fn, removed):
+    state = [STATE, STATE.T, STATE * STATE] if fn is layers else STATE
+    lowered = jax.jit(lambda *args: fn(*args), donate_argnums=0).lower(state, STATE)
+    plain = hook.compile_recorded(lowered, {}, f"copies {fn.__name__}")
+    module = hook.module_of(plain)
+    alias, before = program.alias_of(module), program.memory_use(plain)
+    own = copies(module)
+    elide_copies(module)
+    assert own > 0
+    assert (copies(module) < own) == removed
+    orders = {name: tuple(order) for name, order in orders_of(module).items()}
+    made = program.realise(lowered, {}, Schedule(fn.__name__, orders, alias, before, 0, 0, ""))
+    after = program.memory_use(made)
+    assert after.alias == before.alias > 0
+    assert after.total <= before.total
+    given = jax.tree.map(jnp.array, state)
+    expected = jax.jit(fn)(state, STATE)
+    for one, two in zip(jax.tree.leaves(made(given, STATE)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))
+
+
+def copies(module):
+    (entry,) = (c for c in module.computations if c.id == module.entry_computation_id)
+    return sum(i.opcode == "copy" for i in entry.instructions)
