@@ -199,9 +199,10 @@ def layers(weights, x):
     """The gradient of the first layer reads the weights of the second, which could be overwritten before."""
 
     def loss(weights):
+        y = x
         for w in weights:
-            x_ = jnp.tanh((x_ if w is not weights[0] else x) @ w)
-        return x_.sum()
+            y = jnp.tanh(y @ w)
+        return y.sum()
 
     gradients = jax.grad(loss)(weights)
     return [w - 1e-2 * g for w, g in zip(weights, gradients, strict=True)]
