@@ -41,8 +41,8 @@ def from_torch(
     more, which splits them (``aten.t`` and ``aten.addmm``). The module's training mode is respected.
 
     Ops are named after their module (``layer1.0.conv1/conv2d``), those after the forward pass below
-    ``backward/`` and ``adam/``. Dead code is dropped. An op with several results
-    is one op with several outputs. Views (``view``, ``t``, ``expand``) take no time, but their output
+    ``backward/`` and ``adam/``. Dead code is dropped. An ATen op with several results is one op with
+    several outputs. Views (``view``, ``t``, ``expand``) take no time, but their output
     counts as memory unless ``in_place``; ``detach`` and similar calls are not ops. ``torch.cond`` is one op;
     activation checkpoints are inlined, and a gradient does not compute them again.
 
