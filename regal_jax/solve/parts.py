@@ -25,7 +25,7 @@ class Part:
       config: Settings; their class selects the search.
 
     Raises:
-      ConfigError: An impossible share.
+      ConfigError: The share is out of range.
     """
 
     share: float
@@ -61,7 +61,7 @@ def solve_in_parts(
       **options: As in `solve`, for all parts.
 
     Raises:
-      ConfigError: No parts, or impossible settings.
+      ConfigError: There is no part, or a setting is invalid.
       KeyboardInterrupt: Before there was an incumbent.
     """
     if not parts:
