@@ -101,7 +101,7 @@ def _figures(found: OnnxComparison) -> dict[str, Any]:
 def _table(rows: list[dict[str, Any]]) -> str:
     """Measured peaks in MiB, each followed by its prediction if there is one."""
     table: list[tuple[str, ...]] = [
-        ("MiB", "nodes", "reused", "default", "file", "(said)", "plan", "(said)", "saved", "of best", "time")
+        ("MiB", "nodes", "reused", "default", "file", "(pred)", "plan", "(pred)", "saved", "of best", "time")
     ]
     for row in rows:
         size = {

@@ -34,8 +34,8 @@ _TITLES: Final = {
     "program": "traced",
     "plan": "plan",
     "compiled": "Inductor",
-    "compiled_plan": "of plan",
-    "compiled_search": "searched",
+    "compiled_plan": "Inductor, plan",
+    "compiled_search": "Inductor, searched",
 }
 
 
@@ -130,7 +130,7 @@ def _equal(one: Any, other: Any) -> bool:
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     """Measured growth in MiB, each followed by the deviation of its prediction if there is one."""
     keys = [key for key in _TITLES if f"{key}_bytes" in rows[0]]
-    title = ["MiB", "", "ops", *(_TITLES[key] for key in keys), "(said)", "of traced", "of best", "time"]
+    title = ["MiB", "", "ops", *(_TITLES[key] for key in keys), "(predicted)", "of traced", "of best", "time"]
     table: list[tuple[str, ...]] = [tuple(title)]
     for row in rows:
         table.append(
