@@ -37,7 +37,7 @@ CHAIN = [([ARGUMENT], [(2, 0, 64)]), ([(2, 0, 64)], [(2, 64, 64)]), ([(2, 0, 64)
 
 
 def same(old, new, results=((RESULT, RESULT),), updates=lambda name: False):
-    return same_dataflow(kernels(*old), kernels(*new), [(ARGUMENT, ARGUMENT)], list(results), updates)
+    return same_dataflow(kernels(*old), kernels(*new), [(ARGUMENT, ARGUMENT)], list(results), updates, {})
 
 
 def moved(changes):
@@ -48,7 +48,7 @@ def moved(changes):
 
 def test_the_same_and_no_program():
     assert same(CHAIN, CHAIN)
-    assert same_dataflow(kernels(), kernels(), [], [], lambda name: False)
+    assert same_dataflow(kernels(), kernels(), [], [], lambda name: False, {})
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def loop(state, scratch):
 def test_loops(state, scratch, equal):
     given = [((2, 0, 64), state), ((4, 0, 64), (4, 0, 64))]
     old, new = loop((2, 0, 64), (2, 64, 64)), loop(state, scratch)
-    assert same_dataflow(old, new, given, [(RESULT, RESULT)], lambda name: False) == equal
+    assert same_dataflow(old, new, given, [(RESULT, RESULT)], lambda name: False, {}) == equal
 
 
 def branches(first, second):
@@ -135,7 +135,7 @@ def branches(first, second):
 def test_branches(second, equal):
     given = [((b, 0, 64),) * 2 for b in (0, 3, 4)]
     old, new = branches((2, 0, 64), (2, 64, 64)), branches((2, 64, 64), second)
-    assert same_dataflow(old, new, given, [((5, 0, 64),) * 2], lambda name: False) == equal
+    assert same_dataflow(old, new, given, [((5, 0, 64),) * 2], lambda name: False, {}) == equal
 
 
 def test_unknown_steps_are_refused():
@@ -176,7 +176,7 @@ def test_a_real_program_with_one_slice_elsewhere_is_refused():
         ((a.index, 0, a.size),) * 2 for a in allocations if a.is_entry_computation_parameter or a.is_constant
     ]
     ends = [((a.index, 0, a.size),) * 2 for a in allocations if a.maybe_live_out and not a.is_tuple]
-    assert same_dataflow(old, old, given, ends, lambda name: False)
+    assert same_dataflow(old, old, given, ends, lambda name: False, {})
     count = sum(1 for _ in all_slices(old))
     assert count > 10
     for number in range(count):
@@ -185,7 +185,7 @@ def test_a_real_program_with_one_slice_elsewhere_is_refused():
         part = list(all_slices(new))[number]
         if part.size >= 64:
             part.offset += 64
-            assert not same_dataflow(old, new, given, ends, lambda name: False), number
+            assert not same_dataflow(old, new, given, ends, lambda name: False, {}), number
 
 
 def test_versions_that_are_not_known_are_left_alone(monkeypatch):

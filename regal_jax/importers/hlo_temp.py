@@ -9,8 +9,8 @@ donated arguments, and at which places of the heap the others are. This module d
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from regal_jax.importers.hlo_heap import Interval, heap_bytes
-from regal_jax.importers.hlo_lifetimes import Lifetime, lifetimes
+from regal_jax.importers.hlo_heap import Interval, heap_bytes, pack_heap
+from regal_jax.importers.hlo_lifetimes import Lifetime, lifetimes, one_kernel_calls, step_lifetimes
 from regal_jax.importers.hlo_pieces import Piece, Place, make_pieces, movable_values
 from regal_jax.importers.hlo_shapes import Array
 from regal_jax.importers.hlo_sharing import ELEMENTWISE
@@ -58,11 +58,12 @@ class TempModel:
           ValueError: The pieces are not rectangular.
         """
         assignment = _Assignment(self._values, orders, self._can_share)
-        assignment.assign()
-        places, chosen = assignment.places(), movable_values(values)
+        heap = assignment.assign()
+        # Only within the kernel of a call do values share a place that are not written over each other.
+        shared = pack_heap(heap, _ALIGNMENT)[1] if one_kernel_calls(values) else {}
+        places, chosen = assignment.places(shared), movable_values(values)
         where = {value: place for value, place in places.items() if value in chosen}
-        life, _ = lifetimes(values, orders)
-        return make_pieces(values, life, where)
+        return make_pieces(values, step_lifetimes(values, orders), where)
 
     def _can_share(self, operand: Node, inside: Path, user: Node, path: Path) -> bool:
         key = operand.number, inside, user.number, path
@@ -99,6 +100,7 @@ class _Assignment:
         self.block_of: dict[int, _Block] = {}
         self.kinds: list[int] = []  # For each block in order, its bytes if it is temporary, else -1.
         self.later: list[int] = []
+        self.first: dict[int, int] = {}  # Buffer in the heap -> its first value.
         self.group: dict[int, int] = {}  # Value in the heap -> the buffer in the heap that has it.
 
     def temp_bytes(self) -> int:
@@ -261,6 +263,7 @@ class _Assignment:
                 if home is None:
                     home = buffer
                     intervals[home] = Interval(value, self.sizes[buffer], [])
+                    self.first[home] = value
                 group[value], begin[value] = home, clock
                 where[value] = len(intervals[home].spans)
                 intervals[home].spans.append((clock, clock))
@@ -270,14 +273,23 @@ class _Assignment:
                 clock += 1
         return list(intervals.values())
 
-    def places(self) -> dict[int, Place]:
-        """Where each value is after `assign`, with a block of its own for each buffer of the heap."""
+    def places(self, shared: Mapping[int, int]) -> dict[int, Place]:
+        """Where each value is after `assign`.
+
+        Args:
+          shared: Offsets in the heap by the first value of each buffer; others have a block of their own.
+        """
         blocks: dict[object, int] = {}
         found: dict[int, Place] = {}
         for buffer, row in self.buffers.items():
             for value in row:
-                home = self.block_of.get(buffer) or ("heap", self.group.get(value, buffer))
-                found[value] = blocks.setdefault(home, len(blocks)), 0
+                group = self.group.get(value, buffer)
+                first = self.first.get(group)
+                home = self.block_of.get(buffer) or ("heap" if first in shared else ("heap", group))
+                found[value] = (
+                    blocks.setdefault(home, len(blocks)),
+                    shared.get(first, 0) if home == "heap" else 0,
+                )
         return found
 
     def written_over(self, value: int, ending: dict[int, None]) -> int | None:

@@ -6,7 +6,7 @@ are the same at the end. A step that was compiled for an operand and a result in
 Nothing here depends on lifetimes or on the instructions of the program.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 import numpy as np
@@ -79,8 +79,13 @@ class _Memory:
 class _Runs:
     """Two runs side by side."""
 
-    def __init__(self, memories: tuple[_Memory, _Memory], updates: Callable[[str], bool]) -> None:
-        self.memories, self.updates = memories, updates
+    def __init__(
+        self,
+        memories: tuple[_Memory, _Memory],
+        updates: Callable[[str], bool],
+        scratch: Mapping[str, Set[Slice]],
+    ) -> None:
+        self.memories, self.updates, self.scratch = memories, updates, scratch
         self.events = 0
         self.same = True
 
@@ -90,7 +95,8 @@ class _Runs:
 
     def read(self, old: Any, new: Any) -> None:
         one, two = (m.read(_place(s)) for m, s in zip(self.memories, (old, new), strict=True))
-        self.same = self.same and one == two
+        # What nothing has written, such as the table of a tuple, may be anything.
+        self.same = self.same and (one == two or one == [(0, ())])
 
     def write(self, old: Slice, new: Slice) -> None:
         event = self.event()
@@ -102,8 +108,10 @@ class _Runs:
             (reads, writes), (new_reads, new_writes) = accesses(kind, one), accesses(kind, two)
             before = [*zip(reads, new_reads, strict=True)]
             after = [*zip(writes, new_writes, strict=True)]
-            for pair in [*before, *(after if self.updates(thunk.info.op_name) else ())]:
-                self.read(*pair)
+            name = thunk.info.op_name
+            for pair in [*before, *(after if self.updates(name) else ())]:
+                if _place(pair[0]) not in self.scratch.get(name, ()):
+                    self.read(*pair)
             self.same = self.same and _overlaps(reads, writes) == _overlaps(new_reads, new_writes)
             self.inner(kind, one, two)
             for left, right in after:
@@ -172,6 +180,7 @@ def same_dataflow(
     given: Sequence[tuple[Slice, Slice]],
     results: Sequence[tuple[Slice, Slice]],
     updates: Callable[[str], bool],
+    scratch: Mapping[str, Set[Slice]],
 ) -> bool:
     """Whether two sequences of the same steps compute the same.
 
@@ -181,6 +190,7 @@ def same_dataflow(
       given: Slices that have contents before the program runs, under both.
       results: Slices that have the results afterwards, under both.
       updates: Whether the instruction of a name may leave a part of its result as it was in memory.
+      scratch: Instruction -> slices that it gets under the old assignment without reading what is in them.
 
     Raises:
       NotSupported: The program has a step of an unknown kind.
@@ -189,7 +199,7 @@ def same_dataflow(
     memories = [
         _Memory([*slices, *_all_slices(sequence)]) for slices, sequence in zip(sides, (old, new), strict=True)
     ]
-    runs = _Runs((memories[0], memories[1]), updates)
+    runs = _Runs((memories[0], memories[1]), updates, scratch)
     for pair in given:
         runs.write(*pair)
     runs.sequence(old, new)

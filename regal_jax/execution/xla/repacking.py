@@ -15,8 +15,9 @@ import numpy as np
 from regal_jax.execution.xla.dataflow import same_dataflow
 from regal_jax.execution.xla.errors import DonationLost, NotSupported
 from regal_jax.execution.xla.thunks import UPDATING, accesses, inner_sequences, steps_of
-from regal_jax.importers.hlo_lifetimes import lifetimes, moments
+from regal_jax.importers.hlo_lifetimes import moments, one_kernel_calls, step_lifetimes
 from regal_jax.importers.hlo_pieces import Packing, Piece, Place, make_pieces, movable_values, pack_pieces
+from regal_jax.importers.hlo_sharing import callees
 from regal_jax.importers.hlo_text import names_in, parse_module
 from regal_jax.importers.hlo_values import Node, Values, in_place, read_values
 
@@ -42,7 +43,7 @@ def repack(result: Any, text: str, alias: Any) -> None:
     if {(e.parameter_number, tuple(e.parameter_shape_index)) for e in alias.entries} != values.donated:
         raise DonationLost("a donated argument is overwritten in a way that is not known here")
     before = _Assigned(result, values)
-    life, _ = lifetimes(values, {})
+    life = step_lifetimes(values, {})
     try:
         pieces = make_pieces(values, life, before.where)
         packing = pack_pieces(pieces, ALIGNMENT)
@@ -146,7 +147,8 @@ class _Move:
         self._rewrite(self.result.thunk_sequence)
         self._allocate(heap, alias)
         given, results = self._ends()
-        if not same_dataflow(old.thunk_sequence, self.result.thunk_sequence, given, results, self._updates):
+        new, scratch = self.result.thunk_sequence, self._scratch()
+        if not same_dataflow(old.thunk_sequence, new, given, results, self._updates, scratch):
             raise NotSupported("the new assignment of memory would change results")
 
     def _block(self, piece: Piece) -> int:
@@ -225,6 +227,22 @@ class _Move:
         node = self.node.get(name)
         return node is None or bool(in_place(self.values.module, node.instruction))
 
+    def _scratch(self) -> dict[str, set[tuple[int, int, int]]]:
+        """For each call that is one kernel, the slices of the values that are made only in it."""
+        made: dict[str, set[tuple[int, int, int]]] = {}
+        for node in one_kernel_calls(self.values):
+            span = self.spans[callees(node.instruction)[0]][0], self.times[node.number]
+            slices: dict[bool, set[tuple[int, int, int]]] = {False: set(), True: set()}
+            for value, place in self.before.where.items():
+                inside = span[0] <= self.times[self.values.maker[value].number] < span[1]
+                if self.life[value].start <= span[1] and self.life[value].end >= span[0]:
+                    slices[inside].add((*place, self.values.size[value]))
+            outside = slices[False]
+            made[node.instruction.name] = {
+                one for one in slices[True] if not any(_overlap(one, two) for two in outside)
+            }
+        return made
+
     def _rewrite(self, sequence: Any) -> None:
         for thunk, kind, body in steps_of(sequence):
             node = self.node.get(thunk.info.op_name)
@@ -258,3 +276,7 @@ class _Move:
         if len(targets) != 1:
             raise NotSupported("a step of the compiled program uses memory of an unknown value")
         part.buffer_allocation_index, part.offset = targets.pop()
+
+
+def _overlap(one: tuple[int, int, int], two: tuple[int, int, int]) -> bool:
+    return one[0] == two[0] and one[1] < two[1] + two[2] and two[1] < one[1] + one[2]
