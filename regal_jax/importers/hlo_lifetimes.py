@@ -54,7 +54,6 @@ def step_lifetimes(values: Values, orders: Mapping[str, Sequence[str]]) -> list[
     """As `lifetimes`, for a program whose steps are compiled.
 
     XLA compiles a call of little work to one kernel. Its operands and inner values are in memory together.
-    together.
     """
     found, _ = lifetimes(values, orders)
     times, spans = moments(values, orders)
