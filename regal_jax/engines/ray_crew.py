@@ -3,6 +3,8 @@
 import contextlib
 import logging
 import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -24,7 +26,6 @@ _LOOK: Final = 1.0
 """Seconds between two looks at the machines of the cluster."""
 _PATIENCE: Final = 300.0
 """Seconds without any worker after which a run fails."""
-_READY_RETRIES: Final = 3
 _STARTS: Final = 6
 """Failed starts of a worker after which it is given up. The last waits 32 seconds, in which Ray notices that
 its machine has died."""
@@ -52,7 +53,8 @@ class Member:
         self._pause = Deadline(0.0)
         # An actor that could move would wait for a place on another machine, with its items.
         place = NodeAffinitySchedulingStrategy(node, soft=False)
-        # A call that is repeated would repeat the items that are done, so only `ready` is.
+        # Ray restarts the process. It repeats no calls: that would repeat items that are done, and give up
+        # all items of a call for one of them.
         remote: Any = ray.remote(concurrency_groups={"control": 1}, max_restarts=-1, max_task_retries=0)(
             Worker
         )
@@ -71,8 +73,7 @@ class Member:
     def start(self, work: str) -> None:
         """Makes it import ``work``."""
         if not self.gone and not self.busy and self._pause.over:
-            method = self.actor.ready.options(max_task_retries=_READY_RETRIES)
-            self._starting, self.ready = method.remote(work), False
+            self._starting, self.ready = self.actor.ready.remote(work), False
 
     def started(self) -> dict[str, Any] | None:
         """Its description, once it has started; ``None`` if the start failed."""
@@ -301,7 +302,7 @@ def _connect(address: str | None) -> bool:
     else:
         check_address(wanted)
     try:
-        with warnings.catch_warnings():
+        with _own_handlers(), warnings.catch_warnings():
             # JAX warns of a fork, but the processes that Ray starts are new ones.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             ray.init(wanted, **options)
@@ -310,6 +311,20 @@ def _connect(address: str | None) -> bool:
             f"engine: no Ray cluster at {wanted or 'this machine'!r}: {_one_line(str(error))}"
         ) from None
     return True
+
+
+@contextlib.contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Keeps the process's handlers of signals, in whose place Ray puts its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _one_line(text: str) -> str:
