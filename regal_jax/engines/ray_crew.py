@@ -87,9 +87,9 @@ class Member:
                 self.end()
             return None
         except exceptions.RayTaskError as error:
-            raise ResourceError(
-                f"engine: a worker does not start: {_one_line(str(error.cause))}; install regal-jax on every "
-                "machine of the cluster"
+            raise ConfigError(
+                f"engine: a worker does not start: {_one_line(str(error.cause))}; install the same packages "
+                "on every machine of the cluster"
             ) from None
         except exceptions.RayError:
             self.end()

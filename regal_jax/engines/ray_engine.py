@@ -9,7 +9,7 @@ from regal_jax import errors
 from regal_jax.checks import check_whole
 from regal_jax.engines.protocol import NO_LIMITS, Item, Message
 from regal_jax.engines.queue import Waiting
-from regal_jax.errors import MissingExtraError
+from regal_jax.errors import ConfigError, MissingExtraError
 from regal_jax.runtime.interrupts import check_interrupt
 
 if TYPE_CHECKING:
@@ -172,10 +172,12 @@ class _Run:
             self._answer(index, Message(head, blobs), last)
 
     def _raised(self, member: "Member", head: Mapping[str, Any]) -> None:
-        """The work raised an error: one of ours ends the run, any other costs a try."""
-        kind = getattr(errors, head["error"], None)
-        if kind is not None and kind is not MissingExtraError:
-            raise kind(head["text"])
+        """The work raised an error: ours, or that a package is missing, ends the run; others cost a try."""
+        name, text = head["error"], head["text"]
+        if name in ("ImportError", "ModuleNotFoundError", "MissingExtraError"):
+            raise ConfigError(f"engine: a worker lacks a package: {text}; install it on every machine")
+        if name in errors.__all__:
+            raise getattr(errors, name)(text)
         self._lost(member, " ".join(f"{head['error']}: {head['text']}".split()))
 
     def _lost(self, member: "Member", why: str) -> None:

@@ -7,7 +7,6 @@ import importlib
 import os
 import platform
 import queue
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
@@ -45,7 +44,6 @@ class Worker:
 
     def __init__(self, cores: int) -> None:
         # JAX, Numba and the thread pools of this library read these when they start.
-        self._had_jax = "jax" in sys.modules
         for name in (CORES, "NPROC", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
             os.environ[name] = str(cores)
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(cores))
@@ -54,7 +52,7 @@ class Worker:
     def ready(self, work: str) -> dict[str, Any]:
         """Imports ``work``, which may take seconds, and describes this process."""
         _function(work)
-        return {"pid": os.getpid(), "versions": versions(), "had_jax": self._had_jax}
+        return {"pid": os.getpid(), "versions": versions()}
 
     def run(
         self, token: str, work: str, common: Parts, limits: Mapping[str, Any], items: Sequence[Parts]
