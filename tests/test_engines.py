@@ -68,7 +68,7 @@ class Inline:
 
             messages = [plain(items[i].message) for i in some]
             function(plain(Message(head, common.blobs)), messages, tell)
-        return {i: "its worker died" for i in self.lose}
+        return dict.fromkeys(self.lose, "its worker died")
 
     def close(self):
         self.closed += 1
@@ -239,7 +239,7 @@ def test_a_solver_that_a_worker_cannot_import_is_refused():
 
     with pytest.raises(ConfigError, match=r"^engine: a worker cannot import the class .*Local"):
         pack_solver(Local("bfs"))
-    with pytest.raises(ConfigError, match="^engine: a solver's policy is a object"):
+    with pytest.raises(ConfigError, match=r"^engine: a solver's policy is a object"):
         pack_solver(Brkga(policy=object()))
 
 
@@ -274,18 +274,11 @@ def test_pins_starts_policies_and_improvements_reach_the_workers(tmp_path):
         "progress": False, "pin": {"*1": 1}, "colocate": "*2", "warm_start": [start], "stall": 1000,
     }  # fmt: skip
     there, here = [], []
-    plans = optimize_many(
-        graphs,
-        clusters,
-        engine=Inline(size=1),
-        on_improvement=lambda i, one: there.append((i, one)),
-        **options,
-    )
-    one_device = jax.devices()[:1]  # Every graph by itself: one program.
-    same = optimize_many(
-        graphs, clusters, devices=one_device, batch_size=1, on_improvement=lambda i, one: here.append((i, one)),
-        **options,
-    )  # fmt: skip
+    options["on_improvement"] = lambda i, one: there.append((i, one))
+    plans = optimize_many(graphs, clusters, engine=Inline(size=1), **options)
+    options["on_improvement"] = lambda i, one: here.append((i, one))
+    # Every graph by itself, as above: one program.
+    same = optimize_many(graphs, clusters, devices=jax.devices()[:1], batch_size=1, **options)
     assert [told(plan) for plan in plans] == [told(plan) for plan in same]
     assert plans[0].provenance["policy"] == file
     for member in range(3):
@@ -299,8 +292,8 @@ def test_errors_of_arguments_are_those_of_this_process():
     graphs = graphs_of(2)
     with pytest.raises(ConfigError, match="devices: an engine"):
         optimize_many(graphs, CLUSTER, engine=Inline(), devices=jax.devices())
-    with pytest.raises(ConfigError, match="warm_start: .*none of the 2 graphs"):
-        other = optimize(generate("chain", 3, seed=0), CLUSTER, method="bfs")
+    other = optimize(generate("chain", 3, seed=0), CLUSTER, method="bfs")
+    with pytest.raises(ConfigError, match=r"warm_start: .*none of the 2 graphs"):
         optimize_many(graphs, CLUSTER, engine=Inline(), warm_start=other, method="list-search")
     with pytest.raises(ConfigError, match="engine: there is no"):
         optimize_many(graphs, CLUSTER, engine="slurm")
