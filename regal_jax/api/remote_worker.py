@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.api.optimize import optimize_many
@@ -88,7 +89,7 @@ def _solver(common: Message) -> tuple[Solver, dict[str, str]]:
 def _seed(head: Any) -> Any:
     if head["seed"] is not None:
         return head["seed"]
-    return jax.random.wrap_key_data(np.array(head["key"], np.uint32), impl=head["key_kind"])
+    return jax.random.wrap_key_data(jnp.array(head["key"], np.uint32), impl=head["key_kind"])
 
 
 def _renamed(plan: Plan, named: dict[str, str]) -> Plan:

@@ -223,7 +223,7 @@ def _results(parser: argparse.ArgumentParser) -> None:
         help="save each plan as soon as it is found, as DIR/GRAPH.plan.json; DIR is created; plans of an "
         "earlier run in it are starts, and stay unless a better one is found",
     )
-    add_engine(parser, "plan the graphs on")
+    add_engine(parser, "where graphs are planned")
     parser.add_argument(
         "--watch",
         metavar="DIR",

@@ -55,9 +55,8 @@ class Member:
         place = NodeAffinitySchedulingStrategy(node, soft=False)
         # Ray restarts the process. It repeats no calls: that would repeat items that are done, and give up
         # all items of a call for one of them.
-        remote: Any = ray.remote(concurrency_groups={"control": 1}, max_restarts=-1, max_task_retries=0)(
-            Worker
-        )
+        options: dict[str, Any] = {"concurrency_groups": {"control": 1}, "max_restarts": -1}
+        remote: Any = ray.remote(**options, max_task_retries=0)(Worker)
         self.actor = remote.options(num_cpus=cores, num_gpus=gpus, scheduling_strategy=place).remote(cores)
 
     @property
@@ -79,7 +78,7 @@ class Member:
         """Its description, once it has started; ``None`` if the start failed."""
         reference, self._starting = self._starting, None
         try:
-            found = ray.get(reference)
+            found: Any = ray.get(reference)
         except exceptions.ActorUnavailableError:
             self._failures += 1
             self._pause = Deadline(2.0**self._failures / 2)

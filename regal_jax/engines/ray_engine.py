@@ -121,7 +121,7 @@ class _Run:
     ) -> None:
         self._crew, self._work, self._items, self._answer, self._limits = crew, work, items, answer, limits
         parcel = _PARCEL_OF_GPU if crew.on_gpus else _PARCEL * engine.cores
-        self._waiting = Waiting([item.kind for item in items], min(most or parcel, parcel))
+        self._waiting = Waiting([item.kind for item in items], most or parcel)
         self._tries = engine.tries
         self._tried = [0] * len(items)
         self._token = uuid.uuid4().hex
