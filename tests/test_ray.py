@@ -37,6 +37,7 @@ def machines(*cores):
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+        patch.setenv("RAY_worker_niceness", "0")
         head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
         made = Machines(initialize_head=True, head_node_args=head)
         nodes = [made.add_node(num_cpus=count, object_store_memory=MEMORY) for count in cores]

@@ -295,8 +295,9 @@ def _connect(address: str | None) -> bool:
         return False
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if wanted is None:
-        # Ray would send statistics of its use to its makers.
+        # Ray would send statistics of its use to its makers, and run workers at the least priority.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_worker_niceness", "0")
         options |= {"num_cpus": available_cores(), "include_dashboard": False}
     else:
         check_address(wanted)
