@@ -14,6 +14,7 @@ import pytest
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
+from remote_engine import Inline, graphs_of, told
 from remote_solvers import Logged
 
 from regal_jax import (
@@ -40,51 +41,6 @@ from regal_jax.policies import default_policy, save_policy
 from regal_jax.runtime.interrupts import first_interrupt_waits, stopped_by
 from regal_jax.solvers import Heuristic, TopoformerSamples, solvers
 from regal_jax.solvers.wire import pack_solver, unpack_solver
-
-
-def plain(message):
-    """The message as another process would get it."""
-    return Message(json.loads(json.dumps(message.head)), [bytes(blob) for blob in message.blobs])
-
-
-class Inline:
-    """An engine that runs its work in this process, on messages that hold nothing but JSON and bytes."""
-
-    def __init__(self, lose=(), size=2):
-        self.lose, self.size, self.calls, self.closed = lose, size, 0, 0
-
-    def run(self, work, common, items, answer, *, most=None, limits=None, interrupted=None, waiting=None):
-        module, _, name = work.partition(":")
-        function = getattr(importlib.import_module(module), name)
-        left = [i for i in range(len(items)) if i not in self.lose]
-        while left and not interrupted():
-            size = min(self.size, most or self.size)
-            some, left = left[:size], left[size:]
-            self.calls += 1
-            head = {**common.head, **limits(len(some), len(some) + len(left), 1)}
-
-            def tell(position, message, last, some=some):
-                answer(some[position], plain(message), last)
-
-            messages = [plain(items[i].message) for i in some]
-            function(plain(Message(head, common.blobs)), messages, tell)
-        return dict.fromkeys(self.lose, "its worker died")
-
-    def close(self):
-        self.closed += 1
-
-
-def graphs_of(count, ops=8):
-    return [generate("layered", ops + i % 3, seed=i) for i in range(count)]
-
-
-def told(plan):
-    """All of a plan but the time that it took, and the number of graphs beside it."""
-    document = json.loads(plan.to_json())
-    for name in ("seconds", "graphs_in_call"):
-        document["provenance"].pop(name, None)
-    return document
-
 
 CLUSTER = Cluster.uniform(2)
 

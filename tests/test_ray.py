@@ -11,8 +11,8 @@ import time
 import warnings
 
 import pytest
+from remote_engine import graphs_of, told
 from remote_solvers import Logged
-from test_engines import graphs_of, told
 
 from regal_jax import Cluster, optimize_many
 from regal_jax.cli import main
