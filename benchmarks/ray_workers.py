@@ -98,7 +98,8 @@ def nothing(common: Message, messages: Sequence[Message], tell: Any) -> None:
 
 
 def _messages(engine: RayEngine, graphs: Sequence[ComputationGraph]) -> float:
-    items = [Item("", Message({}, [format_native(graph).encode()])) for graph in graphs]
+    messages = [Message({}, [format_native(graph).encode()]) for graph in graphs]
+    items = [Item("", lambda message=message: message) for message in messages]
     engine.run(_NOTHING, Message(), items[:1], lambda *_: None)
     clock = Deadline()
     engine.run(_NOTHING, Message(), items, lambda *_: None)

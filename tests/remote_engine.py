@@ -31,7 +31,7 @@ class Inline:
             def tell(position, message, last, some=some):
                 answer(some[position], plain(message), last)
 
-            messages = [plain(items[i].message) for i in some]
+            messages = [plain(items[i].message()) for i in some]
             function(plain(Message(head, common.blobs)), messages, tell)
         return dict.fromkeys(self.lose, "its worker died")
 

@@ -119,7 +119,7 @@ import os, sys
 from regal_jax.engines import Item, Message, RayEngine
 answers = {}
 with RayEngine(sys.argv[1]) as engine:
-    items = [Item("a", Message({"n": n}, [bytes([n])])) for n in range(4)]
+    items = [Item("a", lambda n=n: Message({"n": n}, [bytes([n])])) for n in range(4)]
     lost = engine.run(
         "remote_echo:echo", Message({"x": 1}), items, lambda i, answer, last: answers.update({i: answer})
     )
@@ -145,7 +145,7 @@ def environment():
 
 
 def test_errors_of_a_worker_are_ours(engine):
-    item = Item("", Message())
+    item = Item("", Message)
     with pytest.raises(ConfigError, match="a worker does not start: No module named 'nothing'"):
         engine.run("nothing:at_all", Message(), [item], print)
     with pytest.raises(ConfigError, match="fewer cores"):

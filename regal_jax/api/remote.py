@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from typing import Any, Final
 
 import jax
@@ -19,6 +18,7 @@ from regal_jax.plan.files import cluster_document
 from regal_jax.problem import Bucket
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import first_interrupt_waits
+from regal_jax.runtime.versions import package_versions
 from regal_jax.search import Status
 from regal_jax.solvers.loop.earlier import share_earlier
 from regal_jax.solvers.loop.outcome import Start, finished_plan
@@ -43,7 +43,7 @@ def call_message(settings: Settings, pin: Pin | None, colocate: Colocate) -> Mes
     solver, weights = pack_solver(settings.solver)
     pins = {pattern: np.atleast_1d(devices).tolist() for pattern, devices in (pin or {}).items()}
     head = {
-        "version": metadata.version("regal-jax"),
+        "version": package_versions()["regal-jax"],
         "objective": str(settings.objective),
         "evaluations": settings.evaluations,
         "seed": settings.seed,
@@ -175,8 +175,12 @@ class _RemoteCall:
         earlier = [plan for plan in self._settings.earlier if plan.graph_hash == graph.content_hash]
         unlimited = bool(np.isinf(cluster.memory).all())
         kind = f"{Bucket.of(graph)} {cluster.num_devices} {cluster.transfer} {unlimited}"
-        blobs = [format_native(graph).encode(), *(plan.to_json().encode() for plan in earlier)]
-        return Item(kind, Message({"cluster": cluster_document(cluster)}, blobs))
+
+        def message() -> Message:
+            blobs = [format_native(graph).encode(), *(plan.to_json().encode() for plan in earlier)]
+            return Message({"cluster": cluster_document(cluster)}, blobs)
+
+        return Item(kind, message)
 
     def _limits(self, count: int, left: int, workers: int) -> dict[str, Any]:
         """The time of a parcel: its share of what is left, if all workers have parcels like it."""

@@ -1,5 +1,6 @@
 """Traces on the workers of an engine: each of them runs the processes that a build runs here."""
 
+import functools
 import os
 import pathlib
 import tempfile
@@ -41,13 +42,11 @@ def trace_remotely(
       tally: Counts the results.
     """
     pairs = [(source, spec) for source, specs in tasks for spec in specs]
-    items = [
-        Item(
-            source.name,
-            Message({"spec": spec.to_json(), "source": [source.name, source.module, source.packages]}),
-        )
-        for source, spec in pairs
-    ]
+
+    def message(source: Source, spec: TraceSpec) -> Message:
+        return Message({"spec": spec.to_json(), "source": [source.name, source.module, source.packages]})
+
+    items = [Item(source.name, functools.partial(message, source, spec)) for source, spec in pairs]
 
     def answer(index: int, message: Message, last: bool) -> None:
         del last

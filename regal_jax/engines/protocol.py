@@ -26,11 +26,11 @@ class Item:
 
     Attributes:
       kind: Items of one kind share compiled programs. A worker continues with the kinds that it has had.
-      message: The input.
+      message: Makes the input, when a worker gets the item.
     """
 
     kind: str
-    message: Message
+    message: Callable[[], Message]
 
 
 Work = Callable[[Message, Sequence[Message], Callable[[int, Message, bool], None]], None]

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -241,7 +242,7 @@ class Crew:
         """Busy workers with an answer, or that died; waits for ``seconds`` at most."""
         waitables = {id(one.waitable): one for one in self.members if one.waitable is not None}
         if not waitables:
-            ray.wait([ray.put(None)], timeout=seconds)
+            time.sleep(seconds)
             return
         done, _ = ray.wait([one.waitable for one in waitables.values()], timeout=seconds)
         for waitable in done:

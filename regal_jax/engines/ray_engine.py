@@ -129,7 +129,7 @@ class _Run:
 
     def all(self, common: Any, interrupted: Callable[[], bool], waiting: Callable[[str], None]) -> None:
         """Runs until every item is answered or given up, or until an interruption has ended all workers."""
-        stopping = False
+        stopping, said = False, ""
         while True:
             check_interrupt()
             if interrupted() and not stopping:
@@ -141,7 +141,9 @@ class _Run:
             if not stopping:
                 self._crew.hire()
                 self._hand_out(common)
-                waiting(self._crew.state)
+                if self._crew.state != said:
+                    said = self._crew.state
+                    waiting(said)
             for member in self._crew.events(_BLINK):
                 self._listen(member)
 
@@ -153,7 +155,7 @@ class _Run:
                 return
             limits = self._limits(len(parcel), self._waiting.fresh + len(parcel), len(self._crew.present))
             member.kinds.update(self._items[i].kind for i in parcel)
-            messages = [self._items[i].message for i in parcel]
+            messages = [self._items[i].message() for i in parcel]
             member.hand(self._token, self._work, common, limits, parcel, messages)
 
     def _listen(self, member: "Member") -> None:

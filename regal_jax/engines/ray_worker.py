@@ -9,7 +9,6 @@ import platform
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
 import ray
@@ -17,6 +16,7 @@ import ray
 from regal_jax.engines.protocol import Message
 from regal_jax.runtime.cores import CORES
 from regal_jax.runtime.interrupts import stopped_by
+from regal_jax.runtime.versions import package_versions
 
 __all__ = ["Worker", "versions"]
 
@@ -26,13 +26,7 @@ Parts = tuple[dict[str, Any], list[bytes]]
 
 def versions() -> dict[str, str]:
     """Versions on which results depend."""
-    found = {"python": ".".join(platform.python_version_tuple()[:2])}
-    for name in ("regal-jax", "jax", "numpy"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    return {"python": ".".join(platform.python_version_tuple()[:2]), **package_versions()}
 
 
 class Worker:
