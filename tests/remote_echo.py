@@ -11,4 +11,5 @@ def echo(common, messages, tell):
     for position, message in enumerate(messages):
         head = {"jax": "jax" in sys.modules, "pid": os.getpid(), "parent": os.getppid()}
         head |= {"cores": available_cores(), "common": dict(common.head), "own": dict(message.head)}
+        head["gpu"] = os.environ.get("CUDA_VISIBLE_DEVICES")
         tell(position, type(message)(head, message.blobs), True)

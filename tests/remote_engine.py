@@ -2,9 +2,11 @@
 
 import importlib
 import json
+import pathlib
 
 from regal_jax.datasets import generate
 from regal_jax.engines import Message
+from regal_jax.storage.json_lines import JsonLines
 
 
 def plain(message):
@@ -49,3 +51,17 @@ def told(plan):
     for name in ("seconds", "graphs_in_call"):
         document["provenance"].pop(name, None)
     return document
+
+
+def records(out):
+    """Results without the seconds that they took, in no order."""
+    found = JsonLines(pathlib.Path(out) / "results.jsonl").read()
+    assert all(record.pop("seconds") >= 0 for record in found if "error" not in record)
+    return sorted(json.dumps(record, sort_keys=True) for record in found)
+
+
+def content(folder):
+    """A corpus without the order in which it was made."""
+    files = {p.relative_to(folder): p.read_bytes() for p in folder.glob("graphs/**/*") if p.is_file()}
+    lists = [sorted((folder / name).read_text().splitlines()) for name in ("index.jsonl", "failures.jsonl")]
+    return files, lists, (folder / "corpus.json").read_bytes()

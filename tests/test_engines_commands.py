@@ -4,7 +4,7 @@ import json
 import pathlib
 
 import pytest
-from remote_engine import Inline, graphs_of
+from remote_engine import Inline, content, graphs_of, records
 
 from regal_jax import Cluster
 from regal_jax.cli import main
@@ -13,13 +13,6 @@ from regal_jax.errors import ConfigError
 from regal_jax.experiments import EvaluationConfig, run_evaluation, tune
 from regal_jax.importers import save_graph
 from regal_jax.storage.json_lines import JsonLines
-
-
-def records(out):
-    """Results without the seconds that they took, in no order."""
-    found = JsonLines(pathlib.Path(out) / "results.jsonl").read()
-    assert all(record.pop("seconds") >= 0 for record in found if "error" not in record)
-    return sorted(json.dumps(record, sort_keys=True) for record in found)
 
 
 def test_an_evaluation_has_the_same_results(tmp_path, monkeypatch):
@@ -64,13 +57,6 @@ def test_tuning_has_the_same_result(tmp_path):
     assert engine.calls == 3
     assert tune(graphs, cluster, **options, engine=engine, results=tmp_path / "points.jsonl") == there
     assert engine.calls == 3
-
-
-def content(folder):
-    """A corpus without the order in which it was made."""
-    files = {p.relative_to(folder): p.read_bytes() for p in folder.glob("graphs/**/*") if p.is_file()}
-    lists = [sorted((folder / name).read_text().splitlines()) for name in ("index.jsonl", "failures.jsonl")]
-    return files, lists, (folder / "corpus.json").read_bytes()
 
 
 def test_a_corpus_is_the_same(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -11,14 +12,16 @@ import time
 import warnings
 
 import pytest
-from remote_engine import graphs_of, told
+from remote_engine import content, graphs_of, records, told
 from remote_solvers import Logged
 
 from regal_jax import Cluster, optimize_many
 from regal_jax.cli import main
+from regal_jax.corpus import SOURCES, Source, build_corpus
 from regal_jax.datasets import generate
 from regal_jax.engines import Item, Message, RayEngine
 from regal_jax.errors import ConfigError, WorkerError
+from regal_jax.experiments import EvaluationConfig, run_evaluation, tune
 from regal_jax.importers import save_graph
 from regal_jax.plan import Plan
 
@@ -29,8 +32,11 @@ MEMORY = 80 * 2**20
 
 
 @contextlib.contextmanager
-def machines(*cores):
-    """A Ray cluster of several machines, all of them here: a head without cores, and one for each number."""
+def machines(*cores, gpus=0):
+    """A Ray cluster of several machines, all of them here: a head without cores, and one for each number.
+
+    GPUs are only counted: JAX need not find them.
+    """
     from ray.cluster_utils import Cluster as Machines
 
     # Machines start with the environment of this process, and workers with that of their machine.
@@ -40,7 +46,7 @@ def machines(*cores):
         patch.setenv("RAY_worker_niceness", "0")
         head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
         made = Machines(initialize_head=True, head_node_args=head)
-        nodes = [made.add_node(num_cpus=count, object_store_memory=MEMORY) for count in cores]
+        nodes = [made.add_node(num_cpus=count, num_gpus=gpus, object_store_memory=MEMORY) for count in cores]
         try:
             yield made, nodes
         finally:
@@ -265,3 +271,81 @@ def test_a_process_that_is_killed_continues_where_it_was(tmp_path):
     again = planned(log) - begun
     assert sum(again.values()) == 1000 - sum(not name.startswith(".") for name in kept)
     settle(planned(log), 1000, sum(begun.values()) - len(kept))
+
+
+@pytest.mark.slow
+def test_each_gpu_has_a_worker_with_its_share_of_the_cores():
+    seen = {}
+    with machines(5, gpus=2) as (made, _), RayEngine(made.address) as engine:
+        items = [Item(str(n), Message) for n in range(40)]
+        work = "remote_echo:echo"
+        engine.run(work, Message(), items, lambda i, message, last: seen.setdefault(i, message.head), most=1)
+    assert len(seen) == 40
+    assert {head["cores"] for head in seen.values()} == {2}
+    gpus = {head["pid"]: head["gpu"] for head in seen.values()}
+    assert sorted(gpus.values()) == ["0", "1"]
+
+
+@pytest.mark.slow
+def test_evaluations_tuning_and_corpora_run_on_a_cluster(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(SOURCES, "fake", Source("fake", "corpus_fake_source", ("numpy",)))
+    graphs = graphs_of(6)
+    pathlib.Path("set").mkdir()
+    for i, graph in enumerate(graphs):
+        save_graph(graph, f"set/{i}.json")
+    config = EvaluationConfig(
+        "set", evaluations=40, limits=(), other_seed=-1, methods=("brkga", "critical-path"),
+        options={"brkga": {"settings": {"population": 20, "elites": 4, "mutants": 3}}},
+    )  # fmt: skip
+    grid = {"population": (20,), "elites": (0.2,), "mutants": (0.1,)}
+    corpus = {"sources": ["fake"], "only": "fake/[cftrd]*"}
+    run_evaluation(config, "here")
+    best = tune(graphs, CLUSTER, evaluations=60, grid=grid)
+    build_corpus("corpus here", **corpus)
+    with machines(1, 1) as (made, _), RayEngine(made.address) as engine:
+        assert run_evaluation(config, "there", engine=engine).made == 12
+        assert tune(graphs, CLUSTER, evaluations=60, grid=grid, engine=engine) == best
+        assert build_corpus("corpus there", **corpus, engine=engine)["complete"]
+    assert records("there") == records("here")
+    assert content(pathlib.Path("corpus there")) == content(pathlib.Path("corpus here"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_command_with_the_plans_so_far(number, code, tmp_path):
+    for i, graph in enumerate(generate("layered", 60 + i % 3, seed=i) for i in range(60)):
+        save_graph(graph, tmp_path / f"{i}.json")
+    files = [f"{i}.json" for i in range(60)]
+    command = [sys.executable, "-m", "regal_jax.cli", "optimize", *files, "--out-dir", "plans", "--engine"]
+    command += ["ray", "--evaluations", "3000", "--method", "list-search"]
+    run = subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    lines = 0
+    for line in run.stdout:
+        lines += "plan saved to" in line
+        if lines == 5:
+            # As the terminal does: the processes of Ray are in the group, too.
+            (os.killpg if number == signal.SIGINT else os.kill)(run.pid, number)
+            lines += 1000
+    assert run.wait() == code
+    assert lines == 1060
+    kept = [name for name in os.listdir(tmp_path / "plans/.plans") if name.endswith(".json")]
+    assert 5 <= len(kept) < 60
+    # The same command finishes the rest.
+    again = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert len([name for name in os.listdir(tmp_path / "plans/.plans") if name.endswith(".json")]) == 60
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs(tmp_path):
+    out = tmp_path / "ray.json"
+    options = {"graphs": 6, "ops": 12, "evaluations": 60, "rounds": 1, "method": "list-search", "out": out}
+    command = [sys.executable, "-m", "benchmarks", "ray"]
+    command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    root = pathlib.Path(__file__).parents[1]
+    run = subprocess.run(command, cwd=root, env=environment(), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(out.read_text())["throughput"][0] > 0
