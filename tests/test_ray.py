@@ -279,7 +279,8 @@ def test_each_gpu_has_a_worker_with_its_share_of_the_cores():
     with machines(5, gpus=2) as (made, _), RayEngine(made.address) as engine:
         items = [Item(str(n), Message) for n in range(40)]
         work = "remote_echo:echo"
-        engine.run(work, Message(), items, lambda i, message, last: seen.setdefault(i, message.head), most=1)
+        slow = Message({"seconds": 0.3})  # Time for both to start.
+        engine.run(work, slow, items, lambda i, message, last: seen.setdefault(i, message.head), most=1)
     assert len(seen) == 40
     assert {head["cores"] for head in seen.values()} == {2}
     gpus = {head["pid"]: head["gpu"] for head in seen.values()}
@@ -319,22 +320,21 @@ def test_a_signal_ends_the_command_with_the_plans_so_far(number, code, tmp_path)
     files = [f"{i}.json" for i in range(60)]
     command = [sys.executable, "-m", "regal_jax.cli", "optimize", *files, "--out-dir", "plans", "--engine"]
     command += ["ray", "--evaluations", "3000", "--method", "list-search"]
-    run = subprocess.Popen(
-        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    options = {"cwd": tmp_path, "env": environment(), "text": True}
     lines = 0
-    for line in run.stdout:
-        lines += "plan saved to" in line
-        if lines == 5:
-            # As the terminal does: the processes of Ray are in the group, too.
-            (os.killpg if number == signal.SIGINT else os.kill)(run.pid, number)
-            lines += 1000
-    assert run.wait() == code
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, **options) as run:
+        for line in run.stdout:
+            lines += "plan saved to" in line
+            if lines == 5:
+                # As the terminal does: the processes of Ray are in the group, too.
+                (os.killpg if number == signal.SIGINT else os.kill)(run.pid, number)
+                lines += 1000
+    assert run.returncode == code
     assert lines == 1060
     kept = [name for name in os.listdir(tmp_path / "plans/.plans") if name.endswith(".json")]
     assert 5 <= len(kept) < 60
     # The same command finishes the rest.
-    again = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    again = subprocess.run(command, capture_output=True, **options)
     assert again.returncode == 0, again.stderr
     assert len([name for name in os.listdir(tmp_path / "plans/.plans") if name.endswith(".json")]) == 60
 
