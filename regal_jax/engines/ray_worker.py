@@ -40,7 +40,8 @@ class Worker:
         # JAX, Numba and the thread pools of this library read these when they start.
         for name in (CORES, "NPROC", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
             os.environ[name] = str(cores)
-        os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(cores))
+        if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+            os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(cores))
         self._stopped: set[str] = set()
 
     def ready(self, work: str) -> dict[str, Any]:
