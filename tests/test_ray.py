@@ -349,3 +349,16 @@ def test_the_benchmark_runs(tmp_path):
     run = subprocess.run(command, cwd=root, env=environment(), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert json.loads(out.read_text())["throughput"][0] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["makespan", "peak-memory"])
+def test_searches_in_compiled_programs_are_the_same(objective, cluster):
+    graphs = [generate("erdos-renyi", ops, seed=ops) for ops in (10, 14, 40, 11, 44, 12, 1, 2)]
+    clusters = [Cluster.uniform(2 + i % 2, transfer="delay:nvlink4") for i in range(len(graphs))]
+    options = {"objective": objective, "evaluations": 600, "progress": False, "seed": 11}
+    with RayEngine(cluster.address) as engine:
+        for method in ("auto", "brkga", "annealing"):
+            there = optimize_many(graphs, clusters, method=method, engine=engine, **options)
+            here = optimize_many(graphs, clusters, method=method, **options)
+            assert [told(plan) for plan in there] == [told(plan) for plan in here]
