@@ -28,6 +28,7 @@ examples:
   python -m benchmarks prediction --out prediction.json
   python -m benchmarks onnx                    (with onnxruntime and torch)
   python -m benchmarks torch --inductor        (with torch)
+  python -m benchmarks ray --graphs 200        (with ray)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
   python -m benchmarks schedules --graphs 10 --samples 1000
 docs/benchmarks.md describes the measurements and how to read them.
@@ -140,6 +141,12 @@ def _onnx(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _ray(args: argparse.Namespace) -> int:
+    from benchmarks.ray_workers import run
+
+    return run(args)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="python -m benchmarks",
@@ -177,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_prediction(commands.add_parser("prediction", help="temporary memory, predicted and assigned"))
     _add_torch(commands.add_parser("torch", help="memory of planned gradients and steps in PyTorch"))
     _add_onnx(commands.add_parser("onnx", help="memory of planned orders as ONNX Runtime measures it"))
+    _add_ray(commands.add_parser("ray", help="batches on Ray beside processes without it"))
     return parser
 
 
@@ -336,6 +344,16 @@ def _add_torch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=count, default=1, help="threads of PyTorch (default 1)")
     parser.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every module")
     parser.set_defaults(call=_torch)
+
+
+def _add_ray(ray: argparse.ArgumentParser) -> None:
+    ray.add_argument("--graphs", type=count, default=200, metavar="N", help="(default 200)")
+    ray.add_argument("--ops", type=count, default=100, metavar="N", help="of each graph (default 100)")
+    ray.add_argument("--evaluations", type=count, default=2000, metavar="E", help="(default 2000)")
+    ray.add_argument("--method", default="auto", help="(default auto)")
+    ray.add_argument("--rounds", type=count, default=5, help="(default 5)")
+    ray.add_argument("--out", metavar="FILE", help="save the figures as JSON")
+    ray.set_defaults(call=_ray)
 
 
 def _add_onnx(onnx: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
-from regal_jax.cli.arguments import Subparsers, count, seconds, seed
+from regal_jax.cli.arguments import Subparsers, add_engine, count, seconds, seed
 from regal_jax.cli.progress import progress_bars
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def add_evaluate(subparsers: Subparsers) -> None:
     evaluate.add_argument(
         "--report-only", action="store_true", help="run nothing; report the results that exist"
     )
+    add_engine(evaluate, "where graphs are planned")
     evaluate.add_argument("--quiet", action="store_true", help="no progress bar, no table")
     evaluate.set_defaults(run=_evaluate)
     _add_tune(subparsers)
@@ -170,6 +171,7 @@ def _add_tune(subparsers: Subparsers) -> None:
         metavar="NAME=V,...",
         help="values of one setting instead of the default ones; may be repeated",
     )
+    add_engine(tune, "where graphs are planned")
     tune.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     tune.set_defaults(run=_tune)
 
@@ -211,7 +213,9 @@ def _evaluate(args: argparse.Namespace) -> int:
     if not args.report_only:
         config = _config(args)
         machine.use_all_cores()
-        outcome = run_evaluation(config, args.out, progress=progress_bars(quiet=args.quiet))
+        outcome = run_evaluation(
+            config, args.out, progress=progress_bars(quiet=args.quiet), engine=args.engine
+        )
         finished = outcome.finished
         if not args.quiet:
             print(f"{outcome.made:,} results added to {args.out}, {outcome.found:,} were there before")
@@ -285,6 +289,7 @@ def _tune(args: argparse.Namespace) -> int:
         seed=args.seed,
         results=f"{args.out}.points.jsonl",
         progress=progress_bars(quiet=args.quiet),
+        engine=args.engine,
     )
     best.save(args.out)
     if not args.quiet:
