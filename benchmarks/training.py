@@ -6,7 +6,7 @@ from benchmarks.cases import GraphCase
 from benchmarks.timing import Contender, looped
 from regal_jax.learning.config import OptimizerConfig, TaskConfig, TrainConfig
 from regal_jax.learning.mesh import everywhere, mesh_for
-from regal_jax.learning.pool import Pool, make_pools
+from regal_jax.learning.pool import make_pools, spread_pool
 from regal_jax.learning.step import Learner, TrainState, train_step
 from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
@@ -37,8 +37,8 @@ class Steps:
         self._learner = Learner(config, implementation)
         self._mesh = mesh_for(case.graphs, None)
         cluster = config.task.cluster(case.devices)
-        ((_, pool),) = make_pools(case.make_graphs(), cluster, config.policy, 1)
-        self._pool: Pool = everywhere(pool, self._mesh)
+        (share,) = make_pools(case.make_graphs(), cluster, config.policy, 1)
+        self._pool = spread_pool(share, self._mesh)
         self._key = everywhere(jax.random.key(case.seed), self._mesh)
         self.state: TrainState = everywhere(self._learner.init(), self._mesh)
 

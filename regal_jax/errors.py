@@ -13,6 +13,7 @@ __all__ = [
     "InfeasiblePlanWarning",
     "MissingExtraError",
     "PlanError",
+    "ProcessLostError",
     "ResourceError",
 ]
 
@@ -60,3 +61,7 @@ class MissingExtraError(ImportError):
 
 class ResourceError(_OneLine, RuntimeError):
     """A limit of the operating system that the process has come too close to."""
+
+
+class ProcessLostError(_OneLine, RuntimeError):
+    """A run over several processes that one of them has left before its end."""
