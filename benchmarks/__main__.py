@@ -30,6 +30,7 @@ examples:
   python -m benchmarks torch --inductor        (with torch)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
   python -m benchmarks schedules --graphs 10 --samples 1000
+  python -m benchmarks scaling --processes 1 2 4
 docs/benchmarks.md describes the measurements and how to read them.
 """
 
@@ -116,6 +117,12 @@ def _certify(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _scaling(args: argparse.Namespace) -> int:
+    from benchmarks.scaling import run
+
+    return run(args)
+
+
 def _makespans(args: argparse.Namespace) -> int:
     from benchmarks.makespans import run
 
@@ -177,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_prediction(commands.add_parser("prediction", help="temporary memory, predicted and assigned"))
     _add_torch(commands.add_parser("torch", help="memory of planned gradients and steps in PyTorch"))
     _add_onnx(commands.add_parser("onnx", help="memory of planned orders as ONNX Runtime measures it"))
+    _add_scaling(commands.add_parser("scaling", help="training over several processes of this machine"))
     return parser
 
 
@@ -232,6 +240,18 @@ def _add_certify(certify: argparse.ArgumentParser) -> None:
         help="the results; a page with the suffix .md is written beside it (default certificate.json)",
     )
     certify.set_defaults(call=_certify)
+
+
+def _add_scaling(scaling: argparse.ArgumentParser) -> None:
+    scaling.add_argument(
+        "--processes", type=count, nargs="+", default=[1, 2, 4], metavar="N", help="(default 1 2 4)"
+    )
+    scaling.add_argument("--graphs", type=count, default=8, help="for each process (default 8)")
+    scaling.add_argument("--ops", type=count, default=100, help="of each graph (default 100)")
+    scaling.add_argument("--evaluations", type=count, default=300, help="of a search (default 300)")
+    scaling.add_argument("--steps", type=count, default=10, help="measured (default 10)")
+    scaling.add_argument("--out", metavar="FILE", help="write the rows as JSON")
+    scaling.set_defaults(call=_scaling)
 
 
 def _add_compile(compile: argparse.ArgumentParser) -> None:

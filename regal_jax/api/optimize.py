@@ -198,7 +198,7 @@ def optimize_many(
       time_limit: Seconds for the whole call.
       progress: Show a progress bar.
       batch_size: Most graphs in one call; chosen by size if not given.
-      devices: JAX devices for the search; all of the default backend if not given.
+      devices: JAX devices for the search; all of this process on the default backend if not given.
       on_plan: Called with the index of a graph and its plan as soon as it is found, for example to save it.
       on_improvement: As in `optimize`, but called with the index of a graph and the `Improvement`.
       key: The former name of ``seed``.

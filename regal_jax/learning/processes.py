@@ -81,9 +81,16 @@ def join_processes(
     # JAX's service replaces Python's handler of SIGTERM, which saves a checkpoint.
     jax.config.update("jax_enable_preemption_service", False)
     seconds = round(heartbeat)
+    complete = None not in (coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"), count, index)
     try:
         jax.distributed.initialize(
-            coordinator, count, index, heartbeat_timeout_seconds=seconds, shutdown_timeout_seconds=seconds
+            coordinator,
+            count,
+            index,
+            # Otherwise JAX would ask Kubernetes, which needs its client, and give each task of Slurm one GPU.
+            cluster_detection_method="deactivate" if complete else None,
+            heartbeat_timeout_seconds=seconds,
+            shutdown_timeout_seconds=seconds,
         )
     except (ValueError, TypeError) as error:
         raise ConfigError(

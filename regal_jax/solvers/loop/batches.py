@@ -129,7 +129,7 @@ def share_out(
         policy = cluster.num_devices in guided
         width = cluster.num_devices if policy else rung(cluster.num_devices)
         groups.setdefault((Bucket.of(graph), width, blocking, unlimited, policy), []).append(i)
-    devices = jax.devices() if devices is None else devices
+    devices = jax.local_devices() if devices is None else devices
     if not len(devices):
         raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
     shares = []
