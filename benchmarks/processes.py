@@ -52,9 +52,9 @@ def exchanged_bytes(weights: int, row: int, batch: int, processes: int) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs ``python -m benchmarks scaling``."""
+    """Runs ``python -m benchmarks processes``."""
     rows: list[dict[str, Any]] = []
-    for count in args.processes:
+    for count in args.count:
         row = _together(count, args)
         rows.append(row)
         row["efficiency"] = rows[0]["step seconds"] / row["step seconds"]
@@ -70,7 +70,7 @@ def _together(count: int, args: argparse.Namespace) -> dict[str, Any]:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     task = {name: vars(args)[name] for name in ("graphs", "ops", "evaluations", "steps")}
-    command = [sys.executable, "-m", "benchmarks.scaling", json.dumps(task), address, str(count)]
+    command = [sys.executable, "-m", "benchmarks.processes", json.dumps(task), address, str(count)]
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
     children = [
         subprocess.Popen([*command, str(i)], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE)
@@ -79,7 +79,7 @@ def _together(count: int, args: argparse.Namespace) -> dict[str, Any]:
     texts = [child.communicate()[0] for child in children]
     if any(child.returncode for child in children):
         codes = ", ".join(str(child.returncode) for child in children)
-        raise ConfigError(f"scaling: the processes ended with {codes}; see what they wrote")
+        raise ConfigError(f"processes: they ended with {codes}; see what they wrote")
     return {"processes": count, **json.loads(texts[0].splitlines()[-1])}
 
 
