@@ -1,10 +1,14 @@
 """Graphs of 200 000 ops: memory of a search, and the loops that make it possible."""
 
+import os
+
 import numpy as np
 import pytest
 
 from benchmarks.large import measure
+from regal_jax import optimize
 from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError
 from regal_jax.graph import (
     Cluster,
     ComputationGraph,
@@ -16,6 +20,8 @@ from regal_jax.graph import (
 from regal_jax.heuristics.heft import heft_schedule
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.runtime import memory
+from regal_jax.solvers.loop import batches
 
 TASK = {"family": "layered", "ops": 200_000, "memory": None, "seconds": None}
 
@@ -73,6 +79,35 @@ def test_heft_is_that_of_the_book(transfer):
             placement, events = heft_schedule(here, cluster)
             assert placement.tolist() == place
             assert [start[o] for o in events] == sorted(start)
+
+
+def test_a_graph_that_the_machine_has_no_room_for_is_refused(monkeypatch):
+    graph, cluster = generate("layered", 500, seed=0), Cluster.uniform(2)
+    monkeypatch.setattr(batches, "machine_memory", lambda: 2**20)
+    with pytest.raises(
+        ConfigError, match=r"500 ops, 2 devices and a population of 100 need about 0\.0 GiB of 0\.0"
+    ):
+        optimize(graph, cluster, method="brkga")
+    monkeypatch.setattr(batches, "machine_memory", lambda: None)
+    assert optimize(graph, cluster, method="brkga", evaluations=100).feasible
+
+
+def test_the_memory_of_the_machine(monkeypatch, tmp_path):
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(memory, "_LIMIT", limit)
+    whole = memory.machine_memory()
+    assert whole == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for text, expected in (
+        ("max", whole),
+        ("1048576", 2**20),
+        (str(2**60), whole),
+        ("0", whole),
+        ("?", whole),
+    ):
+        limit.write_text(text)
+        assert memory.machine_memory() == expected
+    monkeypatch.delattr(os, "sysconf")
+    assert memory.machine_memory() is None
 
 
 def test_a_search_of_a_large_graph_is_measured():
