@@ -64,8 +64,10 @@ def join_processes(
       ProcessLostError: The others did not come within five minutes.
 
     Examples:
-      >>> from regal_jax.learning import join_processes
-      >>> join_processes("localhost:29500", 1, 0)
+      In the first of two processes::
+
+        join_processes("node0:29500", 2, 0)
+        train(config, *training_shares(config), "run")
 
     References:
       JAX, "Introduction to multi-controller JAX".
