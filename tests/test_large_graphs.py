@@ -17,10 +17,14 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
+from regal_jax.heuristics import counting, run_heuristic
 from regal_jax.heuristics.heft import heft_schedule
+from regal_jax.heuristics.hurry import until
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.plan import verify
 from regal_jax.runtime import memory
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.solvers.loop import batches
 
 TASK = {"family": "layered", "ops": 200_000, "memory": None, "seconds": None}
@@ -79,6 +83,21 @@ def test_heft_is_that_of_the_book(transfer):
             placement, events = heft_schedule(here, cluster)
             assert placement.tolist() == place
             assert [start[o] for o in events] == sorted(start)
+
+
+@pytest.mark.parametrize("name", ["critical-path", "partition-list", "partition-dfs", "single-device"])
+def test_heuristics_whose_time_is_over_make_one_draft(name):
+    graph, cluster = generate("layered", 40, seed=1), Cluster.uniform(4, memory=1)
+    with counting() as all_drafts:
+        whole = run_heuristic(name, graph, cluster)
+    with counting() as work, until(Deadline(1e-9)):
+        plan = run_heuristic(name, graph, cluster)
+    with until(Deadline(None)):
+        assert run_heuristic(name, graph, cluster).sort_key == whole.sort_key
+    verify(plan, graph)
+    # Nothing fits, so that drafts for memory are tried as well: one of each kind.
+    assert work.schedules <= min(2, all_drafts.schedules)
+    assert whole.sort_key <= plan.sort_key
 
 
 def test_a_graph_that_the_machine_has_no_room_for_is_refused(monkeypatch):
