@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-__all__ = ["Launcher", "kill_after", "steps_made"]
+__all__ = ["ROOT", "Launcher", "free_port", "kill_after", "steps_made"]
 
 ROOT = pathlib.Path(__file__).parent.parent
 PATIENCE = 180
@@ -36,9 +36,7 @@ class Launcher:
 
     def start(self):
         """The processes of one round."""
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
@@ -76,6 +74,13 @@ class Launcher:
         for meddle in (*meddlers, None):
             if self.round(meddle) == [0] * self._count:
                 return
+
+
+def free_port():
+    """A port of this machine that nothing uses."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
 
 
 def steps_made(out):

@@ -1,17 +1,23 @@
 """Training over several processes, which `jax.distributed` connects by Gloo on this machine's CPUs."""
 
 import json
+import os
 import pathlib
 import random
 import signal
+import subprocess
+import sys
 
 import jax
 import pytest
-from launcher import Launcher, kill_after, steps_made
+from launcher import ROOT, Launcher, free_port, kill_after, steps_made
 from learning_cases import GRAPHS, HELD_OUT
 
+from benchmarks.__main__ import main as benchmarks
+from regal_jax import Cluster, optimize_many
 from regal_jax.cli import main
 from regal_jax.cli.train import _config
+from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.importers import save_graph
 from regal_jax.learning import join_processes, train, training_graphs
@@ -224,6 +230,48 @@ def test_what_is_wrong_in_one_process_ends_all(tmp_path):
     launcher = Launcher(3, toml, tmp_path / "other")
     assert launcher.round() == [2, 2, 2]
     assert all("a batch of 4 does not divide among 3" in text for text in launcher.errors[0])
+
+
+BATCH = """
+import json, sys
+from regal_jax.learning import join_processes
+join_processes(sys.argv[1], 2, int(sys.argv[2]))
+import jax
+from regal_jax import Cluster, optimize_many
+from regal_jax.datasets import generate
+graphs = [generate("layered", n, seed=n) for n in (20, 30, 40)]
+mine = graphs[jax.process_index() :: jax.process_count()]
+plans = optimize_many(mine, Cluster.uniform(2), method="brkga", evaluations=300, progress=False)
+print(json.dumps([[plan.makespan, plan.placement.tolist()] for plan in plans]))
+"""
+
+
+@pytest.mark.slow
+def test_a_batch_of_graphs_is_divided_among_processes():
+    address, environment = f"localhost:{free_port()}", {**os.environ, "PYTHONPATH": str(ROOT)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", BATCH, address, str(i)], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for i in range(2)
+    ]
+    found = [json.loads(process.communicate(timeout=180)[0].splitlines()[-1]) for process in processes]
+    graphs = [generate("layered", n, seed=n) for n in (20, 30, 40)]
+    plans = optimize_many(graphs, Cluster.uniform(2), method="brkga", evaluations=300, progress=False)
+    whole = [[plan.makespan, plan.placement.tolist()] for plan in plans]
+    assert found == [whole[::2], whole[1::2]]
+
+
+@pytest.mark.slow
+def test_weak_scaling_is_measured(tmp_path, capsys):
+    out = tmp_path / "rows.json"
+    sizes = ["--graphs", "2", "--ops", "20", "--evaluations", "20", "--steps", "2"]
+    assert benchmarks(["processes", "--count", "1", "2", *sizes, "--out", str(out)]) == 0
+    one, two = json.loads(out.read_text())
+    assert (one["processes"], two["processes"], one["bytes sent"]) == (1, 2, 0)
+    # Half of the gradients twice, and half of four graphs.
+    assert two["bytes sent"] == 4 * two["weights"] + 2 * two["row bytes"]
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_arguments_that_name_no_processes(tmp_path, monkeypatch, capsys):
