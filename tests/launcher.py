@@ -17,7 +17,7 @@ import time
 __all__ = ["ROOT", "Launcher", "free_port", "kill_after", "steps_made"]
 
 ROOT = pathlib.Path(__file__).parent.parent
-PATIENCE = 180
+PATIENCE = 600
 """Seconds after which processes that have not ended are called hung; a heartbeat is far less."""
 
 
@@ -29,7 +29,7 @@ class Launcher:
       errors: What they wrote to stderr in each round.
     """
 
-    def __init__(self, count, toml, out, *options, devices=1, heartbeat=10):
+    def __init__(self, count, toml, out, *options, devices=1, heartbeat=60):
         self._count, self._devices = count, devices
         self._arguments = ["train", str(toml), "--out", str(out), "--heartbeat", str(heartbeat), *options]
         self.codes, self.errors = [], []
@@ -100,6 +100,10 @@ def kill_after(out, step, which, *, number=signal.SIGKILL, seed=None):
             time.sleep(0.005)
         if seed is not None:
             time.sleep(random.Random(seed).uniform(0, 0.3))
+        elif any(process.poll() is not None for process in processes):
+            raise AssertionError(
+                f"ended before step {step}: {[p.communicate()[1] for p in processes if p.poll()]}"
+            )
         processes[which].send_signal(number)
 
     return meddle

@@ -10,6 +10,7 @@ import sys
 
 import jax
 import pytest
+import safetensors
 from launcher import ROOT, Launcher, free_port, kill_after, steps_made
 from learning_cases import GRAPHS, HELD_OUT
 
@@ -111,7 +112,12 @@ def in_one_process(toml, out, devices):
 
 def outcome(out):
     """All that a run leaves behind, without the times of its steps."""
-    found = {p.name: p.read_bytes() for p in (*out.glob("*.safetensors"), *(out / "checkpoints").iterdir())}
+    found = {"weights": (out / "policy.safetensors").read_bytes()}
+    for path in (out / "checkpoints").iterdir():
+        # The order of the metadata in the file is not fixed.
+        with safetensors.safe_open(path, framework="numpy") as file:
+            tensors = {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
+            found[path.name] = tensors | file.metadata()
     for path in out.glob("*.jsonl"):
         records = [json.loads(line) for line in path.read_text().splitlines()]
         found[path.name] = [
