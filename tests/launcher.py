@@ -24,13 +24,15 @@ PATIENCE = 600
 class Launcher:
     """Starts of ``count`` processes with the settings of ``toml``, all with the folder ``out``.
 
+    They are named by JAX's variables, or by those of Slurm.
+
     Attributes:
       codes: Exit codes of the processes in each round.
       errors: What they wrote to stderr in each round.
     """
 
-    def __init__(self, count, toml, out, *options, devices=1, heartbeat=60):
-        self._count, self._devices = count, devices
+    def __init__(self, count, toml, out, *options, devices=1, heartbeat=60, slurm=False):
+        self._count, self._devices, self._slurm = count, devices, slurm
         self._arguments = ["train", str(toml), "--out", str(out), "--heartbeat", str(heartbeat), *options]
         self.codes, self.errors = [], []
 
@@ -42,17 +44,24 @@ class Launcher:
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "JAX_NUM_CPU_DEVICES": str(self._devices),
             "JAX_NUMPY_DTYPE_PROMOTION": "strict",
-            "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
-            "JAX_NUM_PROCESSES": str(self._count),
         }
+        told = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": str(self._count)}
+        if self._slurm:
+            # What srun sets; JAX takes the port from the number of the job.
+            told = {"SLURM_JOB_ID": str(port), "SLURM_STEP_NODELIST": "localhost"}
+            told |= {"SLURM_NTASKS": str(self._count), "SLURM_STEP_NUM_NODES": "1"}
         command = [sys.executable, "-m", "regal_jax.cli", *self._arguments, "--distributed"]
         return [
             subprocess.Popen(
-                [*command, "--process", str(i)], env=environment, text=True, stdout=subprocess.PIPE,
+                command, env=environment | told | self._number(i), text=True, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
             for i in range(self._count)
         ]  # fmt: skip
+
+    def _number(self, i):
+        names = ("SLURM_PROCID", "SLURM_LOCALID") if self._slurm else ("JAX_PROCESS_ID",)
+        return dict.fromkeys(names, str(i))
 
     def round(self, meddle=None):
         """Starts all processes, lets ``meddle`` do what it wants with them, and waits for their ends."""

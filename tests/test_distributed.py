@@ -152,7 +152,7 @@ def test_two_processes_are_one_with_two_devices_also_when_one_is_killed(tmp_path
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_processes_with_several_devices_are_one_with_all(tmp_path, system):
     toml = settings(tmp_path, system)
-    launcher = Launcher(2, toml, tmp_path / "run", devices=2)
+    launcher = Launcher(2, toml, tmp_path / "run", devices=2, slurm=True)
     launcher.run()
     assert launcher.codes == [[0, 0]], launcher.errors
     two, one = outcome(tmp_path / "run"), tmp_path / "whole"
