@@ -303,6 +303,9 @@ def _add_compile(compile: argparse.ArgumentParser) -> None:
     compile.add_argument(
         "--method", default="order-search", help="method of the search (default order-search)"
     )
+    compile.add_argument(
+        "--memory", action="store_true", help="measure memory only: machine code is made in a hurry"
+    )
     compile.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
     compile.set_defaults(call=_compile)
 
