@@ -218,7 +218,7 @@ def test_shapes_instead_of_arrays_static_arguments_and_types():
     assert_same(made(X), jax.jit(wide)(X) * 2)
     assert "is_scheduled=true" in made.as_text()
     assert made.cost_analysis()["flops"] > 0
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="compiled"):
         made(np.zeros(3, np.float32))
 
 
@@ -253,9 +253,9 @@ def test_a_second_time_nothing_is_searched(monkeypatch):
     assert second.statistics.after == first.statistics.after
     assert second.schedule == first.schedule
     assert_same(second(X), first(X))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="seed"):
         compiled(wide, X, seed=1)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="cache"):
         compiled(wide, X, cache=False)
 
 
