@@ -66,6 +66,7 @@ class Brkga(BrkgaConfig, DeviceSolver):
 
     name: ClassVar[str] = "brkga"
     policy: PolicyLike = None
+    encoding: str = "chromosome"
 
     @property
     def config(self) -> BrkgaConfig:
@@ -91,6 +92,7 @@ class RandomSearch(DeviceSolver):
 
     name: ClassVar[str] = "random-search"
     population: int = 100
+    encoding: str = "chromosome"
 
     def __post_init__(self) -> None:
         _ = self.config
@@ -110,6 +112,7 @@ class Annealing(AnnealingConfig, DeviceSolver):
     """
 
     name: ClassVar[str] = "annealing"
+    encoding: str = "chromosome"
 
     @property
     def config(self) -> AnnealingConfig:
@@ -132,6 +135,7 @@ class LocalSearch(DeviceSolver):
     name: ClassVar[str] = "local-search"
     chains: int = 1
     restart_after: int | None = None
+    encoding: str = "chromosome"
 
     def __post_init__(self) -> None:
         _ = self.config

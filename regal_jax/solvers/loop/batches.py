@@ -9,12 +9,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from regal_jax.checks import shown, whole
-from regal_jax.encoding import encode
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.plan import ROUNDING, Objective, Plan, lower_bound
 from regal_jax.problem import Bucket, Problem, make_problem, memory_unit, rung
 from regal_jax.search import AnnealingConfig, BrkgaConfig, WarmStart
+from regal_jax.solve import CHROMOSOME, Encoding
 
 __all__ = ["Batch", "Share", "cut", "make_batch", "narrowed", "share_out"]
 
@@ -62,6 +62,7 @@ class Batch:
       clusters: ``[B]``.
       known: ``[B]``, plans of heuristics, best first.
       problem: ``B`` graphs.
+      encoding: What genes mean.
       warm: The known plans as genes.
       mesh: Devices to spread over, if there are several.
     """
@@ -71,6 +72,7 @@ class Batch:
     clusters: Sequence[Cluster]
     known: Sequence[Sequence[Plan]]
     problem: Problem
+    encoding: Encoding
     warm: WarmStart | None
     mesh: Mesh | None
 
@@ -218,6 +220,7 @@ def make_batch(
     pairs: Sequence[tuple[ComputationGraph, Cluster]],
     known: Sequence[Sequence[Plan]],
     config: BrkgaConfig | AnnealingConfig,
+    encoding: Encoding = CHROMOSOME,
 ) -> Batch:
     """Pads the graphs of ``share`` and puts them on the device, with ``known`` plans as genes."""
     members, devices = share.members, share.devices
@@ -230,7 +233,8 @@ def make_batch(
         clusters=clusters,
         known=plans,
         problem=make_problem(graphs, clusters, share.bucket, share.width),
-        warm=_warm(graphs, clusters, plans, share, config),
+        encoding=encoding,
+        warm=_warm(graphs, clusters, plans, share, config, encoding),
         mesh=Mesh(np.array(devices), ("graphs",)) if len(devices) > 1 else None,
     )
 
@@ -241,6 +245,7 @@ def _warm(
     plans: Sequence[Sequence[Plan]],
     share: Share,
     config: BrkgaConfig | AnnealingConfig,
+    encoding: Encoding,
 ) -> WarmStart | None:
     plans = [each[: config.first_evaluations] for each in plans]
     most = max(map(len, plans))
@@ -251,7 +256,7 @@ def _warm(
     rows = []
     for graph, cluster, each in zip(graphs, clusters, plans, strict=True):
         size = share.bucket, share.width
-        genes = [encode(graph, cluster, p.placement, p.event_ids(graph), *size) for p in each]
+        genes = [encoding.encode(graph, cluster, p.placement, p.event_ids(graph), *size) for p in each]
         genes += genes[-1:] * (most - len(genes))
         rows.append(jax.tree.map(lambda *leaves: np.stack(leaves), *genes))
     genes = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)

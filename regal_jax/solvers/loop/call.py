@@ -341,7 +341,7 @@ class Call:
         settings, stage = self._settings, self._stage(share.members[0], number)
         if not isinstance(stage, DeviceStage):
             raise TypeError(f"stage {number} is one of the host")
-        batch = make_batch(share, self._pairs, self._known, stage.parts[0].config)
+        batch = make_batch(share, self._pairs, self._known, stage.parts[0].config, stage.encoding)
         left = self._deadline.left
         if self._deadline.over:
             return False
@@ -352,6 +352,7 @@ class Call:
             if stage.guide is not None:
                 given = batch.graphs, batch.clusters, batch.problem
                 proposal = stage.guide.propose(*given, keys, settings.objective)
+        drawn_from = stage.encoding.proposal(batch.problem) if proposal is None else proposal
         # If the guide has counted work, each graph has its own part of it.
         parts = counted.parts or [Work()] * len(batch.graphs)
         target = batch.goals(settings.target, settings.objective)
@@ -363,7 +364,8 @@ class Call:
                 Stopping(budget, stall=settings.stall, target=target, seconds=left),
                 stage.parts,
                 objective=settings.objective,
-                proposal=proposal,
+                proposal=drawn_from,
+                encoding=stage.encoding,
                 warm=batch.warm,
                 callback=self._follow(batch, bar.follow(len(batch.members), budget)),
                 mesh=batch.mesh,
