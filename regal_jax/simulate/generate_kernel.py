@@ -155,14 +155,14 @@ def _feasible(o, k, g, x):
 
 @compiled
 def _choose(ready, g, c, p, transfers, s, x):
-    """Index among the ready ops of the one with the least earliest start less urgency, lowest op on ties."""
+    """Index of the ready op with the least start plus price less urgency, lowest op on ties."""
     best, least, chosen = 0, np.float32(np.inf), g.n
     for i in range(ready):
         o = np.int64(x.ready[i])
         earliest = np.float32(np.inf)
         for k in range(g.d):
             if _feasible(o, k, g, x):
-                earliest = min(earliest, _start(o, k, g, c, transfers, s, x))
+                earliest = min(earliest, _start(o, k, g, c, transfers, s, x) + p.price[o * g.d + k])
         score = earliest - p.urgency[o]
         if score < least or (score == least and o < chosen):
             best, least, chosen = i, score, o

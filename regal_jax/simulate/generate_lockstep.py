@@ -161,11 +161,12 @@ def _allowed(problem: Problem, state: _State) -> jax.Array:
 
 
 def _choose(problem: Problem, inputs: Inputs, preferences: Preferences, state: _State) -> _State:
-    """Chooses the next op: the least earliest start less urgency, lowest op on ties."""
+    """Chooses the next op: the least start plus price less urgency, lowest op on ties."""
     n, d = problem.runtime.shape
-    start = jnp.where(_allowed(problem, state), _starts(problem, inputs, state), _NEVER)
+    start = _starts(problem, inputs, state)
+    priced = jnp.where(_allowed(problem, state), start + preferences.price, _NEVER)
     ready = (state.waiting == 0) & (state.place < 0)
-    score = jnp.where(ready, start.min(axis=-1) - preferences.urgency, _NEVER)
+    score = jnp.where(ready, priced.min(axis=-1) - preferences.urgency, _NEVER)
     least = score.min()
     op = jnp.where(score == least, jnp.arange(n, dtype=jnp.int32), _NOTHING).min()
     op = jnp.where(ready.any(), op, _NOTHING)

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import types
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import jax
 import numpy as np
@@ -41,10 +41,12 @@ class Encoding(abc.ABC):
     """What the genes of a search mean. Hashable; each name has one object.
 
     Attributes:
+      name: Its key in `ENCODINGS`.
       moves: The neighbours of local search.
       objectives: The objectives that it serves.
     """
 
+    name: ClassVar[str]
     moves: MoveFn
     objectives: frozenset[Objective] = frozenset(Objective)
 
@@ -79,6 +81,7 @@ class Encoding(abc.ABC):
 class _Chromosome(Encoding):
     """REGAL's encoding: affinities and priorities."""
 
+    name: ClassVar[str] = "chromosome"
     moves: MoveFn = dataclasses.field(default_factory=PlanMoves)
 
     def sampler(self, problem: Problem, proposal: Proposal | None) -> SampleFn:
@@ -110,6 +113,7 @@ class _Chromosome(Encoding):
 class _Schedule(Encoding):
     """Schedule generation: ranks, prices and a rule."""
 
+    name: ClassVar[str] = "schedule"
     moves: MoveFn = dataclasses.field(default_factory=ScheduleMoves)
     objectives: frozenset[Objective] = frozenset({Objective.MAKESPAN})
 
@@ -141,7 +145,7 @@ class _Schedule(Encoding):
 _prior = program()(schedule_prior)
 CHROMOSOME: Final = _Chromosome()
 ENCODINGS: Final[Mapping[str, Encoding]] = types.MappingProxyType(
-    {"chromosome": CHROMOSOME, "schedule": _Schedule()}
+    {encoding.name: encoding for encoding in (CHROMOSOME, _Schedule())}
 )
 """Every encoding by name."""
 

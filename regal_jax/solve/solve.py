@@ -109,9 +109,10 @@ def solve_traced(
     evaluations: int,
     *,
     objective: Objective | str = Objective.MAKESPAN,
-    proposal: Proposal | None = None,
+    proposal: Proposal | SchedulePrior | None = None,
     config: BrkgaConfig | None = None,
     implementation: str | None = None,
+    encoding: Encoding = CHROMOSOME,
 ) -> Incumbent:
     """`solve` as a part of a larger traced program, a training step: the same search, bit for bit.
 
@@ -123,14 +124,14 @@ def solve_traced(
       proposal: As in `solve`.
       config: As in `solve`.
       implementation: As in `solve`.
+      encoding: As in `solve`.
 
     Raises:
       ConfigError: An impossible budget.
     """
     fitted = (BrkgaConfig() if config is None else config).fit(evaluations)
-    searcher = BrkgaSearcher(
-        _fitness(Objective(objective), implementation), sampler(problem, proposal), fitted
-    )
+    fitness_fn = _fitness(Objective(objective), implementation, encoding)
+    searcher = BrkgaSearcher(fitness_fn, encoding.sampler(problem, proposal), fitted)
     inputs = Inputs(problem, proposal, keys)
     return run_traced(searcher, inputs, fitted.generations(evaluations)).incumbent
 

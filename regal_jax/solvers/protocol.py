@@ -172,7 +172,10 @@ class DeviceSolver(Solver):
         del num_devices
         encoding = encoding_of(self.encoding)
         if objective not in encoding.objectives:
-            raise ConfigError(f"method: {self.name} with encoding={self.encoding!r} is not for {objective}")
+            raise ConfigError(
+                f"method: {self.name} with encoding={self.encoding!r} is not for {objective}; "
+                "use encoding='chromosome'"
+            )
         if self.guide is not None and self.encoding != "chromosome":
             raise ConfigError(
                 f"policy: guides encoding='chromosome', not {self.encoding!r}; leave one of them out"

@@ -192,7 +192,9 @@ def device_turn(
       work: Work of computing the policy's features of the graph.
     """
     plan = decoded_plan(batch, row, result.genes, settings)
-    guidance = {}
+    guidance, encoded = {}, {}
+    if batch.encoding is not CHROMOSOME:
+        encoded = {"encoding": batch.encoding.name}
     if proposal is not None:
         guide = getattr(settings.agenda(batch.clusters[row].num_devices).stages[stage], "guide", None)
         name = None if guide is None else guide.name
@@ -207,7 +209,7 @@ def device_turn(
         status=result.status[row],
         seconds=result.seconds,
         work=work or Work(),
-        told={**guidance, "graphs_in_call": len(batch.members)},
+        told={**encoded, **guidance, "graphs_in_call": len(batch.members)},
     )
 
 
