@@ -37,6 +37,8 @@ WASTES: Final = (
     1.0,
 )
 BEHINDS: Final = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0625, 0.0625, 0.125, 0.125, 0.25, 0.25, 0.5, 0.5, 0.5, 1.0, 1.0)
+EARLIES: Final = (0.0,) * 8 + (1 / 4, 1 / 4, 1 / 2, 1 / 2) + (1.0,) * 4
+"""Parts of the prices that count in the choice of the op."""
 _MOST: Final = 4.0
 """The highest price that is not prohibitive, in mean runtimes."""
 _PROHIBITIVE: Final = 1e32
@@ -44,9 +46,9 @@ _PROHIBITIVE: Final = 1e32
 
 
 def schedule_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shape of each leaf of the genes of one individual: ``price [N, D]``, ``rank [N]``, ``rule [3]``."""
+    """Shape of each leaf of the genes of one individual: ``price [N, D]``, ``rank [N]``, ``rule [4]``."""
     n, d = problem.bucket.ops, problem.num_devices
-    shapes = {"price": (n, d), "rank": (n,), "rule": (3,)}
+    shapes = {"price": (n, d), "rank": (n,), "rule": (4,)}
     return {name: jax.ShapeDtypeStruct(shape, jnp.uint16) for name, shape in shapes.items()}
 
 
@@ -63,15 +65,15 @@ def preferences(problem: Problem, genes: Genes) -> Preferences:
     """
     # Every product is rounded once, whatever the order of operations, so that all backends agree.
     longest = problem.rank.max(axis=-1)[:, None, None]
-    weight, waste, behind = (
+    weight, waste, behind, early = (
         jnp.asarray(table, jnp.float32)[genes["rule"][..., i] >> (16 - _CHOICE)]
-        for i, table in enumerate((WEIGHTS, WASTES, BEHINDS))
+        for i, table in enumerate((WEIGHTS, WASTES, BEHINDS, EARLIES))
     )
     urgency = genes["rank"].astype(jnp.float32) * (longest / _TOP) * weight[..., None]
     key = genes["price"].astype(jnp.float32) * jnp.float32(1 / _TOP)
     price = (key * key) * (key * (problem.op_time * _MOST)[:, None, None, None])
     price = jnp.where(genes["price"] == _TOP, _PROHIBITIVE, price)
-    return Preferences(urgency, price, waste, behind)
+    return Preferences(urgency, price, early, waste, behind)
 
 
 def encode_schedule(
@@ -113,4 +115,4 @@ def encode_schedule(
     price[np.arange(n), np.asarray(placement)] = 0
     rank = np.zeros(bucket.ops, np.uint16)
     rank[ops] = _TOP - np.arange(n) * _TOP // max(n - 1, 1)
-    return {"price": price, "rank": rank, "rule": np.array([_TOP, 0, 0], np.uint16)}
+    return {"price": price, "rank": rank, "rule": np.array([_TOP, 0, 0, 0], np.uint16)}

@@ -38,7 +38,7 @@ class SchedulePrior:
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes of the uniform draws for one individual: those of its genes."""
         n = self.rank.shape[-1]
-        shapes = {"price": (n, self.devices), "rank": (n,), "rule": (3,)}
+        shapes = {"price": (n, self.devices), "rank": (n,), "rule": (4,)}
         return {name: jax.ShapeDtypeStruct(shape, jnp.uint16) for name, shape in shapes.items()}
 
 

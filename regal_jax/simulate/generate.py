@@ -34,7 +34,7 @@ def _xla(
 def _host(
     problem: Problem, preferences: Preferences, memory: bool, positions: bool
 ) -> tuple[jax.Array, SimulationResult]:
-    placement, *result = host.generate_on_host(problem, preferences, memory, positions)
+    placement, result = host.generate_on_host(problem, preferences, memory, positions)
     return placement, SimulationResult(*result)
 
 
@@ -91,7 +91,7 @@ def generate_schedules(
 def _check_shapes(problem: Problem, preferences: Preferences) -> None:
     b, n, d = problem.runtime.shape
     p = preferences.waste.shape[1] if preferences.waste.ndim == 2 else "P"
-    expected = ((b, p, n), (b, p, n, d), (b, p), (b, p))
+    expected = ((b, p, n), (b, p, n, d), (b, p), (b, p), (b, p))
     for field, array, shape in zip(Preferences._fields, preferences, expected, strict=True):
         if array.shape != shape:
             raise ConfigError(f"preferences: {field} has shape {array.shape}, expected {shape}")

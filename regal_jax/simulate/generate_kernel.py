@@ -31,12 +31,21 @@ from regal_jax.simulate.host_memory import peaks
 
 __all__ = ["OPERANDS", "handler"]
 
-OPERANDS: Final = (*host_layout.OPERANDS[:14], "urgency", "price", "waste", "behind", "allowed", "leader")
+OPERANDS: Final = (
+    *host_layout.OPERANDS[:14],
+    "urgency",
+    "price",
+    "early",
+    "waste",
+    "behind",
+    "allowed",
+    "leader",
+)
 """Operands of the custom call; its results are those of the simulator, and the placement."""
-_URGENCY, _PRICE, _WASTE, _BEHIND, _ALLOWED, _LEADER = range(14, 20)
+_URGENCY, _PRICE, _EARLY, _WASTE, _BEHIND, _ALLOWED, _LEADER = range(14, 21)
 
-_Preferred = namedtuple("_Preferred", "urgency price waste behind")
-"""One candidate: ``[N]`` and ``[N, D]`` float32, two numbers."""
+_Preferred = namedtuple("_Preferred", "urgency price early waste behind")
+"""One candidate: ``[N]`` and ``[N, D]`` float32, three numbers."""
 
 _Extra = namedtuple(
     "_Extra",
@@ -155,14 +164,15 @@ def _feasible(o, k, g, x):
 
 @compiled
 def _choose(ready, g, c, p, transfers, s, x):
-    """Index of the ready op with the least start plus price less urgency, lowest op on ties."""
+    """Index of the ready op with the least start less urgency, lowest op on ties."""
     best, least, chosen = 0, np.float32(np.inf), g.n
     for i in range(ready):
         o = np.int64(x.ready[i])
         earliest = np.float32(np.inf)
         for k in range(g.d):
             if _feasible(o, k, g, x):
-                earliest = min(earliest, _start(o, k, g, c, transfers, s, x) + p.price[o * g.d + k])
+                start = _start(o, k, g, c, transfers, s, x)
+                earliest = min(earliest, start + p.early * p.price[o * g.d + k])
         score = earliest - p.urgency[o]
         if score < least or (score == least and o < chosen):
             best, least, chosen = i, score, o
@@ -339,6 +349,7 @@ def _candidate(frame, i, j, g):
     return c, _Preferred(
         pointer(operand(frame, _URGENCY) + 4 * at * g.n, np.float32),
         pointer(operand(frame, _PRICE) + 4 * at * g.n * g.d, np.float32),
+        pointer(operand(frame, _EARLY), np.float32)[at],
         pointer(operand(frame, _WASTE), np.float32)[at],
         pointer(operand(frame, _BEHIND), np.float32)[at],
     )

@@ -84,7 +84,7 @@ class _Choice(NamedTuple):
       lag: ``[D, D]`` float32, row ``k``: clocks of all devices after the transfers.
       lost: ``[D]`` float32, time that the other devices lose.
       met: ``[D, D]`` int32, row ``k``: slot of the last of these transfers from each device, -1 for none.
-      count: ``[D]`` int32, slots that the transfers take.
+      slots: ``[D]`` int32, slots that the transfers take.
       sent: ``[T, D]`` int32, slots of the transfers.
       rides: ``[T, D]`` bool.
     """
@@ -95,7 +95,7 @@ class _Choice(NamedTuple):
     lag: jax.Array
     lost: jax.Array
     met: jax.Array
-    count: jax.Array
+    slots: jax.Array
     sent: jax.Array
     rides: jax.Array
 
@@ -113,7 +113,7 @@ def _begin(problem: Problem) -> _State:
         lag=jnp.zeros((d, d), jnp.float32),
         lost=clock,
         met=apart,
-        count=jnp.zeros(d, jnp.int32),
+        slots=jnp.zeros(d, jnp.int32),
         sent=none,
         rides=off,
     )
@@ -161,10 +161,10 @@ def _allowed(problem: Problem, state: _State) -> jax.Array:
 
 
 def _choose(problem: Problem, inputs: Inputs, preferences: Preferences, state: _State) -> _State:
-    """Chooses the next op: the least start plus price less urgency, lowest op on ties."""
+    """Chooses the next op: the least start less urgency, lowest op on ties."""
     n, d = problem.runtime.shape
     start = _starts(problem, inputs, state)
-    priced = jnp.where(_allowed(problem, state), start + preferences.price, _NEVER)
+    priced = jnp.where(_allowed(problem, state), start + preferences.early * preferences.price, _NEVER)
     ready = (state.waiting == 0) & (state.place < 0)
     score = jnp.where(ready, priced.min(axis=-1) - preferences.urgency, _NEVER)
     least = score.min()
@@ -177,7 +177,7 @@ def _choose(problem: Problem, inputs: Inputs, preferences: Preferences, state: _
         lag=jnp.broadcast_to(state.clock, (d, d)),
         lost=jnp.zeros(d, jnp.float32),
         met=jnp.full((d, d), -1, jnp.int32),
-        count=jnp.zeros(d, jnp.int32),
+        slots=jnp.zeros(d, jnp.int32),
     )
     if not problem.blocking:
         # There is nothing to add up.
@@ -205,7 +205,7 @@ def _visit(problem: Problem, inputs: Inputs, state: _State) -> _State:
     before = choice.lag.at[:, source].get(mode="clip")
     after = jnp.maximum(own, before) + cost
     sends = (jnp.arange(d) == source)[None]
-    slot = state.slots + choice.count
+    slot = state.slots + choice.slots
     where = jnp.where(some, tensor, _NOTHING)
     meeting = state.meet.at[source].get(mode="clip")
     return state._replace(
@@ -215,7 +215,7 @@ def _visit(problem: Problem, inputs: Inputs, state: _State) -> _State:
             lag=jnp.where(moves[:, None] & (sends | jnp.eye(d, dtype=bool)), after[:, None], choice.lag),
             lost=choice.lost + jnp.where(moves, after - before, 0),
             met=jnp.where(moves[:, None] & sends, slot[:, None], choice.met),
-            count=choice.count + moves.astype(jnp.int32),
+            slots=choice.slots + moves.astype(jnp.int32),
             sent=choice.sent.at[where].set(
                 jnp.where(moves, slot, jnp.where(rides & lacks, meeting, -1)), mode="drop"
             ),
@@ -249,7 +249,7 @@ def _take(problem: Problem, inputs: Inputs, preferences: Preferences, state: _St
         meet = jnp.where((row == k)[:, None], jnp.maximum(meet, met[None]), meet)
         meet = jnp.where((row == k)[None], jnp.maximum(meet, met[:, None]), meet)
         meet = jnp.where(some, meet, state.meet)
-    slot = state.slots + choice.count[k]
+    slot = state.slots + choice.slots[k]
     where = jnp.where(some, op, _NOTHING)
     edge = jnp.arange(problem.successor.shape[0], dtype=jnp.int32)
     after = (edge >= problem.op_row[op, 0]) & (edge < problem.op_row[op, 1]) & some

@@ -78,13 +78,13 @@ def simulate_on_host(problem: Problem, decisions: Decisions, memory: bool, posit
     _check_installed()
     from regal_jax.simulate.host_layout import OPERANDS
 
-    shapes, target = _shapes(problem, *decisions.placement.shape, memory, positions), "simulate"
+    shapes, target = _shapes(problem, decisions.placement.shape, memory, positions), "simulate"
     return _kept(_call(target, OPERANDS, problem, decisions, memory, shapes), memory, positions)
 
 
 def generate_on_host(
     problem: Problem, preferences: Preferences, memory: bool, positions: bool
-) -> tuple[jax.Array, *Result]:
+) -> tuple[jax.Array, Result]:
     """`regal_jax.simulate.generate_schedules` by the compiled kernel: the placement, then the result.
 
     Raises:
@@ -94,9 +94,9 @@ def generate_on_host(
     from regal_jax.simulate.generate_kernel import OPERANDS
 
     sizes = preferences.urgency.shape
-    shapes = (*_shapes(problem, *sizes, memory, positions), jax.ShapeDtypeStruct(sizes, jnp.int32))
+    shapes = (*_shapes(problem, sizes, memory, positions), jax.ShapeDtypeStruct(sizes, jnp.int32))
     *result, placement = _call("generate", OPERANDS, problem, preferences, memory, shapes)
-    return placement, *_kept(result, memory, positions)
+    return placement, _kept(result, memory, positions)
 
 
 def _check_installed() -> None:
@@ -105,8 +105,9 @@ def _check_installed() -> None:
 
 
 def _shapes(
-    problem: Problem, b: int, p: int, n: int, memory: bool, positions: bool
+    problem: Problem, sizes: Sequence[int], memory: bool, positions: bool
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
+    b, p, n = sizes
     t, d = (problem.bucket.tensors if problem.blocking else 0), problem.num_devices
     return (
         jax.ShapeDtypeStruct((b, p), jnp.float32),

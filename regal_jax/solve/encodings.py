@@ -105,8 +105,10 @@ class _Chromosome(Encoding):
         )
         return decisions.placement, result
 
-    def encode(self, graph: Any, cluster: Any, placement: Any, events: Any, *size: Any) -> Any:
-        return encode(graph, cluster, placement, events, *size)
+    def encode(
+        self, graph: Any, cluster: Any, placement: Any, events: Any, bucket: Any = None, devices: Any = None
+    ) -> Any:
+        return encode(graph, cluster, placement, events, bucket, devices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,8 +140,10 @@ class _Schedule(Encoding):
             positions=positions,
         )
 
-    def encode(self, graph: Any, cluster: Any, placement: Any, events: Any, *size: Any) -> Any:
-        return encode_schedule(graph, cluster, placement, events, *size)
+    def encode(
+        self, graph: Any, cluster: Any, placement: Any, events: Any, bucket: Any = None, devices: Any = None
+    ) -> Any:
+        return encode_schedule(graph, cluster, placement, events, bucket, devices)
 
 
 _prior = program()(schedule_prior)
