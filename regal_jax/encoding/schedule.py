@@ -37,8 +37,8 @@ WASTES: Final = (
     1.0,
 )
 BEHINDS: Final = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0625, 0.0625, 0.125, 0.125, 0.25, 0.25, 0.5, 0.5, 0.5, 1.0, 1.0)
-EARLIES: Final = (0.0,) * 8 + (1 / 4, 1 / 4, 1 / 2, 1 / 2) + (1.0,) * 4
-"""Parts of the prices that count in the choice of the op."""
+EARLIES: Final = (1.0,) * 12 + (0.0,) * 4
+"""Whether prices count in the choice of the op."""
 _MOST: Final = 4.0
 """The highest price that is not prohibitive, in mean runtimes."""
 _PROHIBITIVE: Final = 1e32

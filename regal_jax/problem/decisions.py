@@ -29,7 +29,7 @@ class Preferences(NamedTuple):
     Attributes:
       urgency: ``[B, P, N]``, taken off the earliest start of an op.
       price: ``[B, P, N, D]``, added to the finish of an op on a device.
-      early: ``[B, P]``, the part of the prices that counts in the choice of the op: 0 or a power of two.
+      early: ``[B, P]``, whether prices count in the choice of the op: 0 or 1.
       waste: ``[B, P]``, cost of a unit of time that other devices lose to transfers: 0 or a power of two.
       behind: ``[B, P]``, cost of a unit of a device's clock: 0 or a power of two.
     """

@@ -8,7 +8,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective
 from regal_jax.runtime.compiling import usable
 from regal_jax.search import AnnealingConfig, BrkgaConfig
-from regal_jax.solve import Part
+from regal_jax.solve import Part, encoding_of
 from regal_jax.solvers.guide import Guide, PolicyLike
 from regal_jax.solvers.orders import OrderSearch
 from regal_jax.solvers.protocol import Agenda, DeviceSolver, DeviceStage, HostSolver, HostStage, Solver
@@ -145,5 +145,10 @@ class Auto(Solver):
             return Agenda((DeviceStage(parts, guide),))
         searches = [solver for solver in _HOST_SEARCHES if solver.suits(objective, num_devices)]
         # On one device later stages gain little.
-        host = HostStage(searches[0], contracts=makespan, time=0.5 if num_devices > 1 else 0.9)
-        return Agenda((host, DeviceStage((Part(1.0, self.brkga),), guide)))
+        time, part = 0.5 if num_devices > 1 else 0.9, (Part(1.0, self.brkga),)
+        guided = DeviceStage(part, guide)
+        # A policy that was named takes the place of schedule generation, which no policy guides.
+        if not makespan or (guide is not None and guide.name is not None):
+            return Agenda((HostStage(searches[0], contracts=makespan, time=time), guided))
+        host = HostStage(searches[0], contracts=True, time=time, yields=True)
+        return Agenda((host, DeviceStage(part, encoding=encoding_of("schedule")), guided))

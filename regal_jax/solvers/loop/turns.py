@@ -12,8 +12,10 @@ from regal_jax.solvers import Agenda, HostStage
 __all__ = [
     "RACE",
     "WORTH_CONTRACTING",
+    "YIELDS",
     "Turn",
     "improves",
+    "is_far",
     "is_settled",
     "most_steps",
     "next_turn",
@@ -31,6 +33,10 @@ _WINDOW: Final = 3
 """Steps without improvement after which a search leaves the rest to other stages."""
 _PROBE: Final = 1
 """Steps of a stage in compiled programs within which it must improve the plan."""
+YIELDS: Final = 3
+"""Steps after which a first stage may yield to the next one."""
+_FAR: Final = 0.02
+"""Distance from the lower bound above which a plan is far from it, relative to the bound."""
 _GAIN: Final = 1e-3
 """Least relative improvement that counts."""
 WORTH_CONTRACTING: Final = 0.8
@@ -54,6 +60,7 @@ class Turn:
       work: Schedules and placements that it made in addition to its evaluations.
       told: Further entries of the provenance.
       shown: Further entries of its part of the provenance.
+      yielded: Whether it ended in order that the next stage has the rest of the budget.
     """
 
     stage: int
@@ -67,6 +74,7 @@ class Turn:
     work: Work = dataclasses.field(default_factory=Work)
     told: dict[str, Any] = dataclasses.field(default_factory=dict)
     shown: dict[str, Any] = dataclasses.field(default_factory=dict)
+    yielded: bool = False
 
 
 def next_turn(
@@ -93,6 +101,10 @@ def next_turn(
     if len(agenda.stages) == 1:
         return None
     tried = 1 + max(turn.stage for turn in turns)
+    if last.yielded:
+        return tried, left
+    if any(turn.yielded for turn in turns):
+        return None
     if isinstance(agenda.stages[0], HostStage) and any(not turn.budget for turn in turns if turn.stage == 0):
         # The budget is too small for a start.
         return (1, left) if tried == 1 else None
@@ -127,6 +139,11 @@ def _first_turn(left: int, agenda: Agenda) -> tuple[int, int] | None:
 def is_settled(best: Plan | None) -> bool:
     """Whether the best plan is so close to its lower bound that no other counts as better (`improves`)."""
     return best is not None and best.feasible and best.lower_bound >= best.objective_value * (1 - _GAIN)
+
+
+def is_far(value: float, bound: float) -> bool:
+    """Whether an objective is far from its lower bound."""
+    return value > bound * (1 + _FAR)
 
 
 def improves(before: Plan | None, after: Plan | None) -> bool:
