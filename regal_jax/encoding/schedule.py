@@ -9,6 +9,7 @@ import numpy as np
 from regal_jax.encoding.genes import Genes
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.problem import Bucket, Preferences, Problem
 
 __all__ = ["encode_schedule", "preferences", "schedule_shapes"]
@@ -39,6 +40,8 @@ WASTES: Final = (
 BEHINDS: Final = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0625, 0.0625, 0.125, 0.125, 0.25, 0.25, 0.5, 0.5, 0.5, 1.0, 1.0)
 EARLIES: Final = (1.0,) * 12 + (0.0,) * 4
 """Whether prices count in the choice of the op."""
+_RULE: Final = np.array([4, 8, 9, 0]) << (16 - _CHOICE)
+"""Genes of a rule that makes good list schedules: 1/8, 1/8, 1/4, and prices count."""
 _MOST: Final = 4.0
 """The highest price that is not prohibitive, in mean runtimes."""
 _PROHIBITIVE: Final = 1e32
@@ -83,8 +86,10 @@ def encode_schedule(
     events: np.ndarray,
     bucket: Bucket | None = None,
     devices: int | None = None,
+    *,
+    in_order: bool = True,
 ) -> dict[str, np.ndarray]:
-    """Genes of one individual that decode to this placement and this order of ops.
+    """Genes of one individual that decode to this placement and, with ``in_order``, this order of ops.
 
     Transfers are where schedule generation puts them, so the schedule may be shorter or longer than the
     plan. With more than 65536 ops, ops share ranks, and the order is similar.
@@ -96,6 +101,7 @@ def encode_schedule(
       events: Valid event ids in schedule order, as `regal_jax.plan.replay` takes them.
       bucket: Padded sizes of the leaves; by default none.
       devices: ``D`` of the leaves, padding included; by default that of the cluster.
+      in_order: Whether ranks follow the order; otherwise they are upward ranks, with a rule that suits them.
 
     Returns:
       uint16 leaves in the shapes of `schedule_shapes`.
@@ -114,5 +120,9 @@ def encode_schedule(
     price[:n] = _TOP
     price[np.arange(n), np.asarray(placement)] = 0
     rank = np.zeros(bucket.ops, np.uint16)
-    rank[ops] = _TOP - np.arange(n) * _TOP // max(n - 1, 1)
-    return {"price": price, "rank": rank, "rule": np.array([_TOP, 0, 0, 0], np.uint16)}
+    if in_order:
+        rank[ops] = _TOP - np.arange(n) * _TOP // max(n - 1, 1)
+        return {"price": price, "rank": rank, "rule": np.array([_TOP, 0, 0, 0], np.uint16)}
+    upward = upward_rank(graph, cluster)
+    rank[:n] = np.round(upward / (upward.max(initial=0) or 1) * _TOP)
+    return {"price": price, "rank": rank, "rule": _RULE.astype(np.uint16)}

@@ -14,6 +14,8 @@ from regal_jax.problem import Problem
 __all__ = ["ScheduleMoves", "SchedulePrior", "draw_schedule", "schedule_prior"]
 
 _TOP: Final = 65535
+_SCALE: Final = "scale"
+"""The last name in sorted order, so that the random streams of genes do not depend on it."""
 _REACH: Final = 0.035
 """Largest difference between a rank that is drawn and the upward rank, as a share of the longest path."""
 _SMALL: Final = 0.25
@@ -36,9 +38,9 @@ class SchedulePrior:
 
     @property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of the uniform draws for one individual: those of its genes."""
+        """Shapes of the uniform draws for one individual: those of its genes, and one for their scale."""
         n = self.rank.shape[-1]
-        shapes = {"price": (n, self.devices), "rank": (n,), "rule": (4,)}
+        shapes = {"price": (n, self.devices), "rank": (n,), "rule": (4,), _SCALE: (1,)}
         return {name: jax.ShapeDtypeStruct(shape, jnp.uint16) for name, shape in shapes.items()}
 
 
@@ -55,10 +57,17 @@ def _upward(problem: Problem) -> jax.Array:
 
 
 def draw_schedule(prior: SchedulePrior, uniform: Genes) -> Genes:
-    """Turns uniform genes of one individual into draws from the prior of its graph."""
-    away = jnp.round((uniform["rank"].astype(jnp.float32) / _TOP * 2 - 1) * (_REACH * _TOP))
-    rank = jnp.clip(prior.rank + away.astype(jnp.int32), 0, _TOP).astype(jnp.uint16)
-    return {**uniform, "rank": rank}
+    """Turns uniform draws in `SchedulePrior.shapes` into genes of one individual."""
+    rank = _near(prior.rank, uniform["rank"])
+    # By 0 to 3 halvings; prices are cubes of keys.
+    price = uniform["price"] >> (uniform[_SCALE][0] >> 14)
+    return {"price": price, "rank": rank, "rule": uniform["rule"]}
+
+
+def _near(upward: jax.Array, uniform: jax.Array) -> jax.Array:
+    """Genes of ranks near those of upward ranks, from uniform ones."""
+    away = jnp.round((uniform.astype(jnp.float32) / _TOP * 2 - 1) * (_REACH * _TOP))
+    return jnp.clip(upward + away.astype(jnp.int32), 0, _TOP).astype(jnp.uint16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +116,8 @@ class ScheduleMoves:
         ban = jnp.where(lax.broadcasted_iota(jnp.int32, (n, d), 1) == device, 0, _TOP)
         price = jnp.where((inside & blocks)[:, None], ban, genes["price"].astype(jnp.int32))
         price = jnp.where((some & prices)[:, None], small.astype(jnp.int32), price)
-        drawn = draw_schedule(
-            SchedulePrior(_upward(problem), d), {"rank": (_mixed(op, bits[3]) >> 16).astype(jnp.uint16)}
-        )
-        rank = jnp.where(some & ~blocks & ~prices, drawn["rank"], genes["rank"])
+        drawn = _near(_upward(problem), (_mixed(op, bits[3]) >> 16).astype(jnp.uint16))
+        rank = jnp.where(some & ~blocks & ~prices, drawn, genes["rank"])
         which = (bits[4] >> 16) % genes["rule"].shape[0]
         anew = ~blocks & ((bits[5] & _TOP) < round(self.rule * 2**16))
         rule = jnp.where(

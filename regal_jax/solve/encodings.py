@@ -30,8 +30,7 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective
 from regal_jax.problem import Bucket, Problem
 from regal_jax.programs import program
-from regal_jax.search import SampleFn, TransformedProposal, UniformProposal
-from regal_jax.search.local import MoveFn
+from regal_jax.search import MoveFn, SampleFn, TransformedProposal, UniformProposal
 from regal_jax.simulate import SimulationResult, generate_schedules, simulate
 
 __all__ = ["CHROMOSOME", "ENCODINGS", "Encoding", "encoding_of", "timeline_of"]
@@ -73,8 +72,8 @@ class Encoding(abc.ABC):
         events: np.ndarray,
         bucket: Bucket | None = None,
         devices: int | None = None,
-    ) -> dict[str, np.ndarray]:
-        """Genes of one plan, as `regal_jax.encoding.encode` makes them."""
+    ) -> list[dict[str, np.ndarray]]:
+        """Individuals made from one plan, as `regal_jax.encoding.encode` makes one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +107,7 @@ class _Chromosome(Encoding):
     def encode(
         self, graph: Any, cluster: Any, placement: Any, events: Any, bucket: Any = None, devices: Any = None
     ) -> Any:
-        return encode(graph, cluster, placement, events, bucket, devices)
+        return [encode(graph, cluster, placement, events, bucket, devices)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,11 +119,9 @@ class _Schedule(Encoding):
     objectives: frozenset[Objective] = frozenset({Objective.MAKESPAN})
 
     def sampler(self, problem: Problem, proposal: SchedulePrior | None) -> SampleFn:
-        uniform = UniformProposal.of(schedule_shapes(problem))
         if proposal is None:
-            return uniform
-        late = (sorted(proposal.shapes).index("price"), sorted(proposal.shapes).index("rule"))
-        return TransformedProposal(uniform, draw_schedule, late)
+            return UniformProposal.of(schedule_shapes(problem))
+        return TransformedProposal(UniformProposal.of(proposal.shapes), draw_schedule)
 
     def proposal(self, problem: Problem) -> SchedulePrior:
         return _prior(problem)
@@ -143,7 +140,11 @@ class _Schedule(Encoding):
     def encode(
         self, graph: Any, cluster: Any, placement: Any, events: Any, bucket: Any = None, devices: Any = None
     ) -> Any:
-        return encode_schedule(graph, cluster, placement, events, bucket, devices)
+        size = bucket, devices
+        return [
+            encode_schedule(graph, cluster, placement, events, *size, in_order=in_order)
+            for in_order in (True, False)
+        ]
 
 
 _prior = program()(schedule_prior)

@@ -100,7 +100,7 @@ def solve(
     fitness_fn = _fitness(Objective(objective), implementation, encoding)
     if isinstance(config, AnnealingConfig):
         return anneal(fitness_fn, problem, keys, stopping, move_fn=encoding.moves, config=config, **options)
-    return brkga(fitness_fn, problem, keys, stopping, config=config, **options)
+    return brkga(fitness_fn, problem, keys, stopping, move_fn=encoding.moves, config=config, **options)
 
 
 def solve_traced(
@@ -131,7 +131,7 @@ def solve_traced(
     """
     fitted = (BrkgaConfig() if config is None else config).fit(evaluations)
     fitness_fn = _fitness(Objective(objective), implementation, encoding)
-    searcher = BrkgaSearcher(fitness_fn, encoding.sampler(problem, proposal), fitted)
+    searcher = BrkgaSearcher(fitness_fn, encoding.sampler(problem, proposal), fitted, encoding.moves)
     inputs = Inputs(problem, proposal, keys)
     return run_traced(searcher, inputs, fitted.generations(evaluations)).incumbent
 

@@ -151,4 +151,10 @@ class Auto(Solver):
         if not makespan or (guide is not None and guide.name is not None):
             return Agenda((HostStage(searches[0], contracts=makespan, time=time), guided))
         host = HostStage(searches[0], contracts=True, time=time, yields=True)
-        return Agenda((host, DeviceStage(part, encoding=encoding_of("schedule")), guided))
+        # Half of the children are neighbours instead (docs/ablations.md).
+        some = self.brkga.children // 2 if self.brkga.elites else 0
+        moving = dataclasses.replace(
+            self.brkga, mutants=self.brkga.mutants + some, neighbours=self.brkga.neighbours + some
+        )
+        generated = DeviceStage((Part(1.0, moving),), encoding=encoding_of("schedule"))
+        return Agenda((host, generated, guided))

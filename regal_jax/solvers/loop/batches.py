@@ -29,7 +29,7 @@ _ROWS: Final = (64, 1)
 _ROWS_ON_ACCELERATORS: Final = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 """Numbers of rows on an accelerator, where a call takes as long for few rows as for many."""
 _PLANS: Final = 16
-"""Warm starts are padded to these numbers; heuristics make about a dozen."""
+"""Warm starts are padded to multiples of this number; heuristics make about a dozen plans."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -247,17 +247,23 @@ def _warm(
     config: BrkgaConfig | AnnealingConfig,
     encoding: Encoding,
 ) -> WarmStart | None:
-    plans = [each[: config.first_evaluations] for each in plans]
-    most = max(map(len, plans))
+    size, limit = (share.bucket, share.width), config.first_evaluations
+    known = [
+        [
+            genes
+            for plan in each[:limit]
+            for genes in encoding.encode(graph, cluster, plan.placement, plan.event_ids(graph), *size)
+        ][:limit]
+        for graph, cluster, each in zip(graphs, clusters, plans, strict=True)
+    ]
+    most = max(map(len, known))
     if most == 0:
         return None
     # Few widths mean few programs.
-    most = max(most, min(_PLANS, config.first_evaluations))
+    most = min(-(-most // _PLANS) * _PLANS, limit)
     rows = []
-    for graph, cluster, each in zip(graphs, clusters, plans, strict=True):
-        size = share.bucket, share.width
-        genes = [encoding.encode(graph, cluster, p.placement, p.event_ids(graph), *size) for p in each]
-        genes += genes[-1:] * (most - len(genes))
-        rows.append(jax.tree.map(lambda *leaves: np.stack(leaves), *genes))
+    for genes in known:
+        filled = genes + (genes or next(filter(None, known)))[-1:] * (most - len(genes))
+        rows.append(jax.tree.map(lambda *leaves: np.stack(leaves), *filled))
     genes = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
-    return WarmStart(*jax.device_put((genes, np.array([len(each) for each in plans], np.int32))))
+    return WarmStart(*jax.device_put((genes, np.array([len(each) for each in known], np.int32))))
