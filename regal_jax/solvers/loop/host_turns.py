@@ -50,7 +50,6 @@ class HostRun:
         self._yields = yields and while_it_pays
         self._search: HostSearch | None = None
         self._first = True
-        self._contracted_leads = False
 
     def turn(
         self,
@@ -82,7 +81,7 @@ class HostRun:
         goal = lower_bound(*self._pair, self._settings.objective) * (1 + ROUNDING)
         goal = max(goal, self._settings.target or 0.0)
         watch = _Watch(self._settings, known, goal, seconds, interrupted)
-        bound, yielded = lower_bound(*self._pair, self._settings.objective), False
+        yielded = False
         plans: list[Plan] = []
         while_it_pays = self._first and self._while_it_pays
         shown = {}
@@ -95,9 +94,9 @@ class HostRun:
                 begin = sorted([*plans, *known], key=lambda plan: plan.sort_key)
                 self._search = self._begin(*self._pair, begin)
             most = turns.most_steps(contracted=False) if while_it_pays else None
-            if most is not None and self._yields and not self._contracted_leads:
+            if most is not None and self._yields:
                 watch.run(self._search, evaluations, turns.YIELDS)
-                yielded = watch.status is Status.BUDGET and turns.is_far(watch.least, bound)
+                yielded = watch.status is Status.BUDGET and self._gives_way(watch)
             if not yielded:
                 watch.run(self._search, evaluations, most)
         found = None if self._search is None else self._search.plan()
@@ -107,6 +106,12 @@ class HostRun:
         gained = turns.improves(best, plans[0] if plans else None)
         turn = watch.turn(self._stage, tuple(plans), evaluations, shown, gained=gained)
         return dataclasses.replace(turn, yielded=yielded)
+
+    def _gives_way(self, watch: "_Watch") -> bool:
+        """Whether the next stage should have the budget: this one may yield, and the best is far from optimal."""
+        if not self._yields:
+            return False
+        return turns.is_far(watch.least, lower_bound(*self._pair, self._settings.objective))
 
     def _begin(self, graph: ComputationGraph, cluster: Cluster, starts: Sequence[Plan]) -> HostSearch:
         return self._solver.begin(instance_of(graph, cluster, self._settings, starts))
@@ -127,15 +132,16 @@ class HostRun:
         begin = [] if math.isinf(min(cluster.memory)) else [run_heuristic("peak-balance", small, cluster)]
         contracted = self._begin(small, cluster, begin)
         whole = self._begin(*self._pair, known)
-        watch.run(contracted, evaluations, turns.RACE)
+        steps = 1 if self._gives_way(watch) else turns.RACE
+        watch.run(contracted, evaluations, steps)
         if watch.status is Status.BUDGET:
-            watch.run(whole, evaluations, 2 * turns.RACE)
+            watch.run(whole, evaluations, 2 * steps)
         best, other = _expanded(contraction, contracted.plan()), whole.plan()
         leads = best is not None and (other is None or best.sort_key <= other.sort_key)
         if watch.status is Status.BUDGET and leads:
-            self._contracted_leads = True
-            watch.run(contracted, evaluations, turns.most_steps(contracted=True))
-            best = _expanded(contraction, contracted.plan())
+            if not self._gives_way(watch):
+                watch.run(contracted, evaluations, turns.most_steps(contracted=True))
+                best = _expanded(contraction, contracted.plan())
         else:
             self._search, other = whole, None
         return [plan for plan in (best, other) if plan is not None]

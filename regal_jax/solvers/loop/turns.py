@@ -33,7 +33,7 @@ _WINDOW: Final = 3
 """Steps without improvement after which a search leaves the rest to other stages."""
 _PROBE: Final = 1
 """Steps of a stage in compiled programs within which it must improve the plan."""
-YIELDS: Final = 3
+YIELDS: Final = 2
 """Steps after which a first stage may yield to the next one."""
 _FAR: Final = 0.02
 """Distance from the lower bound above which a plan is far from it, relative to the bound."""
