@@ -108,7 +108,7 @@ class HostRun:
         return dataclasses.replace(turn, yielded=yielded)
 
     def _gives_way(self, watch: "_Watch") -> bool:
-        """Whether the next stage should have the budget: this one may yield, and the best is far from optimal."""
+        """Whether the next stage should have the rest: this one yields, and the best plan is far off."""
         if not self._yields:
             return False
         return turns.is_far(watch.least, lower_bound(*self._pair, self._settings.objective))
