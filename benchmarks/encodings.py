@@ -20,12 +20,12 @@ from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix
 from regal_jax.plan import Objective, Plan, lower_bound
 from regal_jax.problem import make_problem
 from regal_jax.solve import ENCODINGS, fitness
-from regal_jax.solvers import Brkga, LocalSearch, Solver
+from regal_jax.solvers import Brkga, LocalSearch
 from regal_jax.storage.atomic import write_atomically
 
 __all__ = ["METHODS", "Case", "cases", "run", "schedules_per_second"]
 
-METHODS: Final[dict[str, tuple[str | Solver, bool]]] = {
+METHODS: Final[dict[str, tuple[Any, bool]]] = {
     "brkga, cold": ("brkga", False),
     "brkga": ("brkga", True),
     "schedule, cold": (Brkga(encoding="schedule"), False),

@@ -197,8 +197,7 @@ class HostStage:
         smaller.
       time: Share of a time limit that it may use if other stages may follow.
       yields: Whether, as a first stage, it ends after three tenths of the budget if the best plan is still
-        far from its lower bound (`regal_jax.solvers.loop.turns.is_far`) and is not that of the contracted
-        graph. The next stage then has the rest.
+        far from its lower bound (`regal_jax.solvers.loop.turns.is_far`). The next stage then has four tenths.
     """
 
     solver: HostSolver

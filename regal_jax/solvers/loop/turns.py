@@ -33,8 +33,10 @@ _WINDOW: Final = 3
 """Steps without improvement after which a search leaves the rest to other stages."""
 _PROBE: Final = 1
 """Steps of a stage in compiled programs within which it must improve the plan."""
-YIELDS: Final = 2
+YIELDS: Final = 3
 """Steps after which a first stage may yield to the next one."""
+_LONG_PROBE: Final = 4
+"""Steps of the stage that it yields to within which that must improve the plan."""
 _FAR: Final = 0.02
 """Distance from the lower bound above which a plan is far from it, relative to the bound."""
 _GAIN: Final = 1e-3
@@ -60,7 +62,7 @@ class Turn:
       work: Schedules and placements that it made in addition to its evaluations.
       told: Further entries of the provenance.
       shown: Further entries of its part of the provenance.
-      yielded: Whether it ended in order that the next stage has the rest of the budget.
+      yielded: Whether it ended in order that the next stage has a long turn.
     """
 
     stage: int
@@ -102,9 +104,7 @@ def next_turn(
         return None
     tried = 1 + max(turn.stage for turn in turns)
     if last.yielded:
-        return tried, left
-    if any(turn.yielded for turn in turns):
-        return None
+        return tried, min(left, step_evaluations(evaluations, _LONG_PROBE) or left)
     if isinstance(agenda.stages[0], HostStage) and any(not turn.budget for turn in turns if turn.stage == 0):
         # The budget is too small for a start.
         return (1, left) if tried == 1 else None
