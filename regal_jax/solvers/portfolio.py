@@ -136,7 +136,7 @@ class Auto(Solver):
         return Guide.of(self.policy, optional=True)
 
     def agenda(self, objective: Objective, num_devices: int) -> Agenda:
-        """Two stages, or one where there is no search on the host."""
+        """Two or three stages, or one where there is no search on the host."""
         guide = self.guide
         # In Python the loops take twenty times as long.
         makespan = objective is Objective.MAKESPAN

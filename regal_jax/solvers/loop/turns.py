@@ -39,6 +39,8 @@ _LONG_PROBE: Final = 4
 """Steps of the stage that it yields to within which that must improve the plan."""
 _FAR: Final = 0.02
 """Distance from the lower bound above which a plan is far from it, relative to the bound."""
+_LONG_GAIN: Final = 1e-2
+"""Least relative improvement of that turn for which the stage has the rest as well."""
 _GAIN: Final = 1e-3
 """Least relative improvement that counts."""
 WORTH_CONTRACTING: Final = 0.8
@@ -112,11 +114,19 @@ def next_turn(
     rest = 0, evaluations - sum(turn.evaluations for turn in turns)
     if sum(turn.stage == last.stage for turn in turns) > 1 or (last.stage and last.status is Status.STALL):
         return None
+    if turns[0].yielded and not _earns_the_rest(turns):
+        return rest
     if last.stage and last.gained:
         return last.stage, left
     if settled or tried == len(agenda.stages):
         return rest
     return tried, min(left, step_evaluations(evaluations, _PROBE) or left)
+
+
+def _earns_the_rest(turns: Sequence[Turn]) -> bool:
+    """Whether the last turn has improved the plan of the stage that yielded by enough."""
+    before, after = (turn.plans[0] if turn.plans else None for turn in (turns[0], turns[-1]))
+    return improves(before, after, _LONG_GAIN)
 
 
 def _next_share(turns: Sequence[Turn], left: int, shares: Sequence[float]) -> tuple[int, int] | None:
@@ -146,12 +156,12 @@ def is_far(value: float, bound: float) -> bool:
     return value > bound * (1 + _FAR)
 
 
-def improves(before: Plan | None, after: Plan | None) -> bool:
+def improves(before: Plan | None, after: Plan | None, gain: float = _GAIN) -> bool:
     """Whether one plan is better than the other by more than the least improvement that counts."""
     if before is None or after is None:
         return after is not None
     if before.feasible and after.feasible:
-        return after.objective_value < before.objective_value * (1 - _GAIN)
+        return after.objective_value < before.objective_value * (1 - gain)
     return after.sort_key < before.sort_key
 
 
