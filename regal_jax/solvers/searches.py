@@ -46,7 +46,9 @@ class Brkga(BrkgaConfig, DeviceSolver):
     Attributes:
       policy: The policy that the first population and mutants are drawn from: ``"default"`` for the shipped
         weights, a file of weights or a `Policy`; on one device also ``"topoformer"``, which draws around the
-        order of a network. ``None`` or ``"none"`` draws uniformly. All other settings are those of
+        order of a network. ``None`` or ``"none"`` draws uniformly.
+      encoding: What its genes mean: ``"chromosome"``, as in the papers, or ``"schedule"``, ranks and prices
+        from which schedules are generated (makespan only; no policy guides it). All other settings are those of
         `BrkgaConfig`.
 
     Raises:
@@ -85,6 +87,7 @@ class RandomSearch(DeviceSolver):
 
     Attributes:
       population: Number of draws that are simulated at once.
+      encoding: As in `Brkga`.
 
     Raises:
       ConfigError: A value is out of range.
@@ -105,7 +108,10 @@ class RandomSearch(DeviceSolver):
 
 @dataclasses.dataclass(frozen=True)
 class Annealing(AnnealingConfig, DeviceSolver):
-    """Simulated annealing over random keys; the settings are those of `AnnealingConfig`.
+    """Simulated annealing over random keys; the other settings are those of `AnnealingConfig`.
+
+    Attributes:
+      encoding: As in `Brkga`.
 
     Raises:
       ConfigError: A value is out of range.
@@ -127,6 +133,7 @@ class LocalSearch(DeviceSolver):
     Attributes:
       chains: Number of walks per graph.
       restart_after: As in `AnnealingConfig`.
+      encoding: As in `Brkga`.
 
     Raises:
       ConfigError: A value is out of range.
