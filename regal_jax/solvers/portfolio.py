@@ -109,9 +109,11 @@ class Auto(Solver):
 
     For the makespan the search on the host is `ListSearch`; it also searches the contracted graph if that is
     much smaller. If its plan is far from the lower bound after three tenths of the budget, BRKGA by schedule
-    generation (``encoding="schedule"``) has a turn, and the rest goes to whichever of the two pays. For peak memory it is `PeakSearch`, or `OrderSearch` on one device. Where there is none (the
-    makespan on one device, or no compiled loops), BRKGA gets four fifths of the budget. Annealing from its
-    best plan gets the rest.
+    generation (``encoding="schedule"``) has a turn, and the rest goes to whichever of the two pays.
+
+    For peak memory it is `PeakSearch`, or `OrderSearch` on one device. Where there is none (the makespan on
+    one device, or no compiled loops), BRKGA gets four fifths of the budget. Annealing from its best plan gets
+    the rest.
 
     Attributes:
       brkga: Settings of BRKGA.

@@ -48,8 +48,9 @@ class Brkga(BrkgaConfig, DeviceSolver):
         weights, a file of weights or a `Policy`; on one device also ``"topoformer"``, which draws around the
         order of a network. ``None`` or ``"none"`` draws uniformly.
       encoding: What its genes mean: ``"chromosome"``, as in the papers, or ``"schedule"``, ranks and prices
-        from which schedules are generated (makespan only; no policy guides it). All other settings are those of
-        `BrkgaConfig`.
+        from which schedules are generated (makespan only; no policy guides it).
+
+    All other settings are those of `BrkgaConfig`.
 
     Raises:
       ConfigError: A value is out of range.
