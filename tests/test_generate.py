@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 
 import chex
@@ -12,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import instances, random_cluster, random_graph
 
-from regal_jax import Annealing, Brkga, LocalSearch, RandomSearch, optimize, optimize_many
+from benchmarks.__main__ import main as benchmarks
+from regal_jax import Annealing, Brkga, LocalSearch, RandomSearch, optimize, optimize_many, save_graph
+from regal_jax.cli import main as cli
 from regal_jax.datasets import generate
 from regal_jax.encoding import (
     ScheduleMoves,
@@ -273,3 +276,22 @@ def test_what_the_encoding_refuses():
         generate_schedules(problem, given, implementation="pallas")
     with pytest.raises(ConfigError, match="preferences: urgency has shape"):
         generate_schedules(problem, given._replace(waste=given.waste[:, :1]))
+
+
+def test_the_command_reaches_it(tmp_path):
+    path, out = tmp_path / "graph.json", tmp_path / "plan.json"
+    save_graph(generate("layered", 12, seed=1), path)
+    options = ["--devices", "2", "--method", "brkga", "--set", "encoding=schedule", "--evaluations", "40"]
+    assert cli(["optimize", str(path), *options, "--out", str(out)]) == 0
+    assert json.loads(out.read_text())["provenance"]["encoding"] == "schedule"
+
+
+def test_the_benchmark(tmp_path, capsys):
+    out = tmp_path / "table.json"
+    options = ["--ops", "10", "--devices", "2", "--costs", "0.5", "--graphs", "2", "--evaluations", "60"]
+    assert benchmarks(["encodings", *options, "--methods", "schedule, cold", "--out", str(out)]) == 0
+    (row,) = json.loads(out.read_text())
+    assert row["method"] == "schedule, cold"
+    assert (np.array(row["gaps"]) >= -1e-9).all()
+    assert "schedules/s" in capsys.readouterr().out
+    assert benchmarks(["encodings", "--methods", "guess"]) == 2
