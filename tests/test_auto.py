@@ -292,9 +292,7 @@ def test_where_transfers_take_time_schedules_are_generated():
     plan = optimize(graph, costly, method="auto", evaluations=400)
     assert plan.provenance["encoding"] == "schedule"
     assert [part["share"] for part in plan.provenance["parts"][:2]] == [0.3, 0.4]
-    # Where memory is limited, or a policy was named, the host goes on as long as it improves.
-    limited = Cluster.uniform(2, 1e9, "blocking:latency=20us,bandwidth=1GB/s")
-    assert "encoding" not in optimize(graph, limited, method="auto", evaluations=400).provenance
+    # If a policy was named, the host goes on as long as it improves.
     assert len(Auto(policy="default").agenda(Objective.MAKESPAN, 2).stages) == 2
 
 

@@ -329,8 +329,7 @@ class Call:
             stage=number,
             solver=stage.solver,
             while_it_pays=number == 0 and agenda.shares is None and len(agenda.stages) > 1,
-            # Schedule generation does not look at memory.
-            yields=stage.yields and math.isinf(min(cluster.memory)),
+            yields=stage.yields,
             contraction=contraction,
         )
 

@@ -109,7 +109,8 @@ class HostRun:
 
     def _gives_way(self, watch: "_Watch") -> bool:
         """Whether the next stage should have the rest: this one yields, and the best plan is far off."""
-        if not self._yields:
+        # Schedule generation does not look at memory, so it is no help if no plan fits.
+        if not self._yields or math.isinf(watch.least):
             return False
         return turns.is_far(watch.least, lower_bound(*self._pair, self._settings.objective))
 
