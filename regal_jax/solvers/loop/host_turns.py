@@ -133,13 +133,16 @@ class HostRun:
         begin = [] if math.isinf(min(cluster.memory)) else [run_heuristic("peak-balance", small, cluster)]
         contracted = self._begin(small, cluster, begin)
         whole = self._begin(*self._pair, known)
-        steps = 1 if self._gives_way(watch) else turns.RACE
+        halved = small.num_ops < turns.HALVED * self._pair[0].num_ops
+        steps = 1 if self._gives_way(watch) and not halved else turns.RACE
         watch.run(contracted, evaluations, steps)
         if watch.status is Status.BUDGET:
             watch.run(whole, evaluations, 2 * steps)
         best, other = _expanded(contraction, contracted.plan()), whole.plan()
         leads = best is not None and (other is None or best.sort_key <= other.sort_key)
         if watch.status is Status.BUDGET and leads:
+            # Where the contracted graph is so small, its ops are the better unit of placement.
+            self._yields = self._yields and not halved
             if not self._gives_way(watch):
                 watch.run(contracted, evaluations, turns.most_steps(contracted=True))
                 best = _expanded(contraction, contracted.plan())

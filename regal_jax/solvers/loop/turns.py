@@ -10,6 +10,7 @@ from regal_jax.search import Status
 from regal_jax.solvers import Agenda, HostStage
 
 __all__ = [
+    "HALVED",
     "RACE",
     "WORTH_CONTRACTING",
     "YIELDS",
@@ -43,6 +44,8 @@ _LONG_GAIN: Final = 1e-2
 """Least relative improvement of that turn for which the stage has the rest as well."""
 _GAIN: Final = 1e-3
 """Least relative improvement that counts."""
+HALVED: Final = 0.5
+"""Share of the ops below which the search of a contracted graph that is ahead does not give way."""
 WORTH_CONTRACTING: Final = 0.8
 """A contraction that keeps a larger share of the ops is not searched."""
 
@@ -115,7 +118,7 @@ def next_turn(
     if sum(turn.stage == last.stage for turn in turns) > 1 or (last.stage and last.status is Status.STALL):
         return None
     if turns[0].yielded and not _earns_the_rest(turns):
-        return rest
+        return 0, left
     if last.stage and last.gained:
         return last.stage, left
     if settled or tried == len(agenda.stages):
