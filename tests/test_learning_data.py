@@ -347,7 +347,7 @@ def test_without_tensorboardx(tmp_path, monkeypatch):
     with pytest.raises(MissingExtraError, match=r"regal-jax\[train\]"):
         Record(tmp_path, -1, tensorboard=True)
     # Before anything is computed or written.
-    with pytest.raises(MissingExtraError):
+    with pytest.raises(MissingExtraError, match=r"regal-jax\[train\]"):
         one_device(tiny_config(), tmp_path / "run", tensorboard=True)
     assert not (tmp_path / "run").exists()
     write(tmp_path, -1, [1])
