@@ -120,7 +120,7 @@ regal-jax evaluate --config "$repository/benchmarks/topological_order_networks.t
     --weights topoformer-ar=runs/topoformer-ar/policy.safetensors --weights gnn-ar=runs/gnn-ar/policy.safetensors
 
 # Orders that XLA runs --------------------------------------------------------------------------------------
-python -m benchmarks compile --out results/compile.json
+python -m benchmarks compile --memory --out results/compile.json
 
 # Robust scheduling ----------------------------------------------------------------------------------------
 regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_small.toml" --methods list-scheduling,brkga,random --out results/robust
