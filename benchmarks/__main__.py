@@ -30,6 +30,7 @@ examples:
   python -m benchmarks torch --inductor        (with torch)
   python -m benchmarks ray --graphs 200        (with ray)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
+  python -m benchmarks encodings --graphs 8 --seeds 1 2
   python -m benchmarks schedules --graphs 10 --samples 1000
   python -m benchmarks processes --count 1 2 4
   python -m benchmarks large --devices 2 8 --seconds 120
@@ -103,6 +104,12 @@ def _compile(args: argparse.Namespace) -> int:
 
 def _schedules(args: argparse.Namespace) -> int:
     from benchmarks.schedules import run
+
+    return run(args)
+
+
+def _encodings(args: argparse.Namespace) -> int:
+    from benchmarks.encodings import run
 
     return run(args)
 
@@ -190,6 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_certify(commands.add_parser("certify", help="check and measure an accelerator, in ten minutes"))
     _add_contract(commands.add_parser("contract", help="the effect of contraction on real graphs"))
     _add_schedules(commands.add_parser("schedules", help="seconds and speed-ups of a GFlowNet's schedules"))
+    _add_encodings(commands.add_parser("encodings", help="searches by each encoding, list search, auto"))
     _add_orders(commands.add_parser("orders", help="the value of a network's priorities for searches"))
     _add_compile(commands.add_parser("compile", help="memory and seconds of programs in planned orders"))
     _add_makespans(
@@ -212,6 +220,27 @@ def _share(text: str) -> float:
 
 
 _share.__name__ = "share"
+
+
+def _add_encodings(encodings: argparse.ArgumentParser) -> None:
+    encodings.add_argument("--ops", type=count, default=100, metavar="N", help="(default 100)")
+    encodings.add_argument(
+        "--devices", type=count, nargs="+", default=[2, 4], metavar="D", help="(default 2 4)"
+    )
+    encodings.add_argument(
+        "--costs",
+        type=float,
+        nargs="+",
+        default=[0.0, 0.5],
+        metavar="X",
+        help="time of a transfer, in mean runtimes (default 0 0.5)",
+    )
+    encodings.add_argument("--graphs", type=count, default=8, metavar="N", help="(default 8)")
+    encodings.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the searches (default 0)")
+    encodings.add_argument("--evaluations", type=count, default=5000, metavar="E", help="(default 5000)")
+    encodings.add_argument("--methods", nargs="+", default=[], metavar="TITLE", help="(default all)")
+    encodings.add_argument("--out", type=pathlib.Path, metavar="FILE", help="results as JSON")
+    encodings.set_defaults(call=_encodings)
 
 
 def _add_contract(contract: argparse.ArgumentParser) -> None:
