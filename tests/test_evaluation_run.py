@@ -98,10 +98,10 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
     assert pairs[0] == pairs[1]
     found = report(tmp_path / "out")
     assert [row.title for row in found.comparison.rows] == [
-        "BRKGA 80", "Critical path", "REGAL", "mine", "BRKGA 80, other seed",
+        "BRKGA 80", "Critical path", "regal", "mine", "BRKGA 80, other seed",
     ]  # fmt: skip
-    assert list(found.comparison.curves) == ["BRKGA", "REGAL", "mine"]
-    assert {"limits.png", "entropy.png", "improvements.png", "seconds.png"} <= set(found.files)
+    assert list(found.comparison.curves) == ["BRKGA", "regal", "mine"]
+    assert {"limits.png", "entropy.png", "improvements.png", "quality.png", "seconds.png"} <= set(found.files)
 
 
 def check_curve(records, exact, hashes):
@@ -252,18 +252,20 @@ def test_an_absent_extra_leaves_the_solver_out(tmp_path, monkeypatch):
     assert "regal-jax tune" in jobs.left_out["tuned-brkga"]
 
 
-def test_keys_hold_all_that_decides(tmp_path):
+def test_keys_hold_all_that_decides(tmp_path, monkeypatch):
     def keys(**settings):
         return [job.key for job in make_jobs(EvaluationConfig(**{**TWO, "methods": (), **settings})).jobs]
 
     base = keys()
     for change in (
         {"objective": "peak-memory"}, {"devices": 3}, {"memory": "1GiB"}, {"transfer": "free"},
-        {"seeds": (5,)}, {"evaluations": 81}, {"options": OPTIONS},
+        {"seeds": (5,)}, {"evaluations": 81}, {"options": OPTIONS}, {"capacity": 1.5},
     ):  # fmt: skip
         assert keys(**change) != base, change
     assert keys(chunk=7, warm_up=True, limit=1, cp_sat_seconds=3.0, split="train") == base
     assert keys(policies={"regal": "policy2.safetensors"})[0] == base[0]
+    monkeypatch.setattr("regal_jax.experiments.jobs.source_word", lambda: "another version")
+    assert keys() != base
     assert thousands(5000) == "5K"
     assert thousands(300) == "300"
 

@@ -65,8 +65,8 @@ def test_geometric_gap():
         (5, 0, 0, 0, -1),
         (90, 1, 100, 0, -1),  # Faster than the reference, but it exceeds the memory.
         (900, 0, 100, 7, 1),  # Slower, but it fits and the reference does not.
-        (900, 3, 100, 4, 0.25),  # Neither fits, so overflows are compared.
-        (900, 400, 100, 4, -1),
+        (900, 3, 100, 4, np.nan),  # Neither fits: overflow has a column of its own.
+        (900, 400, 100, 4, np.nan),
         (np.nan, np.nan, 100, 0, np.nan),
         (90, 0, np.nan, np.nan, np.nan),
     ],
