@@ -25,7 +25,7 @@ from regal_jax.importers import save_graph
 from regal_jax.policies import Policy, save_policy
 
 SEARCH = {"population": 20, "elites": 4, "mutants": 3}
-OPTIONS = {name: {"settings": SEARCH} for name in ("brkga", "regal")}
+OPTIONS = {"brkga": {"settings": SEARCH}}
 TWO = {"graphs": "set", "evaluations": 80, "limits": (), "other_seed": -1, "warm_up": False}
 
 
@@ -60,7 +60,7 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
         **{**TWO, "limits": (40, 80, 160), "other_seed": 9}, methods=("brkga", "critical-path"),
         policies={"regal": "policy2.safetensors", "mine": "policy2.safetensors", "gas": "policy3.safetensors",
                   "idrs": "none.safetensors"},
-        options={**OPTIONS, "mine": {"settings": SEARCH}}, seeds=(0, 1),
+        options={**OPTIONS, **dict.fromkeys(("mine", "regal"), {"settings": SEARCH})}, seeds=(0, 1),
     )  # fmt: skip
     outcome = run_evaluation(config, tmp_path / "out")
     assert outcome.finished

@@ -284,7 +284,10 @@ def _named(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError(
             f"--suite: there is no {suite!r}; use one of {', '.join((*SUITES, *suite_names()))}"
         )
-    return named_suite(suite, small=small)
+    document = named_suite(suite, small=small)
+    if any(getattr(args, name) for name in ("graphs", "split", "limit", "max_ops", "contract")):
+        document.pop("digest", None)  # The table is then for other graphs.
+    return document
 
 
 def _by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:

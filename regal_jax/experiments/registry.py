@@ -84,7 +84,7 @@ def make_method(name: str, /, *, settings: Mapping[str, Any] | None = None, **op
     except TypeError as error:
         reason = str(error).partition(") ")[2] or str(error)
         raise ConfigError(f"method {name}: {reason}; see make_method") from None
-    made = with_settings(made, settings or {})
+    made = with_settings(made, settings) if settings else made
     return Method(
         **{"name": title, "solver": made, "warm_start": bool(entry and entry.warm_start), **of_method}
     )
