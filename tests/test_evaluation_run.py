@@ -60,7 +60,7 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
         **{**TWO, "limits": (40, 80, 160), "other_seed": 9}, methods=("brkga", "critical-path"),
         policies={"regal": "policy2.safetensors", "mine": "policy2.safetensors", "gas": "policy3.safetensors",
                   "idrs": "none.safetensors"},
-        options={**OPTIONS, **dict.fromkeys(("mine", "regal"), {"settings": SEARCH})}, seeds=(0, 1),
+        options={**OPTIONS, **{name: {"settings": SEARCH} for name in ("mine", "regal")}}, seeds=(0, 1),
     )  # fmt: skip
     outcome = run_evaluation(config, tmp_path / "out")
     assert outcome.finished

@@ -20,8 +20,10 @@ from regal_jax.plan import Objective
 from regal_jax.policies import (
     SHIPPED,
     Ablation,
+    FeatureSet,
     Policy,
     PolicyConfig,
+    Transfers,
     Value,
     action_parameters,
     default_policy,
@@ -37,8 +39,13 @@ from regal_jax.solvers import Brkga, Guide
 
 TWO = Cluster.uniform(2, transfer="blocking")
 PAPER = Ablation(
-    features="raw", transfers="uniform", share_rounds=True, residual=False, norm=False, control_messages=False
-)  # pyright: ignore[reportArgumentType]
+    features=FeatureSet.RAW,
+    transfers=Transfers.UNIFORM,
+    share_rounds=True,
+    residual=False,
+    norm=False,
+    control_messages=False,
+)
 FAITHFUL = [name for name in SHIPPED if name != "regal-primed"]
 FOLDER = importlib.resources.files("regal_jax.policies") / "trained"
 

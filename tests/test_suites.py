@@ -147,7 +147,8 @@ def test_rows_of_policies_that_ship_and_of_the_untrained_one(graphs):
     )
     jobs = make_jobs(config)
     assert not jobs.left_out
-    policies = {job.name: getattr(job.method.solver, "policy", None) for job in jobs.jobs if job.guided}
+    guided = [job for job in jobs.jobs if job.guided]
+    policies = {job.name: job.method.solver.policy for job in guided}  # pyright: ignore[reportAttributeAccessIssue]
     assert policies["regal-faithful"].config.prior == "none"
     assert policies["plain"].config == policies["regal-primed"].config == PolicyConfig()
     assert [job.title for job in jobs.jobs if job.guided] == ["regal-faithful", "regal-primed", "plain"]

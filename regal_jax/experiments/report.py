@@ -168,7 +168,7 @@ def _draw(folder: pathlib.Path, comparison: Comparison, validation: Mapping[int,
     plot_seconds(
         {row.title: row.seconds for row in rows if not np.isnan(row.seconds).all()}, at("seconds.png")
     )
-    points = {row.title: (float(np.nanmedian(row.seconds)), tuple(row.gap)) for row in rows if _placed(row)}
+    points = {row.title: (float(np.nanmedian(row.seconds)), row.gap) for row in rows if _placed(row)}
     if points:
         plot_quality(points, at("quality.png"))
     return made
