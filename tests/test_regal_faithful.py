@@ -284,6 +284,9 @@ def test_names_of_policies():
         assert optional is not None
         assert optional.lacks(Objective.MAKESPAN, 5)
         assert not optional.lacks(Objective.MAKESPAN, 2)
+    orders = Guide.of("topoformer", optional=True)
+    assert orders is not None
+    assert not orders.lacks(Objective.MAKESPAN, 5)
     with pytest.raises(ConfigError, match=r"'regal-faithful'.*or a file of weights"):
         Guide.of("regal-unfaithful")
 

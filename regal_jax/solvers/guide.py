@@ -79,10 +79,10 @@ class Guide:
 
     def lacks(self, objective: Objective, num_devices: int) -> bool:
         """Whether a shipped policy was asked for but does not exist, and the search can run without it."""
-        if self.name is None or self.policy is not None or not self.optional:
-            return False
-        from regal_jax.policies import is_shipped
+        from regal_jax.policies import DEFAULT, SHIPPED, is_shipped
 
+        if self.name not in (DEFAULT, *SHIPPED) or not self.optional:
+            return False
         return not is_shipped(objective, num_devices, self.name)
 
     def guides(self, objective: Objective, num_devices: int) -> bool:
