@@ -202,7 +202,7 @@ def _add_contract(contract: argparse.ArgumentParser) -> None:
         "--objective",
         action="append",
         choices=("makespan", "peak-memory"),
-        help="may be repeated (default: both)",
+        help="objective of the plans; may be repeated (default: both)",
     )
     contract.add_argument(
         "--evaluations", type=count, default=5000, help="budget of each search (default 5000)"
@@ -212,17 +212,22 @@ def _add_contract(contract: argparse.ArgumentParser) -> None:
         type=_share,
         default=MAX_SHARE,
         metavar="X",
-        help=f"as in regal_jax.contract (default {MAX_SHARE})",
+        help=f"max_share of regal_jax.contract (default {MAX_SHARE})",
     )
-    contract.add_argument("--seed", type=int, default=0, help="(default 0)")
+    contract.add_argument("--seed", type=int, default=0, help="seed of the searches (default 0)")
     contract.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every graph")
     contract.set_defaults(call=_contract)
 
 
 def _add_certify(certify: argparse.ArgumentParser) -> None:
-    certify.add_argument("--size", choices=("smoke", "default"), default="default", help="(default default)")
     certify.add_argument(
-        "--minutes", type=count, default=10, help="after which no measurement starts (default 10)"
+        "--size",
+        choices=("smoke", "default"),
+        default="default",
+        help="size of the checks (default: default)",
+    )
+    certify.add_argument(
+        "--minutes", type=count, default=10, help="minutes after which no measurement starts (default 10)"
     )
     certify.add_argument("--peer", metavar="BINARY", help="a program to run in turns, as for run")
     certify.add_argument(
@@ -241,9 +246,11 @@ def _add_compile(compile: argparse.ArgumentParser) -> None:
         type=pathlib.Path,
         default=pathlib.Path(__file__).with_name("compile_programs.toml"),
         metavar="FILE",
-        help="which programs there are (default compile_programs.toml)",
+        help="file of programs (default compile_programs.toml)",
     )
-    compile.add_argument("--method", default="order-search", help="of the search (default order-search)")
+    compile.add_argument(
+        "--method", default="order-search", help="method of the search (default order-search)"
+    )
     compile.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
     compile.set_defaults(call=_compile)
 
@@ -255,35 +262,50 @@ def _add_schedules(schedules: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[f"gflownet-{name}" for name in families],
         metavar="NAME",
-        help="of regal_jax.datasets.generate (default: the paper's five)",
+        help="families of regal_jax.datasets.generate (default: the paper's five)",
     )
-    schedules.add_argument("--ops", type=count, default=50, metavar="N", help="(default 50)")
-    schedules.add_argument("--graphs", type=count, default=2, help="of each family (default 2)")
-    schedules.add_argument("--samples", type=count, default=1000, help="of each graph (default 1000)")
-    schedules.add_argument("--temperature", type=float, default=0.005, help="(default 0.005)")
-    schedules.add_argument("--weights", default="default", help="a file (default: those that ship)")
+    schedules.add_argument("--ops", type=count, default=50, metavar="N", help="ops of a graph (default 50)")
+    schedules.add_argument("--graphs", type=count, default=2, help="graphs of each family (default 2)")
+    schedules.add_argument(
+        "--samples", type=count, default=1000, help="schedules of each graph (default 1000)"
+    )
+    schedules.add_argument(
+        "--temperature", type=float, default=0.005, help="temperature of the network (default 0.005)"
+    )
+    schedules.add_argument(
+        "--weights", default="default", help="file of weights (default: the shipped weights)"
+    )
     schedules.set_defaults(call=_schedules)
 
 
 def _add_orders(orders: argparse.ArgumentParser) -> None:
     orders.add_argument(
-        "question", choices=("guide", "proposal"), help="guide of order search, or proposal of BRKGA"
+        "question",
+        choices=("guide", "proposal"),
+        help="use of the priorities: guide of order search, or proposal of BRKGA",
     )
-    orders.add_argument("--ops", nargs="+", type=count, default=[500], metavar="N", help="(default 500)")
+    orders.add_argument(
+        "--ops", nargs="+", type=count, default=[500], metavar="N", help="ops of the graphs (default 500)"
+    )
     orders.add_argument("--graphs", type=count, default=10, help="layered graphs of each size (default 10)")
     orders.add_argument(
-        "--budgets", nargs="+", type=count, default=[500, 5000], metavar="E", help="(default 500 5000)"
+        "--budgets",
+        nargs="+",
+        type=count,
+        default=[500, 5000],
+        metavar="E",
+        help="evaluations (default 500 5000)",
     )
     orders.set_defaults(call=_orders)
 
 
 def _add_makespans(makespans: argparse.ArgumentParser) -> None:
     makespans.add_argument(
-        "--plans", type=count, default=10, help="of each of the five programs (default 10)"
+        "--plans", type=count, default=10, help="plans of each of the five programs (default 10)"
     )
-    makespans.add_argument("--rounds", type=count, default=11, help="of all plans of a program (default 11)")
-    makespans.add_argument("--width", type=count, default=384, help="of the matrices (default 384)")
-    makespans.add_argument("--profile", default="measured", help="of the runtimes (default measured)")
+    makespans.add_argument("--rounds", type=count, default=11, help="runs of each plan (default 11)")
+    makespans.add_argument("--width", type=count, default=384, help="width of the matrices (default 384)")
+    makespans.add_argument("--profile", default="measured", help="profile of the runtimes (default measured)")
     makespans.add_argument("--out", metavar="FILE", type=pathlib.Path, help="save the rows as JSON")
     makespans.add_argument(
         "--plot", metavar="FILE", type=pathlib.Path, help="draw predicted against measured"
@@ -298,44 +320,50 @@ def _add_prediction(prediction: argparse.ArgumentParser) -> None:
         type=pathlib.Path,
         default=pathlib.Path(__file__).with_name("prediction_programs.toml"),
         metavar="FILE",
-        help="which programs there are (default prediction_programs.toml)",
+        help="file of programs (default prediction_programs.toml)",
     )
     prediction.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
     prediction.set_defaults(call=_prediction)
 
 
 def _add_torch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="MODULE", help="(default: all)")
-    parser.add_argument("--method", default="order-search", help="that orders them (default order-search)")
+    parser.add_argument("names", nargs="*", metavar="MODULE", help="names of modules (default: all)")
+    parser.add_argument(
+        "--method", default="order-search", help="method of the orders (default order-search)"
+    )
     parser.add_argument("--inductor", action="store_true", help="also compile each with Inductor (minutes)")
-    parser.add_argument("--runs", type=count, default=3, help="of each order (default 3)")
-    parser.add_argument("--threads", type=count, default=1, help="of PyTorch (default 1)")
+    parser.add_argument("--runs", type=count, default=3, help="runs of each order (default 3)")
+    parser.add_argument("--threads", type=count, default=1, help="threads of PyTorch (default 1)")
     parser.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every module")
     parser.set_defaults(call=_torch)
 
 
 def _add_onnx(onnx: argparse.ArgumentParser) -> None:
-    onnx.add_argument("names", nargs="*", metavar="NETWORK", help="(default: those that PyTorch exports)")
-    onnx.add_argument("--light", action="store_true", help="also the models that come with the package onnx")
-    onnx.add_argument("--method", default="order-search", help="that orders them (default order-search)")
-    onnx.add_argument("--batch", type=count, default=1, help="of the networks that are exported (default 1)")
-    onnx.add_argument("--process", action="store_true", help="also measure processes of their own (Linux)")
-    onnx.add_argument("--runs", type=count, default=3, help="of each order (default 3)")
+    onnx.add_argument(
+        "names", nargs="*", metavar="NETWORK", help="names of networks (default: those that PyTorch exports)"
+    )
+    onnx.add_argument("--light", action="store_true", help="also measure the models in the package onnx")
+    onnx.add_argument("--method", default="order-search", help="method of the orders (default order-search)")
+    onnx.add_argument("--batch", type=count, default=1, help="batch size of exported networks (default 1)")
+    onnx.add_argument("--process", action="store_true", help="also measure memory of processes (Linux)")
+    onnx.add_argument("--runs", type=count, default=3, help="runs of each order (default 3)")
     onnx.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every network")
     onnx.set_defaults(call=_onnx)
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("patterns", nargs="*", metavar="PATTERN", help="sections, or names with wildcards")
-    run.add_argument("--size", choices=SIZES, default="default", help="(default default)")
+    run.add_argument(
+        "--size", choices=SIZES, default="default", help="size of the benchmarks (default: default)"
+    )
     run.add_argument("--out", metavar="FILE", help="save the results as JSON, after every benchmark")
-    run.add_argument("--profile", type=pathlib.Path, metavar="DIR", help="save profiler traces there")
+    run.add_argument("--profile", type=pathlib.Path, metavar="DIR", help="save profiler traces in DIR")
     run.add_argument(
         "--implementation",
         action="append",
         default=[],
         metavar="NAME",
-        help="of the simulator; may be repeated (default: what regal_jax chooses)",
+        help="implementation of the simulator; may be repeated (default: chosen by platform)",
     )
     run.add_argument("--repeat", type=count, metavar="R", help="rounds (default 5; smoke 1)")
     run.add_argument("--peer", metavar="BINARY", help="a program to run in turns, see docs/benchmarks.md")

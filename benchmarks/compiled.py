@@ -1,4 +1,4 @@
-"""What `regal_jax.compile` saves: memory by XLA's own measure, seconds of programs and of compilation."""
+"""Effect of `regal_jax.compile`: memory by XLA's own measure, seconds of programs and of compilation."""
 
 import argparse
 import contextlib
@@ -38,7 +38,7 @@ class Row:
       default: Memory under XLA's default scheduler for CPUs.
       other: Memory under its scheduler for little memory.
       ours: Memory of the program of `regal_jax.compile`.
-      predicted: Temporary memory of its order in the model, bytes.
+      predicted: Predicted temporary memory of its order, in bytes.
       predicted_default: The same of the default order.
       order: ``"ours"``, the name of XLA's other scheduler, or why the default order was kept.
       equal: All results are equal to those of the default program, bit by bit; ``None`` if not run.
@@ -60,7 +60,7 @@ class Row:
 
     @property
     def better(self) -> MemoryUse:
-        """That of XLA's two which takes less memory."""
+        """The memory under the better one of XLA's two schedulers."""
         return min(self.default, self.other, key=lambda m: m.total)
 
 
@@ -71,7 +71,7 @@ def _timed(make: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def measure(program: Program, settings: Settings, method: Any) -> Row:
-    """Compiles a program four ways, and runs two of them.
+    """Compiles a program in four ways, and runs two of the results.
 
     Args:
       program: The program.
@@ -199,7 +199,7 @@ def _row(stored: dict[str, Any]) -> Row:
 
 @contextlib.contextmanager
 def _fresh_caches() -> Iterator[None]:
-    """Orders are kept in a folder of their own, and what is compiled twice is compiled twice."""
+    """A context with an empty folder for orders and without JAX's cache, so that nothing is reused."""
     named, enabled = os.environ.get("REGAL_JAX_CACHE"), jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["REGAL_JAX_CACHE"] = folder

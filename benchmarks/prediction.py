@@ -1,4 +1,4 @@
-"""Temporary memory that is predicted, and that XLA then assigns, for three orders of each program."""
+"""Predicted temporary memory, and that which XLA assigns, for three orders of each program."""
 
 import argparse
 import dataclasses
@@ -48,12 +48,12 @@ class Row:
 
     @property
     def deviation(self) -> float:
-        """Of the prediction, relative."""
+        """Relative deviation of the prediction."""
         return self.predicted / self.temp - 1 if self.temp else float(self.predicted > 0)
 
 
 def measure(program: Program, settings: Settings) -> list[Row]:
-    """Predicts and compiles a program in three orders; machine code is made in a hurry.
+    """Predicts the memory of a program in three orders and compiles it, without optimising machine code.
 
     Args:
       program: The program.
@@ -85,7 +85,7 @@ def _measured(program: Program, settings: Settings) -> list[dict[str, Any]]:
 
 
 def summary(rows: Sequence[Row]) -> dict[str, float]:
-    """Sizes of the deviations, in per cent, of the orders of XLA and of all."""
+    """Magnitudes of the deviations in percent, for the orders of XLA and for all orders."""
     made: dict[str, float] = {"programs": len({row.program for row in rows})}
     for label, chosen in (("XLA's order", [r for r in rows if r.order == "default"]), ("all orders", rows)):
         sizes = [100 * abs(row.deviation) for row in chosen]

@@ -18,7 +18,7 @@ __all__ = ["GRAPHS", "HELD_OUT", "fast_on_first", "one_device", "pool_of", "stop
 
 
 def fast_on_first(ops: int, seed: int) -> ComputationGraph:
-    """Ops that have nothing to do with each other, ten times as fast on device 0 as on device 1."""
+    """Independent ops that are ten times as fast on device 0 as on device 1."""
     builder = GraphBuilder(f"independent{seed}")
     for o, runtime in enumerate(np.random.default_rng(seed).uniform(0.5, 1.5, ops)):
         builder.add_op(f"op{o}", runtime=[float(runtime), 10 * float(runtime)])
@@ -30,7 +30,7 @@ HELD_OUT = tuple(fast_on_first(5, seed) for seed in (7, 8))
 
 
 def tiny_config(**optimizer: Any) -> TrainConfig:
-    """Steps of a millisecond: plain sampling, and few weights."""
+    """A config whose steps take a millisecond: plain sampling and few weights."""
     settings = {"steps": 12, "batch": 4, "samples": 2, "learning_rate": 0.01, "warmup": 2, "entropy": 0.02}
     settings |= {"reference_seeds": 2, "validate_every": 5, "checkpoint_every": 4}
     return TrainConfig(
@@ -55,7 +55,7 @@ def pool_of(config: TrainConfig, graphs: Any = GRAPHS) -> Pool:
 
 
 def stopped_after(step: int, config: TrainConfig, out: Any) -> None:
-    """A run on the first device that meets a Ctrl-C after ``step``."""
+    """A run on the first device that is interrupted by Ctrl-C after ``step``."""
     add = Record.add
 
     def pressing(self: Record, kind: str, at: int, values: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""How many cores there are: affinity, and what a container may use."""
+"""The number of cores: the affinity of the process, and the quota of its container."""
 
 import os
 import pathlib

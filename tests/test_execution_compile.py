@@ -35,7 +35,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def wide(x):
-    """Products that XLA makes side by side, though each could be summed up before the next."""
+    """Products that XLA computes before it sums any of them, though each could be summed before the next."""
     parts = [jnp.sin(jnp.tanh(x * i) @ x) @ x for i in range(1, 6)]
     return sum(part.sum() for part in parts)
 
@@ -169,7 +169,7 @@ def test_an_order_of_ours_keeps_donation():
 
 
 def mixed(state, x):
-    """Donated state that is read late, transposed, passed on, updated in slices, and carried by a loop."""
+    """A step with donated state: read late, transposed, passed on, updated in slices, in a loop."""
     w, m, t, rest = state["w"], state["m"], state["t"], state["rest"]
     y = jnp.tanh(x @ w)
     m = 0.9 * m + (y.T @ y) * 1e-3

@@ -57,7 +57,7 @@ def same(ours, reference):
 
 
 def close(ours, reference):
-    """Equal but for the fusion of ops, which rounds differently."""
+    """Checks equality up to the rounding of fused ops."""
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6), ours, reference)
 
 

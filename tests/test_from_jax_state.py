@@ -218,7 +218,7 @@ def test_a_functional_use_of_nnx_has_no_more_results_than_it_returns():
 
 
 class Graph(nnx.Module, pytree=False):
-    """Whatever may trouble the naming of ops: no pytree, a jitted call, an ``update`` that is no method."""
+    """Cases that make names difficult: not a pytree, a jitted call, an ``update`` that is not a method."""
 
     def __init__(self):
         self.dense = nnx.Linear(8, 8, rngs=nnx.Rngs(0))

@@ -227,7 +227,7 @@ def test_heaps_hold_all_that_lives_at_once():
 
 
 def test_small_heaps_are_those_of_all_first_fits():
-    """Two packings are never below the best of all orders of placing at the lowest free place."""
+    """The two packings are not better than the best of all orders of first fit."""
     rng = np.random.default_rng(1)
     for _ in range(10):
         rows = [

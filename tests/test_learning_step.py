@@ -125,7 +125,7 @@ def test_every_step_has_other_graphs_and_numbers():
 
 
 def test_a_graph_that_is_there_twice_is_searched_with_other_numbers():
-    """A batch of four of one graph is not the same sample four times."""
+    """A batch with one graph four times has four different samples."""
     config = tiny_config(batch=4)
     pool = pool_of(config, GRAPHS[:1])
     everywhere = jax.sharding.PartitionSpec()

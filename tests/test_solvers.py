@@ -333,7 +333,7 @@ def test_values_of_one_kind_are_compared_under_names_of_their_own(graph):
 
 
 def test_work_beside_the_budget_is_told(graph, monkeypatch):
-    """By heuristics, starts and features; what counts as an evaluation does not count twice."""
+    """The work of heuristics, starts and features; evaluations are not counted twice."""
     made = []
     finished = list_scheduling.placement_and_events
     monkeypatch.setattr(

@@ -45,7 +45,7 @@ def optimize(args: argparse.Namespace) -> int:
 def _optimize(args: argparse.Namespace) -> int:
     outs = _outs(args)
     check_writable(*outs, args.trace)
-    # What the folder holds is read before the search and replaced after it.
+    # Plans in the folder are read before the search and replaced after it.
     folder = contextlib.nullcontext() if args.out_dir is None else locked(pathlib.Path(args.out_dir))
     with folder:
         return _searched(args, outs)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_BYTES", "ComputationGraph"]
 
 MAX_BYTES: Final = 2**62
-"""Largest sum of all sizes in a graph: beyond it int64 accounting could wrap."""
+"""Largest sum of all sizes in a graph; int64 sums of larger ones could overflow."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,14 +32,14 @@ class ComputationGraph:
     with `GraphBuilder` or an importer rather than by hand; arrays are read-only and sorted as stated.
 
     Attributes:
-      name: What to call the graph.
+      name: Name of the graph.
       op_names: ``[N]``, distinct.
       op_kinds: ``[N]``, e.g. ``"dot_general"``; free text.
       runtime: ``[N]`` or, for heterogeneous devices, ``[N, D]`` float64, in `time_unit`.
       temp_bytes: ``[N]`` int64, scratch memory held only while the op runs.
       allowed_devices: ``[N]``; ``None`` allows all, else the sorted indices of the allowed devices.
       colocation_group: ``[N]``; ops that share a group (not ``None``) share a device.
-      tensor_op: ``[T]`` int64, the producer; non-decreasing, so outputs of an op stand together in
+      tensor_op: ``[T]`` int64, the producer; non-decreasing, so outputs of an op are consecutive, in
         the order of their ports.
       tensor_bytes: ``[T]`` int64.
       tensor_keep: ``[T]`` bool; a result of the program, never freed.
@@ -146,7 +146,7 @@ class ComputationGraph:
         """The tensor called ``name`` (``"OP:PORT"``).
 
         Raises:
-          GraphError: No such tensor.
+          GraphError: There is no such tensor.
         """
         op, _, port = name.rpartition(":")
         o = self.op_index.get(op)
@@ -225,7 +225,7 @@ class ComputationGraph:
 
     @functools.cached_property
     def content_hash(self) -> str:
-        """SHA-256 over everything that bears on a plan (names, costs, edges, constraints)."""
+        """SHA-256 of everything that may affect a plan (names, costs, edges, constraints)."""
         digest = hashlib.sha256(b"regal_jax graph 1\0" + self.time_unit.encode())
         for texts in (self.op_names, self.op_kinds):
             for text in texts:

@@ -1,4 +1,6 @@
-"""Packing of buffers with known lifetimes into one block of memory: best fit, large buffers first. No jax."""
+"""Packing of buffers with known lifetimes into one block of memory: best fit, large buffers first.
+
+This module does not import JAX."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -14,9 +16,9 @@ class Interval:
     """A buffer in the heap.
 
     Attributes:
-      number: Those with lower ones go first among equals.
+      number: Rank among equal buffers; lower numbers are placed first.
       size: Bytes; more than 0.
-      spans: First and last moment of each value that it holds, the first value first; all get one place.
+      spans: First and last moment of each value in it, the first value first. All values share its place.
     """
 
     number: int
@@ -27,12 +29,12 @@ class Interval:
 def heap_bytes(buffers: Sequence[Interval], alignment: int) -> int:
     """Size of the heap: the smaller one of two packings.
 
-    One packs large buffers first, the other one those that live long. Each buffer takes the smallest gap
-    that is free during its lifetimes, or the end of the heap.
+    One packs large buffers first, the other packs buffers with long lifetimes first. Each buffer takes the
+    smallest gap that is free during its lifetimes, or the end of the heap.
 
     Args:
       buffers: The buffers.
-      alignment: Bytes to a multiple of which places are rounded up.
+      alignment: Places are rounded up to a multiple of this number of bytes.
 
     References:
       openxla/xla: heap_simulator, ``GlobalDecreasingSizeBestFitHeap``.

@@ -1,4 +1,4 @@
-"""When the values of a scheduled HLO module are alive. No jax."""
+"""Lifetimes of the values of a scheduled HLO module. This module does not import JAX."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ class Lifetime:
     """Attributes:
     start: Moment at which a value is made.
     end: Last moment at which it is used.
-    last: The instruction that makes it or hands it on at the end.
+    last: The last instruction that makes it or passes it on.
     """
 
     start: int
@@ -27,7 +27,7 @@ class Lifetime:
 def lifetimes(values: Values, orders: Mapping[str, Sequence[str]]) -> tuple[list[Lifetime], int]:
     """The lifetime of each value, by number, and the moment of the end of the program.
 
-    A computation that an instruction runs stands before it in time.
+    The moments of a computation come before that of the instruction that runs it.
 
     Args:
       values: The values.
@@ -54,7 +54,7 @@ def _flatten(
     moment = 0
     entry = values.module.entry.name
     rows = {c.name: list(orders.get(c.name, c.instructions)) for c in values.computations}
-    # A stack, since texts may nest without end: computation, where it began, the next instruction.
+    # A stack, since texts may nest deeply: computation, its first moment, the next instruction.
     stack: list[list] = [[entry, 0, 0]]
     while stack:
         name, began, at = stack[-1]
@@ -103,7 +103,7 @@ def _lifetime(
             end, last = moment, node
     for reader in values.readers[value]:
         opcode = reader.instruction.opcode
-        if opcode == "call":  # Its computation reads.
+        if opcode == "call":  # The computation reads the operands.
             continue
         used = reader
         if opcode == "while":

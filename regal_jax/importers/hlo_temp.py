@@ -1,9 +1,9 @@
-"""`TempModel`: the temporary memory that XLA allots to a program for a CPU. No jax.
+"""`TempModel`: the temporary memory that XLA allocates for a program on a CPU.
 
-What `regal_jax.order` minimises is the largest sum of the sizes of live buffers. XLA's figure also has what
-is between the buffers, and lacks what XLA puts into donated arguments and results. This model follows
-XLA's assignment of buffers: which values share one, which go into the memory of results and of donated
-arguments, and where all others are in the heap.
+`regal_jax.order` minimises the largest sum of the sizes of live buffers. XLA's figure also contains the gaps
+between buffers, and excludes buffers that XLA puts into donated arguments and results. This model follows
+XLA's assignment of buffers: which values share a buffer, which buffers go into the memory of results and of
+donated arguments, and at which places of the heap the others are. This module does not import JAX.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from regal_jax.importers.hlo_values import Node, Path, Values, in_place, read_va
 __all__ = ["TempModel"]
 
 _ALIGNMENT: Final = 64
-"""Bytes between places in the heap of XLA for CPUs."""
+"""Alignment in bytes of buffers in XLA's heap for CPUs."""
 
 
 class TempModel:
@@ -41,8 +41,8 @@ class TempModel:
         """Temporary memory in bytes.
 
         Args:
-          orders: Computation -> names of all its instructions in order; those without one, or all for
-            ``None``, run as in the text.
+          orders: Computation -> names of all its instructions in order. Other computations, or all if it is
+            ``None``, run in the order of the text.
         """
         return _Assignment(self._values, orders or {}, self._can_share).temp_bytes()
 
@@ -54,7 +54,7 @@ class TempModel:
 
 
 class _Block:
-    """Memory outside of the heap: a donated argument or a result."""
+    """Memory outside the heap: a donated argument or a result."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -109,7 +109,7 @@ class _Assignment:
         return total
 
     def positions(self) -> dict[int, tuple[int, int]]:
-        """Where buffers stand among those of the same size: those of callers come first."""
+        """Rank of buffers among those of the same size: those of callers come first."""
         depth = {c.name: -i for i, c in enumerate(self.values.computations)}
         makers = self.values.maker
         return {
@@ -149,7 +149,7 @@ class _Assignment:
         self.block_of[buffer] = block
 
     def into_block(self, buffer: int) -> bool:
-        """Puts a buffer into the memory of a result or a donated argument, of an operand if possible."""
+        """Puts a buffer into the memory of a result or a donated argument, preferably that of an operand."""
         near = []
         for value in self.buffers[buffer]:
             if not self.values.place[value]:
@@ -200,7 +200,7 @@ class _Assignment:
         return any(n in maker.operands for n in (self.values.maker[other], *self.values.positions[other]))
 
     def heap(self) -> list[Interval]:
-        """The buffers of the heap, with the values that are written over operands which end there."""
+        """The buffers of the heap, joined with those of operands that their values overwrite."""
         values, life = self.values, self.life
         chosen = {v for b in self.later for v in self.buffers[b] if self.sizes[b]}
         made: dict[int, list[int]] = {}
@@ -244,7 +244,7 @@ class _Assignment:
         return list(intervals.values())
 
     def written_over(self, value: int, ending: dict[int, None]) -> int | None:
-        """The value of an operand that ends where ``value`` is made, and which it may be written over."""
+        """The operand's value that ends where ``value`` is made and that ``value`` may overwrite."""
         values, maker = self.values, self.values.maker[value]
         if maker.instruction.opcode == "copy":
             return None

@@ -6,7 +6,7 @@ A plan is one object. Scripts may rely on these fields:
 - ``placement``: op name to device index;
 - ``events``, in schedule order, each with ``kind``, ``device``, ``start``, ``finish`` and either
   ``kind: "compute"`` with ``op`` (and ``op_kind`` where the graph names one) or ``kind: "transfer"`` with
-  ``tensor`` (``"OP:PORT"``) and ``source``, the device it comes from.
+  ``tensor`` (``"OP:PORT"``) and ``source``, the sending device.
 
 Further fields: ``format``, ``version``, ``graph`` (``name``, ``hash``, ``time_unit``), ``cluster``
 (``memory``, ``transfer``, and ``latency`` and ``bandwidth``, each for all pairs of devices or as a row for

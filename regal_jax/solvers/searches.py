@@ -51,7 +51,7 @@ class Brkga(BrkgaConfig, DeviceSolver):
         `BrkgaConfig`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
 
     Examples:
       >>> from regal_jax import Brkga, Cluster, optimize
@@ -87,7 +87,7 @@ class RandomSearch(DeviceSolver):
       population: Number of draws that are simulated at once.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "random-search"
@@ -107,7 +107,7 @@ class Annealing(AnnealingConfig, DeviceSolver):
     """Simulated annealing over random keys; the settings are those of `AnnealingConfig`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "annealing"
@@ -127,7 +127,7 @@ class LocalSearch(DeviceSolver):
       restart_after: As in `AnnealingConfig`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "local-search"
@@ -148,7 +148,7 @@ class ListSearch(ListSearchConfig, HostSolver):
     """Search among list schedules, for the makespan; the settings are those of `ListSearchConfig`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "list-search"
@@ -171,7 +171,7 @@ class PeakSearch(PeakSearchConfig, HostSolver):
     """Search among placements, for peak memory; the settings are those of `PeakSearchConfig`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "peak-search"

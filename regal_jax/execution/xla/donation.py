@@ -3,9 +3,8 @@
 When a hook returns a module, XLA loses the aliasing of results and arguments: ``UpdateHloModuleFromProto``
 replaces the entry computation, and with it the module's ``input_output_alias``. This module therefore
 expresses the aliasing by instructions: the fusion that makes such a result aliases its operand, and XLA puts
-  both into
-one buffer. In the finished program the module's own ``input_output_alias`` is restored, by which the runtime
-donates.
+both into one buffer. In the finished program the module's own ``input_output_alias`` is restored, by which
+the runtime donates.
 """
 
 from collections.abc import Iterator

@@ -212,8 +212,8 @@ def _search(
 def _needs_other(ways: list[_Way], base: Schedule, predictor: Predictor) -> bool:
     """Whether XLA's other scheduler may be better.
 
-    Without donated arguments it is not, as far as was measured, if the search found anything. With them it
-    keeps what XLA puts into them, which reordered programs lose.
+    Without donated arguments it is not tried if the search found an order. With donated arguments it keeps
+    the values that XLA puts into them, which reordered programs lose.
     """
     if not ways or ways[0].total >= base.before.total:
         return True
