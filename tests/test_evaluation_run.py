@@ -58,9 +58,9 @@ def values(out):
 def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
     config = EvaluationConfig(
         **{**TWO, "limits": (40, 80, 160), "other_seed": 9}, methods=("brkga", "critical-path"),
-        policies={"regal": "policy2.safetensors", "mine": "policy2.safetensors", "gas": "policy3.safetensors",
-                  "idrs": "none.safetensors"},
-        options={**OPTIONS, **{name: {"settings": SEARCH} for name in ("mine", "regal")}}, seeds=(0, 1),
+        policies={"regal-primed": "policy2.safetensors", "mine": "policy2.safetensors",
+                  "gas": "policy3.safetensors", "idrs": "none.safetensors"},
+        options={name: {"settings": SEARCH} for name in ("brkga", "mine", "regal-primed")}, seeds=(0, 1),
     )  # fmt: skip
     outcome = run_evaluation(config, tmp_path / "out")
     assert outcome.finished
@@ -87,20 +87,20 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
         assert [found[h]["evaluations"] for h in graphs] == results.evaluations.tolist()
     check_curve(records, exact[0], list(graphs))
     for record in records:
-        assert ("action_entropy" in record) == (record["method"] in ("regal", "mine"))
+        assert ("action_entropy" in record) == (record["method"] in ("regal-primed", "mine"))
         assert 0 <= record.get("action_entropy", 0) <= np.log(16) + 1e-6
         assert record["seconds"] > 0
     # The same policy under two names is the same method.
     pairs = [
         {(r["seed"], r["limit"], r["graph"]): r["value"] for r in records if r["method"] == m}
-        for m in ("regal", "mine")
+        for m in ("regal-primed", "mine")
     ]
     assert pairs[0] == pairs[1]
     found = report(tmp_path / "out")
     assert [row.title for row in found.comparison.rows] == [
-        "BRKGA 80", "Critical path", "regal", "mine", "BRKGA 80, other seed",
+        "BRKGA 80", "Critical path", "regal-primed", "mine", "BRKGA 80, other seed",
     ]  # fmt: skip
-    assert list(found.comparison.curves) == ["BRKGA", "regal", "mine"]
+    assert list(found.comparison.curves) == ["BRKGA", "regal-primed", "mine"]
     assert {"limits.png", "entropy.png", "improvements.png", "quality.png", "seconds.png"} <= set(found.files)
 
 
