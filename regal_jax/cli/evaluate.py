@@ -18,7 +18,7 @@ INTERRUPTED = 130
 
 _EVALUATE_EPILOG = """\
 methods: all of 'regal-jax optimize --method' (brkga always), gp-dfs, tuned-brkga, brkga-quick-start, idrs,
-gas, regal-faithful, regal-faithful-workshop, regal-primed, and brkga-NUMBERk such as brkga-20k.
+gas, regal-faithful, regal-primed, and brkga-NUMBERk such as brkga-20k.
 A method that cannot run (no policy, no tuned settings, no OR-Tools) is left out, with the reason.
 
 DIR gets results.jsonl, table.md, table.csv, graphs.csv, summary.json and pictures. A run that was stopped or
@@ -98,7 +98,7 @@ def add_evaluate(subparsers: Subparsers) -> None:
         type=_pair,
         metavar="NAME=FILE",
         help="weights of gas or idrs; any other NAME adds a method; FILE may also be regal-faithful, "
-        "regal-faithful-workshop, regal-primed or untrained; may be repeated",
+        "regal-primed or untrained; may be repeated",
     )
     evaluate.add_argument("--tuned", metavar="FILE", help="settings that 'regal-jax tune' found")
     evaluate.add_argument("--evaluations", type=count, metavar="N", help="budget of a search (default 5000)")

@@ -131,8 +131,8 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         metavar="NAME|FILE",
-        help="guide of the search: regal-primed (also called default), regal-faithful or "
-        "regal-faithful-workshop for weights of the package, a file of weights, or none "
+        help="guide of the search: regal-primed (also called default) or regal-faithful "
+        "for weights of the package, a file of weights, or none "
         "(default: regal-primed for --method auto, if it has weights for the problem, else none)",
     )
     _starts(parser)

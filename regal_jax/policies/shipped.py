@@ -18,7 +18,8 @@ DEFAULT: Final = "default"
 """Alias of the policy that is best on validation graphs."""
 _BEST: Final = "regal-primed"
 SHIPPED: Final = (_BEST, "regal-faithful", "regal-faithful-workshop")
-"""Names of the policies that come with the package; the card is docs/policies.md."""
+"""Names of the policies whose settings come with the package; `is_shipped` says which have weights. The cards
+are in docs/policies.md."""
 
 _FOLDER: Final = resources.files("regal_jax.policies") / "trained"
 
@@ -45,8 +46,9 @@ def shipped_policy(name: str, objective: Objective | str, num_devices: int) -> "
     """A policy that is installed with the package; the card is docs/policies.md.
 
     Args:
-      name: ``"regal-faithful"`` and ``"regal-faithful-workshop"``, the papers' policy in its two forms;
-        ``"regal-primed"``, which begins with priors; or ``"default"``, which is ``"regal-primed"``.
+      name: ``"regal-faithful"``, the papers' policy (``"regal-faithful-workshop"``, its form in the workshop
+        text, has settings and no weights yet); ``"regal-primed"``, which begins with priors; or
+        ``"default"``, which is ``"regal-primed"``.
       objective: Objective of the policy.
       num_devices: Number of devices ``D``.
 

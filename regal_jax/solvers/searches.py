@@ -44,10 +44,10 @@ class Brkga(BrkgaConfig, DeviceSolver):
     """BRKGA (docs/design.md, part 2), uniform or guided by a policy.
 
     Attributes:
-      policy: The policy that the first population and mutants are drawn from: ``"regal-faithful"``,
-        ``"regal-faithful-workshop"`` or ``"regal-primed"`` (also ``"default"``) for weights of the package, a
-        file of weights or a `Policy`; on one device also ``"topoformer"``, which draws around the order of a
-        network. ``None`` or ``"none"`` draws uniformly. All other settings are those of
+      policy: The policy that the first population and mutants are drawn from: ``"regal-faithful"`` or
+        ``"regal-primed"`` (also ``"default"``) for weights of the package, a file of weights or a `Policy`;
+        on one device also ``"topoformer"``, which draws around the order of a network. ``None`` or
+        ``"none"`` draws uniformly. All other settings are those of
         `BrkgaConfig`.
 
     Raises:
