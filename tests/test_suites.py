@@ -8,7 +8,7 @@ import pytest
 
 from regal_jax import Cluster, optimize
 from regal_jax.cli import main
-from regal_jax.datasets import generate
+from regal_jax.datasets import RoomForImprovement, generate
 from regal_jax.errors import ConfigError
 from regal_jax.experiments import EvaluationConfig, make_method
 from regal_jax.experiments.graphs import evaluation_graphs, evaluation_tasks, graphs_digest, one_device_peak
@@ -46,6 +46,8 @@ def test_every_file_is_a_valid_evaluation(name, small):
         assert "0" in config.rounds
     if name.startswith("devices"):
         assert config.devices == int(name[-1])
+    # The filter of the synthetic sets must not see the searches that it is judged by.
+    assert RoomForImprovement().seed not in (*config.seeds, config.other_seed)
     # No row is called REGAL: the papers' own figures are.
     assert not {"regal", "REGAL"} & {*config.methods, *config.policies}
 
