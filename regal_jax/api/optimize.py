@@ -72,8 +72,9 @@ def optimize(
         searches on the host; a `Portfolio` of these; ``"approximate-dp"``, ``"depth-first-dp"`` and
         ``"random-orders"`` (peak memory, one device); ``"cp-sat"``; or a heuristic alone. ``None``:
         ``"brkga"`` with a ``policy`` of your own, else ``"auto"``.
-      policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"default"``
-        for the weights of the package, a file of weights, or a `Policy`; ``"none"`` for uniform draws. With
+      policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"regal-primed"`` (also
+        ``"default"``) or ``"regal-faithful"``, the papers' policy, for weights of the package; a file of
+        weights, or a `Policy`; ``"none"`` for uniform draws. With
         ``None``, ``"auto"`` uses the weights of the package, if there are any for the objective and the
         number of devices, and ``"brkga"`` uses none. ``"default"`` without such weights gives a warning.
         There is also a warning if the search on the host took all of the budget, so that the policy was not

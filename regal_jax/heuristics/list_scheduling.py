@@ -18,7 +18,7 @@ from regal_jax.graph import (
 )
 from regal_jax.heuristics.ranks import shortest_paths, upward_rank
 from regal_jax.heuristics.work import note
-from regal_jax.plan import makespan_upper_bound
+from regal_jax.plan import makespan_upper_bound, replay
 from regal_jax.runtime.compiling import run_loops
 
 __all__ = [
@@ -88,6 +88,8 @@ QUICK_RULES: Final = (
 """Rules for the makespan of large graphs."""
 _QUICK_RULE: Final = Rule(look=16, rank=0.1, waste=0.1, behind=0.3, finish=False)
 """The best single rule on training and validation graphs, see docs/ablations.md."""
+_FITTING_RULE: Final = dataclasses.replace(_QUICK_RULE, goal="fit")
+"""The same where a limit of memory binds."""
 MEMORY_RULES: Final = (
     Rule(look=32, finish=False, goal="fit"),
     Rule(look=32, goal="peak"),
@@ -107,6 +109,17 @@ class Schedule(NamedTuple):
     placement: np.ndarray
     order: np.ndarray
     sent: np.ndarray
+
+    @property
+    def events(self) -> np.ndarray:
+        """``[M]`` int64 event ids, as `regal_jax.plan.replay` takes them."""
+        tensor, device = np.nonzero(self.sent >= 0)
+        ops, devices = len(self.order), self.sent.shape[1]
+        before = np.concatenate([np.arange(ops) + 1, self.sent[tensor, device]])
+        # A transfer with ``k`` ops before it comes after the ``k``-th op.
+        return np.concatenate([self.order, ops + tensor * devices + device])[
+            np.argsort(before, kind="stable")
+        ]
 
 
 def list_schedule(
@@ -158,14 +171,34 @@ def prices_of(graph: ComputationGraph, cluster: Cluster, wanted: np.ndarray) -> 
 def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray) -> Schedule:
     """The schedule of a single rule: a reference that is fast to compute for thousands of graphs.
 
-    If all ops on the fastest device, in the rule's order, take less time, the schedule is that. It depends
-    neither on the time unit nor on the indices of ops.
+    If all ops on the fastest device, in the rule's order, take less time, the schedule is that. If it exceeds
+    the memory of a device, the rule is tried again such that it first avoids overflow, and the schedule with
+    less overflow is taken. The result depends neither on the time unit nor on the indices of ops.
 
     Args:
       graph: The graph.
-      cluster: The cluster; memory capacities are ignored.
+      cluster: The cluster.
       numbers: ``[N]``, a permutation that is a topological order; it decides between ops of equal rank.
     """
+    schedule = _quick(graph, cluster, numbers, _QUICK_RULE)
+    overflow = _overflow(graph, cluster, schedule)
+    if overflow:
+        other = _quick(graph, cluster, numbers, _FITTING_RULE)
+        schedule = other if _overflow(graph, cluster, other) < overflow else schedule
+    return schedule
+
+
+def _overflow(graph: ComputationGraph, cluster: Cluster, schedule: Schedule) -> float:
+    """Bytes beyond the devices' memory, summed over devices."""
+    # No device holds a tensor twice, so most graphs need no replay.
+    if graph.tensor_bytes.sum(dtype=np.float64) + graph.temp_bytes.max(initial=0) <= min(cluster.memory):
+        return 0.0
+    peaks = replay(graph, cluster, schedule.placement, schedule.events).peak_memory
+    return float(np.maximum(peaks - np.array(cluster.memory), 0).sum())
+
+
+def _quick(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray, rule: Rule) -> Schedule:
+    """The schedule of a rule in whole steps of time, or that of a single device."""
     # Its import may load Numba, which takes longer than most heuristics.
     from regal_jax.heuristics.list_kernel import schedule
 
@@ -182,7 +215,7 @@ def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
         runtime=steps(layout.runtime), cost=steps(layout.cost), position=np.asarray(numbers, np.int64)
     )
     free = np.zeros(n * d)
-    done = run_loops(schedule, layout, state, steps(rank), free, *_QUICK_RULE.numbers, math.inf)
+    done = run_loops(schedule, layout, state, steps(rank), free, *rule.numbers, math.inf)
     note(schedules=1)
     placement, events = placement_and_events(done)
     computes = events < n
@@ -191,7 +224,7 @@ def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
     alone = np.where(
         layout.allowed.reshape(n, d).all(axis=0), layout.runtime.reshape(n, d).sum(axis=0), np.inf
     )
-    if alone.min() < max(done.clock):
+    if rule.goal == "time" and alone.min() < max(done.clock):
         placement = np.full(n, alone.argmin())
     else:
         sent[events[~computes] - n] = np.cumsum(computes)[~computes]
