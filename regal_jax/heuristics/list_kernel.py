@@ -1,11 +1,11 @@
 """The loops of `list_scheduling`: compiled where Numba is, plain Python over lists where it is not."""
 
 from collections import namedtuple
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["Layout", "State", "schedule"]
+__all__ = ["FOLLOWED", "NONE", "Layout", "State", "schedule"]
 
 Layout = namedtuple(
     "Layout",
@@ -38,8 +38,8 @@ Attributes:
 
 State = namedtuple(
     "State",
-    "clock place finish copied made meet left held most lag moves bound waiting release begins lacks owed "
-    "senders fixed lowest key heap high near event slot counts",
+    "clock place finish copied made meet left held most lag moves bound waiting release begins owed newest "
+    "sender senders vague pick lowest key heap high near fresh event slot path homes changed counts",
 )
 """A schedule in progress. Every call of `schedule` initialises all of it.
 
@@ -57,17 +57,26 @@ Attributes:
   waiting: ``[N]``, number of edges from predecessors that have not run.
   release: ``[N]``, latest finish of the predecessors that have run.
   begins: ``[N * D]``, lower bounds on the start of ready ops on each device, whatever its clock.
-  lacks, owed: ``[N * D]``, number and total time of the transfers that a ready op needs on each device, where
-    transfers are events.
+  owed: ``[N * D]``, total time of the transfers that a ready op needs on each device, where they are events.
+  newest: ``[N * D]``, the last slot of the ops that made what these transfers send; `NONE` without transfers.
+  sender: ``[N * D]``, the device that sends it, or any device.
   senders: ``[N * D]``, the devices of transfers that take time, as bits.
-  fixed: ``[N * D]``, the part of the rule's cost of a ready op on each device that depends on no clock.
-  lowest: ``[N * D]``, lower bounds on the rule's costs of the compared ops on each device.
+  vague: ``[N * D]``, 0 if these numbers tell when the op could begin, 1 if they do so up to rounding, 2 if
+    several devices send.
+  pick, lowest: ``[N * D]``, choices whose cost is not known exactly, and lower bounds on it.
   key: ``[N]``, the ready op with the largest key goes first; ties are broken by ``position``.
   heap, high: ``[N]``, a binary heap of the ready ops that are not compared, and their keys.
   near: ``[N]``, the ready ops that are compared, in order.
+  fresh: ``[N]``, the ops that have just become ready.
   event, slot: ``[M]``, events and their slots.
-  counts: ``[2]``, numbers of events and of slots.
+  path, homes, changed: ``[N]``, input: the ops of an earlier schedule of the same rule in their order, the
+    device of each op in it, and 1 for each op with another rank or price than there, 0 for the others.
+  counts: ``[3]``, numbers of events and of slots; input: 1 if ``path`` is a schedule to follow, else 0.
 """
+FOLLOWED: Final = 2
+"""Index of `State.counts`."""
+NONE: Final = -2
+"""A slot before all others."""
 
 # The parts are closures, which Numba inlines. In functions of their own that take named tuples, it would
 # count references at every access, which is many times slower.
@@ -78,6 +87,9 @@ def schedule(
     by_finish: bool, goal: int, limit: float,
 ) -> Any:  # fmt: skip
     """Takes op after op, each on the device that suits it best at that moment, into ``state``.
+
+    With a schedule to follow, choices are compared only where an op that was changed is ready, until the first
+    other choice. If there is none, it ends when all changed ops have run: the rest would be the same.
 
     Args:
       layout: The graph.
@@ -93,7 +105,8 @@ def schedule(
       limit: A schedule that must become longer than this is abandoned.
 
     Returns:
-      ``state``; all clocks are infinite if the schedule was abandoned.
+      ``state``; all clocks are infinite if the schedule was abandoned. The devices of ops that have not run are
+      -1 then, and if the rest is that of the followed schedule.
     """
     (
         input_rows, inputs, predecessors, after_rows, after, output_rows, producer, readers, size,
@@ -102,11 +115,11 @@ def schedule(
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
-        begins, lacks, owed, senders, fixed, lowest, key, heap, high, near, event, slot, counts,
+        begins, owed, newest, sender, senders, vague, pick, lowest, key, heap, high, near, fresh,
+        event, slot, path, homes, changed, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
-    # Whether the rule depends on clocks and transfers: lower bounds then spare most choices an examination.
-    bounded = goal == 0 and blocking
+    blocks = blocking and d > 1
 
     def time_of(t, h, k):
         """Time of a transfer from ``h`` to ``k``."""
@@ -191,21 +204,27 @@ def schedule(
         counts[0] += 1
 
     def owe(v, k):
-        """Counts the transfers that a ready op needs on device ``k``, and sums up their times."""
-        count, time, devices = 0, 0.0, 0
+        """Notes down the transfers that a ready op needs on device ``k``."""
+        time, last, first, paid, devices, several = 0.0, NONE, k, 0, 0, False
         for j in range(input_rows[v], input_rows[v + 1]):
             t = inputs[j]
             h = place[producer[t]]
             if h != k and copied[t * d + k] == 0:
-                count += 1
                 takes = time_of(t, h, k)
                 time += takes
-                # A word has so many bits; without the others the bound is lower.
-                if takes > 0 and h < 63:
-                    devices |= 1 << h
-        lacks[v * d + k], owed[v * d + k], senders[v * d + k] = count, time, devices
+                last = max(last, made[producer[t]])
+                several |= first != k and first != h
+                first = h
+                if takes > 0:
+                    paid += 1
+                    # A word has so many bits; without the others the bound is lower.
+                    devices |= 1 << h if h < 63 else 0
+        c = v * d + k
+        owed[c], newest[c], sender[c], senders[c] = time, last, first, devices
+        # Sums of several times depend on their order.
+        vague[c] = 2 if several else paid > 1
 
-    def move(t, k):
+    def move(t, k, quiet):
         h = place[producer[t]]
         copied[t * d + k] = 1
         if goal > 0:
@@ -219,7 +238,8 @@ def schedule(
                 counts[1] += 1
             happens(n + t * d + k, when)
             for j in range(after_rows[producer[t]], after_rows[producer[t] + 1]):
-                if waiting[after[j]] == 0 and place[after[j]] < 0:
+                # What the followed schedule takes next is not compared.
+                if not quiet and waiting[after[j]] == 0 and place[after[j]] < 0:
                     owe(after[j], k)
 
     def free(t):
@@ -229,11 +249,11 @@ def schedule(
             if copied[t * d + k] == 1 or (k == home and not keep[t]):
                 held[k] -= size[t]
 
-    def take(o, k, count, start):
+    def take(o, k, count, start, quiet):
         """Schedules the transfers that the op needs on device ``k``, then the op."""
-        for i in range(count):
-            move(moves[i], k)
         place[o] = bound[leader[o]] = k
+        for i in range(count):
+            move(moves[i], k, quiet)
         finish[o] = clock[k] = start + runtime[o * d + k]
         made[o] = counts[1]
         happens(o, counts[1])
@@ -251,15 +271,10 @@ def schedule(
             if left[t] == 0:
                 free(t)
 
-    def enable(v):
-        """All before the op have run: says when it could begin."""
+    def arrive(v):
+        """All before the op have run: says when it could begin on each device, whatever its clock."""
         for k in range(d):
             begins[v * d + k] = release[v]
-            if blocking:
-                owe(v, k)
-            if bounded:
-                sure = price[v * d + k] - weight * rank[v] + (runtime[v * d + k] if by_finish else 0.0)
-                fixed[v * d + k] = sure if allowed[v * d + k] else np.inf
         if not blocking:
             for j in range(input_rows[v], input_rows[v + 1]):
                 t = inputs[j]
@@ -267,6 +282,26 @@ def schedule(
                 for k in range(d):
                     moved = there + time_of(t, h, k) if h != k else there
                     begins[v * d + k] = max(begins[v * d + k], moved)
+
+    def enable(v):
+        """Notes down all that the comparison of a ready op needs."""
+        arrive(v)
+        for k in range(d):
+            c = v * d + k
+            owed[c], newest[c], sender[c], vague[c] = 0.0, NONE, k, 0
+            if blocks:
+                owe(v, k)
+
+    def at_least(c, k):
+        """A lower bound on the start of an op on device ``k``, if several devices send what it lacks there."""
+        at = clock[k]
+        if owed[c] > 0:
+            for h in range(min(d, 63)):
+                if senders[c] >> h & 1:
+                    at = max(at, clock[h])
+            # A transfer takes the time of both devices, and begins after both clocks.
+            at = max(at, clock[k] + owed[c])
+        return at
 
     def precedes(u, v):
         return key[u] > key[v] or (key[u] == key[v] and position[u] < position[v])
@@ -310,41 +345,55 @@ def schedule(
     counts[0] = counts[1] = 0
     # Residents come first, so that no other op is put where their memory leaves no room.
     lead = 2 * max(rank) + 1
-    # Whether the rule depends on clocks alone.
-    by_clocks = goal == 0 and not blocking
-    # Numbers of ops in the heap and in `near`.
-    far, few = 0, 0
     # The rounding errors of lower bounds are smaller than this. No clock passes the sum of all times.
-    margin, grouped = 0.0, False
-    if bounded:
-        longest, dearest = 0.0, 0.0
+    margin, longest, dearest, grouped = 0.0, 0.0, 0.0, False
+    # Work that is left, and a bound on the rounding error of sums.
+    rest, slack = 0.0, 1e-9 * limit
+    # Whether all choices were those of the followed schedule so far, its changed ops that have not run, and
+    # those of them that are ready. As long as none has been ready, nothing is compared: all is quiet.
+    follows, differ, near_differ = counts[FOLLOWED] > 0, 0, 0
+    quiet = follows
+    for o in range(n):
+        rest += least[o]
+        place[o] = bound[o] = -1
+        waiting[o], release[o], key[o] = predecessors[o], 0.0, rank[o] + lead * resident[o]
+        grouped |= leader[o] != o
+        if follows:
+            differ += changed[o]
+            quiet &= (changed[o] == 0) | (waiting[o] > 0)
+    if blocks and goal == 0:
         for i in range(n * d):
             if allowed[i]:
                 longest += runtime[i]
                 dearest = max(dearest, abs(price[i]))
         for i in range(len(cost)):
             longest += d * cost[i]
-        for o in range(n):
-            grouped |= leader[o] != o
         margin = 1e-12 * ((2 + 2 * waste + behind) * longest + weight * lead + dearest)
-    # Work that is left, and a bound on the rounding error of sums.
-    rest, slack = 0.0, 1e-9 * limit
-    for o in range(n):
-        rest += least[o]
-        place[o] = bound[o] = -1
-        waiting[o], release[o], key[o] = predecessors[o], 0.0, rank[o] + lead * resident[o]
-    # The last op that was taken, or -1. Its successors are enabled; at first, all ops that wait for nothing.
-    o = -1
-    while True:
-        for j in range(0 if o < 0 else after_rows[o], n if o < 0 else after_rows[o + 1]):
-            v = j
-            if o >= 0:
-                v = after[j]
-                waiting[v] -= 1
-                release[v] = max(release[v], finish[o])
-            if waiting[v] > 0:
-                continue
+    # Numbers of ops in the heap and in `near`, and of those that have run. The last of these, or -1.
+    far, few, done, o = 0, 0, 0, -1
+    # When all changed ops have run, the rest is as before.
+    while done < n and not (follows and differ == 0):
+        count, woken = 0, o < 0 and not quiet
+        for j in range(after_rows[max(o, 0)], after_rows[o + 1]):
+            v = after[j]
+            waiting[v] -= 1
+            release[v] = max(release[v], finish[o])
+            if waiting[v] == 0:
+                fresh[count] = v
+                count += 1
+                woken |= quiet and changed[v] == 1
+        if woken:
+            # From now on, ready ops are compared.
+            quiet, count = False, 0
+            for v in range(n):
+                if waiting[v] == 0 and place[v] < 0:
+                    fresh[count] = v
+                    count += 1
+        for j in range(0 if quiet else count):
+            v = fresh[j]
             enable(v)
+            if follows:
+                near_differ += changed[v]
             if few == look:
                 w = v
                 if precedes(v, near[few - 1]):
@@ -360,96 +409,98 @@ def schedule(
                 i -= 1
             near[i] = v
             few += 1
-        if few == 0:
-            break
-        best, device = 0, -1
+        # Choices whose cost is known only roughly so far.
+        rough, best, device = 0, 0, -1
         over, more, score, first = 0.0, 0.0, 0.0, 0.0
-        among = few
-        if resident[near[0]]:
-            among = 1
-            while among < few and resident[near[among]]:
-                among += 1
-        if by_clocks:
-            # Compares all choices without branches, which processors would mispredict.
+        if follows and near_differ == 0:
+            device = homes[path[done]]
+            while not quiet and near[best] != path[done]:
+                best += 1
+        else:
+            among = few
+            if resident[near[0]]:
+                among = 1
+                while among < few and resident[near[among]]:
+                    among += 1
+            low, least_rough = np.inf, 0
             for i in range(among):
-                o = near[i]
-                at = bound[leader[o]]
+                v = near[i]
+                at = bound[leader[v]] if grouped else -1
                 for k in range(d):
-                    mine = judge(o, k, max(clock[k], begins[o * d + k]), 0.0)
-                    better = (mine < score) | ((mine == score) & (clock[k] < first)) | (device < 0)
-                    if better & allowed[o * d + k] & ((at < 0) | (at == k)):
-                        best, device = i, k
-                        score, first = mine, clock[k]
-        probe, probed = -1, -1
-        if bounded:
-            low = np.inf
-            for i in range(among):
-                o = near[i]
-                for k in range(d):
-                    # A transfer takes the time of both devices, and begins after both clocks.
-                    time, at = owed[o * d + k], clock[k]
-                    if time > 0:
-                        if d == 2:
-                            at = max(at, clock[1 - k])
-                            start = at + time
-                        else:
-                            for h in range(min(d, 63)):
-                                if senders[o * d + k] >> h & 1:
-                                    at = max(at, clock[h])
-                            start = max(at, clock[k] + time)
-                    else:
-                        start = at
-                    start = max(start, begins[o * d + k])
-                    mine = start + waste * (time + start - clock[k]) + behind * clock[k]
-                    mine += fixed[o * d + k] - margin
-                    lowest[i * d + k] = mine
-                    if mine < low:
-                        low, probe, probed = mine, i, k
-            if grouped and probe >= 0 and bound[leader[near[probe]]] >= 0:
-                probe, probed = -1, -1
-        # The choice with the least lower bound comes first, then all others, and last the best one again. One
-        # loop, so that the code for a choice is inlined once only.
-        for turn in range(among if by_clocks else -1 if probe >= 0 else 0, among + 1):
-            taken = turn == among
-            i = best if taken else probe if turn < 0 else turn
-            o = near[i]
-            for k in range(
-                device if taken else probed if turn < 0 else 0,
-                device + 1 if taken else probed + 1 if turn < 0 else d,
-            ):
-                if not allowed[o * d + k] or (bound[leader[o]] >= 0 and bound[leader[o]] != k):
-                    continue
-                spared = lowest[i * d + k] > score or (i == probe and k == probed)
-                if bounded and not taken and device >= 0 and spared:
-                    continue
-                count = list_moves(o, k) if goal > 0 or (blocking and lacks[o * d + k] > 0) else 0
-                start, lost = begin(o, k, count)
-                need, grown = 0, 0
-                if goal > 0:
-                    need, grown = needs(o, k, count)
-                if taken:
-                    take(o, k, count, start)
+                    c, now = v * d + k, clock[k]
+                    fits = allowed[c] & ((at < 0) | (at == k))
                     if goal > 0:
-                        remember(o, k, need)
+                        if fits:
+                            pick[rough], lowest[rough] = i * d + k, -np.inf
+                            rough += 1
+                        continue
+                    # Without branches, which processors would mispredict.
+                    there = clock[sender[c]]
+                    meets = (owed[c] > 0) | (newest[c] >= meet[sender[c] * d + k])
+                    start = (max(now, there) if meets else now) + owed[c]
+                    lost = start - there if meets else 0.0
+                    if vague[c] == 2:
+                        start, lost = at_least(c, k), owed[c]
+                    start = max(start, begins[c])
+                    mine = start + waste * (lost + start - now) + behind * now - weight * rank[v]
+                    mine = mine + price[c] + (runtime[c] if by_finish else 0.0)
+                    if vague[c] > 0:
+                        if fits:
+                            pick[rough], lowest[rough] = i * d + k, mine - margin
+                            if lowest[rough] < low:
+                                low, least_rough = lowest[rough], rough
+                            rough += 1
+                        continue
+                    better = (mine < score) | ((mine == score) & (now < first)) | (device < 0)
+                    if better & fits:
+                        best, device = i, k
+                        score, first = mine, now
+            if rough > 1:
+                # The least bound comes first.
+                pick[0], pick[least_rough] = pick[least_rough], pick[0]
+                lowest[0], lowest[least_rough] = lowest[least_rough], lowest[0]
+        # The best choice comes again at the end. One loop, so that the code for a choice is inlined once only.
+        for turn in range(rough + 1):
+            taken = turn == rough
+            if taken:
+                i, k = best, device
+                o = path[done] if quiet else near[best]
+                if quiet:
+                    arrive(o)
+            else:
+                if device >= 0 and lowest[turn] > score:
                     continue
-                mine = judge(o, k, start, lost)
-                above, added = 0.0, 0.0
+                i, k = pick[turn] // d, pick[turn] % d
+                o = near[i]
+            lacks = goal > 0 or (blocks and (quiet or newest[o * d + k] > NONE))
+            count = list_moves(o, k) if lacks else 0
+            start, lost = begin(o, k, count)
+            need, grown = 0, 0
+            if goal > 0:
+                need, grown = needs(o, k, count)
+            if taken:
+                take(o, k, count, start, quiet)
                 if goal > 0:
-                    room = memory[k] if goal == 1 else float(max(most))
-                    above, added = max(0.0, need - room), 0.0 if goal == 1 else float(grown)
-                if (
-                    device < 0
-                    or above < over
-                    or (above == over and (added, mine, clock[k], i, k) < (more, score, first, best, device))
-                ):
-                    best, device = i, k
-                    over, more, score, first = above, added, mine, clock[k]
-        o = near[best]
-        few -= 1
-        for i in range(best, few):
-            near[i] = near[i + 1]
-        if limit < np.inf:
-            rest -= least[o]
+                    remember(o, k, need)
+                continue
+            mine = judge(o, k, start, lost)
+            above, added = 0.0, 0.0
+            if goal > 0:
+                room = memory[k] if goal == 1 else float(max(most))
+                above, added = max(0.0, need - room), 0.0 if goal == 1 else float(grown)
+            if (
+                device < 0
+                or above < over
+                or (above == over and (added, mine, clock[k], i, k) < (more, score, first, best, device))
+            ):
+                best, device = i, k
+                over, more, score, first = above, added, mine, clock[k]
+        if follows:
+            follows = o == path[done] and device == homes[o]
+            differ, near_differ = differ - changed[o], near_differ - changed[o]
+        done += 1
+        rest -= least[o]
+        if limit < np.inf and not follows:
             idle = -rest
             for k in range(d):
                 idle += max(0.0, limit - clock[k])
@@ -457,6 +508,11 @@ def schedule(
                 for k in range(d):
                     clock[k] = np.inf
                 break
+        if quiet:
+            continue
+        few -= 1
+        for i in range(best, few):
+            near[i] = near[i + 1]
         if far > 0:
             near[few] = pop(far)
             few, far = few + 1, far - 1

@@ -154,7 +154,7 @@ class ListSearchRun(HostSearch):
         self._layout, self._state, self._room = map(for_loops, (layout, state, make_room(layout, state)))
         self._trial, self._now, self._best = (
             for_loops(
-                Recipe(np.zeros(n), np.zeros(n * d), np.zeros(1, int), np.zeros(n, int), np.full(2, np.inf))
+                Recipe(np.zeros(n), np.zeros(n * d), np.zeros(1, int), np.full(2, np.inf))
             )
             for _ in range(3)
         )
@@ -187,8 +187,9 @@ class ListSearchRun(HostSearch):
         if not self.evaluations:
             return None
         # Its import may load Numba, which takes longer than most heuristics.
-        from regal_jax.heuristics.list_kernel import schedule
+        from regal_jax.heuristics.list_kernel import FOLLOWED, schedule
 
+        self._state.counts[FOLLOWED] = 0
         rule = self._rules[int(self._best.rule[0])]
         numbers = self._best.rank, self._best.price, *rule.numbers, math.inf
         placement, events = placement_and_events(loops(schedule)(self._layout, self._state, *numbers))
