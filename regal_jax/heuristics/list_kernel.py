@@ -10,7 +10,7 @@ __all__ = ["FOLLOWED", "NONE", "Layout", "State", "schedule"]
 Layout = namedtuple(
     "Layout",
     "input_rows inputs predecessors after_rows after output_rows producer readers size temp keep "
-    "runtime cost link links leader allowed memory position blocking resident least tail",
+    "runtime cost link links leader allowed memory position blocking resident least tail span",
 )
 """A graph on its cluster. Lists of lists are flat, with the bounds of each row; matrices are flat too.
 
@@ -34,12 +34,13 @@ Attributes:
   resident: ``[N]``, ops that go first: their outputs are in memory from time 0.
   least: ``[N]``, the shortest runtime of each op.
   tail: ``[N]``, the longest path of such runtimes after it.
+  span: The sum of all times, which no clock passes.
 """
 
 State = namedtuple(
     "State",
     "clock place finish copied made meet left held most lag moves bound waiting release begins owed newest "
-    "sender senders vague pick lowest key heap high near fresh event slot path homes changed counts",
+    "sender senders vague toll pick lowest key heap high near fresh event slot path homes changed counts",
 )
 """A schedule in progress. Every call of `schedule` initialises all of it.
 
@@ -63,7 +64,9 @@ Attributes:
   senders: ``[N * D]``, the devices of transfers that take time, as bits.
   vague: ``[N * D]``, 0 if these numbers tell when the op could begin, 1 if they do so up to rounding, 2 if
     several devices send.
-  pick, lowest: ``[N * D]``, choices whose cost is not known exactly, and lower bounds on it.
+  toll: ``[N]``, the lowest price of a ready op.
+  pick, lowest: ``[N * D * 2]``, ``[N * D]``, choices whose cost is not known exactly, as places in ``near`` and
+    devices, and lower bounds on their costs.
   key: ``[N]``, the ready op with the largest key goes first; ties are broken by ``position``.
   heap, high: ``[N]``, a binary heap of the ready ops that are not compared, and their keys.
   near: ``[N]``, the ready ops that are compared, in order.
@@ -77,6 +80,8 @@ FOLLOWED: Final = 2
 """Index of `State.counts`."""
 NONE: Final = -2
 """A slot before all others."""
+_ID: Final = 2**62 - 1
+"""``i & _ID`` is ``i``, but the compiler knows that it is not negative: it need not count from the end then."""
 
 # The parts are closures, which Numba inlines. In functions of their own that take named tuples, it would
 # count references at every access, which is many times slower.
@@ -111,11 +116,11 @@ def schedule(
     (
         input_rows, inputs, predecessors, after_rows, after, output_rows, producer, readers, size,
         temp, keep, runtime, cost, link, links, leader, allowed, memory, position, blocking, resident,
-        least, tail,
+        least, tail, span,
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
-        begins, owed, newest, sender, senders, vague, pick, lowest, key, heap, high, near, fresh,
+        begins, owed, newest, sender, senders, vague, toll, pick, lowest, key, heap, high, near, fresh,
         event, slot, path, homes, changed, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
@@ -123,14 +128,14 @@ def schedule(
 
     def time_of(t, h, k):
         """Time of a transfer from ``h`` to ``k``."""
-        return cost[t] if links == 1 else cost[t * links + link[h * d + k]]
+        return cost[t] if links == 1 else cost[t * links + link[h * d + k & _ID] & _ID]
 
     def rides(t, h, k, takes):
         """Whether it takes no time and its tensor existed when the clocks of both devices were last equal.
 
         Such a transfer is inserted at that time, unless memory matters: the copy would be held for longer.
         """
-        return takes == 0 and goal == 0 and made[producer[t]] < meet[h * d + k]
+        return takes == 0 and goal == 0 and made[producer[t] & _ID] < meet[h * d + k & _ID]
 
     def list_moves(o, k):
         """Lists the tensors that the op lacks on device ``k``; returns how many.
@@ -139,13 +144,14 @@ def schedule(
         """
         count = 0
         for j in range(input_rows[o], input_rows[o + 1]):
-            t = inputs[j]
-            h = place[producer[t]]
-            if h != k and copied[t * d + k] == 0:
-                i, u = count, producer[t]
+            t = inputs[j & _ID] & _ID
+            u = producer[t] & _ID
+            h = place[u] & _ID
+            if h != k and copied[t * d + k & _ID] == 0:
+                i = count
                 while blocking and i > 0:
-                    v = producer[moves[i - 1]]
-                    if (clock[place[v]], position[v]) <= (clock[h], position[u]):
+                    v = producer[moves[i - 1] & _ID] & _ID
+                    if (clock[place[v] & _ID], position[v]) <= (clock[h], position[u]):
                         break
                     moves[i] = moves[i - 1]
                     i -= 1
@@ -158,17 +164,17 @@ def schedule(
         start, lost = clock[k], 0.0
         if blocking:
             for i in range(count):
-                h = place[producer[moves[i]]]
+                h = place[producer[moves[i] & _ID] & _ID] & _ID
                 lag[h] = clock[h]
             for i in range(count):
-                t = moves[i]
-                h = place[producer[t]]
+                t = moves[i] & _ID
+                h = place[producer[t] & _ID] & _ID
                 takes = time_of(t, h, k)
                 if not rides(t, h, k, takes):
                     start = max(start, lag[h]) + takes
                     lost += start - lag[h]
                     lag[h] = start
-        return max(start, begins[o * d + k]), lost
+        return max(start, begins[o * d + k & _ID]), lost
 
     def judge(o, k, start, lost):
         """The rule's cost of an op with this start and this delay of other clocks; lower is better."""
@@ -203,44 +209,48 @@ def schedule(
         event[counts[0]], slot[counts[0]] = what, where
         counts[0] += 1
 
-    def owe(v, k):
-        """Notes down the transfers that a ready op needs on device ``k``."""
-        time, last, first, paid, devices, several = 0.0, NONE, k, 0, 0, False
+    def owe(v, first, end):
+        """Notes down the transfers that a ready op needs on each device from ``first`` to ``end``."""
+        for k in range(first, end):
+            c = v * d + k & _ID
+            owed[c], newest[c], sender[c], senders[c], vague[c] = 0.0, NONE, k, 0, 0
         for j in range(input_rows[v], input_rows[v + 1]):
-            t = inputs[j]
-            h = place[producer[t]]
-            if h != k and copied[t * d + k] == 0:
-                takes = time_of(t, h, k)
-                time += takes
-                last = max(last, made[producer[t]])
-                several |= first != k and first != h
-                first = h
-                if takes > 0:
-                    paid += 1
-                    # A word has so many bits; without the others the bound is lower.
-                    devices |= 1 << h if h < 63 else 0
-        c = v * d + k
-        owed[c], newest[c], sender[c], senders[c] = time, last, first, devices
-        # Sums of several times depend on their order.
-        vague[c] = 2 if several else paid > 1
+            t = inputs[j & _ID] & _ID
+            u = producer[t] & _ID
+            h = place[u] & _ID
+            for k in range(first, end):
+                if h != k and copied[t * d + k & _ID] == 0:
+                    c, takes = v * d + k & _ID, time_of(t, h, k)
+                    if sender[c] != k and sender[c] != h:
+                        vague[c] = 2
+                    sender[c], newest[c] = h, max(newest[c], made[u])
+                    if takes > 0:
+                        # Sums of several times depend on their order.
+                        if owed[c] > 0:
+                            vague[c] = max(vague[c], 1)
+                        owed[c] += takes
+                        # A word has so many bits; without the others the bound is lower.
+                        senders[c] |= 1 << h if h < 63 else 0
 
     def move(t, k, quiet):
-        h = place[producer[t]]
-        copied[t * d + k] = 1
+        u = producer[t] & _ID
+        h = place[u] & _ID
+        copied[t * d + k & _ID] = 1
         if goal > 0:
             held[k] += size[t]
         if blocking:
-            takes, when = time_of(t, h, k), meet[h * d + k]
+            takes, when = time_of(t, h, k), meet[h * d + k & _ID]
             if not rides(t, h, k, takes):
                 clock[h] = clock[k] = max(clock[h], clock[k]) + takes
                 when = counts[1]
-                meet[h * d + k] = meet[k * d + h] = when
+                meet[h * d + k & _ID] = meet[k * d + h & _ID] = when
                 counts[1] += 1
             happens(n + t * d + k, when)
-            for j in range(after_rows[producer[t]], after_rows[producer[t] + 1]):
+            for j in range(after_rows[u], after_rows[u + 1]):
+                v = after[j & _ID] & _ID
                 # What the followed schedule takes next is not compared.
-                if not quiet and waiting[after[j]] == 0 and place[after[j]] < 0:
-                    owe(after[j], k)
+                if not quiet and waiting[v] == 0 and place[v] < 0:
+                    owe(v, k, k + 1)
 
     def free(t):
         """Frees all copies of a tensor whose readers have all run, and the original unless it is kept."""
@@ -251,10 +261,10 @@ def schedule(
 
     def take(o, k, count, start, quiet):
         """Schedules the transfers that the op needs on device ``k``, then the op."""
-        place[o] = bound[leader[o]] = k
+        place[o] = bound[leader[o] & _ID] = k
         for i in range(count):
-            move(moves[i], k, quiet)
-        finish[o] = clock[k] = start + runtime[o * d + k]
+            move(moves[i] & _ID, k, quiet)
+        finish[o] = clock[k] = start + runtime[o * d + k & _ID]
         made[o] = counts[1]
         happens(o, counts[1])
         counts[1] += 1
@@ -274,23 +284,27 @@ def schedule(
     def arrive(v):
         """All before the op have run: says when it could begin on each device, whatever its clock."""
         for k in range(d):
-            begins[v * d + k] = release[v]
+            begins[v * d + k & _ID] = release[v]
         if not blocking:
             for j in range(input_rows[v], input_rows[v + 1]):
-                t = inputs[j]
-                h, there = place[producer[t]], finish[producer[t]]
+                t = inputs[j & _ID] & _ID
+                u = producer[t] & _ID
+                h, there = place[u] & _ID, finish[u]
                 for k in range(d):
+                    c = v * d + k & _ID
                     moved = there + time_of(t, h, k) if h != k else there
-                    begins[v * d + k] = max(begins[v * d + k], moved)
+                    begins[c] = max(begins[c], moved)
 
     def enable(v):
         """Notes down all that the comparison of a ready op needs."""
         arrive(v)
+        owe(v, 0, d if blocks else 0)
+        toll[v] = price[v * d]
         for k in range(d):
-            c = v * d + k
-            owed[c], newest[c], sender[c], vague[c] = 0.0, NONE, k, 0
-            if blocks:
-                owe(v, k)
+            c = v * d + k & _ID
+            toll[v] = min(toll[v], price[c])
+            if not blocks:
+                owed[c], newest[c], sender[c], vague[c] = 0.0, NONE, k, 0
 
     def at_least(c, k):
         """A lower bound on the start of an op on device ``k``, if several devices send what it lacks there."""
@@ -345,8 +359,8 @@ def schedule(
     counts[0] = counts[1] = 0
     # Residents come first, so that no other op is put where their memory leaves no room.
     lead = 2 * max(rank) + 1
-    # The rounding errors of lower bounds are smaller than this. No clock passes the sum of all times.
-    margin, longest, dearest, grouped = 0.0, 0.0, 0.0, False
+    # The rounding errors of lower bounds are smaller than this.
+    margin, dearest, grouped = 0.0, 0.0, False
     # Work that is left, and a bound on the rounding error of sums.
     rest, slack = 0.0, 1e-9 * limit
     # Whether all choices were those of the followed schedule so far, its changed ops that have not run, and
@@ -361,21 +375,17 @@ def schedule(
         if follows:
             differ += changed[o]
             quiet &= (changed[o] == 0) | (waiting[o] > 0)
-    if blocks and goal == 0:
+    if goal == 0:
         for i in range(n * d):
-            if allowed[i]:
-                longest += runtime[i]
-                dearest = max(dearest, abs(price[i]))
-        for i in range(len(cost)):
-            longest += d * cost[i]
-        margin = 1e-12 * ((2 + 2 * waste + behind) * longest + weight * lead + dearest)
+            dearest = max(dearest, abs(price[i]))
+        margin = 1e-12 * ((2 + 2 * waste + behind) * span + weight * lead + dearest)
     # Numbers of ops in the heap and in `near`, and of those that have run. The last of these, or -1.
     far, few, done, o = 0, 0, 0, -1
     # When all changed ops have run, the rest is as before.
     while done < n and not (follows and differ == 0):
         count, woken = 0, o < 0 and not quiet
         for j in range(after_rows[max(o, 0)], after_rows[o + 1]):
-            v = after[j]
+            v = after[j & _ID] & _ID
             waiting[v] -= 1
             release[v] = max(release[v], finish[o])
             if waiting[v] == 0:
@@ -390,7 +400,7 @@ def schedule(
                     fresh[count] = v
                     count += 1
         for j in range(0 if quiet else count):
-            v = fresh[j]
+            v = fresh[j] & _ID
             enable(v)
             if follows:
                 near_differ += changed[v]
@@ -423,20 +433,26 @@ def schedule(
                 while among < few and resident[near[among]]:
                     among += 1
             low, least_rough = np.inf, 0
+            soonest = min(clock)
             for i in range(among):
-                v = near[i]
-                at = bound[leader[v]] if grouped else -1
+                v = near[i] & _ID
+                if goal == 0 and device >= 0:
+                    least_cost = max(soonest, release[v]) + behind * soonest - weight * rank[v] + toll[v]
+                    if least_cost + (least[v] if by_finish else 0.0) - margin > score:
+                        continue
+                at = bound[leader[v] & _ID] if grouped else -1
                 for k in range(d):
-                    c, now = v * d + k, clock[k]
+                    c, now = v * d + k & _ID, clock[k]
                     fits = allowed[c] & ((at < 0) | (at == k))
                     if goal > 0:
                         if fits:
-                            pick[rough], lowest[rough] = i * d + k, -np.inf
+                            pick[2 * rough], pick[2 * rough + 1], lowest[rough] = i, k, -np.inf
                             rough += 1
                         continue
                     # Without branches, which processors would mispredict.
-                    there = clock[sender[c]]
-                    meets = (owed[c] > 0) | (newest[c] >= meet[sender[c] * d + k])
+                    h = sender[c] & _ID
+                    there = clock[h]
+                    meets = (owed[c] > 0) | (newest[c] >= meet[h * d + k & _ID])
                     start = (max(now, there) if meets else now) + owed[c]
                     lost = start - there if meets else 0.0
                     if vague[c] == 2:
@@ -446,7 +462,7 @@ def schedule(
                     mine = mine + price[c] + (runtime[c] if by_finish else 0.0)
                     if vague[c] > 0:
                         if fits:
-                            pick[rough], lowest[rough] = i * d + k, mine - margin
+                            pick[2 * rough], pick[2 * rough + 1], lowest[rough] = i, k, mine - margin
                             if lowest[rough] < low:
                                 low, least_rough = lowest[rough], rough
                             rough += 1
@@ -457,22 +473,23 @@ def schedule(
                         score, first = mine, now
             if rough > 1:
                 # The least bound comes first.
-                pick[0], pick[least_rough] = pick[least_rough], pick[0]
+                j = 2 * least_rough
+                pick[0], pick[1], pick[j], pick[j + 1] = pick[j], pick[j + 1], pick[0], pick[1]
                 lowest[0], lowest[least_rough] = lowest[least_rough], lowest[0]
         # The best choice comes again at the end. One loop, so that the code for a choice is inlined once only.
         for turn in range(rough + 1):
             taken = turn == rough
             if taken:
-                i, k = best, device
-                o = path[done] if quiet else near[best]
+                i, k = best, device & _ID
+                o = (path[done] if quiet else near[best]) & _ID
                 if quiet:
                     arrive(o)
             else:
                 if device >= 0 and lowest[turn] > score:
                     continue
-                i, k = pick[turn] // d, pick[turn] % d
-                o = near[i]
-            lacks = goal > 0 or (blocks and (quiet or newest[o * d + k] > NONE))
+                i, k = pick[2 * turn], pick[2 * turn + 1] & _ID
+                o = near[i & _ID] & _ID
+            lacks = goal > 0 or (blocks and (quiet or newest[o * d + k & _ID] > NONE))
             count = list_moves(o, k) if lacks else 0
             start, lost = begin(o, k, count)
             need, grown = 0, 0

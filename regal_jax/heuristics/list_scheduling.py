@@ -177,9 +177,9 @@ def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
         return np.floor(time / longest * _STEPS + 0.3) if longest > 0 else np.zeros_like(time)
 
     layout, state = kernel_arguments(graph, cluster)
-    layout = layout._replace(
-        runtime=steps(layout.runtime), cost=steps(layout.cost), position=np.asarray(numbers, np.int64)
-    )
+    runtime, cost = steps(layout.runtime), steps(layout.cost)
+    span = float(runtime[layout.allowed].sum() + d * cost.sum())
+    layout = layout._replace(runtime=runtime, cost=cost, position=np.asarray(numbers, np.int64), span=span)
     free = np.zeros(n * d)
     done = run_loops(schedule, layout, state, steps(rank), free, *_QUICK_RULE.numbers, math.inf)
     note(schedules=1)
@@ -209,6 +209,10 @@ def placement_and_events(state: Any) -> tuple[np.ndarray, np.ndarray]:
 def _layout(graph: ComputationGraph, cluster: Cluster) -> Any:
     from regal_jax.heuristics.list_kernel import Layout
 
+    runtime, cost, devices = (
+        runtime_matrix(graph, cluster), transfer_times(graph, cluster), cluster.num_devices,
+    )  # fmt: skip
+    allowed = allowed_matrix(graph, cluster)[graph.colocation_leader]
     return Layout(
         *graph.inputs,
         np.bincount(graph.successors[1], minlength=graph.num_ops),
@@ -219,17 +223,18 @@ def _layout(graph: ComputationGraph, cluster: Cluster) -> Any:
         graph.tensor_bytes,
         graph.temp_bytes,
         graph.tensor_keep,
-        runtime_matrix(graph, cluster).ravel(),
-        transfer_times(graph, cluster).ravel(),
+        runtime.ravel(),
+        cost.ravel(),
         cluster.link_index.ravel().astype(np.int64),
         len(cluster.links),
         graph.colocation_leader,
-        allowed_matrix(graph, cluster)[graph.colocation_leader].ravel(),
+        allowed.ravel(),
         np.array(cluster.memory, np.float64),
         np.argsort(graph.topological_order),
         cluster.transfer is TransferModel.BLOCKING,
         graph.resident,
         *shortest_paths(graph, cluster),
+        float(runtime[allowed].sum() + devices * cost.sum()),
     )
 
 
@@ -261,7 +266,8 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         sender=ids(n * d),
         senders=ids(n * d),
         vague=ids(n * d),
-        pick=ids(n * d),
+        toll=np.zeros(n),
+        pick=ids(2 * n * d),
         lowest=np.zeros(n * d),
         key=np.zeros(n),
         heap=ids(n),
