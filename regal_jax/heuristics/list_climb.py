@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.heuristics.list_kernel import FOLLOWED, schedule
+from regal_jax.heuristics.list_kernel import schedule
+from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.heuristics.schedule_peaks import peaks
 from regal_jax.runtime.compiling import part
 

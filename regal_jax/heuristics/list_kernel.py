@@ -1,87 +1,15 @@
 """The loops of `list_scheduling`: compiled where Numba is, plain Python over lists where it is not."""
 
-from collections import namedtuple
 from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["FOLLOWED", "NONE", "Layout", "State", "schedule"]
+from regal_jax.heuristics.list_state import FOLLOWED, NONE
 
-Layout = namedtuple(
-    "Layout",
-    "input_rows inputs predecessors after_rows after output_rows producer readers size temp keep "
-    "runtime cost link links leader allowed memory position blocking resident least tail span",
-)
-"""A graph on its cluster. Lists of lists are flat, with the bounds of each row; matrices are flat too.
+__all__ = ["schedule"]
 
-Attributes:
-  input_rows, inputs: ``[N + 1]``, ``[E]``, the tensors that each op reads.
-  predecessors: ``[N]``, number of edges to each op.
-  after_rows, after: ``[N + 1]``, ``[E + C]``, successors, once for each edge.
-  output_rows: ``[N + 1]``, the tensors that each op makes.
-  producer: ``[T]``, the op that makes each tensor.
-  readers: ``[T]``, number of ops that read each tensor.
-  size, temp, keep: ``[T]``, ``[N]``, ``[T]``: bytes, scratch bytes, whether the tensor is a result.
-  runtime: ``[N * D]``.
-  cost: ``[T * L]``, time of a transfer over each kind of link.
-  link: ``[D * D]``, the kind of link from one device to another.
-  links: ``L``, number of kinds.
-  leader: ``[N]``, the first op of the colocation group.
-  allowed: ``[N * D]``, whether the group may run on the device.
-  memory: ``[D]`` float, capacities in bytes.
-  position: ``[N]``, place in a topological order, which decides between equal ranks.
-  blocking: Whether transfers are events.
-  resident: ``[N]``, ops that go first: their outputs are in memory from time 0.
-  least: ``[N]``, the shortest runtime of each op.
-  tail: ``[N]``, the longest path of such runtimes after it.
-  span: The sum of all times, which no clock passes.
-"""
-
-State = namedtuple(
-    "State",
-    "clock place finish copied made meet left held most lag moves bound waiting release begins owed newest "
-    "sender senders vague toll pick lowest key heap high near fresh event slot path homes changed counts",
-)
-"""A schedule in progress. Every call of `schedule` initialises all of it.
-
-Attributes:
-  clock: ``[D]``, time up to which the device is busy.
-  place, finish: ``[N]``, device and finish of each op.
-  copied: ``[T * D]``, whether the tensor is on the device.
-  made: ``[N]``, the slot of the op; slots are consecutive groups of events.
-  meet: ``[D * D]``, the last slot after which the clocks of two devices were equal.
-  left: ``[T]``, number of readers that have not run, where memory matters.
-  held, most: ``[D]`` bytes, held now and the peak so far, where memory matters; upper bounds.
-  lag: ``[D]``, clocks of the senders after the transfers that an op would need.
-  moves: ``[T]``, those transfers.
-  bound: ``[N]``, device of the colocation group, or -1.
-  waiting: ``[N]``, number of edges from predecessors that have not run.
-  release: ``[N]``, latest finish of the predecessors that have run.
-  begins: ``[N * D]``, lower bounds on the start of ready ops on each device, whatever its clock.
-  owed: ``[N * D]``, total time of the transfers that a ready op needs on each device, where they are events.
-  newest: ``[N * D]``, the last slot of the ops that made what these transfers send; `NONE` without transfers.
-  sender: ``[N * D]``, the device that sends it, or any device.
-  senders: ``[N * D]``, the devices of transfers that take time, as bits.
-  vague: ``[N * D]``, 0 if these numbers tell when the op could begin, 1 if they do so up to rounding, 2 if
-    several devices send.
-  toll: ``[N]``, the lowest price of a ready op.
-  pick, lowest: ``[N * D * 2]``, ``[N * D]``, choices whose cost is not known exactly, as places in ``near`` and
-    devices, and lower bounds on their costs.
-  key: ``[N]``, the ready op with the largest key goes first; ties are broken by ``position``.
-  heap, high: ``[N]``, a binary heap of the ready ops that are not compared, and their keys.
-  near: ``[N]``, the ready ops that are compared, in order.
-  fresh: ``[N]``, the ops that have just become ready.
-  event, slot: ``[M]``, events and their slots.
-  path, homes, changed: ``[N]``, input: the ops of an earlier schedule of the same rule in their order, the
-    device of each op in it, and 1 for each op with another rank or price than there, 0 for the others.
-  counts: ``[3]``, numbers of events and of slots; input: 1 if ``path`` is a schedule to follow, else 0.
-"""
-FOLLOWED: Final = 2
-"""Index of `State.counts`."""
-NONE: Final = -2
-"""A slot before all others."""
 _ID: Final = 2**62 - 1
-"""``i & _ID`` is ``i``, but the compiler knows that it is not negative: it need not count from the end then."""
+"""``i & _ID`` is ``i``, but the compiler knows that it is not negative and does not count from the end."""
 
 # The parts are closures, which Numba inlines. In functions of their own that take named tuples, it would
 # count references at every access, which is many times slower.
@@ -93,8 +21,8 @@ def schedule(
 ) -> Any:  # fmt: skip
     """Takes op after op, each on the device that suits it best at that moment, into ``state``.
 
-    With a schedule to follow, choices are compared only where an op that was changed is ready, until the first
-    other choice. If there is none, it ends when all changed ops have run: the rest would be the same.
+    With a schedule to follow, choices are compared only where an op that was changed is ready, until the
+    first other choice. If there is none, it ends when all changed ops have run: the rest would be the same.
 
     Args:
       layout: The graph.
@@ -110,8 +38,8 @@ def schedule(
       limit: A schedule that must become longer than this is abandoned.
 
     Returns:
-      ``state``; all clocks are infinite if the schedule was abandoned. The devices of ops that have not run are
-      -1 then, and if the rest is that of the followed schedule.
+      ``state``; all clocks are infinite if the schedule was abandoned. The devices of ops that have not run
+      are -1 then, and if the rest is that of the followed schedule.
     """
     (
         input_rows, inputs, predecessors, after_rows, after, output_rows, producer, readers, size,
@@ -307,7 +235,7 @@ def schedule(
                 owed[c], newest[c], sender[c], vague[c] = 0.0, NONE, k, 0
 
     def at_least(c, k):
-        """A lower bound on the start of an op on device ``k``, if several devices send what it lacks there."""
+        """A lower bound on the start of an op on device ``k`` if several devices send what it lacks."""
         at = clock[k]
         if owed[c] > 0:
             for h in range(min(d, 63)):
@@ -476,7 +404,7 @@ def schedule(
                 j = 2 * least_rough
                 pick[0], pick[1], pick[j], pick[j + 1] = pick[j], pick[j + 1], pick[0], pick[1]
                 lowest[0], lowest[least_rough] = lowest[least_rough], lowest[0]
-        # The best choice comes again at the end. One loop, so that the code for a choice is inlined once only.
+        # The best choice comes again at the end. One loop, so that the code of a choice is inlined once only.
         for turn in range(rough + 1):
             taken = turn == rough
             if taken:

@@ -16,6 +16,7 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
+from regal_jax.heuristics.list_state import Layout, State
 from regal_jax.heuristics.ranks import shortest_paths, upward_rank
 from regal_jax.heuristics.work import note
 from regal_jax.plan import makespan_upper_bound
@@ -198,7 +199,7 @@ def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
 
 
 def placement_and_events(state: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Placement and events from the final `regal_jax.heuristics.list_kernel.State`."""
+    """Placement and events from the final `regal_jax.heuristics.list_state.State`."""
     events = state.counts[0]
     # An inserted transfer comes after the events that were in its slot before.
     order = np.argsort(np.array(state.slot[:events]), kind="stable")
@@ -207,8 +208,6 @@ def placement_and_events(state: Any) -> tuple[np.ndarray, np.ndarray]:
 
 @once_a_pair
 def _layout(graph: ComputationGraph, cluster: Cluster) -> Any:
-    from regal_jax.heuristics.list_kernel import Layout
-
     runtime, cost, devices = (
         runtime_matrix(graph, cluster), transfer_times(graph, cluster), cluster.num_devices,
     )  # fmt: skip
@@ -239,9 +238,7 @@ def _layout(graph: ComputationGraph, cluster: Cluster) -> Any:
 
 
 def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, Any]:
-    """``(Layout, State)`` of `regal_jax.heuristics.list_kernel`."""
-    from regal_jax.heuristics.list_kernel import State
-
+    """`regal_jax.heuristics.list_state`: ``(Layout, State)``."""
     n, d, t = graph.num_ops, cluster.num_devices, graph.num_tensors
     ids = functools.partial(np.zeros, dtype=np.int64)
     most_events = n + len(graph.edge_op)
