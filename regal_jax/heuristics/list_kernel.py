@@ -4,9 +4,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.heuristics.list_state import FOLLOWED, NONE
+# Numba's caches of earlier versions look for the named tuples here.
+from regal_jax.heuristics.list_state import FOLLOWED, NONE, Layout, State
 
-__all__ = ["schedule"]
+__all__ = ["Layout", "State", "schedule"]
 
 _ID: Final = 2**62 - 1
 """``i & _ID`` is ``i``, but the compiler knows that it is not negative and does not count from the end."""
