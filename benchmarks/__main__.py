@@ -29,8 +29,11 @@ examples:
   python -m benchmarks prediction --out prediction.json
   python -m benchmarks onnx                    (with onnxruntime and torch)
   python -m benchmarks torch --inductor        (with torch)
+  python -m benchmarks ray --graphs 200        (with ray)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
   python -m benchmarks schedules --graphs 10 --samples 1000
+  python -m benchmarks processes --count 1 2 4
+  python -m benchmarks large --devices 2 8 --seconds 120
 docs/benchmarks.md describes the measurements and how to read them.
 """
 
@@ -117,6 +120,18 @@ def _certify(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _processes(args: argparse.Namespace) -> int:
+    from benchmarks.processes import run
+
+    return run(args)
+
+
+def _large(args: argparse.Namespace) -> int:
+    from benchmarks.large import run
+
+    return run(args)
+
+
 def _makespans(args: argparse.Namespace) -> int:
     from benchmarks.makespans import run
 
@@ -143,6 +158,12 @@ def _torch(args: argparse.Namespace) -> int:
 
 def _onnx(args: argparse.Namespace) -> int:
     from benchmarks.onnx_memory import run
+
+    return run(args)
+
+
+def _ray(args: argparse.Namespace) -> int:
+    from benchmarks.ray_workers import run
 
     return run(args)
 
@@ -185,6 +206,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_prediction(commands.add_parser("prediction", help="temporary memory, predicted and assigned"))
     _add_torch(commands.add_parser("torch", help="memory of planned gradients and steps in PyTorch"))
     _add_onnx(commands.add_parser("onnx", help="memory of planned orders as ONNX Runtime measures it"))
+    _add_ray(commands.add_parser("ray", help="batches on Ray beside processes without it"))
+    _add_processes(commands.add_parser("processes", help="training over several processes of this machine"))
+    _add_large(commands.add_parser("large", help="seconds and memory of searches of one large graph"))
     return parser
 
 
@@ -210,7 +234,7 @@ def _add_contract(contract: argparse.ArgumentParser) -> None:
         "--objective",
         action="append",
         choices=("makespan", "peak-memory"),
-        help="may be repeated (default: both)",
+        help="objective of the plans; may be repeated (default: both)",
     )
     contract.add_argument(
         "--evaluations", type=count, default=5000, help="budget of each search (default 5000)"
@@ -220,17 +244,22 @@ def _add_contract(contract: argparse.ArgumentParser) -> None:
         type=_share,
         default=MAX_SHARE,
         metavar="X",
-        help=f"as in regal_jax.contract (default {MAX_SHARE})",
+        help=f"max_share of regal_jax.contract (default {MAX_SHARE})",
     )
-    contract.add_argument("--seed", type=int, default=0, help="(default 0)")
+    contract.add_argument("--seed", type=int, default=0, help="seed of the searches (default 0)")
     contract.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every graph")
     contract.set_defaults(call=_contract)
 
 
 def _add_certify(certify: argparse.ArgumentParser) -> None:
-    certify.add_argument("--size", choices=("smoke", "default"), default="default", help="(default default)")
     certify.add_argument(
-        "--minutes", type=count, default=10, help="after which no measurement starts (default 10)"
+        "--size",
+        choices=("smoke", "default"),
+        default="default",
+        help="size of the checks (default: default)",
+    )
+    certify.add_argument(
+        "--minutes", type=count, default=10, help="minutes after which no measurement starts (default 10)"
     )
     certify.add_argument("--peer", metavar="BINARY", help="a program to run in turns, as for run")
     certify.add_argument(
@@ -242,6 +271,34 @@ def _add_certify(certify: argparse.ArgumentParser) -> None:
     certify.set_defaults(call=_certify)
 
 
+def _add_processes(scaling: argparse.ArgumentParser) -> None:
+    scaling.add_argument(
+        "--count", type=count, nargs="+", default=[1, 2, 4], metavar="N", help="processes (default 1 2 4)"
+    )
+    scaling.add_argument("--graphs", type=count, default=8, help="for each process (default 8)")
+    scaling.add_argument("--ops", type=count, default=100, help="of each graph (default 100)")
+    scaling.add_argument("--evaluations", type=count, default=300, help="of a search (default 300)")
+    scaling.add_argument("--steps", type=count, default=10, help="measured (default 10)")
+    scaling.add_argument("--out", metavar="FILE", help="write the rows as JSON")
+    scaling.set_defaults(call=_processes)
+
+
+def _add_large(large: argparse.ArgumentParser) -> None:
+    large.add_argument("--family", default="layered", help="of random graphs (default layered)")
+    large.add_argument("--ops", type=count, default=200_000, help="(default 200000)")
+    large.add_argument(
+        "--devices", type=count, nargs="+", default=[2, 8], metavar="N", help="of the cluster (default 2 8)"
+    )
+    large.add_argument("--memory", help="of every device, such as 5GiB (default: no limit)")
+    large.add_argument(
+        "--methods", nargs="+", default=["auto", "brkga"], metavar="NAME", help="(default auto brkga)"
+    )
+    large.add_argument("--evaluations", type=count, default=5000, help="(default 5000)")
+    large.add_argument("--seconds", type=float, help="time limit of each search")
+    large.add_argument("--out", metavar="FILE", help="write the rows as JSON")
+    large.set_defaults(call=_large)
+
+
 def _add_compile(compile: argparse.ArgumentParser) -> None:
     compile.add_argument("patterns", nargs="*", metavar="PATTERN", help="names of programs (default: all)")
     compile.add_argument(
@@ -249,9 +306,14 @@ def _add_compile(compile: argparse.ArgumentParser) -> None:
         type=pathlib.Path,
         default=pathlib.Path(__file__).with_name("compile_programs.toml"),
         metavar="FILE",
-        help="which programs there are (default compile_programs.toml)",
+        help="file of programs (default compile_programs.toml)",
     )
-    compile.add_argument("--method", default="order-search", help="of the search (default order-search)")
+    compile.add_argument(
+        "--method", default="order-search", help="method of the search (default order-search)"
+    )
+    compile.add_argument(
+        "--memory", action="store_true", help="measure memory only: machine code is made in a hurry"
+    )
     compile.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
     compile.set_defaults(call=_compile)
 
@@ -263,35 +325,50 @@ def _add_schedules(schedules: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[f"gflownet-{name}" for name in families],
         metavar="NAME",
-        help="of regal_jax.datasets.generate (default: the paper's five)",
+        help="families of regal_jax.datasets.generate (default: the paper's five)",
     )
-    schedules.add_argument("--ops", type=count, default=50, metavar="N", help="(default 50)")
-    schedules.add_argument("--graphs", type=count, default=2, help="of each family (default 2)")
-    schedules.add_argument("--samples", type=count, default=1000, help="of each graph (default 1000)")
-    schedules.add_argument("--temperature", type=float, default=0.005, help="(default 0.005)")
-    schedules.add_argument("--weights", default="default", help="a file (default: those that ship)")
+    schedules.add_argument("--ops", type=count, default=50, metavar="N", help="ops of a graph (default 50)")
+    schedules.add_argument("--graphs", type=count, default=2, help="graphs of each family (default 2)")
+    schedules.add_argument(
+        "--samples", type=count, default=1000, help="schedules of each graph (default 1000)"
+    )
+    schedules.add_argument(
+        "--temperature", type=float, default=0.005, help="temperature of the network (default 0.005)"
+    )
+    schedules.add_argument(
+        "--weights", default="default", help="file of weights (default: the shipped weights)"
+    )
     schedules.set_defaults(call=_schedules)
 
 
 def _add_orders(orders: argparse.ArgumentParser) -> None:
     orders.add_argument(
-        "question", choices=("guide", "proposal"), help="guide of order search, or proposal of BRKGA"
+        "question",
+        choices=("guide", "proposal"),
+        help="use of the priorities: guide of order search, or proposal of BRKGA",
     )
-    orders.add_argument("--ops", nargs="+", type=count, default=[500], metavar="N", help="(default 500)")
+    orders.add_argument(
+        "--ops", nargs="+", type=count, default=[500], metavar="N", help="ops of the graphs (default 500)"
+    )
     orders.add_argument("--graphs", type=count, default=10, help="layered graphs of each size (default 10)")
     orders.add_argument(
-        "--budgets", nargs="+", type=count, default=[500, 5000], metavar="E", help="(default 500 5000)"
+        "--budgets",
+        nargs="+",
+        type=count,
+        default=[500, 5000],
+        metavar="E",
+        help="evaluations (default 500 5000)",
     )
     orders.set_defaults(call=_orders)
 
 
 def _add_makespans(makespans: argparse.ArgumentParser) -> None:
     makespans.add_argument(
-        "--plans", type=count, default=10, help="of each of the five programs (default 10)"
+        "--plans", type=count, default=10, help="plans of each of the five programs (default 10)"
     )
-    makespans.add_argument("--rounds", type=count, default=11, help="of all plans of a program (default 11)")
-    makespans.add_argument("--width", type=count, default=384, help="of the matrices (default 384)")
-    makespans.add_argument("--profile", default="measured", help="of the runtimes (default measured)")
+    makespans.add_argument("--rounds", type=count, default=11, help="runs of each plan (default 11)")
+    makespans.add_argument("--width", type=count, default=384, help="width of the matrices (default 384)")
+    makespans.add_argument("--profile", default="measured", help="profile of the runtimes (default measured)")
     makespans.add_argument("--out", metavar="FILE", type=pathlib.Path, help="save the rows as JSON")
     makespans.add_argument(
         "--plot", metavar="FILE", type=pathlib.Path, help="draw predicted against measured"
@@ -306,18 +383,20 @@ def _add_prediction(prediction: argparse.ArgumentParser) -> None:
         type=pathlib.Path,
         default=pathlib.Path(__file__).with_name("prediction_programs.toml"),
         metavar="FILE",
-        help="which programs there are (default prediction_programs.toml)",
+        help="file of programs (default prediction_programs.toml)",
     )
     prediction.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
     prediction.set_defaults(call=_prediction)
 
 
 def _add_torch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="MODULE", help="(default: all)")
-    parser.add_argument("--method", default="order-search", help="that orders them (default order-search)")
+    parser.add_argument("names", nargs="*", metavar="MODULE", help="names of modules (default: all)")
+    parser.add_argument(
+        "--method", default="order-search", help="method of the orders (default order-search)"
+    )
     parser.add_argument("--inductor", action="store_true", help="also compile each with Inductor (minutes)")
-    parser.add_argument("--runs", type=count, default=3, help="of each order (default 3)")
-    parser.add_argument("--threads", type=count, default=1, help="of PyTorch (default 1)")
+    parser.add_argument("--runs", type=count, default=3, help="runs of each order (default 3)")
+    parser.add_argument("--threads", type=count, default=1, help="threads of PyTorch (default 1)")
     parser.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every module")
     parser.set_defaults(call=_torch)
 
@@ -335,28 +414,42 @@ def _add_first_plan(first: argparse.ArgumentParser) -> None:
     first.set_defaults(call=_first_plan)
 
 
+def _add_ray(ray: argparse.ArgumentParser) -> None:
+    ray.add_argument("--graphs", type=count, default=200, metavar="N", help="(default 200)")
+    ray.add_argument("--ops", type=count, default=100, metavar="N", help="of each graph (default 100)")
+    ray.add_argument("--evaluations", type=count, default=2000, metavar="E", help="(default 2000)")
+    ray.add_argument("--method", default="auto", help="(default auto)")
+    ray.add_argument("--rounds", type=count, default=5, help="(default 5)")
+    ray.add_argument("--out", metavar="FILE", help="save the figures as JSON")
+    ray.set_defaults(call=_ray)
+
+
 def _add_onnx(onnx: argparse.ArgumentParser) -> None:
-    onnx.add_argument("names", nargs="*", metavar="NETWORK", help="(default: those that PyTorch exports)")
-    onnx.add_argument("--light", action="store_true", help="also the models that come with the package onnx")
-    onnx.add_argument("--method", default="order-search", help="that orders them (default order-search)")
-    onnx.add_argument("--batch", type=count, default=1, help="of the networks that are exported (default 1)")
-    onnx.add_argument("--process", action="store_true", help="also measure processes of their own (Linux)")
-    onnx.add_argument("--runs", type=count, default=3, help="of each order (default 3)")
+    onnx.add_argument(
+        "names", nargs="*", metavar="NETWORK", help="names of networks (default: those that PyTorch exports)"
+    )
+    onnx.add_argument("--light", action="store_true", help="also measure the models in the package onnx")
+    onnx.add_argument("--method", default="order-search", help="method of the orders (default order-search)")
+    onnx.add_argument("--batch", type=count, default=1, help="batch size of exported networks (default 1)")
+    onnx.add_argument("--process", action="store_true", help="also measure memory of processes (Linux)")
+    onnx.add_argument("--runs", type=count, default=3, help="runs of each order (default 3)")
     onnx.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every network")
     onnx.set_defaults(call=_onnx)
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("patterns", nargs="*", metavar="PATTERN", help="sections, or names with wildcards")
-    run.add_argument("--size", choices=SIZES, default="default", help="(default default)")
+    run.add_argument(
+        "--size", choices=SIZES, default="default", help="size of the benchmarks (default: default)"
+    )
     run.add_argument("--out", metavar="FILE", help="save the results as JSON, after every benchmark")
-    run.add_argument("--profile", type=pathlib.Path, metavar="DIR", help="save profiler traces there")
+    run.add_argument("--profile", type=pathlib.Path, metavar="DIR", help="save profiler traces in DIR")
     run.add_argument(
         "--implementation",
         action="append",
         default=[],
         metavar="NAME",
-        help="of the simulator; may be repeated (default: what regal_jax chooses)",
+        help="implementation of the simulator; may be repeated (default: chosen by platform)",
     )
     run.add_argument("--repeat", type=count, metavar="R", help="rounds (default 5; smoke 1)")
     run.add_argument("--peer", metavar="BINARY", help="a program to run in turns, see docs/benchmarks.md")

@@ -47,7 +47,7 @@ _MEASURED: Final = {
         "transfer",
     ),
 }
-"""Patterns of what is measured, in the order in which it is worth the time."""
+"""Patterns of the measured benchmarks, the most important first."""
 
 _RESERVE: Final = 60.0
 """Seconds before the end from which no measurement starts, since one takes up to a minute."""
@@ -167,7 +167,7 @@ def _measured(benchmark: Benchmark, options: Options) -> Record:
     """A record, which has only the reason if the measurement fails."""
     try:
         return measure(benchmark, options)
-    except Exception as error:  # One that fails, such as for lack of memory, must not cost the others.
+    except Exception as error:  # A failure, such as lack of memory, must not prevent the other measurements.
         said = " ".join(str(error).split())
         return Record(benchmark.name, {}, {}, skipped={"all": f"{type(error).__name__}: {said[:300]}"})
 

@@ -1,4 +1,4 @@
-"""Checks that an accelerator computes what the exact host replay computes, each with what it compared."""
+"""Checks that an accelerator computes the same results as the exact host replay."""
 
 import dataclasses
 import functools
@@ -39,7 +39,7 @@ class Check:
     Attributes:
       name: What was checked.
       passed: Whether everything agreed; ``None`` if the check cannot run here.
-      detail: What was compared, the first difference, or the reason why it did not run.
+      detail: The comparison, the first difference, or the reason why the check did not run.
       seconds: Its duration, with compilation.
     """
 
@@ -73,7 +73,7 @@ _OF_SIZE: Final = {
 
 
 def checks(size: str) -> Iterator[tuple[str, Callable[[], Check]]]:
-    """Names and functions of all checks, in the order in which they are worth their time.
+    """Names and functions of all checks, the most important first.
 
     Args:
       size: ``smoke`` or ``default``.
@@ -105,7 +105,7 @@ def _named(name: str, call: Callable[[], str]) -> tuple[str, Callable[[], Check]
             passed, detail = None, str(reason)
         except _Failed as difference:
             passed, detail = False, str(difference)
-        except Exception as error:  # An accelerator may fail in any way, which the certificate has to say.
+        except Exception as error:  # An accelerator may fail in any way, which the certificate reports.
             said = " ".join(str(error).split())
             passed, detail = False, f"{type(error).__name__}: {said[:300]}"
         return Check(name, passed, detail, time.perf_counter() - began)
@@ -120,7 +120,7 @@ def first_difference(
     placement: np.ndarray,
     result: SimulationResult,
 ) -> str | None:
-    """Compares a simulation with the exact replay: placement, order and memory exactly, time to rounding.
+    """Compares a simulation with the exact replay: placement, order and memory exactly, time up to rounding.
 
     Args:
       graphs: ``B`` graphs whose sizes are so small that a unit of memory is a byte.
@@ -154,7 +154,7 @@ def first_difference(
 
 
 def _order(result: SimulationResult, b: int, p: int, n: int, t: int) -> np.ndarray:
-    """Event ids by position; those of padding must be -1, which an empty result stands for."""
+    """Event ids by position; empty if the position of any padding is not -1."""
     op = np.asarray(result.op_position[b, p])  # pyright: ignore[reportOptionalSubscript]
     transfer = np.asarray(result.transfer_position[b, p])  # pyright: ignore[reportOptionalSubscript]
     if (op[n:] != -1).any() or (transfer[t:] != -1).any():

@@ -27,7 +27,7 @@ class Program:
     fn: The function.
     args: Shapes of its arguments.
     donate: Arguments that are donated.
-    run: Whether it is run, too.
+    run: Whether the program is also run.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Settings:
     evaluations: As `regal_jax.compile` takes them.
     candidates: See `regal_jax.compile`.
     rounds: Runs of each program.
-    programs: Name -> how the program is made.
+    programs: Name -> settings from which the program is made.
     """
 
     evaluations: int
@@ -56,7 +56,7 @@ def read_settings(path: pathlib.Path) -> Settings:
     """Reads a file of programs.
 
     Raises:
-      ConfigError: It is no such file.
+      ConfigError: The file is not a file of programs.
     """
     table = read_toml(path)
     programs: dict[str, Callable[[], Program]] = {}
@@ -79,7 +79,7 @@ def _corpus(name: str, form: str) -> Program:
     from regal_jax.corpus.sources import flax_models
 
     fn, args, donated = flax_models.program(name, form)
-    return Program(f"{name} {form}", fn, args, donated, False)
+    return Program(f"{name} {form}", fn, args, donated, True)
 
 
 def _example(name: str, row: Mapping[str, Any]) -> Program:

@@ -24,7 +24,7 @@ _WIDTH: Final = 384
 
 
 def run(args: argparse.Namespace) -> int:
-    """Makes the table; returns the exit code."""
+    """Prints the table; returns the exit code."""
     # Both must be set before JAX begins.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAGS}"
     import jax

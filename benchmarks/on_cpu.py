@@ -19,7 +19,7 @@ __all__ = ["on_cpu"]
 
 
 def on_cpu(case: GraphCase, label: str = "cpu") -> Contender:
-    """A whole BRKGA run on the CPU by its default simulator, timed within a process that stays."""
+    """A whole BRKGA run on the CPU by its default simulator, timed in a process that serves all rounds."""
     started: list[subprocess.Popen[str]] = []
 
     def process() -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""Memory that ONNX Runtime measures of networks in the order of a plan, beside its own orders."""
+"""Memory of networks in ONNX Runtime: in the order of a plan, and in its own orders."""
 
 import argparse
 import json
@@ -24,9 +24,9 @@ from regal_jax.storage.atomic import write_atomically
 __all__ = ["LIGHT", "compare", "optimised", "run"]
 
 LIGHT: Final = pathlib.Path(onnx.__file__).parent / "backend/test/data/light"
-"""Models that come with the package `onnx`, their weights made by ``ConstantOfShape``."""
+"""Models in the package `onnx`, whose weights are made by ``ConstantOfShape``."""
 _IR_VERSION: Final = 8
-"""Of what is written here: since 4, initializers need not be inputs, as ONNX Runtime leaves them."""
+"""Version of the files written here: from 4 on, initializers need not be inputs."""
 _FATAL: Final = 4
 
 
@@ -99,9 +99,9 @@ def _figures(found: OnnxComparison) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    """Measured peaks in MiB, predictions behind those that have one."""
+    """Measured peaks in MiB, each followed by its prediction if there is one."""
     table: list[tuple[str, ...]] = [
-        ("MiB", "nodes", "reused", "default", "file", "(said)", "plan", "(said)", "saved", "of best", "time")
+        ("MiB", "nodes", "reused", "default", "file", "(pred)", "plan", "(pred)", "saved", "of best", "time")
     ]
     for row in rows:
         size = {
@@ -130,6 +130,6 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 
 def _saved(rows: list[dict[str, Any]], key: str) -> str:
-    """Geometric mean of what the plan saves."""
+    """Geometric mean of the shares of memory that the plans save."""
     mean = math.exp(sum(math.log(row["plan_bytes"] / row[key]) for row in rows) / len(rows))
     return f"{1 - mean:.1%}"

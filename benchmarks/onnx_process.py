@@ -1,4 +1,4 @@
-"""What a process of its own takes from the system to run an ONNX model. Linux only."""
+"""Resident memory of a process that runs an ONNX model. Linux only."""
 
 import os
 import pathlib
@@ -19,16 +19,16 @@ _SETTINGS: Final = {
     "order of the file, no arena": (False, {"planned": True, "arena": False}),
     "order of the plan, no arena": (True, {"planned": True, "arena": False}),
 }
-"""Name to whether the model is that in the order of the plan, and arguments of `process_bytes`."""
+"""Name -> whether the model is in the order of the plan, and the arguments of `process_bytes`."""
 
 
 def process_bytes(path: pathlib.Path, *, planned: bool = False, arena: bool = True, runs: int = 3) -> int:
-    """Growth of a process's resident memory, at its highest, while it runs a model that it has loaded.
+    """Largest growth of a process's resident memory while it runs a loaded model.
 
     Args:
       path: The model.
-      planned: With `regal_jax.execution.session_options`; else optimisations are off and all else as it is.
-      arena: With ONNX Runtime's arena. Without it the C library gives every large block back at once.
+      planned: Whether to use `regal_jax.execution.session_options`; otherwise only optimisations are off.
+      arena: Whether to use ONNX Runtime's arena. Without it the C library returns large blocks at once.
       runs: Number of runs.
 
     Raises:
@@ -45,7 +45,7 @@ def process_bytes(path: pathlib.Path, *, planned: bool = False, arena: bool = Tr
 
 
 def process_table(model: pathlib.Path, made: pathlib.Path) -> str:
-    """`process_bytes` of a model and of the same model in the order of a plan, one line a setting."""
+    """`process_bytes` of a model and of the same model in the order of a plan, one line per setting."""
     rows: list[tuple[str, ...]] = [("", "", "MiB of the process")]
     for name, (applied, settings) in _SETTINGS.items():
         size = process_bytes(made if applied else model, **settings)

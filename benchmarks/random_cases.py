@@ -35,7 +35,7 @@ def random_graph(
       controls_per_op: Mean number of control predecessors.
       constraints: Restrict some ops to some devices, and colocate some.
       size_scale: Sizes are whole numbers from 0 to 20 times about this many bytes.
-      residents: Share of the ops that wait for nothing that are resident.
+      residents: Share of the residents among the ops that wait for nothing.
     """
     builder = GraphBuilder(f"random-{num_ops}")
     (chance,) = rng.spawn(1)
@@ -96,13 +96,13 @@ def random_cluster(
     *,
     memory_scale: float = 100.0,
 ) -> Cluster:
-    """``devices`` devices; capacities finite or not, links at a cost or not, alike or not.
+    """A cluster of ``devices`` devices; capacities may be finite, and links may cost time and differ.
 
     Args:
       rng: Consumed.
       devices: ``D``.
       transfer: The model; one of the three at random if ``None``.
-      memory_scale: Finite capacities are up to so many bytes, for each of them.
+      memory_scale: Largest finite capacity of a device, in bytes.
     """
     model = TransferModel(rng.choice(list(TransferModel)) if transfer is None else transfer)
     memory = np.where(rng.random(devices) < 0.5, np.floor(rng.random(devices) * memory_scale), math.inf)

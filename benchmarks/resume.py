@@ -1,4 +1,4 @@
-"""Rows of a long measurement, kept in a file so that an interrupted one continues."""
+"""Rows of a long measurement, stored in a file so that an interrupted measurement can continue."""
 
 import fnmatch
 import json
@@ -16,11 +16,11 @@ __all__ = ["Rows", "chosen_names"]
 
 
 class Rows:
-    """What was measured for each program; a program that fails is noted and the others are measured.
+    """The rows of each program. If a program fails, this is recorded and the others are measured.
 
     Args:
       path: File of an earlier measurement, which is continued if it has the same settings, commit, versions
-        and hardware; ``None`` keeps nothing.
+        and hardware; ``None`` for no file.
       kind: Kind of the measurement.
       settings: Its settings.
     """
@@ -46,7 +46,7 @@ class Rows:
         if name not in rows:
             try:
                 rows[name] = make()
-            except Exception as error:  # One program of many must not end the others.
+            except Exception as error:  # A failure of one program must not end the measurement of the others.
                 self.failures[name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 return []
         return rows[name]
@@ -68,7 +68,7 @@ def chosen_names(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     """The names that match a pattern, or all without patterns.
 
     Raises:
-      ConfigError: None matches.
+      ConfigError: No name matches.
     """
     known = list(names)
     chosen = [n for n in known if not patterns or any(fnmatch.fnmatch(n, p) for p in patterns)]

@@ -1,4 +1,4 @@
-"""What sampling schedules from a GFlowNet takes, and how good they are beside list scheduling."""
+"""Time to sample schedules from a GFlowNet, and their quality compared with list scheduling."""
 
 import argparse
 import time
@@ -18,7 +18,7 @@ from regal_jax.solvers.gflownet import gflownet_of
 __all__ = ["run"]
 
 _TOP: Final = 100
-"""Schedules that the paper keeps of each graph."""
+"""Number of schedules per graph that the paper keeps."""
 
 
 def run(args: argparse.Namespace) -> int:

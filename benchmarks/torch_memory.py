@@ -1,4 +1,4 @@
-"""Memory that PyTorch's profiler measures of modules in the order of a plan, beside PyTorch's own orders."""
+"""Memory of modules by PyTorch's profiler: in the order of a plan, and in PyTorch's own orders."""
 
 import argparse
 import copy
@@ -34,8 +34,8 @@ _TITLES: Final = {
     "program": "traced",
     "plan": "plan",
     "compiled": "Inductor",
-    "compiled_plan": "of plan",
-    "compiled_search": "searched",
+    "compiled_plan": "Inductor, plan",
+    "compiled_search": "Inductor, searched",
 }
 
 
@@ -96,7 +96,7 @@ def _row(name: str, form: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _plain(module: nn.Module, form: str) -> Callable[[torch.Tensor], Any]:
-    """The same with autograd and, for a training step, `torch.optim.Adam`."""
+    """The same step with autograd and, for a training step, `torch.optim.Adam`."""
     parameters = list(module.parameters())
 
     def loss(x: torch.Tensor) -> torch.Tensor:
@@ -128,9 +128,9 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    """Measured growth in MiB; predictions in bytes behind those that have one."""
+    """Measured growth in MiB, each followed by the deviation of its prediction if there is one."""
     keys = [key for key in _TITLES if f"{key}_bytes" in rows[0]]
-    title = ["MiB", "", "ops", *(_TITLES[key] for key in keys), "(said)", "of traced", "of best", "time"]
+    title = ["MiB", "", "ops", *(_TITLES[key] for key in keys), "(predicted)", "of traced", "of best", "time"]
     table: list[tuple[str, ...]] = [tuple(title)]
     for row in rows:
         table.append(
@@ -159,7 +159,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _best(row: dict[str, Any]) -> float:
-    """The smallest that PyTorch reaches without a plan."""
+    """The smallest memory that PyTorch needs without a plan."""
     return min(row[key] for key in ("plain_bytes", "program_bytes", "compiled_bytes") if key in row)
 
 

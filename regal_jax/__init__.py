@@ -1,6 +1,6 @@
 """Place and schedule computation graphs on devices: BRKGA and its baselines, batched in JAX.
 
-Start with `optimize` and `optimize_many`; `from_jax` and `load_graph` make graphs out of what you have.
+Start with `optimize` and `optimize_many`; `from_jax` and `load_graph` make graphs of programs and files.
 """
 
 from typing import TYPE_CHECKING
@@ -122,7 +122,7 @@ __all__ = [
     "select",
 ]
 
-# The command's --help and those who only use the host must not wait for jax.
+# The command's --help and programs that use only the host must not wait for JAX.
 __getattr__, __dir__ = lazily(
     __name__,
     {

@@ -1,7 +1,7 @@
-"""Whether a value is a whole number, or a number, in a range.
+"""Checks that a value is a whole number, or a number, in a range.
 
-Every argument and setting that is a number is asked about here. True and false are no numbers. The numbers of
-NumPy are, and what a caller goes on with is a plain one.
+All numeric arguments and settings are checked here. `True` and `False` are not numbers. NumPy's numbers are,
+and the functions convert them to plain Python numbers.
 """
 
 import math
@@ -18,16 +18,16 @@ def whole(value: Any, least: int | None = None, most: int | None = None) -> int 
     """``value`` as an int if it is a whole number from ``least`` to ``most``, else ``None``.
 
     Args:
-      value: Anything. A float is no whole number, whatever its value.
-      least: The lowest that is allowed; ``None`` for no limit.
-      most: The highest that is allowed; ``None`` for no limit.
+      value: The value to check, of any type. A float is not a whole number, whatever its value.
+      least: The smallest allowed number; ``None`` for no limit.
+      most: The largest allowed number; ``None`` for no limit.
 
     Examples:
       >>> from regal_jax.checks import whole
       >>> whole(3, 1), whole(0, 1), whole(True), whole(3.0)
       (3, None, None, None)
     """
-    # Arrays without axes may be whole numbers, too; their bools are as little so as Python's.
+    # Arrays without axes may be whole numbers, too; their bools, like Python's, are not.
     if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
         return None
     try:
@@ -57,11 +57,11 @@ def real(
 
     Args:
       value: The value to check, of any type.
-      least: The lowest that is allowed.
-      most: The highest that is allowed.
-      above: What the number must be greater than.
-      below: What the number must be less than.
-      infinite: Count infinity as a number; NaN never is one.
+      least: The smallest allowed number.
+      most: The largest allowed number.
+      above: An exclusive lower limit.
+      below: An exclusive upper limit.
+      infinite: Whether infinity counts as a number; NaN never does.
 
     Examples:
       >>> from regal_jax.checks import real
@@ -139,11 +139,11 @@ def check_setting(owner: str, field: str, value: Any, least: int, most: int | No
       owner: Name of the settings in the error message.
       field: Name of the field.
       value: The value to check, of any type.
-      least: The lowest that is allowed.
-      most: The highest that is allowed; ``None`` for no limit.
+      least: The smallest allowed number.
+      most: The largest allowed number; ``None`` for no limit.
 
     Raises:
-      ConfigError: It is no whole number in the range.
+      ConfigError: The value is not a whole number in the range.
     """
     found = whole(value, least, most)
     if found is None:

@@ -1,9 +1,12 @@
-"""Every exception that regal_jax raises on purpose, and the warnings that it gives.
+"""All exceptions that regal_jax raises on purpose, and its warnings.
 
 All exceptions are ``ValueError`` (bad input), ``ImportError`` (an absent extra) or ``RuntimeError`` (a limit
-of the system), so that a caller who knows nothing of this module can still catch them. A message says what is
-wrong, where, and how to mend it, on one line.
+of the system), so that callers can also catch them without this module. A message says in one line what is
+wrong, where, and how to mend it.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "ClusterError",
@@ -13,12 +16,14 @@ __all__ = [
     "InfeasiblePlanWarning",
     "MissingExtraError",
     "PlanError",
+    "ProcessLostError",
     "ResourceError",
+    "WorkerError",
 ]
 
 
 class _OneLine(Exception):
-    """What a message quotes may hold anything: what would break its line stands there escaped."""
+    """The base of all errors: quoted values may contain line breaks, which are escaped in the message."""
 
     def __init__(self, message: str = "") -> None:
         shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
@@ -30,11 +35,11 @@ class GraphError(_OneLine, ValueError):
 
 
 class ClusterError(_OneLine, ValueError):
-    """A cluster that cannot exist, or that cannot run the graph it was paired with."""
+    """A cluster that is invalid, or that cannot run the graph."""
 
 
 class FormatError(_OneLine, ValueError):
-    """A file or document that cannot be read as the format it claims to be."""
+    """A file or document that cannot be read in its format."""
 
 
 class PlanError(_OneLine, ValueError):
@@ -42,7 +47,7 @@ class PlanError(_OneLine, ValueError):
 
 
 class ConfigError(_OneLine, ValueError):
-    """A search or solver setting with an impossible value."""
+    """A setting or argument with an invalid value."""
 
 
 class InfeasiblePlanWarning(_OneLine, UserWarning):
@@ -59,4 +64,20 @@ class MissingExtraError(ImportError):
 
 
 class ResourceError(_OneLine, RuntimeError):
-    """A limit of the operating system that the process has come too close to."""
+    """The process is too close to a limit of the operating system."""
+
+
+class WorkerError(ResourceError):
+    """Graphs were given up because their workers died at every try.
+
+    Attributes:
+      plans: The plan of each graph of the call; ``None`` for those that were given up.
+    """
+
+    def __init__(self, message: str = "", plans: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.plans = list(plans)
+
+
+class ProcessLostError(_OneLine, RuntimeError):
+    """A run over several processes that one of them has left before its end."""

@@ -57,6 +57,7 @@ LONGEST = (
     "test_solvers",
     "test_learning_resume",
     "test_api",
+    "test_ray",
     "test_corpus",
     "test_search",
     "test_learning_step",
@@ -85,6 +86,8 @@ LONGEST = (
     "test_links",
     "test_policies_networks",
     "test_doctests",
+    "test_engines",
+    "test_engines_commands",
     "test_limits",
     "test_defaults",
     "test_fuzz",
@@ -104,7 +107,7 @@ RANK = {name: rank for rank, name in enumerate(LONGEST)}
 
 def pytest_configure(config):
     if hasattr(config.option, "loadscopereorder"):
-        config.option.loadscopereorder = False  # xdist would begin with the files of most tests.
+        config.option.loadscopereorder = False  # Otherwise xdist begins with the files that have most tests.
 
 
 def pytest_collection_modifyitems(items):
@@ -115,8 +118,8 @@ def pytest_collection_modifyitems(items):
 def _garbage_is_looked_for_among_what_is_new():
     """Excludes the objects that a file of tests leaves in memory from garbage collection.
 
-    The library gives up programs by a collection, and tests do it between any two searches. What JAX keeps of
-    the files before would make each take seconds.
+    The library drops programs by garbage collection, and tests do so between any two searches. Each
+    collection would take seconds if it also examined what JAX keeps of earlier files.
     """
     yield
     clear()  # Compiled programs must be dropped first, since frozen objects are never collected.

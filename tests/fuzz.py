@@ -1,6 +1,6 @@
 """Mutations of files for tests of readers; ``fuzz.py COUNT SEED`` tries COUNT files per format.
 
-Either a file is read, or one of `regal_jax.errors` says in one line why not.
+A file is either read, or refused by one of `regal_jax.errors` with a message of one line.
 """
 
 import gzip
@@ -55,7 +55,7 @@ def at(value, path):
 
 
 def mutate_json(text, rng):
-    """One place of a document gets another value, is dropped, doubled or renamed."""
+    """Replaces, drops, doubles or renames one place of a document."""
     document = json.loads(text)
     path = rng.choice(list(places(document)))
     if not path:
@@ -81,7 +81,7 @@ def mutate_json(text, rng):
 
 
 def mutate_text(text, rng):
-    """A word gets another value, or a line is dropped, doubled, moved or cut."""
+    """Replaces a word, or drops, doubles, moves or cuts a line."""
     words = list(TOKEN.finditer(text))
     if words and rng.random() < 0.6:
         word, other = rng.choice(words), rng.choice(words)
@@ -101,7 +101,7 @@ def mutate_text(text, rng):
 
 
 def mutate_bytes(data, rng):
-    """Bits, cuts, repetitions, and other encodings."""
+    """Flips bits, cuts or repeats parts, or changes the encoding."""
     what = rng.randrange(10)
     if not data or what == 0:
         return rng.choice([b"", b"\0", b"\xff\xfe", b"\x1f\x8b", b"{", b"[", b"\n", b"{}", b"null"])
@@ -127,7 +127,7 @@ def mutate_bytes(data, rng):
 
 
 def mutated(data, kind, rng):
-    """One to three mutations of ``data``, in its own structure or in its bytes."""
+    """``data`` after one to three mutations, of its structure or of its bytes."""
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         try:
             if rng.random() < 0.25:
@@ -170,7 +170,7 @@ def attempt(read, *arguments):
 
 
 def fuzz(name, count, seed, folder):
-    """Outcomes of ``count`` mutations of one format, and those with a defect."""
+    """Outcomes of ``count`` mutations of one format, and the mutations that showed a defect."""
     files, kind, read, weight = fuzz_formats.FORMATS[name]
     seeds = files(pathlib.Path(folder))
     rng, ends, wrong = random.Random(f"{name} {seed}"), Counter(), []

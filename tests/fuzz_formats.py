@@ -1,4 +1,4 @@
-"""The formats that regal_jax reads: valid files, made by its own writers where it has one; readers."""
+"""The formats that regal_jax reads: valid files, written by the package where it can, and readers."""
 
 import dataclasses
 import functools
@@ -201,7 +201,7 @@ def as_version_5(data):
 
 
 def mutate_safetensors(data, rng):
-    """In the header, its metadata, or the documents in these."""
+    """Mutates the header, its metadata, or the documents in the metadata."""
     from fuzz import mutate_bytes, mutate_json
 
     length = int.from_bytes(data[:8], "little")
@@ -273,7 +273,7 @@ def dataset(name):
 
 
 def open_set(path):
-    """A build that resumes another one."""
+    """Resumes a build."""
     folder = path.parent / "set"
     folder.mkdir(exist_ok=True)
     path.replace(folder / "manifest.json")

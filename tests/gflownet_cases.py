@@ -44,7 +44,7 @@ def bare(runtimes, edges=(), name="bare"):
 
 
 def fork():
-    """Four ops: 0 and 1 before 2, and one on its own."""
+    """Four ops: 0 and 1 precede 2, and 3 has no edge."""
     return bare([0.7, 0.4, 0.5, 0.9], [(0, 2), (1, 2)])
 
 
@@ -109,7 +109,7 @@ class Flow:
 
     @functools.cached_property
     def state_flow(self):
-        """With uniform backward probabilities."""
+        """The flow through a state, with uniform backward probabilities."""
         flow = {s: math.exp(r) for s, r in self.log_reward.items()}
         for layer in reversed(self.layers[1:]):
             for state in layer:
@@ -119,11 +119,11 @@ class Flow:
         return flow
 
     def edge_flow(self, state):
-        """Of each action of a state."""
+        """The flow of each action of a state."""
         return {a: self.state_flow[c] / len(list(self.parents(c))) for a, c in self.children(state)}
 
     def terminal(self, log_probs):
-        """Probability of every complete schedule, from ``state -> {action: log-probability}``."""
+        """Probability of each complete schedule under ``state -> {action: log-probability}``."""
         mass = {self.root: 1.0}
         for layer in self.layers[:-1]:
             for state in layer:
@@ -133,7 +133,7 @@ class Flow:
         return {s: mass[s] for s in self.layers[-1]}
 
     def variation(self, log_probs):
-        """Total variation of the schedules from the reward."""
+        """Total variation distance between the distribution of schedules and the reward."""
         found, z = self.terminal(log_probs), math.exp(self.log_partition)
         return 0.5 * sum(abs(found[s] - math.exp(self.log_reward[s]) / z) for s in found)
 
@@ -163,7 +163,7 @@ class Table:
 
     @classmethod
     def exact(cls, flow, ops):
-        """The table of a `Flow`, whose backward probabilities are uniform, padded to so many ops."""
+        """The table of a `Flow` with uniform backward probabilities, padded to a number of ops."""
         n, d = ops, flow.devices
         table = np.zeros((((n + 1) * (d + 1)) ** n, n * d), np.float32)
         for state in itertools.chain(*flow.layers[:-1]):
@@ -174,7 +174,7 @@ class Table:
 
     @staticmethod
     def number(state, ops):
-        """Of a state given as chains."""
+        """The number of a state that is given as chains."""
         device, previous = np.full(ops, -1, np.int32), np.full(ops, ops, np.int32)
         for k, members in enumerate(state):
             for i, o in enumerate(members):

@@ -141,7 +141,7 @@ def controls(graph: ComputationGraph) -> list[tuple[int, int]]:
 
 
 def op(graph: ComputationGraph, name: str) -> dict[str, Any]:
-    """Everything about an op: kind, input names, output sizes, ..."""
+    """The fields of an op: kind, input names, output sizes, ..."""
     o = graph.op_index[name]
     offset, tensors = graph.inputs
     controls_at, controls = graph.control_predecessors
@@ -177,7 +177,7 @@ def star(n: int) -> ComputationGraph:
 
 
 class Count(DeviceProfile):
-    """A device whose seconds are flops alone, or bytes alone."""
+    """A device on which the seconds of an op are its flops, or its bytes."""
 
     def __init__(self, what):
         super().__init__("count", matrix_flops=1, vector_flops=1, bandwidth=1)

@@ -46,7 +46,7 @@ class Length:
         self.last = deque(maxlen=5)
 
     def took(self, seconds, *, whole):
-        """A call has ended. One cut short later than it was expected to end may be half of a whole one."""
+        """Records the end of a call. One interrupted after its expected end may be half of a whole one."""
         if whole:
             self.last.append(seconds)
         elif seconds > self.expected:
@@ -57,7 +57,7 @@ class Length:
         return statistics.median(self.last) if self.last else 0.0
 
     def pauses(self):
-        """One signal while the call runs, or every fourth time perhaps after it; often a second one soon."""
+        """Pauses before the signals: one in the call, every fourth time perhaps after it; often a second."""
         longest = self.expected * self.random.choice((1, 1, 1, 2))
         pauses = [self.random.random() * longest]
         if self.random.random() < 1 / 3:
@@ -87,12 +87,12 @@ class Storm:
             self.arrived()
 
     def start(self, pauses):
-        """A signal after each of the pauses, in seconds."""
+        """Sends a signal after each of the pauses, in seconds."""
         self.started += 1
         print(*pauses, file=self.helper.stdin, flush=True)
 
     def arrived(self):
-        """All signals of `start` have been sent, and come in here at the latest."""
+        """Waits until all signals of `start` have been sent and received."""
         while True:
             try:
                 while int.from_bytes(self.sent[:], "little") < self.started:
@@ -134,7 +134,7 @@ class Storm:
 
 
 def raised_in(error):
-    """The file where an interrupt was raised, which is one of those where that does no harm."""
+    """The file in which an interrupt was raised; it must be one in which interrupts are safe."""
     caller, where = None, error.__traceback__
     while where.tb_next is not None:
         if where.tb_frame.f_code.co_name == "make_cold":
@@ -156,7 +156,7 @@ def plan_of(graph):
 
 
 def cases():
-    """Name -> a function that makes ``(call, check)``, of which the first run may take long."""
+    """Name -> a function that makes ``(call, check)``; the first run of a call may take long."""
     from regal_jax import Cluster, contract, from_jax, load_graph, optimize, optimize_many, save_graph
     from regal_jax.datasets import generate
     from regal_jax.heuristics import run_heuristic

@@ -1,7 +1,7 @@
-"""A training run in a process of its own, which kills itself where it is told to.
+"""A training run in a separate process, which kills itself at a given point.
 
-``python learning_run.py FOLDER WHERE``: ``WHERE`` is ``references:N`` (when so many lines of references are
-to be written, of which the last is cut), ``KIND:STEP`` (in the middle of that record of metrics), or
+``python learning_run.py FOLDER WHERE``: ``WHERE`` is ``references:N`` (while line ``N`` of the references is
+being written), ``KIND:STEP`` (in the middle of that record of metrics), or
 ``save:STEP`` (while that checkpoint is being written). Not a test itself.
 """
 

@@ -36,7 +36,7 @@ ORDERS = 120
 
 
 def graph_of(seed, num_ops, **options) -> ComputationGraph:
-    """A graph with control edges, temps, kept, unread and several outputs, and residents."""
+    """A graph with control edges, scratch memory, kept, unread and several outputs, and residents."""
     return random_graph(np.random.default_rng(seed), num_ops, inputs_per_op=1.0, constraints=False, **options)
 
 
@@ -78,7 +78,7 @@ def all_orders(graph) -> np.ndarray:
 
 
 def padded(orders, size=BUCKET.ops) -> np.ndarray:
-    """Whole orders ``[..., size]`` int32 with padding at its place."""
+    """Whole orders ``[..., size]`` int32, followed by padding."""
     whole = np.broadcast_to(np.arange(size, dtype=np.int32), (*orders.shape[:-1], size)).copy()
     whole[..., : orders.shape[-1]] = orders
     return whole
@@ -110,7 +110,7 @@ def keys_of(*numbers):
 
 
 def many(orders):
-    """Orders repeated to the common number of all tests, so that one program suffices."""
+    """Orders, repeated up to the number that all tests share, so that they need one program only."""
     return padded(orders)[np.arange(ORDERS) % len(orders)][None]
 
 

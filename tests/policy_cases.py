@@ -1,4 +1,4 @@
-"""Graphs, changes to graphs that a policy must not see, and policies whose weights say something."""
+"""Graphs, changes of graphs that must not change a policy's outputs, and policies with random weights."""
 
 import dataclasses
 from typing import Any
@@ -61,7 +61,7 @@ def four_bins(**settings: Any) -> PolicyConfig:
 
 
 def chain(length: int, runtimes: list[float] | None = None) -> ComputationGraph:
-    """Ops in a row, each reads the one output of the one before."""
+    """A chain: each op reads the only output of the op before it."""
     builder = GraphBuilder("chain")
     for o in range(length):
         runtime = 1.0 if runtimes is None else runtimes[o]
@@ -70,7 +70,7 @@ def chain(length: int, runtimes: list[float] | None = None) -> ComputationGraph:
 
 
 def two_chains(length: int) -> ComputationGraph:
-    """Ops "a0", ... and "b0", ...: two rows side by side that no edge joins, the second a little slower."""
+    """Two chains without edges between them, "a0", ... and "b0", ...; the second is a little slower."""
     builder = GraphBuilder("two chains")
     for side, runtime in (("a", 10), ("b", 11)):
         for o in range(length):
@@ -80,7 +80,7 @@ def two_chains(length: int) -> ComputationGraph:
 
 
 def renumbered(graph: ComputationGraph, place: np.ndarray) -> ComputationGraph:
-    """The same graph, its op ``o`` now op ``place[o]``."""
+    """The same graph, in which op ``o`` has the number ``place[o]``."""
     builder = GraphBuilder(graph.name, graph.time_unit)
     tensors = np.split(graph.inputs[1], graph.inputs[0][1:-1])
     controls = np.split(graph.control_predecessors[1], graph.control_predecessors[0][1:-1])
@@ -103,7 +103,7 @@ def renumbered(graph: ComputationGraph, place: np.ndarray) -> ComputationGraph:
 
 
 def events_of(graph: ComputationGraph, schedule: Schedule) -> np.ndarray:
-    """As the replay takes them: transfers between the ops where the schedule has them."""
+    """Events as the replay takes them, with the transfers at their places in the schedule."""
     n, d = graph.num_ops, schedule.sent.shape[1]
     tensor, device = np.nonzero(schedule.sent >= 0)
     before = np.concatenate([np.arange(1, n + 1), schedule.sent[tensor, device]])
@@ -115,7 +115,7 @@ def events_of(graph: ComputationGraph, schedule: Schedule) -> np.ndarray:
 def scaled(
     graph: ComputationGraph, cluster: Cluster, time: float, size: int
 ) -> tuple[ComputationGraph, Cluster]:
-    """All times and all sizes in other units, those of the cluster too."""
+    """The graph and the cluster in other units of time and size."""
     graph = dataclasses.replace(
         graph,
         runtime=graph.runtime * time,
@@ -132,17 +132,17 @@ def scaled(
 
 
 def without_edges(graph: ComputationGraph) -> ComputationGraph:
-    """The same ops and tensors, which nobody reads."""
+    """The same ops and tensors without edges."""
     return dataclasses.replace(graph, edge_tensor=[], edge_op=[], control_source=[], control_target=[])
 
 
 def distinct_runtimes(graph: ComputationGraph, rng: np.random.Generator) -> ComputationGraph:
-    """The same graph with runtimes of which no two, and no two sums, are the same; no op is resident."""
+    """The same graph without residents, with runtimes of which no two sums are equal."""
     return dataclasses.replace(graph, runtime=rng.exponential(size=graph.num_ops), resident=())
 
 
 def randomised(module: nnx.Module, seed: int = 0) -> nnx.Module:
-    """``module``, of which shapes will do, with all weights drawn anew, so that every part of it matters."""
+    """``module``, or its shapes, with random weights, so that every part of it has an effect."""
     rng = np.random.default_rng(seed)
     graphdef, state = nnx.split(module)
 

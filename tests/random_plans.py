@@ -1,4 +1,4 @@
-"""Plans at random, for tests of whatever runs them."""
+"""Random plans, for tests of code that runs plans."""
 
 import numpy as np
 

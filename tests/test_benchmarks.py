@@ -433,7 +433,7 @@ def test_what_priorities_are_worth(capsys):
     assert [line.split("  ")[0] for line in table[1:]] == [
         "no guide", "random priorities", "network 'default'", "network 'standardised'"
     ]  # fmt: skip
-    # Rows that are compared with themselves.
+    # The rows are compared with themselves.
     assert table[1].count("+0.00 % ± 0.00") == 2
     assert main(["orders", "proposal", "--ops", "12", "--graphs", "1", "--budgets", "150"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3

@@ -1,4 +1,4 @@
-"""``python -m benchmarks certify``: its checks can fail, and its file and page say what happened."""
+"""``python -m benchmarks certify``: its checks can fail, and its file and page report the results."""
 
 import json
 
@@ -176,7 +176,7 @@ def test_shares_of_bandwidth_are_shares(monkeypatch):
         moved = record.derived[f"{label}{OF_BANDWIDTH}"] * series.median * 1e9
         assert moved == pytest.approx(round(moved), abs=1e-3)
         assert moved > 0
-    # The counter goes in and out.
+    # The counter is an argument and a result.
     assert record.derived[f"dispatch{OF_BANDWIDTH}"] * record.series["dispatch"].median * 1e9 < 1000
 
 

@@ -29,7 +29,7 @@ def put(name, ops=20, seed=0):
 
 
 def after(monkeypatch, *events):
-    """Does one of ``events`` whenever the command would sleep, and presses Ctrl-C after the last."""
+    """Runs one of ``events`` whenever the command would sleep, and interrupts it after the last."""
     left = list(events)
 
     def sleep(_):
@@ -194,7 +194,7 @@ def test_refusals(arguments, said, capsys):
     put("a.json")
     try:
         code = main(["optimize", *arguments])
-    except SystemExit as exit_:  # The parser's own.
+    except SystemExit as exit_:  # Raised by the parser.
         code = exit_.code
     assert code == 2
     err = capsys.readouterr().err

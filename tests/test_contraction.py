@@ -32,7 +32,7 @@ OPTIONS = (
 
 
 def chains(seed=0):
-    """Heavy ops as in any random graph, each followed by three light ones."""
+    """A random graph whose heavy ops are each followed by three light ones."""
     graph = generate("erdos-renyi", 12, seed)
     builder = GraphBuilder(f"chains-{seed}")
     offset, tensors = graph.inputs
@@ -63,7 +63,7 @@ def check_expansion(made, cluster, seed):
     assert (whole.overflow <= plan.overflow).all()
     assert whole.num_transfers == plan.num_transfers
     assert whole.transfer_bytes == plan.transfer_bytes
-    # Merged ops one after another, and in the order of the plan.
+    # Members of merged ops run one after another, and merged ops in the order of the plan.
     ops = made.op[whole.timeline.op[whole.timeline.port < 0]]
     runs = ops[np.flatnonzero(np.diff(ops, prepend=-1))]
     assert runs.tolist() == plan.timeline.op[plan.timeline.port < 0].tolist()
@@ -136,7 +136,7 @@ def test_any_sets_of_consecutive_ops_keep_the_promise(instance, seed):
 @given(instances(max_ops=20), st.integers(0, 2**32 - 1))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_contraction_comes_to_an_end(instance, seed):
-    """Where nothing is heavy and time no matter, once is enough; else it ends when nothing changes."""
+    """If no op is heavy and times do not matter, one pass suffices; else it ends when nothing changes."""
     graph, _ = instance
     once = contract(graph, anchors=(), max_share=1.0, devices=1)
     if not graph.runtime.any() or graph.num_ops == 1:
@@ -192,7 +192,7 @@ def test_by_hand():
 
 
 def test_spared_memory():
-    """``sum`` frees much: it is done early if memory is to be spared, and with its reader otherwise."""
+    """``sum`` frees much memory: it runs early to spare memory, and is merged with its reader otherwise."""
     builder = GraphBuilder()
     builder.add_op("big", kind="dot", runtime=10, outputs=[1000])
     builder.add_op("other", kind="dot", runtime=10, outputs=[10])
@@ -413,7 +413,7 @@ def test_the_benchmark_refuses_what_is_no_graph(tmp_path, capsys):
 
 
 def test_the_longest_path_stays():
-    """``shift``, ready at once, is not put behind ``dot``: with two devices; on one it makes no odds."""
+    """With two devices ``shift``, ready at once, is not put behind ``dot``; with one it may be."""
     builder = GraphBuilder()
     builder.add_op("start", kind="start", outputs=[8])
     builder.add_op("dot", kind="dot", runtime=98, inputs=["start"], outputs=[8])

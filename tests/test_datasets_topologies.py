@@ -69,12 +69,12 @@ def test_watts_strogatz_rewires_three_in_ten():
     graphs = many(watts_strogatz, n)
     assert {len(edges) for edges in graphs} == {n * k // 2}
     found = np.stack([degrees(edges, n) for edges in graphs])
-    # Nobody loses the edges that it brought, k/2 of them; else binomial (kept) and Poisson (gained):
+    # A node keeps the k/2 edges that it brought; the others are binomial (kept) and Poisson (gained):
     # Barrat and Weigt 2000, "On the properties of small-world network models", eq. 9, for n to infinity.
     assert found.min() >= k // 2
     assert found.var() == pytest.approx(k / 2 * p * (1 - p) + k / 2 * p, rel=0.05)
     ring = [(np.abs(edges[:, 0] - edges[:, 1]) % (n - 2) <= 2).mean() for edges in graphs]
-    # A pair of the ring that was taken apart is met again by one rewired edge in n / (k p), at most.
+    # At most one rewired edge in n / (k p) joins a pair of the ring again that was separated.
     assert np.mean(ring) >= 1 - p - 4 * np.sqrt(p * (1 - p) / (GRAPHS * n * k / 2))
     assert np.mean(ring) <= 1 - p + p * k * p / (n - 1 - k) + 4 * np.sqrt(p * (1 - p) / (GRAPHS * n * k / 2))
 
@@ -91,7 +91,7 @@ def test_barabasi_albert_grows_by_preference():
     n, m = 80, 2
     graphs = many(barabasi_albert, n, graphs=300)
     assert {len(edges) for edges in graphs} == {m * (n - m)}
-    for edges in graphs:  # each newcomer brings m edges to older ones
+    for edges in graphs:  # Each new node has m edges to older ones.
         assert (np.bincount(edges.max(axis=1), minlength=n)[m:] == m).all()
     # For n to infinity the share of degree k is 2 m (m + 1) / (k (k + 1) (k + 2)): Bollobas et al. 2001.
     found = np.concatenate([degrees(edges, 400) for edges in many(barabasi_albert, 400, graphs=40)])
@@ -102,7 +102,7 @@ def test_barabasi_albert_grows_by_preference():
 def test_barabasi_albert_of_one_link_follows_the_exact_recursion():
     n = 60
     first = np.array([degrees(edges, n)[0] for edges in many(barabasi_albert, n, links=1)])
-    # When v nodes are joined, their degrees add up to 2 (v - 1), and a newcomer picks in proportion.
+    # The degrees of v joined nodes add up to 2 (v - 1), and a new node draws in proportion to them.
     expected = np.prod([1 + 1 / (2 * (v - 1)) for v in range(2, n)])
     within(first.mean(), expected, first.var() / GRAPHS)
 
@@ -129,7 +129,7 @@ def test_orient_points_forward_and_keeps_the_degrees():
     assert (source < target).all()
     again = np.stack([source, target], axis=1)
     assert sorted(degrees(again, 50)) == sorted(degrees(edges, 50))
-    # The order is uniform: an edge of three nodes stands at (0, 1), (0, 2), (1, 2) alike.
+    # The order is uniform: with three nodes, an edge is at (0, 1), (0, 2) and (1, 2) equally often.
     one = np.array([[2, 0]])
     found = np.concatenate([orient(rng, 3, one)[0] * 3 + orient(rng, 3, one)[1] for _ in range(3000)])
     assert (found >= 1).all()

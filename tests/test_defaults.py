@@ -1,5 +1,7 @@
-"""The default on links that take time: it contracts by itself, follows what pays, and loses nothing to more
-devices or to limits that do not bind."""
+"""The default method on links that take time.
+
+It contracts graphs, follows the searches that improve plans, and is not worse with more devices or with
+limits that do not bind."""
 
 import dataclasses
 
@@ -167,7 +169,7 @@ class TestTheBudget:
 
 
 def test_list_search_moves_what_belongs_together():
-    """Two chains that meet once: where transfers take long only whole chains are worth a move."""
+    """Two chains that meet once: if transfers take long, only moves of whole chains pay."""
     builder = GraphBuilder("chains")
     for chain in "ab":
         for i in range(12):

@@ -112,10 +112,11 @@ def test_a_narrow_beam_is_what_its_definition_says(
 
 
 def two_branches() -> ComputationGraph:
-    """``big`` (9 bytes) and ``small`` (1) from nothing, each read by an op that frees it, then a sink.
+    """``big`` (9 bytes) and ``small`` (1), sources that are each read by an op that frees them, then a sink.
 
-    From the empty set, ``small`` has the lower peak, and then its reader: 1, 2; with ``big`` last 1 + 9 are
-    held together, then 1 + 9 + 1. The other way round big takes 9, its reader 10, and no more is needed.
+    ``small`` and then its reader have the lowest peaks at first, 1 and 2. With ``big`` after them the peaks
+    are 1 + 9 and 1 + 9 + 1. If ``big`` and its reader run first, the peaks are 9 and 10, and no later peak is
+    higher.
     """
     builder = GraphBuilder("branches")
     builder.add_op("big", outputs=[9])
@@ -239,7 +240,7 @@ def test_links_are_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_random_orders_are_uniform_at_each_step() -> None:
-    """Of ``a``, and of ``b`` before ``c``: a and b are alike at the first step, then a and c."""
+    """Of ``a``, and ``b`` before ``c``: a and b are equally likely at first, then a and c."""
     builder = GraphBuilder("uniform")
     for name, inputs in (("a", []), ("b", []), ("c", ["b"])):
         builder.add_op(name, outputs=[1], inputs=inputs)

@@ -71,7 +71,7 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
     assert "no file 'none.safetensors'" in outcome.left_out["idrs"]
     records = lines(tmp_path / "out")
     assert len(values(tmp_path / "out")) == len(records) == outcome.made
-    # Guided ones read a list schedule; heuristics make several.
+    # Guided searches make one list schedule; heuristics make several.
     made = {r["method"]: r["schedules"] for r in records}
     assert (made["brkga"], made["critical-path"] > 3) == (0, True)
     graphs = {graph.content_hash: graph for graph in evaluation_graphs(config)}
@@ -149,7 +149,7 @@ def test_nothing_is_run_twice_and_settings_add_what_is_missing(tmp_path, ran):
 
 
 def test_methods_take_turns_and_the_curves_come_last(tmp_path, ran):
-    """Else the first one would meet a machine that is not what it will be later."""
+    """Methods take turns because the speed of a machine drifts."""
     config = EvaluationConfig(
         **{**TWO, "limits": (80,), "other_seed": 9}, methods=("brkga", "critical-path"), seeds=(0, 1), chunk=2
     )

@@ -26,7 +26,7 @@ def test_intervals_are_those_of_scipy(size, shape):
     ours = bootstrap(values)
     assert ours.mean == values.mean()
     theirs = scipy.stats.bootstrap((values,), np.mean, n_resamples=10_000, method="BCa", rng=7)
-    # Each draws resamples of its own, so the ends differ by the sampling error of a quantile.
+    # The two draw different resamples, so the ends differ by the sampling error of a quantile.
     np.testing.assert_allclose(ours[1:], theirs.confidence_interval, atol=0.25 * theirs.standard_error)
     assert bootstrap(values) == ours
     assert bootstrap(values, seed=1) != ours
@@ -86,7 +86,7 @@ def test_the_entropy_of_actions():
 
 
 def test_the_papers_figures():
-    """Improvements as the ICLR text prints or implies them."""
+    """The improvements that the ICLR text states or implies."""
     assert PAPER["regal"]["TF runtime"].improvement == pytest.approx(0.076, abs=5e-4)
     assert PAPER["regal"]["synthetic runtime"].improvement == pytest.approx(0.049, abs=5e-4)
     assert PAPER["gp-dfs"]["synthetic runtime"].improvement == pytest.approx(-0.554, abs=5e-4)

@@ -53,7 +53,7 @@ def names(proto):
 
 
 def branches(count=3, wide=4):
-    """Branches that widen the input, change it and sum it up, all wide tensors first in the file."""
+    """Branches that widen the input, change it and sum it; in the file all wide tensors come first."""
     rows = range(count)
     nodes = [node("Concat", ["x"] * wide, [f"wide{i}"], axis=0) for i in rows]
     nodes += [node("Softmax", [f"wide{i}"], [f"soft{i}"], axis=0) for i in rows]
@@ -124,7 +124,7 @@ def test_measured_memory_falls_by_what_the_plan_says(tmp_path):
 
 @st.composite
 def random_models(draw):
-    """Nodes of one to three inputs, earlier values, an initializer and constants; some are results."""
+    """Models whose nodes read one to three values, initializers or constants; some are results."""
     count = draw(st.integers(1, 9))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     nodes, values = [], ["x", "w"]
@@ -499,7 +499,7 @@ def test_command_takes_dimensions_and_inputs(tmp_path, capsys):
     onnx.save(proto, path)
     planned(proto, dims={"batch": 4}).save(file)
     arguments = ["apply", str(file), str(path), "--out", str(out)]
-    with pytest.warns(UserWarning, match="'batch' is taken as 1"), pytest.raises(PlanError):
+    with pytest.warns(UserWarning, match="'batch' is taken as 1"), pytest.raises(PlanError, match="dims"):
         apply_to_onnx(Plan.load(file), path)
     np.savez(tmp_path / "inputs.npz", i=np.array([0, 2, 1, 2]))
     inputs = ["--dim", "batch=4", "--measure", "--inputs", str(tmp_path / "inputs.npz")]
@@ -579,7 +579,7 @@ def test_without_onnxruntime(monkeypatch):
 
 
 def test_benchmark_of_an_exported_network(tmp_path, capsys):
-    """Predictions equal measurements, and branches take a tenth less than in any order without a plan."""
+    """Predictions equal measurements, and branches take a tenth less than in other orders."""
     pytest.importorskip("torch")
     from benchmarks.__main__ import main as benchmark
 

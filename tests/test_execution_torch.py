@@ -81,7 +81,7 @@ def planned(module, args, kwargs=None, *, form="forward", seed=0, devices=1, los
 
 
 def close(one, other):
-    """Equal but for what tracing changes: `torch.export` writes some ops in another way, which rounds."""
+    """Checks equality up to rounding: `torch.export` expresses some ops differently."""
     torch.testing.assert_close(one, other, rtol=2e-6, atol=2e-6)
 
 
@@ -201,7 +201,7 @@ def test_a_chosen_learning_rate_is_that_of_adam():
 @pytest.mark.parametrize("make", [Branches, Attention])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_measured_memory_is_the_predicted_one(form, make, seed):
-    """Scratch memory of single ops is all that the graph does not know."""
+    """The graph has all memory except the scratch memory of single ops."""
     args = {Branches: (torch.randn(64, 16),), Attention: (torch.randn(8, 16, 16),)}[make]
     loss = None if form == "forward" else squares
     module = make()
@@ -245,7 +245,7 @@ def test_inductor_keeps_the_order_of_the_plan():
     assert peaks[1] < 0.6 * peaks[0]
 
 
-@pytest.mark.filterwarnings("ignore")  # PyTorch's own, while it compiles.
+@pytest.mark.filterwarnings("ignore")  # PyTorch warns while it compiles.
 def test_torch_compile_takes_the_order_of_kernels():
     class Wide(nn.Module):
         """The result of one branch is computed before the wider one of the other."""
@@ -479,7 +479,7 @@ def test_what_does_not_fit_is_refused():
         apply_to_torch(order(graph), module, x, devices=["tpuX"])
     with pytest.raises(PlanError, match="plan the graph of this module"):
         apply_to_torch(order(graph), nn.Sequential(nn.Linear(4, 2), nn.ReLU()), x)
-    with pytest.raises(FormatError):
+    with pytest.raises(FormatError, match=r"give a torch\.nn\.Module"):
         apply_to_torch(order(graph), torch.relu, x)
     with pytest.raises(ConfigError, match="form"):
         apply_to_torch(order(graph), module, x, form="backward")

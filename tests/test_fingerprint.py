@@ -66,7 +66,7 @@ def test_all_small_dags_are_told_apart(control: bool) -> None:
 
 
 def _outputs(*readers: list[int]) -> ComputationGraph:
-    """An op with one output for each list, which those ops of three read."""
+    """A graph of an op with one output for each list, read by those of three ops that the list names."""
     builder = GraphBuilder("ports")
     builder.add_op("root", runtime=1.0, outputs=[1] * len(readers))
     for v in range(3):

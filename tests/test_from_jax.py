@@ -241,7 +241,7 @@ def test_while_costs_the_stated_trip_count(count, seconds):
 
     options = {} if count is None else {"while_trip_count": count}
     graph = from_jax(fn, f32(8), profile=SLOW, **options)
-    # Each turn: the condition compares one number, the body adds eight.
+    # In each iteration the condition compares one number, and the body adds eight.
     assert op(graph, "while")["runtime"] == seconds * (1 + 8)
 
 
@@ -560,7 +560,7 @@ def test_impossible_options_are_refused(options, message):
     "models", [("MobileNetV2",), pytest.param(("ResNet50", "DenseNet121"), marks=pytest.mark.slow)]
 )
 def test_keras_applications(models):
-    """In a process of its own: the backend is chosen before Keras is imported, once for all."""
+    """Runs in a separate process, because the backend is fixed when Keras is first imported."""
     script = pathlib.Path(__file__).with_name("keras_models.py")
     environment = {
         **os.environ,

@@ -70,7 +70,7 @@ def same(a, b):
 
 
 def walk(inputs, rng, each=lambda *_: None):
-    """All of a random sequence of valid actions, and the last state."""
+    """A random sequence of valid actions, and the last state."""
     state, actions = reset(inputs), []
     while True:
         told = seen(inputs, state)
@@ -84,7 +84,7 @@ def walk(inputs, rng, each=lambda *_: None):
 
 
 def graph_of(seed, count):
-    """With control edges, several outputs, residents, pins and colocation."""
+    """A graph with control edges, several outputs, residents, pins and colocation."""
     return random_graph(np.random.default_rng(seed), count, inputs_per_op=1.0, devices=2)
 
 
@@ -142,7 +142,7 @@ def test_times_are_those_of_the_replay(seed, count):
 
 
 def test_states_are_the_chains_of_devices():
-    """As many valid moves, forward and backward, as plain Python finds in every state."""
+    """In each state the numbers of valid actions, forward and backward, equal those of plain Python."""
     flow, inputs = Flow(fork(), 2, 1.0), inputs_for(fork())
 
     def state_of(chains):
@@ -239,7 +239,7 @@ def test_inputs_are_checked_and_padded():
         make_schedule_inputs(graph, FREE4, devices=2)
     builder = GraphBuilder("three")
     builder.add_op("op", runtime=[1.0, 2.0, 3.0])
-    with pytest.raises(ClusterError):
+    with pytest.raises(ClusterError, match="runtimes for 3 devices, the cluster has 2"):
         make_schedule_inputs(builder.build(), FREE2)
     inputs = make_schedule_inputs(graph, FREE2, ops=6, devices=4)
     np.testing.assert_array_equal(inputs.relations[:4, :4], relation_matrix(graph))

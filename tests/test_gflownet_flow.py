@@ -135,7 +135,7 @@ def test_samples_have_the_probabilities_of_the_policy():
 
 @functools.partial(jax.jit, static_argnames=("steps", "rate", "balance"))
 def trained(params, inputs, key, steps, rate, balance=False):
-    """A policy and an estimate of log Z after some steps on mini-batches of its own."""
+    """A policy and an estimate of log Z after some training steps on its own trajectories."""
     adam = optax.adam(rate)
 
     def loss(params, trajectories):

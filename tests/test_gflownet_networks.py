@@ -231,7 +231,7 @@ def test_what_cannot_be_sampled_is_refused():
 
 
 def constrained():
-    """Ops that may run on one device only, and ops that belong together; sizes matter."""
+    """A graph with ops that may run on one device only and with colocated ops; transfers take time."""
     builder = GraphBuilder("constrained")
     builder.add_op("a", runtime=1.0, outputs=[40], allowed_devices=[1])
     builder.add_op("b", runtime=2.0, outputs=[10], colocation_group="pair")

@@ -56,7 +56,7 @@ def with_loss(loss, **settings):
 @given(st.integers(0, 10**6), st.integers(1, 9), st.data())
 @settings(max_examples=25)
 def test_a_part_of_a_graph_is_a_graph(seed, count, data):
-    """Relations, paths and work of some consecutive ops are those of the graph that they make alone."""
+    """Relations, paths and work of a sub-graph of consecutive ops equal those of the separate graph."""
     graph = random_graph(np.random.default_rng(seed), count, inputs_per_op=1.0, devices=2)
     size = data.draw(st.integers(1, count))
     source = GflownetSource(GflownetDataConfig(subgraph=(size, size)), 2, seed, [graph])
@@ -126,7 +126,7 @@ def stepped(config, devices, steps, graph):
     return learner.model(jax.device_get(state.policy)), told
 
 
-@pytest.mark.slow  # Programs for other devices, and of other losses, take long to compile.
+@pytest.mark.slow  # Compiling the programs for several devices and for all losses takes long.
 @pytest.mark.parametrize("loss", list(Loss))
 def test_the_number_of_devices_changes_no_schedule(loss):
     graph = bare([0.7, 0.4, 0.5, 0.9, 0.6], [(0, 2), (1, 2)])

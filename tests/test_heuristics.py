@@ -84,7 +84,7 @@ def test_every_plan_is_valid(
 ) -> None:
     graph, cluster = instance
     plan = HEURISTICS[name](graph, cluster, objective, seed=3)
-    # from_events has replayed the plan; that it exists means that the order was accepted.
+    # `from_events` replays the plan, so its order is valid.
     _check_constraints(graph, cluster, plan)
     assert plan.objective is objective
     assert plan.objective_value >= plan.lower_bound * (1 - 1e-12)
@@ -175,7 +175,9 @@ def test_no_early_copy_where_memory_matters() -> None:
 @pytest.mark.parametrize("transfer", ["blocking", "delay:latency=3", "free"])
 @pytest.mark.parametrize("devices", [1, 2, 3, 4])
 def test_one_op(transfer: str, devices: int) -> None:
-    for plan in best_heuristic(_independent([2.5]), Cluster.uniform(devices, transfer=transfer)):
+    plans = best_heuristic(_independent([2.5]), Cluster.uniform(devices, transfer=transfer))
+    assert plans
+    for plan in plans:
         assert plan.makespan == 2.5
 
 
@@ -293,7 +295,7 @@ def test_xla_list_sees_that_a_ready_op_became_the_last_reader() -> None:
 
 
 def test_xla_orders_differ() -> None:
-    """The graph in the comment on XLA's ListScheduler, with a larger B: the greedy order puts it off."""
+    """The graph in the comment on XLA's ListScheduler, with a larger B, which the greedy order runs late."""
     builder = GraphBuilder("xla")
     builder.add_op("A", outputs=[1])
     builder.add_op("B", outputs=[3], inputs=["A"])

@@ -25,7 +25,7 @@ def _peaks(graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, ord
 
 
 def _layers(sizes: list[tuple[int, int]], colocated: bool = True) -> ComputationGraph:
-    """A chain of layers ``(weights, activations)``; the weights are there from the start and stay."""
+    """A chain of layers ``(weights, activations)``; the weights are in memory from beginning to end."""
     builder = GraphBuilder("layers")
     for i, (weights, _) in enumerate(sizes):
         group = f"layer{i}" if colocated else None
@@ -73,7 +73,7 @@ def test_placements_are_allowed_and_no_worse_than_where_they_began(
 
 
 def test_cut_makes_peaks_alike_where_sums_of_bytes_would_not() -> None:
-    """Early layers have great activations and late ones great weights, as in networks for images."""
+    """Early layers have large activations and late layers large weights, as in networks for images."""
     graph = _layers([(2, 40), (2, 40), (2, 20), (10, 8), (20, 4), (40, 2), (40, 2), (40, 2)])
     cluster, order = Cluster.uniform(2, transfer="blocking"), lpmf_order(graph)
     along = np.empty(graph.num_ops)

@@ -60,7 +60,7 @@ def test_the_layout_of_the_call_frame_is_that_of_the_header():
     ]
     assert fields("XLA_FFI_Args") == ["struct_size", "extension_start", "size", "types", "args"]
     assert fields("XLA_FFI_Rets") == ["struct_size", "extension_start", "size", "types", "rets"]
-    # Five words, then the two structs of five words each, of which the last one is the list.
+    # Five words, then two structs of five words each; the second struct is the list.
     assert (host_call._EXTENSION, host_call._API, host_call._CONTEXT) == (1, 2, 3)
     assert (host_call._ARGS, host_call._RESULTS) == (5 + 4, 5 + 5 + 4)
     buffer = fields("XLA_FFI_Buffer")

@@ -1,4 +1,4 @@
-"""Compiled XLA programs: texts by hand with every number computed on paper, and what jax compiles here."""
+"""Compiled XLA programs: texts whose figures were computed by hand, and programs that JAX compiles."""
 
 import gzip
 import pathlib
@@ -74,7 +74,7 @@ def program(lines, before="", header=""):
 
 
 def op(graph, name):
-    """Its runtime, its outputs' sizes, scratch memory, and the ops whose tensors it reads."""
+    """Runtime, sizes of outputs, scratch memory of an op, and the ops whose tensors it reads."""
     o = graph.op_names.index(name)
     sizes = graph.tensor_bytes[graph.output_offset[o] : graph.output_offset[o + 1]].tolist()
     read = graph.tensor_op[graph.edge_tensor[graph.edge_op == o]]
@@ -92,7 +92,7 @@ def kept(graph):
 
 
 def peak(graph):
-    """Of the text's own order, by the exact replay."""
+    """Peak memory of the order of the text, by the exact replay."""
     order = graph.topological_order
     assert order.tolist() == list(range(graph.num_ops))
     plan = Plan.from_events(graph, ONE, [0] * graph.num_ops, order, objective="peak-memory")
@@ -159,7 +159,8 @@ def test_the_state_of_a_loop_is_overwritten_and_what_it_only_reads_passes():
     known = ', backend_config={"known_trip_count":{"n":"5"},"known_init_step":{"init":"0","step":"1"}}'
     graph = parse_hlo(program(LOOPED.replace("CONFIG", known), LOOP), profile=FLOPS)
     assert graph.op_names == ("w0", "start", "i0", "x0", "loop", "end")
-    # A turn: 1 + 16 + 160 + 16 in the body and 1 in the condition; t1 and t2 live together, y is the state.
+    # An iteration: 1 + 16 + 160 + 16 in the body and 1 in the condition; t1 and t2 are alive together, y is
+    # the state.
     assert op(graph, "loop") == (5 * 194, [], 128, ["w0", "i0", "x0"])
     assert op(graph, "end") == (16, [64], 0, ["w0", "x0"])
     assert ("loop", "end") in controls(graph)
@@ -357,7 +358,7 @@ def test_several_profiles_and_options():
     plain = HAND.replace("%", "")  # Newer texts may leave the sigils out.
     assert parse_hlo(plain).content_hash == parse_hlo(HAND).content_hash
     for options in ({"profile": []}, {"profile": "abacus"}, {"while_trip_count": float("nan")}):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=f"^{next(iter(options))}: "):
             parse_hlo(HAND, **options)
 
 
@@ -535,7 +536,7 @@ def test_what_jax_compiles(name):
 
 
 def dependencies(text):
-    """Pairs of instructions of the entry, the second after the first, found with nothing but a regex."""
+    """Pairs of instructions of the entry, the second after the first, found by a regular expression."""
     entry = text[text.index("\nENTRY") :]
     line = re.compile(r"^  (?:ROOT )?%(\S+) = .*? ([a-z][a-z-]*)\((.*)$", re.MULTILINE)
     # Instruction that only names memory -> the instructions that make its content.
@@ -559,6 +560,7 @@ def test_other_orders_keep_the_dependencies_of_the_text(name):
     text = jax.jit(fn, donate_argnums=donate).lower(*args).compile().as_text()
     graph = parse_hlo(text)
     pairs = dependencies(text)
+    assert pairs
     assert {o for pair in pairs for o in pair} <= set(graph.op_names)
     for seed in range(3):
         plan = run_heuristic("random-topological", graph, ONE, "peak-memory", seed=seed)

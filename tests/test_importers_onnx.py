@@ -1,4 +1,4 @@
-"""ONNX models: the package's own light models, and small ones built here with costs done by hand."""
+"""ONNX models: light models of the package onnx, and small models with costs computed by hand."""
 
 import builtins
 import pathlib
@@ -116,7 +116,7 @@ def test_a_small_model_op_by_op():
     assert [graph.tensor_name(t) for t in np.flatnonzero(graph.tensor_keep)] == [
         "w:0", "b:0", "w2:0", "Add_1:0", "Gemm_3:0",
     ]  # fmt: skip
-    # All four residents come before the start, which comes before what reads nothing but residents.
+    # All four residents precede ``start``, which precedes the ops that read only residents.
     assert controls(graph) == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 5)]
     traffic = from_onnx(proto, dims={"batch": 2}, profile=Count("bytes"))
     assert op(traffic, "mm")[1] == pytest.approx(32 + 80 + 40)
@@ -396,7 +396,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
 
 
 def test_values_share_buffers_as_in_onnx_runtime():
-    """By hand: what may be written over in every order, and what may not."""
+    """By hand: the values that may be overwritten in every order, and those that may not."""
     nodes = [
         helper.make_node("Exp", ["x"], ["a"], name="a"),
         helper.make_node("Relu", ["a"], ["b"], name="b"),  # Overwrites a, which has no other reader.

@@ -49,7 +49,7 @@ def storm(names, count, seed, *beside, seconds):
 
 @pytest.fixture(scope="module")
 def some():
-    """All fast cases in one process, since loading JAX and Numba takes longer than most of them."""
+    """All fast cases in one process, because loading JAX and Numba takes longer than most cases."""
     return storm(FAST, 6, 0, seconds=300)
 
 
@@ -100,7 +100,7 @@ def test_the_length_of_a_call_follows_the_calls(start):
 
 
 def reply_of(client, asked, seconds):
-    """How the cell ended: ``"ok"``, one of `MIDDLE`, or the name of an error."""
+    """The outcome of a cell: ``"ok"``, one of `MIDDLE`, or the name of an error."""
     reply = client.get_shell_msg(timeout=seconds)
     while reply["parent_header"].get("msg_id") != asked:
         reply = client.get_shell_msg(timeout=seconds)

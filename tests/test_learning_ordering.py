@@ -46,7 +46,7 @@ AUTOREGRESSIVE = dataclasses.replace(MODEL, decoder="autoregressive")
 
 
 def trap(seed, fillers):
-    """What costs least at first is held to the end: the order of least peak memory first is not the best."""
+    """A graph whose cheapest first op holds memory to the end: least peak memory first is not optimal."""
     rng = np.random.default_rng(seed)
     builder = GraphBuilder(f"trap{seed}")
     for i in range(2):
@@ -158,7 +158,7 @@ def shares_of(learner, weights, batch):
 
 
 def explicit_loss(learner, logs, shares, greedy):
-    """From replayed peaks, in float64."""
+    """The loss from replayed peaks, in float64."""
     o, total = learner.config.optimizer, 0.0
     for graph, share, (log, raw), b in zip(GRAPHS, shares, logs, greedy, strict=True):
         peak = peaks_of(graph)
@@ -416,7 +416,7 @@ def test_the_baseline_is_replaced_by_what_is_better_and_by_nothing_else(whole, s
 
 
 class Killed(BaseException):
-    """Ends a run as a kill of the process does."""
+    """Ends a run in the way in which a kill of the process ends it."""
 
 
 def stopped(config, out, step, action):

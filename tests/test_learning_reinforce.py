@@ -46,7 +46,7 @@ def exact(enumerated):
 
 
 def expected(enumerated, baseline):
-    """Expected gradient of the loss of two actions: every pair counts as often as it is drawn."""
+    """Expected gradient of the loss of two actions: pairs are weighted by their probability."""
     weights, log_probs, rewards = enumerated
     pairs = jnp.asarray(list(itertools.product(range(16), repeat=2)))
     chance = jnp.exp(jax.jit(log_probs)(weights)[pairs].sum(axis=1))

@@ -50,7 +50,7 @@ def test_on_one_device_a_makespan_is_optimal_at_once(method, warm_start):
     ],
 )
 def test_several_devices_end_at_the_bound_too(method, objective, warm_start):
-    """Independent ops of equal cost: even shares meet both bounds, and many placements have them."""
+    """Independent ops of equal cost: even shares meet both bounds, and many placements have even shares."""
     b = GraphBuilder("even")
     for i in range(6):
         b.add_op(f"o{i}", runtime=0.1, outputs=[7], keep=[0])
@@ -87,7 +87,7 @@ def test_a_plan_just_above_the_bound_is_not_optimal():
 @given(instances())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_what_is_said_to_be_impossible_is(instance):
-    """Against all plans of tiny graphs; capacities from nothing to more than enough."""
+    """Compared with all plans of tiny graphs, for capacities from 0 to more than enough."""
     graph, cluster = instance
     if graph.num_ops > 4 or cluster.num_devices > 2:
         return
@@ -101,7 +101,7 @@ def test_what_is_said_to_be_impossible_is(instance):
 
 
 def two_ops(size=60):
-    """Each needs ``size``; one after another they hold twice that on one device."""
+    """Two ops that need ``size`` bytes each; one after another they hold twice that on one device."""
     b = GraphBuilder("two")
     for name in "ab":
         b.add_op(name, runtime=1.0, outputs=[size], keep=[0])

@@ -311,7 +311,7 @@ def test_the_worked_example_with_a_slower_way_back(model, makespan):
 
 
 def oracle(graph, cluster, place, events):
-    """Makespan of one event after another, from the rows as they were given."""
+    """Makespan of the events, one after another, from the given tables."""
     n, d = graph.num_ops, cluster.num_devices
     latency, bandwidth = (np.broadcast_to(q, (d, d)) for q in (cluster.latency, cluster.bandwidth))
     home, blocking = place[graph.tensor_op], cluster.transfer == "blocking"
@@ -475,7 +475,7 @@ def test_constraint_programming_agrees_with_brute_force(model, seed):
 
 
 def _fan():
-    """One op, whose output two long ones read."""
+    """An op whose output two long ops read."""
     builder = GraphBuilder("fan")
     builder.add_op("root", runtime=1, outputs=[1])
     for leaf in "ab":

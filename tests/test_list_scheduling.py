@@ -1,4 +1,4 @@
-"""The quick list schedule: the same whatever the units and the numbers of the ops."""
+"""The quick list schedule does not depend on units or on the numbers of the ops."""
 
 import numpy as np
 import pytest

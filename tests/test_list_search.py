@@ -313,7 +313,7 @@ class TestTheMethod:
         monkeypatch.setattr(HostRun, "turn", turn)
 
         class Counted(Deadline):
-            """Every reading of the clock adds 5 ms, so the time of compilation does not matter."""
+            """A clock that advances by 5 ms at each reading, so that compilation time does not matter."""
 
             readings = 0
 

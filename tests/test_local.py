@@ -94,7 +94,7 @@ def test_local_search_never_goes_up_and_annealing_does_while_it_is_hot():
 def test_a_hotter_neighbour_is_accepted_by_the_rule_of_metropolis():
     @dataclasses.dataclass(frozen=True)
     class Up:
-        """Always one worse."""
+        """A neighbour that is always worse by one."""
 
         words: int = 1
 

@@ -1,4 +1,4 @@
-"""Two processes that would write one folder: the second is refused, and a killed one blocks nobody."""
+"""Two processes that write one folder: the second is refused, and a killed one blocks no other."""
 
 import os
 import pathlib
@@ -146,7 +146,7 @@ def test_a_lock_leaves_nothing_behind(tmp_path):
 
 
 def test_a_lock_that_was_taken_away_meanwhile_is_taken_anew(tmp_path, monkeypatch):
-    """Between opening the file and locking it, who had it before has removed it."""
+    """The previous holder removes the file between its opening and its locking."""
     import fcntl
 
     flock, seen = fcntl.flock, []

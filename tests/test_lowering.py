@@ -36,7 +36,7 @@ def exported(case, platform):
 
 @pytest.fixture
 def accelerator(monkeypatch):
-    """As if JAX had found one beside the CPU."""
+    """Makes JAX report an accelerator besides the CPU."""
     monkeypatch.setattr(jax.extend.backend, "backends", lambda: dict.fromkeys(("cpu", *PLATFORMS)))
 
 

@@ -1,4 +1,4 @@
-"""`profile="measured"`: what is measured, how often, and what is stored."""
+"""`profile="measured"`: the ops that are measured, the number of calls, and the stored results."""
 
 import itertools
 
@@ -84,7 +84,7 @@ def test_views_take_no_time(measured):
 
 
 def test_the_time_of_a_program_that_does_nothing_is_subtracted(monkeypatch):
-    """A clock on which each look takes one second, and a program of a matrix nine."""
+    """A clock that advances by one second at each reading, and by nine for a program of a matrix."""
     ticks = itertools.count()
     profile = MeasuredProfile(clock=lambda: float(next(ticks)))
     taken = iter([9.0, 2.0, 1.0])

@@ -244,7 +244,7 @@ def test_tuning_goes_on_where_it_was_killed(graphs, tmp_path, monkeypatch):
     calls = []
 
     def planned(graphs, clusters, *, method, objective, **_):
-        """Quick, and different for each point."""
+        """A fast replacement of the search whose result differs for each point."""
         calls.append(method)
         seed = method.population + round(100 * method.elite_bias)
         return [run_heuristic("random-topological", graph, TWO, objective, seed=seed) for graph in graphs]
@@ -260,7 +260,7 @@ def test_tuning_goes_on_where_it_was_killed(graphs, tmp_path, monkeypatch):
     assert tune(graphs, TWO, results=torn, **options) == whole
     assert len(calls) == 2
     assert torn.read_bytes() == b"".join(lines)
-    # Of another seed nothing is known.
+    # There is no result for another seed.
     tune(graphs[:1], TWO, results=torn, **{**options, "seed": 2})
     assert len(calls) == 7
 

@@ -1,6 +1,6 @@
 """Every notebook runs from top to bottom, and is committed with the outputs of such a run.
 
-By default there is less to search and to train than what is written; the slow tests run what is written.
+By default, budgets of searches and of training are reduced; the slow tests run the notebooks as written.
 """
 
 import pathlib

@@ -133,7 +133,7 @@ def test_the_memory_at_each_step_is_that_of_the_replay(
 def test_a_beam_in_a_window_finds_its_best_order(
     instance: tuple[ComputationGraph, Cluster], seed: int, back: bool, data: st.DataObject
 ) -> None:
-    """Against all orders of the window, each by the peaks of the whole order."""
+    """Compared with all orders of the window, each by the peak of the whole order."""
     graph, _ = instance
     first = data.draw(st.integers(0, graph.num_ops - 1))
     last = data.draw(st.integers(first + 1, min(graph.num_ops, first + 5)))

@@ -41,7 +41,7 @@ def embeddings_of(seed, graphs=1, size=BUCKET.ops):
 
 
 def attended(graph, embeddings, order):
-    """Probability of an order by the formulas of the attention model, in float64; the likeliest op a step."""
+    """Probability of an order by the attention model, in float64, and the likeliest op at each step."""
     w = {
         name: np.asarray(getattr(decoder(), name).kernel[...], float)
         for name in ("mean", "last", "out", "nodes")

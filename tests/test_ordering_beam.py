@@ -37,7 +37,7 @@ def priorities_of(seed, graphs=1, size=BUCKET.ops):
 
 
 def held_after(graph, done):
-    """Bytes after the ops of a set, in whatever order."""
+    """Bytes held after the ops of a set, in any order."""
     readers = [set() for _ in range(graph.num_tensors)]
     for t, o in zip(graph.edge_tensor.tolist(), graph.edge_op.tolist(), strict=True):
         readers[t].add(o)
@@ -61,7 +61,7 @@ def partial_peak(graph, order):
 
 
 def plain_beam(graph, width, rule, priority):
-    """The same beam with tuples and sets: orders, the best first."""
+    """The same beam in plain Python, with tuples and sets; orders, the best first."""
     waits, states = before(graph), [((), 0.0)]
     for _ in range(graph.num_ops):
         best = {}

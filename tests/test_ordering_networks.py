@@ -115,7 +115,7 @@ def attended(config, x, codes, weights):
 
 
 def plain_logits(config, inputs, row):
-    """Of one graph, in float64."""
+    """Logits of one graph in float64."""
     state = nnx.to_pure_dict(nnx.state(weighted(config)))
     state = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), state)
     n = int(inputs.mask[row].sum())
@@ -271,7 +271,7 @@ def test_heads_that_are_switched_off_have_no_weights():
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nnx.state(made)))
 
     none, one, three = count((0,) * 7), count((0, 0, 0, 1, 0, 0, 0)), count((1, 0, 0, 1, 0, 0, 1))
-    # Of a head in a layer: queries, keys, values and the way back.
+    # Weights of a head in a layer: queries, keys, values and the output.
     assert three - one == 2 * 2 * 4 * 8 * 3
     assert none == count((0,) * 7) < one
     mlp = nnx.eval_shape(lambda: Topoformer(CASES["mlp"], rngs=nnx.Rngs(0)))

@@ -43,7 +43,7 @@ def simple(graph):
 
 
 def slow_relations(graph):
-    """By networkx, one pair after another."""
+    """Relations by networkx, pair by pair."""
     given_, n = simple(graph), graph.num_ops
     reduced, before = nx.transitive_reduction(given_), [nx.ancestors(given_, o) for o in range(n)]
 
@@ -137,7 +137,7 @@ def test_relations_load_no_jax():
 
 
 def slow_features(graph):
-    """Before they are divided, by networkx."""
+    """Features before normalisation, by networkx."""
     edges, n = simple(graph), graph.num_ops
 
     def hops(graph_, o):
@@ -180,7 +180,7 @@ def test_features_by_hand():
 
 
 def slow_hops(graph):
-    """By networkx from all sources, and to all targets, at once."""
+    """Hops by networkx, from all sources and to all targets at once."""
     columns = []
     for edges in (simple(graph), simple(graph).reverse()):
         edges.add_edges_from([(-1, o) for o in list(edges) if not edges.in_degree(o)])
@@ -208,7 +208,7 @@ def test_hops_of_many_ops_also_in_compiled_loops():
 
 
 def laplacian(graph):
-    """Dense, by its definition, and its first eigenvector."""
+    """The dense Laplacian by its definition, and its first eigenvector."""
     n = graph.num_ops
     adjacency = np.zeros((n, n))
     for u, v in simple(graph).edges:

@@ -197,7 +197,7 @@ def test_bytes_that_are_no_text(tmp_path):
 def test_every_truncation_is_refused():
     text = worked_plan()[0].to_json().rstrip()
     for length in range(0, len(text), 7):
-        with pytest.raises(FormatError):
+        with pytest.raises(FormatError, match=r"^plan: "):
             Plan.from_json(text[:length])
 
 
@@ -216,7 +216,7 @@ WRONG = ["x", -7, 2.5, None, True, [], [[]], {}, {"a": 1}, 10**30, "DELETE"]
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: ".".join(map(str, p)))
 def test_wrong_values_and_missing_fields_are_refused_or_found(path):
-    """Nothing but FormatError or PlanError, whatever stands in a field; and never silence."""
+    """Any wrong value of a field raises FormatError or PlanError."""
     plan, graph = worked_plan()
     for wrong in WRONG:
         document = json.loads(plan.to_json())
@@ -379,7 +379,7 @@ def test_every_tampered_number_is_found():
 
 
 def shuffled(plan: Plan, order: list[int]) -> Plan:
-    """Its events in another order or number, with the times that they had."""
+    """The plan with its events in another order or number, with unchanged times."""
     fields = ("op", "port", "device", "source", "start", "finish")
     return with_timeline(plan, **{f: getattr(plan.timeline, f)[order] for f in fields})
 
@@ -411,7 +411,7 @@ def test_a_needless_transfer():
 
 
 def test_checks_that_need_no_replay():
-    """The plan's own times are held against each other, so a wrong replay could not hide it."""
+    """The plan's own times are compared with each other, so a wrong replay could not hide the fault."""
     plan, graph = worked_plan(Cluster((1000, 1000), "delay", 1, 10))
     start, finish = plan.timeline.start.copy(), plan.timeline.finish.copy()
     start[5], finish[5] = 15, 17  # join would start before right:0 arrives, at 18.

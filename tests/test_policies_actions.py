@@ -85,7 +85,7 @@ def test_all_actions_of_a_tiny_graph(ops, devices, bins):
 
 
 def test_score_has_mean_zero():
-    """What REINFORCE stands on: the expected gradient of the log-probability is nought."""
+    """REINFORCE relies on this: the expected gradient of the log-probability is 0."""
     logits = random_logits(0, 1, 1, 2, (2, 3))
     mask = np.ones((1, 1), bool)
     actions = np.array(list(itertools.product(range(6), repeat=2)), np.uint8).reshape(-1, 1, 1, 2)
@@ -198,7 +198,7 @@ CONFIGS = [
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_draws_are_of_the_betas_of_all_bins(config):
-    """Kolmogorov-Smirnov over all 65536 draws there are, so without chance."""
+    """Kolmogorov-Smirnov distance over all 65536 possible draws, so the test is exact."""
     config = dataclasses.replace(config, num_devices=1, guided_share=1)
     alphas, betas = action_parameters(config)
     assert alphas.shape == (16,)
@@ -330,7 +330,7 @@ def test_transfers_are_as_urgent_as_the_most_urgent_reader(fields, there):
 @pytest.mark.parametrize("transfers", ["reader", "reader-there", "midway"])
 @pytest.mark.parametrize("reach", [0, 4])
 def test_ops_keep_their_places_but_for_moves_and_transfers_follow(transfers, reach):
-    """Variances of 0: what is drawn is known."""
+    """With variances of 0 the draws are known."""
     n, ops = 12, 11
     bins = tuple((np.arange(9) / 8 * 0.9 + 0.05).tolist())  # 0.5 in the middle.
     config = four_bins(
@@ -367,7 +367,7 @@ def test_ops_keep_their_places_but_for_moves_and_transfers_follow(transfers, rea
 
 @pytest.mark.parametrize("cuts", [["schedule"], ["schedule", "across"]])
 def test_ops_that_stay_and_transfers_as_scheduled_are_the_list_schedule(cuts):
-    """Nothing is left to chance but the cut: the search's first individuals have the schedule's makespan."""
+    """Only the cut is random: the first individuals of the search have the schedule's makespan."""
     config = four_bins(
         prior="schedule", means=(0.1, 0.5, 0.9), variances=(0.0,), uniform=False, guided_share=1,
         transfers="schedule", reach=2, order_scale=1.0, placements=cuts,
@@ -404,7 +404,7 @@ def test_transfers_are_left_uniform_where_nothing_is_to_be_drawn_or_said():
 
 @pytest.mark.slow
 def test_a_search_takes_the_proposals_of_a_policy():
-    """From graphs to makespans; an op whose keys are all but fixed goes where its action says."""
+    """The path from graphs to makespans: an op whose keys are nearly fixed is placed as its action says."""
     config = four_bins(width=4, rounds=1, guided_share=1)
     graphs = [random_graph(np.random.default_rng(s), 9, 2, constraints=False) for s in range(2)]
     cluster = Cluster.uniform(2, transfer="free")

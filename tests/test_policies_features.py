@@ -86,7 +86,7 @@ def test_a_chain_by_hand():
 
 
 def test_coordinates_of_a_chain_run_along_it():
-    """What they are in general: tests/test_policies_spectral.py."""
+    """tests/test_policies_spectral.py tests coordinates in general."""
     graph = chain(9)
     found = column(graph, "along 0")
     assert (np.diff(found) > 0).all()

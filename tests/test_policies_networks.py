@@ -55,7 +55,7 @@ def compiled(config, kind=Policy):
 
 
 def shapes_of(config, kind=Policy):
-    """The network with the shapes of its weights in their places, which costs no compilation."""
+    """The network with shapes in place of its weights, which needs no compilation."""
     return nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0)))
 
 
@@ -249,7 +249,7 @@ def test_sequence_reads_both_ways():
 
 
 def test_the_graph_network_is_the_paper_s_equation():
-    """Edge by edge in NumPy, with the messages' output layer on each message."""
+    """Compared with NumPy, edge by edge, with the output layer applied to each message."""
     config = four_bins(width=8, rounds=2)
     policy = randomised(shapes_of(config))
     graph = random_graph(np.random.default_rng(5), 9, 2)

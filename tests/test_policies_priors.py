@@ -97,7 +97,7 @@ def test_company_changes_nothing_and_features_come_with_the_same_prior(name, one
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("devices", [1, 3])
 def test_the_smallest_graphs(name, devices):
-    """One op; ops that no tensor and no edge joins; no byte at all."""
+    """Graphs of one op, without edges, or without any bytes."""
     builder = GraphBuilder("alone")
     builder.add_op("a", runtime=0.0)
     one = builder.build()
@@ -164,7 +164,7 @@ def test_what_the_network_reads_of_a_prior(name, told):
 
 
 def test_the_network_reads_placements_in_one_order():
-    """That of their names: what the weights of a policy mean does not depend on the order of a list."""
+    """The order is that of the names, so the meaning of weights does not depend on the order of a list."""
     graph = random_graph(np.random.default_rng(0), 9, 2)
     for order in (("peaks-one", "along", "peaks-order"), ("peaks-order", "peaks-one", "along")):
         config = config_of("memory", placements=order)
@@ -176,7 +176,7 @@ def test_the_network_reads_placements_in_one_order():
 
 
 def test_a_policy_reads_its_prior():
-    """A gradient of what it says reaches every field, by network and by logit scales."""
+    """The gradient of the outputs reaches every field, through the network and through logit scales."""
     config = four_bins(
         prior="schedule", width=4, rounds=0, order_scale=1.0, reach=0, means=(0.1, 0.5, 0.9), transfers=None
     )
@@ -193,7 +193,7 @@ def test_a_policy_reads_its_prior():
 
 
 def test_a_maker_of_one_s_own(monkeypatch):
-    """A line of the registry is all that it takes."""
+    """A custom maker needs only a line of the registry."""
 
     def backwards(measured):
         n = measured.graph.num_ops

@@ -13,7 +13,7 @@ NONE = np.zeros(0, int)
 
 
 def coordinates(sender, receiver, weight, *start):
-    """Of one start, as if it were alone, which company must not change."""
+    """Coordinates of one start; other starts must not change them."""
     alone = spectral_coordinates(sender, receiver, weight, [Start(*start)])
     other = Start(np.arange(len(start[0])) ** 2.0)
     both = spectral_coordinates(sender, receiver, weight, [other, Start(*start)])
@@ -74,7 +74,7 @@ def test_each_has_mean_square_one_and_none_is_constant(seed, n):
 
 @given(seeds, st.integers(3, 16), st.integers(1, 4))
 def test_in_every_slice_the_masses_balance(seed, n, count):
-    """Against the eigenvectors of the matrix between two projections."""
+    """Compared with the eigenvectors of the matrix between two projections."""
     sender, receiver, weight, start = connected(seed, n)
     rng = np.random.default_rng(seed)
     mass, slices = rng.uniform(0.1, 1, n), rng.integers(count, size=n)

@@ -80,7 +80,7 @@ def test_arguments_go_where_they_belong(few):
 
 
 def test_what_is_given_up_gives_its_regions_back():
-    """In a process of its own: 20 programs of a search, of which one is kept."""
+    """In a separate process: of 20 programs of a search one is kept."""
     code = (
         "import numpy as np\n"
         "from regal_jax.programs import clear, mapped_regions, program\n"
@@ -100,7 +100,7 @@ def test_what_is_given_up_gives_its_regions_back():
 
 @linux
 def test_a_process_of_many_shapes_stops_growing():
-    """24 shapes; sizes, devices, objectives and methods all differ."""
+    """24 shapes with different sizes, devices, objectives and methods."""
     code = (
         "from regal_jax import Cluster, optimize\n"
         "from regal_jax.datasets import generate\n"
@@ -118,7 +118,7 @@ def test_a_process_of_many_shapes_stops_growing():
 
 
 def test_padded_devices_change_no_plan():
-    """On five devices of which six are simulated, an op runs on none but its own."""
+    """With five devices, of which six are simulated, no op runs on the sixth."""
     graph = generate("layered", 40, 0)
     plan = optimize(graph, Cluster.uniform(5), evaluations=600, warm_start=False)
     plan.verify(graph)
@@ -143,7 +143,7 @@ def test_memory_is_returned_after_every_thirty_two_programs_that_were_given_up(f
 
 @linux
 def test_what_was_freed_in_small_pieces_is_returned():
-    """In a process of its own: elsewhere pieces may go to memory that is free already."""
+    """In a separate process, because another process may have free memory already."""
     code = """
 import ctypes, os, pathlib
 from regal_jax.programs.regions import return_memory

@@ -43,7 +43,7 @@ def times(line) -> list[tuple[float, float]]:
 
 
 def after(line, device: int) -> dict[float, int]:
-    """What the device holds once all that happens at a time has happened."""
+    """The bytes that the device holds after all events at a time."""
     return dict(zip(line.memory_time[device].tolist(), line.memory_bytes[device].tolist(), strict=True))
 
 
@@ -328,7 +328,7 @@ def test_invalid_placements_are_refused(places, message):
 
 
 def oracle(graph: ComputationGraph, cluster: Cluster, place: np.ndarray, events: np.ndarray):
-    """Times and memory by asking, after every event, who still needs what: no counters, no clamps."""
+    """Times and memory by finding, after every event, the tensors that are still needed: without counters."""
     n, d = graph.num_ops, cluster.num_devices
     blocking = cluster.transfer is TransferModel.BLOCKING
     reads = {o: set() for o in range(n)}

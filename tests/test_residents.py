@@ -54,7 +54,7 @@ LIMITED = Cluster((3.05 * GIB, 2.9 * GIB), "blocking", latency="10us", bandwidth
 
 
 def test_an_input_cannot_leave_before_a_parameter_appears():
-    """``small`` goes to device 1 first, and ``big`` has its turn when there is room for it."""
+    """``small`` goes to device 1 first, and the event of ``big`` comes when there is room for it."""
     graph = program()
     assert graph.op_kinds[:3] == ("parameter", "parameter", "input")
     assert np.flatnonzero(graph.resident).tolist() == [0, 1, 2]
@@ -85,7 +85,7 @@ def test_no_method_says_that_it_fits(method):
 
 
 def recount(graph, cluster, placement, events):
-    """Peaks by asking at every event which tensors each device has to have; no event is looked at twice."""
+    """Peaks by finding at every event the tensors that each device must hold."""
     n, d, events = graph.num_ops, cluster.num_devices, list(events)
     at = {event: i for i, event in enumerate(events)}
     peaks = [[0] * (len(events) + 1) for _ in range(d)]  # The first is time 0, the others the events.
@@ -209,7 +209,7 @@ def test_bounds_by_hand():
     assert bound_of(together, 4) == 60
 
     def kept_beside(b):
-        """``use`` needs its own 10 + 5 + 1 on device 0 beside 30, of which it reads 10, or on device 1."""
+        """``use`` needs 10 + 5 + 1: on device 0 in addition to 30, of which it reads 10, or on device 1."""
         b.add_op("w", outputs=[20, 10], keep=[0, 1], resident=True, allowed_devices=[0])
         b.add_op("use", runtime=1, inputs=["w:1"], outputs=[5], temp_bytes=1, allowed_devices=[0])
 
@@ -223,7 +223,7 @@ def test_bounds_by_hand():
     assert bound_of(group_beside, 8) == 36
 
     def others_beside(b):
-        """Wherever ``use`` runs, 180 bytes stay, and 10 more come."""
+        """Wherever ``use`` runs, 180 bytes stay in memory and 10 are added."""
         for name in "abc":
             b.add_op(name, outputs=[60], keep=[0], resident=True)
         b.add_op("use", runtime=1, inputs=["a"], outputs=[10])
@@ -233,7 +233,7 @@ def test_bounds_by_hand():
 
 
 def test_exact_methods_know_that_a_resident_is_there_before_its_turn():
-    """``w`` could have its turn after ``big``, and be gone in the end: 100 + 50 all the same."""
+    """Even if the event of ``w`` comes after ``big`` and ``w`` is freed later, the peak is 100 + 50."""
     builder = GraphBuilder()
     builder.add_op("big", runtime=1, temp_bytes=100)
     builder.add_op("w", outputs=[50], resident=True)
@@ -249,7 +249,7 @@ def test_exact_methods_know_that_a_resident_is_there_before_its_turn():
 
 @pytest.mark.parametrize("rule", MEMORY_RULES)
 def test_list_schedules_know_that_residents_are_there(rule):
-    """Where ``w`` is there is no room for ``heavy``, whose rank is higher: first come, it would go there."""
+    """The device of ``w`` has no room for ``heavy``, which has a higher rank and would go there first."""
     builder = GraphBuilder()
     builder.add_op("heavy", runtime=100, temp_bytes=60, outputs=[1])
     builder.add_op("w", outputs=[50], keep=[0], resident=True, allowed_devices=[0])
@@ -262,7 +262,7 @@ def test_list_schedules_know_that_residents_are_there(rule):
 
 @pytest.mark.parametrize("make", [lpmf_order, xla_list_order])
 def test_orders_know_that_to_take_a_resident_allocates_nothing(make):
-    """``w`` seems to need more than ``big``, but is there already: ``use`` can free it first."""
+    """``w`` is larger than ``big`` but in memory already, so ``use`` can free it first."""
     builder = GraphBuilder()
     builder.add_op("big", runtime=1, temp_bytes=60)
     builder.add_op("w", outputs=[100], resident=True)
@@ -320,7 +320,7 @@ def test_hashes_without_residents_are_those_of_older_releases():
     ("outputs", "keep", "end"), [([], [], 0), ([0], [], 0), ([7], [0], 7), ([7, 5], [1], 5), ([7], [], 0)]
 )
 def test_a_graph_of_one_resident(transfer, outputs, keep, end):
-    """Unread and not kept it is held until its own event; there is nothing else."""
+    """An unread resident that is not kept is held until its own event."""
     builder = GraphBuilder()
     builder.add_op("w", outputs=outputs, keep=keep, resident=True)
     graph, cluster = builder.build(), Cluster.uniform(2, transfer=transfer)

@@ -138,7 +138,7 @@ def test_the_same_chains_are_the_same_schedule():
     other = Candidates.of(graph, Cluster([10, 20], "free"), sequence, devices)
     assert len(other.distinct()) == len(set(lists))
     blocking = Candidates.of(graph, Cluster.uniform(2, transfer="blocking"), sequence, devices)
-    # Each sequence with each partition; which device is which does not matter.
+    # Each sequence with each partition, whatever the numbering of the devices.
     assert len(blocking.distinct()) == len(sequence) // 2
 
 

@@ -188,7 +188,7 @@ def test_the_best_on_the_target_is_chosen():
     np.testing.assert_array_equal(three.measured, [5, 3, 9])
     assert "Plan 1 of 3" in repr(three)
     assert three._repr_html_().count("<tr>") == 4
-    # Plans of one's own, in whatever order.
+    # Plans of the caller, in any order.
     mine = select(list(found)[::-1], lambda plan: numbers[plan], k=2)
     assert set(mine.tried) <= set(found)
     assert mine.tried[0].objective_value == found.makespans[0]

@@ -34,7 +34,7 @@ SMALL = BrkgaPopulation(60, BrkgaConfig(population=12, elites=3, mutants=3))
 
 
 class Stub:
-    """A policy: every op in order on the device that the count says."""
+    """A policy that places every op, in order, on the device with the number of the count."""
 
     def __init__(self, rows=None):
         self.rows, self.calls = rows, []

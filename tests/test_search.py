@@ -195,7 +195,7 @@ def copies(problem, genes):
 
 
 def parent_of_each_gene(config, genes=4000):
-    """Breed one generation from individuals that are constant: gene value = rank of the parent."""
+    """Breeds one generation from constant individuals, in which the value of all genes is the rank."""
     searcher = BrkgaSearcher(copies, uniform(genes), config)
     inputs = Inputs(None, None, keys())
     state = jax.tree.map(

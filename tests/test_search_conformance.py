@@ -35,7 +35,7 @@ SAMPLE = UniformProposal.of({"a": jax.ShapeDtypeStruct((N,), jnp.uint16)})
 
 
 def distance(problem, genes):
-    """Exact in float32, so that it may not depend on how it is compiled."""
+    """A distance that is exact in float32 and so does not depend on compilation."""
     gap = jnp.abs((genes["a"] >> 8).astype(jnp.int32) - problem[:, None])
     return gap.sum(-1).astype(jnp.float32)
 

@@ -1,4 +1,4 @@
-"""Tests of `file_stamp`, and that every setting which names a file of weights asks it."""
+"""Tests of `file_stamp`, and that every setting which names a file of weights uses it."""
 
 import os
 

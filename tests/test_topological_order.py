@@ -242,7 +242,7 @@ def test_searches_have_a_tenth_of_the_time_of_the_same_graph(calls, tmp_path):
 
 
 def test_nothing_that_counts_compiles(calls, weights, tmp_path):
-    """Loops run once before, on a graph of 40 ops; a network once for every padded size."""
+    """Loops are warmed up once, on a graph of 40 ops, and a network once for every padded size."""
     config = EvaluationConfig(**{**SMALL, "methods": ("lpmf",)}, weights={"a": weights}, untrained=False)
     tasks = evaluation_tasks(config)
     run_evaluation(config, tmp_path)
@@ -272,7 +272,7 @@ def test_nothing_that_counts_compiles(calls, weights, tmp_path):
     ],
 )
 def test_the_widest_that_ends_in_time(monkeypatch, costs, widths, best):
-    """On a clock of our own, of wider beams that find better orders."""
+    """With a simulated clock and wider beams that find better orders."""
     seen = []
 
     def timed(instance, width):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
-from learning_cases import pool_of, tiny_config
+from learning_cases import spread_of, tiny_config
 
 from regal_jax import Cluster, optimize
 from regal_jax.datasets import generate
@@ -69,7 +69,7 @@ def searched(**options):
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """A plan, and a folder of the programs that found it as they were traced; both are to stay."""
+    """A plan, and the folder of traced programs that found it; tests must not change them."""
     path = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(traced, "trace_folder", lambda: path)
@@ -151,7 +151,7 @@ def calling(data):
 
 
 def nonsense(data):
-    """A whole file whose digest is right, of another format."""
+    """A complete file of another format with a valid digest."""
     head, body = json.loads(data.partition(b"\n")[0]), b"nonsense" * 100
     return json.dumps({**head, "digest": hashlib.sha256(body).hexdigest()}).encode() + b"\n" + body
 
@@ -189,11 +189,11 @@ def test_what_was_traced_with_another_function_or_constant_is_not_taken(kept, fo
 
 def test_a_validation_traced_with_another_function_is_not_taken(folder, exports, monkeypatch):
     learner = Learner(tiny_config())
-    weights, pools = nnx.state(learner.networks()[0]), [pool_of(learner.config)]
+    weights, (mesh, pool) = nnx.state(learner.networks()[0]), spread_of(learner.config)
 
     def entropy():
         clear()
-        return validate_module.validate(learner, weights, pools, jax.random.key(0)).entropy
+        return validate_module.validate(learner, mesh, weights, [pool], jax.random.key(0)).entropy
 
     first = entropy()
     assert first > 0
@@ -301,7 +301,7 @@ def test_a_folder_that_cannot_be_written_to_harms_nothing(kept, folder, exports)
 
 @pytest.fixture
 def chosen():
-    """Has the folder chosen anew."""
+    """Clears the choice of the folder."""
     stored.trace_folder.cache_clear()
     yield
     stored.trace_folder.cache_clear()
@@ -323,7 +323,7 @@ def test_no_folder_where_the_cache_of_jax_is_off(chosen):
 
 
 def test_what_is_donated_is_used_up(folder, exports):
-    """Also where the program is from the disk."""
+    """Donated arguments are used up, also by a program from the disk."""
     problem = make_problem([GRAPH], [TWO])
     searcher = BrkgaSearcher(
         _fitness(Objective.MAKESPAN, None), sampler(problem, None), BrkgaConfig(population=50)

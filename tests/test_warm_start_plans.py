@@ -110,7 +110,7 @@ def graph():
 
 @pytest.fixture(scope="module")
 def good(graph):
-    """Better than what 20 evaluations and the heuristics find."""
+    """A plan that is better than those of 20 evaluations and of the heuristics."""
     plan = optimize(graph, TWO, evaluations=5000, method="auto")
     assert plan.sort_key < optimize(graph, TWO, **LITTLE).sort_key
     return plan
@@ -130,7 +130,7 @@ def test_a_search_is_never_worse_than_what_it_began_with(graph, good, method, tm
 
 
 def test_the_first_population_holds_it(graph, good, monkeypatch):
-    """Not only the last comparison: what is found may be a child of it."""
+    """The plan is in the first population, not only in the last comparison: results may be its children."""
     seen = []
     make = batches._warm
     monkeypatch.setattr(batches, "_warm", lambda *args: seen.append(make(*args)) or seen[-1])

@@ -14,10 +14,10 @@ _HERE = str(Path(regal_jax.__file__).parent)
 
 
 def lines_of(call: Callable[[], object]) -> int:
-    """Lines of Python in `regal_jax` that ``call`` runs, each as often as it does; the same every time.
+    """Number of lines of Python in `regal_jax` that ``call`` runs; the same every time.
 
-    Loops inside of NumPy and compiled ones are no lines. What is loaded or cached at first use is counted,
-    so let the call run once before.
+    Loops within NumPy and compiled loops are not counted. First uses load and cache modules, which is
+    counted, so run the call once before.
     """
     count = 0
 

@@ -45,14 +45,14 @@ def add_apply(subparsers: Subparsers) -> None:
     parser.add_argument("plan", metavar="PLAN", help="the plan's JSON")
     parser.add_argument("file", metavar="MODEL", help="the ONNX model that the plan is of")
     parser.add_argument("--out", metavar="FILE", required=True, help="the model in the order of the plan")
-    parser.add_argument("--profile", metavar="NAME", help="as the plan was made with: h200, a100, ...")
+    parser.add_argument("--profile", metavar="NAME", help="that of the plan: h200, a100, ...")
     parser.add_argument(
         "--dim",
         type=dimension,
         action="append",
         default=[],
         metavar="NAME=SIZE",
-        help="size of a symbolic dimension, as the plan was made with; may be given several times",
+        help="size of a symbolic dimension with which the plan was made; may be repeated",
     )
     parser.add_argument(
         "--measure",
@@ -102,7 +102,7 @@ def _apply(args: argparse.Namespace) -> int:
 
 
 class _WorseError(Exception):
-    """What is wrong with a model that is not to be written."""
+    """The reason why a model is not written."""
 
 
 def _measure(args: argparse.Namespace, made: pathlib.Path, dims: dict[str, int]) -> None:

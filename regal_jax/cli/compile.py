@@ -16,7 +16,7 @@ def add_compile(subparsers: Subparsers) -> None:
         "compile",
         help="compile an example with XLA in an order that takes less memory",
         description="Compile the training step of an example for the CPU, search for an order of its "
-        "instructions that takes less memory, and print what XLA says of both programs. Nothing is run.",
+        "instructions that takes less memory, and print what XLA reports for both. Nothing is run.",
     )
     parser.add_argument("--example", metavar="NAME", help="a model; see 'show' (default moe-small)")
     parser.add_argument("--batch-size", type=count, metavar="B", help="of its inputs (default: its own)")
@@ -24,10 +24,10 @@ def add_compile(subparsers: Subparsers) -> None:
     parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop the search after S seconds")
     parser.add_argument("--seed", type=seed, default=0, help="(default 0)")
     parser.add_argument(
-        "--candidates", type=count, default=2, help="orders that XLA compiles at most (default 2)"
+        "--candidates", type=count, default=2, help="most orders that XLA compiles (default 2)"
     )
     parser.add_argument("--method", metavar="NAME", default="order-search", help="(default order-search)")
-    parser.add_argument("--no-cache", action="store_true", help="search, whatever was found before")
+    parser.add_argument("--no-cache", action="store_true", help="search again, even if an order is stored")
     parser.add_argument(
         "--out", metavar="FILE", help="save the order as JSON, for regal_jax.compile(plan=FILE)"
     )

@@ -20,13 +20,13 @@ _TARGETS: Final = ("noisy", "bandwidth", "latency")
 _BEST: Final = "best.json"
 
 _EPILOG: Final = """\
-A cost model is never quite right. 'propose' makes many plans that are good by the cost model and differ from
-each other; the best few of them are then to be tried on the real devices (docs/robust.md). --target does that
-on a model of devices that the cost model does not know:
+A cost model is never exactly right. 'propose' makes many plans that are good by the cost model and differ
+from each other. Try the best few of them on the real devices (docs/robust.md). --target tries them on a
+model of devices that differs from the cost model:
 
   noisy      runtimes were profiled wrongly
-  bandwidth  data moves slowly between devices
-  latency    every move takes long to begin
+  bandwidth  transfers are slow
+  latency    every transfer starts late
 
 DIR gets plan-000.json and so on, the best by the cost model first; with --target also best.json, the best
 plan on the target. 'regal-jax show DIR/plan-000.json' describes a plan.
@@ -66,7 +66,10 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
         help="how data moves by the cost model, as in 'optimize' (default free)",
     )
     propose.add_argument(
-        "--source", choices=_SOURCES, default="auto", help="who proposes (default auto: what there is)"
+        "--source",
+        choices=_SOURCES,
+        default="auto",
+        help="source of the plans (default auto: gflownet if it suits the graph, else brkga)",
     )
     propose.add_argument(
         "--weights", metavar="FILE", help="of gflownet or ppo; 'default' for those that ship"
@@ -86,7 +89,7 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
     propose.add_argument("--seed", type=seed, default=0, help="(default 0)")
     propose.add_argument("--target", choices=_TARGETS, help="model of the devices on which plans are tried")
     propose.add_argument("--k", type=count, metavar="K", help="plans to try on the target (default all kept)")
-    propose.add_argument("--out-dir", metavar="DIR", help="save the plans here; DIR is made")
+    propose.add_argument("--out-dir", metavar="DIR", help="save the plans here; DIR is created")
     propose.add_argument("--quiet", action="store_true", help="no summary")
     propose.set_defaults(run=_propose, nodes=1, between=None)
 

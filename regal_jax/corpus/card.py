@@ -1,4 +1,4 @@
-"""The data card of a corpus: what is in it, counted from its files, as Markdown."""
+"""The data card of a corpus: its content, counted from its files, as Markdown."""
 
 import dataclasses
 import os
@@ -168,7 +168,7 @@ def format_card(facts: CardFacts, figure: str | None = None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], *, words: int = 1) -> str:
-    """A Markdown table; columns after the first ``words`` are numbers and stand to the right."""
+    """A Markdown table; columns after the first ``words`` have numbers, aligned to the right."""
     marks = ["---" if i < words else "---:" for i in range(len(head))]
     shown = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, marks, *shown))
@@ -291,7 +291,7 @@ def write_card(text: str, path: str | os.PathLike[str]) -> None:
       path: If the file exists it must have `BEGINS` and `ENDS`, each once, each on a line of its own.
 
     Raises:
-      ConfigError: A file without markers, or one that cannot be read or written.
+      ConfigError: The file has no markers, or cannot be read or written.
     """
     file = pathlib.Path(path)
     made = f"{BEGINS}\n\n{text}\n{ENDS}"

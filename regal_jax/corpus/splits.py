@@ -41,12 +41,10 @@ def partition(records: Sequence[Mapping[str, Any]], table: Mapping[str, str]) ->
        shares topologies with families of ``table`` has their split; if they differ, the one furthest from
        training.
     3. The other groups are taken in descending order of distinct graphs, ties by the hash of their first
-      name.
-       Each goes to the split that lacks most graphs. So no split exceeds its share by more than the size of
-       one group, apart from the graphs that rules 1 and 2 assign to it.
+       name. Each goes to the split that lacks most graphs. So no split exceeds its share by more than the
+       size of one group, apart from the graphs that rules 1 and 2 assign to it.
     4. A topology has the split of its families. If families of ``table`` among them have several splits, it
-      has
-       the one furthest from training; families that are not in ``table`` then do not count.
+       has the one furthest from training; families that are not in ``table`` then do not count.
 
     So families and graphs outside the table do not affect those in it. If a family of the table puts a
     topology into the test split of some build, the topology is in no train split of a larger build.

@@ -42,8 +42,8 @@ def encode(
       uint16 leaves as in `regal_jax.encoding.Genes`, without leading axes.
 
     Raises:
-      PlanError: Events that miss an op or name one that does not exist.
-      ConfigError: ``bucket`` does not hold the graph.
+      PlanError: The events miss an op or contain one that does not exist.
+      ConfigError: ``bucket`` is too small for the graph.
     """
     bucket = Bucket.exact(graph) if bucket is None else bucket
     bucket.check_holds(graph)
@@ -82,7 +82,7 @@ def encode(
 
 
 def _ready(graph: ComputationGraph, placement: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """For every event the position from which on it is ready."""
+    """For every event the first position at which it is ready."""
     n, t = graph.num_ops, graph.num_tensors
     ready = np.zeros(len(position), dtype=np.int64)
     producer, reader = graph.edge_producer, graph.edge_op

@@ -42,5 +42,5 @@ def decode(problem: Problem, genes: Genes) -> Decisions:
 
 
 def genes_to_keys(genes: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The keys in [0, 1] that genes stand for, float64, as `regal_jax.plan.decode_order` takes them."""
+    """The keys in [0, 1] of genes, float64, as `regal_jax.plan.decode_order` takes them."""
     return {name: np.asarray(leaf).astype(np.float64) / 65535 for name, leaf in genes.items()}

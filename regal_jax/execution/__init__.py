@@ -1,6 +1,6 @@
 """Execution of plans: on JAX devices (`execute`), in XLA (`compile`), in PyTorch and in ONNX Runtime.
 
-Each part is loaded at its first use: one who changes an ONNX model does not need JAX.
+Each part is loaded at its first use, so that `apply_to_onnx` loads neither PyTorch nor XLA's part.
 """
 
 from typing import TYPE_CHECKING

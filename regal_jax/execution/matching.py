@@ -1,4 +1,4 @@
-"""A plan beside the program that is to run: names of ops, and events with the transfers that are none."""
+"""Checks that a plan is for a program, and lists the events of a plan with all of its transfers."""
 
 from collections.abc import Hashable, Iterator, Sequence
 

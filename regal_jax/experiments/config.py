@@ -53,8 +53,8 @@ class EvaluationConfig:
         ``"topological-order"`` runs the orders on one device of `regal_jax.experiments.topological_order`; it
         ignores `objective`, `devices`, `memory`, `transfer`, `contract`, `max_ops`, `other_seed`, `limits`
         and `chunk`, and `graphs` may be empty. ``"robust-scheduling"`` runs
-        `regal_jax.experiments.robust_scheduling`; it ignores the same fields but `max_ops` and `limit`, which
-        are those of its real graphs (0 for 128 ops and 4 graphs), and `methods` are sources of
+        `regal_jax.experiments.robust_scheduling`; it ignores the same fields, except that `max_ops`
+        and `limit` hold for its real graphs (0 for 128 ops and 4 graphs). Its `methods` are sources of
         `regal_jax.robust`.
       cases: In the realistic suite, number of cases, taken from the front; 0 for all. In the suite of orders,
         number of layered graphs of each size; 0 for 300, as in the paper. In the suite of robust scheduling,

@@ -1,4 +1,4 @@
-"""What Zhang et al. 2023 (Robust Scheduling with GFlowNets) report, to stand beside ours: of other graphs."""
+"""Results that Zhang et al. 2023 (Robust Scheduling with GFlowNets) report, on graphs other than ours."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -24,7 +24,7 @@ PAPER_SETS: Final[Mapping[str, int]] = {"one": 1, "synthetic": 2, "real": 3}
 _TABLE_1_COLUMNS: Final = ("proxy", "noisy", "bandwidth", "latency", "ged", "d_inv", "d_sen")
 _TABLE_2_COLUMNS: Final = ("proxy", "proxy_mean", "ged", "d_inv", "d_sen")
 _TABLE_3_COLUMNS: Final = ("proxy", "proxy_mean", *_TABLE_1_COLUMNS[1:])
-# Mean and spread in turns.
+# For each column, the mean and the spread.
 _TABLE_1: Final = {
     "list-scheduling": (3.23, 0, 2.75, 0, 1.02, 0, 1.74, 0, 0, 0, 0, 0, 0, 0),
     "brkga": (3.22, 0, 2.86, 0.15, 1.29, 0.45, 1.80, 0.34, 55.92, 2.56, 22.83, 2.39, 56.21, 1.50),
@@ -67,4 +67,4 @@ PAPER_TABLES: Final[Mapping[str, Mapping[str, Mapping[str, Reported]]]] = {
     },
     "real": {method: _paired(_TABLE_3_COLUMNS, row) for method, row in _TABLE_3.items()},
 }
-"""Set -> method -> column -> figure. Its ``d_inv`` and ``d_sen`` compare with our squared ones."""
+"""Set -> method -> column -> figure. Its ``d_inv`` and ``d_sen`` are comparable to our squared ones."""

@@ -17,7 +17,7 @@ __all__ = ["run_robust"]
 def run_robust(
     config: EvaluationConfig, folder: pathlib.Path, progress: Callable[..., Any] | None = None
 ) -> Outcome:
-    """As `regal_jax.experiments.run_evaluation`, of the suite ``robust-scheduling``."""
+    """`regal_jax.experiments.run_evaluation` for the suite ``robust-scheduling``."""
     cases = robust_cases(config)
     jobs, left_out = proposing(config)
     with locked(folder):

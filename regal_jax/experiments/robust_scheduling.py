@@ -1,7 +1,7 @@
 """The suite of robust scheduling: Tables 1 to 3 of Zhang et al. 2023, "Robust Scheduling with GFlowNets".
 
-Sources propose schedules for four devices and free transfers; those of the smallest makespans are kept, equal
-ones too. Three sets of graphs:
+Sources propose schedules for four devices and free transfers; those with the smallest makespans are kept,
+equal ones included. Three sets of graphs:
 
 - ``one``: one real graph, the contracted training step of the example ``mlp`` without residents, 59 ops.
 - ``synthetic``: graphs of the five distributions of appendix E.5. Their seeds begin at `FIRST_SEED`: those of
@@ -74,9 +74,9 @@ LIMIT: Final = 4
 """Number of real graphs."""
 _MIN_OPS: Final = 12
 _PARALLEL: Final = 1.25
-"""Least work over the longest path; with less there is nothing to schedule."""
+"""Smallest ratio of work to longest path of a graph; a smaller ratio leaves nothing to schedule."""
 _POPULATION: Final = {"population": 500, "elites": 100, "mutants": 75}
-"""Settings of BRKGA. The best 100 are a part of the population, as in the paper, which gives no sizes."""
+"""Settings of BRKGA. The 100 best are part of the population, as in the paper, which gives no sizes."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ class RobustCase:
 
     @property
     def key(self) -> str:
-        """By which results are kept. Weights may depend on the set."""
+        """Key of the results. It has the set, since weights may depend on it."""
         return f"{self.set}-{self.graph.content_hash}"
 
     def as_document(self) -> dict[str, Any]:
@@ -102,11 +102,11 @@ class RobustCase:
 
 
 def robust_cases(config: EvaluationConfig) -> list[RobustCase]:
-    """The graphs of the suite, each content of a set once.
+    """The graphs of the suite; equal graphs occur once in a set.
 
     Raises:
       ConfigError: There is no such split, or no real graph.
-      FormatError: Nothing that can be read.
+      FormatError: No file can be read.
     """
     found = [RobustCase("one", without_residents(contract(load_example("mlp")).graph))]
     for ops in config.sizes:
@@ -142,7 +142,7 @@ def _real(config: EvaluationConfig) -> Iterator[ComputationGraph]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Proposing:
-    """A source, a seed, and how much it may do.
+    """A source with a seed and its budgets.
 
     Attributes:
       name: Name of the source.
@@ -150,8 +150,8 @@ class Proposing:
       seed: Seed of the source.
       count: Number of schedules requested.
       evaluations: Budget of BRKGA; 0 for other sources.
-      key: Digest of all that decides the result of a graph.
-      sources: Set -> what proposes.
+      key: Digest of all settings that determine the result for a graph.
+      sources: Set -> source.
     """
 
     name: str
@@ -170,7 +170,7 @@ class Proposing:
 
 
 def proposing(config: EvaluationConfig) -> tuple[list[Proposing], dict[str, str]]:
-    """What there is to run, and name -> reason of what cannot be run."""
+    """The jobs of a config, and name -> reason for the sources that cannot run."""
     jobs: list[Proposing] = []
     left_out: dict[str, str] = {}
     for name in config.methods:
@@ -219,7 +219,7 @@ def _brkga(options: Mapping[str, Any], evaluations: int) -> BrkgaPopulation:
 
 
 def _learned(name: str, config: EvaluationConfig) -> tuple[dict[str, Proposer], dict[str, str]]:
-    """Set -> policy, and set -> digest of its weights. ``NAME:SET`` goes before ``NAME``."""
+    """Set -> policy, and set -> digest of its weights. ``NAME:SET`` takes precedence over ``NAME``."""
     sources, digests = {}, {}
     for set_ in SETS:
         file = config.weights.get(f"{name}:{set_}", config.weights.get(name))
@@ -233,13 +233,13 @@ def _learned(name: str, config: EvaluationConfig) -> tuple[dict[str, Proposer], 
 
 
 def measure(job: Proposing, case: RobustCase, keep: int, draws: int) -> dict[str, Any]:
-    """Proposes, keeps the best, and tries them: the fields of a result.
+    """The fields of a result: schedules are proposed, and the best of them are tried on the targets.
 
     Args:
-      job: What proposes.
+      job: The source.
       case: The graph.
-      keep: Schedules that are kept.
-      draws: Number of draws of the noise.
+      keep: Number of schedules that are kept.
+      draws: Number of noisy targets.
 
     Raises:
       ConfigError: The source does not cover the graph.

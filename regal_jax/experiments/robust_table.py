@@ -32,18 +32,18 @@ _TITLES: Final = {
     "seconds": "s a graph",
 }
 _LISTED: Final = 6
-"""Graphs of a set that are listed by name."""
+"""Largest number of graphs of a set that are listed by name."""
 _SETS: Final = {"one": "One real graph", "synthetic": "Synthetic graphs", "real": "Real graphs"}
 _DIGITS: Final = {"proposed": 0, "ged": 1, "distinct": 1, "d_inv_squared": 1, "d_sen_squared": 1}
 _PAPER_COLUMNS: Final = {"d_inv": "d_inv_squared", "d_sen": "d_sen_squared"}
-"""The paper's figures are of this size; see docs/design.md."""
+"""Number of ops of the graphs of the paper's figures; see docs/design.md."""
 
 
 def robust_fields(document: Mapping[str, Any], records: Records) -> list[dict[str, Any]]:
-    """A row a set and source: means over graphs, then over seeds, with standard deviations over seeds.
+    """One row per set and source: means over graphs, then over seeds, with standard deviations over seeds.
 
-    ``NAME`` is a mean, ``NAME_std`` the sample's standard deviation over seeds, ``None`` of fewer than two;
-    ``paper_NAME`` and ``paper_NAME_std`` are the paper's.
+    ``NAME`` is a mean, ``NAME_std`` the sample standard deviation over seeds (``None`` for fewer than two);
+    ``paper_NAME`` and ``paper_NAME_std`` are the paper's figures.
 
     Args:
       document: Content of ``evaluation.json``.
@@ -77,7 +77,7 @@ def robust_fields(document: Mapping[str, Any], records: Records) -> list[dict[st
 
 
 def _sources(jobs: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """The jobs of each source, one a seed."""
+    """The jobs of each source, one per seed."""
     for name in dict.fromkeys(job["name"] for job in jobs):
         yield [job for job in jobs if job["name"] == name]
 
@@ -102,12 +102,12 @@ def _paper(set_: str, name: str) -> dict[str, Reported]:
 def robust_markdown(
     document: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], figures: Sequence[str]
 ) -> str:
-    """The tables as people read them.
+    """The tables as Markdown.
 
     Args:
       document: Content of ``evaluation.json``.
       lines: Result of `robust_fields`.
-      figures: Names of pictures beside it.
+      figures: Files of pictures to show below the tables.
     """
     settings = document["config"]
     parts = [

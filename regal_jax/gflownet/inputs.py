@@ -78,7 +78,7 @@ def make_schedule_inputs(
 
     Raises:
       ClusterError: The cluster does not fit the graph.
-      ConfigError: More ops or devices than there is room for.
+      ConfigError: The graph or the cluster exceeds ``ops`` or ``devices``.
 
     Examples:
       >>> from regal_jax.datasets import generate

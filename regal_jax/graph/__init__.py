@@ -1,4 +1,4 @@
-"""Graphs and clusters on the host. Never imports jax."""
+"""Graphs and clusters on the host. This package does not import JAX."""
 
 from regal_jax.graph.builder import GraphBuilder
 from regal_jax.graph.cluster import MAX_DEVICES, Cluster, TransferModel

@@ -1,4 +1,4 @@
-"""`GraphBuilder`: write a graph op by op, in any order, by name."""
+"""`GraphBuilder`: a graph from ops that are added one by one, in any order."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,8 +6,9 @@ import numpy as np
 
 from regal_jax.checks import shown, whole
 from regal_jax.errors import GraphError
-from regal_jax.graph.computation_graph import MAX_BYTES, ComputationGraph
+from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.units import Quantity, parse_bytes, parse_time
+from regal_jax.graph.validation import MAX_BYTES
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["GraphBuilder"]
@@ -19,7 +20,7 @@ class GraphBuilder:
     Ops may be added in any order and refer to ops that come later.
 
     Args:
-      name: What to call the graph.
+      name: Name of the graph.
       time_unit: Unit of plain runtimes: ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``.
 
     Examples:
@@ -84,7 +85,7 @@ class GraphBuilder:
           The op's index.
 
         Raises:
-          GraphError: An impossible value.
+          GraphError: A value is invalid.
         """
         check_interrupt()
         # All checks come first, so that a refused op changes nothing.
@@ -110,7 +111,7 @@ class GraphBuilder:
         """The finished graph.
 
         Raises:
-          GraphError: A missing op or tensor, or any rule of `ComputationGraph` broken.
+          GraphError: An op or tensor is missing, or a rule of `ComputationGraph` is broken.
         """
         index = {name: o for o, name in enumerate(self._names)}
         counts = [len(sizes) for sizes in self._outputs]

@@ -24,7 +24,7 @@ MAX_LINKS: Final = 4096
 """Largest number of different links in a cluster: transfer times are tabulated for each of them."""
 
 _SHOWN: Final = 4
-"""Up to this number links are shown; of more, only their number."""
+"""Largest number of links that are listed; if there are more, only their number is shown."""
 _NOTHING: Final = Link(0.0, math.inf)
 """A link that costs nothing."""
 
@@ -36,9 +36,9 @@ class TransferModel(enum.StrEnum):
     """How a tensor reaches another device (docs/design.md, part 1)."""
 
     BLOCKING = "blocking"
-    """An event of its own that holds the source and the destination: a rendezvous."""
+    """A transfer is an event that occupies the source and the destination: a rendezvous."""
     DELAY = "delay"
-    """No device is held; the copy arrives ``latency + size / bandwidth`` after its producer finishes."""
+    """No device is occupied; the copy arrives ``latency + size / bandwidth`` after its producer finishes."""
     FREE = "free"
     """``DELAY`` with zero delay."""
 
@@ -53,9 +53,9 @@ class Cluster:
     Attributes:
       memory: ``[D]`` capacities in bytes, as floats; ``inf`` is no limit.
       transfer: The transfer model.
-      latency: Time of a transfer of 0 bytes, or ``[D, D]`` of them. A plain number is in the time unit of the
+      latency: Time of a transfer of 0 bytes, or a table ``[D, D]``. A plain number is in the time unit of the
         graph; a text may name a unit (``"5us"``).
-      bandwidth: Bandwidth, or ``[D, D]`` of them. Plain numbers are bytes per time unit of the graph; a text
+      bandwidth: Bandwidth, or a table ``[D, D]``. Plain numbers are bytes per time unit of the graph; a text
         may name a unit (``"50GB/s"``).
     """
 
@@ -79,12 +79,13 @@ class Cluster:
             ``"delay"`` or ``"free"``; a link is one of `regal_jax.graph.LINKS` or
             ``"latency=5us,bandwidth=50GB/s"``. Without a link transfers cost nothing. If transfer, latency
             and bandwidth are all left out, transfers are blocking over `regal_jax.graph.DEFAULT_LINK`.
-          latency: A number, a text, or ``[D, D]`` of them (row the source; the diagonal is ignored).
-          bandwidth: A number, a text, or ``[D, D]`` of them.
+          latency: A number, a text, or a table ``[D, D]`` of them (the row is the source; the diagonal is
+            ignored).
+          bandwidth: A number, a text, or a table ``[D, D]`` of them.
 
         Raises:
-          ClusterError: No device, an impossible capacity, latency or bandwidth, an unknown model or link, a
-            table of another shape, a link that is given twice, or a ``free`` model with a cost.
+          ClusterError: There is no device, a number is out of range, a model or link is unknown, a table has
+            another shape, a link is given twice, or a ``free`` model has a cost.
         """
         try:
             capacities = _capacities(memory)
@@ -141,12 +142,12 @@ class Cluster:
         """``nodes`` machines of ``devices`` equal devices each; device ``k`` is in machine ``k // devices``.
 
         Args:
-          nodes: Machines, at least 1.
-          devices: Devices of each, at least 1.
+          nodes: Number of machines, at least 1.
+          devices: Number of devices of each machine, at least 1.
           within: Link between two devices of one machine: a name of `regal_jax.graph.LINKS`, or
             ``"latency=5us,bandwidth=50GB/s"``.
           between: Link between devices of two machines, likewise.
-          memory: Capacity of each device, or one capacity a device.
+          memory: Capacity of each device, or a list with one capacity per device.
           transfer: The transfer model.
 
         Raises:

@@ -13,7 +13,7 @@ from regal_jax.graph.computation_graph import ComputationGraph
 __all__ = ["Colocate", "Pin", "constrain"]
 
 Pin = Mapping[str, int | Sequence[int]]
-"""Pattern over op names -> the device, or devices, that its ops may run on."""
+"""Pattern over op names -> the device or devices on which its ops may run."""
 Colocate = str | Sequence[str]
 """Patterns over op names; the ops of each share a device."""
 

@@ -1,4 +1,4 @@
-"""Tables as HTML: what a notebook shows of a graph, a cluster, a plan or a comparison."""
+"""Tables as HTML, which notebooks show for a graph, a cluster, a plan or a comparison."""
 
 import html
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -
     Args:
       title: Title of the table.
       head: Titles of its columns, or nothing.
-      rows: Texts, one a column; those after the first keep their spaces.
+      rows: Texts, one per column; those after the first keep their spaces.
     """
 
     def row(cells: Sequence[str], tag: str) -> str:

@@ -1,4 +1,4 @@
-"""Some ops of a graph as a graph."""
+"""The graph of some of the ops of a graph."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def induced(graph: ComputationGraph, ops: np.ndarray, *, name: str | None = None
       name: Name of the result; by default that of ``graph``.
 
     Raises:
-      GraphError: ``ops`` has another shape, or marks nothing.
+      GraphError: ``ops`` has another shape, or marks no op.
     """
     ops = np.asarray(ops, bool)
     if ops.shape != (graph.num_ops,) or not ops.any():
@@ -57,7 +57,7 @@ def induced(graph: ComputationGraph, ops: np.ndarray, *, name: str | None = None
 def without_residents(graph: ComputationGraph) -> ComputationGraph:
     """The ops that compute: without residents, and without the op of kind ``start`` that waits for them.
 
-    For proxies that know runtimes alone. Parameters and inputs are then wherever they are read.
+    For cost models of runtimes alone. Parameters and inputs are then available on every device.
 
     Args:
       graph: The graph.

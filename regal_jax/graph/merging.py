@@ -64,7 +64,7 @@ def merge_labels(
 
 
 class _Merger:
-    """The graph while sets grow; a set is known by one of its ops."""
+    """The graph while sets grow; a set is identified by one of its ops."""
 
     def __init__(
         self,

@@ -34,8 +34,8 @@ def quotient(graph: ComputationGraph, leader: np.ndarray) -> Quotient:
     A set stands for its members run one after another, in the topological order of ``graph``:
 
     - its runtime is the sum of theirs, on each device;
-    - its outputs are the members' tensors that are kept, resident or read by an op outside; what only members
-      read, or nobody, is gone from the graph;
+    - its outputs are the members' tensors that are kept, resident or read by an op outside; tensors that only
+      members read, or no op, are not in the graph;
     - its ``temp_bytes`` make up for those: see `_scratch`;
     - it is resident if its members are;
     - its colocation group ties together every group that a member is in, and it may run where all of them
@@ -123,11 +123,10 @@ def _scratch(
 
     The merged op holds its inputs until its end and its outputs from its start. Relative to the memory held
     when the first member starts, the members hold the tensors that they have made and that are still to be
-    read, minus
-    the inputs that have certainly been freed: those that are not kept and have no reader outside. The scratch
-    memory is the largest such sum over all members, minus all outputs. It is exact unless an input with
-    readers outside is freed while the members run; then they need less. The peak of a plan of the merged
-    graph therefore bounds that of its expansion.
+    read, minus the inputs that have certainly been freed: those that are not kept and have no reader outside.
+    The scratch memory is the largest such sum over all members, minus all outputs. It is exact unless an
+    input with readers outside is freed while the members run; then they need less. The peak of a plan of the
+    merged graph therefore bounds that of its expansion.
     """
     size, temp = graph.tensor_bytes.tolist(), graph.temp_bytes.tolist()
     output, (offset, tensor) = graph.output_offset.tolist(), graph.inputs

@@ -63,7 +63,7 @@ def parse_bytes(value: Quantity, what: str = "size", *, round_up: bool = False) 
     Args:
       value: The quantity; ``inf`` is allowed.
       what: Name of the value in the error message.
-      round_up: What to do with a fraction of a byte; capacities are rounded down, sizes up.
+      round_up: Whether fractions of a byte are rounded up (sizes) or down (capacities).
 
     Returns:
       A whole number of bytes as a float, or ``inf``.

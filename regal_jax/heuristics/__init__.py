@@ -1,4 +1,4 @@
-"""Host baselines, each a function from graph and cluster to a `Plan`. Never imports jax."""
+"""Heuristics on the host, each a function from graph and cluster to a `Plan`; without JAX."""
 
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ __all__ = [
     "run_heuristic",
 ]
 
-# Their loops are parts of others, and Numba is loaded for them at once.
+# Their loops are parts of other loops, for which Numba is loaded at import.
 __getattr__, __dir__ = lazily(
     __name__,
     {

@@ -23,9 +23,9 @@ def brute_force(
 ) -> Plan:
     """A plan that no other plan beats, in `Plan.sort_key`; an oracle for tests, for up to 6 ops.
 
-    For each placement it visits the sets of events that can have happened. A state of a set has only what can
-    still matter: clocks, finishes that some event waits for, and peaks. Of two states of the same set, one
-    that is nowhere better than the other is dropped.
+    For each placement it visits the sets of events that can have happened. A state of a set has only values
+    that can still matter: clocks, finishes that some event waits for, and peaks. Of two states of the same
+    set, one that is in no value better than the other is dropped.
 
     Raises:
       ConfigError: The graph has more than 6 ops.
@@ -176,7 +176,7 @@ class _Walk:
         return self._trimmed(mask | 1 << event, clock, finish, peak)
 
     def _trimmed(self, mask: int, clock: list[float], finish: list[float], peak: list[float]) -> _Vector:
-        """Zeros for what cannot matter any more, so that equal futures look equal."""
+        """The state with zeros for values that cannot matter any more: equal futures give equal states."""
         for o in range(self.n):
             if not self.after[o] & ~mask:
                 finish[o] = 0.0

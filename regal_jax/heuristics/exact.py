@@ -37,7 +37,7 @@ _BLINK: Final = 0.1
 
 
 def _solve(solver: Any, model: Any) -> Any:
-    """The solver's status. Ctrl-C makes it stop with what it has."""
+    """The solver's status. At Ctrl-C it stops with its best solution so far."""
     # CP-SAT's own handler would stay installed, and the next Ctrl-C would end the process.
     solver.parameters.catch_sigint_signal = False
     with first_interrupt_waits() as interrupted, ThreadPoolExecutor(1) as pool:
@@ -79,7 +79,7 @@ def cp_sat(
 
     Raises:
       MissingExtraError: OR-Tools is not installed.
-      ConfigError: An impossible limit, or a problem that this model does not cover.
+      ConfigError: A limit is out of range, or the model does not cover the problem.
       ClusterError: The cluster does not fit the graph.
     """
     if not time_limit > 0:

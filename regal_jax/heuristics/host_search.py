@@ -1,4 +1,4 @@
-"""What the searches of the host have in common: what they count, and what they know of the best so far."""
+"""The base class of searches on the host: their counts, and the best value so far."""
 
 import abc
 import math
@@ -12,16 +12,16 @@ from regal_jax.plan import Plan
 __all__ = ["HostSearch", "Value"]
 
 Value = tuple[float, float]
-"""``(bytes over the memory, objective)``; the smaller the better, and what fits before what does not."""
+"""``(bytes of overflow, objective)``; smaller is better, so candidates that fit the memory come first."""
 
 
 class HostSearch(abc.ABC):
     """A search of one graph that can be run piece by piece.
 
     Attributes:
-      evaluations: Candidates that were looked at.
-      history: ``(evaluations, objective)`` whenever that became better; ``None`` while nothing fits the
-        memory.
+      evaluations: Number of candidates evaluated so far.
+      history: ``(evaluations, objective)`` after each improvement; the objective is ``None`` while no
+        candidate fits the memory.
     """
 
     def __init__(self, graph: ComputationGraph, cluster: Cluster, seed: int | Sequence[int]) -> None:
@@ -34,21 +34,21 @@ class HostSearch(abc.ABC):
 
     @abc.abstractmethod
     def run(self, evaluations: int, ends: Callable[[], bool] | None = None, goal: float = -math.inf) -> None:
-        """Goes on from where it is.
+        """Continues the search.
 
         Args:
-          evaluations: Candidates to look at, at most.
-          ends: Asked now and then; ``True`` ends the run.
-          goal: The run ends as soon as the objective of a plan that fits the memory is no larger.
+          evaluations: Largest number of candidates to evaluate.
+          ends: Called from time to time; ``True`` ends the run.
+          goal: The run ends at a plan that fits the memory and whose objective is at most this.
         """
 
     @abc.abstractmethod
     def plan(self) -> Plan | None:
-        """The best so far; ``None`` before the first."""
+        """The best plan so far; ``None`` before the first."""
 
     @property
     def best(self) -> float:
-        """The objective of the best that fits the memory; infinite if there is none."""
+        """The objective of the best plan that fits the memory; infinite if there is none."""
         return self._least[1] if self._least[0] == 0 else math.inf
 
     def value(self, peaks: np.ndarray, objective: float) -> Value:
@@ -56,7 +56,7 @@ class HostSearch(abc.ABC):
         return float(np.maximum(peaks - self._memory, 0).sum()), float(objective)
 
     def improves(self, value: Value) -> bool:
-        """Is it better than all before? Then it is noted down."""
+        """Whether the value is better than all before; if so, it is recorded."""
         better = value < self._least
         if better:
             self._least = value

@@ -29,6 +29,7 @@ __all__ = [
     "Rule",
     "Schedule",
     "kernel_arguments",
+    "layout_of",
     "list_schedule",
     "placement_and_events",
     "prices_of",
@@ -207,7 +208,7 @@ def placement_and_events(state: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 @once_a_pair
-def _layout(graph: ComputationGraph, cluster: Cluster) -> Any:
+def layout_of(graph: ComputationGraph, cluster: Cluster) -> Any:
     runtime, cost, devices = (
         runtime_matrix(graph, cluster), transfer_times(graph, cluster), cluster.num_devices,
     )  # fmt: skip
@@ -278,4 +279,4 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         changed=ids(n),
         counts=ids(3),
     )
-    return _layout(graph, cluster), state
+    return layout_of(graph, cluster), state

@@ -65,7 +65,7 @@ class ListSearchConfig:
       look: Largest number of ready ops that the rules compare.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     ranks: int = 8

@@ -176,7 +176,7 @@ class OrderSearchRun(HostSearch):
             self._profile, self._peak = profile, peak
 
     def _finish(self, beam: "_Beam") -> None:
-        """Judges the order of a beam that has ended, or learns that there is none."""
+        """Judges the order of a beam that has ended, or records that there is none."""
         order, first = beam.order(), beam.attempt.first
         self._proven = order is None and not beam.dropped
         if order is None:

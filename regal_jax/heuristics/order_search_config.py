@@ -23,12 +23,11 @@ class OrderSearchConfig:
       noise: Standard deviation of the random amount of an op, as a share of the mean bytes that ops allocate.
       guide: Weight of `OrderSearchRun`'s priorities, likewise.
       guide_after: Partial orders before priorities are computed, if they have to be: a network takes seconds.
-
-      windows: Numbers of consecutive steps around the peak whose ops are ordered anew by beams of their own,
-        before the whole graph is; those larger than half of the graph are left out. None for ``()``.
+      windows: Sizes of windows, in steps around the peak, whose ops are ordered anew before the whole graph
+        is. Sizes larger than half of the graph are left out. ``()`` for no windows.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     width: int = 16

@@ -31,7 +31,7 @@ class PeakSearchConfig:
         order. The block has at most ``2 / number`` of all ops, and half as many on average.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     tries: int = 40
@@ -80,7 +80,7 @@ class PeakSearchRun(HostSearch):
           starts: Placements ``[N]`` to begin with, if they are better than those of the search.
 
         Raises:
-          ConfigError: A single device: there is nothing to choose.
+          ConfigError: The cluster has a single device, so there is nothing to choose.
           ClusterError: The cluster does not fit the graph.
         """
         if cluster.num_devices < 2:

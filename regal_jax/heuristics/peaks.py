@@ -336,7 +336,7 @@ class PeakBalance:
         return self._by_group[self._bounds[group] : self._bounds[group + 1]]
 
     def _moves(self, place: np.ndarray, held: _Held) -> list[tuple[int, int]]:
-        """Candidate moves of groups from the device with the highest peak, those that hold most first."""
+        """Candidate moves of groups off the device with the highest peak, those that hold most first."""
         device, position = (int(i) for i in np.unravel_index(held.bytes.argmax(), held.bytes.shape))
         n = len(place)
         live = (held.home == device) & (self._born <= position) & (held.end >= position)

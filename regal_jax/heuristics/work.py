@@ -10,7 +10,7 @@ __all__ = ["Work", "counting", "note"]
 
 @dataclasses.dataclass
 class Work:
-    """Work that a thread did while it was counted.
+    """Counts of a thread's work within a block.
 
     Attributes:
       schedules: Number of list schedules, of one rule each.

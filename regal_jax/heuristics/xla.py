@@ -1,6 +1,6 @@
 """XLA's three memory orders, from openxla's hlo_memory_scheduler, for any graph.
 
-XLA knows things that a `ComputationGraph` does not: its List order also puts scalars first and treats
+XLA uses facts that a `ComputationGraph` does not have: its List order also puts scalars first and treats
 parameters and constants as free. Those rules are left out.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["post_order", "xla_dfs_order", "xla_list_order", "xla_post_order"]
 
 
 def xla_list_order(graph: ComputationGraph) -> np.ndarray:
-    """Takes the ready op that frees most bytes on balance, then the one with most users.
+    """Takes the ready op with the largest balance of bytes, then the one with most users.
 
     The balance is the bytes of the inputs whose last reader it is, minus the bytes that it allocates. Ties go
     to the op whose priority was set last.

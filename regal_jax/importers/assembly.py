@@ -12,11 +12,11 @@ __all__ = ["Source", "Step", "assemble", "unique_names"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """An array that is there before the program starts.
+    """An array that exists before the program starts.
 
     Attributes:
       name: Its name; a number is added if it is taken.
-      value: Identifies the array in `Step`.
+      value: Identifier of the array, as `Step` uses it.
       size: Size in bytes.
       resident: It is on the device of its first reader (parameters, state); otherwise it is an input.
       donated: It is freed after its last reader.
@@ -42,8 +42,8 @@ class Step:
       outputs: A value and its bytes for each output.
       seconds: Runtime in seconds: one, or one for each device.
       temp_bytes: Scratch memory in bytes while the op runs.
-      ordered: It comes after every ordered step before it.
-      after: Indices of earlier steps that it comes after, whether or not it reads from them.
+      ordered: It runs after all earlier ordered steps.
+      after: Indices of earlier steps after which it runs, whether or not it reads from them.
     """
 
     name: str
@@ -66,7 +66,7 @@ def assemble(
 
     Args:
       name: Name of the graph.
-      sources: Arrays that are there before the program starts.
+      sources: Arrays that exist before the program starts.
       steps: Steps in an order in which they can run.
       kept: Values that the program returns, never freed.
 
@@ -105,7 +105,7 @@ def assemble(
 
 
 def unique_names(sources: Sequence[str], steps: Sequence[str]) -> tuple[list[str], str, list[str]]:
-    """Names of the ops of sources, of the op ``start``, which only a graph with sources has, and of steps."""
+    """Names of the ops: of sources, of the op ``start`` (only if there are sources), and of steps."""
     unique = _Names()
     return [unique(name) for name in sources], unique("start"), [unique(name) for name in steps]
 
@@ -147,7 +147,7 @@ def _add_sources(
 
 
 class _Names:
-    """Hands out each name as it is, or the first free of ``name_1``, ``name_2``, ..."""
+    """Makes names unique: a name that is taken becomes the first free one of ``name_1``, ``name_2``, ..."""
 
     def __init__(self) -> None:
         self._counts: collections.Counter[str] = collections.Counter()

@@ -25,7 +25,7 @@ _MOVES: Final = frozenset({
 })  # fmt: skip
 """Ops that move data and compute nothing."""
 _PICKS: Final = frozenset({"index", "index_select", "gather", "embedding", "take", "take_along_dim"})
-"""Ops that read of their first operand only what they return."""
+"""Ops that read only the part of their first operand that they return."""
 _HEAVY: Final = frozenset({
     "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "tanh", "sigmoid", "sin", "cos", "tan", "asin",
     "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "erf", "erfc", "erfinv",
@@ -34,13 +34,13 @@ _HEAVY: Final = frozenset({
     "log_sigmoid_backward", "logit", "xlogy", "logaddexp", "special_erf", "special_expit",
 })  # fmt: skip
 _HEAVY_FLOPS: Final = 10
-"""As for JAX: a transcendental function counts 10 flops an element, any other elementwise op 1."""
+"""As for JAX: a transcendental function counts as 10 flops per element, any other elementwise op as 1."""
 _RANDOM: Final = frozenset({
     "bernoulli", "rand", "rand_like", "randn", "randn_like", "randint", "uniform", "normal", "exponential",
     "native_dropout", "dropout", "alpha_dropout", "feature_dropout", "multinomial", "randperm",
 })  # fmt: skip
 _RANDOM_FLOPS: Final = 50
-"""Our estimate for one random word, as for JAX."""
+"""Flops for one random word: our estimate, as for JAX."""
 _COMPOSED: Final = {
     # Largest, difference, exponential, sum, quotient; and backward product, sum, difference, product.
     "_softmax": 14, "softmax": 14, "_log_softmax": 14, "log_softmax": 14, "_safe_softmax": 14,
@@ -98,7 +98,7 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
 
 
 def call_traffic(call: Call) -> int:
-    """Bytes read and written: every operand once, every output once; a gather reads what it returns."""
+    """Bytes read and written: each operand and each output once; a gather reads only what it returns."""
     written = sum(map(tensor_bytes, call.outputs))
     if _short(call) in _PICKS:
         return 2 * written + sum(map(tensor_bytes, call.inputs[1:]))
@@ -106,7 +106,7 @@ def call_traffic(call: Call) -> int:
 
 
 def call_flops(call: Call) -> tuple[float, bool]:
-    """Flops of one op, its bodies aside, and whether matrix units can do them.
+    """Flops of one op without its bodies, and whether matrix units can do them.
 
     Matrix products, convolutions, attention and their gradients are exact, by the formulas of
     `torch.utils.flop_counter` where it has them: a multiply-add is two, and padding counts. Elementwise
@@ -188,7 +188,7 @@ def _matrix_flops(name: str, call: Call, tensors: list[torch.Tensor], out: int) 
 
 
 def _einsum_flops(equation: str, shapes: list[torch.Size]) -> float:
-    """A multiply-add for every combination of indices: exact for two operands, and naive for more."""
+    """One multiply-add for each combination of indices: exact for two operands, an upper bound for more."""
     sizes: dict[str, int] = {}
     for term, shape in zip(equation.replace(" ", "").partition("->")[0].split(","), shapes, strict=False):
         before, dots, after = term.partition("...")
@@ -202,7 +202,7 @@ def _einsum_flops(equation: str, shapes: list[torch.Size]) -> float:
 
 
 def _recurrent_flops(name: str, tensors: list[torch.Tensor]) -> float:
-    """Every weight meets every step of every sequence once; backward twice."""
+    """Each weight is used once at each step of each sequence, and twice in the backward pass."""
     steps = math.prod(tensors[0].shape[:-1])
     weights = tensors[1:3] if name.startswith("mkldnn") else [t for t in tensors[1:] if t.ndim == 2]
     return 2.0 * steps * sum(w.numel() for w in weights) * (2 if name.endswith("_backward") else 1)

@@ -26,8 +26,9 @@ def parse_cost_graph(text: str, *, name: str = "graph") -> ComputationGraph:
       becomes one more output, after the others, that has no readers and is kept: it stays in memory
       from the op on.
     - The outputs of an `is_final` node are kept.
-    - A size of -1, which TensorFlow writes where it does not know, counts as 0 bytes.
-    - An output that aliases an input counts in full: never too little, and a transfer needs its size.
+    - A size of -1, which TensorFlow writes for an unknown size, counts as 0 bytes.
+    - An output that aliases an input counts with its full size, which a transfer needs; memory is then
+      overestimated, never underestimated.
     - `device`, `shape`, `dtype`, `compute_time`, `memory_time`, `inaccurate` and `cost` are not used.
 
     Args:
@@ -35,7 +36,7 @@ def parse_cost_graph(text: str, *, name: str = "graph") -> ComputationGraph:
       name: Name of the graph.
 
     Raises:
-      FormatError: The text is not of this format, an id stands twice, or an edge has no source; names the
+      FormatError: The text is not of this format, an id occurs twice, or an edge has no source; names the
         node.
       GraphError: The graph breaks a rule, e.g. has a cycle.
     """

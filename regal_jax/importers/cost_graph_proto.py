@@ -1,7 +1,7 @@
 """TensorFlow's ``CostGraphDef`` message, described by hand so that TensorFlow is not needed.
 
 The numbers are the public wire schema of ``tensorflow/core/framework/cost_graph.proto``. The message
-lives in a descriptor pool of its own and so cannot clash with an imported TensorFlow.
+is in a descriptor pool of its own, so it cannot conflict with an imported TensorFlow.
 """
 
 import functools
@@ -13,7 +13,7 @@ __all__ = ["new_cost_graph"]
 
 _PACKAGE: Final = "tensorflow"
 
-# Message -> its fields as "name number type", a star for a repeated one.
+# Message -> its fields as "name number type"; a star marks a repeated field.
 _MESSAGES: Final = {
     "TensorShapeProto": ("dim 2 TensorShapeProto.Dim*", "unknown_rank 3 bool"),
     "TensorShapeProto.Dim": ("size 1 int64", "name 2 string"),

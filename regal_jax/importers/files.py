@@ -1,4 +1,4 @@
-"""Reading and writing the bytes of a file: sizes capped, gzip undone, errors in one line."""
+"""Reads and writes the bytes of a file: sizes are limited, gzip is decompressed, errors have one line."""
 
 import contextlib
 import gzip
@@ -37,7 +37,7 @@ def graph_name(path: PathLike) -> str:
 
 
 def read_bytes(path: PathLike, limit: int | None = None) -> bytes:
-    """The content of ``path``, decompressed if it is gzip (told by its first bytes, not its name).
+    """The content of ``path``, decompressed if its first bytes are those of gzip, whatever its name.
 
     Errors do not name the file: `at_path` does.
 
@@ -46,7 +46,8 @@ def read_bytes(path: PathLike, limit: int | None = None) -> bytes:
       limit: Largest content in bytes; `MAX_FILE_BYTES` by default.
 
     Raises:
-      FormatError: Unreadable, a directory, empty, larger than ``limit``, or damaged gzip.
+      FormatError: The file cannot be read, is a directory, is empty, is larger than ``limit``, or is damaged
+      gzip.
     """
     limit = MAX_FILE_BYTES if limit is None else limit
     try:

@@ -1,4 +1,4 @@
-"""A jaxpr as one flat list of equations: calls inlined, dead code gone, loops and branches kept whole."""
+"""A jaxpr as one flat list of equations: calls are inlined, dead code is removed, loops and branches stay."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ _INLINED: Final = frozenset({
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Value:
-    """An array that the program holds at some time; equal only to itself.
+    """An array of the program. It is equal only to itself.
 
     Attributes:
       aval: Its shape and dtype.
@@ -43,7 +43,7 @@ class Value:
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Scalar:
-    """A scalar literal of the program, which is no op.
+    """A scalar literal of the program; it is not an op.
 
     Attributes:
       value: Its value.
@@ -68,8 +68,8 @@ class Equation:
       in_avals: Shape and dtype of every operand, literals included.
       outputs: The values that it makes, used or not.
       bodies: The sub-programs that it runs (``scan``, ``while``, ``cond``, ...).
-      effectful: It must run even if its outputs are not read.
-      ordered: It must keep its place among the other ordered ones.
+      effectful: Whether it must run even if its outputs are not read.
+      ordered: Whether it must keep its place among the other ordered equations.
     """
 
     primitive: str
@@ -91,7 +91,7 @@ class Program:
 
     Attributes:
       inputs: One value for each argument.
-      constants: Values that the function closes over, those that are read, each once.
+      constants: Values that the function closes over and that are read, each once.
       arrays: The arrays of `constants`.
       equations: Only those that an output or an effect needs.
       results: What it returns.
@@ -162,9 +162,9 @@ class _Flattener:
     def run(
         self, jaxpr: Any, inputs: Sequence[Value | Scalar], scope: str, *, whole: bool = False
     ) -> list[Value | Scalar]:
-        """Adds the equations of ``jaxpr``; returns what it returns.
+        """Adds the equations of ``jaxpr``; returns its results.
 
-        ``whole``: this is the whole program. If it is a single call, its name is left out of scopes.
+        If ``jaxpr`` is the ``whole`` program and consists of a single call, scopes omit the call's name.
         """
         inner, arrays = _open(jaxpr)
         single = whole and len(inner.eqns) == 1
@@ -218,7 +218,7 @@ class _Flattener:
 
 
 def _open(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    """Variables and equations, and the arrays behind ``constvars``; from 0.11 on an open jaxpr has both."""
+    """Variables, equations, and the arrays of ``constvars``; from JAX 0.11 on, an open jaxpr has both."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     arrays = getattr(jaxpr, "consts", ())
     return inner, arrays if len(arrays) == len(inner.constvars) else ()
@@ -258,13 +258,13 @@ def aval_bytes(aval: Any) -> int:
 
 
 def peak_bytes(program: Program, *, results: bool = True) -> int:
-    """The most memory that the values made by ``program`` itself hold at once, in program order.
+    """Peak memory of the values that ``program`` itself makes, in program order.
 
     Its inputs and constants are not counted.
 
     Args:
       program: The program.
-      results: Whether to count its outputs, which are held to the end.
+      results: Whether to count its outputs, which stay in memory until the end.
     """
     last = {v: i for i, equation in enumerate(program.equations) for v in equation.inputs}
     last |= dict.fromkeys(program.outputs, len(program.equations))
@@ -283,7 +283,7 @@ def peak_bytes(program: Program, *, results: bool = True) -> int:
 
 
 def temp_bytes(equation: Equation) -> int:
-    """Scratch memory of an op, an estimate: the largest `peak_bytes` of its bodies.
+    """Estimated scratch memory of an op: the largest `peak_bytes` of its bodies.
 
     A loop needs memory for the results of an iteration in addition to its outputs, which hold the previous
     state. The results of a branch are the outputs of the op.

@@ -1,4 +1,4 @@
-"""An FX graph of ATen ops as one flat list of calls: subgraphs inlined, aliases and dead code gone."""
+"""An FX graph of ATen ops as one flat list of calls: subgraphs are inlined, aliases and dead code removed."""
 
 import dataclasses
 import operator
@@ -20,7 +20,7 @@ _INLINED: Final = frozenset({
 })  # fmt: skip
 """Higher-order ops that are equivalent to their body."""
 _SAME: Final = frozenset({"aten.detach", "aten.alias", "aten.lift_fresh", "aten.detach_"})
-"""Ops that return their operand itself, and are left out of the graph."""
+"""Ops that return their operand itself; the graph omits them."""
 _UNDECLARED_VIEWS: Final = frozenset({
     "aten._unsafe_view", "aten.unsafe_split", "aten.unsafe_chunk", "aten.unsafe_split_with_sizes",
     "aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty",
@@ -30,7 +30,7 @@ _UNDECLARED_VIEWS: Final = frozenset({
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Value:
-    """A tensor that the program holds at some time; equal only to itself.
+    """A tensor of the program. It is equal only to itself.
 
     Attributes:
       tensor: A fake or meta tensor of its shape and dtype.
@@ -46,9 +46,9 @@ class Call:
     Attributes:
       kind: Its name without the overload, e.g. ``"aten.addmm"``.
       target: The `torch._ops.OpOverload`, or a higher-order op.
-      scope: Path of the module that it belongs to, ``"layer1.0.conv1"``; ``"backward"`` or ``"adam"`` in
-        what comes after the forward pass.
-      args: Its arguments, tensors in them fake.
+      scope: Path of the module that it belongs to, ``"layer1.0.conv1"``; ``"backward"`` or ``"adam"``
+        after the forward pass.
+      args: Its arguments, with fake tensors.
       kwargs: Its keyword arguments.
       result: What it returns: fake tensors, or lists of them.
       inputs: The distinct values that it reads.
@@ -57,7 +57,7 @@ class Call:
       operands: ``args`` with values instead of fake tensors.
       keywords: ``kwargs`` with values instead of fake tensors.
       structure: ``result`` with values instead of fake tensors.
-      owners: For each output the value whose memory it lies in, `None` where it has memory of its own. A
+      owners: For each output the value whose memory it shares, `None` if it has memory of its own. A
         ``clone`` with an owner need not copy.
     """
 
@@ -95,7 +95,7 @@ def flatten(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Program:
     """The flat program of an FX graph whose nodes are ATen ops.
 
     Args:
-      module: The graph; every node's ``meta["val"]`` is there.
+      module: The graph; every node has ``meta["val"]``.
       inputs: The placeholders: a `Value` for each tensor, other arguments as they are.
 
     Raises:
@@ -115,10 +115,10 @@ def flatten(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Program:
 
 
 def _without_copies(calls: Iterable[Call], outputs: Sequence[Any]) -> Iterator[Call]:
-    """The calls; each ``clone`` that copies nothing anew has the owner of what it copies.
+    """The calls; a ``clone`` whose copy is not needed gets the owner of its operand.
 
-    No op of the program writes over an operand that is read afterwards, so that such a copy is needed only if
-    it is returned, by itself or within a view.
+    No op of the program writes over an operand that is read afterwards. So a copy is needed only if the
+    program returns it or a view of it.
     """
     calls = list(calls)
     root = {
@@ -142,7 +142,7 @@ def _without_copies(calls: Iterable[Call], outputs: Sequence[Any]) -> Iterator[C
 
 
 class _Flattener:
-    """Collects calls and the constants met on the way."""
+    """Collects calls, and the constants that they read."""
 
     def __init__(self, constants: list[Value], inputs: Sequence[Any]) -> None:
         self.constants = constants
@@ -160,7 +160,7 @@ class _Flattener:
         return None if owner is value else owner
 
     def run(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        """Adds the calls of ``module``; returns what it returns, values for tensors."""
+        """Adds the calls of ``module``; returns its results, with values instead of tensors."""
         env: dict[torch.fx.Node, Any] = {}
         given = iter(inputs)
         for node in module.graph.nodes:
@@ -296,5 +296,5 @@ def is_view(call: Call) -> bool:
 
 
 def tensor_bytes(value: Value) -> int:
-    """Exact size: elements times the size of the dtype."""
+    """Exact size in bytes: elements times the size of the dtype."""
     return value.tensor.numel() * value.tensor.element_size()

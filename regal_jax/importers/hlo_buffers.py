@@ -1,4 +1,6 @@
-"""Buffers of one HLO computation, the values made of them, and the steps that use them. No jax."""
+"""Buffers of one HLO computation, the versions of their content, and the steps that use them.
+
+This module does not import JAX."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,16 +16,16 @@ Place = tuple[str, int]
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Buffer:
-    """Memory that holds one leaf of a value; equal only to itself.
+    """Memory of one leaf of a value. It is equal only to itself.
 
     Attributes:
       size: Bytes on the device.
-      home: The instruction and leaf that makes it.
-      mutable: It may be overwritten in place.
+      home: The instruction and the leaf of its result for which it is made.
+      mutable: Whether it may be overwritten in place.
       writers: Steps that overwrite it, in order; version ``k`` is what the ``k``-th of them leaves.
-      claims: The places that do, aligned with ``writers``.
+      claims: For each of ``writers``, the leaf of its result that overwrites the buffer.
       readers: Steps that read it, those that overwrite it included.
-      since: The steps of ``readers`` after the last writer.
+      since: Those of ``readers`` that come after the last writer.
     """
 
     size: int
@@ -53,7 +55,7 @@ class Step:
     Attributes:
       instruction: The instruction.
       reads: The buffers that it reads, each once.
-      waits: Steps that must come before, whether or not it reads what they make.
+      waits: Steps that must run before it, whether or not it reads their results.
       makes: The buffers that it makes.
     """
 
@@ -71,8 +73,8 @@ class Flow:
       parameters: For each parameter, by number, its instruction and its buffers.
       steps: The steps.
       results: The buffers of the root, leaf by leaf; ``None`` for constants.
-      passed: Leaf of the root -> the (parameter, leaf) that it is, unchanged.
-      temp_bytes: Most memory held at once beside parameters and results.
+      passed: Leaf of the root -> the (parameter, leaf) that it returns unchanged.
+      temp_bytes: Peak memory without parameters and results.
     """
 
     parameters: dict[int, tuple[Instruction, list[Buffer]]]
@@ -95,7 +97,7 @@ def flat(value: Value) -> Iterator[Ref]:
 
 
 def fits(value: Value, shape: Shape) -> bool:
-    """Whether ``value`` has the structure of ``shape``. Texts where it has not could nest without end."""
+    """Whether ``value`` has the structure of ``shape``; values of damaged texts could nest endlessly."""
     if isinstance(shape, Array) or isinstance(value, Ref):
         return isinstance(shape, Array) and isinstance(value, Ref)
     return len(value) == len(shape.items) and all(map(fits, value, shape.items))

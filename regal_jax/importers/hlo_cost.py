@@ -1,6 +1,6 @@
-"""Arithmetic, memory traffic and runtime of one HLO instruction. No jax.
+"""Arithmetic, memory traffic and runtime of one HLO instruction.
 
-The counts are those of `regal_jax.importers.op_cost`, for XLA's opcodes.
+The counts are those of `regal_jax.importers.op_cost`, for XLA's opcodes. This module does not import JAX.
 """
 
 import math
@@ -20,8 +20,8 @@ __all__ = ["Flops", "computation_flops", "instruction_flops", "instruction_secon
 class Flops(NamedTuple):
     """Attributes:
     matrix: Flops of matrix products and convolutions; a multiply-add is two.
-    vector: All others.
-    dtype: What the products, or if there are none the rest, are computed in.
+    vector: All other flops.
+    dtype: Type in which the products are computed, or the rest if there are no products.
     """
 
     matrix: float
@@ -204,9 +204,9 @@ def instruction_seconds(
 ) -> float:
     """Runtime of one instruction that has no loop, branch or call in it.
 
-    Traffic is every operand read once and every output written once. What is read only through slices
-    and gathers, in a fusion too, counts as much as they return; an update in place as much as it writes,
-    twice.
+    Traffic is every operand read once and every output written once. An operand that is read only through
+    slices and gathers, in a fusion too, counts with the bytes that they return. An update in place counts
+    with twice the bytes that it writes.
 
     Args:
       instruction: The instruction.
@@ -223,7 +223,7 @@ def instruction_seconds(
         return 0.0
     work = flops.matrix + flops.vector
     if flops.matrix and flops.vector:
-        # In units of the matrix rate, so that one call serves both.
+        # Vector flops in units of the matrix rate, so that one call times both.
         rates = [profile.rate(flops.dtype, matrix=matrix) for matrix in (True, False)]
         work = flops.matrix + flops.vector * rates[0] / rates[1]
     traffic = _fusion_traffic(called) if called else _traffic(instruction, computation)
@@ -240,7 +240,7 @@ def _traffic(instruction: Instruction, computation: Computation) -> float:
         return 2.0 * _bytes(instruction) + sum(operands[1:])
     if instruction.opcode == "dynamic-update-slice":
         return 2.0 * sum(operands[1:2]) + sum(operands[2:])
-    if instruction.opcode == "copy-start":  # Its result names the source once more.
+    if instruction.opcode == "copy-start":  # Its result contains the source again.
         return 2.0 * sum(operands[:1])
     return float(_bytes(instruction) + sum(operands))
 
@@ -267,7 +267,7 @@ def _fusion_traffic(called: Computation) -> float:
 
 
 def _share(parameter: Instruction, user: Instruction) -> int:
-    """How much of a parameter one of its users reads."""
+    """The bytes of a parameter that one of its users reads."""
     if user.operands[0] == parameter.name:
         if user.opcode in _PICKS:
             return _bytes(user)

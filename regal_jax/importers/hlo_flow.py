@@ -1,10 +1,10 @@
-"""Memory use of the instructions of one HLO computation: the buffers that they make, read and overwrite.
+"""The buffers that the instructions of one HLO computation make, read and overwrite.
 
-Tuples, ``get-tuple-element`` and ``bitcast`` only name buffers, and constants are no part of the working
-memory; neither is a step. Where XLA writes in place, a step overwrites the buffer of an operand: the state
-of a ``while``, the target of a ``dynamic-update-slice`` or ``scatter`` (fused or not), what
-``output_to_operand_aliasing`` says, the results of a ``-done``. Such a buffer has versions: a step waits for
-the writer of the version that it reads, and a writer for the readers of the version before.
+Tuples, ``get-tuple-element`` and ``bitcast`` only name buffers, and constants do not count as working memory;
+neither of them is a step. Where XLA writes in place, a step overwrites the buffer of an operand: the state of
+a ``while``, the target of a ``dynamic-update-slice`` or ``scatter`` (fused or not), the operands that
+``output_to_operand_aliasing`` names, the results of a ``-done``. Such a buffer has versions: a step waits for
+the writer of the version that it reads, and a writer for the readers of the previous version.
 """
 
 import re
@@ -31,7 +31,7 @@ from regal_jax.importers.hlo_text import Computation, Instruction, names_in
 __all__ = ["trace"]
 
 _NAMES_ONLY: Final = frozenset({"bitcast", "opt-barrier", "add-dependency", "domain", "async-update"})
-"""Results that are their first operand."""
+"""Opcodes whose result is their first operand."""
 _MOST_ROUNDS: Final = 4
 
 
@@ -48,14 +48,14 @@ def trace(
     Args:
       computation: The computation.
       computations: All of the module.
-      bodies: Flows of the bodies it runs.
+      bodies: Flows of the bodies that it runs.
       mutable: Parameters (number, leaf) whose buffers may be overwritten; ``None`` for all.
       results_in: Leaf of the root -> parameter (number, leaf) whose buffer takes it, if that is possible
         without a copy.
       share: Let an elementwise step write over an operand that no other step reads, as XLA may.
 
     Raises:
-      FormatError: An operand that is missing, or does not fit.
+      FormatError: An operand is missing or has the wrong shape.
     """
     owned = None if mutable is None else frozenset(mutable)
     barred: set[Place] = set()
@@ -78,7 +78,7 @@ def trace(
 
 
 class _Run:
-    """One pass over a computation; ``barred`` places get a buffer of their own (``None``: all do)."""
+    """One pass over a computation; leaves in ``barred`` get a buffer of their own (``None``: all leaves)."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class _Run:
         self.computation, self.computations, self.bodies = computation, computations, bodies
         self.owned, self.forced, self.barred = owned, forced, barred
         self.values: dict[str, Value] = {}
-        self.controls: dict[str, frozenset[int]] = {}  # What comes before instructions that are no steps.
+        self.controls: dict[str, frozenset[int]] = {}  # Steps before instructions that are not steps.
         self.index: dict[str, int] = {}
         self.steps: list[Step] = []
         self.parameters: dict[int, tuple[Instruction, list[Buffer]]] = {}
@@ -146,7 +146,7 @@ class _Run:
         return names_in(instruction.attributes.get("control-predecessors", ""))
 
     def before(self, reader: Instruction, name: str) -> set[int]:
-        """The steps that must have run for ``name``, a control predecessor, to be there."""
+        """The steps that must have run before ``name``, a control predecessor, counts as run."""
         value = self.value(reader, name)
         if name in self.index:
             return {self.index[name]}
@@ -216,7 +216,7 @@ class _Run:
         return shaped(instruction.shape, iter(result))
 
     def read_once(self) -> frozenset[Place]:
-        """Buffers of steps that one step reads, and that are no results."""
+        """Buffers made by steps that exactly one step reads and that are not results."""
         results = {ref.buffer for ref in self.root}
         made = (b for step in self.steps for b in step.makes)
         return frozenset(b.home for b in made if len(b.readers) == 1 and not b.writers and b not in results)
@@ -224,7 +224,7 @@ class _Run:
     def share(
         self, instruction: Instruction, operands: list[Value], shared: dict[int, Ref], written: dict[int, Ref]
     ) -> None:
-        """Adds to ``written`` what may be, where nothing must be."""
+        """Adds operands that may be overwritten to ``written``, for leaves that need not overwrite one."""
         sizes = [device_bytes(array) for array in leaves(instruction.shape)]
         taken = {ref.buffer for ref in written.values()}
         refs = [list(flat(operand)) for operand in operands]
@@ -237,11 +237,11 @@ class _Run:
                 taken.add(buffer)
 
     def last_home(self, buffer: Buffer) -> Place:
-        """What a run without sharing calls the version that is in the buffer now."""
+        """The name of the current version of the buffer in a run without sharing."""
         return buffer.claims[-1] if buffer.claims else buffer.home
 
     def check(self, ref: Ref) -> None:
-        """Notes who has overwritten the version that ``ref`` means."""
+        """Records the writer that has overwritten the version of ``ref``."""
         if ref.buffer is not None and ref.version < len(ref.buffer.writers):
             self.conflicts.add(ref.buffer.claims[ref.version])
 
@@ -288,7 +288,7 @@ class _Run:
         return Flow(self.parameters, self.steps, results, passed, self.peak({b for b in results if b}))
 
     def peak(self, outside: set[Buffer]) -> int:
-        """Most bytes held in the order of the text, buffers of parameters and those ``outside`` aside."""
+        """Peak memory in the order of the text, without the buffers of parameters and those ``outside``."""
         held = peak = 0
         for number, step in enumerate(self.steps):
             held += sum(b.size for b in step.makes if b not in outside)

@@ -1,14 +1,19 @@
-"""When the values of a scheduled HLO module are alive. No jax."""
+"""Lifetimes of the values of a scheduled HLO module. This module does not import JAX."""
 
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from regal_jax.importers.hlo_sharing import callees
 from regal_jax.importers.hlo_text import names_in
 from regal_jax.importers.hlo_values import Node, Values
 
-__all__ = ["Lifetime", "lifetimes"]
+__all__ = ["Lifetime", "lifetimes", "moments", "one_kernel_calls", "step_lifetimes"]
+
+
+_ONE_KERNEL: Final = "xla_cpu_small_call"
+"""The attribute of calls that are compiled to one kernel."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -16,7 +21,7 @@ class Lifetime:
     """Attributes:
     start: Moment at which a value is made.
     end: Last moment at which it is used.
-    last: The instruction that makes it or hands it on at the end.
+    last: The last instruction that makes it or passes it on.
     """
 
     start: int
@@ -27,7 +32,7 @@ class Lifetime:
 def lifetimes(values: Values, orders: Mapping[str, Sequence[str]]) -> tuple[list[Lifetime], int]:
     """The lifetime of each value, by number, and the moment of the end of the program.
 
-    A computation that an instruction runs stands before it in time.
+    The moments of a computation come before that of the instruction that runs it.
 
     Args:
       values: The values.
@@ -36,7 +41,7 @@ def lifetimes(values: Values, orders: Mapping[str, Sequence[str]]) -> tuple[list
     References:
       openxla/xla: hlo_live_range.
     """
-    times, spans = _flatten(values, orders)
+    times, spans = moments(values, orders)
     roots = {name: values.root(name) for name in spans}
     found = []
     for value, maker in enumerate(values.maker):
@@ -45,7 +50,27 @@ def lifetimes(values: Values, orders: Mapping[str, Sequence[str]]) -> tuple[list
     return found, spans[values.module.entry.name][1]
 
 
-def _flatten(
+def step_lifetimes(values: Values, orders: Mapping[str, Sequence[str]]) -> list[Lifetime]:
+    """As `lifetimes`, for a program whose steps are compiled.
+
+    XLA compiles a call of little work to one kernel. Its operands and inner values are in memory together.
+    """
+    found, _ = lifetimes(values, orders)
+    times, spans = moments(values, orders)
+    for node in one_kernel_calls(values):
+        start, end = spans[callees(node.instruction)[0]][0], times[node.number]
+        for life in found:
+            if life.start <= end and life.end >= start:
+                life.start, life.end = min(life.start, start), max(life.end, end)
+    return found
+
+
+def one_kernel_calls(values: Values) -> list[Node]:
+    """The calls that XLA compiles to one kernel each."""
+    return [n for n in values.nodes if _ONE_KERNEL in n.instruction.attributes.get("frontend_attributes", "")]
+
+
+def moments(
     values: Values, orders: Mapping[str, Sequence[str]]
 ) -> tuple[list[int], dict[str, tuple[int, int]]]:
     """The moment of each instruction, by number, and the span of each computation."""
@@ -54,7 +79,7 @@ def _flatten(
     moment = 0
     entry = values.module.entry.name
     rows = {c.name: list(orders.get(c.name, c.instructions)) for c in values.computations}
-    # A stack, since texts may nest without end: computation, where it began, the next instruction.
+    # A stack, since texts may nest deeply: computation, its first moment, the next instruction.
     stack: list[list] = [[entry, 0, 0]]
     while stack:
         name, began, at = stack[-1]
@@ -103,7 +128,7 @@ def _lifetime(
             end, last = moment, node
     for reader in values.readers[value]:
         opcode = reader.instruction.opcode
-        if opcode == "call":  # Its computation reads.
+        if opcode == "call":  # The computation reads the operands.
             continue
         used = reader
         if opcode == "while":

@@ -1,4 +1,6 @@
-"""`from_hlo`: a compiled XLA program, as XLA prints it, as a `ComputationGraph`. No jax."""
+"""`from_hlo`: a compiled XLA program, as XLA prints it, as a `ComputationGraph`.
+
+This module does not import JAX."""
 
 import os
 import re
@@ -29,18 +31,18 @@ def from_hlo(program: PathLike | Any, **options: Any) -> ComputationGraph:
     ``graph.topological_order`` is XLA's schedule, and the heuristic ``"given"`` replays it: its peak is
     XLA's order under our model of memory, to be compared with the best order found under the same model.
 
-    - An instruction of the entry computation is an op. A ``fusion`` is one op, with the arithmetic of what
-      is fused and the traffic of operands and results. A ``while``, ``conditional`` or ``call`` is one op:
-      the runtime of its body times its trip count, or of its slowest branch; its `temp_bytes` is the peak
-      of the body in the body's own order.
-    - Tuples, ``get-tuple-element`` and ``bitcast`` are no ops and no memory; neither are constants.
+    - An instruction of the entry computation is an op. A ``fusion`` is one op, with the arithmetic of the
+      fused instructions and the traffic of operands and results. A ``while``, ``conditional`` or ``call`` is
+      one op: the runtime of its body times its trip count, or of its slowest branch; its `temp_bytes` is the
+      peak of the body in the body's own order.
+    - Tuples, ``get-tuple-element``, ``bitcast`` and constants are not ops and take no memory.
     - A parameter is a resident op of kind ``parameter`` whose output is never freed unless it is
       donated (``input_output_alias``), colocated with its first reader. One op ``start`` comes after all
       of them and before everything that computes. What the program returns is kept.
-    - What XLA must write in place takes no memory of its own: the state of a loop, updates of a slice, a
-      donated parameter. Control edges keep readers of the old content before the writer, and all that
-      touch such a buffer share a device. XLA reuses more buffers than that, so that its own peak is lower
-      by some percent.
+    - Results that XLA must write in place take no memory of their own: the state of a loop, updates of a
+      slice, a donated parameter. Control edges keep readers of the old content before the writer, and all
+      ops that use such a buffer share a device. XLA reuses more buffers than that, so its own peak is
+      lower by some percent.
     - ``control-predecessors`` are control edges.
 
     Args:
@@ -49,9 +51,9 @@ def from_hlo(program: PathLike | Any, **options: Any) -> ComputationGraph:
       **options: As `parse_hlo`.
 
     Raises:
-      FormatError: Not a scheduled module, or a damaged one; names the line and the remedy.
+      FormatError: The text is not a scheduled module, or is damaged; names the line and the remedy.
       GraphError: The graph breaks a rule.
-      ConfigError: An option with an impossible value.
+      ConfigError: An option is out of range.
 
     Examples:
       >>> import jax, jax.numpy as jnp
@@ -62,7 +64,7 @@ def from_hlo(program: PathLike | Any, **options: Any) -> ComputationGraph:
       ('parameter', 'parameter', 'start')
 
     References:
-      openxla/xla: hlo_parser, hlo_dataflow_analysis (what is written in place), hlo_cost_analysis.
+      openxla/xla: hlo_parser, hlo_dataflow_analysis (which results are written in place), hlo_cost_analysis.
     """
     as_text = getattr(program, "as_text", None)
     if callable(as_text):
@@ -94,7 +96,7 @@ def parse_hlo(
       profile: The device (`regal_jax.importers.roofline.PROFILES` or your own) that runtimes are
         estimated for; a sequence gives one runtime for each device.
       while_trip_count: Iterations of a ``while`` whose ``known_trip_count`` is not in the text.
-      require_schedule: Refuse a module without ``is_scheduled=true``; else the text's order is taken.
+      require_schedule: Refuse a module without ``is_scheduled=true``; otherwise take the order of the text.
 
     Returns:
       The graph, times in seconds.
@@ -119,12 +121,12 @@ def parse_hlo(
 
 
 def order_computations(module: str | Module, find_peak: Callable[[str, ComputationGraph], int]) -> None:
-    """Gives out the graph of each computation that runs as a program, those that are run by others first.
+    """Calls ``find_peak`` for the graph of each computation that runs as a program, callees first.
 
-    The graphs are those of `from_hlo`, except that what enters and leaves a computation has no size: it is in
-    the memory of who runs it. Of the entry computation, XLA allots arguments and results for the whole run.
-    What remains is temporary memory. The peak of a loop's body, a branch or a called computation is a part
-    of the `temp_bytes` of the op that runs it.
+    The graphs are those of `from_hlo`, with more of the buffers that XLA reuses. Arguments and results of the
+    body of a loop, a branch or a called computation have no size: they are in the memory of its caller. The
+    peak of such a computation is a part of the `temp_bytes` of the op that runs it. In the entry
+    computation, results have their sizes: until one is made, its memory may hold other buffers.
 
     Args:
       module: A scheduled module, or its text.
@@ -137,7 +139,8 @@ def order_computations(module: str | Module, find_peak: Callable[[str, Computati
     if isinstance(module, str):
         module = parse_module(module)
     costs = _Costs(module, [find_profile("h200")], 1, find_peak)
-    find_peak(module.entry.name, costs.body_graph(module.entry, _entry_flow(module, costs)[0]))
+    flow, donated = _entry_flow(module, costs)
+    find_peak(module.entry.name, _Assembly(module.entry.name, flow, costs, donated, module.entry).graph())
 
 
 def _entry_flow(module: Module, costs: "_Costs") -> tuple[Flow, set[tuple[int, int]]]:
@@ -154,7 +157,7 @@ def _entry_flow(module: Module, costs: "_Costs") -> tuple[Flow, set[tuple[int, i
 
 
 def _paths(root: Instruction) -> list[tuple[int, ...]]:
-    """The index path of each leaf of a result, leaf by leaf, as ``input_output_alias`` writes it."""
+    """The index path of each leaf of a result, as ``input_output_alias`` writes it."""
     paths: list[tuple[int, ...]] = []
     stack: list[tuple[Any, tuple[int, ...]]] = [(root.shape, ())]
     while stack:
@@ -168,7 +171,7 @@ def _paths(root: Instruction) -> list[tuple[int, ...]]:
 
 
 class _Costs:
-    """Runtimes of instructions, and the flows and runtimes of bodies; each stands before its callers."""
+    """Runtimes of instructions, and the flows and runtimes of bodies; a body comes before its callers."""
 
     def __init__(
         self,
@@ -178,7 +181,7 @@ class _Costs:
         find_peak: Callable[[str, ComputationGraph], int] | None = None,
     ) -> None:
         self.module, self.profiles, self.while_trip_count = module, profiles, while_trip_count
-        self.share = find_peak is not None  # The model of orders that are compiled follows XLA further.
+        self.share = find_peak is not None  # The model for compiled orders also has sharing that XLA may do.
         self.flops: dict[str, Flops] = {}
         self.bodies: dict[str, Flow] = {}
         self.seconds: dict[str, list[float]] = {}
@@ -199,7 +202,7 @@ class _Costs:
             self.flops[computation.name] = computation_flops(computation, self.flops)
 
     def body_graph(self, computation: Computation, flow: Flow) -> ComputationGraph:
-        """The graph of a computation without the sizes of what enters and leaves it."""
+        """The graph of a computation whose arguments and results have no size."""
         entering = [buffer for _, row in flow.parameters.values() for buffer in row]
         for buffer in (*entering, *flow.results):
             if buffer is not None:
@@ -207,7 +210,7 @@ class _Costs:
         return _Assembly(computation.name, flow, self, set(), computation).graph()
 
     def of(self, instruction: Instruction, computation: Computation) -> list[float]:
-        """Seconds of one instruction, one number a profile."""
+        """Seconds of one instruction, one number per profile."""
         bodies = [self.seconds[name] for name in callees(instruction)]
         columns = list(zip(*bodies, strict=True)) or [()] * len(self.profiles)
         if instruction.opcode == "while":
@@ -223,10 +226,10 @@ class _Costs:
 
 
 def _bodies_of(module: Module) -> dict[str, bool]:
-    """Computations that run as programs -> all who run them are loops, whose state they may overwrite.
+    """Computations that run as programs -> whether only loops run them, whose state they may overwrite.
 
     Raises:
-      FormatError: An instruction calls what does not stand above it.
+      FormatError: An instruction calls a computation that is not above it.
     """
     run: dict[str, bool] = {}
     above: set[str] = set()
@@ -252,7 +255,7 @@ def _bodies_of(module: Module) -> dict[str, bool]:
 
 
 class _Assembly:
-    """Puts parameters, the start barrier and the steps into a `GraphBuilder`."""
+    """Adds parameters, the op ``start`` and the steps to a `GraphBuilder`."""
 
     def __init__(
         self, name: str, flow: Flow, costs: _Costs, donated: set[tuple[int, int]], computation: Computation
@@ -261,7 +264,7 @@ class _Assembly:
         self.builder = GraphBuilder(name)
         self.numbers = sorted(flow.parameters)
         self.kept = {buffer for buffer in flow.results if buffer}
-        # Parameters come first, then (if there are any) the barrier, then the steps.
+        # Parameters come first, then (if there are any) ``start``, then the steps.
         self.base = len(self.numbers) + bool(self.numbers)
         names = [flow.parameters[n][0].name for n in self.numbers]
         names += [step.instruction.name for step in flow.steps]

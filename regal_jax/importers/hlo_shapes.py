@@ -1,4 +1,4 @@
-"""Shapes in HLO text, such as ``(f32[8,4]{1,0:T(8,128)}, s32[])``: what they say, and their bytes. No jax."""
+"""Shapes in HLO text, such as ``(f32[8,4]{1,0:T(8,128)}, s32[])``, and their sizes. No JAX is imported."""
 
 import dataclasses
 import functools
@@ -31,9 +31,9 @@ class Array:
 
     Attributes:
       dtype: Name of its element type, as NumPy and `DeviceProfile` know it.
-      dims: Its dimensions; of a bounded dynamic one (``<=8``) the bound.
+      dims: Its dimensions; for a bounded dynamic one (``<=8``) the bound.
       bytes: Exact size, 2- and 4-bit elements packed; the padding of tiled layouts is not counted.
-      on_host: It lies in host memory (memory space ``S(5)``).
+      on_host: Whether it is in host memory (memory space ``S(5)``).
       layout: Its layout as the text has it; not compared.
     """
 
@@ -70,15 +70,16 @@ def leaves(shape: Shape) -> Iterator[Array]:
 
 
 def parse_shape(text: str, start: int, line: int) -> tuple[Shape, int]:
-    """The shape at the beginning of ``text[start:]``, and where it ends.
+    """The shape at the beginning of ``text[start:]``, and the index of its end.
 
     Args:
       text: Part of an instruction.
-      start: Where the shape begins; blanks are skipped.
+      start: Index at which the shape begins; blanks are skipped.
       line: Line number for errors.
 
     Raises:
-      FormatError: No shape, an element type of unknown size, or more than 2^62 bytes.
+      FormatError: There is no shape, an element type has an unknown size, or the shape has more than 2^62
+        bytes.
     """
     open_tuples: list[list[Shape]] = []
     at = start

@@ -1,6 +1,7 @@
-"""Which results of an HLO instruction are, or overwrite, the buffer of an operand. No jax.
+"""Results of an HLO instruction that share the buffer of an operand. This module does not import JAX.
 
-After openxla's hlo_dataflow_analysis: what must share there shares here; what merely may is left apart.
+The rules are those of openxla's hlo_dataflow_analysis. `sharing` has the results that must share a buffer,
+`may_share` those that may.
 """
 
 import re
@@ -62,14 +63,14 @@ def sharing(
     computations: Mapping[str, Computation],
     bodies: Mapping[str, Flow],
 ) -> tuple[_Leaves, _Leaves]:
-    """Leaves of the result that are an operand unchanged, and those that overwrite one if nothing forbids it.
+    """Leaves of the result that are an unchanged operand, and those that overwrite one unless this is barred.
 
     Args:
       instruction: The instruction.
       operands: Its operands.
-      computation: The one it stands in.
+      computation: The computation that contains it.
       computations: All of the module.
-      bodies: Flows of the bodies that it may run.
+      bodies: Flows of the bodies that it runs.
     """
     opcode = instruction.opcode
     refs = [list(flat(operand)) for operand in operands]
@@ -83,9 +84,9 @@ def sharing(
 def may_share(
     instruction: Instruction, refs: Sequence[Sequence[Ref]], computations: Mapping[str, Computation]
 ) -> list[tuple[int, Ref]]:
-    """Pairs of a leaf of the result and a version of an operand that XLA may write it over.
+    """Pairs of a leaf of the result and a version of an operand over which XLA may write the leaf.
 
-    Those are operands that an instruction, or a loop fusion, uses only element by element
+    The operand must be used only element by element, by an instruction or a loop fusion
     (``CanShareOperandBufferWithUser`` of hlo_dataflow_analysis).
     """
     count = sum(1 for _ in leaves(instruction.shape))
@@ -142,7 +143,7 @@ def _started(instruction: Instruction, refs: list[list[Ref]]) -> _Leaves:
 
 
 def _finished(instruction: Instruction, value: Value, computation: Computation) -> list[Ref]:
-    """The part of a started operation that its ``-done`` returns."""
+    """The part of a ``-start`` operation's result that its ``-done`` returns."""
     source = computation.instructions[instruction.operands[0]].shape
     items = () if isinstance(source, Array) else source.items
     if source == instruction.shape:
@@ -163,7 +164,8 @@ def _by_body(
     shared = {
         leaf: refs[p][i]
         for leaf, (p, i) in passed.items()
-        # The state of a loop passes only where it came from: elsewhere the next turn moves it on.
+        # An element of a loop's state is unchanged only at its own place; elsewhere the next iteration moves
+        # it.
         if p < len(refs) and i < len(refs[p]) and (not loop or leaf == i)
     }
     return shared, dict(enumerate(refs[0])) if loop and refs else {}
@@ -185,7 +187,7 @@ def _overwritten(
 
 
 def fused_updates(called: Computation) -> dict[int, tuple[int, int]]:
-    """Leaf of a fusion's result -> (operand, 0) that an update in place of its own is written over."""
+    """Leaf of a fusion's result -> (operand, 0) that an update in place within the fusion overwrites."""
     inside = called.instructions
     roots = called.root.operands if called.root.opcode == "tuple" else (called.root.name,)
     pairs = {}

@@ -1,6 +1,6 @@
-"""The grammar of HLO text: modules, computations and instructions, as XLA prints them. No jax.
+"""The grammar of HLO text: modules, computations and instructions, as XLA prints them.
 
-Permissive: what is not needed (layouts, metadata, shardings, source tables) is skipped.
+The parser skips what is not needed: layouts, metadata, shardings, source tables. It does not import JAX.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ _ENTRY: Final = re.compile(r"\s*ENTRY\b")
 _INSTRUCTION: Final = re.compile(r"\s*(ROOT\s+)?%?([^\s(){}=,%]+)\s*=\s+")
 _OPCODE: Final = re.compile(r"\s*([a-z][\w\-]*)\(")
 _LITERALS: Final = frozenset({"parameter", "constant"})
-"""What stands in their brackets is no name."""
+"""Opcodes whose brackets contain a value instead of names."""
 _NAME: Final = re.compile(r"[^\s(){}=,%\"]+")
 
 
@@ -32,9 +32,9 @@ class Instruction:
       name: Its name without the sigil.
       shape: Shape of its result.
       opcode: E.g. ``"fusion"``.
-      operands: Names of the instructions it reads; of a parameter or constant, its text.
-      attributes: What follows the operands, raw, by name.
-      line: Where it stands.
+      operands: Names of the instructions that it reads; for a parameter or constant, its text.
+      attributes: Raw attributes after the operands, by name.
+      line: Its line in the text.
     """
 
     name: str
@@ -50,8 +50,8 @@ class Computation:
     """Attributes:
     name: Without its sigil.
     instructions: By name, in the order of the text.
-    root: The one whose result is the computation's.
-    line: Where it begins.
+    root: The instruction whose result is that of the computation.
+    line: Line at which it begins.
     """
 
     name: str
@@ -64,9 +64,9 @@ class Computation:
 class Module:
     """Attributes:
     name: Name of the module.
-    scheduled: The order of the text is the order of execution.
+    scheduled: Whether the order of the text is the order of execution.
     attributes: Raw attributes of the header, by name.
-    computations: By name, in the order of the text; each stands before those that call it.
+    computations: By name, in the order of the text; each comes before those that call it.
     entry: The computation that runs.
     """
 
@@ -89,7 +89,8 @@ def parse_module(text: str) -> Module:
       text: E.g. what ``jax.jit(f).lower(...).compile().as_text()`` returns.
 
     Raises:
-      FormatError: Not a module, truncated, or an instruction that cannot be read; names the line.
+      FormatError: The text is not a module, is truncated, or has an instruction that cannot be read; names
+          the line.
     """
     lines = text.splitlines()
     first = next((i for i, line in enumerate(lines) if line.strip()), None)
@@ -158,7 +159,7 @@ def _computations(lines: list[str], start: int) -> Iterator[tuple[Computation, b
 
 
 def _statement(lines: list[str], start: int) -> tuple[str, int]:
-    """The instruction that begins in a line, and the index of its last line: it may take several."""
+    """The instruction that begins in a line, and the index of its last line."""
     depth, parts = 0, []
     for i in range(start, len(lines)):
         line = _COMMENT.sub("", lines[i]) if "/*" in lines[i] else lines[i]
@@ -203,7 +204,7 @@ def _attributes(text: str, start: int, line: int) -> dict[str, str]:
 
 
 def _pieces(text: str, start: int, line: int, closer: str) -> tuple[list[str], int]:
-    """What commas part in ``text[start:]``, up to ``closer`` (or the end), and where that ends."""
+    """The parts of ``text[start:]`` between commas, up to ``closer`` or the end, and the index of the end."""
     depth, begin, pieces = 0, start, []
     end = None
     for token in _TOKEN.finditer(text, start):

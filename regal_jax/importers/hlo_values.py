@@ -1,8 +1,8 @@
-"""The values of a scheduled HLO module: who makes and reads them, and which of them share a buffer.
+"""The values of a scheduled HLO module: their makers and readers, and which of them share a buffer.
 
-A value is what an instruction makes at one place of its result. ``get-tuple-element``, ``bitcast``, loops,
-branches and calls make none: they hand on those of their operands and of the computations that they run. No
-jax.
+A value is made by an instruction at one place of its result. ``get-tuple-element``, ``bitcast``, loops,
+branches and calls make no values: they pass on those of their operands and of the computations that they run.
+This module does not import JAX.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ class Node:
       computation: Name of its computation.
       instruction: The instruction.
       operands: Its operands.
-      held: For each place of the result, the value that is there.
+      held: For each place of the result, its value.
       shapes: For each place of the result, its shape.
     """
 
@@ -60,8 +60,8 @@ class Values:
       by_name: Computation -> name -> instruction.
       maker: Value -> the instruction that makes it.
       place: Value -> its place in the result.
-      size: Value -> bytes; a tuple has one pointer an element.
-      positions: Value -> the other instructions that hand it on.
+      size: Value -> bytes; a tuple has one pointer per element.
+      positions: Value -> the other instructions that pass it on.
       readers: Value -> instructions that use it.
       buffer: Value -> the smallest of the values with which it must share a buffer.
       live_out: Values that the module returns.
@@ -118,7 +118,7 @@ def read_values(module: Module) -> Values:
 
 
 def _running(module: Module) -> list[Computation]:
-    """The entry and what it runs, callers after what they call."""
+    """The entry and the computations that it runs; callees come before their callers."""
     run = {module.entry.name}
     ordered = []
     for computation in reversed(module.computations.values()):
@@ -130,7 +130,7 @@ def _running(module: Module) -> list[Computation]:
 
 
 def _local(module: Module, running: list[Computation]) -> int:
-    """Number of values in the computations that run for single elements."""
+    """Number of values in computations that run once per element."""
     seen: set[str] = set()
     count, stack = 0, list(running)
     while stack:
@@ -153,8 +153,8 @@ def _operands(instruction: Instruction) -> tuple[str, ...]:
 
 
 def _post_order(computation: Computation) -> list[Instruction]:
-    """The instructions, depth first from those without readers. XLA numbers values so, and prefers low
-    numbers among equals."""
+    """The instructions, depth first from those without readers. XLA numbers values in this order, and
+    prefers low numbers among equal ones."""
     rows = computation.instructions
     read = {name for i in rows.values() for name in (*_operands(i), *_before(i))}
     made: dict[str, None] = {}
@@ -185,7 +185,7 @@ def _places(shape: Shape, path: Path = ()) -> Iterator[tuple[Path, Shape]]:
 
 
 def _make(values: Values, node: Node) -> None:
-    """Gives the places of a result their own values."""
+    """Makes a new value for each place of a result."""
     opcode = node.instruction.opcode
     inner = opcode == "parameter" and node.computation != values.module.entry.name
     for path in node.shapes:
@@ -206,9 +206,9 @@ def _new_value(values: Values, node: Node, path: Path) -> int:
 
 
 def _hand_on(values: Values, callers: Callers) -> None:
-    """Hands values on until nothing changes.
+    """Passes values on until nothing changes.
 
-    Where different values meet, at loops and branches, a new one is made (a phi).
+    Where different values meet, at loops and branches, a new value (a phi) is made.
     """
     met: dict[tuple[int, Path], int] = {}
     changed, rounds = True, 2 * len(values.computations) + 2
@@ -223,7 +223,7 @@ def _hand_on(values: Values, callers: Callers) -> None:
 
 
 def _hand_to(values: Values, node: Node, callers: Callers, met: dict[tuple[int, Path], int]) -> bool:
-    """Whether the values of one instruction change."""
+    """Passes values on to one instruction; returns whether its values have changed."""
     changed = False
     for path, old in node.held.items():
         if old is not None and values.maker[old] is node and (node.number, path) not in met:
@@ -246,7 +246,7 @@ def _hand_to(values: Values, node: Node, callers: Callers, met: dict[tuple[int, 
 
 
 def _sources(values: Values, node: Node, path: Path, callers: Callers) -> list[tuple[Node, Path]]:
-    """The results that a place of a result hands on."""
+    """The results that a place of a result passes on."""
     opcode, instruction = node.instruction.opcode, node.instruction
     if opcode in _FORWARD and node.operands:
         return [(node.operands[0], path)]
@@ -268,7 +268,7 @@ def _sources(values: Values, node: Node, path: Path, callers: Callers) -> list[t
 
 
 def _arguments(values: Values, caller: Node, parameter: Node, path: Path) -> list[tuple[Node, Path]]:
-    """What a caller hands to a parameter of a computation that it runs."""
+    """The argument that a caller passes to a parameter of a computation that it runs."""
     number = int(parameter.instruction.operands[0])
     if caller.instruction.opcode == "call":
         return [(caller.operands[number], path)]
@@ -335,7 +335,7 @@ def _merge(values: Values, callers: Callers) -> None:
 
 
 def in_place(module: Module, instruction: Instruction) -> Sequence[tuple[int, Path, Path]]:
-    """Operand, place in it, and place of the result that is written over it.
+    """The operand, the place in it, and the place of the result that overwrites it.
 
     Args:
       module: The module.

@@ -1,4 +1,4 @@
-"""A call of a JAX function with its arrays laid out flat, state of Flax NNX objects among them."""
+"""A call of a JAX function as a function of flat arrays, the state of Flax NNX objects included."""
 
 import dataclasses
 import functools
@@ -20,15 +20,15 @@ ArgName = int | str
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Leaf:
-    """An array that the call is given.
+    """An array argument of the call.
 
     Attributes:
-      arg: The argument that it belongs to; `None` if the function came with it (a bound method, a
+      arg: The argument to which it belongs; `None` if the function itself contains it (a bound method, a
         `functools.partial`).
       name: A readable path to it.
       value: The array, shape or number.
-      state: It is held by an NNX object.
-      loose: That object is a variable by itself, as in an `nnx.State`, not part of a module.
+      state: Whether an NNX object holds it.
+      loose: Whether that object is a single variable, as in an `nnx.State`, and not part of a module.
     """
 
     arg: ArgName | None
@@ -46,7 +46,7 @@ class FlatCall:
     results. An object that several arguments share stays one object.
 
     Args:
-      fn: The function; a module, a method of one, or a `functools.partial` that holds some, too.
+      fn: The function; also a module, a method of one, or a `functools.partial` that holds some.
       args: Its positional arguments.
       kwargs: Its keyword arguments.
       static: Indices of the positional arguments that are passed as they are.
@@ -94,13 +94,13 @@ class FlatCall:
         return results, self._objects.split(objects)
 
     def update(self, arrays: Sequence[Any]) -> None:
-        """Puts the new arrays of all NNX objects, as a call returns them, into the user's objects."""
+        """Writes the new arrays of all NNX objects, as a call returns them, to the user's objects."""
         self._objects.update(arrays)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Slot:
-    """One argument. Of those that come with the function, only NNX objects are taken out."""
+    """One argument. If it is part of the function, only its NNX objects are flattened."""
 
     arg: ArgName | None
     name: str
@@ -128,7 +128,7 @@ class _Slot:
         return found
 
     def fill(self, objects: Iterator[Any], arrays: Iterator[Any]) -> Any:
-        """The argument with the next objects and arrays in the place of its own."""
+        """The argument, with its own objects and arrays replaced by the next ones."""
         if self.static:
             return self.tree
         flat, treedef = self._flat()
@@ -158,7 +158,7 @@ def _join(*parts: str) -> str:
 
 
 def _unbound(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """``fn`` without the NNX objects that it holds, and the arguments to put in front of the others."""
+    """``fn`` without the NNX objects that it holds, and the arguments to put before the others."""
     if isinstance(fn, functools.partial):
         inner, args, kwargs = _unbound(fn.func)
         args, kwargs = (*args, *fn.args), {**kwargs, **fn.keywords}

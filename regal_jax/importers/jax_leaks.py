@@ -1,4 +1,4 @@
-"""Traced arrays that a function leaves behind where no trace shows them."""
+"""Detection of traced arrays that a function stores outside of its results."""
 
 import collections
 import contextlib
@@ -16,24 +16,26 @@ from regal_jax.errors import FormatError
 __all__ = ["refusing_leaks"]
 
 _DEPTH: Final = 4
-"""Containers, objects and functions inside one another that are looked into."""
+"""Largest depth of nested containers, objects and functions that is searched."""
 _OWN: Final = ("builtins", "flax", "jax", "jaxlib", "numpy")
 
 
 @contextlib.contextmanager
 def refusing_leaks(fn: Any) -> Iterator[None]:
-    """Refuses what ``fn`` does inside if it puts a traced array into something that it closes over.
+    """A context that raises an error if ``fn`` stores a traced array in something that it closes over.
 
-    Looked into are variables of enclosing functions and globals that ``fn`` names, and lists, dicts, sets,
-    deques, objects with attributes and functions of the same package in these.
+    The search covers variables of enclosing functions and globals that ``fn`` names, and within these lists,
+    dicts, sets, deques, objects with attributes, and functions of the same package.
 
     Args:
       fn: The function that is traced.
 
     Raises:
-      FormatError: It does.
+      FormatError: ``fn`` has stored one.
     """
-    before = [x for _, x in _tracers(fn)]  # Left by an earlier trace, and kept alive: ids are not used again.
+    before = [
+        x for _, x in _tracers(fn)
+    ]  # Tracers of an earlier trace; they are kept alive so that no id is used again.
     known = set(map(id, before))
     yield
     for where, x in _tracers(fn):
@@ -61,7 +63,7 @@ def _tracers(fn: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _inside(where: str, x: Any, package: str) -> Iterator[tuple[str, Any]]:
-    """What ``x`` holds, with a name for it."""
+    """The objects inside ``x``, each with a name."""
     if isinstance(x, types.MethodType):
         yield where, x.__func__
         yield where or "self", x.__self__
@@ -77,7 +79,7 @@ def _inside(where: str, x: Any, package: str) -> Iterator[tuple[str, Any]]:
 
 
 def _may_keep_arrays(kind: type) -> bool:
-    """True except for objects of JAX and Flax, which keep tracers for their own purposes."""
+    """Whether ``x`` is searched: objects of JAX and Flax keep tracers for their own purposes."""
     return kind.__module__.partition(".")[0] not in _OWN
 
 

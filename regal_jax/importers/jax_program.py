@@ -72,7 +72,8 @@ def from_jax(
     ``custom_jvp``, ``custom_vjp``, ``jax.checkpoint``) are inlined and dead code is dropped; callbacks,
     prints and writes to a `jax.new_ref` are not dead. A ``scan``, ``while`` or ``cond`` is one op: the
     runtime of its body times its trip count, or of its slowest branch; its `temp_bytes` is an estimate,
-    the peak of what the body holds in program order.
+    the peak of the body's own values in program order.
+
     Ops are named after the user's scopes (Flax modules, `jax.named_scope`, jitted functions), those of
     a gradient below ``backward/``. Views (``reshape``) take no time, but their output counts as memory.
 
@@ -89,10 +90,10 @@ def from_jax(
     updated in place: the new array is a result, and the old one is freed after its last reader. Ops of a
     module's call are named after its path (``encoder/layers_0/attention/dot_general``; below the argument's
     name if there are several modules), those of ``update`` after the optimiser or metric. Changes that a
-    trace cannot show are refused: of NNX objects that ``fn`` closes over, and of Python containers and
-    variables into which it puts what it computes.
+    trace cannot show are refused: changes of NNX objects that ``fn`` closes over, and of Python containers
+    and variables in which it stores arrays that it computes.
 
-    Ctrl-C raises `KeyboardInterrupt` when ``fn`` has been traced, at the latest.
+    Ctrl-C raises `KeyboardInterrupt`, at the latest when ``fn`` has been traced.
 
     Args:
       fn: A function that JAX can trace.
@@ -104,8 +105,7 @@ def from_jax(
         NNX objects that ``fn`` changes, and no others; ``()`` donates nothing.
       static_argnums: Positional arguments that are not arrays (hashable, as for `jax.jit`).
       input_devices: Device of every input, or of each argument (those not named: 0).
-      while_trip_count: Iterations of a ``while`` loop, which a trace cannot tell. The default counts
-        one.
+      while_trip_count: Iterations of a ``while`` loop, which a trace does not contain; one by default.
       pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0}``; see `regal_jax.graph.constrain`.
       colocate: Patterns over op names; the ops of each share a device.
       profile: The device (`regal_jax.importers.roofline.PROFILES` or your own) that runtimes are
@@ -119,7 +119,7 @@ def from_jax(
     Raises:
       FormatError: JAX cannot trace ``fn`` on these arguments (the cause is kept), or ``fn`` changes
         something in a way that no trace shows.
-      ConfigError: An option with an impossible value.
+      ConfigError: An option is out of range.
       GraphError: ``fn`` has no arrays and computes nothing.
 
     Examples:
@@ -148,7 +148,7 @@ def from_jax(
     traced = trace_call(fn, args, kwargs, static, name)
     leaves, program, returned = traced.call.leaves, traced.program, traced.tree.num_leaves
     sources = _sources(leaves, program, returned, resident, donated, devices)
-    # What an object still holds after the call is a result of it, changed or not.
+    # All arrays that an object holds after the call are results of the call, changed or not.
     loose = {value for leaf, value in zip(leaves, program.inputs, strict=True) if leaf.loose}
     kept = set(program.results[:returned]) | (set(program.results[returned:]) - loose)
     found = [_profile(p) for p in profiles]

@@ -131,7 +131,7 @@ class MeasuredProfile:
 
 
 def _plausible(aval: Any, seed: int) -> Any:
-    """An array of this shape and type: numbers from 0.5 to 1, zeros for integers, ``True``, or keys."""
+    """An array of this shape and type: floats from 0.5 to 1, integers 0, ``True``, or keys."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(
             jnp.zeros((*aval.shape, *aval.dtype._impl.key_shape), jnp.uint32), impl=str(aval.dtype._impl.name)
@@ -145,7 +145,7 @@ def _plausible(aval: Any, seed: int) -> Any:
 
 
 def _digest(equation: Equation) -> str:
-    """Identifies an op by its primitive, its parameters, and the types and scalars that it is given."""
+    """A digest of an op: its primitive, its parameters, and the types and scalars of its operands."""
     operands = [repr(x.value) if isinstance(x, Scalar) else str(x.aval) for x in equation.operands]
     # For each operand, the first position of the same operand: equal values may share memory.
     pattern = [equation.operands.index(x) for x in equation.operands]
@@ -166,7 +166,7 @@ def _stored(device: Any) -> JsonLines | None:
 
 
 def _read(lines: JsonLines | None) -> dict[str, float]:
-    """Earlier measurements; a damaged file counts as none."""
+    """Earlier measurements; none if the file is damaged."""
     if lines is None:
         return {}
     try:

@@ -24,7 +24,7 @@ _OP_KEYS: Final = (
 
 
 def format_native(graph: ComputationGraph) -> str:
-    """``graph`` as a document of the format; one op a line, members with their default left out.
+    """``graph`` as a document of the format, one op per line, without members that have their default.
 
     Args:
       graph: Any graph.
@@ -72,7 +72,7 @@ def parse_native(text: str) -> ComputationGraph:
       text: JSON.
 
     Raises:
-      FormatError: Not such a document; names the place and the remedy.
+      FormatError: The text is not such a document; names the place and the remedy.
       GraphError: The graph breaks a rule, e.g. has a cycle.
     """
     return graph_from_document(parse_json(text))
@@ -100,16 +100,16 @@ def graph_from_document(document: Any) -> ComputationGraph:
         _add_op(builder, op, index, counts)
     graph = builder.build()
     if graph.runtime.ndim == 1 and any(isinstance(op.value.get("runtime"), list) for op in ops):
-        # The builder reads lists of one runtime as plain numbers; the document says one device.
+        # The builder reads a list of one runtime as a plain number, but the document means one device.
         graph = dataclasses.replace(graph, runtime=graph.runtime[:, None])
     return _with_residents(graph) if version == 1 else graph
 
 
 def _with_residents(graph: ComputationGraph) -> ComputationGraph:
-    """``graph`` with the marks that version 1 has no word for: importers wrote them as what follows.
+    """``graph`` of a document of version 1, which has no field `resident`, with its residents marked.
 
-    An op of kind ``parameter`` or ``input`` that costs nothing and waits for nothing, and for which an op of
-    kind ``start`` waits, is resident.
+    Importers wrote a resident as an op of kind ``parameter`` or ``input`` that costs nothing and waits for
+    nothing, and for which an op of kind ``start`` waits.
     """
     kinds = np.array(graph.op_kinds)
     awaited = np.zeros(graph.num_ops, dtype=bool)

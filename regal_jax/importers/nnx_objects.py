@@ -1,4 +1,4 @@
-"""Flax NNX objects as their arrays, and back. This module does not import Flax: its users have done so."""
+"""Conversion of Flax NNX objects to their arrays and back. This module does not import Flax."""
 
 import functools
 import inspect
@@ -15,13 +15,13 @@ __all__ = ["NnxObjects", "is_nnx", "is_nnx_method", "is_variable"]
 
 _SCOPE: Final = "_regal_jax_scope"
 _SCOPED_METHODS: Final = ("__call__", "update")
-"""Methods that name what they compute: calls of modules, and updates of optimisers and metrics."""
+"""Methods whose ops are named after the object: calls of modules, updates of optimisers and metrics."""
 
 _entered = threading.local()
 
 
 def _nnx() -> Any:
-    """The module ``flax.nnx`` if anything has loaded it: without it there are no NNX objects."""
+    """The module ``flax.nnx`` if it has been loaded; otherwise there are no NNX objects."""
     return sys.modules.get("flax.nnx")
 
 
@@ -44,7 +44,7 @@ def is_nnx_method(fn: Any) -> bool:
 
 
 class NnxObjects:
-    """NNX objects, split together: what they share stays shared.
+    """NNX objects that are split together, so that shared variables stay shared.
 
     Ops inside a method of `_SCOPED_METHODS` are named after the path of the object (``encoder/layers_0``),
     which begins with the argument's name unless there is only one module.
@@ -75,14 +75,14 @@ class NnxObjects:
             return found
         for path, x in jax.tree_util.tree_leaves_with_path(self._state, is_leaf=is_variable):
             for inner, value in jax.tree_util.tree_leaves_with_path(x):
-                # The first key of a variable only says that this is its value.
+                # The first key of a variable only marks its value.
                 keys = (*path, *(inner[1:] if is_variable(x) else inner))
                 index, *names = [jax.tree_util.keystr((key,), simple=True) for key in keys]
                 found[int(index)].append((_path(names), value))
         return found
 
     def merge(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """New objects around ``values``, which stand in the order of `leaves`."""
+        """New objects with the arrays ``values``, in the order of `leaves`."""
         if not self._count:
             return ()
         return _nnx().merge(self._graphdef, jax.tree.unflatten(self._treedef, values))
@@ -92,10 +92,10 @@ class NnxObjects:
         return jax.tree.leaves(_nnx().split(objects, graph=True)[1]) if self._count else []
 
     def update(self, values: Sequence[Any]) -> None:
-        """Puts ``values``, in the order of `split`, into the user's objects.
+        """Writes ``values``, in the order of `split`, to the user's objects.
 
         Raises:
-          FormatError: The call has given them other variables than they had.
+          FormatError: The call has added or removed variables.
         """
         if not self._count:
             return
@@ -134,7 +134,7 @@ def _give_scopes(objects: tuple[Any, ...], names: Sequence[str]) -> None:
 
 
 def _methods(cls: type) -> dict[str, Any]:
-    """Those of `_SCOPED_METHODS` that instances of ``cls`` have; every class itself can be called."""
+    """Those of `_SCOPED_METHODS` that instances of ``cls`` have; the class itself can always be called."""
     found = {name: inspect.getattr_static(cls, name, None) for name in _SCOPED_METHODS}
     found = {name: x for name, x in found.items() if any(name in vars(c) for c in cls.__mro__)}
     plain = (
@@ -145,10 +145,10 @@ def _methods(cls: type) -> dict[str, Any]:
 
 @functools.cache
 def _scoped(cls: type) -> type:
-    """A subclass of ``cls`` whose methods name what they compute; cached, since JAX keeps it."""
+    """A subclass of ``cls`` whose methods name their ops; cached, since JAX keeps it."""
     methods = {name: _in_scope(method) for name, method in _methods(cls).items()}
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    # Flax's own default differs from what the class may have said.
+    # The class may have set another value than Flax's default.
     pytree = getattr(cls, "_pytree__is_pytree", True)
     return type(cls)(cls.__name__, (cls,), {**methods, **names}, pytree=pytree)  # pyright: ignore
 
@@ -157,7 +157,7 @@ def _in_scope(method: Any) -> Any:
     @functools.wraps(method)
     def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
         outer, own = getattr(_entered, "scope", ""), getattr(self, _SCOPE, "")
-        # Scopes of JAX nest: only what is new is entered.
+        # Scopes of JAX nest, so only the new part of the path is entered.
         new = own.removeprefix(outer).removeprefix("/") if own.startswith(f"{outer}/") or not outer else own
         if not new or own == outer:
             return method(self, *args, **kwargs)

@@ -71,9 +71,9 @@ def node_seconds(node: Any, values: Mapping[str, Value], model: DeviceProfile, l
 
     Args:
       node: A ``NodeProto``.
-      values: What is known of every value in scope.
-      model: Work to time.
-      loop_trips: Iterations of a ``Loop``, whose length the model does not tell.
+      values: Shapes and types of all values in scope.
+      model: The device that runtimes are estimated for.
+      loop_trips: Iterations of a ``Loop``, whose length is not in the model.
 
     Returns:
       Seconds.

@@ -21,7 +21,7 @@ from regal_jax.runtime.interrupts import interruptible
 __all__ = ["MAX_MODEL_BYTES", "OnnxOps", "from_onnx", "onnx_ops", "parse_onnx", "read_onnx"]
 
 MAX_MODEL_BYTES: Final = 2**31
-"""Largest ``.onnx`` file: protobuf holds no more. Weights beyond that are external and not read."""
+"""Largest ``.onnx`` file, the limit of protobuf. Larger models have external weights, which are not read."""
 
 
 @interruptible()
@@ -30,9 +30,9 @@ def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
 
     - A node becomes an op (one with bodies, such as ``If``, ``Loop`` or ``Scan``, a single one), named by
       its own name, or ``TYPE_NUMBER`` if it has none. Values of the model's outputs are kept.
-    - An initializer, a ``Constant`` and a ``ConstantOfShape`` of a constant is a parameter: an op of kind
-      ``parameter`` with runtime 0 and one kept output, colocated with its first consumer. Those that
-      nobody reads are left out.
+    - Each initializer, ``Constant``, and ``ConstantOfShape`` of a constant is a parameter: an op of kind
+      ``parameter`` with runtime 0 and one kept output, colocated with its first reader. Parameters
+      without readers are left out.
     - An input is an op of kind ``input`` with runtime 0 and one output.
     - One op of kind ``start`` (runtime 0, no output) waits for all inputs and parameters, and every
       op that reads nothing else waits for it. Inputs and parameters are resident: in memory from time 0.
@@ -43,7 +43,7 @@ def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
       **options: As `parse_onnx`.
 
     Raises:
-      FormatError: Not a model, or one that contradicts itself; names the place and the remedy.
+      FormatError: The file is not a model, or the model is inconsistent; names the place and the remedy.
       GraphError: The graph breaks a rule, e.g. has a cycle.
       MissingExtraError: `onnx` is not installed.
 
@@ -83,12 +83,12 @@ def parse_onnx(data: bytes, **options: Any) -> ComputationGraph:
         own).
       input_devices: Devices on which inputs may start; ``None`` allows all.
       loop_trips: Iterations of every ``Loop``.
-      in_place: Let values share buffers as ONNX Runtime does on a CPU, for plans of one device: what
-        ``Reshape`` and the like return, and what ``Relu`` and the like write over their only input. Such a
-        value has 0 bytes, and what reads it also reads the value whose buffer it is in.
+      in_place: Let values share buffers as ONNX Runtime does on a CPU, for plans of one device: results of
+        ``Reshape`` and similar ops, and results that ``Relu`` and similar ops write over their only input.
+        Such a value has 0 bytes, and its readers also read the value whose buffer it shares.
 
     Raises:
-      ConfigError: A size that cannot be.
+      ConfigError: A size is out of range.
       FormatError, GraphError, MissingExtraError: As `from_onnx`.
     """
     return onnx_ops(_decode(data), **options).graph
@@ -112,14 +112,14 @@ def _decode_error() -> type[Exception]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OnnxOps:
-    """The graph of a model, and which node each of its ops is.
+    """The graph of a model, and the node of each of its ops.
 
     Attributes:
       graph: Its graph, as `from_onnx` makes it.
       node: ``[N]`` int64: for each op the index of its node, -1 for inputs, parameters and the op ``start``.
         Nodes are counted after local functions have been inlined; see
         `regal_jax.importers.onnx_nodes.callers`.
-      nodes: Number of nodes counted so, constants included.
+      nodes: Number of these nodes, constants included.
     """
 
     graph: ComputationGraph
@@ -161,7 +161,7 @@ def onnx_ops(
     cost = find_profile(profile)
     for o, node in enumerate(nodes):
         outputs = [value for value in node.output if value]
-        # Who reads a value that lies in another's buffer keeps that buffer in memory.
+        # A reader of a value that shares a buffer keeps that buffer in memory.
         bases = [owner[value] for value in layout.reads[o] if value in owner]
         producers = [layout.producer(o, value) for value in dict.fromkeys([*layout.reads[o], *bases])]
         waits = layout.roots > 0 and all(op < layout.roots for op, _ in producers)
@@ -182,7 +182,7 @@ def onnx_ops(
 
 
 def _fold_constants(nodes: Iterable[Any], parameters: set[str]) -> list[int]:
-    """Turns constants into parameters (added to the set); returns the indices of the nodes that are left."""
+    """Turns constants into parameters, which are added to the set; returns the indices of the other nodes."""
     left = []
     for i, node in enumerate(nodes):
         constant = node.op_type == "Constant" or (
@@ -198,15 +198,15 @@ def _fold_constants(nodes: Iterable[Any], parameters: set[str]) -> list[int]:
 
 
 class _Layout:
-    """Which op makes which value, and how ops are named: inputs, parameters, start, then nodes.
+    """The op that makes each value, and the names of ops: inputs, parameters, ``start``, then nodes.
 
     Attributes:
-      reads: For each node, the values it reads.
+      reads: For each node, the values that it reads.
       results: Values that are outputs of the model.
       inputs: Inputs of the model.
-      parameters: Parameters that somebody reads, or that are results.
+      parameters: Parameters that a node reads or that are results.
       first: Value -> first node that reads it.
-      hosts: Nodes that are the first to read some parameter.
+      hosts: Nodes that are the first reader of some parameter.
       roots: Number of inputs and parameters; also the index of the start op, if there are any.
       source: Value -> (op, port).
       start: Name of the start op.
@@ -250,9 +250,9 @@ class _Layout:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """The names, in order, with ``_2``, ``_3``, ... after those that stand already."""
+    """The names, in order; a repeated name gets the suffix ``_2``, ``_3``, ..."""
     taken = set(names)
-    seen: dict[str, int] = {}  # name -> the last number given to a copy of it
+    seen: dict[str, int] = {}  # name -> the last number given to a repetition
     distinct = []
     for name in names:
         new = name
@@ -297,7 +297,7 @@ def _size(value: str, values: Mapping[str, Value]) -> int:
 
 
 def _warn_of_assumed(assumed: Mapping[str, str]) -> None:
-    """``assumed``: dimension that was taken as 1 -> an input that has it; `""` for those without a name."""
+    """Warns of dimensions that were taken as 1: name -> an input that has it; `""` if it has no name."""
     named = [name for name in assumed if name]
     if named:
         given = ", ".join(f"{name!r}: SIZE" for name in named)

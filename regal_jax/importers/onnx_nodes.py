@@ -1,4 +1,4 @@
-"""The nodes of an ONNX model: what each reads, and which calls of local functions they come of."""
+"""The nodes of an ONNX model: the values that they read, and the calls of local functions that make them."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ __all__ = ["callers", "node_reads"]
 
 
 def node_reads(node: Any) -> list[str]:
-    """Names of the values that a node reads, those that its bodies take from outside included."""
+    """Names of the values that a node reads, including those that its bodies read from outside."""
     names = [value for value in node.input if value]
     for body in subgraphs(node):
         inside = {i.name for i in body.input} | {t.name for t in body.initializer}
@@ -23,11 +23,11 @@ def node_reads(node: Any) -> list[str]:
 
 
 def callers(model: Any, count: int) -> np.ndarray:
-    """``[count]`` int64: for each node of the inlined graph the node of the model that it comes of.
+    """``[count]`` int64: for each node of the inlined graph the node of the model from which it is made.
 
     Args:
-      model: A ``ModelProto``. A node that calls a local function stands for the nodes of the function, in
-        place and in order.
+      model: A ``ModelProto``. The nodes of a local function take the place of each node that calls it,
+        in order.
       count: Number of nodes that the graph has after its local functions have been inlined.
 
     Raises:

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
-from regal_jax.graph.computation_graph import MAX_BYTES
+from regal_jax.graph.validation import MAX_BYTES
 
 __all__ = ["Value", "import_onnx", "infer_values", "subgraphs", "values_of"]
 
-# Initializers of more elements than this can hold no shape, and copying them costs memory.
+# Larger initializers cannot be shapes, and copying them costs memory.
 _SHAPE_ELEMENTS: Final = 1024
 _SUB_BYTE_BITS: Final = {
     "UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2,
@@ -35,7 +35,7 @@ def import_onnx() -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """What is known of one value.
+    """Shape and type of one value.
 
     Attributes:
       shape: Its dimensions; unknown ones are taken as 1.
@@ -61,7 +61,7 @@ class Value:
 
 
 def _element(number: int) -> tuple[str, int]:
-    """(name, bits) of an ONNX element type; 64 bits, a pointer, for texts."""
+    """(name, bits) of an ONNX element type; 64 bits, the size of a pointer, for strings."""
     onnx = import_onnx()
     name = onnx.TensorProto.DataType.Name(number) if number in onnx.TensorProto.DataType.values() else ""
     if name in ("", "UNDEFINED"):
@@ -90,7 +90,7 @@ def _typed_value(info: Any) -> Value:
 
 
 def values_of(graph: Any) -> dict[str, Value]:
-    """What an inferred graph, or a body in one, says of its own values, by name."""
+    """Shapes and types of the values of an inferred graph, or of a body in one, by name."""
     infos = {i.name: _typed_value(i) for part in (graph.value_info, graph.output, graph.input) for i in part}
     infos |= {t.name: _tensor_value(t.dims, t.data_type) for t in graph.initializer}
     for sparse in graph.sparse_initializer:
@@ -115,16 +115,16 @@ def infer_values(model: Any, dims: Mapping[str, int]) -> tuple[Any, dict[str, Va
     """Infers all shapes.
 
     Args:
-      model: A ``ModelProto``; left as it is.
+      model: A ``ModelProto``; not changed.
       dims: Symbolic dimension -> size.
 
     Returns:
-      The graph with inferred shapes in its bodies too (large initializers are no longer in it), what is
-      known of each value, and each symbolic dimension that was taken as 1 with an input that has it.
+      The graph with inferred shapes, in its bodies too, and without large initializers; shape and type of
+      each value; and each symbolic dimension that was taken as 1, with an input that has it.
 
     Raises:
-      ConfigError: A size that cannot be.
-      FormatError: Inference fails; a name in ``dims`` that the model does not have.
+      ConfigError: A size is out of range.
+      FormatError: Inference fails, or the model lacks a name in ``dims``.
     """
     onnx = import_onnx()
     _check_names(model.graph)
@@ -149,7 +149,7 @@ def infer_values(model: Any, dims: Mapping[str, int]) -> tuple[Any, dict[str, Va
 
 
 def _check_names(graph: Any) -> None:
-    """Refuses names that are no text (protobuf hands them out as bytes) and tensors without one."""
+    """Refuses names that are not text (protobuf returns them as bytes) and tensors without a name."""
     tensors = [*graph.input, *graph.output, *graph.initializer, *(t.values for t in graph.sparse_initializer)]
     if not all(tensor.name for tensor in tensors):
         raise FormatError(f"ONNX graph {graph.name!r}: an input, output or initializer has no name")
@@ -166,7 +166,7 @@ def _check_names(graph: Any) -> None:
 
 
 def _drop_large_initializers(onnx: Any, graph: Any) -> None:
-    """Keeps only data that may be a shape, and is here (external data may be missing)."""
+    """Keeps only data that may be a shape and is in the file; external data may be missing."""
     declared = {i.name for i in graph.input}
     kept = []
     for tensor in graph.initializer:
@@ -182,7 +182,7 @@ def _drop_large_initializers(onnx: Any, graph: Any) -> None:
 
 
 def _fix_dimensions(graph: Any, dims: Mapping[str, int]) -> dict[str, str]:
-    """Gives every symbolic or unknown dimension of an input its size: as said, or 1, and tells those."""
+    """Sets each symbolic or unknown dimension of an input: to the given size, or to 1; returns the latter."""
     for name, size in dims.items():
         if whole(size, 1, MAX_BYTES) is None:
             raise ConfigError(f"dims: {name!r} is {shown(size)}; it must be a whole number of at least 1")
@@ -201,7 +201,7 @@ def _fix_dimensions(graph: Any, dims: Mapping[str, int]) -> dict[str, str]:
             f"dims: no input has a dimension {(unknown or [''])[0]!r}; "
             f"this model has {', '.join(known) or 'none'}"
         )
-    # Shapes that the exporter wrote elsewhere would contradict the sizes that were just given.
+    # Shapes that the exporter wrote elsewhere would contradict the sizes that were just set.
     for info in (*graph.value_info, *graph.output):
         for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
             if not dim.HasField("dim_value"):

@@ -1,4 +1,4 @@
-"""Which values of an ONNX graph lie in the buffer of another value when ONNX Runtime runs it on a CPU."""
+"""Values of an ONNX graph that share the buffer of another value when ONNX Runtime runs it on a CPU."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
@@ -9,12 +9,12 @@ from regal_jax.importers.onnx_shapes import Value
 __all__ = ["shared_buffers"]
 
 _VIEWS: Final = {"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
-"""Return the buffer of their first input."""
+"""Ops that return the buffer of their first input."""
 _OVERWRITES: Final = {
     "Cast", "Celu", "Clip", "Elu", "HardSigmoid", "LeakyRelu", "LogSoftmax", "Relu", "ScatterElements",
     "Selu", "Shrink", "Sigmoid", "Softmax", "Softplus", "Softsign", "Tanh", "ThresholdedRelu", "Trilu",
 }  # fmt: skip
-"""Write over their first input, of the same shape and size of element, if nothing else is to read it."""
+"""Ops that overwrite their first input, if it has the same shape and element size and no later reader."""
 
 
 def shared_buffers(
@@ -24,17 +24,17 @@ def shared_buffers(
     given: Set[str],
     values: Mapping[str, Value],
 ) -> dict[str, str]:
-    """The values that lie in the buffer of another value in every order of the nodes.
+    """The values that share the buffer of another value in every order of the nodes.
 
     Args:
       nodes: The nodes, each after those that it reads from.
       reads: For each node the values that it reads.
-      results: Outputs of the graph, which ONNX Runtime gives buffers of their own.
+      results: Outputs of the graph, which have buffers of their own in ONNX Runtime.
       given: Inputs and parameters, which it does not write over.
-      values: What is known of each value.
+      values: Shape and type of each value.
 
     Returns:
-      Value to the value that its buffer was made for.
+      Value -> the value for which its buffer was made.
     """
     readers = Counter(value for row in reads for value in row)
     owner: dict[str, str] = {}

@@ -12,7 +12,7 @@ __all__ = ["OpTimes", "Work", "op_seconds", "op_work"]
 
 
 class OpTimes(Protocol):
-    """A source of runtimes that has one for every op, instead of a roofline."""
+    """A source that states the runtime of every op, instead of a roofline."""
 
     def equation_seconds(self, equation: Equation) -> float:
         """Runtime of an op without bodies, in seconds."""
@@ -23,10 +23,10 @@ class OpTimes(Protocol):
 class Work:
     """Attributes:
     flops: Arithmetic operations; a multiply-add is two.
-    dtype: Name of the dtype that they are done in.
-    matrix: They can use matrix units (matrix products and convolutions).
+    dtype: Name of the dtype of these operations.
+    matrix: Whether they can use matrix units (matrix products and convolutions).
     bytes: Memory read and written.
-    view: The op only renames memory: nothing runs at all.
+    view: Whether the op only renames memory and runs nothing.
     """
 
     flops: float
@@ -54,9 +54,9 @@ _HEAVY: Final = frozenset({
     "digamma", "cbrt", "igamma", "igammac", "bessel_i0e", "bessel_i1e", "polygamma", "zeta",
 })  # fmt: skip
 _HEAVY_FLOPS: Final = 10
-"""Our estimate for a transcendental function, in flops an element; any other elementwise op is 1."""
+"""Flops per element of a transcendental function, our estimate; any other elementwise op counts as 1."""
 _RANDOM_FLOPS: Final = 50
-"""Our estimate for one 32-bit random word: 20 rounds of Threefry, shared by two words."""
+"""Flops of one 32-bit random word, our estimate: 20 rounds of Threefry make two words."""
 _PER_INPUT: Final = ("reduce_", "arg", "cum", "scatter")
 _FACTORISATIONS: Final = {
     "cholesky": 1 / 3, "lu": 2 / 3, "geqrf": 4 / 3, "qr": 4 / 3, "householder_product": 4 / 3,
@@ -67,7 +67,7 @@ _FACTORISATIONS: Final = {
 
 
 def op_work(equation: Equation) -> Work:
-    """The work of one op, its bodies aside.
+    """The work of one op without its bodies.
 
     Matrix products and convolutions are exact (padding and dilation holes cost nothing). Elementwise
     ops count 1 per output element, transcendental ones 10; reductions, cumulative ops and the adds
@@ -176,14 +176,14 @@ def _elements(aval: Any) -> int:
 def op_seconds(equation: Equation, profile: DeviceProfile | OpTimes, while_trip_count: float) -> float:
     """Runtime of one op.
 
-    An op with bodies takes as long as they do, op by op: a ``scan`` its body times its length, a
-    ``while`` its condition and body times ``while_trip_count``, a ``cond`` its slowest branch. Ops
+    An op with bodies takes the sum of their ops: a ``scan`` its body times its length, a ``while`` its
+    condition and body times ``while_trip_count``, a ``cond`` its slowest branch. Ops
     that only rename memory take no time. Nothing is fused.
 
     Args:
       equation: The op.
       profile: The device, or runtimes of ops.
-      while_trip_count: Iterations of a ``while`` loop, whose length no trace can tell.
+      while_trip_count: Iterations of a ``while`` loop, whose length is not in a trace.
 
     Returns:
       Seconds.
@@ -205,5 +205,5 @@ def op_seconds(equation: Equation, profile: DeviceProfile | OpTimes, while_trip_
     if work.view:
         return 0.0
     own = profile.seconds(work.flops, work.bytes, work.dtype, matrix=work.matrix)
-    # A body of scalars is the combiner of a `reduce` or `scatter`, and counted in `own`.
+    # A body of scalars is the combiner of a `reduce` or `scatter`, which `own` counts.
     return max(own, sum(seconds(b) for b in bodies if any(getattr(v.aval, "shape", ()) for v in b.inputs)))

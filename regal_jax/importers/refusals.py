@@ -1,4 +1,4 @@
-"""Refusal of what foreign formats cannot hold, with the same errors from every writer."""
+"""Refusal of graphs that foreign formats cannot hold, with the same errors from every writer."""
 
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph
@@ -7,15 +7,15 @@ __all__ = ["refuse_constraints"]
 
 
 def refuse_constraints(graph: ComputationGraph, what: str, lossy: bool) -> None:
-    """Refuses what would change the problem if it were left out.
+    """Refuses a graph whose problem the format would change.
 
     Args:
       graph: The graph to be written.
       what: Name of the format in the error.
-      lossy: The user accepts that constraints on placement are lost.
+      lossy: Whether the user accepts the loss of constraints on placement.
 
     Raises:
-      FormatError: Runtimes for several devices; constraints on placement and not ``lossy``.
+      FormatError: The graph has runtimes for several devices, or constraints on placement without ``lossy``.
     """
     if graph.runtime.ndim == 2:
         raise FormatError(

@@ -26,13 +26,13 @@ class FileFormat:
     """One row of `FORMATS`.
 
     Attributes:
-      suffixes: How names of such files end; the first is the usual one.
-      description: What it is, in a few words.
+      suffixes: Endings of the names of such files, the usual one first.
+      description: A description of a few words.
       read: Path and keyword options -> graph.
-      format: Graph and keyword options -> text; ``None`` if the format is only read.
-      estimated: Files hold no runtimes; ``read`` takes a ``profile`` to estimate them for.
-      symbolic: Dimensions may be names; ``read`` takes their sizes as ``dims``.
-      in_place: Values may share buffers; ``read`` takes whether they do as ``in_place``.
+      format: Graph and keyword options -> text; ``None`` for a format without a writer.
+      estimated: Whether files have no runtimes, so that ``read`` takes a ``profile`` to estimate them.
+      symbolic: Whether dimensions may be names, whose sizes ``read`` takes as ``dims``.
+      in_place: Whether ``read`` takes ``in_place``, by which values share buffers.
     """
 
     suffixes: tuple[str, ...]
@@ -61,7 +61,7 @@ def _read_hlo(path: PathLike, **options: Any) -> ComputationGraph:
 
 
 def _read_json(path: PathLike, **options: Any) -> ComputationGraph:
-    """Either of the two JSON formats, told apart by their top-level keys."""
+    """Reads either of the two JSON formats, which have different top-level keys."""
     document = parse_json(read_text(path))
     keys = document.keys() if isinstance(document, dict) else ()
     if "schemaVersion" in keys:
@@ -106,7 +106,7 @@ def find_format(path: PathLike, name: str | None = None) -> FileFormat:
     """The format called ``name``, or the one given by the file name of ``path``.
 
     Raises:
-      FormatError: There is none.
+      FormatError: There is no such format.
     """
     if name is not None and name in FORMATS:
         return FORMATS[name]
@@ -124,7 +124,7 @@ def load_graph(path: PathLike, format: str | None = None, **options: Any) -> Com
     """The graph in a file.
 
     Args:
-      path: The file; gzip is undone whatever its name.
+      path: The file; it is decompressed if it is gzip, whatever its name.
       format: A key of `FORMATS`; ``None`` tells it by the file's name.
       **options: Of the format's parser: `parse_cost_graph`, `parse_stg`, `parse_wfformat`,
         `parse_hlo`, `regal_jax.importers.onnx_model.parse_onnx` (``dims={"batch": 8}``, say).

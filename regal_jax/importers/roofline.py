@@ -1,4 +1,4 @@
-"""Runtimes from a roofline: `DeviceProfile` and the named profiles. Never imports jax."""
+"""Runtimes from a roofline: `DeviceProfile` and the named profiles. This module does not import JAX."""
 
 import dataclasses
 import math
@@ -23,10 +23,10 @@ class DeviceProfile:
       vector_flops: Peak flops a second of everything else: one number, or one for each dtype name, of
         which ``"float32"`` serves all that are not named.
       bandwidth: Memory bandwidth, e.g. ``"4.8TB/s"``; plain numbers are bytes a second.
-      launch_overhead: Time that every op costs beside its work, e.g. ``"2us"``; plain numbers are seconds.
+      launch_overhead: Additional time of every op, e.g. ``"2us"``; plain numbers are seconds.
 
     Raises:
-      ConfigError: A rate that is not a positive number, or a mapping without ``"float32"``.
+      ConfigError: A rate is not a positive number, or a mapping has no ``"float32"``.
     """
 
     name: str
@@ -72,8 +72,8 @@ class DeviceProfile:
         Args:
           flops: Arithmetic operations.
           traffic: Bytes moved to and from memory.
-          dtype: Name of the dtype computed in.
-          matrix: Matrix units can do it.
+          dtype: Name of the dtype of the operations.
+          matrix: Whether matrix units can do them.
         """
         arithmetic = flops / self.rate(dtype, matrix=matrix)
         return max(arithmetic, traffic / float(self.bandwidth)) + float(self.launch_overhead)
@@ -126,7 +126,7 @@ def find_profile(profile: str | DeviceProfile) -> DeviceProfile:
     """The profile called ``profile``, in any case; a `DeviceProfile` is returned as it is.
 
     Raises:
-      ConfigError: No such name.
+      ConfigError: There is no such profile.
     """
     if isinstance(profile, DeviceProfile):
         return profile

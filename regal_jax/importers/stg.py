@@ -24,17 +24,17 @@ def parse_stg(
 ) -> ComputationGraph:
     """The graph in the text of an ``.stg`` file.
 
-    A task becomes an op named by its id, the dummies among them. A task with successors has one output
+    Each task becomes an op named by its id, the dummies included. A task with successors has one output
     tensor, which all of them read, so that a precedence between devices is a transfer.
 
     Args:
       text: The file's content.
-      name: What to call the graph.
+      name: Name of the graph.
       tensor_bytes: Size of every tensor; the format has none.
       time_unit: Unit of the processing times; the format has none.
 
     Raises:
-      FormatError: A row that does not fit; names its line.
+      FormatError: A row is invalid; names its line.
       GraphError: The graph breaks a rule, e.g. has a cycle.
     """
     rows = [
@@ -101,8 +101,8 @@ def format_stg(graph: ComputationGraph, *, lossy: bool = False) -> str:
     """``graph`` as the text of an ``.stg`` file.
 
     The format holds runtimes (as they are, without their unit) and precedences, nothing else: names go
-    into the footer as comments; sizes, kinds, `keep` and scratch memory are left out, and a control
-    edge becomes a precedence like any other. A graph that `parse_stg` made comes back as it was; any
+    to the footer as comments; sizes, kinds, `keep` and scratch memory are left out, and a control
+    edge becomes a precedence like any other. A graph that `parse_stg` made is written unchanged; any
     other gains the two dummies, and its ops are numbered from 1 in topological order.
 
     Args:

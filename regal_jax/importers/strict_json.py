@@ -1,4 +1,4 @@
-"""Untrusted JSON, read field by field with errors that name the place."""
+"""Reading of untrusted JSON field by field, with errors that name the place."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from regal_jax.checks import is_number, whole
 from regal_jax.errors import FormatError
-from regal_jax.graph.computation_graph import MAX_BYTES
+from regal_jax.graph.validation import MAX_BYTES
 
 __all__ = ["Field"]
 
@@ -15,11 +15,11 @@ _KINDS: Final = {dict: "an object", list: "a list", str: "a text", bool: "true o
 
 
 class Field:
-    """A JSON value and where it stands, so that every error can say both.
+    """A JSON value and its place, so that every error can name both.
 
     Attributes:
       value: The JSON value.
-      place: Where it stands, e.g. ``"ops[3].runtime"``.
+      place: Its place, e.g. ``"ops[3].runtime"``.
     """
 
     def __init__(self, value: Any, place: str = "") -> None:

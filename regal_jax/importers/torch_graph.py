@@ -23,7 +23,7 @@ _OVERWRITES: Final = frozenset({
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TorchOps:
-    """The graph of a traced module, and what each of its ops is.
+    """The graph of a traced module, and the source or call of each op.
 
     Attributes:
       graph: The graph.
@@ -32,7 +32,7 @@ class TorchOps:
       placeholders: The value of each placeholder of the trace, the same one for tied parameters; other
         arguments as they are.
       sources: The values of the first ops of the graph, in order: of the placeholders, then of constants.
-      first_call: The op of ``program.calls[0]``; the ops of the calls follow one another.
+      first_call: The op of ``program.calls[0]``; the ops of the other calls follow it in order.
     """
 
     graph: ComputationGraph
@@ -55,14 +55,14 @@ def ops_of(
 
     Args:
       name: Name of the graph.
-      traced: The program and what its placeholders stand for.
+      traced: The program with its placeholders.
       leaf_devices: Device of each leaf of the arguments.
-      donate_state: Residents that are replaced are freed after their last reader.
-      in_place: Values that share storage are one buffer.
+      donate_state: Whether replaced residents are freed after their last reader.
+      in_place: Whether values that share storage are one buffer.
       profiles: The devices that runtimes are estimated for.
 
     Raises:
-      FormatError: A size that depends on data.
+      FormatError: A size depends on data.
     """
     values = _values(traced.held)
     program = flatten(traced.module, values)
@@ -83,7 +83,7 @@ def ops_of(
     kept = {value for value in program.outputs if isinstance(value, Value)}
     donated = {source.value for source in sources if source.donated}
     owners, after = _sharing(program, kept, donated) if in_place else ({}, {})
-    # What the program returns stays in memory with the whole buffer that it lies in.
+    # A result stays in memory with its whole buffer.
     kept |= {owners[value] for value in kept if value in owners}
     steps = [_step(call, owners, after.get(call, ()), profiles) for call in program.calls]
     graph = assemble(name, sources, steps, kept)
@@ -102,7 +102,7 @@ def _values(held: Sequence[Held]) -> list[Any]:
 
 
 def overwritten(call: Call) -> Value | None:
-    """The operand that an op may write over if nobody reads it afterwards, as `torch.optim.Adam` does."""
+    """The operand that an op may overwrite if it has no later reader, as `torch.optim.Adam` does."""
     if call.kind not in _OVERWRITES or not (call.scope == ADAM or call.scope.startswith(f"{ADAM}/")):
         return None
     first = call.operands[0] if call.operands else None
@@ -115,7 +115,7 @@ def overwritten(call: Call) -> Value | None:
 def _sharing(
     program: Program, kept: Set[Value], donated: Set[Value]
 ) -> tuple[dict[Value, Value], dict[Call, list[int]]]:
-    """Values that lie in the memory of another, with that other one, and what must run before an op.
+    """Value -> the value whose memory it shares; and the ops that must run before each op.
 
     An op that writes over an operand runs after everything else that reads the operand or a view of it.
     """
@@ -147,7 +147,7 @@ def _sharing(
 def _step(
     call: Call, owners: Mapping[Value, Value], after: Sequence[int], profiles: Sequence[DeviceProfile]
 ) -> Step:
-    # Who reads a value that lies in another's buffer keeps that buffer in memory.
+    # A reader of a value that shares a buffer keeps that buffer in memory.
     bases = [owners[value] for value in call.inputs if value in owners]
     return Step(
         name="/".join(filter(None, (call.scope, call.kind.rpartition(".")[2]))),

@@ -35,15 +35,15 @@ def from_torch(
     """Traces ``module`` and returns its graph, one op for each ATen op, in program order.
 
     Nothing is allocated or executed: the module and its arguments may be on any device, ``meta``
-    included. `torch.export` traces the forward pass; of its decompositions only
-    those are run that make in-place ops functional, so composite ops (``aten.linear``, ``aten.conv2d``,
+    included. `torch.export` traces the forward pass. Only those of its
+    decompositions run that make in-place ops functional, so composite ops (``aten.linear``, ``aten.conv2d``,
     ``aten.layer_norm``) stay whole. For a gradient that trace is run under autograd and traced once
     more, which splits them (``aten.t`` and ``aten.addmm``). The module's training mode is respected.
 
-    Ops are named after the module that they stand in (``layer1.0.conv1/conv2d``), those that come after
-    the forward pass below ``backward/`` and ``adam/``. Dead code is dropped. An op with several results
-    is one op with several outputs. Views (``view``, ``t``, ``expand``) take no time, but their output
-    counts as memory unless ``in_place``; ``detach`` and its like are no ops at all. ``torch.cond`` is one op;
+    Ops are named after their module (``layer1.0.conv1/conv2d``), those after the forward pass below
+    ``backward/`` and ``adam/``. Dead code is dropped. An ATen op with several results is one op with
+    several outputs. Views (``view``, ``t``, ``expand``) take no time, but their output
+    counts as memory unless ``in_place``; ``detach`` and similar calls are not ops. ``torch.cond`` is one op;
     activation checkpoints are inlined, and a gradient does not compute them again.
 
     Every parameter, buffer and constant is a resident op of kind ``"parameter"``, in memory from time 0,
@@ -55,16 +55,17 @@ def from_torch(
 
     Args:
       module: The module.
-      *args: Its positional arguments: tensors, or pytrees of them and whatever else it takes.
+      *args: Its positional arguments: tensors, pytrees of them, and other values.
       kwargs: Its keyword arguments.
       form: ``"forward"``; ``"gradient"``: forward and backward, the results being the loss and the
         gradient of every parameter that requires one; ``"training-step"``: that and a step of Adam, by
         the ops of `torch.optim.Adam`, the results being the loss, new parameters and new moments.
-      loss: What the module returns -> a scalar. By default the sum of the means of all floating outputs.
+      loss: Function of what the module returns, with a scalar result. By default the sum of the means of all
+        floating outputs.
       donate_state: Parameters, moments and buffers of which the program returns a new value are freed
         after their last reader.
       in_place: Count tensors that share storage as one buffer, as PyTorch does: a view has no bytes, and
-        who reads it keeps the whole buffer in memory. For plans of one device, such as those of
+        its readers keep the whole buffer in memory. For plans of one device, such as those of
         `regal_jax.apply_to_torch`; a transfer of a view would have no bytes.
       input_devices: Device of every input, or of each argument by index or name (those not named: 0).
       pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0}``; see `regal_jax.graph.constrain`.
@@ -77,8 +78,9 @@ def from_torch(
       The graph, times in seconds.
 
     Raises:
-      FormatError: Not a module, or one that PyTorch cannot trace on these arguments (the cause is kept).
-      ConfigError: An option with an impossible value.
+      FormatError: ``module`` is not a module, or PyTorch cannot trace it on these arguments (the cause is
+        kept).
+      ConfigError: An option is out of range.
       MissingExtraError: PyTorch is not installed.
 
     Examples:
@@ -117,7 +119,7 @@ def torch_ops(
     profile: str | DeviceProfile | Sequence[str | DeviceProfile] = "h200",
     name: str | None = None,
 ) -> "TorchOps":
-    """The graph of a module and what each of its ops is; for the rest see `from_torch`.
+    """The graph of a module with the source or call of each op; for the rest see `from_torch`.
 
     Raises:
       FormatError, ConfigError, MissingExtraError: As `from_torch`.

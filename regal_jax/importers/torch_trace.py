@@ -41,13 +41,13 @@ def step_numbers(step: int, rate: float = ADAM_RATE) -> tuple[float, float]:
       rate: Learning rate.
 
     Returns:
-      What the square root of the second moment is divided by, and the factor of the update.
+      The divisor of the square root of the second moment, and the factor of the update.
     """
     return (1 - _ADAM_BETA2**step) ** 0.5, -(rate / (1 - _ADAM_BETA1**step))
 
 
 FIRST_STEP: Final = step_numbers(1)
-"""The numbers that stand in a traced training step."""
+"""The numbers in a traced training step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Held:
       name: Path of a parameter or buffer, name of an input.
       tensor: A fake tensor of its shape; the value itself of an argument that is no tensor, e.g. a number.
       leaf: Index of an input among the flattened arguments; `None` for parameters, buffers, constants.
-      replaced: The program returns a new value of it.
-      actual: The tensor of the module itself that ``tensor`` stands for; `None` for inputs and moments.
+      replaced: Whether the program returns a new value of it.
+      actual: The module's own tensor for the fake one; `None` for inputs and moments.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Held:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """What one result of the traced graph is.
+    """The role of one result of the traced graph.
 
     Attributes:
       role: ``"output"`` of the module, ``"loss"``, ``"gradient"`` of a parameter, or ``"state"``: the new
         value of a placeholder.
-      name: `Held.name` of the parameter or of what is replaced; empty for the others.
+      name: `Held.name` of the parameter or of the replaced placeholder; empty for the others.
     """
 
     role: str
@@ -85,7 +85,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trace:
-    """An FX graph of functional ATen ops, what its placeholders are, and what it returns.
+    """An FX graph of functional ATen ops, with its placeholders and results.
 
     Attributes:
       module: The graph.
@@ -108,14 +108,14 @@ def trace(
     loss: Callable[[Any], Any] | None,
     name: str,
 ) -> Trace:
-    """Traces ``module``; nothing is computed, and the module is left as it was.
+    """Traces ``module``; nothing is computed, and the module is not changed.
 
     Args:
       module: The module.
       args: Its positional arguments; tensors may be on any device, ``meta`` included.
       kwargs: Its keyword arguments.
       form: One of `FORMS`.
-      loss: What the module returns -> the scalar that is differentiated.
+      loss: Function of what the module returns; its scalar result is differentiated.
       name: Name of the module in messages.
 
     Raises:
@@ -150,10 +150,10 @@ def trace(
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses PyTorch's own output while it traces or compiles; that of the user's code passes."""
+    """Suppresses PyTorch's own output while it traces or compiles, but not that of the user's code."""
     found = {name: log for name, log in logging.root.manager.loggerDict.items() if _is_foreign(name)}
     loggers = [log for log in found.values() if isinstance(log, logging.Logger)]
-    loggers += [logging.getLogger("torch")]  # Loggers made meanwhile inherit its level.
+    loggers += [logging.getLogger("torch")]  # Loggers that are made in the context inherit its level.
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings(), contextlib.redirect_stderr(_Deaf(sys.stderr)):  # pyright: ignore
         for name in _FOREIGN:
@@ -174,7 +174,7 @@ def _is_foreign(name: str) -> bool:
 
 
 class _Deaf:
-    """A stream that drops what PyTorch itself prints (partial programs, tracebacks) and passes the rest."""
+    """A stream that drops PyTorch's own output (partial programs, tracebacks) and passes on the rest."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -216,7 +216,7 @@ def _twin(module: torch.nn.Module) -> tuple[torch.nn.Module, dict[int, Any]]:
 
 
 def _results(exported: torch.export.ExportedProgram) -> Iterator[Result]:
-    """What the results of an exported program are, in order."""
+    """The roles of the results of an exported program, in order."""
     names = {
         spec.arg.name: str(spec.target or spec.arg.name) for spec in exported.graph_signature.input_specs
     }
@@ -352,7 +352,7 @@ def _scalar(outputs: list[Any], loss: Callable[[Any], Any] | None, spec: Any) ->
 
 
 class _OnOneDevice(TorchFunctionMode):
-    """Replaces tensors from outside, such as a target on the ``meta`` device, by fake ones on the CPU."""
+    """Replaces outside tensors, such as a target on the ``meta`` device, by fake ones on the CPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -384,11 +384,11 @@ def _adam(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
 
 @contextlib.contextmanager
 def _marked(phase: str) -> Iterator[None]:
-    """Marks the nodes that are traced inside with the phase, and with no module."""
+    """Marks the nodes that are traced in the context with the phase, and with no module."""
     meta = torch.fx.traceback.current_meta
     before = dict(meta)
     meta.pop("nn_module_stack", None)
-    # A tracer copies only the metadata fields that it knows; "custom" is the field for others.
+    # A tracer copies only metadata fields that it knows; "custom" is the field for others' data.
     meta["custom"] = {**meta.get("custom", {}), PHASE: phase}
     try:
         yield

@@ -9,7 +9,7 @@ from regal_jax.storage.documents import parse_json
 
 __all__ = ["parse_wfformat", "workflow_from_document"]
 
-_VERSIONS: Final = ("1.5", "1.6")  # 1.6 adds optional members to 1.5, none of which is read here
+_VERSIONS: Final = ("1.5", "1.6")  # 1.6 adds optional members to 1.5; none of them is read here.
 
 
 def parse_wfformat(text: str, *, default_runtime: float | None = None) -> ComputationGraph:
@@ -30,7 +30,7 @@ def parse_wfformat(text: str, *, default_runtime: float | None = None) -> Comput
       default_runtime: Seconds of a task without a `runtimeInSeconds`; ``None`` refuses such a task.
 
     Raises:
-      FormatError: Another schema version, or a document that breaks the schema; names the place.
+      FormatError: The schema version is another one, or the document breaks the schema; names the place.
       GraphError: The graph breaks a rule, e.g. has a cycle.
     """
     return workflow_from_document(parse_json(text), default_runtime=default_runtime)
@@ -161,7 +161,7 @@ def _runtime(task: Field, runtimes: dict[str, float], default: float | None) -> 
 def _add_inputs(
     builder: GraphBuilder, files: list[str], sizes: dict[str, int], index: dict[str, int]
 ) -> dict[str, int]:
-    """One op for each file from outside; file -> op."""
+    """Adds one op for each file that no task writes; file -> op."""
     ops: dict[str, int] = {}
     taken = set(index)
     for file in dict.fromkeys(files):

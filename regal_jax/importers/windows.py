@@ -1,4 +1,4 @@
-"""How much of a sliding window meets the data. Never imports jax."""
+"""The part of a sliding window that covers data instead of padding. This module does not import JAX."""
 
 import functools
 from typing import Final

@@ -19,7 +19,7 @@ def given_network(start: str, load: Callable[[str], _Network], config: Any, reme
       start: File of weights.
       load: Reads it; the network has a ``config``.
       config: Architecture of the run.
-      remedy: What to do where another one is found.
+      remedy: How to mend a difference, for the message.
 
     Raises:
       ConfigError: The file holds another network, or there is no such file.

@@ -28,7 +28,7 @@ class Encoder(enum.StrEnum):
     TRANSFORMER = "transformer"
     """Each head attends to the op itself and to all ops that have one of the enabled relations."""
     GAT = "gat"
-    """The same, with the additive attention of Veličković et al. 2018, section 2.1."""
+    """Heads as in a transformer, with the additive attention of Veličković et al. 2018, section 2.1."""
 
 
 class Decoder(enum.StrEnum):

@@ -1,4 +1,6 @@
-"""Plans on the host: decoding, exact replay, verification, files. Never imports jax or the simulator."""
+"""Plans on the host: decoding, exact replay, verification, files.
+
+This package imports neither JAX nor the simulator."""
 
 from regal_jax.plan.adapt import adapt_plan
 from regal_jax.plan.bounds import Objective, critical_path, lower_bound, makespan_upper_bound

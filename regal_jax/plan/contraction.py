@@ -1,4 +1,4 @@
-"""`contract`: a smaller graph that stands for a large one, and conversion of plans between the two."""
+"""`contract`: a smaller graph in place of a large one, and conversion of plans between the two."""
 
 import dataclasses
 from collections.abc import Collection
@@ -191,7 +191,7 @@ def contract(
       The contraction; its ``graph`` is ``graph`` itself if nothing was merged.
 
     Raises:
-      ConfigError: An impossible argument.
+      ConfigError: An argument is out of range.
 
     Examples:
       >>> from regal_jax import contract

@@ -6,7 +6,7 @@ A plan is one object. Scripts may rely on these fields:
 - ``placement``: op name to device index;
 - ``events``, in schedule order, each with ``kind``, ``device``, ``start``, ``finish`` and either
   ``kind: "compute"`` with ``op`` (and ``op_kind`` where the graph names one) or ``kind: "transfer"`` with
-  ``tensor`` (``"OP:PORT"``) and ``source``, the device it comes from.
+  ``tensor`` (``"OP:PORT"``) and ``source``, the sending device.
 
 Further fields: ``format``, ``version``, ``graph`` (``name``, ``hash``, ``time_unit``), ``cluster``
 (``memory``, ``transfer``, and ``latency`` and ``bandwidth``, each for all pairs of devices or as a row for
@@ -34,7 +34,7 @@ from regal_jax.storage.documents import parse_json
 if TYPE_CHECKING:
     from regal_jax.plan.plan import Plan
 
-__all__ = ["FORMAT", "VERSION", "cluster_document", "plan_fields", "plan_text"]
+__all__ = ["FORMAT", "VERSION", "cluster_document", "plan_fields", "plan_text", "read_cluster"]
 
 FORMAT: Final = "regal_jax.plan"
 VERSION: Final = 1
@@ -111,7 +111,7 @@ def plan_fields(text: str) -> dict[str, Any]:
     """
     document = _document(text)
     graph = _get(document, "graph", _object)
-    cluster = _cluster(_get(document, "cluster", _object))
+    cluster = read_cluster(_get(document, "cluster", _object))
     d = cluster.num_devices
     placement = _get(document, "placement", _object)
     names = tuple(placement)
@@ -173,7 +173,13 @@ def _pins(fields: dict[str, Any], d: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _cluster(fields: dict[str, Any]) -> Cluster:
+def read_cluster(fields: dict[str, Any]) -> Cluster:
+    """The cluster that `cluster_document` wrote.
+
+    Raises:
+      FormatError: A field is missing or invalid.
+    """
+
     def infinite(value: Any) -> Any:
         if isinstance(value, list):
             return [infinite(v) for v in value]

@@ -36,7 +36,7 @@ __all__ = ["Plan", "PlanStatus"]
 
 
 class PlanStatus(enum.StrEnum):
-    """What is known of a plan."""
+    """Whether a plan fits the memory, and whether it is optimal."""
 
     OPTIMAL = "optimal"
     """It fits the memory and meets its lower bound."""
@@ -59,7 +59,7 @@ class Plan:
       op_names: ``[N]``.
       op_kinds: ``[N]``; empty where the graph has no kind.
       cluster: The cluster.
-      objective: The objective that it was made for.
+      objective: The objective for which it was made.
       placement: ``[N]`` int64 device of each op.
       timeline: Events with times, makespan, peaks and memory profile.
       num_transfers: Number of copies of tensors that the placement needs, in every transfer model.
@@ -223,13 +223,13 @@ class Plan:
         """The plan that `to_json` wrote, bit for bit; `verify` checks that it is right.
 
         Raises:
-          FormatError: ``text`` is no such document.
+          FormatError: ``text`` is not such a document.
         """
         return cls(**plan_fields(text))
 
     @interruptible()
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes `to_json` to ``path``, all or nothing.
+        """Writes `to_json` to ``path`` atomically.
 
         Raises:
           OSError: It cannot be written.
@@ -248,7 +248,7 @@ class Plan:
         """The plan in the file ``path``; see `from_json`.
 
         Raises:
-          FormatError: The file is no plan.
+          FormatError: The file is not a plan.
           OSError: The file cannot be read.
 
         Examples:
@@ -271,7 +271,7 @@ class Plan:
         return chrome_trace(self)
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes `to_chrome_trace` to ``path``, all or nothing.
+        """Writes `to_chrome_trace` to ``path`` atomically.
 
         Raises:
           OSError: It cannot be written.

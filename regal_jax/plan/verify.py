@@ -18,13 +18,13 @@ __all__ = ["check_graph", "verify"]
 def verify(plan: "Plan", graph: ComputationGraph) -> None:
     """Checks that every number of ``plan`` is right, whether or not it fits the devices' memory.
 
-    The first checks need no replay: the graph, the placement, and every event exactly once. By the plan's own
-    times, no device runs two events at once, and no event starts before those that it waits for. The exact
-    replay must then give every time and every byte that the plan states.
+    The first checks need no replay: the graph, the placement, and that every event occurs exactly once. Then,
+    by the plan's own times, no device runs two events at once, and no event starts before those that it waits
+    for. Finally, the exact replay must give every time and every byte that the plan states.
 
     Args:
       plan: The plan; ``plan.overflow`` says by how much it exceeds the memory, which is not an error here.
-      graph: The graph that it claims to execute.
+      graph: The graph for which it is stated to be.
 
     Raises:
       PlanError: The first violation.

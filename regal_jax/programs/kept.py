@@ -1,8 +1,9 @@
 """Programs in memory: a bounded cache of those used last.
 
 `jax.jit` keeps every program to which a function was ever compiled. A process with many shapes would grow
-until it dies: a program takes memory and some tens of mapped regions, of which Linux allows a process 65530.
-Here each program is a separate jitted function; what JAX and XLA keep of it is freed with that function.
+until the system ends it: a program takes memory and some tens of mapped regions, of which Linux allows a
+process 65530. Here each program is a separate jitted function; what JAX and XLA keep of it is freed with that
+function.
 """
 
 import collections

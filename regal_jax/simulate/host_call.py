@@ -1,4 +1,4 @@
-"""How a function compiled by Numba serves as a custom call of XLA, without a line of C.
+"""Custom calls of XLA that are functions compiled by Numba, without C code.
 
 XLA hands a custom call one pointer to its call frame (``xla/ffi/api/c_api.h``, shipped with jaxlib, whose
 layout is stable across versions; `tests/test_host.py` compares the numbers below with that header). A frame
@@ -6,7 +6,7 @@ is read here as an array of 64-bit words. The work is divided into chunks, which
 tasks on XLA's own thread pool take one after another, so no second thread pool is needed.
 """
 
-# What Numba compiles is no Python to pyright: an intrinsic is called without its first argument.
+# Pyright does not understand Numba's code: an intrinsic is called without its first argument.
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportPrivateImportUsage=false
 
 from collections.abc import Callable
@@ -87,7 +87,7 @@ def _call(_: Any, function: Any, argument: Any) -> Any:
 
 @intrinsic
 def _fetch_add(_: Any, address: Any, value: Any) -> Any:
-    """Adds to the 64-bit word at an address, atomically, and returns what was there."""
+    """Adds to the 64-bit word at an address atomically; returns its previous value."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
@@ -121,10 +121,10 @@ def task_of(work: Callable[..., int]) -> Any:
     """An intrinsic that gives the address of ``work`` as a C function ``int64 (int64 block)``.
 
     Args:
-      work: To be compiled: ``int64 work(block, *flags)``.
+      work: The function to compile: ``int64 work(block, *flags)``.
 
     Returns:
-      An intrinsic to be called with the flags, of which each type gives a function of its own.
+      An intrinsic to be called with the flags; each combination of their types is a separate function.
     """
 
     @intrinsic
@@ -223,8 +223,8 @@ def _schedule(frame, task, block, arguments):
 
 
 # The block that the threads of one call share: the next chunk, chunks done, threads that hold the block, the
-# frame, chunks in all. A task may start when everything is done and the frame is gone, so the block has a
-# life of its own, and nobody may read the frame who has not taken a chunk.
+# frame, chunks in all. A task may start when all chunks are done and the frame is gone. So the block
+# outlives the frame, and a thread may read the frame only while it has a chunk.
 _NEXT: Final = 0
 _DONE: Final = 8
 _HOLDERS: Final = 16
@@ -260,7 +260,7 @@ def take(block, finished):
 
 @_compiled
 def share(frame, task, chunks, alone):
-    """Runs a task on as many threads as are useful, this one among them, until all chunks are done.
+    """Runs a task on as many threads as are useful, including this one, until all chunks are done.
 
     Args:
       frame: The call frame.

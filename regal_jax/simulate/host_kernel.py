@@ -1,15 +1,15 @@
 """The simulator as one compiled loop for CPUs: one candidate at a time, event by event.
 
-Its inner loop has few branches that a processor could mispredict: an event is a packed word that says all
-about it, a transfer and a compute take the same path, and the queue of ready events is a set of bits. An
-event's bit stands at its rank in the order of keys (one radix sort a candidate), so that to take the next
-event is to find the highest bit, in one 64-bit word or a few.
+Its inner loop has few branches that a processor could mispredict: an event is one packed word, transfers
+and computes take the same path, and the queue of ready events is a set of bits. The position of an event's
+bit is its rank in the order of keys (one radix sort per candidate). The next event is therefore the highest
+bit, in one 64-bit word or a few.
 
 References:
   docs/design.md, part 1, and part 4 on what implementations may use.
 """
 
-# What Numba compiles is no Python to pyright: an intrinsic is called without its first argument.
+# Pyright does not understand Numba's code: an intrinsic is called without its first argument.
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportPrivateImportUsage=false
 
 import functools
@@ -210,8 +210,8 @@ def _spread(row, k, finish, g, transfers, s, summary, many):
             s.arrival[o] = max(s.arrival[o], arrival)
             event, on = o, np.int64(state < one)
         else:
-            # A remote consumer pushes the transfer, again and again if there are several; the transfer,
-            # when it has run, tells those on its device. All without a branch.
+            # A remote consumer pushes the transfer, repeatedly if there are several. When it has run, the
+            # transfer updates the consumers on its device. There is no branch.
             state -= here * one
             away = g.n + t * g.d + place
             event = away + (o - away) * here

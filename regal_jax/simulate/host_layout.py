@@ -4,7 +4,7 @@ Arrays are plain pointers, since code with Numba's own arrays takes half a minut
 `Graph`.
 """
 
-# What Numba compiles is no Python to pyright: an intrinsic is called without its first argument.
+# Pyright does not understand Numba's code: an intrinsic is called without its first argument.
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportPrivateImportUsage=false
 
 from collections import namedtuple

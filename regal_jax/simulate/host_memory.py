@@ -1,6 +1,6 @@
 """Peaks of memory in the kernel for CPUs, from the positions of the events (docs/design.md, part 1)."""
 
-# What Numba compiles is no Python to pyright: an intrinsic is called without its first argument.
+# Pyright does not understand Numba's code: an intrinsic is called without its first argument.
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 
 import numpy as np

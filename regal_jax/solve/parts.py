@@ -25,7 +25,7 @@ class Part:
       config: Settings; their class selects the search.
 
     Raises:
-      ConfigError: An impossible share.
+      ConfigError: The share is out of range.
     """
 
     share: float
@@ -61,7 +61,7 @@ def solve_in_parts(
       **options: As in `solve`, for all parts.
 
     Raises:
-      ConfigError: No parts, or impossible settings.
+      ConfigError: There is no part, or a setting is invalid.
       KeyboardInterrupt: Before there was an incumbent.
     """
     if not parts:
@@ -166,8 +166,7 @@ def _told(
 def _join(first: SearchResult, second: SearchResult) -> SearchResult:
     """Joins two results; instances that finished in the first take nothing from the second."""
     finished = np.array([status.final for status in first.status])
-    # The second part began at the incumbents of the first, so its own are at least as good unless they are
-    # NaN.
+    # The second part began at the incumbents of the first, so its own are at least as good, or NaN.
     worse = finished | ~(second.fitness <= first.fitness)
 
     def pick(a: Any, b: Any) -> np.ndarray:

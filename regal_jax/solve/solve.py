@@ -43,7 +43,7 @@ __all__ = ["final_population", "sampler", "solve", "solve_traced"]
 
 
 _LOOK_SECONDS: Final = 0.3
-"""Between two looks at Ctrl-C, about."""
+"""Approximate time between two checks for Ctrl-C."""
 
 
 @functools.cache
@@ -93,7 +93,7 @@ def solve(
       mesh: Spread the graphs over its devices (``B`` a multiple of their number); the results are the same.
 
     Raises:
-      ConfigError: Impossible settings, keys or warm starts.
+      ConfigError: Settings, keys or warm starts are invalid.
     """
     options: dict[str, Any] = {
         "sample_fn": sampler(problem, proposal),
@@ -148,15 +148,14 @@ def final_population(
     objective: Objective | str = Objective.MAKESPAN,
     config: BrkgaConfig | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """BRKGA with uniform proposals: what everyone of its last generation decides, not only the best.
+    """The decisions of all individuals in the last generation of BRKGA with uniform proposals.
 
     Args:
       problem: ``B`` graphs.
       keys: ``[B]`` typed keys, consumed.
       evaluations: The budget of each graph, for all islands together.
       objective: As in `solve`.
-      config: Settings; a budget that does not pay for the population gets a smaller one
-        (`BrkgaConfig.fit`).
+      config: Settings; the population is made smaller if it exceeds the budget (`BrkgaConfig.fit`).
 
     Returns:
       ``(placement [B, Q, N], position [B, Q, N])`` int32: device of each op, and its rank among the events
@@ -175,7 +174,7 @@ def final_population(
         some = min(some, left)
         state = jax.block_until_ready(_next_generations(searcher, inputs, state, np.int32(some)))
         left -= some
-        # Where the host looks changes no result.
+        # The checks of the host change no result.
         some = 2 * some if clock.spent < _LOOK_SECONDS else some
     return _decided(searcher, inputs, state)
 

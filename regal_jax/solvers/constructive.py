@@ -19,7 +19,7 @@ class Heuristic(Constructive):
       heuristic: A key of `regal_jax.heuristics.HEURISTICS`.
 
     Raises:
-      ConfigError: No such heuristic.
+      ConfigError: There is no such heuristic.
     """
 
     heuristic: str = "critical-path"
@@ -49,7 +49,7 @@ class CpSat(Constructive):
       workers: Threads of the solver.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "cp-sat"
@@ -61,7 +61,7 @@ class CpSat(Constructive):
 
         Raises:
           MissingExtraError: OR-Tools is not installed.
-          ConfigError: A problem that the model does not cover.
+          ConfigError: The model does not cover the problem.
         """
         from regal_jax.heuristics.exact import cp_sat
 

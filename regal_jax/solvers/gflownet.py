@@ -25,11 +25,11 @@ GflownetLike = Any
 
 
 def gflownet_of(given: GflownetLike) -> "SchedulePolicy":
-    """The network that is meant.
+    """The network that ``given`` names.
 
     Raises:
-      ConfigError: No such file, or something else.
-      FormatError: A file that holds no network.
+      ConfigError: There is no such file, or ``given`` is of another type.
+      FormatError: The file holds no network.
     """
     from regal_jax.gflownet import SchedulePolicy, load_gflownet, shipped_gflownet
     from regal_jax.gflownet.shipped import SHIPPED
@@ -41,7 +41,7 @@ def gflownet_of(given: GflownetLike) -> "SchedulePolicy":
 class Gflownet(Constructive):
     """The best of some schedules that a GFlowNet samples.
 
-    The network knows neither transfers nor memory. Where transfers are not free or memory is limited, every
+    The network considers neither transfers nor memory. If transfers are not free or memory is limited, every
     schedule is replayed, and the best plan is taken.
 
     Attributes:
@@ -52,7 +52,7 @@ class Gflownet(Constructive):
         may have no more devices than the network.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
 
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, sections 3.3 and 5.
@@ -80,11 +80,11 @@ class Gflownet(Constructive):
 
     @property
     def most_devices(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Those of the network."""
+        """Largest number of devices of the network."""
         return gflownet_of(self.weights).config.devices
 
     def construct(self, instance: Instance) -> Plan:
-        """The best schedule that is sampled, or of those that there was time for."""
+        """The best of the schedules that are sampled within the time limit."""
         import jax
 
         from regal_jax.gflownet import sample_schedules

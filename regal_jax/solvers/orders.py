@@ -48,7 +48,7 @@ class ApproximateDp(Constructive):
         memory in units (`regal_jax.problem.memory_unit`). ``None`` chooses the host if that device is a CPU.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
 
     References:
       Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", appendix C.3.
@@ -118,7 +118,7 @@ class DepthFirstDp(Constructive):
       states: Largest number of sets of ops that are remembered; ``None`` for 512 MiB of them.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
 
     References:
       Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", appendix C.3.
@@ -155,7 +155,7 @@ class RandomOrders(Constructive):
       orders: Number of orders.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "random-orders"
@@ -182,7 +182,7 @@ class OrderSearch(OrderSearchConfig, HostSolver):
         4096 ops. All other settings are those of `OrderSearchConfig`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
 
     Examples:
       >>> from regal_jax import Cluster, OrderSearch, optimize

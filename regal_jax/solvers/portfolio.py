@@ -35,7 +35,7 @@ class Portfolio(Solver):
         last solver gets all that is left.
 
     Raises:
-      ConfigError: No solver, one that cannot take turns, or impossible shares.
+      ConfigError: There is no solver, one cannot be a stage, or shares are invalid.
 
     Examples:
       >>> from regal_jax import Brkga, Cluster, ListSearch, Portfolio, optimize

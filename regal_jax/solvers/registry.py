@@ -1,6 +1,6 @@
 """Every solver by name: the one table that `optimize`, the command, `evaluate` and messages read.
 
-Nothing here imports JAX, so that the command's help appears at once.
+This module does not import JAX, so that the command's help appears at once.
 """
 
 import ast
@@ -181,7 +181,7 @@ def solver(method: "str | Solver") -> "Solver":
     """The solver called ``method`` with its default settings; a solver is returned as it is.
 
     Raises:
-      ConfigError: No such name, or neither a name nor a solver.
+      ConfigError: ``method`` is an unknown name, or neither a name nor a solver.
 
     Examples:
       >>> from regal_jax.solvers import solver
@@ -209,7 +209,7 @@ def with_settings(solver: "Solver", settings: Mapping[str, Any]) -> "Solver":
         ``{"brkga.population": 50}`` or ``{"brkga": {"population": 50}}``.
 
     Raises:
-      ConfigError: No such setting, or an impossible value.
+      ConfigError: There is no such setting, or a value is invalid.
     """
     return _with(solver, "", _as_tree(settings), solver.name)
 
@@ -231,7 +231,7 @@ def parse_settings(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Settings from a command line: values are Python literals; any other text is a string.
 
     Raises:
-      ConfigError: A setting that is given twice.
+      ConfigError: A setting is given twice.
     """
     found: dict[str, Any] = {}
     for name, text in given:

@@ -50,7 +50,7 @@ class Brkga(BrkgaConfig, DeviceSolver):
         `BrkgaConfig`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
 
     Examples:
       >>> from regal_jax import Brkga, Cluster, optimize
@@ -86,7 +86,7 @@ class RandomSearch(DeviceSolver):
       population: Number of draws that are simulated at once.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "random-search"
@@ -106,7 +106,7 @@ class Annealing(AnnealingConfig, DeviceSolver):
     """Simulated annealing over random keys; the settings are those of `AnnealingConfig`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "annealing"
@@ -126,7 +126,7 @@ class LocalSearch(DeviceSolver):
       restart_after: As in `AnnealingConfig`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "local-search"
@@ -147,7 +147,7 @@ class ListSearch(ListSearchConfig, HostSolver):
     """Search among list schedules, for the makespan; the settings are those of `ListSearchConfig`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "list-search"
@@ -170,7 +170,7 @@ class PeakSearch(PeakSearchConfig, HostSolver):
     """Search among placements, for peak memory; the settings are those of `PeakSearchConfig`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "peak-search"

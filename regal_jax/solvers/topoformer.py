@@ -20,8 +20,7 @@ __all__ = ["TopoformerBeam", "TopoformerLike", "TopoformerSamples", "check_field
 TopoformerLike = Any
 """A `regal_jax.ordering.Topoformer`, a file of its weights, or the name of shipped weights:
 ``"default"``, trained with the paper's loss, or ``"standardised"``, trained with peaks that are standardised
-over
-the orders of a graph."""
+over the orders of a graph."""
 
 
 def topoformer_of(given: TopoformerLike) -> "Topoformer":
@@ -82,7 +81,7 @@ class _Neural(Constructive):
 
 
 def check_field(solver: object, field: str, least: int) -> None:
-    """Refuses a field that is no whole number of at least ``least``."""
+    """Refuses a field that is not a whole number of at least ``least``."""
     value = check_setting(type(solver).__name__, field, getattr(solver, field), least)
     object.__setattr__(solver, field, value)
 
@@ -96,7 +95,7 @@ class TopoformerSamples(_Neural):
       weights: ``"default"`` for the shipped weights, a file of weights or a `Topoformer`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
 
     References:
       Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", section 4.2.
@@ -122,7 +121,7 @@ class TopoformerBeam(_Neural):
       weights: As in `TopoformerSamples`.
 
     Raises:
-      ConfigError: An impossible value.
+      ConfigError: A value is out of range.
 
     References:
       Gagrani et al. 2022, section 4.2, "beam search with state-collapsing".

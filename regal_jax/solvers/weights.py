@@ -1,4 +1,4 @@
-"""Networks of solvers: given, from a file of weights, or one that ships."""
+"""Networks of solvers: a given one, one from a file of weights, or a shipped one."""
 
 import functools
 import os
@@ -24,11 +24,11 @@ def network_of(
     """The network that ``given`` names.
 
     Args:
-      given: A network, a file of weights, or the name of some that ship.
+      given: A network, a file of weights, or the name of shipped weights.
       kind: Type of the network.
-      shipped: Names of the weights that ship.
-      make: Loads those of such a name.
-      load: Loads a file; it is not asked again for a file that has not changed.
+      shipped: Names of the shipped weights.
+      make: Loads shipped weights by their name.
+      load: Loads a file; it is called again only if the file has changed.
 
     Raises:
       ConfigError: There is no such file, or ``given`` is of another type.

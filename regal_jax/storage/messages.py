@@ -1,4 +1,4 @@
-"""Protocol buffer messages described by hand, so that nobody's generated code is needed."""
+"""Protocol buffer messages described by hand, so that no generated code is needed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,14 +11,14 @@ def message_classes(
 ) -> dict[str, type[Any]]:
     """Classes of messages, in a descriptor pool of their own.
 
-    Fields that are not described are kept: a message that was parsed is written with all that it had.
+    Fields that are not described are kept: writing a parsed message again loses nothing.
     Protobuf is loaded on the first call.
 
     Args:
       package: The package of the schema.
       messages: Message -> its fields as ``"name number type"``, a star behind the type of a repeated one.
-        Types are those of protobuf in lower case, names of messages or of enumerations. An inner message
-        stands behind the outer one, as ``"Outer.Inner"``.
+        A type is a protobuf type in lower case, or the name of a message or of an enumeration. An inner
+        message is named after the outer one, as ``"Outer.Inner"``.
       enums: Enumeration -> name of a value -> its number.
 
     Returns:

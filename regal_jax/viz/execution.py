@@ -1,4 +1,4 @@
-"""`plot_execution`: what was planned above what was measured."""
+"""`plot_execution`: the planned timeline above the measured one."""
 
 import os
 from typing import TYPE_CHECKING

@@ -24,21 +24,21 @@ def plot_targets(
     *,
     width: float = 11.0,
 ) -> "Figure":
-    """Speed-up on each target over the speed-up by the proxy: a panel a target, a point a schedule.
+    """Scatter plots of the speed-up on each target against that by the proxy; each point is a schedule.
 
-    The title of a panel has the correlation of Pearson over all its points.
+    The title of a panel has Pearson's correlation over all of its points.
 
     Args:
       points: Source -> ``"proxy"`` and names of targets -> ``[K]`` speed-ups of the same schedules; the same
         targets of each source.
-      path: Where to save it, if anywhere; the suffix names the format.
+      path: File to save the figure in, if any; the suffix names the format.
       width: Width of the figure in inches.
 
     Returns:
       The figure; no global state of matplotlib is touched.
 
     Raises:
-      ConfigError: No source, no target, or arrays that do not belong together.
+      ConfigError: There is no source or no target, or arrays differ in length.
 
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, Figure 2.

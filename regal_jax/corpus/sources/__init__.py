@@ -18,8 +18,8 @@ class Source:
     Attributes:
       name: Name for ``--sources``.
       module: The module that traces its models.
-      packages: The distributions it needs; the first is the one that its models come from.
-      extra: The extra of regal-jax that installs them.
+      packages: The distributions that it needs; the first has its models.
+      extra: Name of the extra of regal-jax that installs them.
     """
 
     name: str

@@ -52,7 +52,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Wait:
-    """A device waits until an op of another device has run, of which it reads nothing.
+    """A device waits for an op of another device from which it reads nothing.
 
     Attributes:
       device: The device that waits.
@@ -65,7 +65,7 @@ class Wait:
 
 @dataclasses.dataclass(eq=False)
 class _Layout:
-    """The ops of the plan's graph: the values of sources, and equations."""
+    """For each op of the plan's graph, its values and its equation; sources have no equation."""
 
     values: list[tuple[Value, ...]]
     equations: list[Equation | None]
@@ -74,9 +74,10 @@ class _Layout:
 def actions_of(plan: Plan, traced: TracedCall) -> list[Segment | Move | Wait]:
     """The actions of all devices, in an order in which they could run one after another.
 
-    The ops of a device that no transfer to or from it separates are one segment. A transfer is where the
-    plan has it; if its transfers are no events, it comes directly after the op that makes the tensor. So a
-    segment waits for nothing that comes after its first op, and no devices wait for each other.
+    Consecutive ops of a device form one segment unless a transfer to or from the device separates them. A
+    transfer keeps its place in the plan. In a plan whose transfers are not events, it comes directly after
+    the op that makes the tensor. A segment therefore waits only for actions before its first op, and devices
+    never wait for each other in a circle.
 
     Args:
       plan: The plan.

@@ -177,8 +177,8 @@ def _compiled(
 ) -> Actions:
     """The actions with their segments compiled.
 
-    A segment may reuse the memory of what it is the last to read, unless that is the caller's, is sent to
-    another device at a time that nobody knows, or is itself a copy.
+    A segment may reuse the memory of a value of which it is the last reader, unless the caller holds the
+    value, it is sent to another device, where the copy may still be running, or it is itself a copy.
     """
     left = dict(uses)
     kept = theirs | {action.value for action in actions if isinstance(action, Move)}

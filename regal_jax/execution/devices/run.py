@@ -19,7 +19,7 @@ Actions = Sequence[Compiled | Move | Wait]
 Uses = Mapping[tuple[Value, int], int]
 """``(value, device)`` -> how many segments and transfers read it there; results have one more."""
 _BLINK: Final = 0.05
-"""Seconds between two looks at Ctrl-C, and at threads that have failed."""
+"""Seconds between two checks for Ctrl-C and for threads that have failed."""
 
 
 class _Stopped(Exception):
@@ -164,7 +164,7 @@ class Run:
             self._made[what].set()
 
     def _drop(self, keys: Iterable[tuple[Value, int]]) -> None:
-        """Counts one reader less of each value; one without readers is released."""
+        """Counts one reader less for each value, and releases values that have no reader left."""
         with self._lock:
             for key in keys:
                 self._left[key] -= 1

@@ -42,8 +42,9 @@ def apply_to_torch(
       *args: Its positional arguments, of the shapes and types that it will be called with.
       kwargs: Its keyword arguments.
       form: ``"forward"``, ``"gradient"`` or ``"training-step"``, see `regal_jax.execution.PlannedModule`.
-      loss: What the module returns -> a scalar. Tensors that it refers to are those of the trace in every
-        call; give what changes between calls, such as labels, to the module as an argument.
+      loss: Function of what the module returns, with a scalar result. Tensors that it refers to keep the
+        values of the trace in every call; give what changes between calls, such as labels, to the module
+        as an argument.
       devices: The PyTorch device of each device of the plan; by default, for one device, that of the
         module's first parameter.
 

@@ -82,7 +82,7 @@ class KernelOrder(CustomSchedulerPass):
 
 
 def kernel_graph(nodes: list[Any], inputs: dict[str, Any], results: Any) -> ComputationGraph:
-    """The graph of Inductor's kernels, by its planning of memory.
+    """The graph of Inductor's kernels, with the buffers of its memory planning.
 
     Args:
       nodes: Scheduler nodes in an order in which they can run, with ``mpi_node``.
@@ -111,7 +111,7 @@ def kernel_graph(nodes: list[Any], inputs: dict[str, Any], results: Any) -> Comp
             control_inputs=sorted(index[before] for before in node.mpi_node.pred_nodes),
         )
         for port, buffer in enumerate(buffers):
-            # An op with several results owns the memory of all of them, which others read.
+            # An op with several results owns the memory of all of them; other ops read that memory.
             parts = [buffer, *_parts(buffer)] if not buffer.mpi_buffer.size_free else [buffer]
             for part in parts:
                 for reader in part.mpi_buffer.succ_nodes:

@@ -34,8 +34,8 @@ def compile_program(
 ) -> Callable[[dict[Key, Any], tuple[float, float]], None]:
     """A function like `TorchProgram.run`, for a program of one device, compiled by Inductor.
 
-    Inductor decomposes and fuses ops. A kernel comes where the plan has the last op that it computes, or as
-    soon afterwards as what it reads is there.
+    Inductor decomposes and fuses ops. A kernel runs at the place of the last op that it computes, or as
+    soon afterwards as its inputs have been computed.
 
     Args:
       program: The program.
@@ -114,7 +114,7 @@ def _graph_module(
             bind(call.structure, made or node(position, target, *args, **kwargs), position)
     for value, olds in written.items():
         for old in olds:
-            # Written at the end: what reads the old value reads it before.
+            # Written at the end, after all ops that read the old value.
             node(
                 position_of.get(value, len(program.actions)),
                 torch.ops.aten.copy_.default,

@@ -37,8 +37,8 @@ class PlannedModule(nn.Module):
       module: The module.
       plan: The plan.
       form: What a call runs.
-      predicted_bytes: For each device of the plan, the most bytes by which a call makes the memory grow, as
-        the plan has it.
+      predicted_bytes: For each device of the plan, the most bytes by which a call makes the memory grow,
+        according to the plan.
       moments: ``"adam/m/NAME"`` and ``"adam/v/NAME"`` -> the first and second moment of a parameter, zero
         before the first training step; empty in other forms.
       steps: Number of training steps so far.
@@ -102,7 +102,7 @@ class PlannedModule(nn.Module):
         """Compiles the program with Inductor; later calls run the compiled program.
 
         Inductor fuses ops, so that fewer tensors exist, and results differ in their last bits. A kernel
-        stands where the plan has the last op that it computes, unless `regal_jax.execution.inductor_options`
+        runs at the place of the last op that it computes, unless `regal_jax.execution.inductor_options`
         are given, which order the kernels anew. A training step writes parameters and moments in place.
 
         Args:
@@ -113,7 +113,7 @@ class PlannedModule(nn.Module):
         """
         if len(self._devices) > 1:
             raise ConfigError(
-                f"PlannedModule.compile: the plan is for {len(self._devices)} devices; compile one for one"
+                f"PlannedModule.compile: the plan is for {len(self._devices)} devices; plan for one device"
             )
         from regal_jax.execution.torch.inductor import compile_program
 
@@ -142,7 +142,7 @@ class PlannedModule(nn.Module):
         moments = state["moments"]
         shapes = {name: tuple(moment.shape) for name, moment in self.moments.items()}
         if {name: tuple(moment.shape) for name, moment in moments.items()} != shapes:
-            raise ConfigError("PlannedModule: the state is of another module or form; load that of this one")
+            raise ConfigError("PlannedModule: state of another module or form; load the state of this one")
         with torch.no_grad():
             for name, moment in self.moments.items():
                 moment.copy_(moments[name])

@@ -103,7 +103,7 @@ class TorchProgram:
                 values.pop(key, None)
 
     def _one(self, action: Action, values: dict[Key, Any], numbers: tuple[float, float]) -> None:
-        """Runs an action; all references of its own to tensors end with it."""
+        """Runs an action, and keeps no reference to its tensors afterwards."""
         device = self._devices[action.device]
         if action.moved is not None:
             values[action.moved[0], action.device] = values[action.moved].to(device)
@@ -113,7 +113,7 @@ class TorchProgram:
         def actual(leaf: Any) -> Any:
             if isinstance(leaf, Value):
                 return values[leaf, action.device]
-            # The program was traced on one device.
+            # The trace has one device; the plan may place the op on another one.
             return device if isinstance(leaf, torch.device) else leaf
 
         operands, keywords = pytree.tree_map(actual, (call.operands, call.keywords))
@@ -126,7 +126,7 @@ class TorchProgram:
 def _check_order(
     plan: Plan, ops: TorchOps, rows: Iterable[tuple[int, Call | None, Key | None]], homes: Mapping[Value, int]
 ) -> None:
-    """Refuses a plan in which something is used that is not there yet."""
+    """Refuses a plan that uses a tensor before it has been computed or transferred."""
     there = {(value, homes[value]) for value in ops.sources}
     for device, call, moved in rows:
         used = [(value, device) for value in call.inputs] if call else [moved] if moved else []
@@ -140,7 +140,7 @@ def _check_order(
 
 
 def _number(leaf: Any, numbers: tuple[float, float]) -> Any:
-    """The number of this step for a number of the first one."""
+    """``leaf``, or, if it is a number of the first step of Adam, the number of this step."""
     for first, now in zip(FIRST_STEP, numbers, strict=True):
         if isinstance(leaf, float) and leaf == first:
             return now

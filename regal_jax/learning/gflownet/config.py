@@ -128,7 +128,7 @@ class PpoConfig:
 
 @dataclasses.dataclass(frozen=True)
 class GflownetOptimizerConfig:
-    """How the weights are updated.
+    """Settings of the updates of the weights.
 
     The defaults of `loss`, `trajectories`, both temperatures of the training and `learning_rate` (the default
     of Adam) are those of the paper. The paper clips no gradients and decays only the learning rate of PPO.

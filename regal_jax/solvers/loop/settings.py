@@ -104,7 +104,7 @@ class Settings:
         """Checks the arguments.
 
         Raises:
-          ConfigError: An impossible value; the message names the argument.
+          ConfigError: A value is invalid; the message names the argument.
         """
         if objective not in list(Objective):
             raise ConfigError(f"objective: unknown {objective!r}; use one of {', '.join(Objective)}")
