@@ -93,9 +93,10 @@ def optimize(
       colocate: Patterns over op names; the ops that match a pattern share a device.
       target: Stop when the objective is at most this.
       stall: Stop after this number of evaluations without improvement.
-      time_limit: Stop after this number of seconds, including compilation. Results then depend on the
-        machine. Heuristics may use three tenths of it. Annealing cools with the budget of evaluations, so it
-        stays hot if the time does not suffice for the budget.
+      time_limit: Stop after this number of seconds, including compilation. A compilation that has begun is
+        not interrupted, so the first calls of an installation may take some seconds more. Results then depend
+        on the machine. Heuristics may use three tenths of it. Annealing cools with the budget of evaluations,
+        so it stays hot if the time does not suffice for the budget.
       progress: Show a progress bar.
       on_improvement: Called with an `Improvement` for each better plan, of a heuristic or of some tenths of a
         second of the search. An exception that it raises ends the call.

@@ -16,6 +16,7 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
+from regal_jax.heuristics.list_state import Layout, State
 from regal_jax.heuristics.ranks import shortest_paths, upward_rank
 from regal_jax.heuristics.work import note
 from regal_jax.plan import makespan_upper_bound, replay
@@ -211,9 +212,9 @@ def _quick(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray, rule:
         return np.floor(time / longest * _STEPS + 0.3) if longest > 0 else np.zeros_like(time)
 
     layout, state = kernel_arguments(graph, cluster)
-    layout = layout._replace(
-        runtime=steps(layout.runtime), cost=steps(layout.cost), position=np.asarray(numbers, np.int64)
-    )
+    runtime, cost = steps(layout.runtime), steps(layout.cost)
+    span = float(runtime[layout.allowed].sum() + d * cost.sum())
+    layout = layout._replace(runtime=runtime, cost=cost, position=np.asarray(numbers, np.int64), span=span)
     free = np.zeros(n * d)
     done = run_loops(schedule, layout, state, steps(rank), free, *rule.numbers, math.inf)
     note(schedules=1)
@@ -232,7 +233,7 @@ def _quick(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray, rule:
 
 
 def placement_and_events(state: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Placement and events from the final `regal_jax.heuristics.list_kernel.State`."""
+    """Placement and events from the final `regal_jax.heuristics.list_state.State`."""
     events = state.counts[0]
     # An inserted transfer comes after the events that were in its slot before.
     order = np.argsort(np.array(state.slot[:events]), kind="stable")
@@ -241,8 +242,10 @@ def placement_and_events(state: Any) -> tuple[np.ndarray, np.ndarray]:
 
 @once_a_pair
 def layout_of(graph: ComputationGraph, cluster: Cluster) -> Any:
-    from regal_jax.heuristics.list_kernel import Layout
-
+    runtime, cost, devices = (
+        runtime_matrix(graph, cluster), transfer_times(graph, cluster), cluster.num_devices,
+    )  # fmt: skip
+    allowed = allowed_matrix(graph, cluster)[graph.colocation_leader]
     return Layout(
         *graph.inputs,
         np.bincount(graph.successors[1], minlength=graph.num_ops),
@@ -253,24 +256,23 @@ def layout_of(graph: ComputationGraph, cluster: Cluster) -> Any:
         graph.tensor_bytes,
         graph.temp_bytes,
         graph.tensor_keep,
-        runtime_matrix(graph, cluster).ravel(),
-        transfer_times(graph, cluster).ravel(),
+        runtime.ravel(),
+        cost.ravel(),
         cluster.link_index.ravel().astype(np.int64),
         len(cluster.links),
         graph.colocation_leader,
-        allowed_matrix(graph, cluster)[graph.colocation_leader].ravel(),
+        allowed.ravel(),
         np.array(cluster.memory, np.float64),
         np.argsort(graph.topological_order),
         cluster.transfer is TransferModel.BLOCKING,
         graph.resident,
         *shortest_paths(graph, cluster),
+        float(runtime[allowed].sum() + devices * cost.sum()),
     )
 
 
 def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, Any]:
-    """``(Layout, State)`` of `regal_jax.heuristics.list_kernel`."""
-    from regal_jax.heuristics.list_kernel import State
-
+    """`regal_jax.heuristics.list_state`: ``(Layout, State)``."""
     n, d, t = graph.num_ops, cluster.num_devices, graph.num_tensors
     ids = functools.partial(np.zeros, dtype=np.int64)
     most_events = n + len(graph.edge_op)
@@ -290,17 +292,24 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         waiting=ids(n),
         release=np.zeros(n),
         begins=np.zeros(n * d),
-        lacks=ids(n * d),
         owed=np.zeros(n * d),
+        newest=ids(n * d),
+        sender=ids(n * d),
         senders=ids(n * d),
-        fixed=np.zeros(n * d),
+        vague=ids(n * d),
+        toll=np.zeros(n),
+        pick=ids(2 * n * d),
         lowest=np.zeros(n * d),
         key=np.zeros(n),
         heap=ids(n),
         high=np.zeros(n),
         near=ids(n),
+        fresh=ids(n),
         event=ids(most_events),
         slot=ids(most_events),
-        counts=ids(2),
+        path=ids(n),
+        homes=ids(n),
+        changed=ids(n),
+        counts=ids(3),
     )
     return layout_of(graph, cluster), state
