@@ -25,6 +25,7 @@ examples:
   python -m benchmarks contract --graphs corpus/ --out contract.json
   python -m benchmarks compile 'gpt*' --out compile.json
   python -m benchmarks makespans --plot makespans.png
+  python -m benchmarks first-plan --links pcie4x16 free
   python -m benchmarks prediction --out prediction.json
   python -m benchmarks onnx                    (with onnxruntime and torch)
   python -m benchmarks torch --inductor        (with torch)
@@ -144,6 +145,12 @@ def _makespans(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _first_plan(args: argparse.Namespace) -> int:
+    from benchmarks.first_plan import run
+
+    return run(args)
+
+
 def _prediction(args: argparse.Namespace) -> int:
     from benchmarks.prediction import run
 
@@ -203,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_makespans(
         commands.add_parser("makespans", help="predicted and measured makespans on two CPU devices")
     )
+    _add_first_plan(commands.add_parser("first-plan", help="seconds until plans in new processes"))
     _add_prediction(commands.add_parser("prediction", help="temporary memory, predicted and assigned"))
     _add_torch(commands.add_parser("torch", help="memory of planned gradients and steps in PyTorch"))
     _add_onnx(commands.add_parser("onnx", help="memory of planned orders as ONNX Runtime measures it"))
@@ -420,6 +428,19 @@ def _add_torch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=count, default=1, help="threads of PyTorch (default 1)")
     parser.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every module")
     parser.set_defaults(call=_torch)
+
+
+def _add_first_plan(first: argparse.ArgumentParser) -> None:
+    first.add_argument(
+        "--links", nargs="+", default=["pcie4x16", "free"], metavar="NAME", help="(default both)"
+    )
+    first.add_argument("--graphs", type=count, default=50, help="number of graphs (default 50)")
+    first.add_argument("--least", type=count, default=60, metavar="N", help="ops (default 60)")
+    first.add_argument("--most", type=count, default=400, metavar="N", help="ops (default 400)")
+    first.add_argument("--method", default="auto", help="(default auto)")
+    first.add_argument("--evaluations", type=count, default=5000, help="of each graph (default 5000)")
+    first.add_argument("--out", metavar="FILE", help="save the rows as JSON")
+    first.set_defaults(call=_first_plan)
 
 
 def _add_ray(ray: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from regal_jax.errors import ConfigError, FormatError, PlanError
 from regal_jax.execution import Schedule
 from regal_jax.execution.xla import hook, prediction, program
 from regal_jax.execution.xla.donation import elide_copies
-from regal_jax.execution.xla.errors import DonationLost
+from regal_jax.execution.xla.errors import DonationLost, NotSupported
 from regal_jax.execution.xla.module_proto import new_module
 from regal_jax.execution.xla.sequence import complete_orders, orders_of, put_orders
 from regal_jax.storage.varint import read_varint
@@ -367,6 +367,21 @@ def test_donation_that_would_be_lost_falls_back(monkeypatch):
     made = compiled(wide_step, jnp.array(X), donate_argnums=0, compiler_options=DEFAULT)
     assert made.statistics.reason == "lost"
     assert made.statistics.after.alias == X.nbytes
+
+
+@pytest.mark.parametrize("error", [KeyError("unknown"), NotSupported("unknown")])
+def test_buffers_that_cannot_be_moved_stay(monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(hook, "repack", fail)
+    made = compiled(lambda x: wide(x) + 7, X)
+    assert made.statistics.reordered
+    assert_same(made(X), jax.jit(lambda x: wide(x) + 7)(X))
+    kept = compiled(wide_step, jnp.array(X), donate_argnums=0)
+    assert not kept.statistics.reordered
+    assert "unknown" in kept.statistics.reason
+    assert kept.statistics.after.alias == X.nbytes
 
 
 def test_nothing_stays_registered(monkeypatch):

@@ -33,7 +33,7 @@ them. In this time Ray notices that a machine has died."""
 
 
 class Member:
-    """A worker, as the process that employs it sees it.
+    """A worker, as the calling process sees it.
 
     Attributes:
       node: Id of its machine.
@@ -296,7 +296,7 @@ def _connect(address: str | None) -> bool:
         return False
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if wanted is None:
-        # Ray would send statistics of its use to its makers, and run workers at the least priority.
+        # By default, Ray sends usage statistics to its developers and runs workers at the lowest priority.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")
         options |= {"num_cpus": available_cores(), "include_dashboard": False}

@@ -80,7 +80,7 @@ def make_pieces(values: Values, life: Sequence[Lifetime], where: Mapping[int, Pl
     """
     group: dict[int, list[int]] = {}
     members: dict[int, list[int]] = {}
-    for value in where:
+    for value in sorted(where):  # Equal pieces are packed in this order.
         members.setdefault(values.buffer[value], []).append(value)
     for row in members.values():
         group.update(dict.fromkeys(row, row))

@@ -284,11 +284,13 @@ class _Assignment:
         for buffer, row in self.buffers.items():
             for value in row:
                 group = self.group.get(value, buffer)
-                first = self.first.get(group)
-                home = self.block_of.get(buffer) or ("heap" if first in shared else ("heap", group))
+                home: object = self.block_of.get(buffer) or ("heap", group)
+                offset = shared.get(self.first.get(group, -1))
+                if offset is not None and buffer not in self.block_of:
+                    home = "heap"
                 found[value] = (
                     blocks.setdefault(home, len(blocks)),
-                    shared.get(first, 0) if home == "heap" else 0,
+                    offset if home == "heap" and offset else 0,
                 )
         return found
 

@@ -41,12 +41,13 @@ def settings_of(solver: object, kind: type[_Config]) -> _Config:
 
 @dataclasses.dataclass(frozen=True)
 class Brkga(BrkgaConfig, DeviceSolver):
-    """BRKGA (docs/design.md, part 2); REGAL, where a policy guides it.
+    """BRKGA (docs/design.md, part 2), uniform or guided by a policy.
 
     Attributes:
-      policy: The policy that the first population and mutants are drawn from: ``"default"`` for the shipped
-        weights, a file of weights or a `Policy`; on one device also ``"topoformer"``, which draws around the
-        order of a network. ``None`` or ``"none"`` draws uniformly.
+      policy: The policy that the first population and mutants are drawn from: ``"regal-faithful"`` or
+        ``"regal-primed"`` (also ``"default"``) for weights of the package, a file of weights or a `Policy`;
+        on one device also ``"topoformer"``, which draws around the order of a network. ``None`` or
+        ``"none"`` draws uniformly.
       encoding: What its genes mean: ``"chromosome"``, as in the papers, or ``"schedule"``, ranks and prices
         from which schedules are generated (makespan only; no policy guides it).
 

@@ -127,9 +127,11 @@ def compile(
 
     XLA first compiles the program in its own order of instructions. `regal_jax.order` searches for orders
     with a lower peak, also in the bodies of loops and branches. For each of the best, the temporary memory
-    that XLA would assign is predicted. XLA then compiles the program in the best of them and reports its
-    memory: arguments, results and temporary memory, with shared memory counted once. If it is not less than
-    before, the program keeps XLA's own order. The instructions are the same.
+    is predicted. XLA compiles the program in the best of them, its buffers are moved so that donated
+    arguments and results hold temporary memory while they are free, and XLA reports its memory: arguments,
+    results and temporary memory, with shared memory counted once. If it is not less than before, the program
+    is XLA's own. The instructions are the same, except for copies of donated arguments that the order makes
+    needless.
 
     The order is stored on disk (``REGAL_JAX_CACHE``) under a digest of the program, the versions of JAX and
     jaxlib, and the options. A later call compiles once and does not search.

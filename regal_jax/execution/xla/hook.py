@@ -182,7 +182,13 @@ def _repacked(serialized: bytes, alias: Any) -> bytes:
     if not module.computations or not module.schedule.sequences:
         raise NotSupported("the compiled program is in an unknown form")
     module.input_output_alias.CopyFrom(alias)
-    repack(result, text_of(module), alias)
+    try:
+        repack(result, text_of(module), alias)
+    except (NotSupported, DonationLost):
+        raise
+    except Exception as error:
+        # A form that nobody has seen must not prevent the compilation.
+        raise NotSupported(f"its buffers are unknown ({type(error).__name__}: {error})") from None
     outer.serialized_executable = result.SerializeToString()
     return serialized[: start + length] + outer.SerializeToString()
 

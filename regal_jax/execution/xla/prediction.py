@@ -63,7 +63,10 @@ class Predictor:
         """
         if self._values is None:
             return _tried(lambda: _given(self._ordered).temp_bytes(self._complete(orders)), otherwise)
-        return _tried(lambda: pack_pieces(self._pieces(orders), ALIGNMENT).heap, otherwise)
+        packed = _tried(lambda: pack_pieces(self._pieces(orders), ALIGNMENT).heap, otherwise)
+        if self._values.donated:
+            return packed
+        return min(packed, _tried(lambda: _given(self._ordered).temp_bytes(orders), packed))
 
     def least_bytes(self, orders: Orders, otherwise: int) -> int:
         """A lower bound of the same, up to a constant for the program; it takes less time."""

@@ -49,6 +49,8 @@ def repack(result: Any, text: str, alias: Any) -> None:
         packing = pack_pieces(pieces, ALIGNMENT)
     except ValueError as error:
         raise NotSupported(str(error)) from None
+    if not alias.entries and packing.heap >= before.temporary_bytes:
+        raise NotSupported("XLA's own assignment is as small")
     _Move(result, values, before, pieces, packing, life).apply(alias)
 
 
@@ -60,6 +62,7 @@ class _Assigned:
       allocations: The allocations, by index.
       buffer: Value -> its logical buffer.
       temporary: Index of the allocation of temporary memory; ``None`` if there is none.
+      temporary_bytes: Its size.
     """
 
     def __init__(self, result: Any, values: Values) -> None:
@@ -95,6 +98,7 @@ class _Assigned:
         if len(free) > 1:
             raise NotSupported("the compiled program has several blocks of temporary memory")
         self.temporary = free[0] if free else None
+        self.temporary_bytes = sum(self.allocations[index].size for index in free)
         if any(values.size[value] and value not in self.where for value in chosen):
             raise NotSupported("the compiled program has values without a buffer")
 
