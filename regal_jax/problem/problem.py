@@ -29,7 +29,7 @@ _TIME_RANGE: Final = (1e-30, 1e30)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """``B`` graphs and their clusters. Memory is in `memory_unit`s, time in each graph's own unit.
+    """``B`` graphs and their clusters. Memory is in units of `memory_unit`, time in each graph's own unit.
 
     Padding is inert: a padded op never starts, a padded tensor has no size and no consumer, and no op may
     run on a padded device.
