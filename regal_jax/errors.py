@@ -16,6 +16,7 @@ __all__ = [
     "InfeasiblePlanWarning",
     "MissingExtraError",
     "PlanError",
+    "ProcessLostError",
     "ResourceError",
     "WorkerError",
 ]
@@ -76,3 +77,7 @@ class WorkerError(ResourceError):
     def __init__(self, message: str = "", plans: Sequence[Any] = ()) -> None:
         super().__init__(message)
         self.plans = list(plans)
+
+
+class ProcessLostError(_OneLine, RuntimeError):
+    """A run over several processes that one of them has left before its end."""

@@ -325,7 +325,9 @@ def test_what_is_too_large_to_search_is_refused_before_the_heuristics(graph, mon
     for name in HEURISTICS:
         monkeypatch.setitem(HEURISTICS, name, ran)
     solver = Brkga(population=2 * 10**7)
-    with pytest.raises(ConfigError, match=f"{graph.name}.*GiB; use fewer devices or a smaller population"):
+    with pytest.raises(
+        ConfigError, match=f"{graph.name}.*GiB of .*; use fewer devices or a smaller population"
+    ):
         optimize(graph, TWO, method=solver, evaluations=10**8)
     for options in ({"devices": []}, {"batch_size": 0}):
         with pytest.raises(ConfigError, match=next(iter(options))):

@@ -197,7 +197,7 @@ def optimize_many(
       time_limit: Seconds for the whole call.
       progress: Show a progress bar.
       batch_size: Most graphs in one call; chosen by size if not given.
-      devices: JAX devices for the search; all of the default backend if not given.
+      devices: JAX devices for the search; all of this process on the default backend if not given.
       engine: ``"local"``, this process; ``"ray"`` or ``"ray:ADDRESS"``, the machines of a Ray cluster (extra
         ``ray``), or one that is started on this machine; or a `regal_jax.engines.RayEngine`, whose workers
         stay for further calls. Plans are the same on all of them.

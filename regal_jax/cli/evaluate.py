@@ -61,25 +61,33 @@ def add_evaluate(subparsers: Subparsers) -> None:
     evaluate.add_argument(
         "--config", metavar="FILE", help="settings as TOML; command-line arguments override it"
     )
-    evaluate.add_argument(
+    _suite(evaluate)
+    _problem(evaluate, "test")
+    _methods(evaluate)
+    evaluate.set_defaults(run=_evaluate)
+    _add_tune(subparsers)
+
+
+def _suite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--suite",
         choices=("regal", "realistic", "topological-order", "robust-scheduling"),
         help="set of methods and tables (default regal)",
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--cases",
         type=count,
         metavar="N",
         help="realistic: the first N cases, a fair sample; orders: layered graphs per size (default 300); "
         "robust scheduling: synthetic graphs per distribution (default 10)",
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--sizes",
         type=_numbers(count),
         metavar="N,...",
         help="ops of layered graphs (default 500,1000,2000), of graphs of robust scheduling (default 50)",
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--weights",
         action="append",
         type=_pair,
@@ -87,47 +95,47 @@ def add_evaluate(subparsers: Subparsers) -> None:
         help="weights of a network that orders, or NAME=default; the name of its encoder adds the paper's "
         "figures; for robust scheduling gflownet, ppo, or names such as gflownet:one; may be repeated",
     )
-    _problem(evaluate, "test")
-    evaluate.add_argument("--methods", type=_names, metavar="A,B,...", help="methods to run (default: all)")
-    evaluate.add_argument(
+
+
+def _methods(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--methods", type=_names, metavar="A,B,...", help="methods to run (default: all)")
+    parser.add_argument(
         "--policy",
         action="append",
         type=_pair,
         metavar="NAME=FILE",
         help="weights of regal, gas or idrs; any other NAME adds a method; may be repeated",
     )
-    evaluate.add_argument("--tuned", metavar="FILE", help="settings that 'regal-jax tune' found")
-    evaluate.add_argument("--evaluations", type=count, metavar="N", help="budget of a search (default 5000)")
-    evaluate.add_argument(
+    parser.add_argument("--tuned", metavar="FILE", help="settings that 'regal-jax tune' found")
+    parser.add_argument("--evaluations", type=count, metavar="N", help="budget of a search (default 5000)")
+    parser.add_argument(
         "--seeds", type=_numbers(seed), metavar="S,...", help="seeds of the searches (default 0)"
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--limits",
         type=_numbers(count, none=True),
         metavar="N,...",
         help="budgets of the curves (default 1000,2000,5000,10000,20000,50000), or none",
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--cp-sat-seconds", type=seconds, metavar="S", help="time of CP-SAT for each graph (default 60)"
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--rounds",
         action="append",
         type=_pair,
         metavar="T=PATH",
         help="training folder or weights file with T rounds of messages; may be repeated",
     )
-    evaluate.add_argument("--chunk", type=count, metavar="N", help="graphs per write of results (default 32)")
-    evaluate.add_argument(
+    parser.add_argument("--chunk", type=count, metavar="N", help="graphs per write of results (default 32)")
+    parser.add_argument(
         "--no-warm-up", action="store_true", help="run nothing twice; times then include compilation"
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--report-only", action="store_true", help="run nothing; report the results that exist"
     )
-    add_engine(evaluate, "where graphs are planned")
-    evaluate.add_argument("--quiet", action="store_true", help="no progress bar, no table")
-    evaluate.set_defaults(run=_evaluate)
-    _add_tune(subparsers)
+    add_engine(parser, "where graphs are planned")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no table")
 
 
 def _problem(parser: argparse.ArgumentParser, split: str) -> None:

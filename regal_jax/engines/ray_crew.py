@@ -28,8 +28,8 @@ _LOOK: Final = 1.0
 _PATIENCE: Final = 300.0
 """Seconds without any worker after which a run fails."""
 _STARTS: Final = 6
-"""Failed starts of a worker after which it is given up, with pauses of 1, 2, 4, 8 and 16 seconds in between.
-In this time Ray notices that a machine has died."""
+"""Failed starts of a worker after which it is given up, with pauses of 1, 2, 4, 8 and 16 seconds between
+them. In this time Ray notices that a machine has died."""
 
 
 class Member:
