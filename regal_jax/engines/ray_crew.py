@@ -306,7 +306,8 @@ def _connect(address: str | None) -> bool:
         with _own_handlers(), warnings.catch_warnings():
             # JAX warns of a fork, but the processes that Ray starts are new ones.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-            ray.init(wanted, **options)
+            # Without an address, Ray would look for a cluster of others on this machine.
+            ray.init(wanted or "local", **options)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         raise ConfigError(
             f"engine: no Ray cluster at {wanted or 'this machine'!r}: {_one_line(str(error))}"
