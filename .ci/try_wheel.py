@@ -1,4 +1,4 @@
-"""Try an installed wheel, away from the checkout: version, types, one search, one policy that ships."""
+"""Try an installed wheel outside of the checkout: version, types, one search, the shipped policies."""
 
 import importlib.metadata
 import importlib.resources

@@ -28,8 +28,11 @@ examples:
   python -m benchmarks prediction --out prediction.json
   python -m benchmarks onnx                    (with onnxruntime and torch)
   python -m benchmarks torch --inductor        (with torch)
+  python -m benchmarks ray --graphs 200        (with ray)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
   python -m benchmarks schedules --graphs 10 --samples 1000
+  python -m benchmarks processes --count 1 2 4
+  python -m benchmarks large --devices 2 8 --seconds 120
 docs/benchmarks.md describes the measurements and how to read them.
 """
 
@@ -116,6 +119,18 @@ def _certify(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _processes(args: argparse.Namespace) -> int:
+    from benchmarks.processes import run
+
+    return run(args)
+
+
+def _large(args: argparse.Namespace) -> int:
+    from benchmarks.large import run
+
+    return run(args)
+
+
 def _makespans(args: argparse.Namespace) -> int:
     from benchmarks.makespans import run
 
@@ -136,6 +151,12 @@ def _torch(args: argparse.Namespace) -> int:
 
 def _onnx(args: argparse.Namespace) -> int:
     from benchmarks.onnx_memory import run
+
+    return run(args)
+
+
+def _ray(args: argparse.Namespace) -> int:
+    from benchmarks.ray_workers import run
 
     return run(args)
 
@@ -177,6 +198,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_prediction(commands.add_parser("prediction", help="temporary memory, predicted and assigned"))
     _add_torch(commands.add_parser("torch", help="memory of planned gradients and steps in PyTorch"))
     _add_onnx(commands.add_parser("onnx", help="memory of planned orders as ONNX Runtime measures it"))
+    _add_ray(commands.add_parser("ray", help="batches on Ray beside processes without it"))
+    _add_processes(commands.add_parser("processes", help="training over several processes of this machine"))
+    _add_large(commands.add_parser("large", help="seconds and memory of searches of one large graph"))
     return parser
 
 
@@ -239,6 +263,34 @@ def _add_certify(certify: argparse.ArgumentParser) -> None:
     certify.set_defaults(call=_certify)
 
 
+def _add_processes(scaling: argparse.ArgumentParser) -> None:
+    scaling.add_argument(
+        "--count", type=count, nargs="+", default=[1, 2, 4], metavar="N", help="processes (default 1 2 4)"
+    )
+    scaling.add_argument("--graphs", type=count, default=8, help="for each process (default 8)")
+    scaling.add_argument("--ops", type=count, default=100, help="of each graph (default 100)")
+    scaling.add_argument("--evaluations", type=count, default=300, help="of a search (default 300)")
+    scaling.add_argument("--steps", type=count, default=10, help="measured (default 10)")
+    scaling.add_argument("--out", metavar="FILE", help="write the rows as JSON")
+    scaling.set_defaults(call=_processes)
+
+
+def _add_large(large: argparse.ArgumentParser) -> None:
+    large.add_argument("--family", default="layered", help="of random graphs (default layered)")
+    large.add_argument("--ops", type=count, default=200_000, help="(default 200000)")
+    large.add_argument(
+        "--devices", type=count, nargs="+", default=[2, 8], metavar="N", help="of the cluster (default 2 8)"
+    )
+    large.add_argument("--memory", help="of every device, such as 5GiB (default: no limit)")
+    large.add_argument(
+        "--methods", nargs="+", default=["auto", "brkga"], metavar="NAME", help="(default auto brkga)"
+    )
+    large.add_argument("--evaluations", type=count, default=5000, help="(default 5000)")
+    large.add_argument("--seconds", type=float, help="time limit of each search")
+    large.add_argument("--out", metavar="FILE", help="write the rows as JSON")
+    large.set_defaults(call=_large)
+
+
 def _add_compile(compile: argparse.ArgumentParser) -> None:
     compile.add_argument("patterns", nargs="*", metavar="PATTERN", help="names of programs (default: all)")
     compile.add_argument(
@@ -250,6 +302,9 @@ def _add_compile(compile: argparse.ArgumentParser) -> None:
     )
     compile.add_argument(
         "--method", default="order-search", help="method of the search (default order-search)"
+    )
+    compile.add_argument(
+        "--memory", action="store_true", help="measure memory only: machine code is made in a hurry"
     )
     compile.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
     compile.set_defaults(call=_compile)
@@ -336,6 +391,16 @@ def _add_torch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=count, default=1, help="threads of PyTorch (default 1)")
     parser.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every module")
     parser.set_defaults(call=_torch)
+
+
+def _add_ray(ray: argparse.ArgumentParser) -> None:
+    ray.add_argument("--graphs", type=count, default=200, metavar="N", help="(default 200)")
+    ray.add_argument("--ops", type=count, default=100, metavar="N", help="of each graph (default 100)")
+    ray.add_argument("--evaluations", type=count, default=2000, metavar="E", help="(default 2000)")
+    ray.add_argument("--method", default="auto", help="(default auto)")
+    ray.add_argument("--rounds", type=count, default=5, help="(default 5)")
+    ray.add_argument("--out", metavar="FILE", help="save the figures as JSON")
+    ray.set_defaults(call=_ray)
 
 
 def _add_onnx(onnx: argparse.ArgumentParser) -> None:

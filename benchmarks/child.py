@@ -11,10 +11,10 @@ import jax
 from benchmarks.cases import GraphCase
 from benchmarks.throughput import solver
 
-__all__ = ["run"]
+__all__ = ["peak_bytes", "run"]
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     """Largest resident size of this process so far."""
     try:
         status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
@@ -39,11 +39,11 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
         jax.config.update("jax_compilation_cache_dir", task["cache"])
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     device = jax.devices()[0]
-    found = {"process before": _peak_bytes()}
+    found = {"process before": peak_bytes()}
     contender = solver(GraphCase(**task["case"]), task["implementation"])
-    found["process with the problem"] = _peak_bytes()
+    found["process with the problem"] = peak_bytes()
     outcome = contender.run()
-    found["process peak"] = _peak_bytes()
+    found["process peak"] = peak_bytes()
     statistics = device.memory_stats() or {}
     if "peak_bytes_in_use" in statistics:
         found["accelerator peak"] = statistics["peak_bytes_in_use"]

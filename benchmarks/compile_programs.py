@@ -79,7 +79,7 @@ def _corpus(name: str, form: str) -> Program:
     from regal_jax.corpus.sources import flax_models
 
     fn, args, donated = flax_models.program(name, form)
-    return Program(f"{name} {form}", fn, args, donated, False)
+    return Program(f"{name} {form}", fn, args, donated, True)
 
 
 def _example(name: str, row: Mapping[str, Any]) -> Program:

@@ -21,7 +21,7 @@ from benchmarks.table import aligned
 from regal_jax.errors import ConfigError
 from regal_jax.execution import CompiledProgram, MemoryUse, compile
 from regal_jax.execution.xla.compiled import run_seconds
-from regal_jax.execution.xla.program import OTHER_SCHEDULER, memory_use
+from regal_jax.execution.xla.program import OTHER_SCHEDULER, QUICK, memory_use
 
 __all__ = ["Row", "run", "summary"]
 
@@ -40,10 +40,11 @@ class Row:
       ours: Memory of the program of `regal_jax.compile`.
       predicted: Predicted temporary memory of its order, in bytes.
       predicted_default: The same of the default order.
-      order: ``"ours"``, the name of XLA's other scheduler, or why the default order was kept.
+      order: ``"ours"``, or why the default program was kept.
       equal: All results are equal to those of the default program, bit by bit; ``None`` if not run.
       seconds: Medians of runs in turns, default and ours; ``None`` if not run.
-      compile_seconds: Seconds for the default program, and for ours with the search and from disk.
+      compile_seconds: Seconds for the default program, and for ours with the search and from disk; ``None``
+        if only memory was measured.
     """
 
     program: str
@@ -56,7 +57,7 @@ class Row:
     order: str
     equal: bool | None
     seconds: tuple[float, float] | None
-    compile_seconds: tuple[float, float, float]
+    compile_seconds: tuple[float, float, float] | None
 
     @property
     def better(self) -> MemoryUse:
@@ -70,18 +71,20 @@ def _timed(make: Callable[[], Any]) -> tuple[Any, float]:
     return made, time.perf_counter() - began
 
 
-def measure(program: Program, settings: Settings, method: Any) -> Row:
+def measure(program: Program, settings: Settings, method: Any, memory: bool) -> Row:
     """Compiles a program in four ways, and runs two of the results.
 
     Args:
       program: The program.
       settings: Settings of the file of programs.
       method: As `regal_jax.compile` takes it.
+      memory: Whether seconds are not measured, so that XLA may hurry.
     """
+    hurry = QUICK if memory else {}
 
     def plain(options: dict[str, Any]) -> jax.stages.Compiled:
         fn = jax.jit(lambda *args: program.fn(*args), donate_argnums=program.donate)
-        return fn.lower(*program.args).compile(options)
+        return fn.lower(*program.args).compile({**hurry, **options})
 
     def ours() -> CompiledProgram:
         return compile(
@@ -91,13 +94,14 @@ def measure(program: Program, settings: Settings, method: Any) -> Row:
             method=method,
             evaluations=settings.evaluations,
             candidates=settings.candidates,
+            compiler_options=dict(hurry),
         )
 
     default, plain_seconds = _timed(lambda: plain({}))
     other = memory_use(plain(OTHER_SCHEDULER))
     made, first = _timed(ours)
-    again, following = _timed(ours)
-    if again.statistics.source != "kept" and made.statistics.reordered:
+    again, following = _timed(ours) if not memory else (made, first)
+    if not memory and again.statistics.source != "kept" and made.statistics.reordered:
         raise ConfigError(f"{program.name}: the schedule was not kept; set REGAL_JAX_CACHE to a folder")
     equal = seconds = None
     if program.run:
@@ -105,8 +109,9 @@ def measure(program: Program, settings: Settings, method: Any) -> Row:
         held = [jax.device_get(x(*jax.tree.map(lambda a: a.copy(), args))) for x in (default, made.compiled)]
         pairs = zip(*map(jax.tree.leaves, held), strict=True)
         equal = all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
-        before, after = run_seconds([default, made.compiled], args, settings.rounds)
-        seconds = before, after
+        if not memory:
+            before, after = run_seconds([default, made.compiled], args, settings.rounds)
+            seconds = before, after
     stats, schedule = made.statistics, made.schedule
     return Row(
         program.name,
@@ -116,10 +121,10 @@ def measure(program: Program, settings: Settings, method: Any) -> Row:
         stats.after,
         stats.predicted,
         stats.predicted_before,
-        "ours" if schedule.orders else schedule.scheduler or stats.reason,
+        "ours" if schedule.orders else stats.reason,
         equal,
         seconds,
-        (plain_seconds, first, following),
+        None if memory else (plain_seconds, first, following),
     )
 
 
@@ -137,6 +142,7 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
     temp = [_ratio(max(r.ours.temp, 1), max(r.better.temp, 1)) for r in rows]
     default = [_ratio(r.ours.total, r.default.total) for r in rows]
     runs = [r.seconds[1] / r.seconds[0] for r in rows if r.seconds]
+    compiled = [r.compile_seconds for r in rows if r.compile_seconds]
     return {
         "total, better of two": _mean(total),
         "largest": max(total),
@@ -145,22 +151,22 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
         "total, default": _mean(default),
         "run": _mean(runs),
         "slowest run": max(runs, default=math.nan),
-        "first compilation": _mean([r.compile_seconds[1] / r.compile_seconds[0] for r in rows]),
-        "next compilation": _mean([r.compile_seconds[2] / r.compile_seconds[0] for r in rows]),
+        "first compilation": _mean([first / plain for plain, first, _ in compiled]),
+        "next compilation": _mean([following / plain for plain, _, following in compiled]),
         "not equal": sum(r.equal is False for r in rows),
     }
 
 
 def _line(row: Row) -> tuple[str, ...]:
-    plain, first, following = row.compile_seconds
+    plain, first, following = row.compile_seconds or (1, math.nan, math.nan)
     return (
         row.program,
         *(f"{m.total / 2**20:.2f}" for m in (row.default, row.other, row.ours)),
         f"{_ratio(row.ours.total, row.better.total):.3f}",
         f"{_ratio(row.ours.temp, row.better.temp):.3f}",
         f"{row.seconds[1] / row.seconds[0]:.2f}" if row.seconds else "",
-        f"{first / plain:.2f}",
-        f"{following / plain:.2f}",
+        f"{first / plain:.2f}" if row.compile_seconds else "",
+        f"{following / plain:.2f}" if row.compile_seconds else "",
         row.order if row.order == "ours" else row.order[-16:].lower(),
     )
 
@@ -170,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
     settings = read_settings(args.programs)
     chosen = chosen_names(settings.programs, args.patterns)
     kept = {"method": args.method, "evaluations": settings.evaluations, "candidates": settings.candidates}
-    stored = Rows(args.out, "compile", {**kept, "rounds": settings.rounds})
+    stored = Rows(args.out, "compile", {**kept, "rounds": settings.rounds, "memory": args.memory})
     rows: list[Row] = []
     with _fresh_caches():
         compile(
@@ -180,7 +186,7 @@ def run(args: argparse.Namespace) -> int:
             made = stored.get(
                 name,
                 lambda name=name: [
-                    dataclasses.asdict(measure(settings.programs[name](), settings, args.method))
+                    dataclasses.asdict(measure(settings.programs[name](), settings, args.method, args.memory))
                 ],
             )
             rows += map(_row, made)

@@ -14,12 +14,12 @@ from benchmarks.environment import ROOT
 from benchmarks.timing import Series
 from regal_jax.errors import ConfigError
 
-__all__ = ["peak_memory", "start_times"]
+__all__ = ["peak_memory", "python", "start_times"]
 
 _IMPORTS = {"import jax": "import jax", "import regal_jax": "from regal_jax import optimize"}
 
 
-def _python(*args: str) -> str:
+def python(*args: str) -> str:
     done = subprocess.run(
         [sys.executable, *args],
         cwd=ROOT,
@@ -38,12 +38,12 @@ def _python(*args: str) -> str:
 
 def _import_seconds(statement: str) -> float:
     clock = "time.perf_counter()"
-    return float(_python("-c", f"import time; began = {clock}; {statement}; print({clock} - began)"))
+    return float(python("-c", f"import time; began = {clock}; {statement}; print({clock} - began)"))
 
 
 def _child(case: GraphCase, implementation: str | None, cache: str | None) -> dict[str, Any]:
     task = {"case": dataclasses.asdict(case), "implementation": implementation, "cache": cache}
-    return json.loads(_python("-m", "benchmarks.child", json.dumps(task)))
+    return json.loads(python("-m", "benchmarks.child", json.dumps(task)))
 
 
 def start_times(case: GraphCase, implementation: str | None, repeats: int) -> dict[str, Series]:

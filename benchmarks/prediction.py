@@ -13,6 +13,7 @@ from benchmarks.compile_programs import Program, Settings, read_settings
 from benchmarks.resume import Rows, chosen_names
 from benchmarks.table import aligned
 from regal_jax.execution.xla import hook
+from regal_jax.execution.xla.donation import elide_copies
 from regal_jax.execution.xla.prediction import Predictor
 from regal_jax.execution.xla.program import OTHER_SCHEDULER, QUICK, alias_of, memory_use, realise
 from regal_jax.execution.xla.schedule import Schedule
@@ -69,12 +70,16 @@ def measure(program: Program, settings: Settings) -> list[Row]:
         count = sum(len(c.instructions) for c in parsed.computations.values())
         predicted = TempModel(parsed).temp_bytes()
         rows.append(Row(program.name, count, order, memory_use(compiled).temp, predicted, None))
-    module, parsed = hook.module_of(plain), parse_module(plain.as_text() or "")
+    module = hook.module_of(plain)
+    alias = alias_of(module)
+    elide_copies(module)
+    parsed = parse_module(hook.text_of(module))
+    predictor = Predictor(module, parsed, hook.can_repack(lowered))
     search = SearchSettings("order-search", settings.evaluations, None, 0, settings.candidates)
     for found in find_candidates(parsed, search)[: settings.candidates]:
         orders = complete_orders(module, found.steps)
-        predicted = Predictor(module, parsed).temp_bytes(orders, 0)
-        schedule = Schedule(program.name, orders, "", alias_of(module), memory_use(plain), 0, 0, "")
+        predicted = predictor.temp_bytes(orders, 0)
+        schedule = Schedule(program.name, orders, alias, memory_use(plain), 0, 0, "")
         temp = memory_use(realise(lowered, QUICK, schedule)).temp
         rows.append(Row(program.name, rows[0].instructions, "searched", temp, predicted, found.predicted))
     return rows

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The commands of docs/results.md, in the order of its tables. Everything is written to the current folder. The evaluations
-# go on from what is there when they run again. Takes long: run the parts that you need.
+# continue an interrupted run when they run again. All of them take long: run the parts that you need.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 trained=$repository/regal_jax/policies/trained/regal-primed
@@ -98,8 +98,8 @@ for split in train validation; do
         --out "results/real-orders-$split"
 done
 
-# Networks of Tables 3 and 4: the same settings for all, but for the learning rate of the autoregressive decoder, which
-# does not learn at the higher one.
+# Networks of Tables 3 and 4: the same settings for all, except the learning rate of the autoregressive decoder, which
+# does not learn at the higher rate.
 networks=$repository/benchmarks/ordering_networks.toml
 regal-jax train "$networks" --out runs/topoformer
 regal-jax train "$networks" --out runs/topoformer-edges --set 'model.heads=[2, 2, 0, 2, 2, 0, 0]'

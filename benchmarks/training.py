@@ -6,7 +6,7 @@ from benchmarks.cases import GraphCase
 from benchmarks.timing import Contender, looped
 from regal_jax.learning.config import OptimizerConfig, TaskConfig, TrainConfig
 from regal_jax.learning.mesh import everywhere, mesh_for
-from regal_jax.learning.pool import Pool, make_pools
+from regal_jax.learning.pool import make_pools, spread_pool
 from regal_jax.learning.step import Learner, TrainState, train_step
 from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
@@ -35,16 +35,16 @@ class Steps:
             optimizer=OptimizerConfig(steps=1_000_000, batch=case.graphs, samples=SAMPLES),
         )
         self._learner = Learner(config, implementation)
-        self._mesh = mesh_for(case.graphs, None)
+        self.mesh = mesh_for(case.graphs, None)
         cluster = config.task.cluster(case.devices)
-        ((_, pool),) = make_pools(case.make_graphs(), cluster, config.policy, 1)
-        self._pool: Pool = everywhere(pool, self._mesh)
-        self._key = everywhere(jax.random.key(case.seed), self._mesh)
-        self.state: TrainState = everywhere(self._learner.init(), self._mesh)
+        (share,) = make_pools(case.make_graphs(), cluster, config.policy, 1)
+        self.pool = spread_pool(share, self.mesh)
+        self._key = everywhere(jax.random.key(case.seed), self.mesh)
+        self.state: TrainState = everywhere(self._learner.init(), self.mesh)
 
     def step(self) -> dict[str, jax.Array]:
         """Makes one update and returns its metrics."""
-        self.state, metrics = train_step(self._learner, self._mesh, self.state, self._pool, self._key)
+        self.state, metrics = train_step(self._learner, self.mesh, self.state, self.pool, self._key)
         return metrics._asdict()
 
 

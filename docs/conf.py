@@ -50,6 +50,8 @@ html_theme = "sphinx_book_theme"
 html_title = f"regal_jax {release}"
 html_extra_path = ["redirect"]  # The root of the site leads to README.
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {
     "use_download_button": False,
     "use_fullscreen_button": False,

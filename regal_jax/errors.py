@@ -5,6 +5,9 @@ of the system), so that callers can also catch them without this module. A messa
 wrong, where, and how to mend it.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 __all__ = [
     "ClusterError",
     "ConfigError",
@@ -13,7 +16,9 @@ __all__ = [
     "InfeasiblePlanWarning",
     "MissingExtraError",
     "PlanError",
+    "ProcessLostError",
     "ResourceError",
+    "WorkerError",
 ]
 
 
@@ -60,3 +65,19 @@ class MissingExtraError(ImportError):
 
 class ResourceError(_OneLine, RuntimeError):
     """The process is too close to a limit of the operating system."""
+
+
+class WorkerError(ResourceError):
+    """Graphs were given up because their workers died at every try.
+
+    Attributes:
+      plans: The plan of each graph of the call; ``None`` for those that were given up.
+    """
+
+    def __init__(self, message: str = "", plans: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.plans = list(plans)
+
+
+class ProcessLostError(_OneLine, RuntimeError):
+    """A run over several processes that one of them has left before its end."""

@@ -6,15 +6,27 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 from policy_cases import four_bins
 
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.learning import OptimizerConfig, TaskConfig, TrainConfig, train
-from regal_jax.learning.pool import Pool, make_pools
+from regal_jax.learning.mesh import AXIS
+from regal_jax.learning.pool import Pool, PoolShare, SpreadPool, make_pools, spread_pool
 from regal_jax.learning.record import Record
 from regal_jax.search import BrkgaConfig
 
-__all__ = ["GRAPHS", "HELD_OUT", "fast_on_first", "one_device", "pool_of", "stopped_after", "tiny_config"]
+__all__ = [
+    "GRAPHS",
+    "HELD_OUT",
+    "fast_on_first",
+    "one_device",
+    "pool_of",
+    "share_of",
+    "spread_of",
+    "stopped_after",
+    "tiny_config",
+]
 
 
 def fast_on_first(ops: int, seed: int) -> ComputationGraph:
@@ -49,9 +61,19 @@ def one_device(config: TrainConfig, out: Any, **options: Any) -> Any:
 
 def pool_of(config: TrainConfig, graphs: Any = GRAPHS) -> Pool:
     """One pool of all graphs, whose references are ones."""
-    cluster = config.task.cluster(config.policy.num_devices)
-    ((_, pool),) = make_pools(graphs, cluster, config.policy, 1)
-    return pool
+    return share_of(config, graphs).pool
+
+
+def share_of(config: TrainConfig, graphs: Any = GRAPHS) -> PoolShare:
+    """The same pool as this process's share of it."""
+    (share,) = make_pools(graphs, config.task.cluster(config.policy.num_devices), config.policy, 1)
+    return share
+
+
+def spread_of(config: TrainConfig, graphs: Any = GRAPHS, count: int = 1) -> tuple[Mesh, SpreadPool]:
+    """The first devices, and the same pool spread over them."""
+    mesh = Mesh(np.array(jax.devices()[:count]), (AXIS,))
+    return mesh, spread_pool(share_of(config, graphs), mesh)
 
 
 def stopped_after(step: int, config: TrainConfig, out: Any) -> None:

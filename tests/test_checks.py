@@ -238,6 +238,21 @@ def test_limits_of_time_are_in_one_room():
     assert modules_where(reads_a_clock) == {"runtime/deadline.py", *CLOCKS}
 
 
+def judges_a_stall(node):
+    """Whether this compares a number with the evaluations without improvement after which a search ends."""
+    return isinstance(node, ast.Compare) and any(
+        "stall" in (getattr(part, "id", ""), getattr(part, "attr", ""))
+        for part in (node.left, *node.comparators)
+        if not isinstance(node.ops[0], (ast.Is, ast.IsNot))
+    )
+
+
+def test_one_stopping_rule():
+    assert modules_where(judges_a_stall) == {"search/stopping.py"}
+    users = {name for name, tree in TREES.items() if "status_of(" in ast.unparse(tree)}
+    assert users == {"search/stopping.py", "search/loop.py", "solvers/loop/host_turns.py"}
+
+
 SEARCHES = {"brkga", "annealing", "local-search", "list-search", "peak-search"}
 NAMING = {
     "solvers/registry.py": "the table",

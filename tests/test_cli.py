@@ -345,7 +345,7 @@ def test_links_that_cannot_be(stg, options, message, capsys):
 
 
 def test_help_names_the_links_and_the_default(capsys):
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match=r"^0$"):
         run("optimize", "--help")
     said = " ".join(capsys.readouterr().out.split())
     assert f"Links: {', '.join(LINKS)} (docs/links.md)" in said

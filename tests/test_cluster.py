@@ -65,7 +65,7 @@ def test_impossible_numbers_of_devices(devices):
     "text", ["blocking:latency", "blocking:speed=3", "x", "", "delay:latency=-1", "free:latency=1"]
 )
 def test_impossible_transfer_texts(text):
-    with pytest.raises(ClusterError):
+    with pytest.raises(ClusterError, match=r"^cluster: |^transfer"):
         Cluster.uniform(1, transfer=text)
 
 

@@ -134,6 +134,7 @@ def test_the_order_is_that_of_the_plan(transfer):
 def test_segments_end_at_transfers_only():
     plan = planned(net, X, X, devices=2)
     actions = actions_of(plan, trace_call(net, (X, X), {}, frozenset(), "f"))
+    assert any(isinstance(action, Move) for action in actions)
     for k in range(2):
         mine = [a for a in actions if a.device == k or (isinstance(a, Move) and a.source == k)]
         for a, b in itertools.pairwise(mine):

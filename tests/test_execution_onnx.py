@@ -499,7 +499,7 @@ def test_command_takes_dimensions_and_inputs(tmp_path, capsys):
     onnx.save(proto, path)
     planned(proto, dims={"batch": 4}).save(file)
     arguments = ["apply", str(file), str(path), "--out", str(out)]
-    with pytest.warns(UserWarning, match="'batch' is taken as 1"), pytest.raises(PlanError):
+    with pytest.warns(UserWarning, match="'batch' is taken as 1"), pytest.raises(PlanError, match="dims"):
         apply_to_onnx(Plan.load(file), path)
     np.savez(tmp_path / "inputs.npz", i=np.array([0, 2, 1, 2]))
     inputs = ["--dim", "batch=4", "--measure", "--inputs", str(tmp_path / "inputs.npz")]

@@ -479,7 +479,7 @@ def test_what_does_not_fit_is_refused():
         apply_to_torch(order(graph), module, x, devices=["tpuX"])
     with pytest.raises(PlanError, match="plan the graph of this module"):
         apply_to_torch(order(graph), nn.Sequential(nn.Linear(4, 2), nn.ReLU()), x)
-    with pytest.raises(FormatError):
+    with pytest.raises(FormatError, match=r"give a torch\.nn\.Module"):
         apply_to_torch(order(graph), torch.relu, x)
     with pytest.raises(ConfigError, match="form"):
         apply_to_torch(order(graph), module, x, form="backward")

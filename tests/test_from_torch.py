@@ -273,6 +273,7 @@ def test_a_tied_parameter_is_one_source():
     graph = from_torch(nn.Sequential(first, second), torch.empty(2, 4))
     assert graph.op_kinds.count("parameter") == 1
     readers = [n for n in graph.op_names if n.endswith("linear")]
+    assert len(readers) == 2
     source = next(n for n, k in zip(graph.op_names, graph.op_kinds, strict=True) if k == "parameter")
     assert all(f"{source}:0" in op(graph, name)["inputs"] for name in readers)
     gradient = from_torch(nn.Sequential(first, second), torch.empty(2, 4), form="gradient")

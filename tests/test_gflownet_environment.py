@@ -239,7 +239,7 @@ def test_inputs_are_checked_and_padded():
         make_schedule_inputs(graph, FREE4, devices=2)
     builder = GraphBuilder("three")
     builder.add_op("op", runtime=[1.0, 2.0, 3.0])
-    with pytest.raises(ClusterError):
+    with pytest.raises(ClusterError, match="runtimes for 3 devices, the cluster has 2"):
         make_schedule_inputs(builder.build(), FREE2)
     inputs = make_schedule_inputs(graph, FREE2, ops=6, devices=4)
     np.testing.assert_array_equal(inputs.relations[:4, :4], relation_matrix(graph))

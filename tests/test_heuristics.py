@@ -175,7 +175,9 @@ def test_no_early_copy_where_memory_matters() -> None:
 @pytest.mark.parametrize("transfer", ["blocking", "delay:latency=3", "free"])
 @pytest.mark.parametrize("devices", [1, 2, 3, 4])
 def test_one_op(transfer: str, devices: int) -> None:
-    for plan in best_heuristic(_independent([2.5]), Cluster.uniform(devices, transfer=transfer)):
+    plans = best_heuristic(_independent([2.5]), Cluster.uniform(devices, transfer=transfer))
+    assert plans
+    for plan in plans:
         assert plan.makespan == 2.5
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from regal_jax.execution.xla import hook, program
+from regal_jax.execution.xla.donation import elide_copies
 from regal_jax.execution.xla.prediction import Predictor
 from regal_jax.execution.xla.program import OTHER_SCHEDULER, QUICK
 from regal_jax.execution.xla.schedule import Schedule
@@ -132,13 +133,15 @@ def test_the_prediction_holds_for_any_legal_order(number, donated):
     lowered = jax.jit(lambda *a: fn(*a), donate_argnums=donated).lower(*args)
     plain = hook.compile_recorded(lowered, QUICK, f"{number}{donated}")
     module = hook.module_of(plain)
-    predictor = Predictor(module, parse_module(plain.as_text()))
+    alias = program.alias_of(module)
+    elide_copies(module)
+    predictor = Predictor(module, parse_module(hook.text_of(module)), True)
     own = {name: tuple(row) for name, row in orders_of(module).items()}
     for seed in range(2):
         rng = np.random.default_rng(seed)
         steps = {n: [str(x) for x in rng.permutation(row)] for n, row in orders_of(module).items()}
         orders = complete_orders(module, steps)
-        schedule = Schedule("", orders, "", program.alias_of(module), program.memory_use(plain), 0, 0, "")
+        schedule = Schedule("", orders, alias, program.memory_use(plain), 0, 0, "")
         made = program.memory_use(program.realise(lowered, QUICK, schedule)).temp
         assert predictor.temp_bytes(orders, -1) == made
         assert orders != own

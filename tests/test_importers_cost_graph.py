@@ -156,5 +156,5 @@ def test_the_message_class_is_private():
     from google.protobuf import descriptor_pool
 
     format_cost_graph(_graph())
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="CostGraphDef"):
         descriptor_pool.Default().FindMessageTypeByName("tensorflow.CostGraphDef")

@@ -358,7 +358,7 @@ def test_several_profiles_and_options():
     plain = HAND.replace("%", "")  # Newer texts may leave the sigils out.
     assert parse_hlo(plain).content_hash == parse_hlo(HAND).content_hash
     for options in ({"profile": []}, {"profile": "abacus"}, {"while_trip_count": float("nan")}):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=f"^{next(iter(options))}: "):
             parse_hlo(HAND, **options)
 
 
@@ -560,6 +560,7 @@ def test_other_orders_keep_the_dependencies_of_the_text(name):
     text = jax.jit(fn, donate_argnums=donate).lower(*args).compile().as_text()
     graph = parse_hlo(text)
     pairs = dependencies(text)
+    assert pairs
     assert {o for pair in pairs for o in pair} <= set(graph.op_names)
     for seed in range(3):
         plan = run_heuristic("random-topological", graph, ONE, "peak-memory", seed=seed)

@@ -9,7 +9,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from learning_cases import GRAPHS, fast_on_first, one_device, pool_of, tiny_config
+from learning_cases import GRAPHS, fast_on_first, one_device, share_of, tiny_config
 
 from regal_jax.corpus import SOURCES, Source, build_corpus
 from regal_jax.datasets import build_set, generate, load_graphs, load_sample
@@ -209,9 +209,9 @@ def searched(monkeypatch):
 
 def test_a_reference_is_the_mean_of_uniform_searches(tmp_path, searched):
     config = tiny_config()
-    pool = pool_of(config)
-    done = []
-    found = with_references(config, pool, tmp_path / "r.jsonl", progress=done.append)
+    share = share_of(config)
+    pool, devices, done = share.pool, jax.devices()[:1], []
+    found = with_references(config, share, tmp_path / "r.jsonl", devices, progress=done.append).pool
     assert sum(done) == 3
     assert searched == [3, 3]
     key = jax.random.fold_in(jax.random.key(config.seed), 2**31)
@@ -227,52 +227,59 @@ def test_a_reference_is_the_mean_of_uniform_searches(tmp_path, searched):
     np.testing.assert_allclose(found.reference, np.mean(runs, axis=0), rtol=1e-6)
     assert len(np.unique(runs)) > 3
     np.testing.assert_array_equal(found.identity, pool.identity)
-    np.testing.assert_array_equal(with_references(config, pool, None).reference, found.reference)
+    for count in (1, 2, 4):
+        again = referenced(config, share, None, jax.devices()[:count])
+        np.testing.assert_array_equal(again, found.reference)
+
+
+def referenced(config, share, path, devices=None):
+    """The references, on one device by default."""
+    return with_references(config, share, path, devices or jax.devices()[:1]).pool.reference
 
 
 def test_references_are_computed_once(tmp_path, searched):
     config, path = tiny_config(), tmp_path / "r.jsonl"
-    pool = pool_of(config)
-    first = with_references(config, pool_of(config, GRAPHS[:1]), path).reference
-    both = with_references(config, pool, path).reference
+    pool = share_of(config)
+    first = referenced(config, share_of(config, GRAPHS[:1]), path)
+    both = referenced(config, pool, path)
     assert both[0] == first[0]
     assert len([line for line in path.read_text().splitlines() if line]) == 3
     count, text = len(searched), path.read_text()
-    again = with_references(config, pool, path)
+    again = referenced(config, pool, path)
     assert (len(searched), path.read_text()) == (count, text)
-    np.testing.assert_array_equal(again.reference, both)
+    np.testing.assert_array_equal(again, both)
     # A kill has left half a line.
     path.write_text(text[:-30])
-    np.testing.assert_array_equal(with_references(config, pool, path).reference, both)
+    np.testing.assert_array_equal(referenced(config, pool, path), both)
     assert len(searched) == count + 2
-    np.testing.assert_array_equal(with_references(config, pool, path).reference, both)
+    np.testing.assert_array_equal(referenced(config, pool, path), both)
     assert len(searched) == count + 2
 
 
 def test_other_settings_are_other_references(tmp_path, searched):
     config, path = tiny_config(), tmp_path / "r.jsonl"
-    pool = pool_of(config)
-    with_references(config, pool, path)
+    pool = share_of(config)
+    referenced(config, pool, path)
     count = len(searched)
     for other in (
         dataclasses.replace(config, seed=1),
         dataclasses.replace(config, task=dataclasses.replace(config.task, evaluations=14)),
         tiny_config(reference_seeds=1),
     ):
-        with_references(other, pool, path)
+        referenced(other, pool, path)
         assert len(searched) > count
         count = len(searched)
     # References do not depend on the optimizer.
-    with_references(tiny_config(learning_rate=0.5, steps=3), pool, path)
+    referenced(tiny_config(learning_rate=0.5, steps=3), pool, path)
     assert len(searched) == count
 
 
 def test_more_graphs_than_a_chunk_holds(tmp_path, monkeypatch):
     config = tiny_config(reference_seeds=1)
-    pool = pool_of(config, [fast_on_first(5, seed) for seed in range(7)])
-    whole = with_references(config, pool, None).reference
+    pool = share_of(config, [fast_on_first(5, seed) for seed in range(7)])
+    whole = referenced(config, pool, None)
     monkeypatch.setattr(reference, "_CHUNK", 3)
-    np.testing.assert_array_equal(with_references(config, pool, tmp_path / "r.jsonl").reference, whole)
+    np.testing.assert_array_equal(referenced(config, pool, tmp_path / "r.jsonl"), whole)
 
 
 # Records ---------------------------------------------------------------------------------------------------
@@ -340,7 +347,7 @@ def test_without_tensorboardx(tmp_path, monkeypatch):
     with pytest.raises(MissingExtraError, match=r"regal-jax\[train\]"):
         Record(tmp_path, -1, tensorboard=True)
     # Before anything is computed or written.
-    with pytest.raises(MissingExtraError):
+    with pytest.raises(MissingExtraError, match=r"regal-jax\[train\]"):
         one_device(tiny_config(), tmp_path / "run", tensorboard=True)
     assert not (tmp_path / "run").exists()
     write(tmp_path, -1, [1])

@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
-from learning_cases import GRAPHS, HELD_OUT, fast_on_first, one_device, pool_of, stopped_after, tiny_config
+from learning_cases import (
+    GRAPHS,
+    HELD_OUT,
+    fast_on_first,
+    one_device,
+    share_of,
+    spread_of,
+    stopped_after,
+    tiny_config,
+)
 from policy_cases import chain
 
 from regal_jax.errors import ConfigError
@@ -16,16 +25,13 @@ from regal_jax.graph import GraphBuilder
 from regal_jax.learning import step as step_module
 from regal_jax.learning import train
 from regal_jax.learning import validate as validate_module
-from regal_jax.learning.pool import make_pools
-from regal_jax.learning.step import AXIS, Learner, train_step
+from regal_jax.learning.mesh import AXIS, everywhere
+from regal_jax.learning.pool import SpreadPool, make_pools, spread_pool
+from regal_jax.learning.step import Learner, table_on, train_step
 from regal_jax.problem import Bucket
 from regal_jax.programs import kept
 
 LEAVES_THE_DEVICE = ("callback", "ffi", "feed", "debug", "host")
-
-
-def mesh_of(count):
-    return Mesh(np.array(jax.devices()[:count]), (AXIS,))
 
 
 def primitives(jaxpr):
@@ -42,18 +48,18 @@ def suspects(names):
     return {name for name in names if any(word in name for word in LEAVES_THE_DEVICE)}
 
 
-def traced(learner, pool, count=1):
-    state = learner.init()
-    _ = learner.table
-    step = lambda state, pool, key: train_step(learner, mesh_of(count), state, pool, key)  # noqa: E731
+def traced(learner, count=1):
+    state, (mesh, pool) = learner.init(), spread_of(learner.config, count=count)
+    _ = table_on(learner, mesh)
+    step = lambda state, pool, key: train_step(learner, mesh, state, pool, key)  # noqa: E731
     return set(primitives(jax.make_jaxpr(step)(state, pool, jax.random.key(0)).jaxpr))
 
 
 @pytest.mark.parametrize("baseline", ["leave-one-out", "learned"])
 def test_nothing_in_it_leaves_the_device(baseline):
     config = tiny_config(baseline=baseline)
-    names = traced(Learner(config, "xla"), pool_of(config), 2)
-    assert names >= {"while", "sort", "all_gather", "random_bits"}
+    names = traced(Learner(config, "xla"), 2)
+    assert names >= {"while", "sort", "all_gather", "reduce_scatter", "random_bits"}
     assert len(names) > 40
     assert not suspects(names)
 
@@ -67,12 +73,10 @@ def test_what_would_leave_it_is_found():
     assert suspects(primitives(found.jaxpr))
 
 
-def take(learner, count, pool, steps, state=None):
+def take(learner, count, graphs, steps):
     """The state and the metrics after each of some steps."""
-    mesh = mesh_of(count)
-    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    state = learner.init() if state is None else state
-    state, pool, key = jax.device_put((state, pool, jax.random.key(3)), place)
+    mesh, pool = spread_of(learner.config, graphs, count)
+    state, key = everywhere((learner.init(), jax.random.key(3)), mesh)
     history = []
     for _ in range(steps):
         state, metrics = train_step(learner, mesh, state, pool, key)
@@ -82,8 +86,8 @@ def take(learner, count, pool, steps, state=None):
 
 def test_devices_share_a_batch_and_change_nothing():
     config = tiny_config(baseline="learned")
-    learner, pool = Learner(config), pool_of(config)
-    one, two = (take(learner, count, pool, 1) for count in (1, 2))
+    learner = Learner(config)
+    one, two = (take(learner, count, GRAPHS, 1) for count in (1, 2))
     for name in ("improvement", "matched", "learning_rate"):
         assert one[1][0][name] == two[1][0][name], name
     for name, value in one[1][0].items():
@@ -119,7 +123,7 @@ def test_it_is_compiled_once_and_not_again_after_a_restore(tmp_path):
 
 def test_every_step_has_other_graphs_and_numbers():
     config = tiny_config()
-    _, history = take(Learner(config), 1, pool_of(config), 4)
+    _, history = take(Learner(config), 1, GRAPHS, 4)
     assert len({float(metrics["improvement"]) for metrics in history}) == 4
     assert len({float(metrics["learning_rate"]) for metrics in history}) == 4
 
@@ -127,16 +131,33 @@ def test_every_step_has_other_graphs_and_numbers():
 def test_a_graph_that_is_there_twice_is_searched_with_other_numbers():
     """A batch with one graph four times has four different samples."""
     config = tiny_config(batch=4)
-    pool = pool_of(config, GRAPHS[:1])
-    everywhere = jax.sharding.PartitionSpec()
-    take_batch = jax.shard_map(
-        lambda pool: step_module._batch(jax.random.key(0), pool, 4, 1).identity,
-        mesh=mesh_of(1), in_specs=everywhere, out_specs=everywhere, check_vma=False,
-    )  # fmt: skip
-    identity = np.asarray(jax.jit(take_batch)(pool))
+    mesh, pool = spread_of(config, GRAPHS[:1])
+    identity = batch_of(mesh, pool, 4).identity
     assert (identity[:, 0] == identity[0, 0]).all()
     assert len(np.unique(identity[:, 1])) == 4
-    np.testing.assert_array_equal(identity[0], pool.identity[0])
+    np.testing.assert_array_equal(identity[0], pool.pool.identity[0])
+
+
+def batch_of(mesh, pool, size):
+    """The batch that `_batch` makes on all devices together."""
+    whole = jax.sharding.PartitionSpec(AXIS)
+    take_batch = jax.shard_map(
+        lambda pool: step_module._batch(jax.random.key(0), pool, size, mesh.size),
+        mesh=mesh, in_specs=(SpreadPool.specs(),), out_specs=whole, check_vma=False,
+    )  # fmt: skip
+    return jax.tree.map(np.asarray, jax.jit(take_batch)(pool))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_batch_is_the_same_wherever_its_graphs_are(count):
+    """Bit for bit, for more, fewer and as many graphs as devices and as the batch has."""
+    config = tiny_config()
+    for graphs in (GRAPHS[:1], GRAPHS, (*GRAPHS, *HELD_OUT, chain(5))):
+        one, spread = (batch_of(*spread_of(config, graphs, n), 4) for n in (1, count))
+        leaves = zip(jax.tree.leaves(one), jax.tree.leaves(spread), strict=True)
+        for whole, part in leaves:
+            assert whole.dtype == part.dtype
+            np.testing.assert_array_equal(whole.view(np.uint8), part.view(np.uint8))
 
 
 def test_pools_hold_every_graph_once_and_are_few():
@@ -146,31 +167,40 @@ def test_pools_hold_every_graph_once_and_are_few():
     for most in (1, 2, 3, 100):
         pools = make_pools(graphs, cluster, config.policy, most)
         assert len(pools) <= most
-        assert sorted(i for members, _ in pools for i in members) == list(range(7))
-        for members, pool in pools:
-            assert pool.size == len(members)
+        assert sorted(i for share in pools for i in share.members) == list(range(7))
+        for share in pools:
+            assert share.pool.size == len(share.members)
             np.testing.assert_array_equal(
-                pool.features.node_mask.sum(1), [graphs[i].num_ops for i in members]
+                share.pool.features.node_mask.sum(1), [graphs[i].num_ops for i in share.members]
             )
     assert len(pools) == len(set(map(Bucket.of, graphs)))
     # Neighbours in size are joined, not the largest with the smallest.
     small, large = make_pools(graphs, cluster, config.policy, 2)
-    assert max(graphs[i].num_ops for i in small[0]) < min(graphs[i].num_ops for i in large[0])
+    assert max(graphs[i].num_ops for i in small.members) < min(graphs[i].num_ops for i in large.members)
+
+
+def judged(config, count, reference):
+    """A validation on some devices, with these references."""
+    learner, share = Learner(config), share_of(config)
+    pool = dataclasses.replace(share.pool, reference=jnp.asarray(reference, jnp.float32))
+    mesh = Mesh(np.array(jax.devices()[:count]), (AXIS,))
+    spread = spread_pool(dataclasses.replace(share, pool=pool), mesh)
+    weights, key = everywhere((learner.init().policy, jax.random.key(5)), mesh)
+    return validate_module.validate(learner, mesh, weights, [spread], key)
 
 
 @pytest.mark.slow
-def test_validation_goes_through_the_graphs_in_parts(monkeypatch):
-    config = tiny_config()
-    learner, pool = Learner(config), pool_of(config)
-    pool = dataclasses.replace(pool, reference=jnp.asarray([3.0, 0.0, 0.01], jnp.float32))
-    weights, key = learner.init().policy, jax.random.key(5)
-    whole = validate_module.validate(learner, weights, [pool], key)
+def test_validation_goes_through_the_graphs_in_parts_and_on_several_devices(monkeypatch):
+    config, reference = tiny_config(), [3.0, 0.0, 0.01]
+    whole = judged(config, 1, reference)
     # A reference of 0 counts as matched; a reference far below all plans is missed.
     assert whole.matched == pytest.approx(2 / 3)
     assert whole.worst < -1 < 0 < whole.best < 1
+    for count in (2, 4):
+        np.testing.assert_allclose(judged(config, count, reference), whole, rtol=1e-6)
     monkeypatch.setattr(validate_module, "_CHUNK", 2)
-    parts = validate_module.validate(learner, weights, [pool], key)
-    np.testing.assert_allclose(parts, whole, rtol=1e-6)
+    for count in (1, 2):
+        np.testing.assert_allclose(judged(config, count, reference), whole, rtol=1e-6)
 
 
 def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path, monkeypatch):

@@ -197,7 +197,7 @@ def test_bytes_that_are_no_text(tmp_path):
 def test_every_truncation_is_refused():
     text = worked_plan()[0].to_json().rstrip()
     for length in range(0, len(text), 7):
-        with pytest.raises(FormatError):
+        with pytest.raises(FormatError, match=r"^plan: "):
             Plan.from_json(text[:length])
 
 

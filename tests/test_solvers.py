@@ -471,6 +471,12 @@ def test_a_solver_of_ones_own_is_usable_everywhere(graph, tmp_path, registered, 
     same(*many)
     joined = optimize(graph, TWO, method=Portfolio(registered(), SMALL), evaluations=100)
     assert shares_of(joined)[0][0] == "RandomWalk"
+    builder = GraphBuilder("restricted")
+    for name, group, devices in (("a", "g", None), ("b", "g", (1,)), ("c", None, (0,)), ("d", None, None)):
+        builder.add_op(name, runtime=1.0, colocation_group=group, allowed_devices=devices)
+    walked = optimize(builder.build(), TWO, method="random-walk", evaluations=50, warm_start=False)
+    assert walked.placement[:3].tolist() == [1, 1, 0]
+    assert walked.makespan == 2
 
     save_graph(graph, tmp_path / "graph.json")
     command = ["optimize", str(tmp_path / "graph.json"), "--method", "random-walk", "--set", "step=2"]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
-from learning_cases import pool_of, tiny_config
+from learning_cases import spread_of, tiny_config
 
 from regal_jax import Cluster, optimize
 from regal_jax.datasets import generate
@@ -189,11 +189,11 @@ def test_what_was_traced_with_another_function_or_constant_is_not_taken(kept, fo
 
 def test_a_validation_traced_with_another_function_is_not_taken(folder, exports, monkeypatch):
     learner = Learner(tiny_config())
-    weights, pools = nnx.state(learner.networks()[0]), [pool_of(learner.config)]
+    weights, (mesh, pool) = nnx.state(learner.networks()[0]), spread_of(learner.config)
 
     def entropy():
         clear()
-        return validate_module.validate(learner, weights, pools, jax.random.key(0)).entropy
+        return validate_module.validate(learner, mesh, weights, [pool], jax.random.key(0)).entropy
 
     first = entropy()
     assert first > 0

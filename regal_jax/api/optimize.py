@@ -1,29 +1,25 @@
 """`optimize` and `optimize_many`: verified plans for graphs."""
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
+from regal_jax.api.many import Batch, check_and_warn, optimize_here, warn_of
 from regal_jax.api.names import MethodName, ObjectiveName
-from regal_jax.api.pinned import Pinned
-from regal_jax.api.plausible import warn_of_units
-from regal_jax.errors import ConfigError, InfeasiblePlanWarning
+from regal_jax.engines import opened
+from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
-from regal_jax.plan import Objective, Plan, contract_for
-from regal_jax.plan.summary import shortage
-from regal_jax.runtime.deadline import Deadline
+from regal_jax.plan import Objective, Plan
 from regal_jax.runtime.interrupts import interruptible
 from regal_jax.solvers import Solver
-from regal_jax.solvers.loop.batches import share_out
-from regal_jax.solvers.loop.call import Call
-from regal_jax.solvers.loop.earlier import WarmStarts, share_earlier
-from regal_jax.solvers.loop.settings import Settings, check_pairs, each, one_seed
-from regal_jax.solvers.loop.watch import Improvement, Watch
+from regal_jax.solvers.loop.earlier import WarmStarts
+from regal_jax.solvers.loop.settings import Settings, each, one_seed
+from regal_jax.solvers.loop.watch import Improvement
 
 if TYPE_CHECKING:
+    from regal_jax.engines import Engine
     from regal_jax.policies import Policy
 
 __all__ = ["optimize", "optimize_many"]
@@ -144,8 +140,9 @@ def optimize(
     tell = None if on_improvement is None else lambda _, improvement: on_improvement(improvement)
     options = {"batch_size": 1, "devices": None, "on_improvement": tell}
     with interruptible():
-        plans = _optimize([graph], [cluster], settings, pin, colocate, **options)
-        _warn(plans, settings)
+        check_and_warn([graph], [cluster], settings)
+        plans = optimize_here([graph], [cluster], settings, pin, colocate, **options)
+        warn_of(plans, settings)
         return plans[0]
 
 
@@ -168,6 +165,8 @@ def optimize_many(
     progress: bool = True,
     batch_size: int | None = None,
     devices: Sequence[Any] | None = None,
+    engine: "str | Engine" = "local",
+    store: str | os.PathLike[str] | None = None,
     on_plan: Callable[[int, Plan], object] | None = None,
     on_improvement: Callable[[int, Improvement], object] | None = None,
     key: int | jax.Array | None = None,
@@ -199,7 +198,13 @@ def optimize_many(
       time_limit: Seconds for the whole call.
       progress: Show a progress bar.
       batch_size: Most graphs in one call; chosen by size if not given.
-      devices: JAX devices for the search; all of the default backend if not given.
+      devices: JAX devices for the search; all of this process on the default backend if not given.
+      engine: ``"local"``, this process; ``"ray"`` or ``"ray:ADDRESS"``, the machines of a Ray cluster (extra
+        ``ray``), or one that is started on this machine; or a `regal_jax.engines.RayEngine`, whose workers
+        stay for further calls. Plans are the same on all of them.
+      store: Folder in which every plan is written under its graph's hash as soon as it is found; created if
+        missing. A graph whose plan is in it, from a call with the same settings, is not planned again, unless
+        an earlier plan is better. Plans of interrupted searches are not written.
       on_plan: Called with the index of a graph and its plan as soon as it is found, for example to save it.
       on_improvement: As in `optimize`, but called with the index of a graph and the `Improvement`.
       key: The former name of ``seed``.
@@ -211,8 +216,9 @@ def optimize_many(
       InfeasiblePlanWarning: Some plans do not fit the memory; one warning for all.
 
     Raises:
-      ConfigError: An argument is invalid.
+      ConfigError: An argument is invalid, or the engine cannot be reached.
       ClusterError: A cluster cannot run its graph.
+      WorkerError: Graphs were given up, since their workers died at every try; it has the other plans.
       KeyboardInterrupt: Ctrl-C before there was a plan of any graph.
 
     Examples:
@@ -240,86 +246,9 @@ def optimize_many(
         raise ConfigError("graphs: give a list of graphs, or call optimize for a single one")
     graphs = list(graphs)
     clusters = each(clusters, len(graphs))
-    with interruptible():
-        plans = _optimize(
-            graphs,
-            clusters,
-            settings,
-            pin,
-            colocate,
-            batch_size=batch_size,
-            devices=devices,
-            on_plan=on_plan,
-            on_improvement=on_improvement,
-        )
-        _warn(plans, settings)
+    with interruptible(), opened(engine) as workers:
+        check_and_warn(graphs, clusters, settings)
+        work = Batch(graphs, clusters, settings, pin, colocate, batch_size, devices, workers)
+        plans = work.run(store, on_plan, on_improvement)
+        warn_of(plans, settings)
         return plans
-
-
-def _warn(plans: Sequence[Plan], settings: Settings) -> None:
-    """Warns of a policy that was not used, and of infeasible plans."""
-    unguided = sum(settings.passes_over_policy(plan) for plan in plans)
-    if unguided:
-        more = f" for {unguided} of {len(plans)} graphs" if len(plans) > 1 else ""
-        warnings.warn(
-            f"policy: the policy guided no search{more}, since the search on the host took the whole budget; "
-            "use method='brkga', which a policy guides",
-            UserWarning,
-            stacklevel=3,
-        )
-    over = [plan for plan in plans if not plan.feasible]
-    if over:
-        more = f"{len(over)} of {len(plans)} plans do not fit the memory; " if len(plans) > 1 else ""
-        text = f"{more}{shortage(over[0], f' for {over[0].graph_name!r}')}"
-        warnings.warn(text, InfeasiblePlanWarning, stacklevel=3)
-
-
-def _warn_of_arguments(
-    graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], settings: Settings
-) -> None:
-    """Warns once per cluster of implausible numbers and of a missing policy."""
-    for cluster, graph in {cluster: graph for graph, cluster in zip(graphs, clusters, strict=True)}.items():
-        warn_of_units(graph, cluster, stacklevel=4)
-    for count in sorted({cluster.num_devices for cluster in clusters}):
-        if settings.lacks_policy(count):
-            warnings.warn(
-                f"policy: none is shipped for {settings.objective} on {count} devices; auto runs without one",
-                UserWarning,
-                stacklevel=4,
-            )
-
-
-def _optimize(
-    graphs: Sequence[ComputationGraph],
-    clusters: Sequence[Cluster],
-    settings: Settings,
-    pin: Pin | None,
-    colocate: Colocate,
-    *,
-    batch_size: int | None,
-    devices: Sequence[Any] | None,
-    on_plan: Callable[[int, Plan], object] | None = None,
-    on_improvement: Callable[[int, Improvement], object] | None = None,
-) -> list[Plan]:
-    deadline = Deadline(settings.time_limit)
-    check_pairs(graphs, clusters)
-    _warn_of_arguments(graphs, clusters, settings)
-    pinned = Pinned(graphs, clusters, pin, colocate)
-    pairs = list(zip(pinned.graphs, clusters, strict=True))
-    earlier = share_earlier(pinned.restrict(settings.earlier), pairs, settings.objective)
-    made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
-    if made is not None:
-        pairs = list(zip((one.graph for one in made), clusters, strict=True))
-    watch = Watch(pinned.releasing_improvements(on_improvement), len(pairs), deadline)
-    on_plan = pinned.releasing(on_plan)
-    call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, deadline=deadline)
-    shares = []
-    counts = {cluster.num_devices for cluster in clusters}
-    parts = [part for n in counts for stage in settings.agenda(n).device_stages for part in stage.parts]
-    if parts:
-        # Checked before the heuristics, which may take minutes.
-        guided = {count for count in counts if settings.guided(count)}
-        fitted = [part.config.fit(settings.evaluations) for part in parts]
-        largest = max(fitted, key=lambda config: config.first_evaluations)
-        shares = share_out(pairs, largest, batch_size, devices, guided)
-    return [pinned.release(i, plan) for i, plan in enumerate(call.run(shares))]

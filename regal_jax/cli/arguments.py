@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any, NoReturn, TypeAlias
 
-__all__ = ["OneLineParser", "Subparsers", "count", "dimension", "seconds", "seed"]
+__all__ = ["OneLineParser", "Subparsers", "add_engine", "count", "dimension", "seconds", "seed"]
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -55,3 +55,19 @@ count.__name__, seed.__name__, seconds.__name__ = "whole number", "whole number"
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[OneLineParser]"
 """The object of argparse to which commands are added."""
+
+
+def add_engine(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Adds ``--engine`` to a parser.
+
+    Args:
+      parser: The parser.
+      verb: What the command does on the engine, for the help.
+    """
+    parser.add_argument(
+        "--engine",
+        default="local",
+        metavar="NAME",
+        help=f"{verb}: local, this process (default); ray, a Ray cluster on this machine, or that of "
+        "RAY_ADDRESS; ray:HOST:PORT, a cluster that runs (extra ray)",
+    )

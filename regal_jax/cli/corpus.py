@@ -6,7 +6,7 @@ import pathlib
 import sys
 from typing import Any
 
-from regal_jax.cli.arguments import Subparsers, count, seconds
+from regal_jax.cli.arguments import Subparsers, add_engine, count, seconds
 from regal_jax.cli.progress import progress_bars
 
 __all__ = ["add_corpus"]
@@ -24,6 +24,7 @@ examples:
   regal-jax corpus build --out corpus
   regal-jax corpus build --out corpus --sources timm --only 'timm/resnet*' --forms forward
   regal-jax corpus build --out small --limit 3 --jobs 4
+  regal-jax corpus build --out corpus --engine ray:10.0.0.1:6379
 """
 
 
@@ -43,6 +44,7 @@ def _build(args: argparse.Namespace) -> int:
         max_ops=args.max_ops,
         retry_failures=args.retry_failures,
         progress=progress_bars(quiet=args.quiet),
+        engine=args.engine,
     )
     if not args.quiet:
         print(describe(document))
@@ -192,6 +194,7 @@ def _add_build(actions: Subparsers) -> None:
     )
     build.add_argument("--min-ops", type=count, default=57, metavar="N", help="fewest ops (default 57)")
     build.add_argument("--max-ops", type=count, default=60_000, metavar="N", help="most ops (default 60000)")
+    add_engine(build, "where models are traced")
     build.add_argument("--retry-failures", action="store_true", help="retry what failed before")
     build.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     build.set_defaults(run=_build)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
-from regal_jax.cli.arguments import Subparsers, count, seconds, seed
+from regal_jax.cli.arguments import Subparsers, add_engine, count, seconds, seed
 from regal_jax.cli.progress import progress_bars
 
 if TYPE_CHECKING:
@@ -62,27 +62,35 @@ def add_evaluate(subparsers: Subparsers) -> None:
     evaluate.add_argument(
         "--config", metavar="FILE", help="settings as TOML; command-line arguments override it"
     )
-    evaluate.add_argument(
+    _suite(evaluate)
+    _problem(evaluate, "test")
+    _methods(evaluate)
+    evaluate.set_defaults(run=_evaluate)
+    _add_tune(subparsers)
+
+
+def _suite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--suite",
         metavar="NAME",
         help="a table or figure of the papers, such as table-1-synthetic-makespan (an unknown name lists "
         "all), or a kind of experiment: regal (default), realistic, topological-order, robust-scheduling",
     )
-    evaluate.add_argument("--small", action="store_true", help="the size of a table or figure for two cores")
-    evaluate.add_argument(
+    parser.add_argument("--small", action="store_true", help="the size of a table or figure for two cores")
+    parser.add_argument(
         "--cases",
         type=count,
         metavar="N",
         help="realistic: the first N cases, a fair sample; orders: layered graphs per size (default 300); "
         "robust scheduling: synthetic graphs per distribution (default 10)",
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--sizes",
         type=_numbers(count),
         metavar="N,...",
         help="ops of layered graphs (default 500,1000,2000), of graphs of robust scheduling (default 50)",
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--weights",
         action="append",
         type=_pair,
@@ -90,9 +98,11 @@ def add_evaluate(subparsers: Subparsers) -> None:
         help="weights of a network that orders, or NAME=default; the name of its encoder adds the paper's "
         "figures; for robust scheduling gflownet, ppo, or names such as gflownet:one; may be repeated",
     )
-    _problem(evaluate, "test")
-    evaluate.add_argument("--methods", type=_names, metavar="A,B,...", help="methods to run (default: all)")
-    evaluate.add_argument(
+
+
+def _methods(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--methods", type=_names, metavar="A,B,...", help="methods to run (default: all)")
+    parser.add_argument(
         "--policy",
         action="append",
         type=_pair,
@@ -100,37 +110,36 @@ def add_evaluate(subparsers: Subparsers) -> None:
         help="weights of gas or idrs; any other NAME adds a method; FILE may also be regal-faithful, "
         "regal-primed or untrained; may be repeated",
     )
-    evaluate.add_argument("--tuned", metavar="FILE", help="settings that 'regal-jax tune' found")
-    evaluate.add_argument("--evaluations", type=count, metavar="N", help="budget of a search (default 5000)")
-    evaluate.add_argument(
+    parser.add_argument("--tuned", metavar="FILE", help="settings that 'regal-jax tune' found")
+    parser.add_argument("--evaluations", type=count, metavar="N", help="budget of a search (default 5000)")
+    parser.add_argument(
         "--seeds", type=_numbers(seed), metavar="S,...", help="seeds of the searches (default 0)"
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--limits",
         type=_numbers(count, none=True),
         metavar="N,...",
         help="budgets of the curves (default 1000,2000,5000,10000,20000,50000), or none",
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--cp-sat-seconds", type=seconds, metavar="S", help="time of CP-SAT for each graph (default 60)"
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--rounds",
         action="append",
         type=_pair,
         metavar="T=PATH",
         help="training folder or weights file with T rounds of messages; may be repeated",
     )
-    evaluate.add_argument("--chunk", type=count, metavar="N", help="graphs per write of results (default 32)")
-    evaluate.add_argument(
+    parser.add_argument("--chunk", type=count, metavar="N", help="graphs per write of results (default 32)")
+    parser.add_argument(
         "--no-warm-up", action="store_true", help="run nothing twice; times then include compilation"
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--report-only", action="store_true", help="run nothing; report the results that exist"
     )
-    evaluate.add_argument("--quiet", action="store_true", help="no progress bar, no table")
-    evaluate.set_defaults(run=_evaluate)
-    _add_tune(subparsers)
+    add_engine(parser, "where graphs are planned")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no table")
 
 
 def _problem(parser: argparse.ArgumentParser, split: str) -> None:
@@ -174,6 +183,7 @@ def _add_tune(subparsers: Subparsers) -> None:
         metavar="NAME=V,...",
         help="values of one setting instead of the default ones; may be repeated",
     )
+    add_engine(tune, "where graphs are planned")
     tune.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     tune.set_defaults(run=_tune)
 
@@ -215,7 +225,9 @@ def _evaluate(args: argparse.Namespace) -> int:
     if not args.report_only:
         config = _config(args)
         machine.use_all_cores()
-        outcome = run_evaluation(config, args.out, progress=progress_bars(quiet=args.quiet))
+        outcome = run_evaluation(
+            config, args.out, progress=progress_bars(quiet=args.quiet), engine=args.engine
+        )
         finished = outcome.finished
         if not args.quiet:
             print(f"{outcome.made:,} results added to {args.out}, {outcome.found:,} were there before")
@@ -315,6 +327,7 @@ def _tune(args: argparse.Namespace) -> int:
         seed=args.seed,
         results=f"{args.out}.points.jsonl",
         progress=progress_bars(quiet=args.quiet),
+        engine=args.engine,
     )
     best.save(args.out)
     if not args.quiet:

@@ -4,12 +4,13 @@ import atexit
 import contextlib
 import gc
 import os
+import sys
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NoReturn
 
 from regal_jax.runtime.cores import available_cores
 
-__all__ = ["end_quickly", "rare_collections", "use_all_cores"]
+__all__ = ["end_at_once", "end_quickly", "rare_collections", "use_all_cores"]
 
 _NEW_OBJECTS: Final = 50_000
 """New objects (some 10 MB of them) after which Python collects garbage; its default is below a thousand."""
@@ -33,6 +34,16 @@ def end_quickly() -> None:
     """Makes the process end without a last garbage collection; the system frees its memory anyway."""
     atexit.unregister(gc.freeze)  # Once, however often the command has run in this process.
     atexit.register(gc.freeze)
+
+
+def end_at_once(code: int) -> NoReturn:
+    """Ends the process without the work of other packages at exit.
+
+    JAX would wait there for processes that have ended.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def use_all_cores() -> None:

@@ -6,6 +6,7 @@ Exit codes:
 - 1: `verify` refutes a plan;
 - 2: bad input;
 - 3: no plan found fits the memory, or none can;
+- 4: another process of a training run has ended;
 - 130: interrupted before there was a result (training: before its end);
 - 143: ended by SIGTERM.
 """

@@ -14,6 +14,7 @@ from regal_jax.cli.resume import Previous, Question, previous_results, save_bett
 from regal_jax.cli.sources import check_writable, load
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.cli.watch import Incoming
+from regal_jax.engines import check_engine_name, opened
 from regal_jax.errors import ConfigError
 from regal_jax.runtime.interrupts import first_interrupt_waits
 from regal_jax.storage.locks import locked
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["cluster_of", "optimize"]
 
 BAD_INPUT, INFEASIBLE = 2, 3
+_STORE = ".plans"
+"""Folder in that of the plans, where they are kept under the hashes of their graphs."""
 
 
 def optimize(args: argparse.Namespace) -> int:
@@ -55,6 +58,11 @@ def _searched(args: argparse.Namespace, outs: list[str | None]) -> int:
     """Searches, and saves the plans in ``outs``."""
     _check_plot(args.plot)
     cluster = cluster_of(args)
+    with opened(args.engine) as args.workers:
+        return _planned(args, cluster, outs)
+
+
+def _planned(args: argparse.Namespace, cluster: "Cluster", outs: list[str | None]) -> int:
     if args.watch is not None:
         return _watched(args, cluster)
     if not args.files:
@@ -65,7 +73,7 @@ def _searched(args: argparse.Namespace, outs: list[str | None]) -> int:
         previous = previous_results(graphs, _question(args, cluster), [out for out in outs if out])
     machine.use_all_cores()
     options = _options(args, previous)
-    if len(graphs) > 1:
+    if len(graphs) > 1 or args.workers is not None:
         return _many(args, graphs, cluster, list(zip(outs, previous, strict=True)), options)
     return _one(args, graphs[0], cluster, (outs[0], previous[0]), options)
 
@@ -119,6 +127,9 @@ def _method(args: argparse.Namespace) -> "Solver | None":
 def _outs(args: argparse.Namespace) -> list[str | None]:
     """The output path of each graph's plan; rejects options that have no meaning for several graphs."""
     count = len(args.files)
+    check_engine_name(args.engine)
+    if args.engine != "local" and args.out_dir is None:
+        raise ConfigError("--engine: name the folder of the plans with --out-dir")
     if args.watch is not None:
         for option, given in (
             ("a file", args.files), ("--example", args.example), ("--out", args.out), ("--plot", args.plot),
@@ -253,8 +264,9 @@ def _many(
     options: dict[str, Any],
 ) -> int:
     """Saves each plan as soon as it is found, since a batch may take hours and may be killed."""
-    finished = _search_many(args, args.files, graphs, cluster, outs, options)
-    return max(_report_overflow(finished[i], f" for {file}") for i, file in enumerate(args.files))
+    names = args.files or [graphs[0].name]
+    finished = _search_many(args, names, graphs, cluster, outs, options)
+    return max(_report_overflow(finished[i], f" for {file}") for i, file in enumerate(names))
 
 
 def _search_many(
@@ -282,6 +294,8 @@ def _search_many(
             sys.stdout.flush()
         finished[member] = plan
 
+    if args.workers is not None:
+        options["engine"], options["store"] = args.workers, os.path.join(args.out_dir, _STORE)
     plans = optimize_many(graphs, cluster, **options, on_plan=finish)
     with first_interrupt_waits():
         for member in set(range(len(plans))) - finished.keys():  # A second Ctrl-C came during the saving.

@@ -4,7 +4,7 @@ import argparse
 
 from regal_jax.cli import commands
 from regal_jax.cli.apply import add_apply
-from regal_jax.cli.arguments import OneLineParser, Subparsers, count, dimension, seconds, seed
+from regal_jax.cli.arguments import OneLineParser, Subparsers, add_engine, count, dimension, seconds, seed
 from regal_jax.cli.compile import add_compile
 from regal_jax.cli.corpus import add_corpus
 from regal_jax.cli.dataset import add_dataset
@@ -46,12 +46,17 @@ examples:
   regal-jax optimize graph.json --method critical-path      a heuristic alone
   regal-jax optimize a.onnx b.json --out-dir plans          many graphs, searched side by side
   regal-jax optimize --watch graphs --out-dir plans         every graph that appears in a folder
+  regal-jax optimize *.onnx --out-dir plans --engine ray:10.0.0.1:6379      on the machines of a Ray cluster
 
 With the same --out-dir, a search starts from the plans in it. A file there that is no plan, or a plan for
 another graph, cluster or objective, is an error before the search and stays as it is.
 
 Graphs of similar size are searched together, on all CPU cores (JAX_NUM_CPU_DEVICES sets another number)
 or all accelerators; --time-limit is for all of them together.
+
+With --engine ray, --out-dir also keeps each plan under its graph's hash: the same command passes over what it
+has planned before. A graph whose workers die three times is given up and named (exit code 2); all others have
+plans. docs/many_machines.md says more.
 
 With --watch, a file is taken when it has not changed for the seconds of --every; names that begin with a dot
 are passed over. What cannot be planned is one line on stderr and costs nothing else; it is tried again when
@@ -219,6 +224,7 @@ def _results(parser: argparse.ArgumentParser) -> None:
         help="save each plan as soon as it is found, as DIR/GRAPH.plan.json; DIR is created; plans of an "
         "earlier run in it are starts, and stay unless a better one is found",
     )
+    add_engine(parser, "where graphs are planned")
     parser.add_argument(
         "--watch",
         metavar="DIR",

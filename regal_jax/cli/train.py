@@ -4,14 +4,15 @@ import argparse
 import contextlib
 import pathlib
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from regal_jax.checks import shown
 from regal_jax.cli import machine
-from regal_jax.cli.arguments import Subparsers
+from regal_jax.cli.arguments import Subparsers, count
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
-from regal_jax.errors import ConfigError, FormatError
+from regal_jax.errors import ConfigError, FormatError, ProcessLostError
 from regal_jax.storage.documents import parse_toml, read_toml
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["add_train"]
 
 INTERRUPTED = 130
+LOST = 4
+"""Exit code where another process of the run has ended."""
+_GRACE: Final = 1.0
+"""Seconds that the first process leaves to the others, which are connected to it, to notice the loss."""
 _REGAL: Final = "regal"
 """System that is trained if the file names none."""
 _EPILOG = """\
@@ -34,12 +39,15 @@ given with --set to the working directory.
 A run that was killed, or stopped with Ctrl-C, resumes when the same command is run again, and ends with the
 same weights as an uninterrupted run. The best weights so far are in DIR/policy.safetensors at any time.
 
+With --distributed, start the command on every host, or once for every process: docs/distributed.md.
+
 examples:
   regal-jax dataset build --out synthetic
   regal-jax train run.toml --out runs/first
   regal-jax train run.toml --out runs/second --set optimizer.steps=50 --set policy.rounds=2
   regal-jax train orders.toml --out runs/third         with system = "topoformer" in the file
   regal-jax train schedules.toml --out runs/fourth     with system = "gflownet" in the file
+  srun regal-jax train run.toml --out runs/fifth --distributed
 """
 
 
@@ -66,6 +74,22 @@ def add_train(subparsers: Subparsers) -> None:
     train.add_argument(
         "--tensorboard", action="store_true", help="also write event files (needs the extra 'train')"
     )
+    together = train.add_argument_group("several processes")
+    together.add_argument(
+        "--distributed",
+        action="store_true",
+        help="train together with the same command in other processes, as Slurm, Kubernetes, a TPU pod or "
+        "the options below say",
+    )
+    together.add_argument("--coordinator", metavar="HOST:PORT", help="process 0, and a free port there")
+    together.add_argument("--processes", metavar="N", type=count, help="number of processes")
+    together.add_argument("--process", metavar="I", type=int, help="number of this process, from 0")
+    together.add_argument(
+        "--heartbeat",
+        metavar="SECONDS",
+        type=float,
+        help="end when a process gave no sign of life for so long (default: 30)",
+    )
     train.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     train.set_defaults(run=_train)
 
@@ -79,7 +103,11 @@ def _train(args: argparse.Namespace) -> int:
                 raise
             print("regal-jax: terminated", file=sys.stderr)
             return TERMINATED
-    if not args.quiet:
+        except (ValueError, ImportError, OSError, RuntimeError) as error:
+            if not args.distributed:
+                raise
+            _end(error)
+    if not args.quiet and _is_first():
         print("\n".join(_summary(result, args.out)))
     if result.finished:
         return 0
@@ -90,10 +118,41 @@ def _train(args: argparse.Namespace) -> int:
     return TERMINATED if terminated() else INTERRUPTED
 
 
+def _end(error: Exception) -> NoReturn:
+    """Ends a process that others may wait for, so that they end, too."""
+    lost = isinstance(error, ProcessLostError)
+    text = " ".join(str(error).split()) or type(error).__name__
+    print(f"regal-jax train: error: {text}", file=sys.stderr)
+    if _is_first():
+        time.sleep(_GRACE)
+    machine.end_at_once(LOST if lost else 2)
+
+
+def _is_first() -> bool:
+    from regal_jax.learning.processes import is_first
+
+    return is_first()
+
+
+def _join(args: argparse.Namespace) -> None:
+    """Connects this process with the others, if the command says that there are any."""
+    given = {name: vars(args)[name] for name in ("coordinator", "processes", "process", "heartbeat")}
+    named = [name for name, value in given.items() if value is not None]
+    if not args.distributed:
+        if named:
+            raise ConfigError(f"--{named[0]}: is for several processes; add --distributed")
+        return
+    from regal_jax.learning import join_processes
+
+    more = {} if args.heartbeat is None else {"heartbeat": args.heartbeat}
+    join_processes(args.coordinator, args.processes, args.process, **more)
+
+
 def _result(args: argparse.Namespace) -> "Result":
     # This comes before any graph is read: a batch is spread over the devices that JAX sees at its start.
     machine.use_all_cores()
-    from regal_jax.learning import TrainConfig, train, training_graphs
+    _join(args)
+    from regal_jax.learning import TrainConfig, train, training_shares
     from regal_jax.learning.gflownet import GflownetTrainConfig, train_gflownet
     from regal_jax.learning.ordering import train_orders
 
@@ -103,7 +162,7 @@ def _result(args: argparse.Namespace) -> "Result":
         return train_gflownet(config, args.out, progress=progress, tensorboard=args.tensorboard)
     if not isinstance(config, TrainConfig):
         return train_orders(config, args.out, progress=progress, tensorboard=args.tensorboard)
-    graphs, held_out = training_graphs(config)
+    graphs, held_out = training_shares(config)
     return train(config, graphs, held_out, args.out, progress=progress, tensorboard=args.tensorboard)
 
 

@@ -24,6 +24,8 @@ from regal_jax.datasets.corpus_files import (
     read_index,
     write_corpus,
 )
+from regal_jax.engines import Engine as RemoteEngine
+from regal_jax.engines import opened
 from regal_jax.errors import ConfigError, MissingExtraError
 from regal_jax.importers.roofline import find_profile
 from regal_jax.runtime.cores import available_cores
@@ -54,6 +56,7 @@ def build_corpus(
     max_ops: int = 60_000,
     retry_failures: bool = False,
     progress: Callable[..., Any] | None = None,
+    engine: "str | RemoteEngine" = "local",
 ) -> Mapping[str, Any]:
     """Traces real models into ``folder``, or resumes an earlier build there.
 
@@ -78,6 +81,8 @@ def build_corpus(
       max_ops: Larger graphs are left out.
       retry_failures: Whether to retry what failed before.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
+      engine: Where models are traced, as in `regal_jax.optimize_many`. On Ray, every machine needs the
+        packages of the sources, and ``jobs`` is not used. The corpus is written on this machine.
 
     Returns:
       The document ``corpus.json``, with ``"complete"``: whether all selected graphs were handled.
@@ -91,18 +96,23 @@ def build_corpus(
     chosen = _check(sources, forms, limit, jobs, timeout, min_ops, max_ops)
     find_profile(profile)
     root = pathlib.Path(folder)
-    with _one_line_for_the_disk(root), locked(root), first_interrupt_waits() as interrupted:
+    with (
+        _one_line_for_the_disk(root),
+        locked(root),
+        opened(engine) as remote,
+        first_interrupt_waits() as interrupted,
+    ):
         (root / GRAPHS).mkdir(exist_ok=True)
         present = _installed(chosen, explicit=sources is not None)
         settings = {"profile": profile, "min_ops": min_ops, "max_ops": max_ops}
         packages = _settle(root, settings, present)
-        engine = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress)
-        listed = {source.name: engine.specs(source) for source in present}
+        work = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress, remote)
+        listed = {source.name: work.specs(source) for source in present}
         specs = {
             name: choose(found, forms, only, limit) for name, found in listed.items() if found is not None
         }
         pending = _pending(root, specs, retry_failures=retry_failures)
-        engine.run(_rounds(pending), packages)
+        work.run(_rounds(pending), packages)
         document = finish(root)
         return {**document, "complete": not interrupted()}
 

@@ -7,7 +7,7 @@ import queue
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from regal_jax.corpus.pool import Event, Worker, available_memory
 from regal_jax.corpus.sources import Source
@@ -17,7 +17,10 @@ from regal_jax.errors import ConfigError
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.storage.json_lines import JsonLines
 
-__all__ = ["Engine"]
+if TYPE_CHECKING:
+    from regal_jax.engines import Engine as Remote
+
+__all__ = ["Engine", "Tally"]
 
 _TICK: Final = 0.25
 _TASKS_A_WORKER: Final = 150
@@ -36,6 +39,7 @@ class Engine:
       timeout: Time limit per graph, in seconds.
       interrupted: Tells whether to stop.
       progress: Makes a progress bar, or ``None``.
+      remote: Engine whose workers trace; ``None`` for processes of this machine.
     """
 
     def __init__(
@@ -46,8 +50,10 @@ class Engine:
         timeout: float,
         interrupted: Callable[[], bool],
         progress: Callable[..., Any] | None,
+        remote: "Remote | None" = None,
     ) -> None:
         self.root, self.settings, self.jobs, self.timeout = root, settings, jobs, timeout
+        self.remote = remote
         self.interrupted, self.progress = interrupted, progress
         self.index, self.failures = JsonLines(root / INDEX), JsonLines(root / FAILURES)
         # Memory that each worker may use; some is left for the build and the rest of the system.
@@ -87,8 +93,13 @@ class Engine:
         """
         total = sum(len(specs) for _, specs in tasks)
         bar = self.progress(total=total, unit="graph") if self.progress else None
-        tally = _Tally(bar, {record["topology_hash"] for record in self.index.read()})
+        tally = Tally(bar, {record["topology_hash"] for record in self.index.read()})
         with contextlib.closing(bar) if bar is not None else contextlib.nullcontext():
+            if self.remote is not None:
+                from regal_jax.corpus.remote import trace_remotely
+
+                trace_remotely(self.remote, self, tasks, packages, tally)
+                return
             given_up: set[str] = set()
             for source, specs in tasks:
                 if (
@@ -100,10 +111,9 @@ class Engine:
                     given_up.add(source.name)
 
     def _run_source(
-        self, source: Source, specs: Sequence[TraceSpec], packages: Mapping[str, Any], tally: "_Tally"
+        self, source: Source, specs: Sequence[TraceSpec], packages: Mapping[str, Any], tally: "Tally"
     ) -> bool:
         """Whether the source's workers start at all."""
-        package = source.packages[0]
         waiting: collections.deque[dict[str, Any]] = collections.deque({"spec": spec} for spec in specs)
         left = len(specs)
         with _Workers(self, source) as workers:
@@ -126,17 +136,32 @@ class Engine:
                     failure, reason = worker.last_words()
                     message = {"failure": failure, "reason": reason}
                 left -= 1
-                provenance = {"package": package, "version": packages.get(package)}
-                self._write_down(task["spec"], provenance, message, tally)
+                self.write_down(task["spec"], source, packages, message, tally)
         return True
 
-    def _write_down(
-        self, spec: TraceSpec, provenance: Mapping[str, Any], message: Mapping[str, Any], tally: "_Tally"
+    def write_down(
+        self,
+        spec: TraceSpec,
+        source: Source,
+        packages: Mapping[str, Any],
+        message: Mapping[str, Any],
+        tally: "Tally",
     ) -> None:
+        """Adds a result to the lists of the corpus.
+
+        Args:
+          spec: What was traced.
+          source: Its source.
+          packages: Versions of the source's packages.
+          message: The record of the graph, or the failure.
+          tally: Counts the results.
+        """
         if "record" not in message:
             self.failures.append({**spec.to_json(), **message})
             tally.failure()
             return
+        package = source.packages[0]
+        provenance = {"package": package, "version": packages.get(package)}
         record = {"path": f"{GRAPHS}/{spec.key}.json.gz", **spec.to_json(), **provenance}
         self.index.append({**record, **message["record"]})
         tally.success(message["record"]["topology_hash"])
@@ -223,7 +248,7 @@ def _without_repeats(source: Source, specs: Sequence[TraceSpec]) -> list[TraceSp
     return list(specs)
 
 
-class _Tally:
+class Tally:
     """Counts shown beside the progress bar."""
 
     def __init__(self, bar: Any, hashes: set[str]) -> None:

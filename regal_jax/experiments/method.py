@@ -9,12 +9,14 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
+from regal_jax.api.remote import plan_remotely
+from regal_jax.engines import Engine
 from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.solvers import Solver
-from regal_jax.solvers.loop.settings import check_pairs, each, one_seed
+from regal_jax.solvers.loop.settings import Settings, check_pairs, each, one_seed
 
 __all__ = ["Method", "Results"]
 
@@ -87,6 +89,8 @@ class Method:
         evaluations: int = 5000,
         seed: int | jax.Array = 0,
         time_limit: float | None = None,
+        engine: Engine | None = None,
+        warm_up: bool = False,
         key: int | jax.Array | None = None,
     ) -> Results:
         """Plans every graph.
@@ -100,6 +104,9 @@ class Method:
             content.
           time_limit: Seconds for each call of `regal_jax.optimize_many`: for all graphs that are searched
             together.
+          engine: Workers that plan the graphs. Seconds are then measured where a graph is planned.
+          warm_up: Whether each of these workers runs the first graphs of a size twice, so that nothing is
+            compiled in the seconds that count.
           key: The former name of ``seed``.
 
         Raises:
@@ -110,6 +117,11 @@ class Method:
         clusters = each(clusters, len(graphs))
         check_pairs(graphs, clusters)
         budget, seed = self.evaluations or evaluations, one_seed(seed, key)
+        if engine is not None:
+            settings = self._settings(Objective(objective), budget, seed, time_limit)
+            pairs = list(zip(graphs, clusters, strict=True))
+            warm_up = warm_up or self.twice
+            return Results.of(*plan_remotely(engine, pairs, settings, warm_up=warm_up))
         plans: list[Plan] = []
         seconds = np.zeros(len(graphs))
         for _ in range(2 if self.twice else 1):
@@ -134,3 +146,20 @@ class Method:
                     )
                 seconds[members] = (clock.spent) / max(len(members), 1)
         return Results.of(plans, seconds)
+
+    def _settings(
+        self, objective: Objective, evaluations: int, seed: int | jax.Array, time_limit: float | None
+    ) -> Settings:
+        return Settings.checked(
+            objective=objective,
+            evaluations=evaluations,
+            seed=seed,
+            method=self.solver,
+            policy=None,
+            warm_start=self.warm_start,
+            contract=None,
+            target=None,
+            stall=None,
+            time_limit=time_limit,
+            progress=False,
+        )

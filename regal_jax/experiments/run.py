@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.errors import ClusterError, ConfigError, GraphError, MissingExtraError
+from regal_jax.engines import Engine, opened
+from regal_jax.errors import ClusterError, ConfigError, GraphError, MissingExtraError, WorkerError
 from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.graphs import Task, evaluation_tasks
 from regal_jax.experiments.jobs import Job, make_jobs
@@ -23,6 +24,8 @@ from regal_jax.storage.locks import locked
 
 __all__ = ["Outcome", "run_evaluation"]
 
+_ON_ENGINES: Final = ("regal", "realistic")
+"""Suites of which an engine can plan several graphs at once."""
 _SMALL: Final = 40
 """Ops of the small graph with which loops are compiled."""
 _SECONDS: Final = 1.0
@@ -31,7 +34,11 @@ _SECONDS: Final = 1.0
 
 @interruptible()
 def run_evaluation(
-    config: EvaluationConfig, out: str | os.PathLike[str], *, progress: Callable[..., Any] | None = None
+    config: EvaluationConfig,
+    out: str | os.PathLike[str],
+    *,
+    progress: Callable[..., Any] | None = None,
+    engine: "str | Engine" = "local",
 ) -> Outcome:
     """Runs every method of ``config`` on its graphs and keeps the results in a folder.
 
@@ -44,6 +51,9 @@ def run_evaluation(
       config: Settings of the evaluation.
       out: Folder of the results; created if missing. `report` makes tables and pictures from it.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
+      engine: Where graphs are planned, as in `regal_jax.optimize_many`, for the suites ``regal`` and
+        ``realistic``. The workers share each chunk, so it should have many graphs for each of them. Seconds
+        are measured where a graph is planned, so all machines should be alike.
 
     Raises:
       ConfigError: A setting is invalid, there is no graph, or another run uses the same folder.
@@ -57,11 +67,13 @@ def run_evaluation(
       True
     """
     folder = pathlib.Path(out)
+    if engine != "local" and config.suite not in _ON_ENGINES:
+        raise ConfigError(f"engine: the suite {config.suite!r} runs in this process; leave the engine out")
     if config.suite == "robust-scheduling":
         return run_robust(config, folder, progress)
     tasks = evaluation_tasks(config)
     jobs = make_jobs(config)
-    with locked(folder):
+    with locked(folder), opened(engine) as workers:
         records = Records(folder)
         records.mend()
         document = {
@@ -70,7 +82,7 @@ def run_evaluation(
             "jobs": [job.as_document() for job in jobs.jobs],
         }
         write_evaluation(folder, {**document, "left_out": jobs.left_out})
-        run = _Run(config, tasks, records, dict(jobs.left_out))
+        run = _Run(config, tasks, records, dict(jobs.left_out), workers)
         finished = run.all(jobs.jobs, progress)
         write_evaluation(folder, {**document, "left_out": run.left_out})
     return Outcome(run.made, run.found, run.left_out, finished)
@@ -85,7 +97,9 @@ class _Run:
         tasks: Sequence[Task],
         records: Records,
         left_out: dict[str, str],
+        engine: Engine | None,
     ) -> None:
+        self._engine = engine
         self._config, self._tasks, self._records = config, tasks, records
         # One graph at a time, as in the paper. Time limits also apply to single graphs.
         self._alone = config.suite == "topological-order"
@@ -126,7 +140,8 @@ class _Run:
                 first = number % len(free)
                 # A job whose time limit depends on another job follows it.
                 for job in (*free[first:], *free[:first], *bound):
-                    for part in [[task] for task in chunk] if job.hosted else [chunk]:
+                    alone = job.hosted and self._engine is None
+                    for part in [[task] for task in chunk] if alone else [chunk]:
                         yield job, part
 
     def _part(self, job: Job, tasks: Sequence[Task], interrupted: Callable[[], bool]) -> bool:
@@ -152,7 +167,7 @@ class _Run:
         """The fields of one record per task."""
         try:
             return _fields(job, self._timed(job, tasks))
-        except (ConfigError, ClusterError, GraphError) as error:
+        except (ConfigError, ClusterError, GraphError, WorkerError) as error:
             if len(tasks) == 1:
                 return [{"error": _one_line(error)}]
         # The method may fail to cover only one graph of the chunk.
@@ -164,6 +179,9 @@ class _Run:
         options: dict[str, Any] = {"objective": tasks[0].objective, "seed": job.seed}
         if self._alone:
             return self._ordered(job, tasks[0])
+        if self._engine is not None:
+            options |= {"engine": self._engine, "warm_up": self._config.warm_up and not job.hosted}
+            return job.method(graphs, clusters, evaluations=budget, **options)
         size = (job.name, *_program(tasks[0]), len(tasks))
         if self._given_up != given_up():
             self._warm.clear()  # The programs given up may be among these.

@@ -16,6 +16,7 @@ import numpy as np
 
 from regal_jax.api import optimize_many
 from regal_jax.checks import whole
+from regal_jax.engines import Engine, opened
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, plan_fitness
@@ -106,6 +107,7 @@ def tune(
     seed: int | jax.Array = 0,
     results: str | os.PathLike[str] | None = None,
     progress: Callable[..., Any] | None = None,
+    engine: str | Engine = "local",
     key: int | jax.Array | None = None,
 ) -> TunedConfig:
     """Tries every point of a grid on all graphs, without warm starts, and returns the best one.
@@ -124,6 +126,7 @@ def tune(
       results: JSONL file to which each finished point is added. Points in the file with the same graphs,
         clusters, objective, budget and seed are not computed again.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
+      engine: Where graphs are planned, as in `regal_jax.optimize_many`.
       key: The former name of ``seed``.
 
     Raises:
@@ -137,11 +140,12 @@ def tune(
     if not graphs or not points:
         raise ConfigError("tune: needs at least one graph and one possible point of the grid")
     options = {"objective": Objective(objective), "evaluations": evaluations, "seed": one_seed(seed, key)}
-    if results is None:
-        return _best(graphs, clusters, points, options, None, progress)
-    path = pathlib.Path(results)
-    with locked_file(path):
-        return _best(graphs, clusters, points, options, JsonLines(path), progress)
+    with opened(engine) as workers:
+        if results is None:
+            return _best(graphs, clusters, points, options, None, progress, workers)
+        path = pathlib.Path(results)
+        with locked_file(path):
+            return _best(graphs, clusters, points, options, JsonLines(path), progress, workers)
 
 
 def _best(
@@ -151,6 +155,7 @@ def _best(
     options: dict[str, Any],
     file: JsonLines | None,
     progress: Callable[..., Any] | None,
+    engine: Engine | None,
 ) -> TunedConfig:
     """The best of the points; results that ``file`` holds are reused."""
     setup = _digest(graphs, clusters, options)
@@ -168,6 +173,7 @@ def _best(
                     method=Brkga(**dataclasses.asdict(config)),
                     warm_start=False,
                     progress=False,
+                    engine=engine or "local",
                     **options,
                 )
             known[name] = [

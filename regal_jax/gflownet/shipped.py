@@ -1,17 +1,15 @@
 """The weights of the schedule policy that come with the package."""
 
 import functools
-from importlib import resources
 from typing import TYPE_CHECKING, Final
 
-from regal_jax.errors import ConfigError
+from regal_jax.storage.shipped import shipped_weights
 
 if TYPE_CHECKING:
     from regal_jax.gflownet.networks import SchedulePolicy
 
 __all__ = ["SHIPPED", "default_gflownet", "shipped_gflownet"]
 
-_FOLDER: Final = resources.files("regal_jax.gflownet") / "trained"
 SHIPPED: Final = {"default": "synthetic"}
 """Name -> weights file."""
 
@@ -37,10 +35,8 @@ def shipped_gflownet(name: str) -> "SchedulePolicy":
     Raises:
       ConfigError: Another name.
     """
-    if name not in SHIPPED:
-        raise ConfigError(f"weights: none called {name!r} are shipped; use one of {', '.join(SHIPPED)}")
-    # Flax takes as long to load as JAX does.
-    from regal_jax.gflownet.weights import load_gflownet
+    with shipped_weights("regal_jax.gflownet", SHIPPED, name) as path:
+        # Flax takes as long to load as JAX does.
+        from regal_jax.gflownet.weights import load_gflownet
 
-    with resources.as_file(_FOLDER / f"{SHIPPED[name]}.safetensors") as path:
         return load_gflownet(path)

@@ -1,18 +1,13 @@
 """Weights files of networks that sample schedules: safetensors, with the config in the metadata."""
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Final
 
-from flax import nnx
-
-from regal_jax.errors import FormatError
 from regal_jax.gflownet.config import GflownetConfig
 from regal_jax.gflownet.networks import SchedulePolicy
 from regal_jax.policies.tensors import WeightsFormat
 from regal_jax.runtime.interrupts import interruptible
-from regal_jax.storage.documents import parse_json
 
 __all__ = ["FORMAT", "VERSION", "load_gflownet", "read_gflownet_metadata", "save_gflownet"]
 
@@ -39,8 +34,7 @@ def save_gflownet(
         reserves, or weights are not finite.
       OSError: The file cannot be written.
     """
-    _FILES.check_network(model, SchedulePolicy)
-    _FILES.write(path, model, dataclasses.asdict(model.config), metadata)
+    _FILES.save(path, model, SchedulePolicy, metadata)
 
 
 @interruptible()
@@ -62,12 +56,7 @@ def load_gflownet(path: str | os.PathLike[str]) -> SchedulePolicy:
       >>> load_gflownet("gflownet.safetensors").config == config
       True
     """
-    metadata, tensors = _FILES.read(path)
-    try:
-        config = GflownetConfig(**parse_json(metadata.get("config", "")))
-    except (ValueError, TypeError) as error:
-        raise FormatError(f"{path}: metadata 'config': {error}; the file is damaged") from None
-    return _FILES.network(path, tensors, lambda: SchedulePolicy(config, rngs=nnx.Rngs(0)))
+    return _FILES.load(path, GflownetConfig, SchedulePolicy)
 
 
 @interruptible()

@@ -6,8 +6,9 @@ import numpy as np
 
 from regal_jax.checks import shown, whole
 from regal_jax.errors import GraphError
-from regal_jax.graph.computation_graph import MAX_BYTES, ComputationGraph
+from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.units import Quantity, parse_bytes, parse_time
+from regal_jax.graph.validation import MAX_BYTES
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["GraphBuilder"]

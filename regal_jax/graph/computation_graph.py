@@ -4,24 +4,20 @@ import dataclasses
 import functools
 import hashlib
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regal_jax.checks import shown, whole
-from regal_jax.errors import GraphError
 from regal_jax.graph.html import html_rows
-from regal_jax.graph.topology import find_cycle, offsets, rows, successors, topological_order
-from regal_jax.graph.units import TIME_UNITS, format_bytes, format_time
+from regal_jax.graph.topology import offsets, rows, successors, topological_order
+from regal_jax.graph.units import format_bytes, format_time
+from regal_jax.graph.validation import DTYPES, as_array, plain, refusal, validate
 
 if TYPE_CHECKING:
     import networkx
     from matplotlib.figure import Figure
 
-__all__ = ["MAX_BYTES", "ComputationGraph"]
-
-MAX_BYTES: Final = 2**62
-"""Largest sum of all sizes in a graph; int64 sums of larger ones could overflow."""
+__all__ = ["ComputationGraph"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,35 +77,16 @@ class ComputationGraph:
     resident: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def __post_init__(self) -> None:
-        for field, dtype in _DTYPES.items():
-            object.__setattr__(self, field, _as_array(self, field, dtype))
+        for field, dtype in DTYPES.items():
+            object.__setattr__(self, field, as_array(self, field, dtype))
         if self.resident.size == 0:
             none = np.zeros(len(self.op_names), dtype=bool)
             none.setflags(write=False)
             object.__setattr__(self, "resident", none)
         # Plain tuples, ints and texts: the content hash must not depend on the types that were given.
         for field in ("op_names", "op_kinds", "allowed_devices", "colocation_group"):
-            object.__setattr__(self, field, tuple(map(_plain, getattr(self, field))))
-        _check_shapes(self)
-        _check_texts(self)
-        _check_values(self)
-        _check_edges(self)
-        _check_residents(self)
-        _check_devices(self)
-        if len(self.topological_order) < self.num_ops:
-            cycle = find_cycle(
-                self.num_ops,
-                self.edge_producer,
-                self.edge_op,
-                self.control_source,
-                self.control_target,
-            )
-            names = [self.op_names[o] for o in cycle]
-            shown = names if len(names) <= 8 else [*names[:4], "...", *names[-3:]]
-            raise self._error(f"cycle {' -> '.join([*shown, names[0]])}; remove one of its edges")
-
-    def _error(self, message: str) -> GraphError:
-        return GraphError(f"graph {self.name!r}: {message}")
+            object.__setattr__(self, field, tuple(map(plain, getattr(self, field))))
+        validate(self)
 
     # Sizes and names ---------------------------------------------------------------------------
 
@@ -156,7 +133,7 @@ class ComputationGraph:
             or len(port) > 18
             or int(port) >= self.output_offset[o + 1] - self.output_offset[o]
         ):
-            raise self._error(f"no tensor {name!r}; tensors are named OP:PORT")
+            raise refusal(self, f"no tensor {name!r}; tensors are named OP:PORT")
         return int(self.output_offset[o]) + int(port)
 
     # Adjacency, each a CSR: the items of row i are items[offset[i]:offset[i + 1]] -----------------
@@ -231,7 +208,7 @@ class ComputationGraph:
             for text in texts:
                 digest.update(text.encode() + b"\0")
         digest.update(repr((self.allowed_devices, self.colocation_group)).encode())
-        for field in _DTYPES:
+        for field in DTYPES:
             array = getattr(self, field)
             if field == "resident" and not array.any():
                 continue  # Left out without residents, so that such graphs keep the hashes of older releases.
@@ -291,167 +268,3 @@ class ComputationGraph:
             f"graph {self.name!r}: {self.num_ops} ops, {self.num_tensors} tensors, "
             f"{len(self.edge_op)} data edges, {len(self.control_source)} control edges"
         )
-
-
-_DTYPES: Final = {
-    "runtime": np.float64,
-    "temp_bytes": np.int64,
-    "tensor_op": np.int64,
-    "tensor_bytes": np.int64,
-    "tensor_keep": np.bool_,
-    "edge_tensor": np.int64,
-    "edge_op": np.int64,
-    "control_source": np.int64,
-    "control_target": np.int64,
-    "resident": np.bool_,
-}
-
-
-def _as_array(g: ComputationGraph, field: str, dtype: type) -> np.ndarray:
-    """A read-only copy as ``dtype``; refuses values that the conversion would change."""
-    try:
-        given = np.asarray(getattr(g, field))
-        given = given.astype(dtype) if given.size == 0 else given
-        with np.errstate(invalid="ignore"):
-            array = np.array(given, dtype=dtype)
-        if not (given.dtype.kind in "biuf" and (dtype is np.float64 or np.array_equal(array, given))):
-            raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        what = {np.float64: "numbers", np.int64: "whole numbers within int64", np.bool_: "true or false"}
-        raise g._error(f"{field}: not an array of {what[dtype]}; convert it first") from None
-    if array.ndim != 1 and field != "runtime":
-        raise g._error(f"{field}: shape {array.shape}; give one number each")
-    array.setflags(write=False)
-    return array
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, (tuple, list, np.ndarray)):
-        return tuple(map(_plain, value))
-    if isinstance(value, str):
-        return str(value)
-    found = None if value is None else whole(value)
-    return value if found is None else found
-
-
-def _check_shapes(g: ComputationGraph) -> None:
-    n, t = len(g.op_names), len(g.tensor_op)
-    if n == 0:
-        raise g._error("empty; add at least one op")
-    if g.time_unit not in TIME_UNITS:
-        raise g._error(f"time_unit: unknown {g.time_unit!r}; use one of {', '.join(TIME_UNITS)}")
-    for field, length in (
-        ("op_kinds", n), ("runtime", n), ("temp_bytes", n), ("allowed_devices", n),
-        ("colocation_group", n), ("tensor_bytes", t), ("tensor_keep", t),
-        ("edge_tensor", len(g.edge_op)), ("control_source", len(g.control_target)),
-        ("resident", n),
-    ):  # fmt: skip
-        if len(getattr(g, field)) != length:
-            raise g._error(f"{field}: has {len(getattr(g, field))} entries, expected {length}")
-    if g.runtime.ndim not in (1, 2) or (g.runtime.ndim == 2 and g.runtime.shape[1] == 0):
-        raise g._error(f"runtime: shape {g.runtime.shape}; give one number per op, or one per device")
-
-
-def _check_texts(g: ComputationGraph) -> None:
-    seen: set[str] = set()
-    for name in g.op_names:
-        if not isinstance(name, str) or not name:
-            raise g._error(f"op name {name!r}: give every op a non-empty text as its name")
-        if name in seen:
-            raise g._error(f"op {name!r}: duplicate name; rename one of the two")
-        seen.add(name)
-    for name, kind, group in zip(g.op_names, g.op_kinds, g.colocation_group, strict=True):
-        if not isinstance(kind, str) or not isinstance(group, str | None):
-            raise g._error(f"op {name!r}: kind {kind!r} and colocation_group {group!r} must be texts")
-        for text in (name, kind, group or ""):
-            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-                raise g._error(f"op {name!r}: {text!r} has a lone surrogate, which no file can hold; mend it")
-
-
-def _check_values(g: ComputationGraph) -> None:
-    bad = ~(np.isfinite(g.runtime) & (g.runtime >= 0))
-    if bad.any():
-        o = int(np.argwhere(bad)[0][0])
-        raise g._error(
-            f"op {g.op_names[o]!r}: runtime {g.runtime[o].tolist()} must be finite and zero or more"
-        )
-    with np.errstate(over="ignore"):
-        work = g.runtime.reshape(g.num_ops, -1).max(axis=1).sum()
-    if not np.isfinite(work):
-        raise g._error("runtimes add up to more than a float can hold; check their unit")
-    if (g.temp_bytes < 0).any():
-        o = int(np.argmax(g.temp_bytes < 0))
-        raise g._error(f"op {g.op_names[o]!r}: temp_bytes {g.temp_bytes[o]} must be zero or more")
-    if (g.tensor_bytes < 0).any():
-        t = int(np.argmax(g.tensor_bytes < 0))
-        raise g._error(
-            f"tensor {t} of op {int(g.tensor_op[t])}: size_bytes {g.tensor_bytes[t]} must be zero or more"
-        )
-    # Summed as floats: the int64 sum could wrap before it is compared.
-    total = g.tensor_bytes.sum(dtype=np.float64) + g.temp_bytes.sum(dtype=np.float64)
-    if total > MAX_BYTES:
-        raise g._error(f"sizes add up to {total:.3g} bytes, more than {MAX_BYTES}; check their unit")
-
-
-def _check_edges(g: ComputationGraph) -> None:
-    n, t = len(g.op_names), len(g.tensor_op)
-    for field, bound, what in (
-        ("tensor_op", n, "op"), ("edge_tensor", t, "tensor"), ("edge_op", n, "op"),
-        ("control_source", n, "op"), ("control_target", n, "op"),
-    ):  # fmt: skip
-        ids = getattr(g, field)
-        if ((ids < 0) | (ids >= bound)).any():
-            bad = int(ids[np.argmax((ids < 0) | (ids >= bound))])
-            raise g._error(f"{field}: {what} {bad} is missing; there are {bound}")
-    if (np.diff(g.tensor_op) < 0).any():
-        raise g._error("tensor_op: must be non-decreasing; sort tensors by producer")
-    for first, second in (("edge_tensor", "edge_op"), ("control_source", "control_target")):
-        a, b = getattr(g, first), getattr(g, second)
-        if ((np.diff(a) < 0) | ((np.diff(a) == 0) & (np.diff(b) <= 0))).any():
-            raise g._error(f"{first}, {second}: must be sorted, and no pair may stand twice")
-
-
-def _check_residents(g: ComputationGraph) -> None:
-    if not g.resident.any():
-        return
-    n = g.num_ops
-    for what, ops in (
-        ("reads a tensor", np.bincount(g.edge_op, minlength=n)),
-        ("waits for another op", np.bincount(g.control_target, minlength=n)),
-        ("takes time", g.runtime.reshape(n, -1).max(axis=1)),
-        ("has temp_bytes", g.temp_bytes),
-    ):
-        bad = g.resident & (ops > 0)
-        if bad.any():
-            name = g.op_names[int(np.argmax(bad))]
-            raise g._error(
-                f"op {name!r}: is resident but {what}; what it makes is there before anything runs, so drop "
-                "that or resident"
-            )
-
-
-def _check_devices(g: ComputationGraph) -> None:
-    allowed: dict[str, set[int]] = {}
-    for o, devices in enumerate(g.allowed_devices):
-        name = g.op_names[o]
-        if devices is None:
-            continue
-        if (
-            not isinstance(devices, tuple)
-            or not devices
-            or any(whole(k, 0) is None for k in devices)
-            or list(devices) != sorted(set(devices))
-        ):
-            raise g._error(
-                f"op {name!r}: allowed_devices {shown(devices)} must be ascending device indices, at least "
-                "one"
-            )
-        group = g.colocation_group[o]
-        if group is not None:
-            common = allowed.setdefault(group, set(devices))
-            common &= set(devices)
-            if not common:
-                raise g._error(
-                    f"op {name!r}: allowed_devices {devices} leave its colocation group {group!r} "
-                    "no device; allow one that the whole group may use"
-                )

@@ -1,7 +1,7 @@
 """Schedulers for transfers that block no device: HEFT with insertion, and Graham's list scheduling."""
 
 import heapq
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,11 +11,12 @@ from regal_jax.graph import (
     allowed_matrix,
     once_a_pair,
     runtime_matrix,
-    transfer_times,
 )
 from regal_jax.heuristics.links import Links
+from regal_jax.heuristics.list_scheduling import layout_of
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.work import note
+from regal_jax.runtime.compiling import run_loops
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["graham_schedule", "heft_schedule"]
@@ -28,32 +29,6 @@ def _in_time_order(graph: ComputationGraph, start: list[float], finish: list[flo
     """Ops by start. Of those that start together, ops without duration come first, in topological order."""
     position = np.argsort(graph.topological_order)
     return np.lexsort((position, np.array(finish), np.array(start)))
-
-
-class _Device:
-    """The schedule of one device, and its idle intervals."""
-
-    def __init__(self) -> None:
-        self.clock = 0.0
-        self.gaps: list[tuple[float, float]] = []
-
-    def earliest(self, ready: float, runtime: float) -> float:
-        """The first time from ``ready`` on at which the device is idle for ``runtime``."""
-        for a, b in self.gaps:
-            if max(a, ready) + runtime <= b:
-                return max(a, ready)
-        return max(self.clock, ready)
-
-    def occupy(self, start: float, finish: float) -> None:
-        """Occupies the interval that `earliest` found."""
-        if start >= self.clock:
-            if start > self.clock:
-                self.gaps = [*self.gaps[1 - _GAPS :], (self.clock, start)]
-            self.clock = finish
-            return
-        i = next(i for i, (a, b) in enumerate(self.gaps) if a <= start and finish <= b)
-        a, b = self.gaps[i]
-        self.gaps[i : i + 1] = [(x, y) for x, y in ((a, start), (finish, b)) if x < y]
 
 
 def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
@@ -71,33 +46,82 @@ def heft_schedule(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray
 @once_a_pair
 def _heft(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
     """Kept, since it is a heuristic and a draft of another."""
-    links = Links.of(graph)
-    rank = upward_rank(graph, cluster)
-    runtime = runtime_matrix(graph, cluster).tolist()
-    cost, link = transfer_times(graph, cluster).tolist(), cluster.link_index.tolist()
-    allowed = [np.flatnonzero(row).tolist() for row in allowed_matrix(graph, cluster)]
-    leader = graph.colocation_leader.tolist()
-    devices = [_Device() for _ in cluster.memory]
-    place, start, finish = ([0] * graph.num_ops, [0.0] * graph.num_ops, [0.0] * graph.num_ops)
-
-    def begin(o: int, k: int) -> float:
-        ready = max((finish[u] for u in links.before[o]), default=0.0)
-        for t in links.inputs[o]:
-            u = links.producer[t]
-            if place[u] != k:
-                ready = max(ready, finish[u] + cost[t][link[place[u]][k]])
-        return devices[k].earliest(ready, runtime[o][k])
-
+    layout = layout_of(graph, cluster)
+    n, d = graph.num_ops, cluster.num_devices
     position = np.argsort(graph.topological_order)
-    for o in np.lexsort((position, -rank)).tolist():
-        check_interrupt()
-        options = [(begin(o, k), k) for k in allowed[leader[o]]]
-        start[o], k = min(options, key=lambda option: option[0] + runtime[o][option[1]])
-        finish[o] = start[o] + runtime[o][k]
-        place[o] = k
-        allowed[leader[o]] = [k]
-        devices[k].occupy(start[o], finish[o])
+    order = np.lexsort((position, -upward_rank(graph, cluster)))
+    links = layout.input_rows, layout.inputs, layout.producer, layout.after_rows, layout.after
+    times = layout.runtime, layout.cost, layout.link, layout.links, layout.leader, layout.allowed
+    state = np.full(n, -1), np.zeros(n), np.zeros(n), np.zeros(n), np.full(n, -1)
+    gaps = np.zeros(d), np.zeros(d * n), np.zeros(d * n), np.arange(d) * n, np.arange(d) * n
+    seconds = 1e-5 * n * d
+    place, start, finish = run_loops(_insert, order, *links, *times, *state, *gaps, seconds=seconds)
     return np.array(place), _in_time_order(graph, start, finish)
+
+
+def _insert(
+    order: Any, input_rows: Any, inputs: Any, producer: Any, after_rows: Any, after: Any,
+    runtime: Any, cost: Any, link: Any, links: int, leader: Any, allowed: Any,
+    place: Any, start: Any, finish: Any, ready: Any, bound: Any,
+    clock: Any, opens: Any, closes: Any, first: Any, last: Any,
+) -> Any:  # fmt: skip
+    """Takes the ops in ``order``; each goes where it finishes first.
+
+    Args: the fields of `list_kernel.Layout`, and arrays to write to.
+      place, start, finish: ``[N]``, the schedule.
+      ready: ``[N]``, the latest finish of the predecessors.
+      bound: ``[N]``, device of each colocation group, or -1.
+      clock: ``[D]``, time after which the device is idle.
+      opens, closes: ``[D * N]``, idle intervals before that, in time order.
+      first, last: ``[D]``, bounds of each device's intervals there.
+    """
+    d = len(clock)
+    for o in order:
+        best, begin, chosen, gap = np.inf, 0.0, -1, -1
+        for k in range(d):
+            group = leader[o]
+            if not allowed[group * d + k] or (bound[group] >= 0 and bound[group] != k):
+                continue
+            arrival = ready[o]
+            for i in range(input_rows[o], input_rows[o + 1]):
+                t = inputs[i]
+                u = producer[t]
+                if place[u] != k:
+                    arrival = max(arrival, finish[u] + cost[t * links + link[place[u] * d + k]])
+            need, where = runtime[o * d + k], -1
+            earliest = max(clock[k], arrival)
+            for i in range(first[k], last[k]):
+                if max(opens[i], arrival) + need <= closes[i]:
+                    earliest, where = max(opens[i], arrival), i
+                    break
+            if chosen < 0 or earliest + need < best:
+                best, begin, chosen, gap = earliest + need, earliest, k, where
+        k, end = chosen, begin + runtime[o * d + chosen]
+        place[o], start[o], finish[o], bound[leader[o]] = k, begin, end, k
+        for i in range(after_rows[o], after_rows[o + 1]):
+            ready[after[i]] = max(ready[after[i]], end)
+        if begin >= clock[k]:
+            if begin > clock[k]:
+                first[k] = max(first[k], last[k] + 1 - _GAPS)
+                opens[last[k]], closes[last[k]] = clock[k], begin
+                last[k] += 1
+            clock[k] = end
+        else:
+            before, beyond = opens[gap] < begin, end < closes[gap]
+            if before and beyond:
+                for i in range(last[k], gap, -1):
+                    opens[i], closes[i] = opens[i - 1], closes[i - 1]
+                last[k] += 1
+                closes[gap], opens[gap + 1] = begin, end
+            elif before:
+                closes[gap] = begin
+            elif beyond:
+                opens[gap] = end
+            else:
+                for i in range(gap, last[k] - 1):
+                    opens[i], closes[i] = opens[i + 1], closes[i + 1]
+                last[k] -= 1
+    return place, start, finish
 
 
 class _Graham:

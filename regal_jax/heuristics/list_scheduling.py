@@ -28,6 +28,7 @@ __all__ = [
     "Rule",
     "Schedule",
     "kernel_arguments",
+    "layout_of",
     "list_schedule",
     "placement_and_events",
     "prices_of",
@@ -239,7 +240,7 @@ def placement_and_events(state: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 @once_a_pair
-def _layout(graph: ComputationGraph, cluster: Cluster) -> Any:
+def layout_of(graph: ComputationGraph, cluster: Cluster) -> Any:
     from regal_jax.heuristics.list_kernel import Layout
 
     return Layout(
@@ -302,4 +303,4 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         slot=ids(most_events),
         counts=ids(2),
     )
-    return _layout(graph, cluster), state
+    return layout_of(graph, cluster), state

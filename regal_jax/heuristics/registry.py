@@ -10,6 +10,7 @@ import numpy as np
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.heuristics.heft import graham_schedule, heft_schedule
+from regal_jax.heuristics.hurry import time_is_over
 from regal_jax.heuristics.list_scheduling import (
     MEMORY_RULES,
     QUICK_RULES,
@@ -73,6 +74,8 @@ def _best(
             plans.append(
                 Plan.from_events(graph, cluster, placement, events, objective=objective, provenance=said)
             )
+            if time_is_over():
+                break
     return min(plans, key=lambda plan: plan.sort_key)
 
 

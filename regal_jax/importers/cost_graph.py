@@ -17,28 +17,28 @@ _MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "μs": 1.0, "ns": 1
 def parse_cost_graph(text: str, *, name: str = "graph") -> ComputationGraph:
     """The graph in a ``CostGraphDef`` in protobuf text form.
 
-      - A node becomes an op, in file order, named by `name` (``node_ID`` if it has none; a name that
-        another node has already gets ``_ID`` appended).
-      - `compute_cost` becomes the runtime, the number unchanged, in microseconds.
-      - Temporary memory (`temporary_memory_size` and the older `host_temp_memory_size` and
-        `device_temp_memory_size`) becomes `temp_bytes`.
-      - Persistent memory (`persistent_memory_size` and the older `device_persistent_memory_size`)
-        becomes one more output, after the others, that has no readers and is kept: it stays in memory
-        from the op on.
-      - The outputs of an `is_final` node are kept.
-      - A size of -1, which TensorFlow writes for an unknown size, counts as 0 bytes.
-      - An output that aliases an input counts with its full size, which a transfer needs; memory is then
-    overestimated, never underestimated.
-      - `device`, `shape`, `dtype`, `compute_time`, `memory_time`, `inaccurate` and `cost` are not used.
+    - A node becomes an op, in file order, named by `name` (``node_ID`` if it has none; a name that
+      another node has already gets ``_ID`` appended).
+    - `compute_cost` becomes the runtime, the number unchanged, in microseconds.
+    - Temporary memory (`temporary_memory_size` and the older `host_temp_memory_size` and
+      `device_temp_memory_size`) becomes `temp_bytes`.
+    - Persistent memory (`persistent_memory_size` and the older `device_persistent_memory_size`)
+      becomes one more output, after the others, that has no readers and is kept: it stays in memory
+      from the op on.
+    - The outputs of an `is_final` node are kept.
+    - A size of -1, which TensorFlow writes for an unknown size, counts as 0 bytes.
+    - An output that aliases an input counts with its full size, which a transfer needs; memory is then
+      overestimated, never underestimated.
+    - `device`, `shape`, `dtype`, `compute_time`, `memory_time`, `inaccurate` and `cost` are not used.
 
-      Args:
-        text: The file's content.
-        name: Name of the graph.
+    Args:
+      text: The file's content.
+      name: Name of the graph.
 
-      Raises:
-        FormatError: The text is not of this format, an id occurs twice, or an edge has no source; names the
-          node.
-        GraphError: The graph breaks a rule, e.g. has a cycle.
+    Raises:
+      FormatError: The text is not of this format, an id occurs twice, or an edge has no source; names the
+        node.
+      GraphError: The graph breaks a rule, e.g. has a cycle.
     """
     from google.protobuf import text_format
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Interval", "heap_bytes"]
+__all__ = ["Interval", "best_gap", "heap_bytes", "pack_heap"]
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -27,7 +27,12 @@ class Interval:
 
 
 def heap_bytes(buffers: Sequence[Interval], alignment: int) -> int:
-    """Size of the heap: the smaller one of two packings.
+    """Size of the heap; see `pack_heap`."""
+    return pack_heap(buffers, alignment)[0]
+
+
+def pack_heap(buffers: Sequence[Interval], alignment: int) -> tuple[int, dict[int, int]]:
+    """Size of the heap, and the offset of each buffer by number: the smaller one of two packings.
 
     One packs large buffers first, the other packs buffers with long lifetimes first. Each buffer takes the
     smallest gap that is free during its lifetimes, or the end of the heap.
@@ -48,28 +53,32 @@ def heap_bytes(buffers: Sequence[Interval], alignment: int) -> int:
         life = max(e for _, e in buffer.spans) - min(s for s, _ in buffer.spans)
         return -life, -buffer.size, buffer.number
 
-    return min((_pack(buffers, key, alignment) for key in (by_size, by_life)), default=0)
+    return min((_pack(buffers, key, alignment) for key in (by_size, by_life)), key=lambda made: made[0])
 
 
-def _pack(buffers: Sequence[Interval], key: Callable[[Interval], Any], alignment: int) -> int:
+def _pack(
+    buffers: Sequence[Interval], key: Callable[[Interval], Any], alignment: int
+) -> tuple[int, dict[int, int]]:
     count = sum(len(buffer.spans) for buffer in buffers)
     starts, ends, tops, bottoms = (np.zeros(count, np.int64) for _ in range(4))
+    offsets: dict[int, int] = {}
     placed = top = 0
     for buffer in sorted(buffers, key=key):
         taken = np.zeros(placed, bool)
         for first, last in buffer.spans:
             taken |= (starts[:placed] <= last) & (ends[:placed] >= first)
         here = np.flatnonzero(taken)
-        offset = _best_gap(bottoms[here], tops[here], buffer.size)
+        offset = best_gap(bottoms[here], tops[here], buffer.size)
         top = max(top, offset + buffer.size)
+        offsets[buffer.number] = offset
         for first, last in buffer.spans:
             starts[placed], ends[placed], bottoms[placed] = first, last, offset
             tops[placed] = -(-(offset + buffer.size) // alignment) * alignment
             placed += 1
-    return top
+    return top, offsets
 
 
-def _best_gap(bottoms: np.ndarray, tops: np.ndarray, size: int) -> int:
+def best_gap(bottoms: np.ndarray, tops: np.ndarray, size: int) -> int:
     """The start of the smallest gap between blocks that has ``size`` bytes."""
     if not bottoms.size:
         return 0

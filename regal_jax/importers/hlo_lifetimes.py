@@ -3,12 +3,17 @@
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from regal_jax.importers.hlo_sharing import callees
 from regal_jax.importers.hlo_text import names_in
 from regal_jax.importers.hlo_values import Node, Values
 
-__all__ = ["Lifetime", "lifetimes"]
+__all__ = ["Lifetime", "lifetimes", "moments", "one_kernel_calls", "step_lifetimes"]
+
+
+_ONE_KERNEL: Final = "xla_cpu_small_call"
+"""The attribute of calls that are compiled to one kernel."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -36,7 +41,7 @@ def lifetimes(values: Values, orders: Mapping[str, Sequence[str]]) -> tuple[list
     References:
       openxla/xla: hlo_live_range.
     """
-    times, spans = _flatten(values, orders)
+    times, spans = moments(values, orders)
     roots = {name: values.root(name) for name in spans}
     found = []
     for value, maker in enumerate(values.maker):
@@ -45,7 +50,27 @@ def lifetimes(values: Values, orders: Mapping[str, Sequence[str]]) -> tuple[list
     return found, spans[values.module.entry.name][1]
 
 
-def _flatten(
+def step_lifetimes(values: Values, orders: Mapping[str, Sequence[str]]) -> list[Lifetime]:
+    """As `lifetimes`, for a program whose steps are compiled.
+
+    XLA compiles a call of little work to one kernel. Its operands and inner values are in memory together.
+    """
+    found, _ = lifetimes(values, orders)
+    times, spans = moments(values, orders)
+    for node in one_kernel_calls(values):
+        start, end = spans[callees(node.instruction)[0]][0], times[node.number]
+        for life in found:
+            if life.start <= end and life.end >= start:
+                life.start, life.end = min(life.start, start), max(life.end, end)
+    return found
+
+
+def one_kernel_calls(values: Values) -> list[Node]:
+    """The calls that XLA compiles to one kernel each."""
+    return [n for n in values.nodes if _ONE_KERNEL in n.instruction.attributes.get("frontend_attributes", "")]
+
+
+def moments(
     values: Values, orders: Mapping[str, Sequence[str]]
 ) -> tuple[list[int], dict[str, tuple[int, int]]]:
     """The moment of each instruction, by number, and the span of each computation."""

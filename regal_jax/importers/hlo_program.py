@@ -123,10 +123,10 @@ def parse_hlo(
 def order_computations(module: str | Module, find_peak: Callable[[str, ComputationGraph], int]) -> None:
     """Calls ``find_peak`` for the graph of each computation that runs as a program, callees first.
 
-    The graphs are those of `from_hlo`, except that arguments and results of a computation have no size: they
-    are in the memory of its caller. XLA allocates the arguments and results of the entry computation for the
-    whole run. The rest is temporary memory. The peak of a loop's body, a branch or a called computation is
-    a part of the `temp_bytes` of the op that runs it.
+    The graphs are those of `from_hlo`, with more of the buffers that XLA reuses. Arguments and results of the
+    body of a loop, a branch or a called computation have no size: they are in the memory of its caller. The
+    peak of such a computation is a part of the `temp_bytes` of the op that runs it. In the entry
+    computation, results have their sizes: until one is made, its memory may hold other buffers.
 
     Args:
       module: A scheduled module, or its text.
@@ -139,7 +139,8 @@ def order_computations(module: str | Module, find_peak: Callable[[str, Computati
     if isinstance(module, str):
         module = parse_module(module)
     costs = _Costs(module, [find_profile("h200")], 1, find_peak)
-    find_peak(module.entry.name, costs.body_graph(module.entry, _entry_flow(module, costs)[0]))
+    flow, donated = _entry_flow(module, costs)
+    find_peak(module.entry.name, _Assembly(module.entry.name, flow, costs, donated, module.entry).graph())
 
 
 def _entry_flow(module: Module, costs: "_Costs") -> tuple[Flow, set[tuple[int, int]]]:

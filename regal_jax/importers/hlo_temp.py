@@ -9,8 +9,9 @@ donated arguments, and at which places of the heap the others are. This module d
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from regal_jax.importers.hlo_heap import Interval, heap_bytes
-from regal_jax.importers.hlo_lifetimes import Lifetime, lifetimes
+from regal_jax.importers.hlo_heap import Interval, heap_bytes, pack_heap
+from regal_jax.importers.hlo_lifetimes import Lifetime, lifetimes, one_kernel_calls, step_lifetimes
+from regal_jax.importers.hlo_pieces import Piece, Place, make_pieces, movable_values
 from regal_jax.importers.hlo_shapes import Array
 from regal_jax.importers.hlo_sharing import ELEMENTWISE
 from regal_jax.importers.hlo_text import Computation, Module, names_in
@@ -45,6 +46,24 @@ class TempModel:
             ``None``, run in the order of the text.
         """
         return _Assignment(self._values, orders or {}, self._can_share).temp_bytes()
+
+    def pieces(self, orders: Mapping[str, Sequence[str]], values: Values) -> list[Piece]:
+        """What XLA would put into one place, as pieces that can be packed anew.
+
+        Args:
+          orders: As for `temp_bytes`.
+          values: The values of the same module with the donated arguments that XLA did not know of.
+
+        Raises:
+          ValueError: The pieces are not rectangular.
+        """
+        assignment = _Assignment(self._values, orders, self._can_share)
+        heap = assignment.assign()
+        # Only within the kernel of a call do values share a place that are not written over each other.
+        shared = pack_heap(heap, _ALIGNMENT)[1] if one_kernel_calls(values) else {}
+        places, chosen = assignment.places(shared), movable_values(values)
+        where = {value: place for value, place in places.items() if value in chosen}
+        return make_pieces(values, step_lifetimes(values, orders), where)
 
     def _can_share(self, operand: Node, inside: Path, user: Node, path: Path) -> bool:
         key = operand.number, inside, user.number, path
@@ -81,8 +100,18 @@ class _Assignment:
         self.block_of: dict[int, _Block] = {}
         self.kinds: list[int] = []  # For each block in order, its bytes if it is temporary, else -1.
         self.later: list[int] = []
+        self.first: dict[int, int] = {}  # Buffer in the heap -> its first value.
+        self.group: dict[int, int] = {}  # Value in the heap -> the buffer in the heap that has it.
 
     def temp_bytes(self) -> int:
+        return self.total(heap_bytes(self.assign(), _ALIGNMENT))
+
+    def assign(self) -> list[Interval]:
+        """Fills the blocks.
+
+        Returns:
+          What is left for the heap.
+        """
         place = self.positions()
         for buffer in sorted(self.buffers, key=lambda b: (-self.sizes[b], b not in self.leaves, place[b])):
             if not self.special(buffer) and not self.into_block(buffer):
@@ -90,7 +119,7 @@ class _Assignment:
                     self.open(buffer)
                 else:
                     self.later.append(buffer)
-        return self.total(heap_bytes(self.heap(), _ALIGNMENT))
+        return self.heap()
 
     def total(self, heap: int) -> int:
         """The heap and the tuples in one block, in the order in which XLA joins them."""
@@ -209,7 +238,7 @@ class _Assignment:
             made.setdefault(life[value].start, []).append(value)
             freed.setdefault(life[value].end, {})[value] = None
         clock = 0
-        group: dict[int, int] = {}  # Value -> the buffer in the heap that has it.
+        group = self.group
         intervals: dict[int, Interval] = {}
         begin: dict[int, int] = {}
         where: dict[int, int] = {}
@@ -234,6 +263,7 @@ class _Assignment:
                 if home is None:
                     home = buffer
                     intervals[home] = Interval(value, self.sizes[buffer], [])
+                    self.first[home] = value
                 group[value], begin[value] = home, clock
                 where[value] = len(intervals[home].spans)
                 intervals[home].spans.append((clock, clock))
@@ -242,6 +272,25 @@ class _Assignment:
                 free(value, clock)
                 clock += 1
         return list(intervals.values())
+
+    def places(self, shared: Mapping[int, int]) -> dict[int, Place]:
+        """Where each value is after `assign`.
+
+        Args:
+          shared: Offsets in the heap by the first value of each buffer; others have a block of their own.
+        """
+        blocks: dict[object, int] = {}
+        found: dict[int, Place] = {}
+        for buffer, row in self.buffers.items():
+            for value in row:
+                group = self.group.get(value, buffer)
+                first = self.first.get(group)
+                home = self.block_of.get(buffer) or ("heap" if first in shared else ("heap", group))
+                found[value] = (
+                    blocks.setdefault(home, len(blocks)),
+                    shared.get(first, 0) if home == "heap" else 0,
+                )
+        return found
 
     def written_over(self, value: int, ending: dict[int, None]) -> int | None:
         """The operand's value that ends where ``value`` is made and that ``value`` may overwrite."""

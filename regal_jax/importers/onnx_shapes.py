@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
-from regal_jax.graph.computation_graph import MAX_BYTES
+from regal_jax.graph.validation import MAX_BYTES
 
 __all__ = ["Value", "import_onnx", "infer_values", "subgraphs", "values_of"]
 

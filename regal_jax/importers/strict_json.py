@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from regal_jax.checks import is_number, whole
 from regal_jax.errors import FormatError
-from regal_jax.graph.computation_graph import MAX_BYTES
+from regal_jax.graph.validation import MAX_BYTES
 
 __all__ = ["Field"]
 

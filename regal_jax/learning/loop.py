@@ -1,22 +1,37 @@
 """The loop of every training run: steps, validations, records and checkpoints of a `Course`."""
 
 import abc
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
+
+import jax
 
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.checkpoint import Checkpoints
+from regal_jax.learning.processes import (
+    any_process,
+    exchanged,
+    is_first,
+    naming_lost_processes,
+    together,
+    told,
+    told_tree,
+)
 from regal_jax.learning.record import Record
+from regal_jax.learning.share import Entry
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import first_interrupt_waits
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
+from regal_jax.storage.locks import locked
 
 __all__ = [
     "COMPILING",
@@ -25,6 +40,7 @@ __all__ = [
     "Course",
     "Ending",
     "begin_run",
+    "folder_of_run",
     "located_by_name",
     "progress_bar",
     "run_course",
@@ -126,6 +142,9 @@ def run_course(
     The folder gets ``metrics.jsonl``, ``checkpoints/`` and ``policy.safetensors``. Ctrl-C saves a checkpoint
     after the running step, and ends the run.
 
+    On several processes, the first one alone reads and writes the folder. All end after the same step,
+    whichever of them Ctrl-C reaches.
+
     Args:
       course: What to train.
       out: The folder of the run, which nothing else writes to.
@@ -139,19 +158,22 @@ def run_course(
     """
     checkpoints = Checkpoints(out / "checkpoints")
     first = course.init()
-    state, notes = checkpoints.restore(first) or (first, {})
-    state = course.place(state)
+    found = together(lambda: checkpoints.restore(first) if is_first() else None)
+    state, notes = found or (first, {})
+    notes = told(notes)
+    state = course.place(told_tree(state) if notes else state)
     begun = int(state.step)
     # Without a checkpoint the validation before the first step is made again, too.
     last = begun if notes else -1
-    bar = progress_bar(progress, "train", course.cadence.steps, begun)
-    with Record(out, last, tensorboard=tensorboard) as record, bar:
+    bar = progress_bar(progress and is_first(), "train", course.cadence.steps, begun)
+    record = together(lambda: Record(out, last, tensorboard=tensorboard) if is_first() else None)
+    with record or contextlib.nullcontext(), bar:
         state, notes = _Loop(course, out, record, bar).all(state, notes, checkpoints)
     return Ending(state, notes["best"], notes["best_step"])
 
 
 class _Loop(Generic[State]):
-    def __init__(self, course: Course[State], out: pathlib.Path, record: Record, bar: Any) -> None:
+    def __init__(self, course: Course[State], out: pathlib.Path, record: Record | None, bar: Any) -> None:
         self._course, self._out, self._record, self._bar = course, out, record, bar
         self._begun: set[int] = set()
         self._note = ""
@@ -168,11 +190,17 @@ class _Loop(Generic[State]):
                 state = self._step(state, step)
                 if (step + 1) % c.validate_every == 0 or step + 1 == c.steps:
                     state, notes = self._validate(state, notes)
-                if (step + 1) % c.checkpoint_every == 0 or step + 1 == c.steps or stop():
-                    checkpoints.save(state, notes)
-                if stop():
+                ending = any_process(stop())
+                if (step + 1) % c.checkpoint_every == 0 or step + 1 == c.steps or ending:
+                    # The others wait: what they tell of this step is on disk.
+                    together(functools.partial(self._save, checkpoints, state, notes))
+                if ending:
                     break
         return state, notes
+
+    def _save(self, checkpoints: Checkpoints, state: State, notes: dict[str, Any]) -> None:
+        if self._record is not None:
+            checkpoints.save(state, notes)
 
     def _step(self, state: State, step: int) -> State:
         number = self._course.program(step)
@@ -185,7 +213,7 @@ class _Loop(Generic[State]):
                 f"train: the gradient of step {step + 1} is {metrics['gradient']}; start again in another "
                 "folder, with a lower optimizer.learning_rate"
             )
-        if (step + 1) % self._course.cadence.log_every == 0:
+        if self._record is not None and (step + 1) % self._course.cadence.log_every == 0:
             self._record.add("train", step + 1, {**metrics, "pool": number, "seconds": seconds})
         self._say("train", number)
         self._bar.set_postfix(better=f"{100 * metrics['improvement']:.1f}%", refresh=False)
@@ -197,14 +225,16 @@ class _Loop(Generic[State]):
         step = int(state.step)
         self._say("validation", -1)
         state, found = self._course.validate(state)
-        self._record.add("validation", step, dict(found))
+        if self._record is not None:
+            self._record.add("validation", step, dict(found))
         self._note = f"validation {100 * found['improvement']:+.1f}%"
         self._say("train", -1)
         if notes and found["improvement"] <= notes["best"]["improvement"]:
             return state, notes
         metadata = {"step": str(step), "training": json.dumps(self._course.document())}
         metadata |= {f"validation_{name}": repr(value) for name, value in found.items()}
-        self._course.save(self._out / WEIGHTS, state, metadata)
+        if self._record is not None:
+            self._course.save(self._out / WEIGHTS, state, metadata)
         return state, {"best": dict(found), "best_step": step}
 
     def _say(self, what: str, program: int) -> None:
@@ -213,6 +243,33 @@ class _Loop(Generic[State]):
         self._begun.add(program)
         note = COMPILING if first else self._note
         self._bar.set_description(f"{what} ({note})" if note else what, refresh=first)
+
+
+@contextlib.contextmanager
+def folder_of_run(out: pathlib.Path, identity: Mapping[str, Any]) -> Iterator[None]:
+    """Locks the folder of a run and records its settings, in the first process.
+
+    Args:
+      out: A new folder, or that of a run.
+      identity: As `run_identity` makes it; runs are the same if these are equal.
+
+    Raises:
+      ConfigError: The folder is that of another run, another process writes there, or the processes of this
+        run differ in their settings or graphs.
+      FormatError: Its ``config.json`` is damaged.
+      ProcessLostError: Another process has ended.
+    """
+    with contextlib.ExitStack() as stack, naming_lost_processes():
+
+        def claim() -> None:
+            if is_first():
+                stack.enter_context(locked(out))
+                begin_run(out, identity)
+
+        if exchanged(identity) != [told(identity)] * jax.process_count():
+            raise ConfigError("distributed: the processes have other settings or graphs; give all the same")
+        together(claim)
+        yield
 
 
 def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
@@ -254,8 +311,8 @@ def located_by_name(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def run_identity(
     document: Mapping[str, Any],
-    graphs: Sequence[ComputationGraph],
-    validation: Sequence[ComputationGraph],
+    graphs: Sequence[ComputationGraph | Entry],
+    validation: Sequence[ComputationGraph | Entry],
 ) -> dict[str, Any]:
     """The identity of a run, for `begin_run`.
 

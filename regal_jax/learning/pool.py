@@ -8,14 +8,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
+from regal_jax.learning.mesh import AXIS, everywhere, spread
+from regal_jax.learning.share import Entry, GraphShare
 from regal_jax.policies import GraphFeatures, PolicyConfig, Prior, make_inputs
 from regal_jax.problem import Bucket, Problem, make_problem
 from regal_jax.solve import graph_identities
 
-__all__ = ["Pool", "make_pools", "rows"]
+__all__ = ["Pool", "PoolShare", "SpreadPool", "make_pools", "rows", "spread_pool"]
 
 
 @jax.tree_util.register_dataclass
@@ -43,6 +47,81 @@ class Pool:
         return self.identity.shape[0]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class PoolShare:
+    """The graphs of a pool that this process holds.
+
+    Attributes:
+      members: Numbers of all graphs of the pool in their set, ascending.
+      entries: The same graphs.
+      pool: Those of this process, in the order of the members; one row of padding if there are none.
+    """
+
+    members: list[int]
+    entries: list[Entry]
+    pool: Pool
+
+    def held_by(self, process: int) -> list[int]:
+        """Positions among the members of the graphs of a process."""
+        return [i for i, entry in enumerate(self.entries) if entry.owner == process]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class SpreadPool:
+    """``G`` graphs of one bucket, spread over the devices of a mesh.
+
+    Attributes:
+      pool: ``K`` rows on each device: graphs, and copies of graphs where devices hold different numbers.
+      row: ``[G]`` int32, row of each graph among those of all devices; it is on every device.
+    """
+
+    pool: Pool
+    row: jax.Array
+
+    @property
+    def size(self) -> int:
+        """``G``."""
+        return self.row.shape[0]
+
+    @classmethod
+    def specs(cls) -> Any:
+        """What of it is spread, for `jax.shard_map`."""
+        return cls(PartitionSpec(AXIS), PartitionSpec())  # pyright: ignore[reportArgumentType]
+
+    def chosen(self, number: jax.Array, shards: int) -> Pool:
+        """Within `jax.shard_map`: this device's part of the graphs with these numbers.
+
+        Args:
+          number: ``[B]`` int32, the same on every device.
+          shards: Number of devices, of which ``B`` is a multiple.
+        """
+        if shards == 1:
+            return rows(self.pool, number)
+        # Every device contributes the rows that it holds, as bits, and zeros for the others.
+        row = jnp.take(self.row, number) - lax.axis_index(AXIS) * self.pool.size
+        held = (row >= 0) & (row < self.pool.size)
+        leaves, tree = jax.tree.flatten(rows(self.pool, jnp.where(held, row, 0)))
+        words = [_words(leaf) for leaf in leaves]
+        mine = jnp.where(held[:, None], jnp.concatenate(words, axis=1), 0)
+        sums = lax.psum_scatter(mine, AXIS, scatter_dimension=0, tiled=True)
+        parts = jnp.split(sums, np.cumsum([word.shape[1] for word in words])[:-1].tolist(), axis=1)
+        found = [_of_words(part, leaf) for part, leaf in zip(parts, leaves, strict=True)]
+        return jax.tree.unflatten(tree, found)
+
+
+def _words(leaf: jax.Array) -> jax.Array:
+    """``[B, W]`` uint32 with the content of an array of 32 bits a number, or of truth values."""
+    flat = leaf.reshape(leaf.shape[0], -1)
+    return flat.astype(jnp.uint32) if flat.dtype == bool else lax.bitcast_convert_type(flat, jnp.uint32)
+
+
+def _of_words(words: jax.Array, like: jax.Array) -> jax.Array:
+    """The array of `_words`, shaped as ``like`` except for the number of rows."""
+    shaped = words.reshape(-1, *like.shape[1:])
+    return shaped.astype(bool) if like.dtype == bool else lax.bitcast_convert_type(shaped, like.dtype)
+
+
 @jax.jit
 def rows(tree: Any, index: jax.Array) -> Any:
     """Rows ``index`` of every array of a pytree whose leaves share their leading axis."""
@@ -50,11 +129,11 @@ def rows(tree: Any, index: jax.Array) -> Any:
 
 
 def make_pools(
-    graphs: Sequence[ComputationGraph],
+    graphs: Sequence[ComputationGraph] | GraphShare,
     cluster: Cluster,
     config: PolicyConfig,
     most: int,
-) -> list[tuple[list[int], Pool]]:
+) -> list[PoolShare]:
     """Groups graphs by bucket, merges groups until there are at most ``most``, and pads each.
 
     Args:
@@ -64,21 +143,22 @@ def make_pools(
       most: Largest number of pools; each costs a compilation, fewer cost more padding.
 
     Returns:
-      Pools from small to large, each with the indices of its graphs.
+      Pools from small to large.
 
     Raises:
       ConfigError: There are no graphs.
       ClusterError: The cluster cannot run a graph.
       GraphError: A feature or time is out of range.
     """
-    if not graphs:
+    share = GraphShare.of(graphs)
+    if not len(share):
         raise ConfigError("train: no graphs; give at least one for training and one for validation")
     groups: dict[Bucket, list[int]] = {}
-    for i, graph in enumerate(graphs):
-        groups.setdefault(Bucket.of(graph), []).append(i)
+    for i, entry in enumerate(share.entries):
+        groups.setdefault(entry.bucket, []).append(i)
     pools = []
     for bucket, members in _joined(groups, most):
-        chosen = [graphs[i] for i in members]
+        chosen = [share.graphs[i] for i in members if i in share.graphs] or [_padding()]
         features, prior = jax.device_put(make_inputs(chosen, cluster, bucket, config))
         pool = Pool(
             problem=make_problem(chosen, cluster, bucket),
@@ -87,8 +167,29 @@ def make_pools(
             identity=jnp.asarray(graph_identities(chosen)),
             reference=jnp.ones(len(chosen), jnp.float32),
         )
-        pools.append((members, pool))
+        pools.append(PoolShare(members, [share.entries[i] for i in members], pool))
     return pools
+
+
+def _padding() -> ComputationGraph:
+    """A graph for a process that holds none of a pool."""
+    builder = GraphBuilder("padding")
+    builder.add_op("op", runtime=1.0)
+    return builder.build()
+
+
+def spread_pool(share: PoolShare, mesh: Mesh) -> SpreadPool:
+    """The pool of which every process holds a share, on the devices of the mesh."""
+    here = len(mesh.local_devices)
+    held = [share.held_by(process) for process in range(mesh.size // here)]
+    each = max(1, *(-(-len(theirs) // here) for theirs in held))
+    row = np.zeros(len(share.members), np.int32)
+    for process, theirs in enumerate(held):
+        row[theirs] = process * here * each + np.arange(len(theirs))
+    pool = share.pool
+    if pool.size != here * each:
+        pool = rows(pool, jnp.arange(here * each, dtype=jnp.int32) % pool.size)
+    return SpreadPool(spread(pool, mesh), everywhere(row, mesh))
 
 
 def _joined(groups: dict[Bucket, list[int]], most: int) -> list[tuple[Bucket, list[int]]]:

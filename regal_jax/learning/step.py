@@ -13,8 +13,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from regal_jax.errors import ConfigError
 from regal_jax.learning.config import Baseline, TrainConfig
-from regal_jax.learning.mesh import AXIS
-from regal_jax.learning.pool import Pool, rows
+from regal_jax.learning.mesh import AXIS, everywhere
+from regal_jax.learning.pool import Pool, SpreadPool, rows
 from regal_jax.learning.reinforce import leave_one_out, reinforce_loss, reward, standardised
 from regal_jax.learning.updates import clipped_adam, updated
 from regal_jax.policies import (
@@ -33,7 +33,7 @@ from regal_jax.programs import program
 from regal_jax.solve import keys_of, solve_traced
 from regal_jax.storage.stamps import file_stamp
 
-__all__ = ["Learner", "Metrics", "TrainState", "rollout", "train_step"]
+__all__ = ["Learner", "Metrics", "TrainState", "rollout", "table_on", "train_step"]
 
 
 class Metrics(NamedTuple):
@@ -207,12 +207,12 @@ def _settings(config: PolicyConfig) -> dict[str, Any]:
 
 
 def train_step(
-    learner: Learner, mesh: Mesh, state: TrainState, pool: Pool, key: jax.Array
+    learner: Learner, mesh: Mesh, state: TrainState, pool: SpreadPool, key: jax.Array
 ) -> tuple[TrainState, Metrics]:
     """Chooses a batch, samples actions, searches with them, and improves the weights.
 
-    The graphs of the batch are spread over the devices of ``mesh``. The results of each graph do not depend
-    on the number of devices; only the order in which gradients are summed does.
+    The graphs of the pool and those of the batch are spread over the devices of ``mesh``. The results of each
+    graph do not depend on the number of devices; only the order in which gradients are summed does.
 
     Args:
       learner: The learner; static under jit.
@@ -221,19 +221,25 @@ def train_step(
       pool: Graphs from which the batch is chosen.
       key: Typed key of the whole run.
     """
-    return _train_step(learner, mesh, state, pool, learner.table, key)
+    return _train_step(learner, mesh, state, pool, table_on(learner, mesh), key)
+
+
+@functools.lru_cache(4)
+def table_on(learner: Learner, mesh: Mesh) -> jax.Array:
+    """The table of the learner on the devices of the mesh."""
+    return everywhere(learner.table, mesh)
 
 
 @program(static=(0, 1), donate=(2,))
 def _train_step(
-    learner: Learner, mesh: Mesh, state: TrainState, pool: Pool, table: jax.Array, key: jax.Array
+    learner: Learner, mesh: Mesh, state: TrainState, pool: SpreadPool, table: jax.Array, key: jax.Array
 ) -> tuple[TrainState, Metrics]:
-    everywhere = PartitionSpec()
+    same = PartitionSpec()
     step = jax.shard_map(
         functools.partial(_step, learner, mesh.size),
         mesh=mesh,
-        in_specs=everywhere,
-        out_specs=everywhere,
+        in_specs=(same, SpreadPool.specs(), same, same),
+        out_specs=same,
         # The loops of the search stop independently on each device.
         check_vma=False,
     )
@@ -241,7 +247,7 @@ def _train_step(
 
 
 def _step(
-    learner: Learner, shards: int, state: TrainState, pool: Pool, table: jax.Array, key: jax.Array
+    learner: Learner, shards: int, state: TrainState, pool: SpreadPool, table: jax.Array, key: jax.Array
 ) -> tuple[TrainState, Metrics]:
     """`train_step` on one of ``shards`` devices."""
     o = learner.config.optimizer
@@ -282,17 +288,14 @@ def _step(
     return new, metrics
 
 
-def _batch(key: jax.Array, pool: Pool, size: int, shards: int) -> Pool:
+def _batch(key: jax.Array, pool: SpreadPool, size: int, shards: int) -> Pool:
     """This device's part of ``size`` graphs of the pool, without repetition if there are enough."""
-
-    def mine(x: jax.Array) -> jax.Array:
-        return x.reshape(shards, size // shards)[lax.axis_index(AXIS)]
-
     order = jax.random.permutation(key, pool.size)
-    batch = rows(pool, mine(jnp.resize(order, (size,)).astype(jnp.int32)))
+    batch = pool.chosen(jnp.resize(order, (size,)).astype(jnp.int32), shards)
     # Repetitions of a graph need random numbers of their own; equal ones would add no information.
-    again = mine(jnp.arange(size, dtype=jnp.uint32) // pool.size)
-    return dataclasses.replace(batch, identity=batch.identity.at[:, 1].add(again))
+    again = jnp.arange(size, dtype=jnp.uint32) // pool.size
+    mine = again.reshape(shards, size // shards)[lax.axis_index(AXIS)]
+    return dataclasses.replace(batch, identity=batch.identity.at[:, 1].add(mine))
 
 
 def _values(learner: Learner, state: TrainState, batch: Pool) -> tuple[jax.Array, Any]:

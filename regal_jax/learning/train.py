@@ -17,21 +17,22 @@ from regal_jax.learning.loop import (
     WEIGHTS,
     Cadence,
     Course,
-    begin_run,
+    folder_of_run,
     located_by_name,
     progress_bar,
     run_course,
     run_identity,
 )
 from regal_jax.learning.mesh import everywhere, mesh_for
-from regal_jax.learning.pool import Pool, make_pools
+from regal_jax.learning.pool import PoolShare, SpreadPool, make_pools, spread_pool
+from regal_jax.learning.processes import fetched, is_first, naming_lost_processes, together
 from regal_jax.learning.record import event_writer
 from regal_jax.learning.reference import with_references
+from regal_jax.learning.share import GraphShare
 from regal_jax.learning.step import Learner, TrainState, train_step
 from regal_jax.learning.validate import Validation, validate
 from regal_jax.policies import Policy, load_policy, save_policy
 from regal_jax.runtime.interrupts import interruptible
-from regal_jax.storage.locks import locked
 
 __all__ = ["TrainResult", "train"]
 
@@ -58,8 +59,8 @@ class TrainResult:
 @interruptible()
 def train(
     config: TrainConfig,
-    graphs: Sequence[ComputationGraph],
-    validation: Sequence[ComputationGraph],
+    graphs: Sequence[ComputationGraph] | GraphShare,
+    validation: Sequence[ComputationGraph] | GraphShare,
     out: str | os.PathLike[str],
     *,
     progress: bool = True,
@@ -74,10 +75,14 @@ def train(
     from its last checkpoint when it is called again; its weights and metrics are bit for bit those of an
     uninterrupted run on as many devices. Ctrl-C saves a checkpoint and returns.
 
+    On several processes (`join_processes`), every process calls this function with the same arguments. Each
+    keeps its share of the graphs on its devices, searches for their references, and validates on them. Only
+    the first process reads and writes the folder.
+
     Args:
       config: The run's settings.
-      graphs: Graphs to train on, at least one.
-      validation: Graphs to choose the best weights by, at least one.
+      graphs: Graphs to train on, at least one; or the share of this process, as `training_shares` reads it.
+      validation: Graphs to choose the best weights by, at least one; or the share of this process.
       out: A new folder, or that of the run to resume.
       progress: Show a progress bar.
       tensorboard: Also write event files (extra ``train``).
@@ -89,6 +94,7 @@ def train(
         gradient is not finite.
       FormatError: A checkpoint cannot be read.
       MissingExtraError: tensorboardX is not installed.
+      ProcessLostError: Another process of the run has ended.
 
     Examples:
       >>> from regal_jax.datasets import generate
@@ -111,23 +117,27 @@ def train(
         event_writer()  # Fail early if it is missing: references, which come first, take hours.
     folder = pathlib.Path(out)
     mesh = mesh_for(config.optimizer.batch, devices)
-    cluster = config.task.cluster(config.policy.num_devices)
-    pools, held_out = (
-        [pool for _, pool in make_pools(chosen, cluster, config.policy, config.optimizer.pools)]
-        for chosen in (graphs, validation)
-    )
+    with naming_lost_processes():
+        shares = [GraphShare.of(chosen) for chosen in (graphs, validation)]
+        both = together(lambda: _pools(config, shares))
+    identity = run_identity(config.as_document(), *(share.entries for share in shares))
     # Only after all checks, since from here on the folder belongs to this run.
-    with locked(folder):
-        begin_run(folder, run_identity(config.as_document(), graphs, validation))
-        path = folder / "references.jsonl"
-        pools = _referenced(config, pools, path, "references", progress)
-        held_out = _referenced(config, held_out, path, "validation references", progress)
-        course = _Regal(config, (pools, held_out), mesh, implementation)
+    with folder_of_run(folder, identity):
+        spread = [
+            _referenced(config, pools, folder / "references.jsonl", mesh, what, progress and is_first())
+            for pools, what in zip(both, ("references", "validation references"), strict=True)
+        ]
+        course = _Regal(config, spread, mesh, implementation)
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
+        policy = fetched(folder / WEIGHTS, load_policy)
     steps = int(ending.state.step)
     best = Validation(**ending.best)
-    policy = load_policy(folder / WEIGHTS)
     return TrainResult(policy, best, ending.best_step, steps, steps == config.optimizer.steps)
+
+
+def _pools(config: TrainConfig, shares: Sequence[GraphShare]) -> list[list[PoolShare]]:
+    cluster = config.task.cluster(config.policy.num_devices)
+    return [make_pools(share, cluster, config.policy, config.optimizer.pools) for share in shares]
 
 
 class _Regal(Course[TrainState]):
@@ -136,14 +146,14 @@ class _Regal(Course[TrainState]):
     def __init__(
         self,
         config: TrainConfig,
-        pools: tuple[list[Pool], list[Pool]],
+        pools: Sequence[list[SpreadPool]],
         mesh: Mesh,
         implementation: str | None,
     ) -> None:
         self._config, self._mesh = config, mesh
         # Programs do not depend on the paths of graphs: runs that differ only in these share them.
         self._learner = Learner(dataclasses.replace(config, data=DataConfig()), implementation)
-        self._pools, self._validation = everywhere(pools, mesh)
+        self._pools, self._validation = pools
         keys = jax.random.split(jax.random.key(config.seed))
         self._key, self._validation_key = everywhere(keys, mesh)
 
@@ -170,7 +180,7 @@ class _Regal(Course[TrainState]):
         return state, {name: float(value) for name, value in metrics._asdict().items()}
 
     def validate(self, state: TrainState) -> tuple[TrainState, Mapping[str, float]]:
-        found = validate(self._learner, state.policy, self._validation, self._validation_key)
+        found = validate(self._learner, self._mesh, state.policy, self._validation, self._validation_key)
         return state, found._asdict()
 
     def save(self, path: pathlib.Path, state: TrainState, metadata: Mapping[str, str]) -> None:
@@ -181,10 +191,10 @@ class _Regal(Course[TrainState]):
 
 
 def _referenced(
-    config: TrainConfig, pools: list[Pool], path: pathlib.Path, what: str, shown: bool
-) -> list[Pool]:
-    """The pools with references, which are stored in the file at ``path``."""
-    with progress_bar(shown, what, sum(p.size for p in pools), 0) as bar:
+    config: TrainConfig, pools: list[PoolShare], path: pathlib.Path, mesh: Mesh, what: str, shown: bool
+) -> list[SpreadPool]:
+    """The pools with references, which are stored in the file at ``path``, on the devices of the mesh."""
+    with progress_bar(shown, what, sum(len(pool.members) for pool in pools), 0) as bar:
         ready = []
         for pool in pools:
             # The first chunk of a pool compiles its program.
@@ -194,5 +204,6 @@ def _referenced(
                 bar.set_description(what, refresh=False)
                 bar.update(graphs)
 
-            ready.append(with_references(config, pool, path, progress=advance))
+            known = with_references(config, pool, path, mesh.local_devices, progress=advance)
+            ready.append(spread_pool(known, mesh))
     return ready

@@ -7,9 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
-from regal_jax.learning.pool import Pool, rows
-from regal_jax.learning.step import Learner
+from regal_jax.learning.mesh import AXIS, everywhere
+from regal_jax.learning.pool import Pool, SpreadPool, rows
+from regal_jax.learning.step import Learner, table_on
 from regal_jax.policies import entropy, sample_action, to_proposal
 from regal_jax.programs import program
 from regal_jax.solve import keys_of, solve_traced
@@ -37,39 +40,90 @@ class Validation(NamedTuple):
     entropy: float
 
 
-def validate(learner: Learner, weights: Any, pools: Sequence[Pool], key: jax.Array) -> Validation:
+def validate(
+    learner: Learner, mesh: Mesh, weights: Any, pools: Sequence[SpreadPool], key: jax.Array
+) -> Validation:
     """Metrics of one search per graph with one action each, always with the same random numbers.
+
+    Every device searches the graphs that it holds.
 
     Args:
       learner: Static part of a step.
+      mesh: The devices.
       weights: Weights of the policy.
       pools: Pools with references.
       key: Typed, consumed.
     """
-    saved, bits = [], []
-    for pool in pools:
-        width = min(_CHUNK, pool.size)
-        for first in range(0, pool.size, width):
-            members = np.arange(first, first + width) % pool.size
-            chunk = rows(pool, jnp.asarray(members, dtype=jnp.int32))
-            fitness, nats = _search(learner, weights, chunk, learner.table, key)
-            count = min(width, pool.size - first)
-            reference = np.asarray(chunk.reference)
-            ratio = np.where(reference > 0, np.asarray(fitness) / np.where(reference > 0, reference, 1), 1)
-            saved.append(1 - ratio[:count])
-            bits.append(np.asarray(nats)[:count])
-    shares = np.concatenate(saved).astype(np.float64)
+    table = table_on(learner, mesh)
+    found = [_validated(learner, mesh, weights, pool, table, key) for pool in pools]
+    fitness, nats, reference = (np.concatenate(each) for each in zip(*found, strict=True))
+    ratio = np.where(reference > 0, fitness / np.where(reference > 0, reference, 1), 1)
+    shares = (1 - ratio).astype(np.float64)
     return Validation(
         improvement=float(shares.mean()),
         matched=float((shares >= 0).mean()),
         worst=float(shares.min()),
         best=float(shares.max()),
-        entropy=float(np.concatenate(bits).mean()),
+        entropy=float(nats.mean()),
     )
+
+
+def _validated(
+    learner: Learner, mesh: Mesh, weights: Any, pool: SpreadPool, table: jax.Array, key: jax.Array
+) -> np.ndarray:
+    """``[3, G]`` float32: fitness, entropy and reference of every graph of the pool."""
+    each = pool.pool.size // mesh.size
+    width = min(_CHUNK, each)
+    parts = []
+    for first in range(0, each, width):
+        members = np.arange(first, first + width, dtype=np.int32) % each
+        if mesh.size == 1:
+            chunk = rows(pool.pool, jnp.asarray(members))
+            found = np.stack([*_search(learner, weights, chunk, table, key), chunk.reference])[:, None]
+        else:
+            found = np.asarray(
+                _spread_search(learner, mesh, weights, pool, everywhere(members, mesh), table, key)
+            )
+        parts.append(found[:, :, : min(width, each - first)])
+    return np.concatenate(parts, axis=2).reshape(3, -1)[:, np.asarray(pool.row)]
+
+
+@program(static=(0, 1))
+def _spread_search(
+    learner: Learner,
+    mesh: Mesh,
+    weights: Any,
+    pool: SpreadPool,
+    members: jax.Array,
+    table: jax.Array,
+    key: jax.Array,
+) -> jax.Array:
+    """``[3, S, C]`` float32: fitness, entropy and reference of these rows of each device."""
+
+    def mine(pool: SpreadPool, weights: Any, members: jax.Array, table: jax.Array, key: jax.Array) -> Any:
+        chunk = rows(pool.pool, members)
+        found = jnp.stack([*_searched(learner, weights, chunk, table, key), chunk.reference])
+        return lax.all_gather(found, AXIS, axis=1)
+
+    same = PartitionSpec()
+    run = jax.shard_map(
+        mine,
+        mesh=mesh,
+        in_specs=(SpreadPool.specs(), same, same, same, same),
+        out_specs=same,
+        check_vma=False,
+    )
+    return run(pool, weights, members, table, key)
 
 
 @program(static=(0,))
 def _search(
+    learner: Learner, weights: Any, pool: Pool, table: jax.Array, key: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return _searched(learner, weights, pool, table, key)
+
+
+def _searched(
     learner: Learner, weights: Any, pool: Pool, table: jax.Array, key: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Fitness and entropy, ``[G]`` each."""

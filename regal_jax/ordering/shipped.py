@@ -1,17 +1,15 @@
 """The weights of Topoformer that come with the package."""
 
 import functools
-from importlib import resources
 from typing import TYPE_CHECKING, Final
 
-from regal_jax.errors import ConfigError
+from regal_jax.storage.shipped import shipped_weights
 
 if TYPE_CHECKING:
     from regal_jax.ordering.networks import Topoformer
 
 __all__ = ["SHIPPED", "default_topoformer", "shipped_topoformer"]
 
-_FOLDER: Final = resources.files("regal_jax.ordering") / "trained"
 SHIPPED: Final = {"default": "layered", "standardised": "standardised"}
 """Name -> weights file: trained with the paper's loss, and with standardised peaks."""
 
@@ -37,10 +35,8 @@ def shipped_topoformer(name: str) -> "Topoformer":
     Raises:
       ConfigError: Another name.
     """
-    if name not in SHIPPED:
-        raise ConfigError(f"weights: none called {name!r} are shipped; use one of {', '.join(SHIPPED)}")
-    # Flax takes as long to load as JAX does.
-    from regal_jax.ordering.weights import load_topoformer
+    with shipped_weights("regal_jax.ordering", SHIPPED, name) as path:
+        # Flax takes as long to load as JAX does.
+        from regal_jax.ordering.weights import load_topoformer
 
-    with resources.as_file(_FOLDER / f"{SHIPPED[name]}.safetensors") as path:
         return load_topoformer(path)

@@ -34,7 +34,7 @@ from regal_jax.storage.documents import parse_json
 if TYPE_CHECKING:
     from regal_jax.plan.plan import Plan
 
-__all__ = ["FORMAT", "VERSION", "cluster_document", "plan_fields", "plan_text"]
+__all__ = ["FORMAT", "VERSION", "cluster_document", "plan_fields", "plan_text", "read_cluster"]
 
 FORMAT: Final = "regal_jax.plan"
 VERSION: Final = 1
@@ -111,7 +111,7 @@ def plan_fields(text: str) -> dict[str, Any]:
     """
     document = _document(text)
     graph = _get(document, "graph", _object)
-    cluster = _cluster(_get(document, "cluster", _object))
+    cluster = read_cluster(_get(document, "cluster", _object))
     d = cluster.num_devices
     placement = _get(document, "placement", _object)
     names = tuple(placement)
@@ -173,7 +173,13 @@ def _pins(fields: dict[str, Any], d: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _cluster(fields: dict[str, Any]) -> Cluster:
+def read_cluster(fields: dict[str, Any]) -> Cluster:
+    """The cluster that `cluster_document` wrote.
+
+    Raises:
+      FormatError: A field is missing or invalid.
+    """
+
     def infinite(value: Any) -> Any:
         if isinstance(value, list):
             return [infinite(v) for v in value]

@@ -16,6 +16,7 @@ from flax import nnx
 
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import parse_json
 
 __all__ = ["WeightsFormat"]
 
@@ -40,6 +41,50 @@ class WeightsFormat:
     writer: str
     version: str
     readable: tuple[str, ...]
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        network: Any,
+        kind: type[nnx.Module],
+        metadata: Mapping[str, str] | None,
+    ) -> None:
+        """Writes a network with its config, a dataclass of JSON values, atomically.
+
+        Args:
+          path: Path of the file.
+          network: The network, with an attribute ``config``.
+          kind: Type of the network.
+          metadata: Strings to store with the weights.
+
+        Raises:
+          ConfigError: The network is of another type, metadata are not strings or use a reserved name, or
+            weights are not finite.
+          OSError: The file cannot be written.
+        """
+        self.check_network(network, kind)
+        self.write(path, network, dataclasses.asdict(network.config), metadata)
+
+    def load(
+        self, path: str | os.PathLike[str], config: Callable[..., Any], kind: Callable[..., _Network]
+    ) -> _Network:
+        """Reads a network.
+
+        Args:
+          path: Path of the file.
+          config: Type of the config, called with its fields.
+          kind: Type of the network, called with the config and ``rngs``.
+
+        Raises:
+          FormatError: The file is of another kind, or damaged.
+          OSError: The file cannot be read.
+        """
+        metadata, tensors = self.read(path)
+        try:
+            made = config(**parse_json(metadata.get("config", "")))
+        except (ValueError, TypeError) as error:
+            raise FormatError(f"{path}: metadata 'config': {error}; the file is damaged") from None
+        return self.network(path, tensors, lambda: kind(made, rngs=nnx.Rngs(0)))
 
     def write(
         self,

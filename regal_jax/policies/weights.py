@@ -1,6 +1,5 @@
 """Weights files of policies: safetensors, with the policy's config in the metadata."""
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Final
@@ -42,8 +41,7 @@ def save_policy(
         are not finite.
       OSError: The file cannot be written.
     """
-    _FILES.check_network(policy, Policy)
-    _FILES.write(path, policy, dataclasses.asdict(policy.config), metadata)
+    _FILES.save(path, policy, Policy, metadata)
 
 
 @interruptible()

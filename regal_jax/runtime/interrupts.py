@@ -14,7 +14,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
-__all__ = ["check_interrupt", "first_interrupt_waits", "interrupt", "interruptible", "uninterrupted"]
+__all__ = [
+    "check_interrupt",
+    "first_interrupt_waits",
+    "interrupt",
+    "interruptible",
+    "stopped_by",
+    "uninterrupted",
+]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -128,19 +135,37 @@ def interruptible() -> Iterator[None]:
         yield
 
 
+_thread = threading.local()
+"""``stopped`` of a thread within `stopped_by`."""
+
+
+@contextlib.contextmanager
+def stopped_by(stopped: Callable[[], bool]) -> Iterator[None]:
+    """A context in a thread other than the main one, where ``stopped`` acts like a first Ctrl-C.
+
+    `first_interrupt_waits` notes it; nothing raises. A worker is asked to end early in this way.
+    """
+    before = getattr(_thread, "stopped", None)
+    _thread.stopped = stopped
+    try:
+        yield
+    finally:
+        _thread.stopped = before
+
+
 @contextlib.contextmanager
 def first_interrupt_waits() -> Iterator[Callable[[], bool]]:
     """A context in which the first Ctrl-C is only noted and a second one raises.
 
     The yielded function tells whether there was one, also after the context. A second Ctrl-C raises at the
     next `check_interrupt` or at the end. Of nested contexts, the outermost notes for all. Where
-    `interruptible` changes nothing, this context changes nothing, either.
+    `interruptible` changes nothing, this context changes nothing, either, unless `stopped_by` is open.
 
     Raises:
       KeyboardInterrupt: At the second Ctrl-C, even if a compiled program made another error of it.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield getattr(_thread, "stopped", None) or (lambda: False)
         return
     with _noting(1) as notes:
         if notes.patient == 1:

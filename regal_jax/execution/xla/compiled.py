@@ -126,10 +126,7 @@ class CompiledProgram:
             rows.append(("median run", *(format_time(s, "s") for s in seconds)))
         widths = [max(len(row[c]) for row in rows) for c in range(3)]
         lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
-        by = f" (XLA's {self.schedule.scheduler})" if self.schedule.scheduler else ""
-        order = (
-            f"the order was {stats.source}{by}" if stats.reordered else f"XLA's order is kept: {stats.reason}"
-        )
+        order = f"the order was {stats.source}" if stats.reordered else f"XLA's order is kept: {stats.reason}"
         compiled = f"compiled in {format_time(stats.compile_seconds, 's')}"
         searched = f", of which {format_time(stats.search_seconds, 's')} were the search"
         return "\n".join([*lines, order, compiled + (searched if stats.search_seconds else "")])

@@ -1,31 +1,43 @@
 """Donated arguments of a program whose order was changed.
 
 When a hook returns a module, XLA loses the aliasing of results and arguments: ``UpdateHloModuleFromProto``
-replaces the entry computation, and with it the module's ``input_output_alias``. This module therefore
-expresses the aliasing by instructions: the fusion that makes such a result aliases its operand, and XLA puts
-both into one buffer. In the finished program the module's own ``input_output_alias`` is restored, by which
-the runtime donates.
+replaces the entry computation, and with it the module's ``input_output_alias``.
+`regal_jax.execution.xla.repacking` puts each result back into its argument, in the finished program. An
+instruction that reads an argument while it writes the result over it must be compiled for that; this module
+says so by an alias of the instruction's own.
 """
 
 from collections.abc import Iterator
 from typing import Any, Final
 
-from regal_jax.execution.xla.module_proto import new_executable, new_result
-from regal_jax.storage.varint import read_varint
+from regal_jax.execution.xla.errors import DonationLost
+from regal_jax.execution.xla.sequence import put_orders
 
-__all__ = ["DonationLost", "alias_instructions", "restore_donation"]
+__all__ = ["alias_instructions", "elide_copies"]
 
 _RENAMES: Final = frozenset({"bitcast", "opt-barrier", "add-dependency"})
 _IN_PLACE: Final = frozenset({"dynamic-update-slice", "scatter"})
+
+_READS_ONLY: Final = frozenset(
+    {
+        "convolution",
+        "copy",
+        "dot",
+        "reduce",
+        "reduce-window",
+        "transpose",
+        "broadcast",
+        "slice",
+        "gather",
+        "fft",
+    }
+)
+"""Opcodes beside fusions that never write over an operand, and whose results are new."""
 
 _PRED: Final = 1
 """The element type of booleans."""
 
 _Path = tuple[int, ...]
-
-
-class DonationLost(Exception):
-    """A result cannot be put into the buffer of the argument that it overwrites."""
 
 
 class _Entry:
@@ -54,9 +66,110 @@ class _Entry:
                 return instruction, path
             instruction = self.by_id[number]
 
+    def may_write(self, reader: Any) -> bool:
+        """Whether an instruction may write over an operand, or hand it on."""
+        if reader.opcode != "fusion":
+            return reader.opcode not in _READS_ONLY
+        called = self.computations[reader.called_computation_ids[0]]
+        return bool(reader.output_operand_aliasing) or any(i.opcode in _IN_PLACE for i in called.instructions)
+
     def results(self, alias: Any) -> Iterator[tuple[Any, Any, _Path]]:
         for entry in alias.entries:
             yield entry, *self.maker(self.computation.root_id, tuple(entry.output_shape_index))
+
+
+def elide_copies(module: Any) -> None:
+    """Removes copies of donated arguments.
+
+    XLA copies an argument if in some orders it would be read after its result has overwritten it. Here the
+    order is known: the instruction that makes the result waits for all others that read the argument.
+
+    Args:
+      module: An ``HloModuleProto`` with a schedule; changed in place.
+    """
+    at = _Entry(module)
+    uses = _Uses(at)
+    for alias, made, _ in list(at.results(module.input_output_alias)):
+        if not alias.parameter_shape_index and made.opcode == "fusion":
+            uses.protect(at.parameters[alias.parameter_number], made)
+    if not uses.gone:
+        return
+    entry = at.computation
+    (sequence,) = (e.value.instruction_ids for e in module.schedule.sequences if e.key == entry.id)
+    sequence[:] = [i for i in sequence if i not in uses.gone]
+    names = [at.by_id[i].name for i in sequence]
+    kept = [type(i).FromString(i.SerializeToString()) for i in at.by_id.values() if i.id not in uses.gone]
+    del entry.instructions[:]
+    entry.instructions.extend(kept)
+    put_orders(module, {entry.name: names})
+    place = {number: i for i, number in enumerate(sequence)}
+    entry.instructions.sort(key=lambda i: place[i.id])
+
+
+class _Uses:
+    """Who reads what in an entry computation, while copies of arguments are removed from it.
+
+    Attributes:
+      gone: Copies that were removed.
+    """
+
+    def __init__(self, at: _Entry) -> None:
+        self.at = at
+        self.gone: set[int] = set()
+        self.readers: dict[int, list[int]] = {}
+        self.before: dict[int, list[int]] = {}
+        self.ordered: set[int] = set()  # Instructions with control dependencies.
+        for number, i in at.by_id.items():
+            self.before[number] = [*i.operand_ids, *i.control_predecessor_ids]
+            if i.control_predecessor_ids:
+                self.ordered.update((number, *i.control_predecessor_ids))
+            for operand in dict.fromkeys(i.operand_ids):
+                self.readers.setdefault(operand, []).append(number)
+
+    def protect(self, parameter: Any, made: Any) -> None:
+        """Lets ``made`` wait for the other readers of an argument, and removes the argument's copies.
+
+        Nothing is changed if the copies are needed: a reader may write over its operand, or needs ``made``.
+        """
+        by_id = self.at.by_id
+        copies = [
+            number
+            for number in self.readers.get(parameter.id, ())
+            if by_id[number].opcode == "copy" and by_id[number].shape == parameter.shape
+        ]
+        names = [parameter.id, *copies]  # Instructions whose result is the argument.
+        readers: dict[int, None] = {}
+        for name in names:
+            for reader in self.readers.get(name, ()):
+                if by_id[reader].opcode == "bitcast":
+                    names.append(reader)
+                elif reader not in copies:
+                    readers[reader] = None
+        first = [number for number in readers if number != made.id]
+        if not copies or not self.ordered.isdisjoint(copies):
+            return
+        if any(self.at.may_write(by_id[i]) for i in readers) or self.needs(first, made.id):
+            return
+        for copy in copies:
+            for reader in self.readers.pop(copy, ()):
+                row = by_id[reader]
+                row.operand_ids[:] = [parameter.id if i == copy else i for i in row.operand_ids]
+                self.readers[parameter.id].append(reader)
+        made.control_predecessor_ids.extend(i for i in first if i not in self.before[made.id])
+        self.before[made.id] += first
+        self.gone.update(copies)
+
+    def needs(self, instructions: list[int], other: int) -> bool:
+        """Whether one of the instructions can run only after another one."""
+        seen, stack = set(), list(instructions)
+        while stack:
+            number = stack.pop()
+            if number == other:
+                return True
+            if number not in seen:
+                seen.add(number)
+                stack += self.before[number]
+        return False
 
 
 def alias_instructions(module: Any) -> None:
@@ -72,25 +185,23 @@ def alias_instructions(module: Any) -> None:
     for entry, made, path in list(at.results(module.input_output_alias)):
         parameter = at.parameters[entry.parameter_number]
         place = (parameter, tuple(entry.parameter_shape_index))
+        operands = [at.maker(i, ()) for i in made.operand_ids]
         if (made, path) == place:
             continue
-        if place[1]:
-            raise DonationLost(f"a part of the argument {parameter.name!r} is overwritten")
         said = any(tuple(a.output_shape_index) == path for a in made.output_operand_aliasing)
-        if made.opcode != "fusion" or len(path) > 1 or said:
-            _copy_at_the_end(module, at, tuple(entry.output_shape_index), parameter)
-            continue
-        operands = [at.maker(i, ()) for i in made.operand_ids]
-        called = at.computations[made.called_computation_ids[0]]
-        root = next(i for i in called.instructions if i.id == called.root_id)
-        if place in operands:
+        fusion = made.opcode == "fusion" and len(path) <= 1 and not said
+        if fusion and place in operands:
             number = operands.index(place)
-        elif made.fusion_kind == "kLoop" and not path and root.shape == parameter.shape:
+        elif fusion and made.fusion_kind == "kLoop" and not path and made.shape == parameter.shape:
+            # Otherwise XLA might write the result over an operand that is alive together with the argument.
             number = len(made.operand_ids)
+            called = at.computations[made.called_computation_ids[0]]
+            root = next(i for i in called.instructions if i.id == called.root_id)
             _choose(called, root, parameter, number)
             made.operand_ids.append(parameter.id)
         else:
-            _copy_at_the_end(module, at, tuple(entry.output_shape_index), parameter)
+            if place in operands:
+                _copy_at_the_end(module, at, tuple(entry.output_shape_index), parameter)
             continue
         made.output_operand_aliasing.add(output_shape_index=path, operand_index=number)
 
@@ -165,58 +276,3 @@ def _copy_at_the_end(module: Any, at: _Entry, path: _Path, parameter: Any) -> No
     else:
         entry.root_id = copy.id
         sequence.append(copy.id)
-
-
-def restore_donation(serialized: bytes, alias: Any) -> bytes:
-    """Restores the ``input_output_alias`` of a module in a compiled program.
-
-    Args:
-      serialized: The program, as the runtime serialises it.
-      alias: The ``input_output_alias`` of the module before its order was changed.
-
-    Raises:
-      DonationLost: A result is not in the buffer of the argument that it overwrites, or the program does
-        not have the form of a program for CPUs.
-    """
-    length, start = read_varint(serialized, 0)
-    head = serialized[: start + length]
-    outer, result = new_executable(), new_result()
-    try:
-        outer.ParseFromString(serialized[start + length :])
-        result.ParseFromString(outer.serialized_executable)
-    except Exception as error:
-        raise DonationLost(f"the compiled program is in an unknown form ({type(error).__name__})") from None
-    module = result.hlo_module.hlo_module
-    if not module.HasField("input_output_alias") and not module.computations:
-        raise DonationLost("the compiled program is in an unknown form")
-    _check_buffers(module, alias, result.buffer_assignment)
-    module.input_output_alias.CopyFrom(alias)
-    donated = {(e.parameter_number, tuple(e.parameter_shape_index)) for e in alias.entries}
-    for allocation in result.buffer_assignment.buffer_allocations:
-        if _place(allocation) in donated:
-            allocation.is_parameter_aliased_with_output = True
-    outer.serialized_executable = result.SerializeToString()
-    return head + outer.SerializeToString()
-
-
-def _place(allocation: Any) -> tuple[int, _Path] | None:
-    if not allocation.is_entry_computation_parameter:
-        return None
-    return allocation.parameter_number, tuple(allocation.parameter_shape_index)
-
-
-def _check_buffers(module: Any, alias: Any, assignment: Any) -> None:
-    """Checks that every result that overwrites an argument is in the argument's buffer."""
-    buffers = {
-        (b.defined_at.instruction_id, tuple(b.defined_at.shape_index)): b.id
-        for b in assignment.logical_buffers
-    }
-    holds = {
-        place: {a.logical_buffer_id for a in allocation.assigned}
-        for allocation in assignment.buffer_allocations
-        if (place := _place(allocation)) is not None
-    }
-    for entry, made, path in _Entry(module).results(alias):
-        place = entry.parameter_number, tuple(entry.parameter_shape_index)
-        if buffers.get((made.id, path)) not in holds.get(place, ()):
-            raise DonationLost(f"{made.name!r} is not in the buffer of the argument that it overwrites")

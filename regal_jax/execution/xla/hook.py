@@ -16,11 +16,15 @@ from typing import Any, Final
 import jax
 
 from regal_jax.errors import ConfigError, PlanError
-from regal_jax.execution.xla.donation import DonationLost, alias_instructions, restore_donation
-from regal_jax.execution.xla.module_proto import new_module
+from regal_jax.execution.xla.donation import alias_instructions, elide_copies
+from regal_jax.execution.xla.errors import DonationLost, NotSupported
+from regal_jax.execution.xla.module_proto import new_executable, new_module, new_result
+from regal_jax.execution.xla.repacking import repack
 from regal_jax.execution.xla.sequence import Orders, put_orders
+from regal_jax.storage.varint import read_varint
 
 __all__ = [
+    "can_repack",
     "check_support",
     "compile_lowered",
     "compile_ordered",
@@ -32,6 +36,8 @@ __all__ = [
 _NAME: Final = "regal_jax_order"
 _ATTRIBUTE: Final = "mhlo.frontend_attributes"
 _PLATFORM: Final = "cpu"
+_REPACKED: Final = ("0.10.", "0.11.")
+"""Versions of JAX in whose compiled programs buffers are moved."""
 
 
 def check_support() -> None:
@@ -122,9 +128,10 @@ def compile_ordered(
       DonationLost: Donated arguments would not stay donated.
       jax.errors.JaxRuntimeError: XLA refuses the program.
     """
-    if alias.entries:
+    moved = can_repack(lowered)
+    if moved:
         tag = f"{tag}-{uuid.uuid4().hex}"
-    with _ordering(tag, orders) as request, _unkept(bool(alias.entries)):
+    with _ordering(tag, orders) as request, _unkept(moved):
         try:
             compiled = _tagged(lowered, tag).compile(dict(options))
         except jax.errors.JaxRuntimeError as error:
@@ -133,15 +140,51 @@ def compile_ordered(
                 raise (request.error or error) from None
             kind = type(request.error).__name__
             raise PlanError(f"the hook behind XLA's scheduler failed ({kind}: {request.error})") from None
-    if not alias.entries:
+    try:
+        if not moved:
+            raise NotSupported(
+                "buffers are not moved in programs that call Python, or in this version of JAX"
+            )
+        executable = _executable(compiled)
+        changed = _repacked(executable.serialize(), alias)
+        devices = _devices(executable.local_devices())
+        return _replaced(compiled, executable.client.deserialize_executable(changed, devices))
+    except NotSupported as error:
+        if alias.entries:
+            raise DonationLost(str(error)) from None
         return compiled
-    if lowered._lowering.compile_args.get("host_callbacks"):  # pyright: ignore[reportAttributeAccessIssue]
-        raise DonationLost("the program calls Python, and such programs cannot be saved")
-    executable = _executable(compiled)
-    restored = restore_donation(executable.serialize(), alias)
-    return _replaced(
-        compiled, executable.client.deserialize_executable(restored, _devices(executable.local_devices()))
-    )
+
+
+def can_repack(lowered: jax.stages.Lowered) -> bool:
+    """Whether the memory of the compiled program can be assigned anew.
+
+    XLA ends the process if it reads a program that it does not accept, so that other versions are left alone.
+    """
+    held: Any = lowered
+    return jax.__version__.startswith(_REPACKED) and not held._lowering.compile_args.get("host_callbacks")
+
+
+def _repacked(serialized: bytes, alias: Any) -> bytes:
+    """A compiled program, as the runtime serialises it, with a better assignment of memory.
+
+    Raises:
+      NotSupported: The program does not have the form of a program for CPUs.
+      DonationLost: See `repack`.
+    """
+    outer, result = new_executable(), new_result()
+    try:
+        length, start = read_varint(serialized, 0)
+        outer.ParseFromString(serialized[start + length :])
+        result.ParseFromString(outer.serialized_executable)
+    except Exception as error:
+        raise NotSupported(f"the compiled program is in an unknown form ({type(error).__name__})") from None
+    module = result.hlo_module.hlo_module
+    if not module.computations or not module.schedule.sequences:
+        raise NotSupported("the compiled program is in an unknown form")
+    module.input_output_alias.CopyFrom(alias)
+    repack(result, text_of(module), alias)
+    outer.serialized_executable = result.SerializeToString()
+    return serialized[: start + length] + outer.SerializeToString()
 
 
 @contextlib.contextmanager
@@ -198,6 +241,7 @@ def _transform(serialized: bytes) -> bytes | None:
     try:
         module = new_module()
         module.ParseFromString(serialized)
+        elide_copies(module)
         put_orders(module, request.orders)
         alias_instructions(module)
         return module.SerializeToString()

@@ -17,19 +17,22 @@ from regal_jax.api.names import MethodName
 from regal_jax.checks import real, shown, whole
 from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError
 from regal_jax.execution.xla.compiled import CompiledProgram
-from regal_jax.execution.xla.donation import DonationLost
+from regal_jax.execution.xla.donation import elide_copies
+from regal_jax.execution.xla.errors import DonationLost
 from regal_jax.execution.xla.hook import (
+    can_repack,
     check_support,
     compile_lowered,
     compile_ordered,
     compile_recorded,
     module_of,
+    text_of,
 )
 from regal_jax.execution.xla.module_proto import new_module
-from regal_jax.execution.xla.prediction import Predictor
+from regal_jax.execution.xla.prediction import Predictor, predicted_bytes
 from regal_jax.execution.xla.schedule import MemoryUse, Schedule, kept_schedule
 from regal_jax.execution.xla.search import SearchSettings, find_candidates
-from regal_jax.execution.xla.sequence import complete_orders, orders_of
+from regal_jax.execution.xla.sequence import Orders, complete_orders, orders_of
 from regal_jax.importers.hlo_text import parse_module
 from regal_jax.programs.stored import use_cache
 from regal_jax.runtime.deadline import Deadline
@@ -50,8 +53,11 @@ OTHER_SCHEDULER: Final = {_OPTION: _MEMORY_OPTIMIZED}
 _PREDICTED: Final = 8
 """Orders for which the assignment of buffers is predicted, the best of the search first."""
 
-_SMALL_LOSS: Final = 1.02
-"""Part of the temporary memory that may be lost with the memory of donated arguments."""
+_PACKED: Final = 2
+"""Orders that are packed for each one that is compiled."""
+
+_LITTLE: Final = 0.97
+"""Part of the memory of XLA's order above which its other scheduler is asked for an order, too."""
 
 _PLACES: Final = re.compile(r'loc\("[^"\n]*":[0-9][^)\n]*\)')
 """Files and lines, on which no names depend."""
@@ -181,51 +187,49 @@ def _search(
     plain = compile_recorded(lowered, quick, fingerprint)
     module, text = module_of(plain), plain.as_text() or ""
     before = memory_use(plain)
-    alias = alias_of(module)
     clock = Deadline()
-    base = Schedule(fingerprint, {}, "", alias, before, 0, 0, "no order was found that takes less memory")
+    base = Schedule(
+        fingerprint, {}, alias_of(module), before, 0, 0, "no order was found that takes less memory"
+    )
     try:
-        parsed = parse_module(text)
+        base = dataclasses.replace(base, predicted_before=predicted_bytes(text))
+        elide_copies(module)
+        parsed = parse_module(text_of(module))
         found = find_candidates(parsed, options.search)
     except (FormatError, GraphError) as error:
         reason = f"there is nothing to order: {error}"
         return dataclasses.replace(base, reason=reason), [], clock.spent
-    own = {name: tuple(order) for name, order in orders_of(module).items()}
-    predictor = Predictor(module, parsed)
-    base = dataclasses.replace(base, predicted_before=predictor.own_bytes({}, 0))
-    ways: list[_Way] = []
-    for candidate in found[:_PREDICTED]:
-        orders = complete_orders(module, candidate.steps)
-        new = {name: order for name, order in orders.items() if order != own[name]}
-        otherwise = min(candidate.predicted, max(before.temp - 1, 0))
-        temp = predictor.temp_bytes(new, otherwise) if new else before.temp
-        schedule = dataclasses.replace(base, orders=new, predicted=temp, reason="")
-        ways.append(_Way(schedule, before.total - before.temp + temp))
-    ways = sorted(ways, key=lambda way: way.total)[: options.search.candidates]
+    predictor = Predictor(module, parsed, can_repack(lowered))
+    orders = [complete_orders(module, candidate.steps) for candidate in found[:_PREDICTED]]
+    ways = _ways(module, base, predictor, orders, options.search.candidates)
     seconds = clock.spent
-    if _OPTION not in quick and _needs_other(ways, base, predictor):
-        ways.append(_other_scheduler(lowered, quick, base))
+    if _OPTION not in quick and _needs_other(ways, base):
+        other = module_of(compile_lowered(lowered, {**quick, _OPTION: _MEMORY_OPTIMIZED}))
+        ways += _ways(module, base, predictor, [complete_orders(module, orders_of(other))], 1)
     ways = [way for way in ways if way.total < before.total]
     return base, sorted(ways, key=lambda way: way.total), seconds
 
 
-def _needs_other(ways: list[_Way], base: Schedule, predictor: Predictor) -> bool:
-    """Whether XLA's other scheduler may be better.
+def _ways(
+    module: Any, base: Schedule, predictor: Predictor, orders: Sequence[Orders], count: int
+) -> list[_Way]:
+    """The orders that are predicted to take the least memory, the best first."""
+    own = {name: tuple(order) for name, order in orders_of(module).items()}
+    before = base.before
+    otherwise = max(before.temp - 1, 0)
+    rows = [{**own, **order} for order in orders]
+    least = [predictor.least_bytes(row, otherwise) for row in rows]
+    ways = []
+    for at in sorted(range(len(rows)), key=least.__getitem__)[: _PACKED * count]:
+        temp = predictor.temp_bytes(rows[at], otherwise)
+        schedule = dataclasses.replace(base, orders=rows[at], predicted=temp, reason="")
+        ways.append(_Way(schedule, before.total - before.temp + temp))
+    return sorted(ways, key=lambda way: way.total)[:count]
 
-    Without donated arguments it is not tried if the search found an order. With donated arguments it keeps
-    the values that XLA puts into them, which reordered programs lose.
-    """
-    if not ways or ways[0].total >= base.before.total:
-        return True
-    best = ways[0].schedule
-    return bool(base.alias) and best.predicted > _SMALL_LOSS * predictor.own_bytes(best.orders, 0)
 
-
-def _other_scheduler(lowered: jax.stages.Lowered, quick: dict[str, Any], base: Schedule) -> _Way:
-    made = compile_lowered(lowered, {**quick, _OPTION: _MEMORY_OPTIMIZED})
-    predicted = Predictor(module_of(made), parse_module(made.as_text() or "")).own_bytes({}, 0)
-    schedule = dataclasses.replace(base, scheduler=_MEMORY_OPTIMIZED, predicted=predicted, reason="")
-    return _Way(schedule, memory_use(made).total)
+def _needs_other(ways: list[_Way], base: Schedule) -> bool:
+    """Whether the order of XLA's other scheduler may be better: the search found little."""
+    return not ways or ways[0].total > _LITTLE * base.before.total
 
 
 def _from_schedule(
@@ -267,7 +271,7 @@ def _first(
     if best is None:
         compiled = compile_lowered(lowered, options.compiler_options)
         module_of(compiled)
-        kept = dataclasses.replace(base, orders={}, scheduler="", predicted=0, reason=reason)
+        kept = dataclasses.replace(base, orders={}, predicted=0, reason=reason)
         best = compiled, kept
     compiled, schedule = best
     return CompiledProgram(
@@ -287,8 +291,6 @@ def realise(lowered: jax.stages.Lowered, options: dict[str, Any], schedule: Sche
     Raises:
       PlanError, DonationLost, jax.errors.JaxRuntimeError: The program cannot be compiled in this order.
     """
-    if schedule.scheduler:
-        return compile_lowered(lowered, {**options, _OPTION: schedule.scheduler})
     alias = new_module().input_output_alias
     for result, number, place, kind in schedule.alias:
         alias.entries.add(

@@ -18,7 +18,7 @@ from regal_jax.storage.documents import parse_json
 __all__ = ["MemoryUse", "Schedule", "kept_schedule"]
 
 _FORMAT: Final = "regal_jax.schedule"
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +49,7 @@ class Schedule:
 
     Attributes:
       fingerprint: Digest of the program and the compiler.
-      orders: Computation -> names of its instructions in order; empty for an order that XLA makes.
-      scheduler: XLA's scheduler that makes the order: ``""`` for the default one, or the name of another.
+      orders: Computation -> names of its instructions in order; empty for the program of XLA.
       alias: Results that overwrite donated arguments: path of the result, parameter, path in it, kind.
       before: Memory of the program in XLA's order.
       predicted: Predicted temporary memory in bytes (`TempModel`); 0 if XLA's order was kept.
@@ -60,7 +59,6 @@ class Schedule:
 
     fingerprint: str
     orders: Mapping[str, tuple[str, ...]]
-    scheduler: str
     alias: tuple[tuple[tuple[int, ...], int, tuple[int, ...], int], ...]
     before: MemoryUse
     predicted: int
@@ -69,8 +67,8 @@ class Schedule:
 
     @property
     def changes(self) -> bool:
-        """Whether the order differs from that of XLA's default scheduler."""
-        return bool(self.orders or self.scheduler)
+        """Whether the program is not XLA's own."""
+        return bool(self.orders)
 
     @property
     def tag(self) -> str:
@@ -116,7 +114,6 @@ class Schedule:
         return cls(
             _text(document["fingerprint"]),
             orders,
-            _text(document["scheduler"]),
             alias,
             before,
             _number(document["predicted"]),

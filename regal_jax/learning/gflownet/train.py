@@ -27,17 +27,17 @@ from regal_jax.learning.loop import (
     WEIGHTS,
     Cadence,
     Course,
-    begin_run,
+    folder_of_run,
     located_by_name,
     run_course,
     run_identity,
 )
 from regal_jax.learning.mesh import everywhere, mesh_for
+from regal_jax.learning.processes import exchanged, fetched, in_turns
 from regal_jax.learning.record import event_writer
 from regal_jax.plan import Objective
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.solve import graph_keys
-from regal_jax.storage.locks import locked
 
 __all__ = ["GflownetTrainResult", "GflownetValidation", "train_gflownet"]
 
@@ -100,6 +100,9 @@ def train_gflownet(
     checkpoint when it is called again; its result is bit for bit that of an uninterrupted run on as many
     devices. Ctrl-C saves a checkpoint and returns.
 
+    On several processes (`regal_jax.learning.join_processes`), every process calls this function with the
+    same arguments. Only the first one reads and writes the folder.
+
     Args:
       config: The run's settings.
       out: A new folder, or the folder of the run to resume.
@@ -112,6 +115,7 @@ def train_gflownet(
         not finite.
       FormatError: A set of graphs or a checkpoint that cannot be read.
       MissingExtraError: No tensorboardX.
+      ProcessLostError: Another process of the run has ended.
 
     Examples:
       >>> from regal_jax.gflownet import GflownetConfig
@@ -136,12 +140,12 @@ def train_gflownet(
     mesh = mesh_for(config.optimizer.trajectories, devices)
     cluster = Cluster.uniform(config.model.devices, transfer="free")
     sets = [load_sets(config.data, split, cluster) for split in ("train", "validation")]
-    with locked(folder), _Schedules(config, sets, mesh) as course:
-        begin_run(folder, run_identity(config.as_document(), *sets))
+    identity = run_identity(config.as_document(), *sets)
+    with _Schedules(config, sets, mesh) as course, folder_of_run(folder, identity):
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
+        model = fetched(folder / WEIGHTS, load_gflownet)
     steps = int(ending.state.step)
     best = GflownetValidation(**ending.best)
-    model = load_gflownet(folder / WEIGHTS)
     return GflownetTrainResult(model, best, ending.best_step, steps, steps == config.optimizer.steps)
 
 
@@ -189,12 +193,30 @@ class _Schedules(Course[GflownetState]):
         return everywhere(self._source.inputs(step), self._mesh)
 
     def validate(self, state: GflownetState) -> tuple[GflownetState, Mapping[str, float]]:
+        found = in_turns(exchanged(self._validated(state)))
+        saved, best, mean = np.array(found, np.float64).T
+        metrics = GflownetValidation(
+            improvement=float(saved.mean()),
+            # Sums of float32 are rounded.
+            matched=float((saved >= -1e-5).mean()),
+            worst=float(saved.min()),
+            best=float(saved.max()),
+            speedup=float(best.mean()),
+            mean_speedup=float(mean.mean()),
+        )
+        return state, metrics._asdict()
+
+    def _validated(self, state: GflownetState) -> list[tuple[float, float, float]]:
+        """The share saved, the best and the mean speed-up, for each validation graph of this process."""
         cluster, o = self._source.cluster, self._config.optimizer
         if self._held_out is None:
+            mine = self._source.validation()[jax.process_index() :: jax.process_count()]
             self._held_out = [
                 (graph, run_heuristic(_REFERENCE, graph, cluster, Objective.MAKESPAN).makespan)
-                for graph in self._source.validation()
+                for graph in mine
             ]
+        if not self._held_out:  # More processes than graphs.
+            return []
         model = self._learner.model(jax.device_put(jax.device_get(state.policy)))
         keys = graph_keys(jax.random.key(self._config.seed), [graph for graph, _ in self._held_out])
         is_ppo = o.loss is Loss.PPO
@@ -209,17 +231,7 @@ class _Schedules(Course[GflownetState]):
             work = float(graph.runtime.sum())
             saved = 1 - work / float(speedup.max()) / reference if reference else 0.0
             found.append((saved, float(speedup.max()), float(speedup.mean())))
-        saved, best, mean = np.array(found, np.float64).T
-        metrics = GflownetValidation(
-            improvement=float(saved.mean()),
-            # Sums of float32 are rounded.
-            matched=float((saved >= -1e-5).mean()),
-            worst=float(saved.min()),
-            best=float(saved.max()),
-            speedup=float(best.mean()),
-            mean_speedup=float(mean.mean()),
-        )
-        return state, metrics._asdict()
+        return found
 
     def save(self, path: pathlib.Path, state: GflownetState, metadata: Mapping[str, str]) -> None:
         save_gflownet(path, self._learner.model(state.policy), dict(metadata))

@@ -75,26 +75,31 @@ def load_sets(data: OrderDataConfig, split: str) -> list[ComputationGraph]:
 
 
 def make_batch(
-    graphs: Sequence[ComputationGraph], config: TopoformerConfig, bucket: Bucket | None = None
+    graphs: Sequence[ComputationGraph],
+    config: TopoformerConfig,
+    bucket: Bucket | None = None,
+    part: slice = slice(None),
 ) -> OrderBatch:
     """Makes a batch, with the problem's arrays on the device and the network's inputs on the host.
 
     Args:
-      graphs: ``B`` graphs, at least one.
+      graphs: The graphs, at least one.
       config: Config of the network.
       bucket: Padded sizes; ``None`` for those that suit the graphs.
+      part: The ``B`` rows of the batch that are made; all by default.
 
     Raises:
       ConfigError: There is no graph, or the bucket is too small.
     """
     bucket = bucket or _bucket(graphs)
+    identities, graphs = _distinct(graph_identities(graphs))[part], graphs[part]
     problem = make_problem(graphs, _CLUSTER, bucket)
     order = np.tile(np.arange(bucket.ops, dtype=np.int32), (len(graphs), 1))
     for row, graph in zip(order, graphs, strict=True):
         row[: graph.num_ops] = lpmf_order(graph)
     ops = np.array([graph.num_ops for graph in graphs], np.float32)
     unit = (np.asarray(problem.total_size, np.float64) / ops).astype(np.float32)
-    arrays: Any = (_distinct(graph_identities(graphs)), order, unit)
+    arrays: Any = (identities, order, unit)
     return OrderBatch(problem, make_order_inputs(graphs, config, bucket.ops), *jax.device_put(arrays))
 
 
@@ -151,31 +156,39 @@ class OrderSource:
             return sizes + int(rng.choice(len(counts), p=counts / counts.sum()))
         return int(rng.integers(sizes))
 
-    def batch(self, step: int, size: int) -> OrderBatch:
-        """The graphs of a step."""
+    def batch(self, step: int, size: int, part: slice = slice(None)) -> OrderBatch:
+        """The ``part`` of the ``size`` graphs of a step; their padded sizes are those of all."""
         pool, sizes = self.pool(step), len(self.data.ops)
         if pool < sizes:
             seeds = ([self.seed, 0, step, 1 + i] for i in range(size))
             n = self.data.ops[pool]
-            return make_batch([layered_graph(np.random.default_rng(s), n) for s in seeds], self.model)
+            graphs = [layered_graph(np.random.default_rng(s), n) for s in seeds]
+            return make_batch(graphs, self.model, part=part)
         bucket, group = self._groups[pool - sizes]
         rng = np.random.default_rng([self.seed, 0, step, 1])
         chosen = rng.choice(len(group), size=size, replace=len(group) < size)
-        return make_batch([group[i] for i in chosen], self.model, bucket)
+        return make_batch([group[i] for i in chosen], self.model, bucket, part)
 
-    def validation(self, size: int) -> list[OrderBatch]:
-        """All graphs to validate on, in batches of ``size``; a last one may have fewer."""
+    def validation(self, size: int, index: int = 0, count: int = 1) -> list[OrderBatch]:
+        """All graphs to validate on, in batches of ``size``; a last one may have fewer.
+
+        Args:
+          size: Graphs in a batch.
+          index: Number of the first batch to make.
+          count: One batch of so many is made.
+        """
         groups: list[tuple[Bucket, list[ComputationGraph]]] = []
         for n in self.data.ops:
             seeds = ([self.seed, _VALIDATION, n, i] for i in range(self.data.validation_graphs))
             graphs = [layered_graph(np.random.default_rng(s), n) for s in seeds]
             if graphs:
                 groups.append((_bucket(graphs), graphs))
-        return [
-            make_batch(graphs[first : first + size], self.model, bucket)
+        batches = [
+            (graphs[first : first + size], bucket)
             for bucket, graphs in [*groups, *_grouped(self.held_out)]
             for first in range(0, len(graphs), size)
         ]
+        return [make_batch(graphs, self.model, bucket) for graphs, bucket in batches[index::count]]
 
 
 def _grouped(graphs: Sequence[ComputationGraph]) -> list[tuple[Bucket, list[ComputationGraph]]]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.ahead import Ahead
@@ -16,19 +16,19 @@ from regal_jax.learning.loop import (
     WEIGHTS,
     Cadence,
     Course,
-    begin_run,
+    folder_of_run,
     located_by_name,
     run_course,
     run_identity,
 )
-from regal_jax.learning.mesh import AXIS, everywhere, mesh_for
+from regal_jax.learning.mesh import everywhere, mesh_for, on_this_process, spread
 from regal_jax.learning.ordering.config import OrderTrainConfig
 from regal_jax.learning.ordering.data import OrderBatch, OrderSource, load_sets
 from regal_jax.learning.ordering.step import OrderLearner, OrderState, greedy_peaks, order_step
+from regal_jax.learning.processes import exchanged, fetched, in_turns
 from regal_jax.learning.record import event_writer
 from regal_jax.ordering import Topoformer, load_topoformer, save_topoformer
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
-from regal_jax.storage.locks import locked
 
 __all__ = ["OrderTrainResult", "OrderValidation", "train_orders"]
 
@@ -89,6 +89,9 @@ def train_orders(
     checkpoint when it is called again; its result is bit for bit that of an uninterrupted run on as many
     devices. Ctrl-C saves a checkpoint and returns.
 
+    On several processes (`regal_jax.learning.join_processes`), every process calls this function with the
+    same arguments. Only the first one reads and writes the folder.
+
     Args:
       config: The run's settings.
       out: A new folder, or that of the run to resume.
@@ -101,6 +104,7 @@ def train_orders(
         gradient is not finite.
       FormatError: A set of graphs or a checkpoint cannot be read.
       MissingExtraError: tensorboardX is not installed.
+      ProcessLostError: Another process of the run has ended.
 
     Examples:
       >>> from regal_jax.learning.ordering import (
@@ -125,12 +129,12 @@ def train_orders(
     folder = pathlib.Path(out)
     mesh = mesh_for(config.optimizer.batch, devices)
     sets = [load_sets(config.data, split) for split in ("train", "validation")]
-    with locked(folder), _Orders(config, sets, mesh) as course:
-        begin_run(folder, run_identity(config.as_document(), *sets))
+    identity = run_identity(config.as_document(), *sets)
+    with _Orders(config, sets, mesh) as course, folder_of_run(folder, identity):
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
+        model = fetched(folder / WEIGHTS, load_topoformer)
     steps = int(ending.state.step)
     best = OrderValidation(**ending.best)
-    model = load_topoformer(folder / WEIGHTS)
     return OrderTrainResult(model, best, ending.best_step, steps, steps == config.optimizer.steps)
 
 
@@ -176,12 +180,15 @@ class _Orders(Course[OrderState]):
         return state, {name: float(value) for name, value in metrics._asdict().items()}
 
     def _made(self, step: int) -> OrderBatch:
-        batch = self._source.batch(step, self._config.optimizer.batch)
-        return jax.device_put(batch, NamedSharding(self._mesh, PartitionSpec(AXIS)))
+        size = self._config.optimizer.batch
+        mine = size // jax.process_count()
+        first = jax.process_index() * mine
+        return spread(self._source.batch(step, size, slice(first, first + mine)), self._mesh)
 
     def validate(self, state: OrderState) -> tuple[OrderState, Mapping[str, float]]:
         if self._held_out is None:
-            self._held_out = self._source.validation(_CHUNK)
+            batches = self._source.validation(_CHUNK, jax.process_index(), jax.process_count())
+            self._held_out = batches
         saved = self._saved(state.policy)
         if (
             self._baseline is None
@@ -203,12 +210,12 @@ class _Orders(Course[OrderState]):
 
     def _saved(self, weights: Any) -> np.ndarray:
         """Share of the reference's peak that greedy orders save, for each validation graph."""
-        shares = []
+        weights, shares = on_this_process(weights, self._mesh), []
         for batch in self._held_out or ():
             check_interrupt()
             peak, reference = map(np.asarray, greedy_peaks(self._learner, weights, batch))
-            shares.append(np.where(reference > 0, 1 - peak / np.maximum(reference, 1), 0.0))
-        return np.concatenate(shares).astype(np.float64)
+            shares.append(np.where(reference > 0, 1 - peak / np.maximum(reference, 1), 0.0).tolist())
+        return np.array([share for batch in in_turns(exchanged(shares)) for share in batch], np.float64)
 
     def save(self, path: pathlib.Path, state: OrderState, metadata: Mapping[str, str]) -> None:
         save_topoformer(path, self._learner.model(state.policy), dict(metadata))

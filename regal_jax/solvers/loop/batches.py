@@ -14,13 +14,14 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.plan import ROUNDING, Objective, Plan, lower_bound
 from regal_jax.problem import Bucket, Problem, make_problem, memory_unit, rung
+from regal_jax.runtime.memory import machine_memory
 from regal_jax.search import AnnealingConfig, BrkgaConfig, WarmStart
 
 __all__ = ["Batch", "Share", "cut", "make_batch", "narrowed", "share_out"]
 
 _MOST_GRAPHS: Final = 256
 _MOST_BYTES: Final = 2**36
-"""A single graph whose search would take more bytes than this is refused."""
+"""A single graph whose search would take more bytes than this, or than the machine has, is refused."""
 _BYTES: Final = 2**30
 """Approximate limit in bytes for the populations and simulator states of one batch."""
 _ROWS: Final = (64, 1)
@@ -129,13 +130,15 @@ def share_out(
         policy = cluster.num_devices in guided
         width = cluster.num_devices if policy else rung(cluster.num_devices)
         groups.setdefault((Bucket.of(graph), width, blocking, unlimited, policy), []).append(i)
-    devices = jax.devices() if devices is None else devices
+    devices = jax.local_devices() if devices is None else devices
     if not len(devices):
         raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
     shares = []
     for (bucket, width, blocking, _, _), members in groups.items():
         graph = pairs[members[0]][0]
-        most = min(_most_graphs(graph, width, blocking, bucket, config), whole(batch_size) or _MOST_GRAPHS)
+        limit = _limit(devices)
+        fits = _most_graphs(graph, width, blocking, bucket, config, limit)
+        most = min(fits, whole(batch_size) or _MOST_GRAPHS)
         shares += _cut_up(Share(members, bucket, width, most, devices))
     return shares
 
@@ -161,6 +164,13 @@ def _cut_up(share: Share) -> list[Share]:
     return shares
 
 
+def _limit(devices: Sequence[Any]) -> int:
+    """Bytes above which the search of a single graph is refused."""
+    # Without this, the system would end the process.
+    memory = machine_memory() if _on_cpu(devices) else None
+    return _MOST_BYTES if memory is None else min(_MOST_BYTES, memory)
+
+
 def _on_cpu(devices: Sequence[Any]) -> bool:
     return devices[0].platform == "cpu"
 
@@ -171,16 +181,18 @@ def _most_graphs(
     blocking: bool,
     bucket: Bucket,
     config: BrkgaConfig | AnnealingConfig,
+    limit: int,
 ) -> int:
-    """Largest number of graphs of this size in one call."""
+    """Largest number of graphs of this size in one call; raises if one needs more than ``limit`` bytes."""
     genes = bucket.ops * (devices + 1) + bucket.tensors * devices * blocking
     events = bucket.ops + bucket.tensors * devices * blocking
     individuals = config.first_evaluations
     each = individuals * (8 * genes + 16 * events + 16 * bucket.ops)
-    if each > _MOST_BYTES:
+    if each > limit:
         raise ConfigError(
             f"graph {graph.name!r}: {graph.num_ops} ops, {devices} devices and a population of {individuals} "
-            f"need about {each / 2**30:.0f} GiB; use fewer devices or a smaller population"
+            f"need about {each / 2**30:.1f} GiB of {limit / 2**30:.1f}; use fewer devices or a smaller "
+            "population, or method='list-search', which has none"
         )
     return int(np.clip(_BYTES // each, 1, _MOST_GRAPHS))
 

@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -12,6 +13,7 @@ import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import XLA_ORDERS, Work, counting, heuristic_plans
+from regal_jax.heuristics.hurry import until
 from regal_jax.plan import Contraction, Plan, contract_for
 from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.deadline import Deadline
@@ -258,7 +260,11 @@ class Call:
         always = len(XLA_ORDERS) if cluster.num_devices == 1 else 1
         plans = heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.number)
         heuristics = self._deadline.part(_HEURISTICS_TIME)
-        for made, plan in enumerate(plans, 1):
+        for made in itertools.count(1):
+            with until(heuristics):
+                plan = next(plans, None)
+            if plan is None:
+                return
             yield plan
             check_interrupt()
             if heuristics.over and made >= always:

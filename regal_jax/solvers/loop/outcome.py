@@ -1,9 +1,7 @@
 """The plans of a call, made from the genes that searches found."""
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from typing import Any
 
 import jax
@@ -14,6 +12,7 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, Work, counting
 from regal_jax.plan import Plan, decode_order, decode_placement
 from regal_jax.runtime.deadline import Deadline
+from regal_jax.runtime.versions import package_versions
 from regal_jax.search import SearchResult, Status
 from regal_jax.solvers import Constructive, HostStage
 from regal_jax.solvers.loop.batches import Batch
@@ -37,22 +36,10 @@ class Start:
     work: Work = dataclasses.field(default_factory=Work)
 
 
-@functools.cache
-def _versions() -> dict[str, str]:
-    """Versions for the provenance, cached: looking them up takes as long as 200 evaluations."""
-    found: dict[str, str] = {}
-    for name in ("regal-jax", "jax", "numpy"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
-
-
 def _common(settings: Settings) -> dict[str, Any]:
     return {
         "seed": settings.key_words if settings.seed is None else settings.seed,
-        "versions": dict(_versions()),
+        "versions": dict(package_versions()),
     }
 
 

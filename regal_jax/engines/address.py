@@ -1,0 +1,42 @@
+"""Addresses of Ray clusters, checked before Ray tries them."""
+
+import os
+import socket
+from typing import Final
+
+from regal_jax.errors import ConfigError
+
+__all__ = ["check_address", "named_address"]
+
+_CONNECT: Final = 5.0
+"""Seconds within which a cluster must accept a connection."""
+
+
+def check_address(address: str) -> None:
+    """Checks in seconds what Ray would try for minutes: whether something listens at ``HOST:PORT``.
+
+    Raises:
+      ConfigError: The address has another form, or nothing listens there.
+    """
+    if "://" in address:
+        raise ConfigError(
+            f"engine: {address!r} is an address of Ray Client; run this on a machine of the cluster and give "
+            "HOST:PORT or auto"
+        )
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and int(port) < 2**16):
+        raise ConfigError(f"engine: {address!r} is no address of a Ray cluster; give HOST:PORT or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT).close()
+    except OSError as error:
+        raise ConfigError(
+            f"engine: no Ray cluster at {address!r} ({error.strerror or error}); start one with 'ray start "
+            "--head', or give the address that it prints"
+        ) from None
+
+
+def named_address(address: str | None) -> str | None:
+    """The address to connect to; ``None`` to start a cluster."""
+    return address or os.environ.get("RAY_ADDRESS") or None

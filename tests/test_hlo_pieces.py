@@ -1,0 +1,128 @@
+"""Packing of pieces of memory: nothing overlaps, and blocks of arguments and results are used."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regal_jax.importers.hlo_pieces import Piece, live_bytes, pack_pieces
+from regal_jax.importers.hlo_temp import TempModel
+from regal_jax.importers.hlo_text import parse_module
+from regal_jax.importers.hlo_values import read_values
+
+ALIGNMENT = 64
+
+
+def piece(size, *spans, fixed=False):
+    return Piece([0], size, list(spans), None, 0 if fixed else None)
+
+
+def test_none_and_one():
+    assert pack_pieces([], ALIGNMENT).heap == 0
+    assert live_bytes([]) == 0
+    alone = pack_pieces([piece(100, (0, 3))], ALIGNMENT)
+    assert (alone.heap, alone.places) == (100, [(-1, 0)])
+
+
+def test_blocks_hold_what_fits_while_they_are_free():
+    result = piece(200, (6, 9), fixed=True)
+    assert pack_pieces([result, piece(100, (0, 5)), piece(50, (1, 4))], ALIGNMENT).heap == 0
+    # Alive together with the result, or too large for its memory.
+    assert pack_pieces([result, piece(100, (0, 6))], ALIGNMENT).heap == 100
+    assert pack_pieces([result, piece(201, (0, 5))], ALIGNMENT).heap == 201
+    # Between two lives of what is in the block.
+    argument = piece(128, (0, 2), (7, 9), fixed=True)
+    packed = pack_pieces([argument, piece(128, (3, 6))], ALIGNMENT)
+    assert (packed.heap, packed.places) == (0, [(0, 0), (0, 0)])
+
+
+def test_the_highest_piece_is_moved():
+    """Large pieces first leave a gap; the search closes it."""
+    rows = [piece(128, (0, 1)), piece(192, (1, 2)), piece(64, (2, 3)), piece(256, (3, 4)), piece(128, (0, 2))]
+    assert pack_pieces(rows, ALIGNMENT).heap == live_bytes(rows) == 448
+
+
+pieces = st.lists(
+    st.builds(
+        lambda size, start, life, gap, again, fixed: piece(
+            size,
+            (start, start + life),
+            *([(start + life + gap, start + life + gap)] if again else []),
+            fixed=fixed,
+        ),
+        st.integers(0, 600),
+        st.integers(0, 12),
+        st.integers(0, 6),
+        st.integers(2, 5),
+        st.booleans(),
+        st.booleans(),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(pieces)
+def test_pieces_that_live_together_never_overlap(rows):
+    packed = pack_pieces(rows, ALIGNMENT)
+    blocks = [row.size for row in rows if row.fixed]
+    moments = range(40)
+    live = [sum(r.size for r in rows if any(s <= m <= e for s, e in r.spans)) for m in moments]
+    assert live_bytes(rows) == max(live)
+    assert packed.heap >= live_bytes(rows) - sum(blocks)
+    top = 0
+    for i, (row, (block, offset)) in enumerate(zip(rows, packed.places, strict=True)):
+        assert offset % ALIGNMENT == 0
+        assert (block, offset) == (i, 0) if row.fixed else True
+        if block >= 0:
+            assert rows[block].fixed
+            assert offset + row.size <= rows[block].size
+        else:
+            top = max(top, offset + row.size)
+        for other, place in zip(rows[:i], packed.places[:i], strict=True):
+            together = any(a <= d and c <= b for a, b in row.spans for c, d in other.spans)
+            if together and place[0] == block:
+                assert offset >= place[1] + other.size or place[1] >= offset + row.size
+    assert packed.heap == top
+
+
+TEXT = """HloModule m, is_scheduled=true, input_output_alias={{ {{}}: (0, {{}}, may-alias) }}
+
+%wave (p: f32[32,32]) -> f32[32,32] {{
+  %p = f32[32,32]{{1,0}} parameter(0)
+  ROOT %s = f32[32,32]{{1,0}} sine(%p)
+}}
+
+ENTRY %main (x: f32[32,32], y: f32[32,32]) -> f32[32,32] {{
+  %x = f32[32,32]{{1,0}} parameter(0)
+  %y = f32[32,32]{{1,0}} parameter(1)
+  %a = f32[32,32]{{1,0}} dot(%x, %y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  %b = f32[32,32]{{1,0}} fusion(%a), kind=kLoop, calls=%wave
+  %c = f32[32,32]{{1,0}} dot(%b, %y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  {more}ROOT %d = f32[32,32]{{1,0}} dot(%{last}, %y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "last", "names", "arrays"),
+    [
+        # The result is written while `c` is read, and `a` while the argument is read: the heap has both.
+        ("", "c", ["ab", "c", "dx"], 2),
+        # After its last reader and before the result, the memory of the argument holds `c`.
+        (
+            "%e = f32[32,32]{1,0} dot(%c, %y), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n  ",
+            "e",
+            ["ab", "c", "dx", "e"],
+            1,
+        ),
+    ],
+)
+def test_pieces_of_a_program_by_hand(more, last, names, arrays):
+    module = parse_module(TEXT.format(more=more, last=last))
+    values = read_values(module)
+    rows = TempModel(dataclasses.replace(module, attributes={})).pieces({}, values)
+    found = ["".join(sorted(values.maker[v].instruction.name for v in row.values)) for row in rows]
+    assert sorted(found) == names  # `y` is not moved, and the fusion `b` is written over `a`.
+    assert pack_pieces(rows, ALIGNMENT).heap == arrays * 4096
