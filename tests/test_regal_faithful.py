@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from learning_cases import fast_on_first, pool_of
+from learning_cases import fast_on_first, share_of
 from policy_cases import randomised
 
 from regal_jax import Cluster, GraphBuilder, optimize
 from regal_jax.errors import ConfigError
 from regal_jax.learning import OptimizerConfig, TaskConfig, TrainConfig
+from regal_jax.learning.mesh import AXIS
+from regal_jax.learning.pool import spread_pool
 from regal_jax.learning.step import Learner, rollout, train_step
 from regal_jax.plan import Objective
 from regal_jax.policies import (
@@ -183,8 +185,10 @@ def printed_config(**optimizer):
 
 def test_the_update_is_reinforce_as_printed():
     config = printed_config()
-    pool = pool_of(config, tuple(fast_on_first(5, seed) for seed in range(3)))
-    pool = dataclasses.replace(pool, reference=jnp.array([0.5, 0.25, 0.125], jnp.float32))
+    share = share_of(config, tuple(fast_on_first(5, seed) for seed in range(3)))
+    pool = dataclasses.replace(share.pool, reference=jnp.array([0.5, 0.25, 0.125], jnp.float32))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), (AXIS,))
+    spread = spread_pool(dataclasses.replace(share, pool=pool), mesh)
     learner, key = Learner(config), jax.random.key(3)
     state = learner.init()
     choose, act = jax.random.split(jax.random.fold_in(key, 0))
@@ -201,8 +205,7 @@ def test_the_update_is_reinforce_as_printed():
 
     gradient = jax.grad(loss)(state.policy)
     want = math.sqrt(sum(float((x**2).sum()) for x in jax.tree.leaves(gradient)))
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("graphs",))
-    _, metrics = train_step(learner, mesh, state, pool, key)
+    _, metrics = train_step(learner, mesh, state, spread, key)
     assert float(metrics.gradient) == pytest.approx(want, rel=1e-4)
     assert float(metrics.spread) == pytest.approx(float(np.sqrt((advantage**2).mean())), rel=1e-5)
 
