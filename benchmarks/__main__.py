@@ -25,11 +25,13 @@ examples:
   python -m benchmarks contract --graphs corpus/ --out contract.json
   python -m benchmarks compile 'gpt*' --out compile.json
   python -m benchmarks makespans --plot makespans.png
+  python -m benchmarks first-plan --links pcie4x16 free
   python -m benchmarks prediction --out prediction.json
   python -m benchmarks onnx                    (with onnxruntime and torch)
   python -m benchmarks torch --inductor        (with torch)
   python -m benchmarks ray --graphs 200        (with ray)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
+  python -m benchmarks encodings --graphs 8 --seeds 1 2
   python -m benchmarks schedules --graphs 10 --samples 1000
   python -m benchmarks processes --count 1 2 4
   python -m benchmarks large --devices 2 8 --seconds 120
@@ -107,6 +109,12 @@ def _schedules(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _encodings(args: argparse.Namespace) -> int:
+    from benchmarks.encodings import run
+
+    return run(args)
+
+
 def _orders(args: argparse.Namespace) -> int:
     from benchmarks.orders import run
 
@@ -133,6 +141,12 @@ def _large(args: argparse.Namespace) -> int:
 
 def _makespans(args: argparse.Namespace) -> int:
     from benchmarks.makespans import run
+
+    return run(args)
+
+
+def _first_plan(args: argparse.Namespace) -> int:
+    from benchmarks.first_plan import run
 
     return run(args)
 
@@ -190,11 +204,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_certify(commands.add_parser("certify", help="check and measure an accelerator, in ten minutes"))
     _add_contract(commands.add_parser("contract", help="the effect of contraction on real graphs"))
     _add_schedules(commands.add_parser("schedules", help="seconds and speed-ups of a GFlowNet's schedules"))
+    _add_encodings(commands.add_parser("encodings", help="searches by each encoding, list search, auto"))
     _add_orders(commands.add_parser("orders", help="the value of a network's priorities for searches"))
     _add_compile(commands.add_parser("compile", help="memory and seconds of programs in planned orders"))
     _add_makespans(
         commands.add_parser("makespans", help="predicted and measured makespans on two CPU devices")
     )
+    _add_first_plan(commands.add_parser("first-plan", help="seconds until plans in new processes"))
     _add_prediction(commands.add_parser("prediction", help="temporary memory, predicted and assigned"))
     _add_torch(commands.add_parser("torch", help="memory of planned gradients and steps in PyTorch"))
     _add_onnx(commands.add_parser("onnx", help="memory of planned orders as ONNX Runtime measures it"))
@@ -212,6 +228,27 @@ def _share(text: str) -> float:
 
 
 _share.__name__ = "share"
+
+
+def _add_encodings(encodings: argparse.ArgumentParser) -> None:
+    encodings.add_argument("--ops", type=count, default=100, metavar="N", help="(default 100)")
+    encodings.add_argument(
+        "--devices", type=count, nargs="+", default=[2, 4], metavar="D", help="(default 2 4)"
+    )
+    encodings.add_argument(
+        "--costs",
+        type=float,
+        nargs="+",
+        default=[0.0, 0.5],
+        metavar="X",
+        help="time of a transfer, in mean runtimes (default 0 0.5)",
+    )
+    encodings.add_argument("--graphs", type=count, default=8, metavar="N", help="(default 8)")
+    encodings.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the searches (default 0)")
+    encodings.add_argument("--evaluations", type=count, default=5000, metavar="E", help="(default 5000)")
+    encodings.add_argument("--methods", nargs="+", default=[], metavar="TITLE", help="(default all)")
+    encodings.add_argument("--out", type=pathlib.Path, metavar="FILE", help="results as JSON")
+    encodings.set_defaults(call=_encodings)
 
 
 def _add_contract(contract: argparse.ArgumentParser) -> None:
@@ -391,6 +428,19 @@ def _add_torch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=count, default=1, help="threads of PyTorch (default 1)")
     parser.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every module")
     parser.set_defaults(call=_torch)
+
+
+def _add_first_plan(first: argparse.ArgumentParser) -> None:
+    first.add_argument(
+        "--links", nargs="+", default=["pcie4x16", "free"], metavar="NAME", help="(default both)"
+    )
+    first.add_argument("--graphs", type=count, default=50, help="number of graphs (default 50)")
+    first.add_argument("--least", type=count, default=60, metavar="N", help="ops (default 60)")
+    first.add_argument("--most", type=count, default=400, metavar="N", help="ops (default 400)")
+    first.add_argument("--method", default="auto", help="(default auto)")
+    first.add_argument("--evaluations", type=count, default=5000, help="of each graph (default 5000)")
+    first.add_argument("--out", metavar="FILE", help="save the rows as JSON")
+    first.set_defaults(call=_first_plan)
 
 
 def _add_ray(ray: argparse.ArgumentParser) -> None:

@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
                 rows["processes"].append(_in_processes(processes, number))
                 rows["ray"].append(_on_ray(engine, graphs, args, seed=number))
                 rows["messages"].append(_messages(engine, graphs))
+                print(", ".join(f"{name} {values[-1]:.2f} s" for name, values in rows.items()), flush=True)
     ratios = [ours / theirs for theirs, ours in zip(rows["ray"], rows["processes"], strict=True)]
     result = {
         "graphs": args.graphs, "ops": args.ops, "evaluations": args.evaluations, "method": args.method,

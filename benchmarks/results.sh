@@ -3,7 +3,7 @@
 # continue an interrupted run when they run again. All of them take long: run the parts that you need.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-trained=$repository/regal_jax/policies/trained
+trained=$repository/regal_jax/policies/trained/regal-primed
 
 # Settings -------------------------------------------------------------------------------------------------
 cp "$trained/makespan-2.toml" "$trained/peak-memory-2.toml" .
@@ -13,7 +13,7 @@ echo 'cp_sat_seconds = 10' > cp.toml
 echo 'other_seed = -1' > one.toml
 
 # Graphs ---------------------------------------------------------------------------------------------------
-regal-jax dataset build --out synthetic --train 300 --validation 50 --test 300
+regal-jax dataset build --out synthetic --train 300 --validation 50 --test 300 --filter-seed 0
 regal-jax corpus build --out corpus
 
 # Weights --------------------------------------------------------------------------------------------------
@@ -50,40 +50,40 @@ PYTHON
 
 # Synthetic graphs: table 1, figures, CP-SAT, overhead -----------------------------------------------------
 regal-jax evaluate --suite regal --graphs synthetic/test --seeds 0,1 --limits none --out results/synthetic \
-    --methods brkga,critical-path,gp-dfs,xla-best,random-search,local-search,tuned-brkga,list-search,auto,idrs,gas,regal,untrained,by-hand,nothing,nothing-untrained \
-    --policy regal=default --policy untrained=untrained.safetensors --policy by-hand=by-hand.safetensors \
+    --methods brkga,critical-path,gp-dfs,xla-best,random-search,local-search,tuned-brkga,list-search,auto,idrs,gas,regal-primed,untrained,by-hand,nothing,nothing-untrained \
+    --policy regal-primed=default --policy untrained=untrained.safetensors --policy by-hand=by-hand.safetensors \
     --policy nothing=runs/nothing/policy.safetensors --policy nothing-untrained=nothing-untrained.safetensors \
     --policy gas=runs/gas/policy.safetensors --policy idrs=runs/idrs/policy.safetensors --tuned tuned.json
-regal-jax evaluate --suite regal --graphs synthetic/test --seeds 0,1 --limits 1000,2000,5000,10000,20000,50000 --methods brkga,regal \
-    --policy regal=default --rounds 0=runs/t0 --rounds 1=runs/t1 --rounds 2=runs/t2 --rounds 4=runs/t4 --out results/limits
+regal-jax evaluate --suite regal --graphs synthetic/test --seeds 0,1 --limits 1000,2000,5000,10000,20000,50000 --methods brkga,regal-primed \
+    --policy regal-primed=default --rounds 0=runs/t0 --rounds 1=runs/t1 --rounds 2=runs/t2 --rounds 4=runs/t4 --out results/limits
 regal-jax evaluate --config cp.toml --suite regal --graphs synthetic/test --limit 100 --limits none \
     --methods brkga,critical-path,list-search,auto,cp-sat --out results/exact
-regal-jax evaluate --suite regal --graphs synthetic/test --limit 160 --chunk 16 --seeds 0,1,2 --limits none --methods brkga,regal \
-    --policy regal=default --out results/overhead
+regal-jax evaluate --suite regal --graphs synthetic/test --limit 160 --chunk 16 --seeds 0,1,2 --limits none --methods brkga,regal-primed \
+    --policy regal-primed=default --out results/overhead
 
 # Real graphs: makespan ------------------------------------------------------------------------------------
-regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --limits none --methods brkga,regal \
-    --policy regal=default --out results/real
+regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --limits none --methods brkga,regal-primed \
+    --policy regal-primed=default --out results/real
 regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --limits none --max-ops 12000 --out results/large \
-    --methods brkga,gp-dfs,critical-path,xla-best,list-search,auto,regal --policy regal=default
+    --methods brkga,gp-dfs,critical-path,xla-best,list-search,auto,regal-primed --policy regal-primed=default
 regal-jax evaluate --config cp.toml --suite regal --graphs corpus --memory 16GiB --limits none --max-ops 1300 --out results/small \
-    --methods brkga,critical-path,list-search,auto,cp-sat,regal,untrained,by-hand,gas,idrs --policy regal=default \
+    --methods brkga,critical-path,list-search,auto,cp-sat,regal-primed,untrained,by-hand,gas,idrs --policy regal-primed=default \
     --policy untrained=untrained.safetensors --policy by-hand=by-hand.safetensors --policy gas=runs/gas/policy.safetensors \
     --policy idrs=runs/idrs/policy.safetensors
 regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --limits none --max-ops 2600 --out results/middle \
-    --methods brkga,critical-path,list-search,auto,regal --policy regal=default
+    --methods brkga,critical-path,list-search,auto,regal-primed --policy regal-primed=default
 regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --transfer blocking:latency=5us,bandwidth=300GB/s \
-    --limits none --max-ops 1300 --out results/costs --methods brkga,critical-path,list-search,auto,regal,by-hand,gas \
-    --policy regal=default --policy by-hand=by-hand.safetensors --policy gas=runs/gas/policy.safetensors
+    --limits none --max-ops 1300 --out results/costs --methods brkga,critical-path,list-search,auto,regal-primed,by-hand,gas \
+    --policy regal-primed=default --policy by-hand=by-hand.safetensors --policy gas=runs/gas/policy.safetensors
 
 # Real graphs: peak memory ---------------------------------------------------------------------------------
 regal-jax evaluate --config one.toml --suite regal --graphs corpus --objective peak-memory --limits none --out results/memory \
-    --methods brkga,gp-dfs,critical-path,xla-best,peak-balance,auto,regal --policy regal=default
+    --methods brkga,gp-dfs,critical-path,xla-best,peak-balance,auto,regal-primed --policy regal-primed=default
 regal-jax evaluate --suite regal --graphs corpus --objective peak-memory --limits none --max-ops 1300 --out results/small-memory \
-    --methods brkga,gp-dfs,critical-path,xla-best,peak-balance,local-search,peak-search,auto,regal,untrained,by-hand \
-    --policy regal=default --policy untrained=untrained-memory.safetensors --policy by-hand=by-hand-memory.safetensors
+    --methods brkga,gp-dfs,critical-path,xla-best,peak-balance,local-search,peak-search,auto,regal-primed,untrained,by-hand \
+    --policy regal-primed=default --policy untrained=untrained-memory.safetensors --policy by-hand=by-hand-memory.safetensors
 regal-jax evaluate --suite regal --graphs corpus --objective peak-memory --limits none --max-ops 2000 --chunk 8 \
-    --methods brkga,regal --policy regal=default --out results/overhead-memory
+    --methods brkga,regal-primed --policy regal-primed=default --out results/overhead-memory
 
 # Realistic links and limits of memory ---------------------------------------------------------------------
 regal-jax evaluate --suite realistic --cases 36 --methods auto,brkga --limits none --no-warm-up --out results/realistic

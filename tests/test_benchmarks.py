@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 from test_simulate import check, random_genes
 
-from benchmarks import throughput
+from benchmarks import first_plan, throughput
 from benchmarks.__main__ import main
 from benchmarks.cases import SECTIONS, SIZES, GraphCase, benchmarks, select
 from benchmarks.compare import compare
@@ -455,3 +455,21 @@ def test_various_plans_are_valid_and_differ():
     for plan in plans:
         plan.verify(graph)
     assert len({plan.placement.tobytes() for plan in plans}) >= 4
+
+
+def test_first_plans(monkeypatch, tmp_path, capsys):
+    # Without the two processes for each kind of links.
+    monkeypatch.setattr(first_plan, "_process", lambda task, folder: first_plan.child(task))
+    out = tmp_path / "rows.json"
+    few = ["--graphs", "2", "--least", "5", "--most", "8", "--method", "heft"]
+    assert main(["first-plan", *few, "--out", str(out)]) == 0
+    rows = json.loads(out.read_text())
+    assert [row["links"] for row in rows] == ["pcie4x16"] * 3 + ["free"] * 3
+    assert len({row["plans"] for row in rows[:3]}) == 1
+    assert capsys.readouterr().out.count("plans equal") == 2
+
+
+def test_a_process_of_first_plans_that_fails(monkeypatch, capsys):
+    monkeypatch.setattr(first_plan.sys, "executable", "false")
+    assert main(["first-plan", "--graphs", "1"]) == 2
+    assert "a process ended with 1" in capsys.readouterr().err

@@ -275,8 +275,8 @@ def test_weak_scaling_is_measured(tmp_path, capsys):
     assert benchmarks(["processes", "--count", "1", "2", *sizes, "--out", str(out)]) == 0
     one, two = json.loads(out.read_text())
     assert (one["processes"], two["processes"], one["bytes sent"]) == (1, 2, 0)
-    # Half of the gradients twice, and half of four graphs.
-    assert two["bytes sent"] == 4 * two["weights"] + 2 * two["row bytes"]
+    # Half of the gradients and of four graphs, twice.
+    assert two["bytes sent"] == 4 * two["weights"] + 4 * two["row bytes"]
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 

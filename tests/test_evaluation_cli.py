@@ -65,6 +65,8 @@ def test_arguments_go_before_the_file(capsys):
         ((*QUICK, "--config", "none.toml"), "none.toml: cannot be read as TOML"),
         ((*QUICK, "--memory", "much"), "much"),
         (("--report-only",), "no evaluation there"),
+        (("--suite", "other"), "--suite: there is no 'other'; use one of regal, realistic"),
+        (("--small", *QUICK), "--small: is for --suite devices-4"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, capsys):
@@ -76,7 +78,7 @@ def test_bad_input_is_one_line(arguments, message, capsys):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("option", ["--policy=regal", "--limits=a", "--rounds=3", "--suite=other"])
+@pytest.mark.parametrize("option", ["--policy=regal", "--limits=a", "--rounds=3"])
 def test_bad_arguments(option, capsys):
     with pytest.raises(SystemExit) as ended:
         run("evaluate", "--out", "out", option)

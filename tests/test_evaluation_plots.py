@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz import plot_entropies, plot_improvements, plot_limits, plot_rounds, plot_seconds
+from regal_jax.viz import (
+    plot_entropies,
+    plot_improvements,
+    plot_limits,
+    plot_quality,
+    plot_rounds,
+    plot_seconds,
+)
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -72,6 +79,17 @@ def test_seconds(tmp_path):
     assert [p.get_width() for p in ax.patches] == [2, 60]
 
 
+def test_quality_over_seconds(tmp_path):
+    points = {"BRKGA": (0.5, (0.2, 0.1, 0.3)), "Auto": (2.0, (0.0, 0.0, 0.0))}
+    figure = plot_quality(points, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(PNG)
+    (ax,) = figure.axes
+    assert ax.get_xscale() == "log"
+    assert [text.get_text() for text in ax.texts] == ["BRKGA", "Auto"]
+    drawn = [line.get_xydata()[0].tolist() for line in ax.lines]
+    assert drawn == [[0.5, 20.0], [2.0, 0.0]]
+
+
 @pytest.mark.parametrize(
     "draw",
     [
@@ -83,6 +101,7 @@ def test_seconds(tmp_path):
         lambda: plot_rounds({}),
         lambda: plot_rounds({1: []}),
         lambda: plot_seconds({}),
+        lambda: plot_quality({}),
         lambda: plot_seconds({"a": np.array([np.nan])}),
     ],
 )

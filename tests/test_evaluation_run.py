@@ -25,7 +25,7 @@ from regal_jax.importers import save_graph
 from regal_jax.policies import Policy, save_policy
 
 SEARCH = {"population": 20, "elites": 4, "mutants": 3}
-OPTIONS = {name: {"settings": SEARCH} for name in ("brkga", "regal")}
+OPTIONS = {"brkga": {"settings": SEARCH}}
 TWO = {"graphs": "set", "evaluations": 80, "limits": (), "other_seed": -1, "warm_up": False}
 
 
@@ -58,9 +58,9 @@ def values(out):
 def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
     config = EvaluationConfig(
         **{**TWO, "limits": (40, 80, 160), "other_seed": 9}, methods=("brkga", "critical-path"),
-        policies={"regal": "policy2.safetensors", "mine": "policy2.safetensors", "gas": "policy3.safetensors",
-                  "idrs": "none.safetensors"},
-        options={**OPTIONS, "mine": {"settings": SEARCH}}, seeds=(0, 1),
+        policies={"regal-primed": "policy2.safetensors", "mine": "policy2.safetensors",
+                  "gas": "policy3.safetensors", "idrs": "none.safetensors"},
+        options={name: {"settings": SEARCH} for name in ("brkga", "mine", "regal-primed")}, seeds=(0, 1),
     )  # fmt: skip
     outcome = run_evaluation(config, tmp_path / "out")
     assert outcome.finished
@@ -87,21 +87,21 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
         assert [found[h]["evaluations"] for h in graphs] == results.evaluations.tolist()
     check_curve(records, exact[0], list(graphs))
     for record in records:
-        assert ("action_entropy" in record) == (record["method"] in ("regal", "mine"))
+        assert ("action_entropy" in record) == (record["method"] in ("regal-primed", "mine"))
         assert 0 <= record.get("action_entropy", 0) <= np.log(16) + 1e-6
         assert record["seconds"] > 0
     # The same policy under two names is the same method.
     pairs = [
         {(r["seed"], r["limit"], r["graph"]): r["value"] for r in records if r["method"] == m}
-        for m in ("regal", "mine")
+        for m in ("regal-primed", "mine")
     ]
     assert pairs[0] == pairs[1]
     found = report(tmp_path / "out")
     assert [row.title for row in found.comparison.rows] == [
-        "BRKGA 80", "Critical path", "REGAL", "mine", "BRKGA 80, other seed",
+        "BRKGA 80", "Critical path", "regal-primed", "mine", "BRKGA 80, other seed",
     ]  # fmt: skip
-    assert list(found.comparison.curves) == ["BRKGA", "REGAL", "mine"]
-    assert {"limits.png", "entropy.png", "improvements.png", "seconds.png"} <= set(found.files)
+    assert list(found.comparison.curves) == ["BRKGA", "regal-primed", "mine"]
+    assert {"limits.png", "entropy.png", "improvements.png", "quality.png", "seconds.png"} <= set(found.files)
 
 
 def check_curve(records, exact, hashes):
@@ -252,18 +252,20 @@ def test_an_absent_extra_leaves_the_solver_out(tmp_path, monkeypatch):
     assert "regal-jax tune" in jobs.left_out["tuned-brkga"]
 
 
-def test_keys_hold_all_that_decides(tmp_path):
+def test_keys_hold_all_that_decides(tmp_path, monkeypatch):
     def keys(**settings):
         return [job.key for job in make_jobs(EvaluationConfig(**{**TWO, "methods": (), **settings})).jobs]
 
     base = keys()
     for change in (
         {"objective": "peak-memory"}, {"devices": 3}, {"memory": "1GiB"}, {"transfer": "free"},
-        {"seeds": (5,)}, {"evaluations": 81}, {"options": OPTIONS},
+        {"seeds": (5,)}, {"evaluations": 81}, {"options": OPTIONS}, {"capacity": 1.5},
     ):  # fmt: skip
         assert keys(**change) != base, change
     assert keys(chunk=7, warm_up=True, limit=1, cp_sat_seconds=3.0, split="train") == base
     assert keys(policies={"regal": "policy2.safetensors"})[0] == base[0]
+    monkeypatch.setattr("regal_jax.experiments.jobs.source_word", lambda: "another version")
+    assert keys() != base
     assert thousands(5000) == "5K"
     assert thousands(300) == "300"
 

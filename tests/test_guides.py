@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 QUICK = ("links",)
-SLOW = ("apply_torch", "compile", "execute", "gflownet", "ordering", "robust")
+SLOW = ("apply_torch", "compile", "execute", "gflownet", "many_machines", "ordering", "robust")
 
 
 def code_of(guide):
@@ -25,6 +25,8 @@ def test_a_guide_runs(guide, tmp_path):
     assert blocks
     if guide == "apply_torch":
         pytest.importorskip("torch")
+    if guide == "many_machines":
+        pytest.importorskip("ray")
     path = tmp_path / "guide.py"
     path.write_text("\n\n".join(blocks), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}

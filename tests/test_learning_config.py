@@ -12,12 +12,14 @@ from regal_jax.errors import ConfigError
 from regal_jax.learning import Baseline, DataConfig, OptimizerConfig, TaskConfig, TrainConfig
 from regal_jax.plan import Objective
 from regal_jax.policies import (
+    SHIPPED,
     Ablation,
     Network,
     PolicyConfig,
     Transfers,
-    default_policy,
+    is_shipped,
     read_metadata,
+    shipped_policy,
 )
 from regal_jax.search import BrkgaConfig
 
@@ -86,11 +88,13 @@ def test_the_policy_is_for_the_task():
         TrainConfig(task=TaskConfig(Objective.PEAK_MEMORY))
 
 
-@pytest.mark.parametrize("objective", Objective)
-def test_the_settings_beside_the_weights_are_those_that_they_were_trained_with(objective):
-    folder = importlib.resources.files("regal_jax.policies") / "trained"
+@pytest.mark.parametrize(
+    ("objective", "name"), [(o, name) for name in SHIPPED for o in Objective if is_shipped(o, 2, name)]
+)
+def test_the_settings_beside_the_weights_are_those_that_they_were_trained_with(objective, name):
+    folder = importlib.resources.files("regal_jax.policies") / "trained" / name
     config = TrainConfig.load(str(folder / f"{objective}-2.toml"))
-    assert config.policy == default_policy(objective, 2).config
+    assert config.policy == shipped_policy(name, objective, 2).config
     training = json.loads(read_metadata(str(folder / f"{objective}-2.safetensors"))["training"])
     assert TrainConfig.from_document(training) == config
 

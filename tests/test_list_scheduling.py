@@ -1,5 +1,7 @@
 """The quick list schedule does not depend on units or on the numbers of the ops."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -42,6 +44,7 @@ def test_a_quick_schedule_is_one_that_can_be_run(instance: tuple[ComputationGrap
     schedule = quick_schedule(graph, cluster, numbers_of(graph))
     # The replay refuses what lacks an op, a transfer or an order.
     timeline = replay(graph, cluster, schedule.placement, events_of(graph, schedule))
+    np.testing.assert_array_equal(schedule.events, events_of(graph, schedule))
     assert timeline.makespan >= critical_path(graph, runtime_matrix(graph, cluster).min(axis=1)) * (1 - 1e-9)
     if cluster.transfer is not TransferModel.BLOCKING:
         assert (schedule.sent == -1).all()
@@ -52,6 +55,7 @@ def test_its_transfers_are_where_the_rule_has_them(seed: int) -> None:
     rng = np.random.default_rng(seed)
     # Without residents: ops that take no time make ties, which rounding may break in either way.
     graph, cluster = random_graph(rng, 25, 2, residents=0), random_cluster(rng, 2)
+    cluster = dataclasses.replace(cluster, memory=(np.inf, np.inf))
     schedule = quick_schedule(graph, cluster, numbers_of(graph))
     makespan = replay(graph, cluster, schedule.placement, events_of(graph, schedule)).makespan
     expected = replay(graph, cluster, *list_schedule(graph, cluster, _QUICK_RULE)).makespan
@@ -59,6 +63,43 @@ def test_its_transfers_are_where_the_rule_has_them(seed: int) -> None:
     expected = min([expected, *alone])
     # Times are rounded to a part in 2**26 of the longest path, which may decide between near equals.
     assert makespan == pytest.approx(expected, rel=1e-6)
+
+
+def overflow(graph: ComputationGraph, cluster: Cluster, limits: np.ndarray) -> int:
+    """Bytes beyond the limits in the quick schedule for the cluster."""
+    schedule = quick_schedule(graph, cluster, numbers_of(graph))
+    peaks = replay(graph, cluster, schedule.placement, events_of(graph, schedule)).peak_memory
+    return int(np.maximum(peaks - limits, 0).sum())
+
+
+@pytest.mark.parametrize("transfer", TransferModel)
+def test_a_limit_of_memory_that_binds_is_obeyed_where_the_rule_can(transfer: str) -> None:
+    fitted = 0
+    for seed in range(20):
+        graph = generate("regal-watts-strogatz", 40, seed)
+        free = Cluster.uniform(2, transfer=transfer)
+        schedule = quick_schedule(graph, free, numbers_of(graph))
+        peak = replay(graph, free, schedule.placement, events_of(graph, schedule)).peak_memory.max()
+        # At its own peak the limit does not bind.
+        same = quick_schedule(graph, Cluster.uniform(2, int(peak), transfer), numbers_of(graph))
+        for before, after in zip(schedule, same, strict=True):
+            np.testing.assert_array_equal(before, after)
+        tight = Cluster.uniform(2, int(0.85 * peak), transfer)
+        limits = np.array(tight.memory)
+        before, after = overflow(graph, free, limits), overflow(graph, tight, limits)
+        assert after <= before
+        fitted += before > 0 and after == 0
+    assert fitted >= 5
+
+
+def test_memory_that_suffices_for_all_tensors_costs_no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = generate("layered", 20, 0)
+    monkeypatch.setattr("regal_jax.heuristics.list_scheduling.replay", None)
+    enough = int(graph.tensor_bytes.sum() + graph.temp_bytes.max())
+    for memory in ("inf", enough):
+        quick_schedule(graph, Cluster.uniform(2, memory), numbers_of(graph))
+    with pytest.raises(TypeError):
+        quick_schedule(graph, Cluster.uniform(2, enough - 1), numbers_of(graph))
 
 
 @pytest.mark.parametrize(("latency", "devices"), [(0, {0, 1}), (100, {1})])

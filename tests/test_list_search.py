@@ -26,6 +26,7 @@ from regal_jax.heuristics.list_scheduling import (
     list_schedule,
     placement_and_events,
 )
+from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import make_room, peaks
 from regal_jax.plan import Objective, Plan, critical_path, replay
@@ -116,6 +117,45 @@ def test_only_schedules_that_are_longer_are_given_up(
     loops(schedule)(layout, state, rank, price, *rule.numbers, short)
     # If the critical path is 0, it gives no bound for the devices that are not the fastest.
     assert whole > 0 if math.isinf(max(state.clock)) else short == 0
+
+
+@settings(max_examples=60)
+@given(
+    instance=instances(max_ops=20),
+    rule=st.sampled_from((*TIME_RULES, *MEMORY_RULES)),
+    count=st.integers(0, 3),
+    seed=seeds,
+)
+def test_following_a_schedule_changes_no_result(
+    instance: tuple[ComputationGraph, Cluster], rule: Rule, count: int, seed: int
+) -> None:
+    graph, cluster = instance
+    n, d = graph.num_ops, cluster.num_devices
+    rng = np.random.default_rng(seed)
+    layout, state = map(for_loops, kernel_arguments(graph, cluster))
+    rank = upward_rank(graph, cluster) * (0.5 + rng.random(n))
+    price = np.where(rng.random(n * d) < 0.3, rng.random(n * d), 0.0)
+    make = loops(schedule)
+
+    def made() -> tuple[list[int], list[list[int]]]:
+        make(layout, state, for_loops(rank), for_loops(price), *rule.numbers, math.inf)
+        events = [int(event) for event in state.event[: state.counts[0]] if event < n]
+        return events, [part.tolist() for part in placement_and_events(state)]
+
+    path, before = made()
+    changed = rng.random(n) < count / n
+    rank = np.where(changed, rank * rng.random(n), rank)
+    price = np.where(np.repeat(changed, d), rng.random(n * d), price)
+    _, expected = made()
+    # The keys of residents depend on the largest rank.
+    state.changed[:] = (changed | graph.resident).astype(int).tolist()
+    state.path[:], state.homes[:] = path, before[0]
+    state.counts[FOLLOWED] = 1
+    _, found = made()
+    if state.place[path[-1]] < 0:
+        assert expected == before
+    else:
+        assert found == expected
 
 
 @settings(max_examples=25)

@@ -8,7 +8,8 @@ import jax.extend.backend
 import pytest
 
 from benchmarks.cases import GraphCase
-from regal_jax.solve import solve_traced
+from regal_jax.encoding import schedule_prior
+from regal_jax.solve import ENCODINGS, solve_traced
 
 PLATFORMS = ("cuda", "tpu")
 EVALUATIONS = 26
@@ -49,6 +50,19 @@ def test_the_whole_search(case, platform):
     text = found.mlir_module()
     for word in ("custom_call", "callback", "infeed", "outfeed", "stablehlo.send", "stablehlo.recv"):
         assert word not in text, f"{word} in the program for {platform}"
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_the_whole_search_among_generated_schedules(platform):
+    case = CASES["makespan"]
+
+    def search(problem, keys):
+        options = {"proposal": schedule_prior(problem), "encoding": ENCODINGS["schedule"]}
+        return solve_traced(problem, keys, EVALUATIONS, config=case.config(), **options)
+
+    text = jax.export.export(jax.jit(search), platforms=[platform])(case.problem(), case.keys()).mlir_module()
+    assert "custom_call" not in text
 
 
 @pytest.mark.usefixtures("accelerator")

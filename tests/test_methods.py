@@ -12,7 +12,7 @@ from regal_jax import Brkga, BrkgaConfig, Cluster, GraphBuilder, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.encoding import quantile_table, uniform_proposal
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
-from regal_jax.experiments import Method, Results, TunedConfig, make_method, method_names, tune
+from regal_jax.experiments import GUIDED, Method, Results, TunedConfig, make_method, method_names, tune
 from regal_jax.experiments import tuning as tuning_module
 from regal_jax.heuristics import heuristic_plans, run_heuristic
 from regal_jax.plan import Objective
@@ -20,7 +20,7 @@ from regal_jax.policies import Policy
 from regal_jax.solvers import solver
 
 TWO = Cluster.uniform(2, transfer="blocking")
-POLICIES = ("regal", "gas", "idrs")
+POLICIES = ("guided", *GUIDED)
 METHODS = method_names()
 OF_ORDERS = ("order-search", "approximate-dp", "depth-first-dp", "random-orders", "topoformer", "beam")
 OBJECTIVES = dict.fromkeys(("peak-search", *OF_ORDERS), Objective.PEAK_MEMORY)
@@ -110,7 +110,7 @@ def same_plans(results, plans):
 
 def test_a_guided_method_is_the_search_that_users_have(graphs, policy):
     graphs = graphs[1:]
-    guided = make_method("regal", policy=policy, settings=TABLE)(graphs, TWO, evaluations=200, seed=4)
+    guided = make_method("guided", policy=policy, settings=TABLE)(graphs, TWO, evaluations=200, seed=4)
     options = {"method": Brkga(**TABLE, policy=policy), "warm_start": False, "progress": False}
     plans = optimize_many(graphs, TWO, **options, evaluations=200, seed=4)
     same_plans(guided, plans)
@@ -126,7 +126,7 @@ def test_a_policy_that_knows_nothing_is_plain_brkga(graphs, policy, monkeypatch)
 
     monkeypatch.setattr("regal_jax.solve.propose.propose", uniform)
     graphs = graphs[1:]
-    guided = make_method("regal", policy=policy, settings=TABLE)(graphs, TWO, evaluations=200, seed=4)
+    guided = make_method("guided", policy=policy, settings=TABLE)(graphs, TWO, evaluations=200, seed=4)
     same_plans(guided, make_method("brkga", settings=TABLE)(graphs, TWO, evaluations=200, seed=4).plans)
     assert [plan.provenance["action_entropy"] for plan in guided.plans] == [0] * 2
 
@@ -201,7 +201,7 @@ def test_unknown_names_and_options():
 
 
 def test_bad_problems_are_refused(graphs, policy):
-    for name in ("gp-dfs", "brkga", "regal"):
+    for name in ("gp-dfs", "brkga", "guided"):
         method = make_method(name, **options_of(name, None, policy))
         with pytest.raises(ConfigError, match="clusters: 1 for 3 graphs"):
             method(graphs, [TWO])

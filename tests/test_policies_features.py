@@ -302,7 +302,7 @@ def test_bad_input():
         make_features([chain(2)], Cluster.uniform(3, transfer="blocking"), None, config)
     with pytest.raises(ConfigError, match="bucket"):
         make_features([chain(4)], TWO, Bucket.exact(chain(3)), config)
-    with pytest.raises(ConfigError, match="'some'; use one of own, plain, structural"):
+    with pytest.raises(ConfigError, match="'some'; use one of raw, own, plain, structural"):
         FeatureConfig(2, "some")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="'ops'; use one of work, bytes"):
         FeatureConfig(2, balance="ops")  # pyright: ignore[reportArgumentType]

@@ -442,7 +442,7 @@ def test_impossible_configs(settings, message):
 @pytest.mark.parametrize(
     ("settings", "more", "message"),
     [
-        ({"features": "all"}, {}, "use one of own, plain, structural"),
+        ({"features": "all"}, {}, "use one of raw, own, plain, structural"),
         ({"uniform": 1}, {}, "uniform is 1; give true or false"),
         ({"share_rounds": None}, {}, "share_rounds is None; give true or false"),
         ({"priority_bias": None}, {}, "priority_bias is .*; give numbers"),

@@ -362,3 +362,12 @@ def test_searches_in_compiled_programs_are_the_same(objective, cluster):
             there = optimize_many(graphs, clusters, method=method, engine=engine, **options)
             here = optimize_many(graphs, clusters, method=method, **options)
             assert [told(plan) for plan in there] == [told(plan) for plan in here]
+
+
+@pytest.mark.slow
+def test_an_engine_without_an_address_starts_a_cluster_of_its_own(cluster, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with RayEngine() as engine:
+        engine.open()
+        assert ray.get_runtime_context().gcs_address != cluster.address
+    assert not ray.is_initialized()

@@ -117,6 +117,7 @@ def test_distinct_draws_every_set_equally_often(picks, population):
             {"elites": 100, "mutants": 0},
             "elites is 100, which leaves no newcomers in a population of 100; lower",
         ),
+        ({"mutants": 10, "neighbours": 11}, "neighbours is 11 of 10 mutants and 20 elites; lower it"),
         ({"elites": 60, "mutants": 60}, "elites + mutants is 120, more than the population of 100; lower"),
         ({"elites": 0}, "a child needs 1 elite and 1 other parents, but there are 0 and 100; mend"),
         ({"elite_bias": 1.0}, "elite_bias is 1.0; choose a number in [0.5, 1)"),

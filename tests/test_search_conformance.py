@@ -62,6 +62,7 @@ CONFIGS = {
         restart_after=150,
     ),
     "random search": BrkgaConfig(population=12, elites=0, mutants=12),
+    "neighbours": BrkgaConfig(**SMALL, islands=2, neighbours=2),
 }
 
 
@@ -81,7 +82,7 @@ CHAINS = {
     "cool annealing": AnnealingConfig(chains=2),
     "local search": AnnealingConfig.local_search(chains=4, restart_after=30),
 }
-SEARCHERS = {name: BrkgaSearcher(distance, SAMPLE, config) for name, config in CONFIGS.items()} | {
+SEARCHERS = {name: BrkgaSearcher(distance, SAMPLE, config, Redraw()) for name, config in CONFIGS.items()} | {
     name: AnnealingSearcher(distance, SAMPLE, Redraw(), config) for name, config in CHAINS.items()
 }
 every_searcher = pytest.mark.parametrize("searcher", SEARCHERS.values(), ids=SEARCHERS.keys())
@@ -124,6 +125,21 @@ def test_genes_fitness_and_history_agree(searcher):
     np.testing.assert_array_equal(result.history_evaluations[-1], result.evaluations)
     assert result.status == (Status.BUDGET,) * 3
     assert (result.fitness < result.history_fitness[0]).all()
+
+
+def test_some_mutants_are_neighbours_of_elites_of_their_island():
+    searcher, x = SEARCHERS["neighbours"], inputs(2)
+    state = searcher.init(x, None)
+    for _ in range(3):
+        state = searcher.step(x, state)
+        elites = np.asarray(state.elites["a"]).reshape(2, 2, 4, N)
+        mutants = np.asarray(state.newcomers["a"])[:, -6:].reshape(2, 2, 3, N)
+        apart = (mutants[:, :, :, None] != elites[:, :, None]).sum(axis=-1).min(axis=-1)
+        # The last two of three differ from an elite in at most one gene; the first is a fresh draw.
+        assert (apart[..., 1:] <= 1).all()
+        assert (apart[..., 0] > 1).any()
+    with pytest.raises(ConfigError, match="neighbours need a move_fn"):
+        BrkgaSearcher(distance, SAMPLE, CONFIGS["neighbours"])
 
 
 @pytest.mark.parametrize("spare", [0, 1, 35, 100])

@@ -304,6 +304,6 @@ def test_heft_is_a_method():
 @pytest.mark.parametrize(("devices", "default"), [(2, True), (3, False)])
 def test_evaluate_offers_the_weights_that_ship(devices, default):
     config = types.SimpleNamespace(objective="makespan", devices=devices, policies={})
-    with pytest.raises(ConfigError, match=r"needs a policy: give .*--policy regal=FILE") as raised:
-        jobs._guided("regal", {}, {}, config)
-    assert ("--policy regal=default for the weights of the package" in str(raised.value)) == default
+    with pytest.raises(ConfigError, match=r"needs a policy: give .*--policy gas=FILE") as raised:
+        jobs._guided("gas", {}, {}, config)
+    assert ("--policy gas=regal-primed for weights of the package" in str(raised.value)) == default

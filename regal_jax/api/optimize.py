@@ -65,14 +65,16 @@ def optimize(
       seed: A number or a typed `jax.random.key`. The same seed gives the same plan on the same versions.
       method: A solver, or the name of one with its default settings (`regal_jax.solvers.solvers` has all):
         ``"auto"``, which begins with a search on the host, for as long as it pays, and gives what is left to
-        BRKGA, guided by a policy; ``"brkga"`` (`Brkga`), which without warm starts is the paper's;
+        BRKGA by schedule generation (makespan) or guided by a policy; ``"brkga"`` (`Brkga`), which without
+        warm starts is the paper's;
         ``"annealing"`` and ``"local-search"``, which walk from the best warm start; ``"list-search"``
         (makespan), ``"peak-search"`` (peak memory) and ``"order-search"`` (peak memory, one device), the
         searches on the host; a `Portfolio` of these; ``"approximate-dp"``, ``"depth-first-dp"`` and
         ``"random-orders"`` (peak memory, one device); ``"cp-sat"``; or a heuristic alone. ``None``:
         ``"brkga"`` with a ``policy`` of your own, else ``"auto"``.
-      policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"default"``
-        for the weights of the package, a file of weights, or a `Policy`; ``"none"`` for uniform draws. With
+      policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"regal-primed"`` (also
+        ``"default"``) or ``"regal-faithful"``, the papers' policy, for weights of the package; a file of
+        weights, or a `Policy`; ``"none"`` for uniform draws. With
         ``None``, ``"auto"`` uses the weights of the package, if there are any for the objective and the
         number of devices, and ``"brkga"`` uses none. ``"default"`` without such weights gives a warning.
         There is also a warning if the search on the host took all of the budget, so that the policy was not
@@ -91,9 +93,10 @@ def optimize(
       colocate: Patterns over op names; the ops that match a pattern share a device.
       target: Stop when the objective is at most this.
       stall: Stop after this number of evaluations without improvement.
-      time_limit: Stop after this number of seconds, including compilation. Results then depend on the
-        machine. Heuristics may use three tenths of it. Annealing cools with the budget of evaluations, so it
-        stays hot if the time does not suffice for the budget.
+      time_limit: Stop after this number of seconds, including compilation. A compilation that has begun is
+        not interrupted, so the first calls of an installation may take some seconds more. Results then depend
+        on the machine. Heuristics may use three tenths of it. Annealing cools with the budget of evaluations,
+        so it stays hot if the time does not suffice for the budget.
       progress: Show a progress bar.
       on_improvement: Called with an `Improvement` for each better plan, of a heuristic or of some tenths of a
         second of the search. An exception that it raises ends the call.

@@ -33,7 +33,7 @@ _warm: set[tuple[str, str]] = set()
 def plan_graphs(
     common: Message, messages: Sequence[Message], tell: Callable[[int, Message, bool], None]
 ) -> None:
-    """Plans some graphs; tells each plan as soon as it is found.
+    """Plans some graphs; reports each plan as soon as it is found.
 
     Args:
       common: Settings, as `regal_jax.api.remote.call_message` writes them.
@@ -58,7 +58,7 @@ def plan_graphs(
         tell(member, Message({"evaluations": improvement.evaluations}, [plan.to_json().encode()]), False)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # The process that asks warns of arguments and plans.
+        warnings.simplefilter("ignore")  # The calling process warns of arguments and plans.
         programs = {(head["call"], str(Bucket.of(graph))) for graph in graphs}
         if head["warm_up"] and not programs <= _warm:
             optimize_many(graphs, clusters, **options)

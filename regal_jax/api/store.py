@@ -39,7 +39,7 @@ class PlanStore:
         return self._folder / f"{graph.content_hash}-{call}.plan.json"
 
     def get(self, graph: ComputationGraph, cluster: Cluster) -> Plan | None:
-        """The plan of a graph; ``None`` if there is none whose every figure holds."""
+        """The plan of a graph; ``None`` if there is none, or if it cannot be read or fails verification."""
         try:
             plan = Plan.load(self.path(graph, cluster))
             plan.verify(graph)

@@ -64,6 +64,12 @@ def add_dataset(subparsers: Subparsers) -> None:
     build.add_argument(
         "--improvement", type=float, metavar="X", help="share that the high limit must save (default 0.2)"
     )
+    build.add_argument(
+        "--filter-seed",
+        type=seed,
+        metavar="N",
+        help="seed of the filter's searches (default 2020001, which no evaluation has)",
+    )
     build.add_argument("--no-filter", action="store_true", help="keep every graph")
     build.add_argument(
         "--archive", action="store_true", help="write one .tar.gz per split instead of a folder"
@@ -112,7 +118,12 @@ def _build(args: argparse.Namespace) -> int:
 def _filter(args: argparse.Namespace) -> Any:
     from regal_jax.errors import ConfigError
 
-    limits = {"low": args.low_limit, "high": args.high_limit, "improvement": args.improvement}
+    limits = {
+        "low": args.low_limit,
+        "high": args.high_limit,
+        "improvement": args.improvement,
+        "seed": args.filter_seed,
+    }
     limits = {name: value for name, value in limits.items() if value is not None}
     if args.no_filter:
         if limits:

@@ -17,8 +17,8 @@ __all__ = ["add_evaluate"]
 INTERRUPTED = 130
 
 _EVALUATE_EPILOG = """\
-methods: all of 'regal-jax optimize --method' (brkga always), gp-dfs, tuned-brkga, idrs, gas, regal, and
-brkga-NUMBERk such as brkga-20k.
+methods: all of 'regal-jax optimize --method' (brkga always), gp-dfs, tuned-brkga, brkga-quick-start, idrs,
+gas, regal-faithful, regal-primed, and brkga-NUMBERk such as brkga-20k.
 A method that cannot run (no policy, no tuned settings, no OR-Tools) is left out, with the reason.
 
 DIR gets results.jsonl, table.md, table.csv, graphs.csv, summary.json and pictures. A run that was stopped or
@@ -26,7 +26,8 @@ killed resumes when the same command runs again; other settings add what is miss
 docs/evaluation.md defines each figure.
 
 examples:
-  regal-jax evaluate --graphs synthetic/test --policy regal=policy.safetensors --out results
+  regal-jax evaluate --suite table-1-synthetic-makespan --small --graphs fresh --out table-1
+  regal-jax evaluate --graphs synthetic/test --policy mine=policy.safetensors --out results
   regal-jax evaluate --graphs corpus --objective peak-memory --memory 16GiB --seeds 0,1,2 --out results
   regal-jax evaluate --graphs sample --limit 5 --methods brkga,auto --limits none --out quick
   regal-jax evaluate --suite realistic --cases 60 --methods auto --out realistic
@@ -71,9 +72,11 @@ def add_evaluate(subparsers: Subparsers) -> None:
 def _suite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--suite",
-        choices=("regal", "realistic", "topological-order", "robust-scheduling"),
-        help="set of methods and tables (default regal)",
+        metavar="NAME",
+        help="a table or figure of the papers, such as table-1-synthetic-makespan (an unknown name lists "
+        "all), or a kind of experiment: regal (default), realistic, topological-order, robust-scheduling",
     )
+    parser.add_argument("--small", action="store_true", help="the size of a table or figure for two cores")
     parser.add_argument(
         "--cases",
         type=count,
@@ -104,7 +107,8 @@ def _methods(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=_pair,
         metavar="NAME=FILE",
-        help="weights of regal, gas or idrs; any other NAME adds a method; may be repeated",
+        help="weights of gas or idrs; any other NAME adds a method; FILE may also be regal-faithful, "
+        "regal-primed or untrained; may be repeated",
     )
     parser.add_argument("--tuned", metavar="FILE", help="settings that 'regal-jax tune' found")
     parser.add_argument("--evaluations", type=count, metavar="N", help="budget of a search (default 5000)")
@@ -251,11 +255,16 @@ def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
     """The settings of the file, overridden by those of the command line."""
     from regal_jax.errors import ConfigError
     from regal_jax.experiments import EvaluationConfig
+    from regal_jax.experiments.config import SUITES
 
     file = getattr(args, "config", None)
-    document: dict[str, Any] = {**({} if file is None else EvaluationConfig.read(file)), **fixed}
+    document: dict[str, Any] = {
+        **_named(args),
+        **({} if file is None else EvaluationConfig.read(file)),
+        **fixed,
+    }
     for name in _PLAIN:
-        if getattr(args, name, None) is not None:
+        if getattr(args, name, None) is not None and (name != "suite" or args.suite in SUITES):
             document[name] = getattr(args, name)
     if args.contract:
         document["contract"] = True
@@ -270,6 +279,27 @@ def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
     if "graphs" not in document and document.get("suite", "regal") == "regal":
         raise ConfigError("--graphs: give the path of a set of graphs, of a corpus, or 'sample'")
     return EvaluationConfig.from_document(document)
+
+
+def _named(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a table or figure, if one is named."""
+    from regal_jax.errors import ConfigError
+    from regal_jax.experiments.config import SUITES
+    from regal_jax.experiments.suites import named_suite, suite_names
+
+    suite, small = getattr(args, "suite", None), getattr(args, "small", False)
+    if suite is None or suite in SUITES:
+        if small:
+            raise ConfigError(f"--small: is for --suite {', '.join(suite_names())}; use --limit instead")
+        return {}
+    if suite not in suite_names():
+        raise ConfigError(
+            f"--suite: there is no {suite!r}; use one of {', '.join((*SUITES, *suite_names()))}"
+        )
+    document = named_suite(suite, small=small)
+    if any(getattr(args, name) for name in ("graphs", "split", "limit", "max_ops", "contract")):
+        document.pop("digest", None)  # The table is then for other graphs.
+    return document
 
 
 def _by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:

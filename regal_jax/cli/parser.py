@@ -135,9 +135,10 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--policy",
-        metavar="FILE",
-        help="guide of the search: default for the weights of the package, a file of weights, or none "
-        "(default: the weights of the package for --method auto, if there are any, else none)",
+        metavar="NAME|FILE",
+        help="guide of the search: regal-primed (also called default) or regal-faithful "
+        "for weights of the package, a file of weights, or none "
+        "(default: regal-primed for --method auto, if it has weights for the problem, else none)",
     )
     _starts(parser)
     parser.add_argument(

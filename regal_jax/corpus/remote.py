@@ -69,7 +69,7 @@ def trace_remotely(
 def trace_models(
     common: Message, messages: Sequence[Message], tell: Callable[[int, Message, bool], None]
 ) -> None:
-    """Traces models of one source in processes of their own; tells each graph as soon as it is made.
+    """Traces models of one source in processes of their own; reports each graph as soon as it is made.
 
     Args:
       common: Time limit of a graph, and settings of the build.
@@ -86,7 +86,7 @@ def trace_models(
     told: set[str] = set()
 
     class Telling(Build):
-        """A build that hands on what others write down."""
+        """A build that reports its results instead of writing them to files."""
 
         def write_down(
             self,

@@ -33,7 +33,7 @@ them. In this time Ray notices that a machine has died."""
 
 
 class Member:
-    """A worker, as the process that employs it sees it.
+    """A worker, as the calling process sees it.
 
     Attributes:
       node: Id of its machine.
@@ -296,7 +296,7 @@ def _connect(address: str | None) -> bool:
         return False
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if wanted is None:
-        # Ray would send statistics of its use to its makers, and run workers at the least priority.
+        # By default, Ray sends usage statistics to its developers and runs workers at the lowest priority.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")
         options |= {"num_cpus": available_cores(), "include_dashboard": False}
@@ -306,7 +306,8 @@ def _connect(address: str | None) -> bool:
         with _own_handlers(), warnings.catch_warnings():
             # JAX warns of a fork, but the processes that Ray starts are new ones.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-            ray.init(wanted, **options)
+            # Without an address, Ray would look for a cluster of others on this machine.
+            ray.init(wanted or "local", **options)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         raise ConfigError(
             f"engine: no Ray cluster at {wanted or 'this machine'!r}: {_one_line(str(error))}"

@@ -1,6 +1,6 @@
 """The worker of `RayEngine`: an actor that runs the functions that it is asked for.
 
-Ray starts the interpreter of a worker as a new process, so nothing of the process that asks is inherited.
+Ray starts the interpreter of a worker as a new process, so it inherits nothing from the calling process.
 """
 
 import importlib

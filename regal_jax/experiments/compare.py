@@ -38,6 +38,8 @@ class Row:
       matched_pairs: Share of pairs of a search and a single search of the reference in which the plan is as
         good or better; ``None`` if there is only one reference.
       feasible: Share of plans that fit the memory.
+      overflow: Mean bytes beyond the memory, over the graphs on which no plan of the method fits; NaN if
+        there is none.
       evaluations: Mean number of evaluations.
       schedules: Mean number of further schedules, made by heuristics, starts and features; NaN if not
         counted.
@@ -59,6 +61,7 @@ class Row:
     matched: float
     matched_pairs: float | None
     feasible: float
+    overflow: float
     evaluations: float
     schedules: float
     placements: float
@@ -97,10 +100,10 @@ class Comparison:
 
 
 def improvement(value: _Array, overflow: _Array, reference: _Array, reference_overflow: _Array) -> np.ndarray:
-    """``1 - value / reference``, with substitutes where a plan does not fit the memory.
+    """``1 - value / reference``, with substitutes where one of the two does not fit the memory.
 
     A plan that does not fit counts as -100 % if the reference fits. A plan that fits counts as +100 % if the
-    reference does not. If neither fits, the bytes of overflow are compared, with -100 % as the worst value.
+    reference does not. If neither fits, there is no improvement: overflow has a column of its own.
 
     Args:
       value: ``[..., B]`` objective; NaN where there is no result.
@@ -109,15 +112,13 @@ def improvement(value: _Array, overflow: _Array, reference: _Array, reference_ov
       reference_overflow: ``[B]`` bytes.
 
     Returns:
-      ``[..., B]`` shares; NaN where there is no result or no reference.
+      ``[..., B]`` shares; NaN where there is no result or no reference, and where neither fits.
     """
     fits, reference_fits = overflow == 0, reference_overflow == 0
     saved = np.where(
         fits & reference_fits,
         _saved(value, reference),
-        np.where(
-            fits, 1.0, np.where(reference_fits, -1.0, np.maximum(_saved(overflow, reference_overflow), -1.0))
-        ),
+        np.where(fits, 1.0, np.where(reference_fits, -1.0, np.nan)),
     )
     known = ~np.isnan(value) & ~np.isnan(reference_overflow)
     return np.where(known, saved, np.nan)
@@ -269,6 +270,7 @@ def _row(
         matched=_average(_mean(matched, size)),
         matched_pairs=_pairs(columns, reference, other=other),
         feasible=_average(_mean(fits, size)),
+        overflow=_average(_overflow(columns, size)),
         evaluations=_average(spent),
         schedules=_average(_mean([c.schedules for c in columns], size)),
         placements=_average(_mean([c.placements for c in columns], size)),
@@ -277,6 +279,12 @@ def _row(
         values=_mean([c.fitting for c in columns], size),
         spent=spent,
     )
+
+
+def _overflow(columns: Sequence[_Column], size: int) -> np.ndarray:
+    """``[B]`` mean overflow where no search fits; NaN elsewhere."""
+    none_fits = np.isnan(_mean([c.fitting for c in columns], size))
+    return np.where(none_fits, _mean([c.overflow for c in columns], size), np.nan)
 
 
 def _ratio(column: _Column, best: _Array) -> np.ndarray:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
@@ -23,7 +24,8 @@ _MOST: Final = 2**31 - 1
 """Largest whole number of a field, since evaluations are counted in int32."""
 _DEFAULT: Final = (
     "brkga", "tuned-brkga", "gp-dfs", "critical-path", "xla-best", "random-search", "local-search",
-    "annealing", "list-search", "peak-search", "auto", "cp-sat", "idrs", "gas", "regal",
+    "annealing", "list-search", "peak-search", "auto", "cp-sat", "brkga-quick-start", "idrs", "gas",
+    "regal-faithful-workshop", "regal-faithful", "regal-primed",
 )  # fmt: skip
 
 _ORDERING: Final = (
@@ -74,6 +76,8 @@ class EvaluationConfig:
       objective: An `Objective` or its name.
       devices: Number of devices ``D``.
       memory: Capacity of each device, as `Cluster.uniform` takes it.
+      capacity: Capacity of each device relative to an even split: the least peak of heuristics on one device,
+        divided by `devices`. It is at least the lower bound of the peak. 0 for `memory`.
       transfer: Transfer model, as `Cluster.uniform` takes it; by default blocking at no cost, as in the
         papers.
       evaluations: Budget of every search of the table; "BRKGA 5K" is BRKGA with this budget.
@@ -81,7 +85,8 @@ class EvaluationConfig:
       other_seed: Seed of one more BRKGA search, which shows the noise; -1 for none.
       methods: Names of `regal_jax.experiments.make_method`, in the order of the table.
       options: Method -> options of `make_method`; ``settings`` as a table.
-      policies: Name -> weights file, or ``"default"`` for the weights of the package. ``regal``, ``gas`` and
+      policies: Name -> weights file, the name of a policy that ships (`regal_jax.policies.SHIPPED`), or
+        ``"untrained"`` for a network with random weights and the settings of ``"regal-primed"``. ``gas`` and
         ``idrs`` are the methods of these names; any other name adds a method, BRKGA guided by that
         policy.
       tuned: File of tuned settings for ``tuned-brkga``.
@@ -93,6 +98,8 @@ class EvaluationConfig:
       keep: In the same suite, number of these schedules that are kept, those with the smallest makespans.
       draws: In the same suite, number of noisy targets over which the mean is taken.
       temperature: In the same suite, temperature of policies that propose.
+      digest: First digits of the SHA-256 of the graphs' content hashes, sorted, one a line; an evaluation of
+        other graphs is refused. Empty for any graphs.
       warm_up: Run the first chunk of each size twice, so that no measured time includes compilation.
 
     Raises:
@@ -128,6 +135,8 @@ class EvaluationConfig:
     keep: int = 100
     draws: int = 5
     temperature: float = 0.005
+    digest: str = ""
+    capacity: float = 0.0
     warm_up: bool = True
 
     def __post_init__(self) -> None:
@@ -147,11 +156,14 @@ class EvaluationConfig:
         for name in ("contract", "warm_up", "untrained"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}: must be true or false, got {getattr(self, name)!r}")
+        if not isinstance(self.digest, str) or not set(self.digest) <= set(string.hexdigits.lower()):
+            raise ConfigError(f"digest: give hexadecimal digits, got {self.digest!r}")
         set_(self, "seeds", _whole_numbers("seeds", self.seeds, 0))
         robust = self.suite == "robust-scheduling"
         sizes = _ROBUST_SIZES if robust and self.sizes is _SIZES else self.sizes
         set_(self, "sizes", _whole_numbers("sizes", sizes, 1))
         set_(self, "temperature", check_number("temperature", self.temperature, 1e-6, 1e6))
+        set_(self, "capacity", check_number("capacity", self.capacity, 0, 1e6))
         set_(self, "limits", _whole_numbers("limits", self.limits, 1))
         default = {"topological-order": _ORDERING, "robust-scheduling": _ROBUST}.get(self.suite, _DEFAULT)
         methods = default if self.methods is _DEFAULT else self.methods

@@ -4,7 +4,8 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from regal_jax.datasets import load_graphs
@@ -15,7 +16,7 @@ from regal_jax.experiments.topological_order import GRAPHS, layered_cases, real_
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, lower_bound
 
-__all__ = ["Task", "evaluation_graphs", "evaluation_tasks"]
+__all__ = ["Task", "evaluation_graphs", "evaluation_tasks", "graphs_digest"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,8 +53,19 @@ def evaluation_tasks(config: EvaluationConfig) -> list[Task]:
         return _realistic(config.cases)
     if config.suite == "topological-order":
         return _ordering(config)
-    cluster, objective = config.cluster, config.objective
-    return [Task(graph, cluster, objective, graph.content_hash) for graph in evaluation_graphs(config)]
+    return [
+        Task(graph, _cluster(config, graph), config.objective, graph.content_hash)
+        for graph in evaluation_graphs(config)
+    ]
+
+
+def _cluster(config: EvaluationConfig, graph: ComputationGraph) -> Cluster:
+    """The cluster of a graph, which depends on it only with `EvaluationConfig.capacity`."""
+    if not config.capacity:
+        return config.cluster
+    wanted = config.capacity * one_device_peak(graph) / config.devices
+    least = lower_bound(graph, Cluster.uniform(config.devices), Objective.PEAK_MEMORY)
+    return Cluster.uniform(config.devices, float(math.ceil(max(wanted, least))), config.transfer)
 
 
 def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
@@ -70,7 +82,21 @@ def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
         max_ops=config.max_ops,
     )
     # Results are stored by content, so a copy would count the graph twice.
-    return list({graph.content_hash: graph for graph in graphs}.values())[: config.limit or None]
+    chosen = {graph.content_hash: graph for graph in graphs}
+    found = list(chosen.values())[: config.limit or None]
+    digest = graphs_digest(found)
+    if not digest.startswith(config.digest):
+        raise ConfigError(
+            f"graphs: {config.graphs} has other graphs than this table is for (digest {digest[:16]}, not "
+            f"{config.digest}); build the set again, or leave out digest"
+        )
+    return found
+
+
+def graphs_digest(graphs: Iterable[ComputationGraph]) -> str:
+    """SHA-256 of the content hashes of graphs, sorted, one a line."""
+    text = "".join(f"{each}\n" for each in sorted(graph.content_hash for graph in graphs))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _ordering(config: EvaluationConfig) -> list[Task]:

@@ -20,7 +20,8 @@ from regal_jax.experiments.registry import GUIDED, make_method
 from regal_jax.experiments.topological_order import EVALUATIONS, SETTINGS, SHARE, TITLES, ApproximateDpWithin
 from regal_jax.ordering import Topoformer
 from regal_jax.plan import Objective
-from regal_jax.policies import Policy, default_policy, is_shipped, load_policy
+from regal_jax.policies import DEFAULT, SHIPPED, Policy, PolicyConfig, is_shipped, load_policy, shipped_policy
+from regal_jax.programs.words import source_word
 from regal_jax.solvers import with_settings
 from regal_jax.storage.stamps import file_stamp
 
@@ -31,6 +32,9 @@ _REFUSALS: Final = (ConfigError, FormatError, ClusterError, MissingExtraError, O
 
 REFERENCES: Final = {"regal": "brkga", "realistic": "brkga", "topological-order": "approximate-dp"}
 """Suite -> name of the reference, with which all methods are compared."""
+UNTRAINED: Final = "untrained"
+"""In place of a weights file: a network with random weights and the settings of ``regal-primed``, which
+follows its priors alone."""
 _BRKGA: Final = "brkga"
 _SLOW: Final = ("approximate-dp", "depth-first-dp")
 """Methods of the suite of orders whose times are not compared with the reference."""
@@ -208,23 +212,30 @@ def _ordering(name: str, options: dict[str, Any], config: EvaluationConfig) -> _
 
 
 def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config: EvaluationConfig) -> _Made:
-    if name not in config.policies:
+    path = config.policies.get(name)
+    if path is None and name in SHIPPED and is_shipped(config.objective, config.devices, name):
+        path = name
+    if path is None:
         shipped = is_shipped(config.objective, config.devices)
-        default = f"--policy {name}=default for the weights of the package, or " if shipped else ""
+        default = f"--policy {name}={SHIPPED[0]} for weights of the package, or " if shipped else ""
         raise ConfigError(f"needs a policy: give {default}--policy {name}=FILE")
-    policy = _policy(config.policies[name], config)
+    policy = _policy(path, config)
     identity["policy"] = _digest_of_network(policy)
     options["policy"] = policy
     if name not in GUIDED:
         options["name"] = name
-    return _Made(name, make_method(name if name in GUIDED else "regal", **options), True, identity)
+    return _Made(name, make_method(name if name in GUIDED else "guided", **options), True, identity)
 
 
 def _policy(path: str, config: EvaluationConfig) -> Policy:
-    """The policy in a weights file, or that of the package for ``"default"``."""
-    if path == "default":
-        return default_policy(config.objective, config.devices)
-    file_stamp(path, "policy", "give 'default', or train a policy with 'regal-jax train'")
+    """The policy in a weights file, one that ships, or the untrained one with the default settings."""
+    if path in (DEFAULT, *SHIPPED):
+        return shipped_policy(path, config.objective, config.devices)
+    if path == UNTRAINED:
+        policy = PolicyConfig(num_devices=config.devices, objective=config.objective)
+        return Policy(policy, rngs=nnx.Rngs(0))
+    known = ", ".join(map(repr, (*SHIPPED, UNTRAINED)))
+    file_stamp(path, "policy", f"give one of {known}, or train a policy with 'regal-jax train'")
     return load_policy(path, num_devices=config.devices)
 
 
@@ -268,11 +279,15 @@ def _job(
 
 def _where(config: EvaluationConfig) -> dict[str, Any]:
     """The part of the problem that all graphs share; the keys of realistic cases have the rest."""
+    # Results of another version of the code are made again.
+    code = {"code": source_word()}
     if config.suite != "regal":
-        return {"suite": config.suite}
+        return {"suite": config.suite, **code}
     return {
+        **code,
         "objective": str(config.objective),
         "cluster": [config.devices, config.memory, config.transfer],
+        **({"capacity": config.capacity} if config.capacity else {}),
     }
 
 

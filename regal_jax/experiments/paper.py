@@ -55,6 +55,10 @@ PAPER: Final[Mapping[str, Mapping[str, Reported]]] = MappingProxyType(
 """Method -> dataset -> reported result."""
 
 
+_SAME: Final = {"regal-faithful": "regal", "regal-faithful-workshop": "regal"}
+"""Methods of ours that the papers have under another name."""
+
+
 def reported(method: str, dataset: str) -> Reported | None:
-    """The papers' result for a method on a dataset; ``None`` if there is none."""
-    return PAPER.get(method, {}).get(dataset)
+    """The papers' result for a method of ours on a dataset; ``None`` if there is none."""
+    return PAPER.get(_SAME.get(method, method), {}).get(dataset)

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from regal_jax.errors import ConfigError
 from regal_jax.experiments.method import Method
+from regal_jax.experiments.quick_start import brkga_from_quick_schedule
 from regal_jax.experiments.tuning import TunedConfig
+from regal_jax.policies import SHIPPED
 from regal_jax.search import BrkgaConfig
 from regal_jax.solvers import Brkga, Heuristic, Solver, solvers, with_settings
 
@@ -29,13 +31,15 @@ def _guided(**fixed: Any) -> Callable[..., Solver]:
 _VARIANTS: Final[Mapping[str, tuple[str, Callable[..., Solver]]]] = {
     "gp-dfs": ("GP + DFS", lambda: Heuristic("partition-dfs")),
     "tuned-brkga": ("Tuned BRKGA", _tuned),
-    "regal": ("REGAL", _guided()),
+    "brkga-quick-start": ("BRKGA, quick start", brkga_from_quick_schedule),
+    **{name: (name, _guided()) for name in SHIPPED},
+    "guided": ("BRKGA, guided", _guided()),
     "gas": ("GAS", _guided()),
     # As in the paper: the first generation of BRKGA, whatever its size.
     "idrs": ("IDRS", _guided(**_RANDOM)),
 }
 """Name -> title, and the function that makes the solver from its options."""
-GUIDED: Final = ("regal", "gas", "idrs")
+GUIDED: Final = (*SHIPPED, "gas", "idrs")
 """Methods that need a policy."""
 _OPTIONS: Final = ("name", "warm_start", "evaluations", "twice")
 
@@ -51,8 +55,9 @@ def make_method(name: str, /, *, settings: Mapping[str, Any] | None = None, **op
     ``brkga-NUMBERk``, such as ``brkga-20k``, is plain BRKGA with that fixed budget.
 
     Args:
-      name: Name of a solver (`regal_jax.solvers.solvers`), or ``"tuned-brkga"``, ``"regal"``, ``"gas"`` or
-        ``"idrs"``.
+      name: Name of a solver (`regal_jax.solvers.solvers`), of a policy that ships
+        (`regal_jax.policies.SHIPPED`), or ``"tuned-brkga"``, ``"brkga-quick-start"`` (one warm start: the
+        schedule that the priors have), ``"gas"``, ``"idrs"`` or ``"guided"`` (BRKGA with any policy).
       settings: Settings of the solver, as `regal_jax.solvers.with_settings` takes them.
       **options: ``name``, ``warm_start``, ``evaluations`` and ``twice``, see `Method`; ``file`` of
         ``"tuned-brkga"``, which `TunedConfig.save` wrote; ``policy`` of the guided ones, as in `Brkga`.
@@ -79,7 +84,7 @@ def make_method(name: str, /, *, settings: Mapping[str, Any] | None = None, **op
     except TypeError as error:
         reason = str(error).partition(") ")[2] or str(error)
         raise ConfigError(f"method {name}: {reason}; see make_method") from None
-    made = with_settings(made, settings or {})
+    made = with_settings(made, settings) if settings else made
     return Method(
         **{"name": title, "solver": made, "warm_start": bool(entry and entry.warm_start), **of_method}
     )

@@ -24,6 +24,7 @@ from regal_jax.viz import (
     plot_entropies,
     plot_improvements,
     plot_limits,
+    plot_quality,
     plot_rounds,
     plot_seconds,
     plot_targets,
@@ -167,7 +168,15 @@ def _draw(folder: pathlib.Path, comparison: Comparison, validation: Mapping[int,
     plot_seconds(
         {row.title: row.seconds for row in rows if not np.isnan(row.seconds).all()}, at("seconds.png")
     )
+    points = {row.title: (float(np.nanmedian(row.seconds)), row.gap) for row in rows if _placed(row)}
+    if points:
+        plot_quality(points, at("quality.png"))
     return made
+
+
+def _placed(row: Row) -> bool:
+    """Whether the row has both coordinates of a point in ``quality.png``."""
+    return not (np.isnan(row.seconds).all() or math.isnan(row.gap.mean) or row.name == "other-seed")
 
 
 def _panels(rows: Sequence[Row]) -> list[Row]:

@@ -29,6 +29,7 @@ from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.graph import Cluster, ComputationGraph, without_residents
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.plan import Objective, contract
+from regal_jax.programs.words import source_word
 from regal_jax.robust import (
     BANDWIDTH_DELAY,
     LATENCY_DELAY,
@@ -195,6 +196,7 @@ def _jobs(name: str, config: EvaluationConfig) -> list[Proposing]:
     else:
         sources.update(dict.fromkeys(SETS, make_source(name, **options)[1]))
     common = {
+        "code": source_word(),
         "suite": config.suite, "method": name, "count": count, "keep": config.keep, "draws": config.draws,
         "evaluations": evaluations, "targets": [NOISE, BANDWIDTH_DELAY, LATENCY_DELAY], **identity,
     }  # fmt: skip

@@ -45,6 +45,7 @@ def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
         "overhead_low": _number(overhead.low),
         "overhead_high": _number(overhead.high),
         "feasible": _number(row.feasible),
+        "overflow": _number(row.overflow),
         "evaluations": _number(row.evaluations),
         "schedules": _number(row.schedules),
         "placements": _number(row.placements),
@@ -110,6 +111,8 @@ def _head(comparison: Comparison, settings: Mapping[str, Any], reference: str) -
     searches = comparison.reference_seeds
     mean = f", the mean of its {searches} seeds," if searches > 1 else ""
     memory = "unlimited memory" if settings["memory"] == "inf" else f"{settings['memory']} per device"
+    if settings.get("capacity"):
+        memory = f"{settings['capacity']:g} times an even split of the memory per device"
     return (
         f"{len(comparison.graphs):,} graphs, {str(settings['objective']).replace('-', ' ')}, "
         f"{settings['devices']} devices, {memory}, transfers {settings['transfer']}, "
@@ -125,7 +128,8 @@ def _main(comparison: Comparison, reference: str) -> str:
     head = ["method", f"improvement over {reference}", "gap from best known", "matched or better"]
     head += ["single seeds"] if pairs else []
     head += ["best graph", "worst graph", "evaluations", "schedules", "placements", "s per graph"]
-    head += ["fit the memory", "graphs"]
+    over = any(fields["overflow"] is not None for fields in rows)
+    head += ["fit the memory", *(["overflow where none fits"] if over else []), "graphs"]
     lines = []
     for fields in rows:
         line = [
@@ -140,6 +144,7 @@ def _main(comparison: Comparison, reference: str) -> str:
         line += ["" if count is None else f"{count:,.0f}" for count in counts]
         seconds = fields["seconds_per_graph"]
         line += ["" if seconds is None else f"{seconds:.3g}", _percent(fields["feasible"], ".4g")]
+        line += [_bytes(fields["overflow"])] if over else []
         lines.append([*line, f"{fields['graphs']:,}"])
     return _markdown(head, lines)
 
@@ -171,6 +176,10 @@ def _interval(fields: Mapping[str, Any], name: str, sign: str) -> str:
     if mean is None:
         return ""
     return f"{_percent(mean, f'{sign}.2f')} [{100 * low:{sign}.2f}, {100 * high:{sign}.2f}]"
+
+
+def _bytes(count: float | None) -> str:
+    return "" if count is None else f"{count / 2**20:,.4g} MiB"
 
 
 def _percent(share: float | None, form: str) -> str:

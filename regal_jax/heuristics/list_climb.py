@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.heuristics.list_kernel import schedule
+from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.heuristics.schedule_peaks import peaks
 from regal_jax.runtime.compiling import part
 
@@ -40,14 +41,13 @@ Attributes:
   limited: Whether memory is limited.
 """
 
-Recipe = namedtuple("Recipe", "rank price rule place value")
+Recipe = namedtuple("Recipe", "rank price rule value")
 """What a schedule is made from, and the result.
 
 Attributes:
   rank: ``[N]``.
   price: ``[N * D]``.
   rule: ``[1]``, index of the rule.
-  place: ``[N]`` device of each op.
   value: ``[2]``, overflow in bytes, and makespan.
 """
 
@@ -80,10 +80,12 @@ def climb(
         base, rules, orders, ranks, prices, rank_noise, price_noise, price_share, other_rule, block_share,
         largest_block, prohibitive, limited,
     ) = space  # fmt: skip
-    rank, price, rule, _, _ = trial
-    kept_rank, kept_price, kept_rule, kept_place, value = now
-    best_rank, best_price, best_rule, _, _ = best
-    clock, place, held, memory, peak = state.clock, state.place, state.held, layout.memory, room.peak
+    rank, price, rule, _ = trial
+    kept_rank, kept_price, kept_rule, value = now
+    best_rank, best_price, best_rule, _ = best
+    clock, place, held, event, counts = state.clock, state.place, state.held, state.event, state.counts
+    path, kept_place, changed = state.path, state.homes, state.changed
+    memory, resident, peak = layout.memory, layout.resident, room.peak
     n, d = len(base), len(clock)
     steps = len(values) // 2
     draws, noises = len(uniform) // steps, len(normal) // steps
@@ -103,12 +105,17 @@ def climb(
         if uniform[u + 1] < price_share:
             for i in range(prices):
                 o = int(uniform[u + DRAWS + i] * n)
+                changed[o] = 1
                 for k in range(d):
                     price[o * d + k] = price_noise * normal[z + i * d + k]
         else:
             for i in range(ranks):
                 o = int(uniform[u + DRAWS + i] * n)
                 rank[o] = base[o] + rank_noise * normal[z + i]
+                changed[o] = 1
+            for o in range(n):
+                # Their keys depend on the ranks of all ops.
+                changed[o] |= resident[o]
         if uniform[u + 2] < other_rule:
             rule[0] = int(uniform[u + 3] * (len(rules) // 6))
 
@@ -156,6 +163,7 @@ def climb(
         for i in range(max(begin, middle - half), min(begin + n, middle + half + 1)):
             o = orders[i]
             if kept_place[o] == home or uniform[u + 1] >= _SAME:
+                changed[o] = 1
                 for h in range(d):
                     price[o * d + h] = 0.0 if h == k else prohibitive
 
@@ -164,7 +172,7 @@ def climb(
         block, tried = False, s > 0 or not given
         if tried:
             for o in range(n):
-                rank[o] = kept_rank[o]
+                rank[o], changed[o] = kept_rank[o], 0
             for i in range(n * d):
                 price[i] = kept_price[i]
             rule[0] = kept_rule[0]
@@ -174,6 +182,8 @@ def climb(
             else:
                 change_numbers(u, z)
         r = 6 * rule[0]
+        # Most of a schedule is that of the current one, whose choices need no comparison.
+        counts[FOLLOWED] = tried and rule[0] == kept_rule[0]
         # A longer schedule would not be kept, unless the current one does not fit.
         limit = value[1] if value[0] == 0 else np.inf
         _schedule(
@@ -181,7 +191,10 @@ def climb(
             rules[r + 4] > 0, int(rules[r + 5]), limit,
         )  # fmt: skip
         over, time = 0.0, max(clock)
-        if limited and (0.0, time) <= (value[0], value[1]):
+        same = counts[FOLLOWED] == 1 and time < np.inf and place[path[n - 1]] < 0
+        if same:
+            over, time = value[0], value[1]
+        if limited and not same and (0.0, time) <= (value[0], value[1]):
             # The loops do not know later readers, nor transfers that are inserted at an earlier time.
             _peaks(layout, state, room)
             for k in range(d):
@@ -189,8 +202,15 @@ def climb(
         better = (over, time) < (value[0], value[1])
         if better or (over, time) == (value[0], value[1]):
             value[0], value[1] = over, time
+            done = 0
+            for i in range(0 if same else counts[0]):
+                if event[i] < n:
+                    path[done] = event[i]
+                    done += 1
             for o in range(n):
-                kept_rank[o], kept_place[o] = rank[o], place[o]
+                kept_rank[o] = rank[o]
+                if not same:
+                    kept_place[o] = place[o]
             for i in range(n * d):
                 kept_price[i] = price[i]
             kept_rule[0] = rule[0]

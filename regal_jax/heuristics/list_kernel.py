@@ -1,73 +1,16 @@
 """The loops of `list_scheduling`: compiled where Numba is, plain Python over lists where it is not."""
 
-from collections import namedtuple
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+# Numba's caches of earlier versions look for the named tuples here.
+from regal_jax.heuristics.list_state import FOLLOWED, NONE, Layout, State
+
 __all__ = ["Layout", "State", "schedule"]
 
-Layout = namedtuple(
-    "Layout",
-    "input_rows inputs predecessors after_rows after output_rows producer readers size temp keep "
-    "runtime cost link links leader allowed memory position blocking resident least tail",
-)
-"""A graph on its cluster. Lists of lists are flat, with the bounds of each row; matrices are flat too.
-
-Attributes:
-  input_rows, inputs: ``[N + 1]``, ``[E]``, the tensors that each op reads.
-  predecessors: ``[N]``, number of edges to each op.
-  after_rows, after: ``[N + 1]``, ``[E + C]``, successors, once for each edge.
-  output_rows: ``[N + 1]``, the tensors that each op makes.
-  producer: ``[T]``, the op that makes each tensor.
-  readers: ``[T]``, number of ops that read each tensor.
-  size, temp, keep: ``[T]``, ``[N]``, ``[T]``: bytes, scratch bytes, whether the tensor is a result.
-  runtime: ``[N * D]``.
-  cost: ``[T * L]``, time of a transfer over each kind of link.
-  link: ``[D * D]``, the kind of link from one device to another.
-  links: ``L``, number of kinds.
-  leader: ``[N]``, the first op of the colocation group.
-  allowed: ``[N * D]``, whether the group may run on the device.
-  memory: ``[D]`` float, capacities in bytes.
-  position: ``[N]``, place in a topological order, which decides between equal ranks.
-  blocking: Whether transfers are events.
-  resident: ``[N]``, ops that go first: their outputs are in memory from time 0.
-  least: ``[N]``, the shortest runtime of each op.
-  tail: ``[N]``, the longest path of such runtimes after it.
-"""
-
-State = namedtuple(
-    "State",
-    "clock place finish copied made meet left held most lag moves bound waiting release begins lacks owed "
-    "senders fixed lowest key heap high near event slot counts",
-)
-"""A schedule in progress. Every call of `schedule` initialises all of it.
-
-Attributes:
-  clock: ``[D]``, time up to which the device is busy.
-  place, finish: ``[N]``, device and finish of each op.
-  copied: ``[T * D]``, whether the tensor is on the device.
-  made: ``[N]``, the slot of the op; slots are consecutive groups of events.
-  meet: ``[D * D]``, the last slot after which the clocks of two devices were equal.
-  left: ``[T]``, number of readers that have not run, where memory matters.
-  held, most: ``[D]`` bytes, held now and the peak so far, where memory matters; upper bounds.
-  lag: ``[D]``, clocks of the senders after the transfers that an op would need.
-  moves: ``[T]``, those transfers.
-  bound: ``[N]``, device of the colocation group, or -1.
-  waiting: ``[N]``, number of edges from predecessors that have not run.
-  release: ``[N]``, latest finish of the predecessors that have run.
-  begins: ``[N * D]``, lower bounds on the start of ready ops on each device, whatever its clock.
-  lacks, owed: ``[N * D]``, number and total time of the transfers that a ready op needs on each device, where
-    transfers are events.
-  senders: ``[N * D]``, the devices of transfers that take time, as bits.
-  fixed: ``[N * D]``, the part of the rule's cost of a ready op on each device that depends on no clock.
-  lowest: ``[N * D]``, lower bounds on the rule's costs of the compared ops on each device.
-  key: ``[N]``, the ready op with the largest key goes first; ties are broken by ``position``.
-  heap, high: ``[N]``, a binary heap of the ready ops that are not compared, and their keys.
-  near: ``[N]``, the ready ops that are compared, in order.
-  event, slot: ``[M]``, events and their slots.
-  counts: ``[2]``, numbers of events and of slots.
-"""
+_ID: Final = 2**62 - 1
+"""``i & _ID`` is ``i``, but the compiler knows that it is not negative and does not count from the end."""
 
 # The parts are closures, which Numba inlines. In functions of their own that take named tuples, it would
 # count references at every access, which is many times slower.
@@ -78,6 +21,9 @@ def schedule(
     by_finish: bool, goal: int, limit: float,
 ) -> Any:  # fmt: skip
     """Takes op after op, each on the device that suits it best at that moment, into ``state``.
+
+    With a schedule to follow, choices are compared only where an op that was changed is ready, until the
+    first other choice. If there is none, it ends when all changed ops have run: the rest would be the same.
 
     Args:
       layout: The graph.
@@ -93,31 +39,32 @@ def schedule(
       limit: A schedule that must become longer than this is abandoned.
 
     Returns:
-      ``state``; all clocks are infinite if the schedule was abandoned.
+      ``state``; all clocks are infinite if the schedule was abandoned. The devices of ops that have not run
+      are -1 then, and if the rest is that of the followed schedule.
     """
     (
         input_rows, inputs, predecessors, after_rows, after, output_rows, producer, readers, size,
         temp, keep, runtime, cost, link, links, leader, allowed, memory, position, blocking, resident,
-        least, tail,
+        least, tail, span,
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
-        begins, lacks, owed, senders, fixed, lowest, key, heap, high, near, event, slot, counts,
+        begins, owed, newest, sender, senders, vague, toll, pick, lowest, key, heap, high, near, fresh,
+        event, slot, path, homes, changed, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
-    # Whether the rule depends on clocks and transfers: lower bounds then spare most choices an examination.
-    bounded = goal == 0 and blocking
+    blocks = blocking and d > 1
 
     def time_of(t, h, k):
         """Time of a transfer from ``h`` to ``k``."""
-        return cost[t] if links == 1 else cost[t * links + link[h * d + k]]
+        return cost[t] if links == 1 else cost[t * links + link[h * d + k & _ID] & _ID]
 
     def rides(t, h, k, takes):
         """Whether it takes no time and its tensor existed when the clocks of both devices were last equal.
 
         Such a transfer is inserted at that time, unless memory matters: the copy would be held for longer.
         """
-        return takes == 0 and goal == 0 and made[producer[t]] < meet[h * d + k]
+        return takes == 0 and goal == 0 and made[producer[t] & _ID] < meet[h * d + k & _ID]
 
     def list_moves(o, k):
         """Lists the tensors that the op lacks on device ``k``; returns how many.
@@ -126,13 +73,14 @@ def schedule(
         """
         count = 0
         for j in range(input_rows[o], input_rows[o + 1]):
-            t = inputs[j]
-            h = place[producer[t]]
-            if h != k and copied[t * d + k] == 0:
-                i, u = count, producer[t]
+            t = inputs[j & _ID] & _ID
+            u = producer[t] & _ID
+            h = place[u] & _ID
+            if h != k and copied[t * d + k & _ID] == 0:
+                i = count
                 while blocking and i > 0:
-                    v = producer[moves[i - 1]]
-                    if (clock[place[v]], position[v]) <= (clock[h], position[u]):
+                    v = producer[moves[i - 1] & _ID] & _ID
+                    if (clock[place[v] & _ID], position[v]) <= (clock[h], position[u]):
                         break
                     moves[i] = moves[i - 1]
                     i -= 1
@@ -145,17 +93,17 @@ def schedule(
         start, lost = clock[k], 0.0
         if blocking:
             for i in range(count):
-                h = place[producer[moves[i]]]
+                h = place[producer[moves[i] & _ID] & _ID] & _ID
                 lag[h] = clock[h]
             for i in range(count):
-                t = moves[i]
-                h = place[producer[t]]
+                t = moves[i] & _ID
+                h = place[producer[t] & _ID] & _ID
                 takes = time_of(t, h, k)
                 if not rides(t, h, k, takes):
                     start = max(start, lag[h]) + takes
                     lost += start - lag[h]
                     lag[h] = start
-        return max(start, begins[o * d + k]), lost
+        return max(start, begins[o * d + k & _ID]), lost
 
     def judge(o, k, start, lost):
         """The rule's cost of an op with this start and this delay of other clocks; lower is better."""
@@ -190,37 +138,48 @@ def schedule(
         event[counts[0]], slot[counts[0]] = what, where
         counts[0] += 1
 
-    def owe(v, k):
-        """Counts the transfers that a ready op needs on device ``k``, and sums up their times."""
-        count, time, devices = 0, 0.0, 0
+    def owe(v, first, end):
+        """Notes down the transfers that a ready op needs on each device from ``first`` to ``end``."""
+        for k in range(first, end):
+            c = v * d + k & _ID
+            owed[c], newest[c], sender[c], senders[c], vague[c] = 0.0, NONE, k, 0, 0
         for j in range(input_rows[v], input_rows[v + 1]):
-            t = inputs[j]
-            h = place[producer[t]]
-            if h != k and copied[t * d + k] == 0:
-                count += 1
-                takes = time_of(t, h, k)
-                time += takes
-                # A word has so many bits; without the others the bound is lower.
-                if takes > 0 and h < 63:
-                    devices |= 1 << h
-        lacks[v * d + k], owed[v * d + k], senders[v * d + k] = count, time, devices
+            t = inputs[j & _ID] & _ID
+            u = producer[t] & _ID
+            h = place[u] & _ID
+            for k in range(first, end):
+                if h != k and copied[t * d + k & _ID] == 0:
+                    c, takes = v * d + k & _ID, time_of(t, h, k)
+                    if sender[c] != k and sender[c] != h:
+                        vague[c] = 2
+                    sender[c], newest[c] = h, max(newest[c], made[u])
+                    if takes > 0:
+                        # Sums of several times depend on their order.
+                        if owed[c] > 0:
+                            vague[c] = max(vague[c], 1)
+                        owed[c] += takes
+                        # A word has so many bits; without the others the bound is lower.
+                        senders[c] |= 1 << h if h < 63 else 0
 
-    def move(t, k):
-        h = place[producer[t]]
-        copied[t * d + k] = 1
+    def move(t, k, quiet):
+        u = producer[t] & _ID
+        h = place[u] & _ID
+        copied[t * d + k & _ID] = 1
         if goal > 0:
             held[k] += size[t]
         if blocking:
-            takes, when = time_of(t, h, k), meet[h * d + k]
+            takes, when = time_of(t, h, k), meet[h * d + k & _ID]
             if not rides(t, h, k, takes):
                 clock[h] = clock[k] = max(clock[h], clock[k]) + takes
                 when = counts[1]
-                meet[h * d + k] = meet[k * d + h] = when
+                meet[h * d + k & _ID] = meet[k * d + h & _ID] = when
                 counts[1] += 1
             happens(n + t * d + k, when)
-            for j in range(after_rows[producer[t]], after_rows[producer[t] + 1]):
-                if waiting[after[j]] == 0 and place[after[j]] < 0:
-                    owe(after[j], k)
+            for j in range(after_rows[u], after_rows[u + 1]):
+                v = after[j & _ID] & _ID
+                # What the followed schedule takes next is not compared.
+                if not quiet and waiting[v] == 0 and place[v] < 0:
+                    owe(v, k, k + 1)
 
     def free(t):
         """Frees all copies of a tensor whose readers have all run, and the original unless it is kept."""
@@ -229,12 +188,12 @@ def schedule(
             if copied[t * d + k] == 1 or (k == home and not keep[t]):
                 held[k] -= size[t]
 
-    def take(o, k, count, start):
+    def take(o, k, count, start, quiet):
         """Schedules the transfers that the op needs on device ``k``, then the op."""
+        place[o] = bound[leader[o] & _ID] = k
         for i in range(count):
-            move(moves[i], k)
-        place[o] = bound[leader[o]] = k
-        finish[o] = clock[k] = start + runtime[o * d + k]
+            move(moves[i] & _ID, k, quiet)
+        finish[o] = clock[k] = start + runtime[o * d + k & _ID]
         made[o] = counts[1]
         happens(o, counts[1])
         counts[1] += 1
@@ -251,22 +210,41 @@ def schedule(
             if left[t] == 0:
                 free(t)
 
-    def enable(v):
-        """All before the op have run: says when it could begin."""
+    def arrive(v):
+        """All before the op have run: says when it could begin on each device, whatever its clock."""
         for k in range(d):
-            begins[v * d + k] = release[v]
-            if blocking:
-                owe(v, k)
-            if bounded:
-                sure = price[v * d + k] - weight * rank[v] + (runtime[v * d + k] if by_finish else 0.0)
-                fixed[v * d + k] = sure if allowed[v * d + k] else np.inf
+            begins[v * d + k & _ID] = release[v]
         if not blocking:
             for j in range(input_rows[v], input_rows[v + 1]):
-                t = inputs[j]
-                h, there = place[producer[t]], finish[producer[t]]
+                t = inputs[j & _ID] & _ID
+                u = producer[t] & _ID
+                h, there = place[u] & _ID, finish[u]
                 for k in range(d):
+                    c = v * d + k & _ID
                     moved = there + time_of(t, h, k) if h != k else there
-                    begins[v * d + k] = max(begins[v * d + k], moved)
+                    begins[c] = max(begins[c], moved)
+
+    def enable(v):
+        """Notes down all that the comparison of a ready op needs."""
+        arrive(v)
+        owe(v, 0, d if blocks else 0)
+        toll[v] = price[v * d]
+        for k in range(d):
+            c = v * d + k & _ID
+            toll[v] = min(toll[v], price[c])
+            if not blocks:
+                owed[c], newest[c], sender[c], vague[c] = 0.0, NONE, k, 0
+
+    def at_least(c, k):
+        """A lower bound on the start of an op on device ``k`` if several devices send what it lacks."""
+        at = clock[k]
+        if owed[c] > 0:
+            for h in range(min(d, 63)):
+                if senders[c] >> h & 1:
+                    at = max(at, clock[h])
+            # A transfer takes the time of both devices, and begins after both clocks.
+            at = max(at, clock[k] + owed[c])
+        return at
 
     def precedes(u, v):
         return key[u] > key[v] or (key[u] == key[v] and position[u] < position[v])
@@ -310,41 +288,51 @@ def schedule(
     counts[0] = counts[1] = 0
     # Residents come first, so that no other op is put where their memory leaves no room.
     lead = 2 * max(rank) + 1
-    # Whether the rule depends on clocks alone.
-    by_clocks = goal == 0 and not blocking
-    # Numbers of ops in the heap and in `near`.
-    far, few = 0, 0
-    # The rounding errors of lower bounds are smaller than this. No clock passes the sum of all times.
-    margin, grouped = 0.0, False
-    if bounded:
-        longest, dearest = 0.0, 0.0
-        for i in range(n * d):
-            if allowed[i]:
-                longest += runtime[i]
-                dearest = max(dearest, abs(price[i]))
-        for i in range(len(cost)):
-            longest += d * cost[i]
-        for o in range(n):
-            grouped |= leader[o] != o
-        margin = 1e-12 * ((2 + 2 * waste + behind) * longest + weight * lead + dearest)
+    # The rounding errors of lower bounds are smaller than this.
+    margin, dearest, grouped = 0.0, 0.0, False
     # Work that is left, and a bound on the rounding error of sums.
     rest, slack = 0.0, 1e-9 * limit
+    # Whether all choices were those of the followed schedule so far, its changed ops that have not run, and
+    # those of them that are ready. As long as none has been ready, nothing is compared: all is quiet.
+    follows, differ, near_differ = counts[FOLLOWED] > 0, 0, 0
+    quiet = follows
     for o in range(n):
         rest += least[o]
         place[o] = bound[o] = -1
         waiting[o], release[o], key[o] = predecessors[o], 0.0, rank[o] + lead * resident[o]
-    # The last op that was taken, or -1. Its successors are enabled; at first, all ops that wait for nothing.
-    o = -1
-    while True:
-        for j in range(0 if o < 0 else after_rows[o], n if o < 0 else after_rows[o + 1]):
-            v = j
-            if o >= 0:
-                v = after[j]
-                waiting[v] -= 1
-                release[v] = max(release[v], finish[o])
-            if waiting[v] > 0:
-                continue
+        grouped |= leader[o] != o
+        if follows:
+            differ += changed[o]
+            quiet &= (changed[o] == 0) | (waiting[o] > 0)
+    if goal == 0:
+        for i in range(n * d):
+            dearest = max(dearest, abs(price[i]))
+        margin = 1e-12 * ((2 + 2 * waste + behind) * span + weight * lead + dearest)
+    # Numbers of ops in the heap and in `near`, and of those that have run. The last of these, or -1.
+    far, few, done, o = 0, 0, 0, -1
+    # When all changed ops have run, the rest is as before.
+    while done < n and not (follows and differ == 0):
+        count, woken = 0, o < 0 and not quiet
+        for j in range(after_rows[max(o, 0)], after_rows[o + 1]):
+            v = after[j & _ID] & _ID
+            waiting[v] -= 1
+            release[v] = max(release[v], finish[o])
+            if waiting[v] == 0:
+                fresh[count] = v
+                count += 1
+                woken |= quiet and changed[v] == 1
+        if woken:
+            # From now on, ready ops are compared.
+            quiet, count = False, 0
+            for v in range(n):
+                if waiting[v] == 0 and place[v] < 0:
+                    fresh[count] = v
+                    count += 1
+        for j in range(0 if quiet else count):
+            v = fresh[j] & _ID
             enable(v)
+            if follows:
+                near_differ += changed[v]
             if few == look:
                 w = v
                 if precedes(v, near[few - 1]):
@@ -360,96 +348,105 @@ def schedule(
                 i -= 1
             near[i] = v
             few += 1
-        if few == 0:
-            break
-        best, device = 0, -1
+        # Choices whose cost is known only roughly so far.
+        rough, best, device = 0, 0, -1
         over, more, score, first = 0.0, 0.0, 0.0, 0.0
-        among = few
-        if resident[near[0]]:
-            among = 1
-            while among < few and resident[near[among]]:
-                among += 1
-        if by_clocks:
-            # Compares all choices without branches, which processors would mispredict.
+        if follows and near_differ == 0:
+            device = homes[path[done]]
+            while not quiet and near[best] != path[done]:
+                best += 1
+        else:
+            among = few
+            if resident[near[0]]:
+                among = 1
+                while among < few and resident[near[among]]:
+                    among += 1
+            low, least_rough = np.inf, 0
+            soonest = min(clock)
             for i in range(among):
-                o = near[i]
-                at = bound[leader[o]]
+                v = near[i] & _ID
+                if goal == 0 and device >= 0:
+                    least_cost = max(soonest, release[v]) + behind * soonest - weight * rank[v] + toll[v]
+                    if least_cost + (least[v] if by_finish else 0.0) - margin > score:
+                        continue
+                at = bound[leader[v] & _ID] if grouped else -1
                 for k in range(d):
-                    mine = judge(o, k, max(clock[k], begins[o * d + k]), 0.0)
-                    better = (mine < score) | ((mine == score) & (clock[k] < first)) | (device < 0)
-                    if better & allowed[o * d + k] & ((at < 0) | (at == k)):
-                        best, device = i, k
-                        score, first = mine, clock[k]
-        probe, probed = -1, -1
-        if bounded:
-            low = np.inf
-            for i in range(among):
-                o = near[i]
-                for k in range(d):
-                    # A transfer takes the time of both devices, and begins after both clocks.
-                    time, at = owed[o * d + k], clock[k]
-                    if time > 0:
-                        if d == 2:
-                            at = max(at, clock[1 - k])
-                            start = at + time
-                        else:
-                            for h in range(min(d, 63)):
-                                if senders[o * d + k] >> h & 1:
-                                    at = max(at, clock[h])
-                            start = max(at, clock[k] + time)
-                    else:
-                        start = at
-                    start = max(start, begins[o * d + k])
-                    mine = start + waste * (time + start - clock[k]) + behind * clock[k]
-                    mine += fixed[o * d + k] - margin
-                    lowest[i * d + k] = mine
-                    if mine < low:
-                        low, probe, probed = mine, i, k
-            if grouped and probe >= 0 and bound[leader[near[probe]]] >= 0:
-                probe, probed = -1, -1
-        # The choice with the least lower bound comes first, then all others, and last the best one again. One
-        # loop, so that the code for a choice is inlined once only.
-        for turn in range(among if by_clocks else -1 if probe >= 0 else 0, among + 1):
-            taken = turn == among
-            i = best if taken else probe if turn < 0 else turn
-            o = near[i]
-            for k in range(
-                device if taken else probed if turn < 0 else 0,
-                device + 1 if taken else probed + 1 if turn < 0 else d,
-            ):
-                if not allowed[o * d + k] or (bound[leader[o]] >= 0 and bound[leader[o]] != k):
-                    continue
-                spared = lowest[i * d + k] > score or (i == probe and k == probed)
-                if bounded and not taken and device >= 0 and spared:
-                    continue
-                count = list_moves(o, k) if goal > 0 or (blocking and lacks[o * d + k] > 0) else 0
-                start, lost = begin(o, k, count)
-                need, grown = 0, 0
-                if goal > 0:
-                    need, grown = needs(o, k, count)
-                if taken:
-                    take(o, k, count, start)
+                    c, now = v * d + k & _ID, clock[k]
+                    fits = allowed[c] & ((at < 0) | (at == k))
                     if goal > 0:
-                        remember(o, k, need)
+                        if fits:
+                            pick[2 * rough], pick[2 * rough + 1], lowest[rough] = i, k, -np.inf
+                            rough += 1
+                        continue
+                    # Without branches, which processors would mispredict.
+                    h = sender[c] & _ID
+                    there = clock[h]
+                    meets = (owed[c] > 0) | (newest[c] >= meet[h * d + k & _ID])
+                    start = (max(now, there) if meets else now) + owed[c]
+                    lost = start - there if meets else 0.0
+                    if vague[c] == 2:
+                        start, lost = at_least(c, k), owed[c]
+                    start = max(start, begins[c])
+                    mine = start + waste * (lost + start - now) + behind * now - weight * rank[v]
+                    mine = mine + price[c] + (runtime[c] if by_finish else 0.0)
+                    if vague[c] > 0:
+                        if fits:
+                            pick[2 * rough], pick[2 * rough + 1], lowest[rough] = i, k, mine - margin
+                            if lowest[rough] < low:
+                                low, least_rough = lowest[rough], rough
+                            rough += 1
+                        continue
+                    better = (mine < score) | ((mine == score) & (now < first)) | (device < 0)
+                    if better & fits:
+                        best, device = i, k
+                        score, first = mine, now
+            if rough > 1:
+                # The least bound comes first.
+                j = 2 * least_rough
+                pick[0], pick[1], pick[j], pick[j + 1] = pick[j], pick[j + 1], pick[0], pick[1]
+                lowest[0], lowest[least_rough] = lowest[least_rough], lowest[0]
+        # The best choice comes again at the end. One loop, so that the code of a choice is inlined once only.
+        for turn in range(rough + 1):
+            taken = turn == rough
+            if taken:
+                i, k = best, device & _ID
+                o = (path[done] if quiet else near[best]) & _ID
+                if quiet:
+                    arrive(o)
+            else:
+                if device >= 0 and lowest[turn] > score:
                     continue
-                mine = judge(o, k, start, lost)
-                above, added = 0.0, 0.0
+                i, k = pick[2 * turn], pick[2 * turn + 1] & _ID
+                o = near[i & _ID] & _ID
+            lacks = goal > 0 or (blocks and (quiet or newest[o * d + k & _ID] > NONE))
+            count = list_moves(o, k) if lacks else 0
+            start, lost = begin(o, k, count)
+            need, grown = 0, 0
+            if goal > 0:
+                need, grown = needs(o, k, count)
+            if taken:
+                take(o, k, count, start, quiet)
                 if goal > 0:
-                    room = memory[k] if goal == 1 else float(max(most))
-                    above, added = max(0.0, need - room), 0.0 if goal == 1 else float(grown)
-                if (
-                    device < 0
-                    or above < over
-                    or (above == over and (added, mine, clock[k], i, k) < (more, score, first, best, device))
-                ):
-                    best, device = i, k
-                    over, more, score, first = above, added, mine, clock[k]
-        o = near[best]
-        few -= 1
-        for i in range(best, few):
-            near[i] = near[i + 1]
-        if limit < np.inf:
-            rest -= least[o]
+                    remember(o, k, need)
+                continue
+            mine = judge(o, k, start, lost)
+            above, added = 0.0, 0.0
+            if goal > 0:
+                room = memory[k] if goal == 1 else float(max(most))
+                above, added = max(0.0, need - room), 0.0 if goal == 1 else float(grown)
+            if (
+                device < 0
+                or above < over
+                or (above == over and (added, mine, clock[k], i, k) < (more, score, first, best, device))
+            ):
+                best, device = i, k
+                over, more, score, first = above, added, mine, clock[k]
+        if follows:
+            follows = o == path[done] and device == homes[o]
+            differ, near_differ = differ - changed[o], near_differ - changed[o]
+        done += 1
+        rest -= least[o]
+        if limit < np.inf and not follows:
             idle = -rest
             for k in range(d):
                 idle += max(0.0, limit - clock[k])
@@ -457,6 +454,11 @@ def schedule(
                 for k in range(d):
                     clock[k] = np.inf
                 break
+        if quiet:
+            continue
+        few -= 1
+        for i in range(best, few):
+            near[i] = near[i + 1]
         if far > 0:
             near[few] = pop(far)
             few, far = few + 1, far - 1

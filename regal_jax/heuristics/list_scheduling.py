@@ -16,9 +16,10 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
+from regal_jax.heuristics.list_state import Layout, State
 from regal_jax.heuristics.ranks import shortest_paths, upward_rank
 from regal_jax.heuristics.work import note
-from regal_jax.plan import makespan_upper_bound
+from regal_jax.plan import makespan_upper_bound, replay
 from regal_jax.runtime.compiling import run_loops
 
 __all__ = [
@@ -88,6 +89,8 @@ QUICK_RULES: Final = (
 """Rules for the makespan of large graphs."""
 _QUICK_RULE: Final = Rule(look=16, rank=0.1, waste=0.1, behind=0.3, finish=False)
 """The best single rule on training and validation graphs, see docs/ablations.md."""
+_FITTING_RULE: Final = dataclasses.replace(_QUICK_RULE, goal="fit")
+"""The same where a limit of memory binds."""
 MEMORY_RULES: Final = (
     Rule(look=32, finish=False, goal="fit"),
     Rule(look=32, goal="peak"),
@@ -107,6 +110,17 @@ class Schedule(NamedTuple):
     placement: np.ndarray
     order: np.ndarray
     sent: np.ndarray
+
+    @property
+    def events(self) -> np.ndarray:
+        """``[M]`` int64 event ids, as `regal_jax.plan.replay` takes them."""
+        tensor, device = np.nonzero(self.sent >= 0)
+        ops, devices = len(self.order), self.sent.shape[1]
+        before = np.concatenate([np.arange(ops) + 1, self.sent[tensor, device]])
+        # A transfer with ``k`` ops before it comes after the ``k``-th op.
+        return np.concatenate([self.order, ops + tensor * devices + device])[
+            np.argsort(before, kind="stable")
+        ]
 
 
 def list_schedule(
@@ -158,14 +172,34 @@ def prices_of(graph: ComputationGraph, cluster: Cluster, wanted: np.ndarray) -> 
 def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray) -> Schedule:
     """The schedule of a single rule: a reference that is fast to compute for thousands of graphs.
 
-    If all ops on the fastest device, in the rule's order, take less time, the schedule is that. It depends
-    neither on the time unit nor on the indices of ops.
+    If all ops on the fastest device, in the rule's order, take less time, the schedule is that. If it exceeds
+    the memory of a device, the rule is tried again such that it first avoids overflow, and the schedule with
+    less overflow is taken. The result depends neither on the time unit nor on the indices of ops.
 
     Args:
       graph: The graph.
-      cluster: The cluster; memory capacities are ignored.
+      cluster: The cluster.
       numbers: ``[N]``, a permutation that is a topological order; it decides between ops of equal rank.
     """
+    schedule = _quick(graph, cluster, numbers, _QUICK_RULE)
+    overflow = _overflow(graph, cluster, schedule)
+    if overflow:
+        other = _quick(graph, cluster, numbers, _FITTING_RULE)
+        schedule = other if _overflow(graph, cluster, other) < overflow else schedule
+    return schedule
+
+
+def _overflow(graph: ComputationGraph, cluster: Cluster, schedule: Schedule) -> float:
+    """Bytes beyond the devices' memory, summed over devices."""
+    # No device holds a tensor twice, so most graphs need no replay.
+    if graph.tensor_bytes.sum(dtype=np.float64) + graph.temp_bytes.max(initial=0) <= min(cluster.memory):
+        return 0.0
+    peaks = replay(graph, cluster, schedule.placement, schedule.events).peak_memory
+    return float(np.maximum(peaks - np.array(cluster.memory), 0).sum())
+
+
+def _quick(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray, rule: Rule) -> Schedule:
+    """The schedule of a rule in whole steps of time, or that of a single device."""
     # Its import may load Numba, which takes longer than most heuristics.
     from regal_jax.heuristics.list_kernel import schedule
 
@@ -178,11 +212,11 @@ def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
         return np.floor(time / longest * _STEPS + 0.3) if longest > 0 else np.zeros_like(time)
 
     layout, state = kernel_arguments(graph, cluster)
-    layout = layout._replace(
-        runtime=steps(layout.runtime), cost=steps(layout.cost), position=np.asarray(numbers, np.int64)
-    )
+    runtime, cost = steps(layout.runtime), steps(layout.cost)
+    span = float(runtime[layout.allowed].sum() + d * cost.sum())
+    layout = layout._replace(runtime=runtime, cost=cost, position=np.asarray(numbers, np.int64), span=span)
     free = np.zeros(n * d)
-    done = run_loops(schedule, layout, state, steps(rank), free, *_QUICK_RULE.numbers, math.inf)
+    done = run_loops(schedule, layout, state, steps(rank), free, *rule.numbers, math.inf)
     note(schedules=1)
     placement, events = placement_and_events(done)
     computes = events < n
@@ -191,7 +225,7 @@ def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
     alone = np.where(
         layout.allowed.reshape(n, d).all(axis=0), layout.runtime.reshape(n, d).sum(axis=0), np.inf
     )
-    if alone.min() < max(done.clock):
+    if rule.goal == "time" and alone.min() < max(done.clock):
         placement = np.full(n, alone.argmin())
     else:
         sent[events[~computes] - n] = np.cumsum(computes)[~computes]
@@ -199,7 +233,7 @@ def quick_schedule(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarra
 
 
 def placement_and_events(state: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Placement and events from the final `regal_jax.heuristics.list_kernel.State`."""
+    """Placement and events from the final `regal_jax.heuristics.list_state.State`."""
     events = state.counts[0]
     # An inserted transfer comes after the events that were in its slot before.
     order = np.argsort(np.array(state.slot[:events]), kind="stable")
@@ -208,8 +242,10 @@ def placement_and_events(state: Any) -> tuple[np.ndarray, np.ndarray]:
 
 @once_a_pair
 def layout_of(graph: ComputationGraph, cluster: Cluster) -> Any:
-    from regal_jax.heuristics.list_kernel import Layout
-
+    runtime, cost, devices = (
+        runtime_matrix(graph, cluster), transfer_times(graph, cluster), cluster.num_devices,
+    )  # fmt: skip
+    allowed = allowed_matrix(graph, cluster)[graph.colocation_leader]
     return Layout(
         *graph.inputs,
         np.bincount(graph.successors[1], minlength=graph.num_ops),
@@ -220,24 +256,23 @@ def layout_of(graph: ComputationGraph, cluster: Cluster) -> Any:
         graph.tensor_bytes,
         graph.temp_bytes,
         graph.tensor_keep,
-        runtime_matrix(graph, cluster).ravel(),
-        transfer_times(graph, cluster).ravel(),
+        runtime.ravel(),
+        cost.ravel(),
         cluster.link_index.ravel().astype(np.int64),
         len(cluster.links),
         graph.colocation_leader,
-        allowed_matrix(graph, cluster)[graph.colocation_leader].ravel(),
+        allowed.ravel(),
         np.array(cluster.memory, np.float64),
         np.argsort(graph.topological_order),
         cluster.transfer is TransferModel.BLOCKING,
         graph.resident,
         *shortest_paths(graph, cluster),
+        float(runtime[allowed].sum() + devices * cost.sum()),
     )
 
 
 def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, Any]:
-    """``(Layout, State)`` of `regal_jax.heuristics.list_kernel`."""
-    from regal_jax.heuristics.list_kernel import State
-
+    """`regal_jax.heuristics.list_state`: ``(Layout, State)``."""
     n, d, t = graph.num_ops, cluster.num_devices, graph.num_tensors
     ids = functools.partial(np.zeros, dtype=np.int64)
     most_events = n + len(graph.edge_op)
@@ -257,17 +292,24 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         waiting=ids(n),
         release=np.zeros(n),
         begins=np.zeros(n * d),
-        lacks=ids(n * d),
         owed=np.zeros(n * d),
+        newest=ids(n * d),
+        sender=ids(n * d),
         senders=ids(n * d),
-        fixed=np.zeros(n * d),
+        vague=ids(n * d),
+        toll=np.zeros(n),
+        pick=ids(2 * n * d),
         lowest=np.zeros(n * d),
         key=np.zeros(n),
         heap=ids(n),
         high=np.zeros(n),
         near=ids(n),
+        fresh=ids(n),
         event=ids(most_events),
         slot=ids(most_events),
-        counts=ids(2),
+        path=ids(n),
+        homes=ids(n),
+        changed=ids(n),
+        counts=ids(3),
     )
     return layout_of(graph, cluster), state

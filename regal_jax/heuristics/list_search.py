@@ -21,6 +21,7 @@ from regal_jax.heuristics.list_scheduling import (
     prices_of,
     prohibitive_price,
 )
+from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.heuristics.orders import bfs_order, dfs_order
 from regal_jax.heuristics.placements import device_subsets, partition_placement
 from regal_jax.heuristics.ranks import upward_rank
@@ -153,9 +154,7 @@ class ListSearchRun(HostSearch):
         n, d = graph.num_ops, cluster.num_devices
         self._layout, self._state, self._room = map(for_loops, (layout, state, make_room(layout, state)))
         self._trial, self._now, self._best = (
-            for_loops(
-                Recipe(np.zeros(n), np.zeros(n * d), np.zeros(1, int), np.zeros(n, int), np.full(2, np.inf))
-            )
+            for_loops(Recipe(np.zeros(n), np.zeros(n * d), np.zeros(1, int), np.full(2, np.inf)))
             for _ in range(3)
         )
         self._space = self._make_space()
@@ -189,6 +188,7 @@ class ListSearchRun(HostSearch):
         # Its import may load Numba, which takes longer than most heuristics.
         from regal_jax.heuristics.list_kernel import schedule
 
+        self._state.counts[FOLLOWED] = 0
         rule = self._rules[int(self._best.rule[0])]
         numbers = self._best.rank, self._best.price, *rule.numbers, math.inf
         placement, events = placement_and_events(loops(schedule)(self._layout, self._state, *numbers))

@@ -7,7 +7,7 @@ import numpy as np
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, mean_transfer_times, runtime_matrix
 from regal_jax.runtime.compiling import run_loops
 
-__all__ = ["shortest_paths", "upward_rank"]
+__all__ = ["mean_runtime", "shortest_paths", "upward_rank"]
 
 _SECONDS: Final = 1e-6
 """Seconds per op in Python."""
@@ -19,8 +19,12 @@ def upward_rank(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     An op counts its mean runtime over the devices that it may use, an edge the mean time of its transfer
     over all ordered pairs of devices, or 0 if there is only one device.
     """
-    mean = _means(runtime_matrix(graph, cluster), allowed_matrix(graph, cluster))
-    return _longest_paths(graph, mean, _costs(graph, cluster))
+    return _longest_paths(graph, mean_runtime(graph, cluster), _costs(graph, cluster))
+
+
+def mean_runtime(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    """``[N]`` mean runtime of each op over the devices that it may use."""
+    return _means(runtime_matrix(graph, cluster), allowed_matrix(graph, cluster))
 
 
 def shortest_paths(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:

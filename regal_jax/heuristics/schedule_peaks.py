@@ -21,7 +21,7 @@ Attributes:
 
 
 def make_room(layout: Any, state: Any) -> Room:
-    """A `Room` for schedules of a `regal_jax.heuristics.list_kernel.Layout`."""
+    """A `Room` for schedules of a `regal_jax.heuristics.list_state.Layout`."""
     devices, events = len(state.clock), len(state.event)
     sizes = events, events + 1, len(state.place), *[len(layout.size) * devices] * 2, devices * (events + 2)
     return Room(*(np.zeros(size, np.int64) for size in (*sizes, devices)))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import math
 import os
 from collections.abc import Mapping
 from typing import Any, Self
@@ -128,7 +129,9 @@ class OptimizerConfig:
       entropy: Weight of the entropy bonus (nats per choice, beside standardised advantages).
       entropy_end: Weight of the entropy bonus at the last step; linear in between.
       baseline: A `Baseline` or its name.
-      worst: Largest magnitude of a reward; rewards are clipped to at least ``-worst``.
+      standardise: Divide advantages by their root mean square over the batch and by the number of choices;
+        our addition. Without it, the loss is the paper's ``-(r - b(G)) log p(a | G)``.
+      worst: Largest magnitude of a reward; rewards are clipped to at least ``-worst``. Infinite for no limit.
       reference_seeds: Number of uniform searches whose mean is a graph's reference.
       pools: Largest number of compiled sizes.
       log_every: Steps between two records of metrics.
@@ -148,6 +151,7 @@ class OptimizerConfig:
     entropy: float = 0.01
     entropy_end: float = 0.0
     baseline: Baseline = Baseline.LEAVE_ONE_OUT
+    standardise: bool = True
     worst: float = 2.0
     reference_seeds: int = 3
     pools: int = 3
@@ -160,7 +164,11 @@ class OptimizerConfig:
         whole_fields(self, "optimizer", steps=1, batch=1, samples=1, warmup=0, reference_seeds=1, pools=1)
         whole_fields(self, "optimizer", log_every=1, validate_every=1, checkpoint_every=1)
         least_fields(self, "optimizer", entropy=0, entropy_end=0)
-        above_fields(self, "optimizer", learning_rate=0, clip=0, worst=1)
+        above_fields(self, "optimizer", learning_rate=0, clip=0)
+        if self.worst != math.inf:
+            above_fields(self, "optimizer", worst=1)
+        if not isinstance(self.standardise, bool):
+            raise ConfigError(f"optimizer.standardise: is {self.standardise!r}; give true or false")
         if self.baseline is Baseline.LEAVE_ONE_OUT and self.samples < 2:
             raise ConfigError(
                 "optimizer.samples: is 1, but the baseline leave-one-out needs at least 2 actions per graph; "

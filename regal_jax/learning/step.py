@@ -264,7 +264,7 @@ def _step(
     mask = batch.features.node_mask
     choices = _whole(mask.sum(axis=1) * (2 * actions.shape[-1]), shards).astype(jnp.float32).mean()
     # Advantages are per choice, like the entropy, so that one entropy weight serves graphs of all sizes.
-    standard = standardised(advantages, spread) / choices
+    standard = standardised(advantages, spread) / choices if o.standardise else advantages
     bonus = o.entropy + (o.entropy_end - o.entropy) * state.step.astype(jnp.float32) / o.steps
     slope, nats = jax.grad(_loss, has_aux=True)(logits, actions, standard, mask, bonus)
     gradient = lax.pmean(pull(slope)[0], AXIS)

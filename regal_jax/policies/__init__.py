@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from regal_jax.policies.inputs import make_features, make_inputs, make_prior
     from regal_jax.policies.networks import Logits, Policy, Value
     from regal_jax.policies.priors import MAKERS, Prior
-    from regal_jax.policies.shipped import default_policy, is_shipped
+    from regal_jax.policies.shipped import DEFAULT, SHIPPED, default_policy, is_shipped, shipped_policy
     from regal_jax.policies.weights import load_policy, read_metadata, save_policy
 
 __all__ = [
+    "DEFAULT",
     "MAKERS",
+    "SHIPPED",
     "Ablation",
     "Action",
     "Balance",
@@ -57,6 +59,7 @@ __all__ = [
     "read_metadata",
     "sample_action",
     "save_policy",
+    "shipped_policy",
     "to_proposal",
 ]
 
@@ -106,8 +109,11 @@ __getattr__, __dir__ = lazily(
             "Prior",
         ),
         "shipped": (
+            "DEFAULT",
+            "SHIPPED",
             "default_policy",
             "is_shipped",
+            "shipped_policy",
         ),
         "weights": (
             "load_policy",

@@ -25,7 +25,11 @@ class Ablation:
       affinity_bias: The corresponding logit for affinities.
       uniform: For means and variances only: the largest variance stands for beta(1, 1) whatever the mean, so
         that a policy can draw a key exactly as plain BRKGA does.
-      share_rounds: Whether all rounds of messages use the same weights.
+      share_rounds: Whether all rounds of messages use the same weights, as in the paper.
+      residual: Whether a round adds its update to the embedding; our addition.
+      norm: Whether a round ends with a LayerNorm; our addition.
+      control_messages: Whether control edges carry messages, too. In the paper, an edge is a tensor and its
+        consumer; the others are our addition.
       alphas: Bins of the first choice, instead of means: the parametrisation of the workshop text.
       betas: Bins of the second choice, instead of variances. Give both `alphas` and `betas`, or neither.
 
@@ -42,6 +46,9 @@ class Ablation:
     affinity_bias: float = 0.0
     uniform: bool = False
     share_rounds: bool = False
+    residual: bool = True
+    norm: bool = True
+    control_messages: bool = True
     alphas: tuple[float, ...] = ()
     betas: tuple[float, ...] = ()
 
@@ -55,7 +62,7 @@ class Ablation:
         for field in ("placement_scale", "order_scale", "priority_bias", "affinity_bias"):
             (value,) = numbers("ablation", field, [getattr(self, field)])
             set_(self, field, value)
-        for field in ("uniform", "share_rounds"):
+        for field in ("uniform", "share_rounds", "residual", "norm", "control_messages"):
             flag("ablation", field, getattr(self, field))
         for field in ("alphas", "betas"):
             set_(self, field, numbers("ablation", field, getattr(self, field)))

@@ -8,6 +8,9 @@ __all__ = ["Balance", "Cut", "FeatureSet", "Network", "Placement", "Transfers"]
 class FeatureSet(enum.StrEnum):
     """Sets of features, each larger than the one before."""
 
+    RAW = "raw"
+    """Runtime, scratch memory and output bytes of an op, and the bytes of a tensor, each relative to the mean
+    of its graph: the quantities that the papers name."""
     OWN = "own"
     """Properties of the op alone. Without rounds of messages and without a prior, a policy then sees no edge;
     this is the structure-blind ablation."""

@@ -10,7 +10,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph.cluster import MAX_DEVICES
 from regal_jax.plan import Objective
 from regal_jax.policies.ablation import Ablation
-from regal_jax.policies.checks import names_of, numbers, one_of
+from regal_jax.policies.checks import flag, names_of, numbers, one_of
 from regal_jax.policies.choices import Balance, Cut, FeatureSet, Network, Placement, Transfers
 from regal_jax.policies.priors import MAKERS, Maker
 from regal_jax.policies.spectral import COORDINATES
@@ -39,6 +39,7 @@ class FeatureConfig:
       balance: A `Balance` or its name: the amount of which shares are computed.
       cuts: `Cut` members or their names: spectral coordinates in addition to ``along`` and ``across``, which
         are part of all structural features.
+      controls: Whether control edges are edges of the multigraph, too.
 
     Raises:
       ConfigError: A value is invalid.
@@ -48,9 +49,11 @@ class FeatureConfig:
     features: FeatureSet = FeatureSet.STRUCTURAL
     balance: Balance = Balance.WORK
     cuts: tuple[Cut, ...] = ()
+    controls: bool = True
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
+        flag("features", "controls", self.controls)
         set_(self, "num_devices", check_setting("features", "num_devices", self.num_devices, 1, MAX_DEVICES))
         set_(self, "features", one_of("features", "features", self.features, FeatureSet))
         set_(self, "balance", one_of("features", "balance", self.balance, Balance))
@@ -67,6 +70,8 @@ class FeatureConfig:
     def node_names(self) -> tuple[str, ...]:
         """Names of the ``F`` features of an op, in their order."""
         devices = range(self.num_devices)
+        if self.features is FeatureSet.RAW:
+            return tuple(f"log {what}" for what in self.amounts)
         names = [f"{form} {what}" for form in ("log", "standard") for what in self.amounts]
         names += ["outputs", "keep", "pinned", "colocated", "graph size"]
         names += [f"{what} {k}" for what in ("relative runtime", "allowed", "pressure") for k in devices]
@@ -83,14 +88,16 @@ class FeatureConfig:
     @functools.cached_property
     def edge_names(self) -> tuple[str, ...]:
         """Names of the ``G`` features of an edge, in their order."""
+        if self.features is FeatureSet.RAW:
+            return ("log bytes", "control") if self.controls else ("log bytes",)
         names = ("log bytes", "standard bytes", "readers", "keep", "control", "transfer")
         return (*names, "slack") if self.features is FeatureSet.STRUCTURAL else names
 
     @property
     def amounts(self) -> tuple[str, ...]:
-        """The quantities of an op that have two features each."""
+        """The quantities of an op, which have one feature each in `FeatureSet.RAW` and two elsewhere."""
         own = ("runtime", "temp bytes", "output bytes")
-        return own if self.features is FeatureSet.OWN else (*own, "input bytes")
+        return own if self.features in (FeatureSet.RAW, FeatureSet.OWN) else (*own, "input bytes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,7 +271,10 @@ class PolicyConfig:
     def feature_config(self) -> FeatureConfig:
         """The features that this policy needs."""
         balance = Balance.BYTES if self.objective is Objective.PEAK_MEMORY else Balance.WORK
-        return FeatureConfig(self.num_devices, self.ablation.features, balance, cuts_of(self.placements))
+        a = self.ablation
+        return FeatureConfig(
+            self.num_devices, a.features, balance, cuts_of(self.placements), a.control_messages
+        )
 
     @property
     def prior_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -28,7 +28,8 @@ class GraphFeatures:
     """``B`` graphs as attributed multigraphs; ``E`` is ``edges + controls`` of the bucket.
 
     An op is a node. Every pair of tensor and consumer is an edge from the producer. Control edges are edges,
-    too, since a schedule must respect them; a flag distinguishes them. Padding is zeros.
+    too, since a schedule must respect them; a flag distinguishes them, and `FeatureConfig.controls` leaves
+    them out. Padding is zeros.
 
     `make_inputs` leaves the arrays on the host, as NumPy's: a jitted function puts them on the device at no
     extra cost. For repeated use, call ``jax.device_put`` once.
@@ -74,16 +75,17 @@ def features_of(measured: Measured, config: FeatureConfig) -> dict[str, np.ndarr
     graph = measured.graph
     nodes = _node_features(measured, config)
     check_interrupt()
-    edges = _edge_features(graph, config, measured)
+    count = len(measured.sender) if config.controls else len(graph.edge_tensor)
+    edges = _edge_features(graph, config, measured)[:count]
     check_finite(graph, "op", nodes, config.node_names)
     check_finite(graph, "edge", edges, config.edge_names)
     return {
         "nodes": nodes,
         "edges": edges,
-        "senders": measured.sender,
-        "receivers": measured.receiver,
+        "senders": measured.sender[:count],
+        "receivers": measured.receiver[:count],
         "node_mask": np.ones(graph.num_ops, dtype=bool),
-        "edge_mask": np.ones(len(measured.sender), dtype=bool),
+        "edge_mask": np.ones(count, dtype=bool),
         "order": measured.order,
     }
 
@@ -92,9 +94,11 @@ def _node_features(measured: Measured, config: FeatureConfig) -> np.ndarray:
     """``[N, F]`` in the order of `FeatureConfig.node_names`."""
     graph = measured.graph
     amounts = measured.amounts[: len(config.amounts)]
-    columns = [np.log1p(amounts), _standard(amounts), _flags(graph, measured)]
-    columns.append(_per_device(graph, measured.cluster, measured))
-    if config.features is not FeatureSet.OWN:
+    columns = [np.log1p(amounts)]
+    if config.features is not FeatureSet.RAW:
+        columns += [_standard(amounts), _flags(graph, measured)]
+        columns.append(_per_device(graph, measured.cluster, measured))
+    if config.features in (FeatureSet.PLAIN, FeatureSet.STRUCTURAL):
         columns.append(_degrees(graph, measured))
     if config.features is FeatureSet.STRUCTURAL:
         check_interrupt()
@@ -169,6 +173,9 @@ def _edge_features(graph: ComputationGraph, config: FeatureConfig, measured: Mea
     rows = np.zeros((len(config.edge_names), len(measured.sender)))
     readers = np.diff(graph.consumer_offset)
     rows[0, :data] = np.log1p(measured.size)[tensor]
+    if config.features is FeatureSet.RAW:
+        rows[1:, data:] = 1
+        return rows.T
     rows[1, :data] = _standard(measured.size)[tensor]
     rows[2, :data] = np.log1p(readers)[tensor]
     rows[3, :data] = graph.tensor_keep[tensor]

@@ -19,8 +19,9 @@ class GraphNetwork(nnx.Module):
     ``h <- LayerNorm(h + MLP_node([h, sum of m over edges in + sum of m' over edges out]))``.
 
     Our additions: the residual sum, and the LayerNorm, without which embeddings would grow with degrees and
-    rounds. All MLPs have one hidden layer. The output layer of a message MLP is applied to the sums instead
-    of the messages, which is equivalent because it has no bias.
+    rounds. `Ablation.residual` and `Ablation.norm` leave them out. All MLPs have one hidden layer. The output
+    layer of a message MLP is applied to the sums instead of the messages, which is equivalent because it has
+    no bias.
 
     References:
       REGAL, workshop text, appendix A.3, equation 1.
@@ -39,7 +40,7 @@ class GraphNetwork(nnx.Module):
         if config.rounds:
             self.edge = Mlp(len(features.edge_names), width, width, rngs=rngs)
             distinct = 1 if config.ablation.share_rounds else config.rounds
-            self.rounds = nnx.List([_Round(width, rngs=rngs) for _ in range(distinct)])
+            self.rounds = nnx.List([_Round(config, rngs=rngs) for _ in range(distinct)])
 
     def __call__(self, inputs: jax.Array, features: GraphFeatures) -> jax.Array:
         """``[B, N, W]`` float32 embeddings; those of padding are undefined.
@@ -66,14 +67,16 @@ class GraphNetwork(nnx.Module):
 class _Round(nnx.Module):
     """Weights of one round."""
 
-    def __init__(self, width: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
+        width = config.width
+        self.residual = config.ablation.residual
         # The hidden layer of both message MLPs is split by its inputs: the op as sender, the op as receiver
         # (both computed once per op, not once per edge), and the edge. Forward comes before backward.
         self.from_op = nnx.Linear(width, 4 * width, use_bias=False, rngs=rngs)
         self.from_edge = nnx.Linear(width, 2 * width, rngs=rngs)
         self.message = nnx.Linear(2 * width, width, use_bias=False, rngs=rngs)
         self.update = Mlp(2 * width, width, width, rngs=rngs)
-        self.norm = nnx.LayerNorm(width, rngs=rngs)
+        self.norm = nnx.LayerNorm(width, rngs=rngs) if config.ablation.norm else None
 
     def __call__(
         self,
@@ -91,4 +94,6 @@ class _Round(nnx.Module):
         ends = jnp.concatenate([receivers, senders + n])
         sums = jax.ops.segment_sum(jnp.concatenate([hidden[:, :width], hidden[:, width:]]), ends, 2 * n)
         messages = self.message(jnp.concatenate([sums[:n], sums[n:]], axis=1))
-        return self.norm(embedding + self.update(jnp.concatenate([embedding, messages], axis=1)))
+        new = self.update(jnp.concatenate([embedding, messages], axis=1))
+        new = embedding + new if self.residual else new
+        return new if self.norm is None else self.norm(new)

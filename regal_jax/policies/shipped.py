@@ -1,4 +1,4 @@
-"""The weights that come with the package."""
+"""The weights that come with the package, by name."""
 
 import functools
 from importlib import resources
@@ -8,15 +8,24 @@ from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from regal_jax.policies.networks import Policy
 
-__all__ = ["default_policy", "is_shipped"]
+__all__ = ["DEFAULT", "SHIPPED", "default_policy", "is_shipped", "shipped_policy"]
+
+DEFAULT: Final = "default"
+"""Alias of the policy that is best on validation graphs."""
+_BEST: Final = "regal-primed"
+SHIPPED: Final = (_BEST, "regal-faithful", "regal-faithful-workshop")
+"""Names of the policies whose settings come with the package; `is_shipped` says which have weights. The cards
+are in docs/policies.md."""
 
 _FOLDER: Final = resources.files("regal_jax.policies") / "trained"
 
 
 def default_policy(objective: Objective | str, num_devices: int) -> "Policy":
-    """The policy that is installed with the package; its model card is docs/policies.md.
+    """The policy ``"default"``; the same as `shipped_policy` with that name.
 
     Args:
       objective: Objective of the policy.
@@ -30,31 +39,55 @@ def default_policy(objective: Objective | str, num_devices: int) -> "Policy":
       >>> default_policy("makespan", 2).config.num_devices
       2
     """
-    return _load(Objective(objective), num_devices)
+    return shipped_policy(DEFAULT, objective, num_devices)
 
 
-def is_shipped(objective: Objective | str, num_devices: int) -> bool:
-    """Whether there is a `default_policy` for this number of devices."""
-    return (_FOLDER / _name(Objective(objective), num_devices)).is_file()
+def shipped_policy(name: str, objective: Objective | str, num_devices: int) -> "Policy":
+    """A policy that is installed with the package; the card is docs/policies.md.
+
+    Args:
+      name: ``"regal-faithful"``, the papers' policy (``"regal-faithful-workshop"``, its form in the workshop
+        text, has settings and no weights yet); ``"regal-primed"``, which begins with priors; or
+        ``"default"``, which is ``"regal-primed"``.
+      objective: Objective of the policy.
+      num_devices: Number of devices ``D``.
+
+    Raises:
+      ConfigError: There is no policy of this name, or none for this number of devices.
+
+    Examples:
+      >>> from regal_jax.policies import shipped_policy
+      >>> shipped_policy("regal-faithful", "makespan", 2).config.guided_share
+      1.0
+    """
+    return _load(name, Objective(objective), num_devices)
 
 
-def _name(objective: Objective, num_devices: int) -> str:
-    return f"{objective}-{num_devices}.safetensors"
+def is_shipped(objective: Objective | str, num_devices: int, name: str = DEFAULT) -> bool:
+    """Whether there is such a `shipped_policy` for this number of devices."""
+    return _file(name, Objective(objective), num_devices).is_file()
+
+
+def _file(name: str, objective: Objective, num_devices: int) -> "Traversable":
+    if name not in (DEFAULT, *SHIPPED):
+        raise ConfigError(f"policy: none of the package is called {name!r}; use {', '.join(SHIPPED)}")
+    folder = _BEST if name == DEFAULT else name
+    return _FOLDER / folder / f"{objective}-{num_devices}.safetensors"
 
 
 @functools.cache
-def _load(objective: Objective, num_devices: int) -> "Policy":
+def _load(name: str, objective: Objective, num_devices: int) -> "Policy":
     # Flax takes as long to load as JAX does.
     from regal_jax.policies.weights import load_policy
 
-    file = _FOLDER / _name(objective, num_devices)
+    file = _file(name, objective, num_devices)
     if not file.is_file():
-        files = _FOLDER.iterdir() if _FOLDER.is_dir() else ()
-        there = sorted(f.name.removesuffix(".safetensors") for f in files)
+        folder = _FOLDER / (_BEST if name == DEFAULT else name)
+        files = (f.name for f in folder.iterdir()) if folder.is_dir() else ()
+        there = sorted(f.removesuffix(".safetensors") for f in files if f.endswith(".safetensors"))
         raise ConfigError(
             f"policy: none is shipped for {objective} on {num_devices} devices (there are: "
-            f"{', '.join(n for n in there if n.rpartition('-')[2].isdigit()) or 'none'}); train one with "
-            "'regal-jax train', or leave policy out"
+            f"{', '.join(there) or 'none'}); train one with 'regal-jax train', or leave policy out"
         )
     with resources.as_file(file) as path:
         return load_policy(path, num_devices=num_devices)

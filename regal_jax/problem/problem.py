@@ -16,6 +16,7 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
+from regal_jax.heuristics.ranks import mean_runtime, upward_rank
 from regal_jax.plan import makespan_upper_bound
 from regal_jax.problem.bucket import Bucket
 
@@ -28,7 +29,7 @@ _TIME_RANGE: Final = (1e-30, 1e30)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """``B`` graphs and their clusters. Memory is in `memory_unit`s, time in each graph's own unit.
+    """``B`` graphs and their clusters. Memory is in units of `memory_unit`, time in each graph's own unit.
 
     Padding is inert: a padded op never starts, a padded tensor has no size and no consumer, and no op may
     run on a padded device.
@@ -55,6 +56,8 @@ class Problem:
       capacity: ``[B, D]`` int32; 2**31 - 1 is unlimited.
       total_size: ``[B]`` float32, sum of all tensors and temps, the most that a device can hold.
       upper_bound: ``[B]`` float32, the longest time of any order of events.
+      rank: ``[B, N]`` float32, upward rank of each op (`regal_jax.heuristics.ranks.upward_rank`); padding: 0.
+      op_time: ``[B]`` float32, mean over the ops of the upward rank's runtimes: the unit of prices.
       bucket: The padded sizes (static).
       blocking: Whether transfers are events; otherwise they are delays (static).
       unlimited: Whether every capacity of every graph is unlimited (static).
@@ -80,6 +83,8 @@ class Problem:
     capacity: jax.Array
     total_size: jax.Array
     upper_bound: jax.Array
+    rank: jax.Array
+    op_time: jax.Array
     bucket: Bucket = dataclasses.field(metadata={"static": True})
     blocking: bool = dataclasses.field(metadata={"static": True})
     unlimited: bool = dataclasses.field(metadata={"static": True})
@@ -198,6 +203,8 @@ def _arrays(
         "capacity": capacity.astype(np.int64),
         "total_size": np.array(float(size.sum() + temp.sum())),
         "upper_bound": np.array(_upper_bound(graph, cluster)),
+        "rank": _pad(upward_rank(graph, cluster), n),
+        "op_time": np.array(mean_runtime(graph, cluster).mean()),
     }
     for name, fill in (("runtime", 0), ("allowed", False), ("capacity", _UNLIMITED)):
         arrays[name] = _pad(arrays[name].T, devices, fill).T

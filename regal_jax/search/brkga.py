@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,25 @@ from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
 from regal_jax.search.population import everyone, flat, insert, split, take
 from regal_jax.search.run import Progress, SearchResult, Stopping, run
 
-__all__ = ["BrkgaSearcher", "BrkgaState", "FitnessFn", "SampleFn", "brkga"]
+__all__ = ["BrkgaSearcher", "BrkgaState", "FitnessFn", "MoveFn", "SampleFn", "brkga"]
 
 FitnessFn = Callable[[Any, Any], jax.Array]
 """``(problem, genes [B, Q, ...]) -> [B, Q]`` float32; smaller is better, NaN and ``+inf`` never win."""
 SampleFn = Callable[[Any, jax.Array], Any]
 """``(params of one instance, key) -> genes of one individual``."""
+
+
+class MoveFn(Protocol):
+    """A function that makes neighbours. Hashable; equal functions share compiled programs."""
+
+    @property
+    def words(self) -> int:
+        """Number of random words per neighbour."""
+        ...
+
+    def __call__(self, problem: Any, genes: Any, bits: jax.Array) -> Any:
+        """One neighbour of each of ``genes [B, C, ...]``, from uniform uint32 ``bits [B, C, words]``."""
+        ...
 
 
 @jax.tree_util.register_dataclass
@@ -75,6 +88,10 @@ class BrkgaSearcher:
       sample_fn: The proposal: ``(params of one instance, key) -> genes of one individual``, a pytree of
         uint16 arrays.
       config: See `BrkgaConfig`.
+      move_fn: Makes the neighbours of elites, if there are any.
+
+    Raises:
+      ConfigError: The config asks for neighbours, and there is no function for them.
 
     References:
       Gonçalves and Resende 2011, "Biased random-key genetic algorithms for combinatorial optimization",
@@ -84,6 +101,11 @@ class BrkgaSearcher:
     fitness_fn: FitnessFn
     sample_fn: SampleFn
     config: BrkgaConfig
+    move_fn: MoveFn | None = None
+
+    def __post_init__(self) -> None:
+        if self.config.neighbours and self.move_fn is None:
+            raise ConfigError("BrkgaSearcher: neighbours need a move_fn; give one, or set neighbours to 0")
 
     @property
     def first_evaluations(self) -> int:
@@ -133,6 +155,8 @@ class BrkgaSearcher:
             bred.append(children)
         if c.mutants:
             mutants = self.sample(inputs, seeds[:, :, c.elites + c.children :], state.drawn)
+            if c.neighbours:
+                mutants = self._with_neighbours(inputs, mutants, elites, generation)
             bred.append(jax.tree.map(flat, mutants))
         new = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *bred)
         restarted_at = state.restarted_at
@@ -224,6 +248,28 @@ class BrkgaSearcher:
                 raise ConfigError(f"sample_fn: {name} is {leaf.dtype}; return uint16 genes (key * 65535)")
         return genes
 
+    @jax.named_scope("neighbours")
+    def _with_neighbours(self, inputs: Inputs, mutants: Any, elites: Any, generation: jax.Array) -> Any:
+        """``mutants [B, I, M, ...]``, the last ones replaced by neighbours of ``elites [B, I * E, ...]``."""
+        c, move = self.config, self.move_fn
+        if move is None:
+            raise AssertionError("checked at construction")
+        count = c.islands * c.neighbours
+        # Streams of parents are numbered by generations, of which there are fewer.
+        stream = generation.astype(jnp.uint32) + jnp.uint32(1 << 31)
+        bits = words(seeds_of(inputs.keys), count * (move.words + 1), stream)
+        bits = bits.reshape(-1, count, move.words + 1)
+        island = lax.broadcasted_iota(jnp.uint32, bits.shape[:2], 1) // c.neighbours
+        row = (island * c.elites + bits[..., -1] % c.elites).astype(jnp.int32)
+        chosen = jax.tree.map(lambda leaf: jax.vmap(lambda x, i: x[i])(leaf, row), elites)
+        moved = move(inputs.problem, chosen, bits[..., :-1])
+
+        def join(old: jax.Array, new: jax.Array) -> jax.Array:
+            new = new.reshape(old.shape[0], c.islands, c.neighbours, *old.shape[3:])
+            return jnp.concatenate([old[:, :, : c.mutants - c.neighbours], new], axis=2)
+
+        return jax.tree.map(join, mutants, moved)
+
     def _evaluate(
         self, inputs: Inputs, genes: Any, incumbent: Incumbent | None
     ) -> tuple[jax.Array, Incumbent]:
@@ -312,6 +358,7 @@ def brkga(
     sample_fn: SampleFn,
     params: Any = None,
     config: BrkgaConfig | None = None,
+    move_fn: MoveFn | None = None,
     warm: WarmStart | None = None,
     callback: Callable[[Progress], object] | None = None,
     chunk: int | None = None,
@@ -329,6 +376,7 @@ def brkga(
         `UniformProposal.of` makes the uniform one.
       params: Pytree with leading axis ``B`` for the proposal.
       config: ``None`` for the defaults.
+      move_fn: Makes neighbours, if the config asks for them.
       warm: At most ``I * P`` individuals per instance; only the first ones if the budget allows fewer.
       callback: See `run`.
       chunk: See `run`.
@@ -355,7 +403,7 @@ def brkga(
         check_warm(warm, params, keys, sample_fn, config.first_evaluations)
         w = fitted.first_evaluations
         warm = WarmStart(jax.tree.map(lambda x: x[:, :w], warm.genes), warm.count)
-    searcher = BrkgaSearcher(fitness_fn, sample_fn, fitted)
+    searcher = BrkgaSearcher(fitness_fn, sample_fn, fitted, move_fn)
     return run(
         searcher,
         Inputs(problem, params, keys),

@@ -76,6 +76,8 @@ class BrkgaConfig:
       elites: Individuals that survive a generation, ``E < P``.
       mutants: Fresh draws from the proposal in each generation; the other ``P - E - mutants`` newcomers are
         children.
+      neighbours: Number of the `mutants` that are neighbours of random elites (`MoveFn`) instead of fresh
+        draws; not in the papers.
       elite_bias: Probability to inherit from the elite parent, in ``[0.5, 1)``; unused if `bias` is set.
       parents: Number of parents of a child.
       elite_parents: Number of elite parents; at least one parent is elite and at least one is not.
@@ -104,6 +106,7 @@ class BrkgaConfig:
     exchange_every: int | None = None
     exchange_elites: int = 1
     restart_after: int | None = None
+    neighbours: int = 0
 
     @property
     def _title(self) -> str:
@@ -122,7 +125,15 @@ class BrkgaConfig:
                 )
 
     def _check_counts(self) -> None:
-        lowest = {"population": 1, "elites": 0, "mutants": 0, "parents": 2, "elite_parents": 1, "islands": 1}
+        lowest = {
+            "population": 1,
+            "elites": 0,
+            "mutants": 0,
+            "neighbours": 0,
+            "parents": 2,
+            "elite_parents": 1,
+            "islands": 1,
+        }
         lowest |= {"exchange_every": 1, "exchange_elites": 1, "restart_after": 1}
         for field, low in lowest.items():
             value = getattr(self, field)
@@ -138,6 +149,12 @@ class BrkgaConfig:
             raise ConfigError(
                 f"{self._title}: elites + mutants is {self.elites + self.mutants}, more than the population "
                 f"of {self.population}; lower one of them or raise population"
+            )
+
+        if self.neighbours > self.mutants or (self.neighbours and not self.elites):
+            raise ConfigError(
+                f"{self._title}: neighbours is {self.neighbours} of {self.mutants} mutants and {self.elites} "
+                "elites; lower it"
             )
 
     def _check_mating(self) -> None:
@@ -200,7 +217,9 @@ class BrkgaConfig:
             return self
         if evaluations >= self.population:
             return dataclasses.replace(self, islands=evaluations // self.population)
-        return dataclasses.replace(self, islands=1, population=evaluations, elites=0, mutants=evaluations)
+        return dataclasses.replace(
+            self, islands=1, population=evaluations, elites=0, mutants=evaluations, neighbours=0
+        )
 
     def thresholds(self) -> tuple[int, ...]:
         """``[parents]`` cumulative inheritance probabilities of the ranked parents, in units of ``2**-16``.

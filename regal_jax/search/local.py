@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,32 +13,19 @@ from jax.sharding import Mesh
 
 from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError
-from regal_jax.search.brkga import FitnessFn, SampleFn
+from regal_jax.search.brkga import FitnessFn, MoveFn, SampleFn
 from regal_jax.search.checks import check_keys, check_warm, evaluate
 from regal_jax.search.config import count_setting
 from regal_jax.search.draws import numbered, seeds_of, words
 from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
 from regal_jax.search.run import Progress, SearchResult, Stopping, run
 
-__all__ = ["AnnealingConfig", "AnnealingParams", "AnnealingSearcher", "AnnealingState", "MoveFn", "anneal"]
+__all__ = ["AnnealingConfig", "AnnealingParams", "AnnealingSearcher", "AnnealingState", "anneal"]
 
 _STEPS: Final = 256
 """Number of steps from the first to the last temperature."""
 _DRAWS: Final = 1024
 """Number of quantiles of the exponential distribution from which Metropolis' rule draws."""
-
-
-class MoveFn(Protocol):
-    """A function that makes neighbours. Hashable; equal functions share compiled programs."""
-
-    @property
-    def words(self) -> int:
-        """Number of random words per neighbour."""
-        ...
-
-    def __call__(self, problem: Any, genes: Any, bits: jax.Array) -> Any:
-        """One neighbour of each of ``genes [B, C, ...]``, from uniform uint32 ``bits [B, C, words]``."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""The simulator, from decisions to timelines: one contract, several implementations."""
+"""The simulator: from decisions to timelines, and from preferences to schedules; several implementations."""
 
+from regal_jax.simulate.generate import GENERATORS, generate_schedules
 from regal_jax.simulate.simulate import IMPLEMENTATIONS, SimulationResult, simulate
 
-__all__ = ["IMPLEMENTATIONS", "SimulationResult", "simulate"]
+__all__ = ["GENERATORS", "IMPLEMENTATIONS", "SimulationResult", "generate_schedules", "simulate"]

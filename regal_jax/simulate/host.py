@@ -8,30 +8,32 @@ import ctypes
 import functools
 import itertools
 import warnings
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
 from regal_jax.errors import ConfigError
-from regal_jax.problem import Decisions, Problem
+from regal_jax.problem import Decisions, Preferences, Problem
 from regal_jax.programs import call_needs, custom_call
 from regal_jax.runtime.compiling import installed
 
-__all__ = ["available", "simulate_on_host"]
+__all__ = ["available", "generate_on_host", "simulate_on_host"]
 
 
 @functools.cache
-def available(transfers: bool, memory: bool) -> bool:
+def available(transfers: bool, memory: bool, kernel: str = "simulate") -> bool:
     """Whether programs for CPUs can use this variant of the kernel. Warns once if an installed Numba fails.
 
     Args:
       transfers: Whether transfers are events; otherwise they are delays.
       memory: Whether to compute peaks.
+      kernel: ``"simulate"``, or ``"generate"`` for schedule generation.
     """
     if not installed():
         return False
     try:
-        _register(transfers, memory)
+        _register(kernel, transfers, memory)
     except Exception as error:  # Numba or XLA may refuse; a search must run.
         reason = " ".join(str(error).split()) or type(error).__name__
         warnings.warn(
@@ -42,50 +44,97 @@ def available(transfers: bool, memory: bool) -> bool:
 
 
 @functools.cache
-def _register(transfers: bool, memory: bool) -> str:
-    """Loads or compiles one variant of the kernel and registers it with XLA; returns its name there."""
-    from regal_jax.simulate.host_kernel import handler
+def _register(kernel: str, transfers: bool, memory: bool) -> str:
+    """Loads or compiles one variant of a kernel and registers it with XLA; returns its name there."""
+    if kernel == "simulate":
+        from regal_jax.simulate.host_kernel import handler
+    else:
+        from regal_jax.simulate.generate_kernel import handler
 
-    target = _target(transfers, memory)
+    target = _target(kernel, transfers, memory)
     address = ctypes.c_void_p(handler(transfers, memory).address)
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(address), platform="cpu")
     return target
 
 
-def _target(transfers: bool, memory: bool) -> str:
-    return f"regal_jax_simulate_{'events' if transfers else 'delays'}{'_memory' * memory}"
+def _target(kernel: str, transfers: bool, memory: bool) -> str:
+    return f"regal_jax_{kernel}_{'events' if transfers else 'delays'}{'_memory' * memory}"
 
 
-for _variant in itertools.product((False, True), repeat=2):
+for _variant in itertools.product(("simulate", "generate"), (False, True), (False, True)):
     custom_call(_target(*_variant), functools.partial(_register, *_variant))
 
 
-def simulate_on_host(
-    problem: Problem, decisions: Decisions, memory: bool, positions: bool
-) -> tuple[jax.Array, jax.Array | None, jax.Array | None, jax.Array | None]:
+Result = tuple[jax.Array, jax.Array | None, jax.Array | None, jax.Array | None]
+"""The fields of `regal_jax.simulate.SimulationResult`."""
+
+
+def simulate_on_host(problem: Problem, decisions: Decisions, memory: bool, positions: bool) -> Result:
     """`regal_jax.simulate.simulate` by the compiled kernel, with the same arguments and results.
 
     Raises:
       ConfigError: Numba is not installed.
     """
-    if not installed():
-        raise ConfigError("implementation: 'host' needs Numba; pip install 'regal-jax[cpu]', or use 'xla'")
+    _check_installed()
     from regal_jax.simulate.host_layout import OPERANDS
 
-    b, p, n = decisions.placement.shape
+    shapes, target = _shapes(problem, decisions.placement.shape, memory, positions), "simulate"
+    return _kept(_call(target, OPERANDS, problem, decisions, memory, shapes), memory, positions)
+
+
+def generate_on_host(
+    problem: Problem, preferences: Preferences, memory: bool, positions: bool
+) -> tuple[jax.Array, Result]:
+    """`regal_jax.simulate.generate_schedules` by the compiled kernel: the placement, then the result.
+
+    Raises:
+      ConfigError: Numba is not installed.
+    """
+    _check_installed()
+    from regal_jax.simulate.generate_kernel import OPERANDS
+
+    sizes = preferences.urgency.shape
+    shapes = (*_shapes(problem, sizes, memory, positions), jax.ShapeDtypeStruct(sizes, jnp.int32))
+    *result, placement = _call("generate", OPERANDS, problem, preferences, memory, shapes)
+    return placement, _kept(result, memory, positions)
+
+
+def _check_installed() -> None:
+    if not installed():
+        raise ConfigError("implementation: 'host' needs Numba; pip install 'regal-jax[cpu]', or use 'xla'")
+
+
+def _shapes(
+    problem: Problem, sizes: Sequence[int], memory: bool, positions: bool
+) -> tuple[jax.ShapeDtypeStruct, ...]:
+    b, p, n = sizes
     t, d = (problem.bucket.tensors if problem.blocking else 0), problem.num_devices
-    target = _register(problem.blocking, memory)
-    call_needs(target)
-    shapes = (
+    return (
         jax.ShapeDtypeStruct((b, p), jnp.float32),
         jax.ShapeDtypeStruct((b, p, d if memory else 0), jnp.int32),
         jax.ShapeDtypeStruct((b, p, n if positions else 0), jnp.int32),
         jax.ShapeDtypeStruct((b, p, t if positions else 0, d), jnp.int32),
     )
-    fields = {**vars(problem), **decisions._asdict()}
+
+
+def _call(
+    kernel: str,
+    operands: Sequence[str],
+    problem: Problem,
+    given: Decisions | Preferences,
+    memory: bool,
+    shapes: Sequence[jax.ShapeDtypeStruct],
+) -> Sequence[jax.Array]:
+    target = _register(kernel, problem.blocking, memory)
+    call_needs(target)
+    fields = {**vars(problem), **given._asdict()}
     # Under a vmap the calls run one after another, since batches have an axis of their own here.
     call = jax.ffi.ffi_call(target, shapes, vmap_method="sequential")
-    makespan, peak, op_position, transfer_position = call(*(fields[name] for name in OPERANDS))
+    return call(*(fields[name] for name in operands))
+
+
+def _kept(result: Sequence[jax.Array], memory: bool, positions: bool) -> Result:
+    makespan, peak, op_position, transfer_position = result
     return (
         makespan,
         peak if memory else None,

@@ -46,7 +46,7 @@ from regal_jax.simulate.host_layout import (
 )
 from regal_jax.simulate.host_memory import peaks
 
-__all__ = ["handler"]
+__all__ = ["answer_call", "candidates_at_once", "handler", "write_positions"]
 
 _FEW: Final = 4096
 """Up to this number of events the summary is one word, which stays in a register."""
@@ -245,7 +245,8 @@ def _events(m, g, c, transfers, s, many):
 
 
 @compiled
-def _write_positions(g, c, transfers, m, s):
+def write_positions(g, c, transfers, m, s):
+    """Writes the positions of the events in ``taken``."""
     for o in range(g.n):
         c.op_position[o] = -1
     if transfers is not None:
@@ -273,11 +274,11 @@ def _run(g, memory, c, transfers, s):
     if memory is not None:
         peaks(m, g, memory, c, transfers, s)
     if c.positions:
-        _write_positions(g, c, transfers, m, s)
+        write_positions(g, c, transfers, m, s)
 
 
 @compiled
-def _chunk(g):
+def candidates_at_once(g):
     """Candidates per chunk: few enough that threads end together, enough that chunks cost little overhead."""
     return max(1, min(g.p, g.b * g.p // 32))
 
@@ -288,7 +289,7 @@ def _work(block, transfers, with_memory):
     if chunk < 0:
         return 0
     sizes = sizes_of(frame)
-    size = _chunk(sizes)
+    size = candidates_at_once(sizes)
     each = (sizes.p + size - 1) // size
     n, t, d, e = sizes.n, sizes.t, sizes.d, sizes.e
     scratch_at, s = make_scratch(sizes)
@@ -318,11 +319,11 @@ _task = task_of(_work)
 
 
 @compiled
-def _answer(frame, task):
+def answer_call(frame, task):
     """Answers one call of XLA; returns 0 for success."""
     if not answer_metadata(frame):
         g = sizes_of(frame)
-        chunks = g.b * ((g.p + _chunk(g) - 1) // _chunk(g))
+        chunks = g.b * ((g.p + candidates_at_once(g) - 1) // candidates_at_once(g))
         # Waking a thread takes microseconds, a step of the simulation nanoseconds.
         alone = g.b * g.p * (g.n + g.e) < 8192
         if chunks > 0:
@@ -351,7 +352,7 @@ def handler(transfers: bool, memory: bool) -> Any:
     first, second, version = transfers or None, memory or None, _version()
 
     def answer(frame):
-        return _answer(frame, _task(first, second)) if version >= 0 else 1
+        return answer_call(frame, _task(first, second)) if version >= 0 else 1
 
     signature = types.int64(types.int64)
     try:

@@ -3,13 +3,18 @@
 `regal_jax.solve.propose`, which loads Flax, is imported by those who need it.
 """
 
+from regal_jax.solve.encodings import CHROMOSOME, ENCODINGS, Encoding, encoding_of, timeline_of
 from regal_jax.solve.fitness import fitness
 from regal_jax.solve.keys import graph_identities, graph_keys, keys_of
 from regal_jax.solve.parts import Part, solve_in_parts
 from regal_jax.solve.solve import final_population, sampler, solve, solve_traced
 
 __all__ = [
+    "CHROMOSOME",
+    "ENCODINGS",
+    "Encoding",
     "Part",
+    "encoding_of",
     "final_population",
     "fitness",
     "graph_identities",
@@ -19,4 +24,5 @@ __all__ = [
     "solve",
     "solve_in_parts",
     "solve_traced",
+    "timeline_of",
 ]

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regal_jax.encoding import Genes, decode
+from regal_jax.encoding import Genes
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
-from regal_jax.simulate import simulate
+from regal_jax.solve.encodings import CHROMOSOME, Encoding
 
 __all__ = ["fitness"]
 
@@ -18,6 +18,7 @@ def fitness(
     objective: Objective = Objective.MAKESPAN,
     *,
     implementation: str | None = None,
+    encoding: Encoding = CHROMOSOME,
 ) -> jax.Array:
     """The fitness of each candidate, smaller is better; feasible plans come before infeasible ones.
 
@@ -29,15 +30,18 @@ def fitness(
       genes: Leaves with leading ``[B, P]``.
       objective: The objective; static under jit.
       implementation: As in `regal_jax.simulate.simulate`.
+      encoding: What the genes mean; static under jit.
 
     Returns:
       ``[B, P]`` float32, never NaN.
     """
     objective = Objective(objective)
-    if objective is Objective.MAKESPAN and problem.unlimited:
-        result = simulate(problem, decode(problem, genes), implementation=implementation, memory=False)
+    memory = objective is not Objective.MAKESPAN or not problem.unlimited
+    _, result = encoding.timelines(
+        problem, genes, implementation=implementation, memory=memory, positions=False
+    )
+    if not memory:
         return jnp.minimum(_relative(result.makespan, problem.upper_bound), 1)
-    result = simulate(problem, decode(problem, genes), implementation=implementation)
     peak = jnp.asarray(result.peak_memory)
     if objective is Objective.MAKESPAN:
         value = _relative(result.makespan, problem.upper_bound)

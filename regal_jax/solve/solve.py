@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from regal_jax.encoding import PlanMoves, Proposal, decode, gene_shapes, quantiles
+from regal_jax.encoding import Proposal, SchedulePrior, decode
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
 from regal_jax.programs import program
@@ -26,8 +26,6 @@ from regal_jax.search import (
     SampleFn,
     SearchResult,
     Stopping,
-    TransformedProposal,
-    UniformProposal,
     WarmStart,
     anneal,
     brkga,
@@ -37,6 +35,7 @@ from regal_jax.search import (
 )
 from regal_jax.search.population import flat
 from regal_jax.simulate import simulate
+from regal_jax.solve.encodings import CHROMOSOME, Encoding
 from regal_jax.solve.fitness import fitness
 
 __all__ = ["final_population", "sampler", "solve", "solve_traced"]
@@ -47,20 +46,14 @@ _LOOK_SECONDS: Final = 0.3
 
 
 @functools.cache
-def _fitness(objective: Objective, implementation: str | None) -> FitnessFn:
+def _fitness(objective: Objective, implementation: str | None, encoding: Encoding = CHROMOSOME) -> FitnessFn:
     """One function object per objective: compiled programs are cached by the identity of their functions."""
-    return functools.partial(fitness, objective=objective, implementation=implementation)
+    return functools.partial(fitness, objective=objective, implementation=implementation, encoding=encoding)
 
 
 def sampler(problem: Problem, proposal: Proposal | None) -> SampleFn:
     """The function that draws an individual of ``problem`` from ``proposal``, uniformly for ``None``."""
-    if proposal is None:
-        # Uniform draws are beta(1, 1) already, so no table is needed.
-        return UniformProposal.of(gene_shapes(problem))
-    shapes = proposal.shapes
-    # Without an index, transfer priorities stay uniform.
-    late = () if proposal.transfer_index is not None else (sorted(shapes).index("transfer_priority"),)
-    return TransformedProposal(UniformProposal.of(shapes), quantiles, late)
+    return CHROMOSOME.sampler(problem, proposal)
 
 
 @interruptible()
@@ -70,9 +63,10 @@ def solve(
     stopping: Stopping,
     *,
     objective: Objective | str = Objective.MAKESPAN,
-    proposal: Proposal | None = None,
+    proposal: Proposal | SchedulePrior | None = None,
     config: BrkgaConfig | AnnealingConfig | None = None,
     implementation: str | None = None,
+    encoding: Encoding = CHROMOSOME,
     warm: WarmStart | None = None,
     callback: Callable[[Progress], Any] | None = None,
     mesh: Mesh | None = None,
@@ -88,6 +82,7 @@ def solve(
       proposal: The distribution of first populations, mutants and starts of chains; uniform by default.
       config: Its class selects the search: BRKGA, which is the default, or annealing.
       implementation: Implementation of the simulator, as in `regal_jax.simulate.simulate`.
+      encoding: What the genes mean.
       warm: Known individuals that enter the first population; none by default.
       callback: As in `regal_jax.search.run`.
       mesh: Spread the graphs over its devices (``B`` a multiple of their number); the results are the same.
@@ -96,16 +91,16 @@ def solve(
       ConfigError: Settings, keys or warm starts are invalid.
     """
     options: dict[str, Any] = {
-        "sample_fn": sampler(problem, proposal),
+        "sample_fn": encoding.sampler(problem, proposal),
         "params": proposal,
         "warm": warm,
         "callback": callback,
         "mesh": mesh,
     }
-    fitness_fn = _fitness(Objective(objective), implementation)
+    fitness_fn = _fitness(Objective(objective), implementation, encoding)
     if isinstance(config, AnnealingConfig):
-        return anneal(fitness_fn, problem, keys, stopping, move_fn=PlanMoves(), config=config, **options)
-    return brkga(fitness_fn, problem, keys, stopping, config=config, **options)
+        return anneal(fitness_fn, problem, keys, stopping, move_fn=encoding.moves, config=config, **options)
+    return brkga(fitness_fn, problem, keys, stopping, move_fn=encoding.moves, config=config, **options)
 
 
 def solve_traced(
@@ -114,9 +109,10 @@ def solve_traced(
     evaluations: int,
     *,
     objective: Objective | str = Objective.MAKESPAN,
-    proposal: Proposal | None = None,
+    proposal: Proposal | SchedulePrior | None = None,
     config: BrkgaConfig | None = None,
     implementation: str | None = None,
+    encoding: Encoding = CHROMOSOME,
 ) -> Incumbent:
     """`solve` as a part of a larger traced program, a training step: the same search, bit for bit.
 
@@ -128,14 +124,14 @@ def solve_traced(
       proposal: As in `solve`.
       config: As in `solve`.
       implementation: As in `solve`.
+      encoding: As in `solve`.
 
     Raises:
       ConfigError: An impossible budget.
     """
     fitted = (BrkgaConfig() if config is None else config).fit(evaluations)
-    searcher = BrkgaSearcher(
-        _fitness(Objective(objective), implementation), sampler(problem, proposal), fitted
-    )
+    fitness_fn = _fitness(Objective(objective), implementation, encoding)
+    searcher = BrkgaSearcher(fitness_fn, encoding.sampler(problem, proposal), fitted, encoding.moves)
     inputs = Inputs(problem, proposal, keys)
     return run_traced(searcher, inputs, fitted.generations(evaluations)).incumbent
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["ORDERS", "Guide", "OrderGuide", "PolicyLike"]
 
 PolicyLike = Any
-"""A `Policy`, the name of a file of weights, ``"default"``, ``"topoformer"``, ``"none"`` or ``None``."""
+"""A `Policy`, the name of a file of weights or of a policy that ships (`regal_jax.policies.SHIPPED`),
+``"default"``, ``"topoformer"``, ``"none"`` or ``None``."""
 ORDERS: Final = "topoformer"
 """Name of the policy for one device whose draws stay near the greedy order of the shipped Topoformer."""
 
@@ -59,11 +60,14 @@ class Guide:
             return cls(None, None, optional=True) if optional else None
         if isinstance(policy, (str, os.PathLike)):
             name = os.fspath(policy)
-            if name == "default":
+            from regal_jax.policies import DEFAULT, SHIPPED
+
+            if name in (DEFAULT, *SHIPPED):
                 return cls(None, name, optional)
             if name == ORDERS:
                 return OrderGuide(None, name, optional)
-            stamp = file_stamp(name, "policy", "give 'default', 'topoformer' or a file of weights")
+            known = ", ".join(map(repr, (DEFAULT, *SHIPPED, ORDERS)))
+            stamp = file_stamp(name, "policy", f"give one of {known}, or a file of weights")
             return cls(_loaded(name, stamp), name, optional)
         from regal_jax.policies import Policy
 
@@ -75,11 +79,11 @@ class Guide:
 
     def lacks(self, objective: Objective, num_devices: int) -> bool:
         """Whether a shipped policy was asked for but does not exist, and the search can run without it."""
-        if self.name != "default" or not self.optional:
-            return False
-        from regal_jax.policies import is_shipped
+        from regal_jax.policies import DEFAULT, SHIPPED, is_shipped
 
-        return not is_shipped(objective, num_devices)
+        if self.name not in (DEFAULT, *SHIPPED) or not self.optional:
+            return False
+        return not is_shipped(objective, num_devices, self.name)
 
     def guides(self, objective: Objective, num_devices: int) -> bool:
         """Whether there is a policy for this number of devices.
@@ -87,17 +91,29 @@ class Guide:
         Raises:
           ConfigError: A policy was asked for, and there is none for this number.
         """
-        from regal_jax.policies import default_policy, is_shipped
+        from regal_jax.policies import is_shipped
 
         if self.policy is not None:
             from regal_jax.solve.propose import check_devices
 
             check_devices(self.policy, num_devices)
-        elif not is_shipped(objective, num_devices):
+        elif not is_shipped(objective, num_devices, self._shipped):
             if self.optional:
                 return False
-            default_policy(objective, num_devices)  # Raises an error that lists the shipped policies.
+            self._policy(objective, num_devices)  # Raises an error that lists the shipped policies.
         return True
+
+    @property
+    def _shipped(self) -> str:
+        """The name of the weights of the package, for a guide without a policy of its own."""
+        from regal_jax.policies import DEFAULT
+
+        return self.name or DEFAULT
+
+    def _policy(self, objective: Objective, num_devices: int) -> "Policy":
+        from regal_jax.policies import shipped_policy
+
+        return self.policy or shipped_policy(self._shipped, objective, num_devices)
 
     def propose(
         self,
@@ -123,11 +139,9 @@ class Guide:
         if not self.guides(objective, num_devices):
             return None
         # Flax takes as long to load as JAX.
-        from regal_jax.policies import default_policy
         from regal_jax.solve.propose import propose
 
-        policy = default_policy(objective, num_devices) if self.policy is None else self.policy
-        return propose(policy, graphs, clusters, problem, keys)
+        return propose(self._policy(objective, num_devices), graphs, clusters, problem, keys)
 
 
 class OrderGuide(Guide):

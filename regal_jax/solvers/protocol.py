@@ -10,7 +10,7 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch
 from regal_jax.plan import Objective, Plan
 from regal_jax.search import AnnealingConfig, BrkgaConfig
-from regal_jax.solve import Part
+from regal_jax.solve import CHROMOSOME, Encoding, Part, encoding_of
 from regal_jax.solvers.guide import Guide
 
 __all__ = [
@@ -144,7 +144,14 @@ class HostSolver(Solver):
 
 
 class DeviceSolver(Solver):
-    """A solver that searches a batch of graphs in one compiled program, on any backend of JAX."""
+    """A solver that searches a batch of graphs in one compiled program, on any backend of JAX.
+
+    Attributes:
+      encoding: Name of what its genes mean (`regal_jax.solve.ENCODINGS`): ``"chromosome"``, as in the papers,
+        or ``"schedule"``.
+    """
+
+    encoding: str = "chromosome"
 
     @property
     @abc.abstractmethod
@@ -157,9 +164,27 @@ class DeviceSolver(Solver):
         return None
 
     def agenda(self, objective: Objective, num_devices: int) -> "Agenda":
-        """One stage."""
-        del objective, num_devices
-        return Agenda((DeviceStage((Part(1.0, self.config),), self.guide),))
+        """One stage.
+
+        Raises:
+          ConfigError: Its encoding does not serve the objective, or a policy guides other genes.
+        """
+        del num_devices
+        encoding = encoding_of(self.encoding)
+        if objective not in encoding.objectives:
+            raise ConfigError(
+                f"method: {self.name} with encoding={self.encoding!r} is not for {objective}; "
+                "use encoding='chromosome'"
+            )
+        if self.guide is not None and self.encoding != "chromosome":
+            raise ConfigError(
+                f"policy: guides encoding='chromosome', not {self.encoding!r}; leave one of them out"
+            )
+        return Agenda((DeviceStage((Part(1.0, self.config),), self.guide, encoding),))
+
+    def suits(self, objective: Objective, num_devices: int) -> bool:
+        """Whether it, and its encoding, support the objective and the number of devices."""
+        return super().suits(objective, num_devices) and objective in encoding_of(self.encoding).objectives
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,11 +196,14 @@ class HostStage:
       contracts: Whether the contracted graph (`regal_jax.contract`) is searched as well if it is much
         smaller.
       time: Share of a time limit that it may use if other stages may follow.
+      yields: Whether, as a first stage, it ends after three tenths of the budget if the best plan is still
+        far from its lower bound (`regal_jax.solvers.loop.turns.is_far`). The next stage then has four tenths.
     """
 
     solver: HostSolver
     contracts: bool = False
     time: float = 0.5
+    yields: bool = False
 
     @property
     def count(self) -> int:
@@ -190,10 +218,12 @@ class DeviceStage:
     Attributes:
       parts: The searches and their shares of the turn.
       guide: The policy that guides all of them.
+      encoding: What their genes mean.
     """
 
     parts: tuple[Part, ...]
     guide: Guide | None = None
+    encoding: Encoding = CHROMOSOME
 
     @property
     def count(self) -> int:

@@ -41,13 +41,17 @@ def settings_of(solver: object, kind: type[_Config]) -> _Config:
 
 @dataclasses.dataclass(frozen=True)
 class Brkga(BrkgaConfig, DeviceSolver):
-    """BRKGA (docs/design.md, part 2); REGAL, where a policy guides it.
+    """BRKGA (docs/design.md, part 2), uniform or guided by a policy.
 
     Attributes:
-      policy: The policy that the first population and mutants are drawn from: ``"default"`` for the shipped
-        weights, a file of weights or a `Policy`; on one device also ``"topoformer"``, which draws around the
-        order of a network. ``None`` or ``"none"`` draws uniformly. All other settings are those of
-        `BrkgaConfig`.
+      policy: The policy that the first population and mutants are drawn from: ``"regal-faithful"`` or
+        ``"regal-primed"`` (also ``"default"``) for weights of the package, a file of weights or a `Policy`;
+        on one device also ``"topoformer"``, which draws around the order of a network. ``None`` or
+        ``"none"`` draws uniformly.
+      encoding: What its genes mean: ``"chromosome"``, as in the papers, or ``"schedule"``, ranks and prices
+        from which schedules are generated (makespan only; no policy guides it).
+
+    All other settings are those of `BrkgaConfig`.
 
     Raises:
       ConfigError: A value is out of range.
@@ -66,6 +70,7 @@ class Brkga(BrkgaConfig, DeviceSolver):
 
     name: ClassVar[str] = "brkga"
     policy: PolicyLike = None
+    encoding: str = "chromosome"
 
     @property
     def config(self) -> BrkgaConfig:
@@ -84,6 +89,7 @@ class RandomSearch(DeviceSolver):
 
     Attributes:
       population: Number of draws that are simulated at once.
+      encoding: As in `Brkga`.
 
     Raises:
       ConfigError: A value is out of range.
@@ -91,6 +97,7 @@ class RandomSearch(DeviceSolver):
 
     name: ClassVar[str] = "random-search"
     population: int = 100
+    encoding: str = "chromosome"
 
     def __post_init__(self) -> None:
         _ = self.config
@@ -103,13 +110,17 @@ class RandomSearch(DeviceSolver):
 
 @dataclasses.dataclass(frozen=True)
 class Annealing(AnnealingConfig, DeviceSolver):
-    """Simulated annealing over random keys; the settings are those of `AnnealingConfig`.
+    """Simulated annealing over random keys; the other settings are those of `AnnealingConfig`.
+
+    Attributes:
+      encoding: As in `Brkga`.
 
     Raises:
       ConfigError: A value is out of range.
     """
 
     name: ClassVar[str] = "annealing"
+    encoding: str = "chromosome"
 
     @property
     def config(self) -> AnnealingConfig:
@@ -124,6 +135,7 @@ class LocalSearch(DeviceSolver):
     Attributes:
       chains: Number of walks per graph.
       restart_after: As in `AnnealingConfig`.
+      encoding: As in `Brkga`.
 
     Raises:
       ConfigError: A value is out of range.
@@ -132,6 +144,7 @@ class LocalSearch(DeviceSolver):
     name: ClassVar[str] = "local-search"
     chains: int = 1
     restart_after: int | None = None
+    encoding: str = "chromosome"
 
     def __post_init__(self) -> None:
         _ = self.config

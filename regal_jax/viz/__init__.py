@@ -5,6 +5,7 @@ from regal_jax.viz.comparison import (
     plot_entropies,
     plot_improvements,
     plot_limits,
+    plot_quality,
     plot_rounds,
     plot_seconds,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "plot_improvements",
     "plot_limits",
     "plot_plan",
+    "plot_quality",
     "plot_rounds",
     "plot_seconds",
     "plot_sizes",

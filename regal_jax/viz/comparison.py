@@ -1,4 +1,4 @@
-"""Pictures of an evaluation: improvements, budgets, entropies, rounds of messages, seconds."""
+"""Pictures of an evaluation: improvements, budgets, entropies, rounds, seconds, quality over seconds."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_entropies", "plot_improvements", "plot_limits", "plot_rounds", "plot_seconds"]
+__all__ = [
+    "plot_entropies",
+    "plot_improvements",
+    "plot_limits",
+    "plot_quality",
+    "plot_rounds",
+    "plot_seconds",
+]
 
 _BETTER: Final = "#59a14f"
 _WORSE: Final = "#d62728"
@@ -229,6 +236,47 @@ def plot_seconds(
     ax.invert_yaxis()
     ax.set_xscale("log")
     ax.set_xlabel("seconds per graph (median, 10 % to 90 %)")
+    scaled(ax, "x")
+    save(figure, path)
+    return figure
+
+
+def plot_quality(
+    points: Mapping[str, tuple[float, tuple[float, float, float]]],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    width: float = 8.0,
+) -> "Figure":
+    """Gap from the best known value over the seconds per graph, one point per method.
+
+    Args:
+      points: Method -> median seconds per graph, and the gap as a share: mean and both ends of its interval.
+      path: As in `plot_improvements`.
+      width: Width of the figure in inches.
+
+    Returns:
+      The figure.
+
+    Raises:
+      ConfigError: No method.
+    """
+    from regal_jax.viz.figure import PlanFigure
+
+    if not points:
+        raise ConfigError("quality: give at least one method")
+    figure = PlanFigure(figsize=(width, 0.62 * width), layout="constrained")
+    ax = figure.subplots()
+    for number, (name, (seconds, (gap, low, high))) in enumerate(points.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        at = max(seconds, 1e-6)
+        ax.errorbar(
+            at, 100 * gap, [[100 * (gap - low)], [100 * (high - gap)]], fmt="o", color=colour, ms=4, lw=1.0
+        )
+        ax.annotate(name, (at, 100 * gap), (4, 4), textcoords="offset points", fontsize=7)
+    ax.set_xscale("log")
+    ax.set_yscale("symlog", linthresh=1.0)
+    ax.set_xlabel("seconds per graph (median)")
+    ax.set_ylabel("gap from best known, % (95 % interval)")
     scaled(ax, "x")
     save(figure, path)
     return figure

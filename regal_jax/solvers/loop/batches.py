@@ -9,13 +9,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from regal_jax.checks import shown, whole
-from regal_jax.encoding import encode
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.plan import ROUNDING, Objective, Plan, lower_bound
 from regal_jax.problem import Bucket, Problem, make_problem, memory_unit, rung
 from regal_jax.runtime.memory import machine_memory
 from regal_jax.search import AnnealingConfig, BrkgaConfig, WarmStart
+from regal_jax.solve import CHROMOSOME, Encoding
 
 __all__ = ["Batch", "Share", "cut", "make_batch", "narrowed", "share_out"]
 
@@ -30,7 +30,7 @@ _ROWS: Final = (64, 1)
 _ROWS_ON_ACCELERATORS: Final = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 """Numbers of rows on an accelerator, where a call takes as long for few rows as for many."""
 _PLANS: Final = 16
-"""Warm starts are padded to these numbers; heuristics make about a dozen."""
+"""Warm starts are padded to multiples of this number; heuristics make about a dozen plans."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,6 +63,7 @@ class Batch:
       clusters: ``[B]``.
       known: ``[B]``, plans of heuristics, best first.
       problem: ``B`` graphs.
+      encoding: What genes mean.
       warm: The known plans as genes.
       mesh: Devices to spread over, if there are several.
     """
@@ -72,6 +73,7 @@ class Batch:
     clusters: Sequence[Cluster]
     known: Sequence[Sequence[Plan]]
     problem: Problem
+    encoding: Encoding
     warm: WarmStart | None
     mesh: Mesh | None
 
@@ -230,6 +232,7 @@ def make_batch(
     pairs: Sequence[tuple[ComputationGraph, Cluster]],
     known: Sequence[Sequence[Plan]],
     config: BrkgaConfig | AnnealingConfig,
+    encoding: Encoding = CHROMOSOME,
 ) -> Batch:
     """Pads the graphs of ``share`` and puts them on the device, with ``known`` plans as genes."""
     members, devices = share.members, share.devices
@@ -242,7 +245,8 @@ def make_batch(
         clusters=clusters,
         known=plans,
         problem=make_problem(graphs, clusters, share.bucket, share.width),
-        warm=_warm(graphs, clusters, plans, share, config),
+        encoding=encoding,
+        warm=_warm(graphs, clusters, plans, share, config, encoding),
         mesh=Mesh(np.array(devices), ("graphs",)) if len(devices) > 1 else None,
     )
 
@@ -253,18 +257,25 @@ def _warm(
     plans: Sequence[Sequence[Plan]],
     share: Share,
     config: BrkgaConfig | AnnealingConfig,
+    encoding: Encoding,
 ) -> WarmStart | None:
-    plans = [each[: config.first_evaluations] for each in plans]
-    most = max(map(len, plans))
+    size, limit = (share.bucket, share.width), config.first_evaluations
+    known = [
+        [
+            genes
+            for plan in each[:limit]
+            for genes in encoding.encode(graph, cluster, plan.placement, plan.event_ids(graph), *size)
+        ][:limit]
+        for graph, cluster, each in zip(graphs, clusters, plans, strict=True)
+    ]
+    most = max(map(len, known))
     if most == 0:
         return None
     # Few widths mean few programs.
-    most = max(most, min(_PLANS, config.first_evaluations))
+    most = min(-(-most // _PLANS) * _PLANS, limit)
     rows = []
-    for graph, cluster, each in zip(graphs, clusters, plans, strict=True):
-        size = share.bucket, share.width
-        genes = [encode(graph, cluster, p.placement, p.event_ids(graph), *size) for p in each]
-        genes += genes[-1:] * (most - len(genes))
-        rows.append(jax.tree.map(lambda *leaves: np.stack(leaves), *genes))
+    for genes in known:
+        filled = genes + (genes or next(filter(None, known)))[-1:] * (most - len(genes))
+        rows.append(jax.tree.map(lambda *leaves: np.stack(leaves), *filled))
     genes = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
-    return WarmStart(*jax.device_put((genes, np.array([len(each) for each in plans], np.int32))))
+    return WarmStart(*jax.device_put((genes, np.array([len(each) for each in known], np.int32))))

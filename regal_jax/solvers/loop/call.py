@@ -335,6 +335,7 @@ class Call:
             stage=number,
             solver=stage.solver,
             while_it_pays=number == 0 and agenda.shares is None and len(agenda.stages) > 1,
+            yields=stage.yields,
             contraction=contraction,
         )
 
@@ -347,7 +348,7 @@ class Call:
         settings, stage = self._settings, self._stage(share.members[0], number)
         if not isinstance(stage, DeviceStage):
             raise TypeError(f"stage {number} is one of the host")
-        batch = make_batch(share, self._pairs, self._known, stage.parts[0].config)
+        batch = make_batch(share, self._pairs, self._known, stage.parts[0].config, stage.encoding)
         left = self._deadline.left
         if self._deadline.over:
             return False
@@ -358,6 +359,7 @@ class Call:
             if stage.guide is not None:
                 given = batch.graphs, batch.clusters, batch.problem
                 proposal = stage.guide.propose(*given, keys, settings.objective)
+        drawn_from = stage.encoding.proposal(batch.problem) if proposal is None else proposal
         # If the guide has counted work, each graph has its own part of it.
         parts = counted.parts or [Work()] * len(batch.graphs)
         target = batch.goals(settings.target, settings.objective)
@@ -369,7 +371,8 @@ class Call:
                 Stopping(budget, stall=settings.stall, target=target, seconds=left),
                 stage.parts,
                 objective=settings.objective,
-                proposal=proposal,
+                proposal=drawn_from,
+                encoding=stage.encoding,
                 warm=batch.warm,
                 callback=self._follow(batch, bar.follow(len(batch.members), budget)),
                 mesh=batch.mesh,

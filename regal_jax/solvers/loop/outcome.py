@@ -14,6 +14,7 @@ from regal_jax.plan import Plan, decode_order, decode_placement
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.versions import package_versions
 from regal_jax.search import SearchResult, Status
+from regal_jax.solve import CHROMOSOME, timeline_of
 from regal_jax.solvers import Constructive, HostStage
 from regal_jax.solvers.loop.batches import Batch
 from regal_jax.solvers.loop.host_turns import instance_of
@@ -128,12 +129,26 @@ def decoded_plan(batch: Batch, row: int, genes: Any, settings: Settings) -> Plan
     """The plan that one row of ``genes`` decodes to, exactly replayed."""
     graph, cluster = batch.graphs[row], batch.clusters[row]
     n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
+    said = {"method": settings.solver.name}
+    if batch.encoding is not CHROMOSOME:
+        placement, events = generated_events(batch, row, genes)
+        return Plan.from_events(
+            graph, cluster, placement, events, objective=settings.objective, provenance=said
+        )
     keys = genes_to_keys(jax.tree.map(lambda leaf: np.asarray(leaf[row]), genes))
     placement = decode_placement(graph, cluster, keys["affinity"][:n, :d])
     transfers = keys["transfer_priority"][:t, :d]
     events = decode_order(graph, cluster, placement, keys["priority"][:n], transfers)
-    said = {"method": settings.solver.name}
     return Plan.from_events(graph, cluster, placement, events, objective=settings.objective, provenance=said)
+
+
+def generated_events(batch: Batch, row: int, genes: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Placement and event ids of one row, without the padding of ops, tensors and devices."""
+    graph, cluster, problem = batch.graphs[row], batch.clusters[row], batch.problem
+    placement, events = timeline_of(batch.encoding, problem, row, genes)
+    tensor, device = np.divmod(np.maximum(events - problem.bucket.ops, 0), problem.num_devices)
+    there = graph.num_ops + tensor * cluster.num_devices + device
+    return placement[: graph.num_ops].astype(np.int64), np.where(events < problem.bucket.ops, events, there)
 
 
 def _stopped(status: Status, plan: Plan) -> str:
@@ -164,7 +179,9 @@ def device_turn(
       work: Work of computing the policy's features of the graph.
     """
     plan = decoded_plan(batch, row, result.genes, settings)
-    guidance = {}
+    guidance, encoded = {}, {}
+    if batch.encoding is not CHROMOSOME:
+        encoded = {"encoding": batch.encoding.name}
     if proposal is not None:
         guide = getattr(settings.agenda(batch.clusters[row].num_devices).stages[stage], "guide", None)
         name = None if guide is None else guide.name
@@ -179,7 +196,7 @@ def device_turn(
         status=result.status[row],
         seconds=result.seconds,
         work=work or Work(),
-        told={**guidance, "graphs_in_call": len(batch.members)},
+        told={**encoded, **guidance, "graphs_in_call": len(batch.members)},
     )
 
 

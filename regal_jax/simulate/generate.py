@@ -1,0 +1,97 @@
+"""`generate_schedules`: maps preferences to schedules with one of several implementations."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import jax
+
+from regal_jax.errors import ConfigError
+from regal_jax.problem import Preferences, Problem
+from regal_jax.simulate import host
+from regal_jax.simulate.generate_lockstep import generate
+from regal_jax.simulate.memory import peak_memory
+from regal_jax.simulate.simulate import SimulationResult
+
+__all__ = ["GENERATORS", "generate_schedules"]
+
+Generator = Callable[[Problem, Preferences, bool, bool], tuple[jax.Array, SimulationResult]]
+
+
+def _xla(
+    problem: Problem, preferences: Preferences, memory: bool, positions: bool
+) -> tuple[jax.Array, SimulationResult]:
+    placement, run = generate(problem, preferences, positions=memory or positions)
+    peak = None
+    if memory:
+        each = jax.vmap(jax.vmap(peak_memory, in_axes=(None, 0, 0, 0)))
+        peak = each(problem, placement, run.op_position, run.transfer_position)
+    if not positions:
+        return placement, SimulationResult(run.makespan, peak, None, None)
+    return placement, SimulationResult(run.makespan, peak, run.op_position, run.transfer_position)
+
+
+def _host(
+    problem: Problem, preferences: Preferences, memory: bool, positions: bool
+) -> tuple[jax.Array, SimulationResult]:
+    placement, result = host.generate_on_host(problem, preferences, memory, positions)
+    return placement, SimulationResult(*result)
+
+
+GENERATORS: Final[Mapping[str, Generator]] = {"xla": _xla, "host": _host}
+"""Every implementation by name: ``(problem, preferences, memory, positions) -> (placement, result)``."""
+
+
+@jax.named_scope("generate")
+def generate_schedules(
+    problem: Problem,
+    preferences: Preferences,
+    *,
+    implementation: str | None = None,
+    memory: bool = True,
+    positions: bool = False,
+) -> tuple[jax.Array, SimulationResult]:
+    """Generates the schedule of every candidate (docs/design.md, part 2, "Schedule generation").
+
+    A pure function of arrays; jit it. All implementations decide alike, bit for bit.
+
+    Args:
+      problem: ``B`` graphs.
+      preferences: ``[B, P, ...]``, from `regal_jax.encoding.preferences`.
+      implementation: A name in `GENERATORS`, which then runs or raises; ``None`` chooses by platform:
+        ``host`` on CPUs where Numba is installed (extra ``cpu``), else ``xla``.
+      memory: Whether to compute the peaks.
+      positions: Whether to return the order of events.
+
+    Returns:
+      ``[B, P, N]`` int32, device of each op (0 for padding); and the timelines. `regal_jax.plan.replay` of
+      these events gives the same memory, and the same makespan up to float32 rounding.
+
+    Raises:
+      ConfigError: The implementation is unknown, or the preferences have other sizes than the problem.
+    """
+    if implementation is not None and implementation not in GENERATORS:
+        raise ConfigError(
+            f"implementation: {implementation!r} generates no schedules; use one of {', '.join(GENERATORS)}"
+        )
+    _check_shapes(problem, preferences)
+    if implementation is not None:
+        return GENERATORS[implementation](problem, preferences, memory, positions)
+    import jax.extend.backend
+
+    xla = functools.partial(_xla, memory=memory, positions=positions)
+    if not host.available(problem.blocking, memory, "generate"):
+        return xla(problem, preferences)
+    on_host = functools.partial(_host, memory=memory, positions=positions)
+    if set(jax.extend.backend.backends()) == {"cpu"}:
+        return on_host(problem, preferences)
+    return jax.lax.platform_dependent(problem, preferences, cpu=on_host, default=xla)
+
+
+def _check_shapes(problem: Problem, preferences: Preferences) -> None:
+    b, n, d = problem.runtime.shape
+    p = preferences.waste.shape[1] if preferences.waste.ndim == 2 else "P"
+    expected = ((b, p, n), (b, p, n, d), (b, p), (b, p), (b, p))
+    for field, array, shape in zip(Preferences._fields, preferences, expected, strict=True):
+        if array.shape != shape:
+            raise ConfigError(f"preferences: {field} has shape {array.shape}, expected {shape}")
