@@ -190,6 +190,7 @@ FLAGS = {
     "solvers/orders.py": "held is true or false",
     "graph/units.py": "a quantity is whatever float() reads, texts among them, and may be infinite",
     "plan/plan.py": "values of JSON, of which true and false are some",
+    "solvers/wire.py": "settings of solvers as values of JSON",
     "programs/words.py": "constants of programs, of all kinds",
 }
 """Modules that test for booleans, with the reason why this is not a check of a number."""
