@@ -371,16 +371,12 @@ def test_the_policy_that_ships_guides_a_search():
 
 
 def test_auto_takes_the_policy_that_ships_if_there_is_one():
-    # The best plan is 1 % above its bound, since 101 equal ops are not shared equally: the search on the host
-    # stalls, does not yield, and leaves evaluations to BRKGA.
-    builder = GraphBuilder("equal")
-    for i in range(101):
-        builder.add_op(f"op{i}", runtime=1, outputs=[8])
-    graph = builder.build()
+    # The best plan uses one device, so that the search on the host stalls and leaves evaluations to BRKGA.
+    graph = generate("erdos-renyi", 20, 1)
     for devices, policy, used in ((2, None, "default"), (2, "none", None), (3, None, None)):
         plan = optimize(
             graph,
-            Cluster.uniform(devices, transfer="blocking"),
+            Cluster.uniform(devices, transfer="blocking:latency=1s,bandwidth=1GB/s"),
             method="auto",
             evaluations=200,
             policy=policy,

@@ -34,8 +34,8 @@ from regal_jax.plan import Objective
 from regal_jax.policies import Policy, save_policy
 from regal_jax.problem import make_problem
 from regal_jax.search import Status, Stopping
-from regal_jax.solve import CHROMOSOME, Part, fitness, solve_in_parts
-from regal_jax.solvers.loop.turns import Turn, improves, is_far, is_settled, next_turn
+from regal_jax.solve import Part, fitness, solve_in_parts
+from regal_jax.solvers.loop.turns import Turn, improves, is_settled, next_turn
 
 solve = importlib.import_module("regal_jax.solve.solve")
 TWO = Cluster.uniform(2, transfer="blocking")
@@ -89,12 +89,12 @@ COUNTED = []
 
 
 @functools.cache
-def counting(objective, encoding=CHROMOSOME):
+def counting(objective):
     """The fitness, which counts its calls; one function for all budgets, so that they share programs."""
 
     def function(problem, genes):
-        jax.debug.callback(lambda x: COUNTED.append(x.shape[1]), jax.tree.leaves(genes)[0])
-        return fitness(problem, genes, objective, encoding=encoding)
+        jax.debug.callback(lambda x: COUNTED.append(x.shape[1]), genes["priority"])
+        return fitness(problem, genes, objective)
 
     return function
 
@@ -103,7 +103,7 @@ def counting(objective, encoding=CHROMOSOME):
 @pytest.mark.parametrize("evaluations", [1, 2, 9, 10, 99, 101, 130, 1234])
 def test_all_parts_together_keep_the_budget(graphs, evaluations, objective, monkeypatch):
     COUNTED.clear()
-    monkeypatch.setattr(solve, "_fitness", lambda _, __, encoding: counting(objective, encoding))
+    monkeypatch.setattr(solve, "_fitness", lambda *_: counting(objective))
     advance, run = ListSearchRun._advance, PeakSearchRun.run
 
     def made(*args, **kwargs):
@@ -121,8 +121,9 @@ def test_all_parts_together_keep_the_budget(graphs, evaluations, objective, monk
     plan = optimize(graphs[0], TWO, method="auto", objective=objective, evaluations=evaluations)
     jax.effects_barrier()
     assert sum(COUNTED) == plan.provenance["evaluations"] <= evaluations
-    # A rest may be too small for another perturbation, or for another generation.
-    assert 0 <= evaluations - plan.provenance["evaluations"] <= 105
+    # One chain spends the whole budget, except a rest too small for another perturbation.
+    left = evaluations - plan.provenance["evaluations"]
+    assert 0 <= left <= (0 if objective is Objective.MAKESPAN else 105)
     history = plan.provenance["history"]
     assert history["evaluations"] == sorted(history["evaluations"])
     assert history["evaluations"][-1] == plan.provenance["evaluations"]
@@ -204,16 +205,14 @@ def test_ctrl_c_keeps_the_best_so_far(graphs, when, times, monkeypatch):
     if when == "second part":
         cluster, objective = Cluster.uniform(1), Objective.PEAK_MEMORY
 
-    def pressing(problem, genes, encoding):
-        calls.append(jax.tree.leaves(genes)[0].shape[1])
+    def pressing(problem, genes):
+        calls.append(genes["priority"].shape[1])
         if calls[-1] == (100 if when == "first part" else 1):
             for _ in range(times):
                 signal.raise_signal(signal.SIGINT)
-        return fitness(problem, genes, objective, encoding=encoding)
+        return fitness(problem, genes, objective)
 
-    monkeypatch.setattr(
-        solve, "_fitness", lambda _, __, encoding: functools.partial(pressing, encoding=encoding)
-    )
+    monkeypatch.setattr(solve, "_fitness", lambda *_: pressing)
     if when == "second part":
         monkeypatch.setattr("regal_jax.solvers.portfolio.usable", lambda: False)
     plan = optimize(graphs[1], cluster, objective=objective, method="auto", evaluations=2000)
@@ -262,38 +261,10 @@ def test_where_nothing_can_be_gained_the_host_has_the_rest(graphs, monkeypatch):
     assert next_turn([turn_of_host(0)], 3, both, settled=True) == (1, 3)
 
     asked = []
-    monkeypatch.setattr("regal_jax.solvers.loop.turns.is_far", lambda *_: False)
     monkeypatch.setattr("regal_jax.solvers.loop.call.is_settled", lambda plan: asked.append(plan) or True)
     plan = optimize(graphs[0], TWO, method="auto", evaluations=300)
     assert set(told_parts(plan)) == {"ListSearchConfig"}
     assert asked[-1].sort_key == plan.sort_key
-
-
-def test_a_search_on_the_host_that_yields_leaves_a_long_turn_to_the_next_stage():
-    agenda = Auto().agenda(Objective.MAKESPAN, 2)
-    yielded = turn_of_host(300, yielded=True)
-    assert next_turn([yielded], 1000, agenda) == (1, 400)
-
-    def plan(value) -> Any:
-        return SimpleNamespace(objective_value=value, feasible=True, sort_key=(0.0, value))
-
-    yielded = dataclasses.replace(yielded, plans=(plan(1.0),))
-    long = dataclasses.replace(yielded, stage=1, budget=400, evaluations=380, yielded=False, gained=True)
-    # It must improve the plan by 1 % to go on; otherwise the rest is the first stage's.
-    assert next_turn([yielded, dataclasses.replace(long, plans=(plan(0.98),))], 1000, agenda) == (1, 300)
-    assert next_turn([yielded, dataclasses.replace(long, plans=(plan(0.995),))], 1000, agenda) == (0, 300)
-    assert is_far(1.03, 1.0)
-    assert not is_far(1.01, 1.0)
-
-
-def test_where_transfers_take_time_schedules_are_generated():
-    graph = generate("erdos-renyi", 60, seed=1)
-    costly = Cluster.uniform(2, transfer="blocking:latency=20us,bandwidth=1GB/s")
-    plan = optimize(graph, costly, method="auto", evaluations=400)
-    assert plan.provenance["encoding"] == "schedule"
-    assert [part["share"] for part in plan.provenance["parts"][:2]] == [0.3, 0.4]
-    # If a policy was named, the host goes on as long as it improves.
-    assert len(Auto(policy="default").agenda(Objective.MAKESPAN, 2).stages) == 2
 
 
 def test_what_is_within_a_gain_of_its_bound_is_settled():

@@ -277,7 +277,16 @@ def test_one_table_has_the_names_of_the_solvers():
 
 OWN = {
     optimize: {"graph", "cluster", "on_improvement"},
-    optimize_many: {"graphs", "clusters", "on_improvement", "batch_size", "devices", "on_plan"},
+    optimize_many: {
+        "graphs",
+        "clusters",
+        "on_improvement",
+        "batch_size",
+        "devices",
+        "engine",
+        "store",
+        "on_plan",
+    },
 }
 """Parameters that only one of the two functions has, or whose types differ."""
 

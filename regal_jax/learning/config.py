@@ -12,6 +12,7 @@ from regal_jax.graph import Cluster
 from regal_jax.learning.settings import above_fields, build, least_fields, member_field, plain, whole_fields
 from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
+from regal_jax.policies.checks import flag
 from regal_jax.search import BrkgaConfig
 from regal_jax.storage.documents import read_toml
 
@@ -167,8 +168,7 @@ class OptimizerConfig:
         above_fields(self, "optimizer", learning_rate=0, clip=0)
         if self.worst != math.inf:
             above_fields(self, "optimizer", worst=1)
-        if not isinstance(self.standardise, bool):
-            raise ConfigError(f"optimizer.standardise: is {self.standardise!r}; give true or false")
+        flag("optimizer", "standardise", self.standardise)
         if self.baseline is Baseline.LEAVE_ONE_OUT and self.samples < 2:
             raise ConfigError(
                 "optimizer.samples: is 1, but the baseline leave-one-out needs at least 2 actions per graph; "

@@ -8,7 +8,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective
 from regal_jax.runtime.compiling import usable
 from regal_jax.search import AnnealingConfig, BrkgaConfig
-from regal_jax.solve import Part, encoding_of
+from regal_jax.solve import Part
 from regal_jax.solvers.guide import Guide, PolicyLike
 from regal_jax.solvers.orders import OrderSearch
 from regal_jax.solvers.protocol import Agenda, DeviceSolver, DeviceStage, HostSolver, HostStage, Solver
@@ -108,12 +108,9 @@ class Auto(Solver):
     """The default: a search on the host for as long as it improves, then BRKGA guided by a policy.
 
     For the makespan the search on the host is `ListSearch`; it also searches the contracted graph if that is
-    much smaller. If its plan is far from the lower bound after three tenths of the budget, BRKGA by schedule
-    generation (``encoding="schedule"``) has a turn, and the rest goes to whichever of the two pays.
-
-    For peak memory it is `PeakSearch`, or `OrderSearch` on one device. Where there is none (the makespan on
-    one device, or no compiled loops), BRKGA gets four fifths of the budget. Annealing from its best plan gets
-    the rest.
+    much smaller. For peak memory it is `PeakSearch`, or `OrderSearch` on one device. Where there is none (the
+    makespan on one device, or no compiled loops), BRKGA gets four fifths of the budget. Annealing from its
+    best plan gets the rest.
 
     Attributes:
       brkga: Settings of BRKGA.
@@ -139,7 +136,7 @@ class Auto(Solver):
         return Guide.of(self.policy, optional=True)
 
     def agenda(self, objective: Objective, num_devices: int) -> Agenda:
-        """Two or three stages, or one where there is no search on the host."""
+        """Two stages, or one where there is no search on the host."""
         guide = self.guide
         # In Python the loops take twenty times as long.
         makespan = objective is Objective.MAKESPAN
@@ -148,16 +145,5 @@ class Auto(Solver):
             return Agenda((DeviceStage(parts, guide),))
         searches = [solver for solver in _HOST_SEARCHES if solver.suits(objective, num_devices)]
         # On one device later stages gain little.
-        time, part = 0.5 if num_devices > 1 else 0.9, (Part(1.0, self.brkga),)
-        guided = DeviceStage(part, guide)
-        # A policy that was named takes the place of schedule generation, which no policy guides.
-        if not makespan or (guide is not None and guide.name is not None):
-            return Agenda((HostStage(searches[0], contracts=makespan, time=time), guided))
-        host = HostStage(searches[0], contracts=True, time=time, yields=True)
-        # Half of the children are neighbours instead (docs/ablations.md).
-        some = self.brkga.children // 2 if self.brkga.elites else 0
-        moving = dataclasses.replace(
-            self.brkga, mutants=self.brkga.mutants + some, neighbours=self.brkga.neighbours + some
-        )
-        generated = DeviceStage((Part(1.0, moving),), encoding=encoding_of("schedule"))
-        return Agenda((host, generated, guided))
+        host = HostStage(searches[0], contracts=makespan, time=0.5 if num_devices > 1 else 0.9)
+        return Agenda((host, DeviceStage((Part(1.0, self.brkga),), guide)))

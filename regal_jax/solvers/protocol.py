@@ -196,14 +196,11 @@ class HostStage:
       contracts: Whether the contracted graph (`regal_jax.contract`) is searched as well if it is much
         smaller.
       time: Share of a time limit that it may use if other stages may follow.
-      yields: Whether, as a first stage, it ends after three tenths of the budget if the best plan is still
-        far from its lower bound (`regal_jax.solvers.loop.turns.is_far`). The next stage then has four tenths.
     """
 
     solver: HostSolver
     contracts: bool = False
     time: float = 0.5
-    yields: bool = False
 
     @property
     def count(self) -> int:

@@ -335,7 +335,6 @@ class Call:
             stage=number,
             solver=stage.solver,
             while_it_pays=number == 0 and agenda.shares is None and len(agenda.stages) > 1,
-            yields=stage.yields,
             contraction=contraction,
         )
 

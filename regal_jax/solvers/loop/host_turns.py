@@ -29,7 +29,6 @@ class HostRun:
       stage: Index of the stage in the agenda.
       solver: The solver.
       while_it_pays: Whether the first turn ends when it stops improving.
-      yields: Whether the first turn may end early, as in `regal_jax.solvers.HostStage`.
       contraction: Contraction of the graph, if it is to be searched; its best plan is expanded as a start.
     """
 
@@ -42,12 +41,10 @@ class HostRun:
         stage: int,
         solver: HostSolver,
         while_it_pays: bool,
-        yields: bool = False,
         contraction: Contraction | None = None,
     ) -> None:
         self._pair, self._settings, self._contraction = (graph, cluster), settings, contraction
         self._stage, self._solver, self._while_it_pays = stage, solver, while_it_pays
-        self._yields = yields and while_it_pays
         self._search: HostSearch | None = None
         self._first = True
 
@@ -81,7 +78,6 @@ class HostRun:
         goal = lower_bound(*self._pair, self._settings.objective) * (1 + ROUNDING)
         goal = max(goal, self._settings.target or 0.0)
         watch = _Watch(self._settings, known, goal, seconds, interrupted)
-        yielded = False
         plans: list[Plan] = []
         while_it_pays = self._first and self._while_it_pays
         shown = {}
@@ -93,26 +89,15 @@ class HostRun:
             if self._search is None:
                 begin = sorted([*plans, *known], key=lambda plan: plan.sort_key)
                 self._search = self._begin(*self._pair, begin)
-            most = turns.most_steps(contracted=False) if while_it_pays else None
-            if most is not None and self._yields:
-                watch.run(self._search, evaluations, turns.YIELDS)
-                yielded = watch.status is Status.BUDGET and self._gives_way(watch)
-            if not yielded:
-                watch.run(self._search, evaluations, most)
+            watch.run(
+                self._search, evaluations, turns.most_steps(contracted=False) if while_it_pays else None
+            )
         found = None if self._search is None else self._search.plan()
         plans += [] if found is None else [found]
         plans.sort(key=lambda plan: plan.sort_key)
         best = known[0] if known else None
         gained = turns.improves(best, plans[0] if plans else None)
-        turn = watch.turn(self._stage, tuple(plans), evaluations, shown, gained=gained)
-        return dataclasses.replace(turn, yielded=yielded)
-
-    def _gives_way(self, watch: "_Watch") -> bool:
-        """Whether the next stage should have the rest: this one yields, and the best plan is far off."""
-        # Schedule generation does not look at memory, so it is no help if no plan fits.
-        if not self._yields or math.isinf(watch.least):
-            return False
-        return turns.is_far(watch.least, lower_bound(*self._pair, self._settings.objective))
+        return watch.turn(self._stage, tuple(plans), evaluations, shown, gained=gained)
 
     def _begin(self, graph: ComputationGraph, cluster: Cluster, starts: Sequence[Plan]) -> HostSearch:
         return self._solver.begin(instance_of(graph, cluster, self._settings, starts))
@@ -133,19 +118,14 @@ class HostRun:
         begin = [] if math.isinf(min(cluster.memory)) else [run_heuristic("peak-balance", small, cluster)]
         contracted = self._begin(small, cluster, begin)
         whole = self._begin(*self._pair, known)
-        halved = small.num_ops < turns.HALVED * self._pair[0].num_ops
-        steps = 1 if self._gives_way(watch) and not halved else turns.RACE
-        watch.run(contracted, evaluations, steps)
+        watch.run(contracted, evaluations, turns.RACE)
         if watch.status is Status.BUDGET:
-            watch.run(whole, evaluations, 2 * steps)
+            watch.run(whole, evaluations, 2 * turns.RACE)
         best, other = _expanded(contraction, contracted.plan()), whole.plan()
         leads = best is not None and (other is None or best.sort_key <= other.sort_key)
         if watch.status is Status.BUDGET and leads:
-            # Where the contracted graph is so small, its ops are the better unit of placement.
-            self._yields = self._yields and not halved
-            if not self._gives_way(watch):
-                watch.run(contracted, evaluations, turns.most_steps(contracted=True))
-                best = _expanded(contraction, contracted.plan())
+            watch.run(contracted, evaluations, turns.most_steps(contracted=True))
+            best = _expanded(contraction, contracted.plan())
         else:
             self._search, other = whole, None
         return [plan for plan in (best, other) if plan is not None]
@@ -173,11 +153,6 @@ class _Watch:
         self._whole = False
         self._least = known[0].objective_value if known and known[0].feasible else math.inf
         self._evaluations, self._best = [0], [self._least]
-
-    @property
-    def least(self) -> float:
-        """The best feasible objective so far, known plans included."""
-        return self._least
 
     def run(self, search: HostSearch, evaluations: int, steps: int | None) -> None:
         """Runs a search up to this number of evaluations of the turn, or of steps while it improves."""

@@ -10,13 +10,10 @@ from regal_jax.search import Status
 from regal_jax.solvers import Agenda, HostStage
 
 __all__ = [
-    "HALVED",
     "RACE",
     "WORTH_CONTRACTING",
-    "YIELDS",
     "Turn",
     "improves",
-    "is_far",
     "is_settled",
     "most_steps",
     "next_turn",
@@ -34,18 +31,8 @@ _WINDOW: Final = 3
 """Steps without improvement after which a search leaves the rest to other stages."""
 _PROBE: Final = 1
 """Steps of a stage in compiled programs within which it must improve the plan."""
-YIELDS: Final = 3
-"""Steps after which a first stage may yield to the next one."""
-_LONG_PROBE: Final = 4
-"""Steps of the stage that it yields to within which that must improve the plan."""
-_FAR: Final = 0.02
-"""Distance from the lower bound above which a plan is far from it, relative to the bound."""
-_LONG_GAIN: Final = 1e-2
-"""Least relative improvement of that turn for which the stage has the rest as well."""
 _GAIN: Final = 1e-3
 """Least relative improvement that counts."""
-HALVED: Final = 0.5
-"""Share of the ops below which the search of a contracted graph that is ahead does not give way."""
 WORTH_CONTRACTING: Final = 0.8
 """A contraction that keeps a larger share of the ops is not searched."""
 
@@ -67,7 +54,6 @@ class Turn:
       work: Schedules and placements that it made in addition to its evaluations.
       told: Further entries of the provenance.
       shown: Further entries of its part of the provenance.
-      yielded: Whether it ended in order that the next stage has a long turn.
     """
 
     stage: int
@@ -81,7 +67,6 @@ class Turn:
     work: Work = dataclasses.field(default_factory=Work)
     told: dict[str, Any] = dataclasses.field(default_factory=dict)
     shown: dict[str, Any] = dataclasses.field(default_factory=dict)
-    yielded: bool = False
 
 
 def next_turn(
@@ -108,8 +93,6 @@ def next_turn(
     if len(agenda.stages) == 1:
         return None
     tried = 1 + max(turn.stage for turn in turns)
-    if last.yielded:
-        return tried, min(left, step_evaluations(evaluations, _LONG_PROBE) or left)
     if isinstance(agenda.stages[0], HostStage) and any(not turn.budget for turn in turns if turn.stage == 0):
         # The budget is too small for a start.
         return (1, left) if tried == 1 else None
@@ -117,19 +100,11 @@ def next_turn(
     rest = 0, evaluations - sum(turn.evaluations for turn in turns)
     if sum(turn.stage == last.stage for turn in turns) > 1 or (last.stage and last.status is Status.STALL):
         return None
-    if turns[0].yielded and not _earns_the_rest(turns):
-        return 0, left
     if last.stage and last.gained:
         return last.stage, left
     if settled or tried == len(agenda.stages):
         return rest
     return tried, min(left, step_evaluations(evaluations, _PROBE) or left)
-
-
-def _earns_the_rest(turns: Sequence[Turn]) -> bool:
-    """Whether the last turn has improved the plan of the stage that yielded by enough."""
-    before, after = (turn.plans[0] if turn.plans else None for turn in (turns[0], turns[-1]))
-    return improves(before, after, _LONG_GAIN)
 
 
 def _next_share(turns: Sequence[Turn], left: int, shares: Sequence[float]) -> tuple[int, int] | None:
@@ -154,17 +129,12 @@ def is_settled(best: Plan | None) -> bool:
     return best is not None and best.feasible and best.lower_bound >= best.objective_value * (1 - _GAIN)
 
 
-def is_far(value: float, bound: float) -> bool:
-    """Whether an objective is far from its lower bound."""
-    return value > bound * (1 + _FAR)
-
-
-def improves(before: Plan | None, after: Plan | None, gain: float = _GAIN) -> bool:
+def improves(before: Plan | None, after: Plan | None) -> bool:
     """Whether one plan is better than the other by more than the least improvement that counts."""
     if before is None or after is None:
         return after is not None
     if before.feasible and after.feasible:
-        return after.objective_value < before.objective_value * (1 - gain)
+        return after.objective_value < before.objective_value * (1 - _GAIN)
     return after.sort_key < before.sort_key
 
 
