@@ -456,10 +456,10 @@ def test_a_run_that_is_interrupted_and_killed_ends_the_same(whole, sets, tmp_pat
 def test_what_goes_wrong_while_graphs_are_made_is_told(sets, tmp_path, monkeypatch):
     batch = OrderSource.batch
 
-    def broken(self, step, size):
+    def broken(self, step, *others):
         if step == 3:
             raise ConfigError("no such graph")
-        return batch(self, step, size)
+        return batch(self, step, *others)
 
     monkeypatch.setattr(OrderSource, "batch", broken)
     with pytest.raises(ConfigError, match="no such graph"):

@@ -39,6 +39,8 @@ def machines(*cores, gpus=0):
     """
     from ray.cluster_utils import Cluster as Machines
 
+    # Ray replaces the handlers of this process, for which later tests look.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # Machines start with the environment of this process, and workers with that of their machine.
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
@@ -52,6 +54,8 @@ def machines(*cores, gpus=0):
         finally:
             ray.shutdown()
             made.shutdown()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")

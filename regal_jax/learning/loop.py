@@ -32,6 +32,7 @@ from regal_jax.runtime.interrupts import first_interrupt_waits
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
 from regal_jax.storage.locks import locked
+from regal_jax.storage.stamps import file_stamp
 
 __all__ = [
     "COMPILING",
@@ -320,6 +321,9 @@ def run_identity(
       document: Settings of the run, with the paths ``data.train``, ``data.validation`` and ``start``.
       graphs: Graphs of sets that it trains on.
       validation: Graphs of sets that it validates on.
+
+    Raises:
+      ConfigError: There is no file ``start``.
     """
     digests = [
         hashlib.sha256("".join(g.content_hash for g in chosen).encode()).hexdigest()[:16]
@@ -327,6 +331,7 @@ def run_identity(
     ]
     identity = {"config": located_by_name(document), "graphs": digests[0], "validation": digests[1]}
     if document["start"]:
+        file_stamp(document["start"], "start", "give a file of weights")
         identity["start"] = hashlib.sha256(pathlib.Path(document["start"]).read_bytes()).hexdigest()[:16]
     return identity
 
