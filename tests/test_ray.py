@@ -46,6 +46,7 @@ def machines(*cores, gpus=0):
         warnings.simplefilter("ignore")
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
         patch.setenv("RAY_worker_niceness", "0")
+        patch.setenv("RAY_TQDM_PATCH_PRINT", "0")  # Otherwise Ray replaces `print` in this process.
         head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
         made = Machines(initialize_head=True, head_node_args=head)
         nodes = [made.add_node(num_cpus=count, num_gpus=gpus, object_store_memory=MEMORY) for count in cores]
