@@ -295,12 +295,12 @@ def _connect(address: str | None) -> bool:
             )
         return False
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    # Otherwise Ray replaces `print` in the whole process.
+    os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")
     if wanted is None:
         # By default, Ray sends usage statistics to its developers and runs workers at the lowest priority.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")
-        # Ray would replace `print` in the whole process.
-        os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")
         options |= {"num_cpus": available_cores(), "include_dashboard": False}
     else:
         check_address(wanted)
