@@ -65,8 +65,7 @@ def optimize(
       seed: A number or a typed `jax.random.key`. The same seed gives the same plan on the same versions.
       method: A solver, or the name of one with its default settings (`regal_jax.solvers.solvers` has all):
         ``"auto"``, which begins with a search on the host, for as long as it pays, and gives what is left to
-        BRKGA by schedule generation (makespan) or guided by a policy; ``"brkga"`` (`Brkga`), which without
-        warm starts is the paper's;
+        BRKGA, guided by a policy; ``"brkga"`` (`Brkga`), which without warm starts is the paper's;
         ``"annealing"`` and ``"local-search"``, which walk from the best warm start; ``"list-search"``
         (makespan), ``"peak-search"`` (peak memory) and ``"order-search"`` (peak memory, one device), the
         searches on the host; a `Portfolio` of these; ``"approximate-dp"``, ``"depth-first-dp"`` and
