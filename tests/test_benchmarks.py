@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import shlex
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ import scipy.stats
 from test_simulate import check, random_genes
 
 from benchmarks import first_plan, throughput
-from benchmarks.__main__ import main
+from benchmarks.__main__ import COMMANDS, main, parser
 from benchmarks.cases import SECTIONS, SIZES, GraphCase, benchmarks, select
 from benchmarks.compare import compare
 from benchmarks.makespans import programs, rank_correlation, various_plans
@@ -374,6 +375,18 @@ def test_bad_input_is_one_line(capsys, arguments, message):
     assert len(said.splitlines()) == 1
 
 
+def test_every_command_has_its_module_and_the_examples_are_read(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert all(f"\n    {name}" in said for name in COMMANDS)
+    examples = [shlex.split(line.split("  (")[0])[3:] for line in said.splitlines() if " -m benchmarks" in line]
+    assert {words[0] for words in examples} >= COMMANDS.keys() - {"list"}
+    for words in examples:
+        assert parser(words[0]).parse_args(words).call.__name__ == "run"
+
+
 def test_list(capsys):
     assert main(["list", "--size", "full"]) == 0
     said = capsys.readouterr().out
@@ -470,6 +483,6 @@ def test_first_plans(monkeypatch, tmp_path, capsys):
 
 
 def test_a_process_of_first_plans_that_fails(monkeypatch, capsys):
-    monkeypatch.setattr(first_plan.sys, "executable", "false")
+    monkeypatch.setattr(sys, "executable", "false")
     assert main(["first-plan", "--graphs", "1"]) == 2
-    assert "a process ended with 1" in capsys.readouterr().err
+    assert "a new process ended with 1" in capsys.readouterr().err
