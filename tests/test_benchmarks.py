@@ -381,7 +381,10 @@ def test_every_command_has_its_module_and_the_examples_are_read(capsys):
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert all(f"\n    {name}" in said for name in COMMANDS)
-    examples = [shlex.split(line.split("  (")[0])[3:] for line in said.splitlines() if " -m benchmarks" in line]
+    lines = [line.split("  (")[0] for line in said.splitlines() if " -m benchmarks" in line]
+    examples = [shlex.split(line)[3:] for line in lines]
+        shlex.split(line.split("  (")[0])[3:] for line in said.splitlines() if " -m benchmarks" in line
+    ]
     assert {words[0] for words in examples} >= COMMANDS.keys() - {"list"}
     for words in examples:
         assert parser(words[0]).parse_args(words).call.__name__ == "run"
