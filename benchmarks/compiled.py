@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from regal_jax.execution import CompiledProgram, MemoryUse, compile
 from regal_jax.execution.xla.compiled import run_seconds
 from regal_jax.execution.xla.program import OTHER_SCHEDULER, QUICK, memory_use
 
-__all__ = ["Row", "run", "summary"]
+__all__ = ["Row", "add_arguments", "run", "summary"]
 
 _HEAD: Final = ("program", "XLA", "XLA, other", "ours", "total", "temp", "run", "first", "next", "order")
 
@@ -171,6 +172,25 @@ def _line(row: Row) -> tuple[str, ...]:
     )
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="names of programs (default: all)")
+    parser.add_argument(
+        "--programs",
+        type=pathlib.Path,
+        default=pathlib.Path(__file__).with_name("compile_programs.toml"),
+        metavar="FILE",
+        help="file of programs (default compile_programs.toml)",
+    )
+    parser.add_argument(
+        "--method", default="order-search", help="method of the search (default order-search)"
+    )
+    parser.add_argument(
+        "--memory", action="store_true", help="measure memory only: machine code is made in a hurry"
+    )
+    parser.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
+
+
 def run(args: argparse.Namespace) -> int:
     """``python -m benchmarks compile``."""
     settings = read_settings(args.programs)
@@ -190,7 +210,8 @@ def run(args: argparse.Namespace) -> int:
                 ],
             )
             rows += map(_row, made)
-            stored.save(summary(rows) if rows else {})
+            every = [_row(row) for row in stored.every()]
+            stored.save(summary(every) if every else {})
     print(aligned([_HEAD, *map(_line, rows)]))
     if rows:
         print("\n".join(f"{name}: {value:.3f}" for name, value in summary(rows).items()))

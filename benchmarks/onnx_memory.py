@@ -16,12 +16,13 @@ from benchmarks.onnx_networks import NETWORKS, export
 from benchmarks.onnx_process import process_table
 from benchmarks.table import aligned
 from regal_jax.api import order
+from regal_jax.cli.arguments import count
 from regal_jax.errors import ConfigError
 from regal_jax.execution import OnnxComparison, apply_to_onnx, compare_onnx
 from regal_jax.importers import from_onnx
 from regal_jax.storage.atomic import write_atomically
 
-__all__ = ["LIGHT", "compare", "optimised", "run"]
+__all__ = ["LIGHT", "add_arguments", "compare", "optimised", "run"]
 
 LIGHT: Final = pathlib.Path(onnx.__file__).parent / "backend/test/data/light"
 """Models in the package `onnx`, whose weights are made by ``ConstantOfShape``."""
@@ -64,6 +65,19 @@ def _sources(
             yield name, NETWORKS[name][2], path
         else:
             yield name, False, LIGHT / f"{name}.onnx"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument(
+        "names", nargs="*", metavar="NETWORK", help="names of networks (default: those that PyTorch exports)"
+    )
+    parser.add_argument("--light", action="store_true", help="also measure the models in the package onnx")
+    parser.add_argument("--method", default="order-search", help="of the orders (default order-search)")
+    parser.add_argument("--batch", type=count, default=1, help="batch size of exported networks (default 1)")
+    parser.add_argument("--process", action="store_true", help="also measure memory of processes (Linux)")
+    parser.add_argument("--runs", type=count, default=3, help="runs of each order (default 3)")
+    parser.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every network")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from regal_jax import Cluster, ComputationGraph, optimize_many
+from regal_jax.cli.arguments import count
 from regal_jax.datasets import generate
 from regal_jax.engines import Item, Message, RayEngine
 from regal_jax.importers.native import format_native, parse_native
@@ -23,9 +24,19 @@ from regal_jax.plan import Plan
 from regal_jax.runtime.cores import CORES, available_cores
 from regal_jax.runtime.deadline import Deadline
 
-__all__ = ["nothing", "run"]
+__all__ = ["add_arguments", "nothing", "run"]
 
 _NOTHING: Final = "benchmarks.ray_workers:nothing"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument("--graphs", type=count, default=200, metavar="N", help="(default 200)")
+    parser.add_argument("--ops", type=count, default=100, metavar="N", help="of each graph (default 100)")
+    parser.add_argument("--evaluations", type=count, default=2000, metavar="E", help="(default 2000)")
+    parser.add_argument("--method", default="auto", help="(default auto)")
+    parser.add_argument("--rounds", type=count, default=5, help="(default 5)")
+    parser.add_argument("--out", metavar="FILE", help="save the figures as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from benchmarks.table import aligned
 from benchmarks.torch_networks import MODULES, build
 from regal_jax.api import order
+from regal_jax.cli.arguments import count
 from regal_jax.errors import ConfigError
 from regal_jax.execution import apply_to_torch, inductor_options, measure_torch
 from regal_jax.graph import Cluster
@@ -24,7 +25,7 @@ from regal_jax.importers import from_torch
 from regal_jax.plan import Plan
 from regal_jax.storage.atomic import write_atomically
 
-__all__ = ["run"]
+__all__ = ["add_arguments", "run"]
 
 _FORMS: Final = ("gradient", "training-step")
 _OWN_ORDER: Final = {"reorder_for_peak_memory": True, "_post_fusion_custom_pass": None}
@@ -37,6 +38,18 @@ _TITLES: Final = {
     "compiled_plan": "Inductor, plan",
     "compiled_search": "Inductor, searched",
 }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument("names", nargs="*", metavar="MODULE", help="names of modules (default: all)")
+    parser.add_argument(
+        "--method", default="order-search", help="method of the orders (default order-search)"
+    )
+    parser.add_argument("--inductor", action="store_true", help="also compile each with Inductor (minutes)")
+    parser.add_argument("--runs", type=count, default=3, help="runs of each order (default 3)")
+    parser.add_argument("--threads", type=count, default=1, help="threads of PyTorch (default 1)")
+    parser.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every module")
 
 
 def run(args: argparse.Namespace) -> int:

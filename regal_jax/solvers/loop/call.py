@@ -13,7 +13,7 @@ import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import XLA_ORDERS, Work, counting, heuristic_plans
-from regal_jax.heuristics.hurry import until
+from regal_jax.heuristics.time_left import until
 from regal_jax.plan import Contraction, Plan, contract_for
 from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.deadline import Deadline
