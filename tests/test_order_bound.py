@@ -1,6 +1,5 @@
 """Bounds on the peaks of all orders, against all orders and all sets of ops that may have run."""
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import instances
@@ -25,7 +24,7 @@ def by_sets(graph: ComputationGraph) -> int:
         before[v] |= 1 << int(u)
     readers = [set(graph.edge_op[graph.edge_tensor == t].tolist()) for t in range(graph.num_tensors)]
     resident = graph.tensor_resident
-    least = [None] * graph.num_ops
+    least: list[int] = [2**62] * graph.num_ops
     for ran in range(2**graph.num_ops):
         if any(ran >> o & 1 and before[o] & ~ran for o in range(graph.num_ops)):
             continue
@@ -37,7 +36,7 @@ def by_sets(graph: ComputationGraph) -> int:
                 there = maker == o or bool(ran >> maker & 1) or resident[t]
                 needed = maker == o or graph.tensor_keep[t] or any(not ran >> r & 1 for r in readers[t])
                 held += int(graph.tensor_bytes[t]) if there and needed else 0
-            least[o] = held if least[o] is None else min(least[o], held)
+            least[o] = min(least[o], held)
     ends = (graph.tensor_bytes[resident].sum(), graph.tensor_bytes[graph.tensor_keep].sum())
     return int(max(*ends, *least))
 
@@ -67,7 +66,7 @@ def test_what_must_wait_counts() -> None:
 
 
 def test_a_cut_is_more_than_what_is_certain() -> None:
-    """Ops on neither side of the middle: each has either an input or an output in memory, whichever is smaller."""
+    """Each update may run before the middle or after it: its smaller tensor is in memory."""
     builder = GraphBuilder("updates")
     old = [builder.add_op(f"old {i}", outputs=[size], resident=True) for i, size in enumerate((5, 3))]
     for i, (op, size) in enumerate(zip(old, (2, 7), strict=True)):

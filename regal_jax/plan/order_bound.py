@@ -1,13 +1,13 @@
 """A bound on the peak memory of every order of a graph on one device.
 
-While an op runs, a buffer is in memory if it was made before and is read later. The ancestors of the op have run, and its descendants have
-not; the other ops may be on either side. The least memory over all sides that respect precedence is a minimum
-cut, so the largest of these cuts over all ops is a bound on the peak of every order.
+While an op runs, a buffer is in memory if it was made before and is read later. The ancestors of the op have
+run, and its descendants have not; any other op may have run or not. The least memory over all sets of ops
+that may have run is a minimum cut, so the largest of these cuts over all ops is a bound on the peak of every
+order.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -40,8 +40,8 @@ class Lives:
       keep: ``[B]``, whether it stays to the end.
       beside: ``[N]``, buffers that are in memory while a node runs, in every order.
       extra: ``[N]``, other bytes that a node needs while it runs.
-      over: ``[N]``, pairs of a buffer that a node reads, and one that it makes and may write over the former if
-        nothing else reads that later.
+      over: ``[N]``, pairs of a buffer that a node reads and one that it makes, which it may write over the
+        former if nothing reads that later.
     """
 
     source: np.ndarray
@@ -63,8 +63,8 @@ def order_bound(graph: ComputationGraph, order: np.ndarray | None = None) -> int
 
     Args:
       graph: The graph.
-      order: ``[N]``, an order with a low peak. Its steps of most memory are examined first, and the result may be
-        higher for it. By default `ComputationGraph.topological_order`.
+      order: ``[N]``, an order with a low peak: its steps of most memory are examined first. By default
+        `ComputationGraph.topological_order`.
 
     Examples:
       >>> from regal_jax import GraphBuilder
@@ -205,7 +205,7 @@ def _need(lives: Lives, order: np.ndarray) -> np.ndarray:
 class _Cut:
     """The network of one node: what else must be in memory while it runs.
 
-    A node of the network is an op that may run before or after the node. Ops on the side of the source run before it.
+    The nodes of the network may run before or after it. Those on the side of the source run before.
     """
 
     def __init__(self, lives: Lives, sides: _Sides, node: int) -> None:
@@ -213,7 +213,7 @@ class _Cut:
         here = 1 << node
         before, after = sides.before[node], sides.after[node] | here
         free = sides.bits(((1 << sides.count) - 1) & ~(before | after))
-        self.number = np.cumsum(free) + 1  # 0 is the source, 1 the sink.
+        self.number: list[int] = (np.cumsum(free) + 1).tolist()  # 0 is the source, 1 the sink.
         self.count = int(free.sum()) + 2
         both = free[lives.source] & free[lives.target]
         for u, v in zip(lives.source[both].tolist(), lives.target[both].tolist(), strict=True):
@@ -232,8 +232,8 @@ class _Cut:
             maker = _BEGINNING
         if maker == _BEGINNING and ends_late:
             return  # It is certain.
-        start = 0 if maker == _BEGINNING else int(self.number[maker])
-        ends = [1] if ends_late else [int(self.number[reader]) for reader in row if free[reader]]
+        start = 0 if maker == _BEGINNING else self.number[maker]
+        ends = [1] if ends_late else [self.number[reader] for reader in row if free[reader]]
         if len(ends) == 1:
             self.arcs.append((start, ends[0], size))
         elif ends:
