@@ -35,8 +35,8 @@ def memory_bound(module: Module) -> int:
     fixed, blocks = _memory(values)
     heap = 0
     for least in sorted({0, *blocks}):
-        live = _Bound(values, least).of(module.entry.name)
-        heap = max(heap, live - sum(size for size in blocks if size > least))
+        room = sum(size for size in blocks if size > least)
+        heap = max(heap, _Bound(values, least).of(module.entry.name, heap + room) - room)
     return fixed + sum(blocks) + heap
 
 
@@ -72,10 +72,10 @@ class _Bound:
     def __init__(self, values: Values, least: int) -> None:
         self.values, self.least = values, least
 
-    def of(self, name: str) -> int:
+    def of(self, name: str, known: int = 0) -> int:
         """Bytes of values that are alive at once in every order of a computation and of those that it runs.
 
-        Values that its caller passes on do not count.
+        Values that its caller passes on do not count. The result is at least ``known``.
         """
         row = self.values.by_name[name]
         nodes = [row[each] for each in self.values.module.computations[name].instructions]
@@ -103,7 +103,7 @@ class _Bound:
             *([sorted(each) for each in readers], np.array([v in kept for v in found], bool)),
             *(beside, np.array(extra, np.int64), over),
         )
-        return least_peak(lives, np.arange(len(nodes)))
+        return least_peak(lives, np.arange(len(nodes)), known)
 
     def before(self, node: Node) -> list[Node]:
         row = self.values.by_name[node.computation]

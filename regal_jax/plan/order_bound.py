@@ -103,23 +103,25 @@ def lives_of(graph: ComputationGraph) -> Lives:
 
 
 @interruptible()
-def least_peak(lives: Lives, order: np.ndarray) -> int:
+def least_peak(lives: Lives, order: np.ndarray, known: int = 0) -> int:
     """Bytes that are in memory at some moment of every order.
 
     Args:
       lives: The buffers and nodes.
       order: ``[N]``, an order of the nodes, with a low peak.
+      known: A bound that is known. If ``order`` needs no more, nothing else is examined.
     """
     n = len(lives.extra)
-    if n == 0:
-        return int(lives.size[lives.maker == _BEGINNING].sum())
     ends = (lives.size[lives.maker == _BEGINNING].sum(), lives.size[lives.keep].sum())
+    least = int(max(known, *ends))
+    most = _need(lives, order)
+    if most.max(initial=0) <= least:
+        return least
     if n > _MOST_NODES:
-        return int(max(*ends, _alone(lives).max()))
+        return int(max(least, _alone(lives).max()))
     sides = _Sides(lives, order)
     certain = _certain(lives, sides)
-    least = int(max(*ends, certain.max()))
-    most = _need(lives, order)
+    least = int(max(least, certain.max()))
     for o in np.argsort(-most, kind="stable")[:_CUTS].tolist():
         if most[o] <= least:
             break
