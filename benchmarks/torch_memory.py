@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from benchmarks.bounds import least_bytes
 from benchmarks.table import aligned
 from benchmarks.torch_networks import MODULES, build
 from regal_jax.api import order
@@ -21,7 +22,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.execution import apply_to_torch, inductor_options, measure_torch
 from regal_jax.graph import Cluster
 from regal_jax.importers import from_torch
-from regal_jax.plan import Plan, order_bound
+from regal_jax.plan import Plan
 from regal_jax.storage.atomic import write_atomically
 
 __all__ = ["run"]
@@ -68,8 +69,7 @@ def _row(name: str, form: str, args: argparse.Namespace) -> dict[str, Any]:
     )
     plans = {"program": first, "plan": order(graph, method=args.method)}
     there = int(graph.tensor_bytes[graph.tensor_resident].sum())
-    least = order_bound(graph, plans["plan"].event_ids(graph)) - there
-    row: dict[str, Any] = {"ops": graph.num_ops, "bound": least}
+    row: dict[str, Any] = {"ops": graph.num_ops, "bound": least_bytes(graph, plans["plan"]) - there}
     plain = copy.deepcopy(module)
     measured = measure_torch(_plain(plain, form), x, runs=args.runs)
     row |= {"plain_bytes": measured.peak_bytes, "plain_seconds": measured.seconds}
