@@ -264,8 +264,6 @@ def test_searches_by_this_encoding(method):
 
 def test_what_the_encoding_refuses():
     graph, cluster = generate("chain", 3, seed=0), Cluster.uniform(2)
-    with pytest.raises(ConfigError, match="not for peak-memory"):
-        optimize(graph, cluster, method=SEARCHES[0], objective="peak-memory")
     with pytest.raises(ConfigError, match="unknown 'x'; use one of chromosome, schedule"):
         optimize(graph, cluster, method=Brkga(encoding="x"))
     with pytest.raises(ConfigError, match="policy: guides encoding='chromosome'"):
