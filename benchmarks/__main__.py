@@ -32,6 +32,7 @@ examples:
   python -m benchmarks ray --graphs 200        (with ray)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
   python -m benchmarks encodings --graphs 8 --seeds 1 2
+  python -m benchmarks stages --aims even-split peak-memory
   python -m benchmarks schedules --graphs 10 --samples 1000
   python -m benchmarks processes --count 1 2 4
   python -m benchmarks large --devices 2 8 --seconds 120
@@ -111,6 +112,12 @@ def _schedules(args: argparse.Namespace) -> int:
 
 def _encodings(args: argparse.Namespace) -> int:
     from benchmarks.encodings import run
+
+    return run(args)
+
+
+def _stages(args: argparse.Namespace) -> int:
+    from benchmarks.stages import run
 
     return run(args)
 
@@ -205,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_contract(commands.add_parser("contract", help="the effect of contraction on real graphs"))
     _add_schedules(commands.add_parser("schedules", help="seconds and speed-ups of a GFlowNet's schedules"))
     _add_encodings(commands.add_parser("encodings", help="searches by each encoding, list search, auto"))
+    _add_stages(commands.add_parser("stages", help="auto with and without a stage of schedule generation"))
     _add_orders(commands.add_parser("orders", help="the value of a network's priorities for searches"))
     _add_compile(commands.add_parser("compile", help="memory and seconds of programs in planned orders"))
     _add_makespans(
@@ -249,6 +257,20 @@ def _add_encodings(encodings: argparse.ArgumentParser) -> None:
     encodings.add_argument("--methods", nargs="+", default=[], metavar="TITLE", help="(default all)")
     encodings.add_argument("--out", type=pathlib.Path, metavar="FILE", help="results as JSON")
     encodings.set_defaults(call=_encodings)
+
+
+def _add_stages(stages: argparse.ArgumentParser) -> None:
+    aims = ("time", "60-percent", "even-split", "peak-memory")
+    stages.add_argument(
+        "--aims", nargs="+", choices=aims, default=list(aims[2:]), help="(default the last two)"
+    )
+    stages.add_argument("--devices", type=count, nargs="+", default=[2, 4], metavar="D", help="(default 2 4)")
+    stages.add_argument("--link", choices=("nvlink", "pcie", "ethernet"), default="nvlink")
+    stages.add_argument("--most-ops", type=count, default=1400, metavar="N", help="(default 1400)")
+    stages.add_argument("--evaluations", type=count, default=5000, metavar="E", help="(default 5000)")
+    stages.add_argument("--seed", type=int, default=0, help="(default 0)")
+    stages.add_argument("--out", type=pathlib.Path, metavar="FILE", help="results as JSON")
+    stages.set_defaults(call=_stages)
 
 
 def _add_contract(contract: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import types
 
 import chex
 import jax
@@ -47,7 +48,7 @@ class Reference:
 
     def __init__(self, problem, wishes, objective):
         arrays = {name: np.asarray(leaf)[0] for name, leaf in vars(problem).items() if hasattr(leaf, "shape")}
-        self.p, self.w, self.objective = type("P", (), arrays), wishes, objective
+        self.p, self.w, self.objective = types.SimpleNamespace(**arrays), wishes, objective
         self.blocking, self.limited = problem.blocking, objective is PEAK or not problem.unlimited
         self.d, self.n = self.p.runtime.shape[1], int(self.p.num_ops)
         self.before, self.inputs, self.outputs = ([[] for _ in range(self.n)] for _ in range(3))

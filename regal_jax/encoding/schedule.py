@@ -41,6 +41,10 @@ WASTES: Final = (
 BEHINDS: Final = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0625, 0.0625, 0.125, 0.125, 0.25, 0.25, 0.5, 0.5, 0.5, 1.0, 1.0)
 EARLIES: Final = (1.0,) * 12 + (0.0,) * 4
 """Whether prices count in the choice of the op."""
+GROWTHS: Final = (0.0, 0.25, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 8.0, 16.0, 16.0, 64.0)
+"""For peak memory: cost of a byte of growth."""
+HELDS: Final = (0.0, 0.0, 0.0, 0.125, 0.125, 0.125, 0.25, 0.25, 0.5, 0.5, 0.5, 1.0, 1.0, 2.0, 2.0, 2.0)
+"""For peak memory: cost of a byte that the device holds."""
 _RULE: Final = np.array([4, 8, 9, 0]) << (16 - _CHOICE)
 """Genes of a rule that makes good list schedules: 1/8, 1/8, 1/4, and prices count."""
 _MOST: Final = 4.0
@@ -70,14 +74,14 @@ def preferences(problem: Problem, genes: Genes, objective: Objective = Objective
     """
     # Every product is rounded once, whatever the order of operations, so that all backends agree.
     if objective is Objective.MAKESPAN:
-        longest, unit = problem.rank.max(axis=-1)[:, None, None], problem.op_time
+        longest, unit, tables = problem.rank.max(axis=-1), problem.op_time, (WASTES, BEHINDS)
     else:
-        longest, unit = problem.total_size[:, None, None], problem.op_size
+        longest, unit, tables = problem.total_size, problem.op_size, (GROWTHS, HELDS)
     weight, waste, behind, early = (
         jnp.asarray(table, jnp.float32)[genes["rule"][..., i] >> (16 - _CHOICE)]
-        for i, table in enumerate((WEIGHTS, WASTES, BEHINDS, EARLIES))
+        for i, table in enumerate((WEIGHTS, *tables, EARLIES))
     )
-    urgency = genes["rank"].astype(jnp.float32) * (longest / _TOP) * weight[..., None]
+    urgency = genes["rank"].astype(jnp.float32) * (longest[:, None, None] / _TOP) * weight[..., None]
     key = genes["price"].astype(jnp.float32) * jnp.float32(1 / _TOP)
     price = (key * key) * (key * (unit * _MOST)[:, None, None, None])
     price = jnp.where(genes["price"] == _TOP, _PROHIBITIVE, price)
