@@ -52,8 +52,8 @@ class Encoding(abc.ABC):
         """The function that draws one individual from ``proposal``; ``None`` is the uniform one."""
 
     @abc.abstractmethod
-    def proposal(self, problem: Problem) -> Any:
-        """The proposal of a search without a policy."""
+    def proposal(self, problem: Problem, guide: Proposal | None = None) -> Any:
+        """The proposal of a search, from that of a policy if there is one."""
 
     @abc.abstractmethod
     def timelines(
@@ -97,8 +97,9 @@ class _Chromosome(Encoding):
         late = () if proposal.transfer_index is not None else (sorted(shapes).index("transfer_priority"),)
         return TransformedProposal(UniformProposal.of(shapes), quantiles, late)
 
-    def proposal(self, problem: Problem) -> None:
+    def proposal(self, problem: Problem, guide: Proposal | None = None) -> Proposal | None:
         del problem
+        return guide
 
     def timelines(
         self, problem: Problem, genes: Genes, *, objective: Objective, **options: Any
@@ -126,8 +127,8 @@ class _Schedule(Encoding):
             return UniformProposal.of(schedule_shapes(problem))
         return TransformedProposal(UniformProposal.of(proposal.shapes), draw_schedule)
 
-    def proposal(self, problem: Problem) -> SchedulePrior:
-        return _prior(problem)
+    def proposal(self, problem: Problem, guide: Proposal | None = None) -> SchedulePrior:
+        return _prior(problem, guide)
 
     def timelines(
         self, problem: Problem, genes: Genes, *, objective: Objective, **options: Any

@@ -167,14 +167,10 @@ class DeviceSolver(Solver):
         """One stage.
 
         Raises:
-          ConfigError: Its encoding is unknown, or a policy guides other genes.
+          ConfigError: Its encoding is unknown.
         """
         del objective, num_devices
         encoding = encoding_of(self.encoding)
-        if self.guide is not None and self.encoding != "chromosome":
-            raise ConfigError(
-                f"policy: guides encoding='chromosome', not {self.encoding!r}; leave one of them out"
-            )
         return Agenda((DeviceStage((Part(1.0, self.config),), self.guide, encoding),))
 
 
