@@ -367,7 +367,7 @@ class Call:
             if stage.guide is not None:
                 given = batch.graphs, batch.clusters, batch.problem
                 proposal = stage.guide.propose(*given, keys, settings.objective)
-        drawn_from = stage.encoding.proposal(batch.problem) if proposal is None else proposal
+        drawn_from = stage.encoding.proposal(batch.problem, proposal)
         # If the guide has counted work, each graph has its own part of it.
         parts = counted.parts or [Work()] * len(batch.graphs)
         target = batch.goals(settings.target, settings.objective)
