@@ -48,8 +48,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("default")
 
-# The longest files start first, so that no worker runs one of them alone at the end. The first one compiles
-# most of Numba's functions in a new clone; the next two need few of them, so that no two workers compile the same.
+# The longest files start first, so that no worker runs one of them alone at the end. In a new clone the first
+# one compiles most of Numba's functions; the next two need few of them, so that workers do not compile the same.
 LONGEST = (
     "test_notebooks",
     "test_corpus",
