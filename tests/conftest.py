@@ -49,7 +49,7 @@ hypothesis.settings.register_profile("default", deadline=None, derandomize=True,
 hypothesis.settings.load_profile("default")
 
 # The longest files start first, so that no worker runs one of them alone at the end. In a new clone the first
-# one compiles most of Numba's functions; the next two need few of them, so that workers do not compile the same.
+# one compiles most of Numba's functions. The next two need few of them, so that workers compile them once.
 LONGEST = (
     "test_notebooks",
     "test_corpus",
