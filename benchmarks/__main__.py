@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "contract": ("contraction", "the effect of contraction on real graphs"),
     "schedules": ("schedules", "seconds and speed-ups of a GFlowNet's schedules"),
     "encodings": ("encodings", "searches by each encoding, list search, auto"),
+    "stages": ("stages", "auto with and without a stage of schedule generation"),
     "orders": ("orders", "the value of a network's priorities for searches"),
     "compile": ("compiled", "memory and seconds of programs in planned orders"),
     "makespans": ("makespans", "predicted and measured makespans on two CPU devices"),
@@ -55,6 +56,7 @@ examples:
   python -m benchmarks ray --graphs 200        (with ray)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
   python -m benchmarks encodings --graphs 8 --seeds 1 2
+  python -m benchmarks stages --aims even-split peak-memory
   python -m benchmarks schedules --graphs 10 --samples 1000
   python -m benchmarks processes --count 1 2 4
   python -m benchmarks large --devices 2 8 --seconds 120

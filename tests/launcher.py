@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-__all__ = ["ROOT", "Launcher", "free_port", "kill_after", "kill_when", "steps_made"]
+__all__ = ["ROOT", "Launcher", "free_port", "kill_after", "steps_made"]
 
 ROOT = pathlib.Path(__file__).parent.parent
 PATIENCE = 600
@@ -101,22 +101,31 @@ def steps_made(out):
         return 0
 
 
+def changed(out):
+    """When the records of a run were last written, or nothing."""
+    try:
+        return (out / "metrics.jsonl").stat().st_mtime_ns
+    except OSError:
+        return None
+
+
 def kill_after(out, step, which, *, number=signal.SIGKILL, seed=None):
-    """A meddler that sends a signal to process ``which`` when ``step`` is recorded, or some moments later."""
+    """A meddler that sends a signal to process ``which`` when ``step`` is recorded, or some moments later.
 
-    return kill_when(lambda: steps_made(out) >= step, which, number=number, seed=seed)
-
-
-def kill_when(happened, which, *, number=signal.SIGKILL, seed=None):
-    """A meddler that sends a signal to process ``which`` when ``happened()``, or some moments later."""
+    It waits for a record of this round, since a process that is lost before all have found each other leaves
+    the others waiting for it for five minutes.
+    """
 
     def meddle(processes):
-        while not happened() and all(process.poll() is None for process in processes):
+        before = changed(out)
+        while (changed(out) == before or steps_made(out) < step) and all(p.poll() is None for p in processes):
             time.sleep(0.005)
         if seed is not None:
             time.sleep(random.Random(seed).uniform(0, 0.3))
         elif any(process.poll() is not None for process in processes):
-            raise AssertionError(f"ended too early: {[p.communicate()[1] for p in processes if p.poll()]}")
+            raise AssertionError(
+                f"ended before step {step}: {[p.communicate()[1] for p in processes if p.poll()]}"
+            )
         processes[which].send_signal(number)
 
     return meddle

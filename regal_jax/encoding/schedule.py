@@ -10,6 +10,7 @@ from regal_jax.encoding.genes import Genes
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.plan import Objective
 from regal_jax.problem import Bucket, Preferences, Problem
 
 __all__ = ["encode_schedule", "preferences", "schedule_shapes"]
@@ -40,12 +41,16 @@ WASTES: Final = (
 BEHINDS: Final = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0625, 0.0625, 0.125, 0.125, 0.25, 0.25, 0.5, 0.5, 0.5, 1.0, 1.0)
 EARLIES: Final = (1.0,) * 12 + (0.0,) * 4
 """Whether prices count in the choice of the op."""
+GROWTHS: Final = (0.0, 0.25, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 8.0, 16.0, 16.0, 64.0)
+"""For peak memory: cost of a byte of growth."""
+HELDS: Final = (0.0, 0.0, 0.0, 0.125, 0.125, 0.125, 0.25, 0.25, 0.5, 0.5, 0.5, 1.0, 1.0, 2.0, 2.0, 2.0)
+"""For peak memory: cost of a byte that the device holds."""
 _RULE: Final = np.array([4, 8, 9, 0]) << (16 - _CHOICE)
 """Genes of a rule that makes good list schedules: 1/8, 1/8, 1/4, and prices count."""
 _MOST: Final = 4.0
 """The highest price that is not prohibitive, in mean runtimes."""
 _PROHIBITIVE: Final = 1e32
-"""Higher than any time (`regal_jax.problem.make_problem` limits them to 1e30)."""
+"""Higher than any time (`regal_jax.problem.make_problem` limits them to 1e30) or number of bytes."""
 
 
 def schedule_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
@@ -56,25 +61,29 @@ def schedule_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 @jax.named_scope("preferences")
-def preferences(problem: Problem, genes: Genes) -> Preferences:
+def preferences(problem: Problem, genes: Genes, objective: Objective = Objective.MAKESPAN) -> Preferences:
     """Decodes genes.
 
     A price is the cube of its key times four mean runtimes, and prohibitive if the key is 1. So most random
-    prices are small.
+    prices are small. For peak memory, bytes take the place of times.
 
     Args:
       problem: ``B`` graphs.
       genes: Leaves with leading ``[B, P]``, in the shapes of `schedule_shapes`.
+      objective: What the schedules are for.
     """
     # Every product is rounded once, whatever the order of operations, so that all backends agree.
-    longest = problem.rank.max(axis=-1)[:, None, None]
+    if objective is Objective.MAKESPAN:
+        longest, unit, tables = problem.rank.max(axis=-1), problem.op_time, (WASTES, BEHINDS)
+    else:
+        longest, unit, tables = problem.total_size, problem.op_size, (GROWTHS, HELDS)
     weight, waste, behind, early = (
         jnp.asarray(table, jnp.float32)[genes["rule"][..., i] >> (16 - _CHOICE)]
-        for i, table in enumerate((WEIGHTS, WASTES, BEHINDS, EARLIES))
+        for i, table in enumerate((WEIGHTS, *tables, EARLIES))
     )
-    urgency = genes["rank"].astype(jnp.float32) * (longest / _TOP) * weight[..., None]
+    urgency = genes["rank"].astype(jnp.float32) * (longest[:, None, None] / _TOP) * weight[..., None]
     key = genes["price"].astype(jnp.float32) * jnp.float32(1 / _TOP)
-    price = (key * key) * (key * (problem.op_time * _MOST)[:, None, None, None])
+    price = (key * key) * (key * (unit * _MOST)[:, None, None, None])
     price = jnp.where(genes["price"] == _TOP, _PROHIBITIVE, price)
     return Preferences(urgency, price, early, waste, behind)
 

@@ -2,26 +2,24 @@
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
-
-from regal_jax.runtime.deadline import Deadline
+from collections.abc import Callable, Iterator
 
 __all__ = ["time_is_over", "until"]
 
-_deadline: contextvars.ContextVar[Deadline | None] = contextvars.ContextVar("deadline", default=None)
+_over: contextvars.ContextVar[Callable[[], bool] | None] = contextvars.ContextVar("over", default=None)
 
 
 @contextlib.contextmanager
-def until(deadline: Deadline) -> Iterator[None]:
-    """A context in which a heuristic makes no further draft once the time is over."""
-    token = _deadline.set(deadline)
+def until(over: Callable[[], bool]) -> Iterator[None]:
+    """A context in which a heuristic makes no further draft once ``over`` is true."""
+    token = _over.set(over)
     try:
         yield
     finally:
-        _deadline.reset(token)
+        _over.reset(token)
 
 
 def time_is_over() -> bool:
     """Whether the time of the innermost `until` is over."""
-    deadline = _deadline.get()
-    return deadline is not None and deadline.over
+    over = _over.get()
+    return over is not None and over()
