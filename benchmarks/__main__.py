@@ -260,13 +260,12 @@ def _add_encodings(encodings: argparse.ArgumentParser) -> None:
 
 
 def _add_stages(stages: argparse.ArgumentParser) -> None:
-    aims = ("time", "60-percent", "even-split", "peak-memory")
-    stages.add_argument(
-        "--aims", nargs="+", choices=aims, default=list(aims[2:]), help="(default the last two)"
-    )
+    aims = ("time", "even-split", "peak-memory")
+    stages.add_argument("--aims", nargs="+", choices=aims, default=aims[1:], help="(default: the last two)")
+    stages.add_argument("--graphs", type=count, metavar="N", help="at most so many (default: all)")
     stages.add_argument("--devices", type=count, nargs="+", default=[2, 4], metavar="D", help="(default 2 4)")
     stages.add_argument("--link", choices=("nvlink", "pcie", "ethernet"), default="nvlink")
-    stages.add_argument("--most-ops", type=count, default=1400, metavar="N", help="(default 1400)")
+    stages.add_argument("--most-ops", type=count, default=330, metavar="N", help="(default 330)")
     stages.add_argument("--evaluations", type=count, default=5000, metavar="E", help="(default 5000)")
     stages.add_argument("--seed", type=int, default=0, help="(default 0)")
     stages.add_argument("--out", type=pathlib.Path, metavar="FILE", help="results as JSON")
