@@ -6,6 +6,7 @@ The graphs are those of the sample's training and validation splits; never of th
 import argparse
 import json
 import math
+import pathlib
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.api import optimize_many
+from regal_jax.cli.arguments import count
 from regal_jax.datasets import load_sample
 from regal_jax.experiments import bootstrap
 from regal_jax.experiments.realistic import LINKS, one_device_peak
@@ -21,7 +23,7 @@ from regal_jax.plan import Objective, Plan, lower_bound
 from regal_jax.solvers import Brkga
 from regal_jax.storage.atomic import write_atomically
 
-__all__ = ["AIMS", "run", "summary"]
+__all__ = ["AIMS", "add_arguments", "run", "summary"]
 
 AIMS: Final = {
     "time": (math.inf, Objective.MAKESPAN),
@@ -29,6 +31,19 @@ AIMS: Final = {
     "peak-memory": (math.inf, Objective.PEAK_MEMORY),
 }
 """By name: capacity of a device over an even split of the one-device peak, and the objective."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    aims = tuple(AIMS)
+    parser.add_argument("--aims", nargs="+", choices=aims, default=aims[1:], help="(default: the last two)")
+    parser.add_argument("--graphs", type=count, metavar="N", help="at most so many (default: all)")
+    parser.add_argument("--devices", type=count, nargs="+", default=[2, 4], metavar="D", help="(default 2 4)")
+    parser.add_argument("--link", choices=tuple(LINKS), default="nvlink", help="(default nvlink)")
+    parser.add_argument("--most-ops", type=count, default=330, metavar="N", help="(default 330)")
+    parser.add_argument("--evaluations", type=count, default=5000, metavar="E", help="(default 5000)")
+    parser.add_argument("--seed", type=int, default=0, help="(default 0)")
+    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="results as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

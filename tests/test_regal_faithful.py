@@ -191,19 +191,24 @@ def test_the_update_is_reinforce_as_printed():
     spread = spread_pool(dataclasses.replace(share, pool=pool), mesh)
     learner, key = Learner(config), jax.random.key(3)
     state = learner.init()
-    choose, act = jax.random.split(jax.random.fold_in(key, 0))
-    order = jax.random.permutation(choose, 3)
-    batch = jax.tree.map(lambda x: x[order], pool)
-    policy = learner.policy(state)
-    actions, fitness = rollout(learner, batch, policy(batch.features, batch.prior), learner.table, act)
-    value = nnx.merge(learner.graphdefs[1], state.value)(batch.features, batch.prior)
-    advantage = -np.asarray(fitness[0]) / np.asarray(batch.reference) - np.asarray(value)
 
-    def loss(weights):
-        logits = nnx.merge(learner.graphdefs[0], weights)(batch.features, batch.prior)
-        return -(advantage * log_prob(logits, actions[0], batch.features.node_mask)).mean()
+    @jax.jit
+    def printed(state, pool, table):
+        choose, act = jax.random.split(jax.random.fold_in(key, 0))
+        order = jax.random.permutation(choose, 3)
+        batch = jax.tree.map(lambda x: x[order], pool)
+        policy = learner.policy(state)
+        actions, fitness = rollout(learner, batch, policy(batch.features, batch.prior), table, act)
+        value = nnx.merge(learner.graphdefs[1], state.value)(batch.features, batch.prior)
+        advantage = -fitness[0] / batch.reference - value
 
-    gradient = jax.grad(loss)(state.policy)
+        def loss(weights):
+            logits = nnx.merge(learner.graphdefs[0], weights)(batch.features, batch.prior)
+            return -(advantage * log_prob(logits, actions[0], batch.features.node_mask)).mean()
+
+        return advantage, jax.grad(loss)(state.policy)
+
+    advantage, gradient = jax.device_get(printed(state, pool, learner.table))
     want = math.sqrt(sum(float((x**2).sum()) for x in jax.tree.leaves(gradient)))
     _, metrics = train_step(learner, mesh, state, spread, key)
     assert float(metrics.gradient) == pytest.approx(want, rel=1e-4)

@@ -67,6 +67,7 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
     )
     propose.add_argument(
         "--source",
+        type=str.lower,
         choices=_SOURCES,
         default="auto",
         help="source of the plans (default auto: gflownet if it suits the graph, else brkga)",

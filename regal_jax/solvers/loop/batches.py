@@ -17,7 +17,7 @@ from regal_jax.runtime.memory import machine_memory
 from regal_jax.search import AnnealingConfig, BrkgaConfig, WarmStart
 from regal_jax.solve import CHROMOSOME, Encoding
 
-__all__ = ["Batch", "Share", "cut", "make_batch", "narrowed", "share_out"]
+__all__ = ["Batch", "Share", "cut", "is_alone", "make_batch", "narrowed", "share_out"]
 
 _MOST_GRAPHS: Final = 256
 _MOST_BYTES: Final = 2**36
@@ -153,6 +153,11 @@ def narrowed(share: Share, members: Sequence[int]) -> list[Share]:
     """
     some = dataclasses.replace(share, members=members)
     return _cut_up(some) if _on_cpu(share.devices) else [some]
+
+
+def is_alone(share: Share) -> bool:
+    """Whether the graphs are searched on one CPU device, where calls with more of them gain little."""
+    return _on_cpu(share.devices) and len(share.devices) == 1
 
 
 def _cut_up(share: Share) -> list[Share]:

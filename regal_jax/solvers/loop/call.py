@@ -1,42 +1,59 @@
 """One call of `optimize_many`: heuristics, then searches in batches, and a plan for every graph."""
 
 import bisect
+import collections
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Final
 
 import jax
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import XLA_ORDERS, Work, counting, heuristic_plans
-from regal_jax.heuristics.hurry import until
-from regal_jax.plan import Contraction, Plan, contract_for
+from regal_jax.heuristics import Work, counting
+from regal_jax.plan import Contraction, Plan
 from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits
 from regal_jax.search import Progress, Status, Stopping
 from regal_jax.solve import graph_keys, solve_in_parts
 from regal_jax.solvers import Constructive, DeviceStage, HostStage
-from regal_jax.solvers.loop.batches import Batch, Share, make_batch, narrowed
-from regal_jax.solvers.loop.host_turns import HostRun
+from regal_jax.solvers.loop.batches import Batch, Share, is_alone, make_batch, narrowed
+from regal_jax.solvers.loop.host_turns import HostRun, begin_run
 from regal_jax.solvers.loop.outcome import Start, constructed_plans, decoded_plan, device_turn, finished_plan
+from regal_jax.solvers.loop.pool import HostPool
 from regal_jax.solvers.loop.progress import Bar
 from regal_jax.solvers.loop.settings import Settings
-from regal_jax.solvers.loop.turns import WORTH_CONTRACTING, Turn, is_settled, next_turn
+from regal_jax.solvers.loop.starts import starting_plans
+from regal_jax.solvers.loop.turns import Turn, is_settled, next_turn
 from regal_jax.solvers.loop.watch import Watch
 
 __all__ = ["Call"]
 
 _TOGETHER: Final = 4
 """Graphs for each core."""
-_BLINK: Final = 0.1
-"""Seconds."""
-_HEURISTICS_TIME: Final = 0.3
-"""Share of a time limit that heuristics may use before a search; the first of each graph always runs."""
+_AHEAD: Final = 8
+"""Largest number of turns for each core that may wait for a thread before more heuristics run."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Group:
+    """Graphs whose turns alternate.
+
+    Attributes:
+      shares: Their shares, for turns in compiled programs.
+      pool: Runs their turns on the host.
+      interrupted: Whether there was a Ctrl-C.
+      eager: Whether heuristics and turns in compiled programs run while the host searches other graphs.
+      due: The turns that have not begun, by graph: stage and budget.
+    """
+
+    shares: Sequence[Share]
+    pool: HostPool
+    interrupted: Callable[[], bool]
+    eager: bool
+    due: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
 class Call:
@@ -125,19 +142,14 @@ class Call:
             made = self._contractions
             self._watch.see(member, plan if made is None else made[member].expand(plan), evaluations)
 
-    def _finish_optimal(self) -> None:
-        """Finishes the graphs with a plan that meets its lower bound: they need no search."""
-        for i in range(len(self._pairs)):
-            if i not in self._plans and self._meets_bound(i):
-                with first_interrupt_waits():
-                    self._finish(i, Status.OPTIMAL)
-
     def _meets_bound(self, member: int) -> bool:
         whole = self._best_uncontracted[member]
         best = [*self._known[member][:1], *([] if whole is None else [whole])]
         return any(plan.optimal for plan in best)
 
     def _finish(self, member: int, ended: Status | None = None) -> None:
+        for searched in [key for key in self._on_host if key[0] == member]:
+            del self._on_host[searched]
         known, turns = self._known[member], self._turns[member]
         self._done(
             member,
@@ -157,47 +169,125 @@ class Call:
 
     def _search_all(self, shares: Sequence[Share], bar: Bar) -> Status:
         """Searches until all graphs are done or something ends it; returns what, if graphs are left."""
-        if self._settings.warm_start:
+        # On one CPU device, a graph need not wait for the heuristics or the host turns of others.
+        eager = self._deadline.seconds is None and len(self._pairs) > 1 and all(map(is_alone, shares))
+        if not eager:
             bar.say("heuristics")
-            self._run_heuristics()
-        self._finish_optimal()
-        for members, some in self._together(shares):
-            ended = self._search_some(members, some, bar)
-            if ended is not Status.BUDGET:
-                return ended
+            for i in range(len(self._pairs)):
+                self._run_heuristics(i)
+        with first_interrupt_waits() as interrupted, HostPool(self._workers) as pool:
+            for members, some in self._together(shares, eager=eager):
+                group = _Group(some, pool, interrupted, eager=eager)
+                ended = self._search_some(members, group, bar)
+                if ended is not Status.BUDGET:
+                    for i, turn in pool.drain():
+                        self._searched_on_host(i, turn, bar)
+                    return ended
         return Status.BUDGET
 
-    def _together(self, shares: Sequence[Share]) -> Iterator[tuple[list[int], list[Share]]]:
+    @property
+    def _workers(self) -> int:
+        return min(available_cores(), len(self._pairs))
+
+    def _together(
+        self, shares: Sequence[Share], *, eager: bool
+    ) -> Iterator[tuple[Sequence[int], Sequence[Share]]]:
         """Groups of graphs whose turns alternate, with their shares: small, but with work for all cores."""
         members: list[int] = []
         some: list[Share] = []
         for share in shares:
             members, some = [*members, *share.members], [*some, share]
-            if len(members) >= _TOGETHER * available_cores():
+            if len(members) >= _TOGETHER * available_cores() and not eager:
                 yield members, some
                 members, some = [], []
-        if not shares:
-            members = list(range(len(self._pairs)))
-        yield members, some
+        yield members if shares else range(len(self._pairs)), some
 
-    def _search_some(self, members: Sequence[int], shares: Sequence[Share], bar: Bar) -> Status:
+    def _search_some(self, members: Sequence[int], group: "_Group", bar: Bar) -> Status:
         """All turns of these graphs."""
-        while True:
-            due = {i: self._due(i) for i in members if i not in self._plans}
-            due = {i: turn for i, turn in due.items() if turn is not None}
-            if not due:
-                return Status.BUDGET
+        pool, due = group.pool, group.due
+        waiting = collections.deque(members)
+        while waiting or due or pool.load:
+            begins = waiting and (not group.eager or pool.load < _AHEAD * self._workers)
+            searches = due and not begins and (group.eager or not pool.load)
+            for i, turn in pool.ended(patient=not (begins or searches)):
+                self._searched_on_host(i, turn, bar)
+                self._continue(i, group)
+            if group.interrupted():
+                return Status.INTERRUPTED
+            if self._deadline.over and (waiting or due):
+                return Status.TIME
+            if begins:
+                self._begin(waiting.popleft(), group, bar)
+            elif searches:
+                ended = self._search_due(group, bar)
+                if ended is not Status.BUDGET:
+                    return ended
+        return Status.BUDGET
+
+    def _begin(self, member: int, group: "_Group", bar: Bar) -> None:
+        if group.eager:
+            bar.say("heuristics and searching on the host")
+            self._run_heuristics(member, group.interrupted)
+        if self._meets_bound(member):
+            self._finish(member, Status.OPTIMAL)
+        self._continue(member, group)
+
+    def _continue(self, member: int, group: "_Group") -> None:
+        """Begins the next turn of a graph, or notes that it is due."""
+        turn = None if member in self._plans or group.interrupted() else self._due(member)
+        if turn is None:
+            return
+        # Turns with a share of the time limit wait until it is known how many there are.
+        if self._deadline.seconds is None and isinstance(self._stage(member, turn[0]), HostStage):
+            group.pool.submit(member, self._host_turn, member, *turn, None, group.interrupted)
+        else:
+            group.due[member] = turn
+
+    def _search_due(self, group: "_Group", bar: Bar) -> Status:
+        """The turns that are due: those of the host first; of others only one while the host is at work."""
+        stages = {i: self._stage(i, stage) for i, (stage, _) in group.due.items()}
+        hosts = {i: stage for i, stage in stages.items() if isinstance(stage, HostStage)}
+        if hosts:
+            bar.say("searching on the host")
+            seconds = self._host_seconds(hosts)
+            for i in hosts:
+                arguments = i, *group.due.pop(i), seconds, group.interrupted
+                group.pool.submit(i, self._host_turn, *arguments)
+            return Status.BUDGET
+        chosen = list(group.due)[: 1 if group.pool.load else None]
+        turns = {i: group.due.pop(i) for i in chosen}
+        for share, stage, budget, number in self._in_calls(group.shares, turns):
             if self._deadline.over:
                 return Status.TIME
-            stages = {i: self._stage(i, stage) for i, (stage, _) in due.items()}
-            if self._run_host_searches({i: due[i] for i in due if isinstance(stages[i], HostStage)}, bar):
+            if self._search(share, stage, budget, number, bar):
                 return Status.INTERRUPTED
-            turns = {i: due[i] for i in due if isinstance(stages[i], DeviceStage)}
-            for share, stage, budget, number in self._in_calls(shares, turns):
-                if self._deadline.over:
-                    return Status.TIME
-                if self._search(share, stage, budget, number, bar):
-                    return Status.INTERRUPTED
+        for i in chosen:
+            self._continue(i, group)
+        return Status.BUDGET
+
+    def _host_seconds(self, stages: dict[int, HostStage]) -> float | None:
+        """The time limit of each turn of the host that begins now."""
+        left = self._deadline.left
+        if left is None:
+            return None
+        others = any(len(self._settings.agenda(self._pairs[i][1].num_devices).stages) > 1 for i in stages)
+        share = min(stage.time for stage in stages.values()) if others else 1.0
+        # The time is for all graphs that are not done, of which these are the first.
+        return left * share / math.ceil((len(self._pairs) - len(self._plans)) / self._workers)
+
+    def _host_turn(
+        self,
+        member: int,
+        stage: int,
+        evaluations: int,
+        seconds: float | None,
+        interrupted: Callable[[], bool],
+    ) -> Turn:
+        """A turn in a thread; each search has its own random numbers."""
+        if (member, stage) not in self._on_host:
+            self._on_host[member, stage] = begin_run(*self._pairs[member], self._settings, stage)
+        run = self._on_host[member, stage]
+        return run.turn(self._known[member], evaluations, seconds=seconds, interrupted=interrupted)
 
     def _stage(self, member: int, stage: int) -> HostStage | DeviceStage:
         return self._settings.agenda(self._pairs[member][1].num_devices).stages[stage]
@@ -234,109 +324,28 @@ class Call:
                 for narrow in narrowed(share, members):
                     yield narrow, stage, budget, times
 
-    def _run_heuristics(self) -> None:
-        """Runs as many heuristics as there is time for, at least one per graph."""
-        for i in range(len(self._pairs)):
-            clock = Deadline()
-            with counting() as work:
-                self._run_heuristics_of(i)
-            self._starts[i] = Start(clock.spent, work)
+    def _run_heuristics(self, member: int, stopped: Callable[[], bool] | None = None) -> None:
+        """Runs as many heuristics as there is time for, at least one."""
+        if not self._settings.warm_start:
+            return
+        clock = Deadline()
+        with counting() as work:
+            self._run_heuristics_of(member, stopped)
+        self._starts[member] = Start(clock.spent, work)
 
-    def _run_heuristics_of(self, member: int) -> None:
+    def _run_heuristics_of(self, member: int, stopped: Callable[[], bool] | None) -> None:
         graph, cluster = self._pairs[member]
-        for plan in self._plans_of(graph, cluster):
+        rules = self._settings, self._deadline, stopped
+        for plan in starting_plans(graph, cluster, *rules):
             self._know(member, plan)
         if self._contractions is None or self._contractions[member].original is graph:
             return
         # Plans of the original graph can use choices that merging removes.
-        for plan in self._plans_of(self._contractions[member].original, cluster):
+        for plan in starting_plans(self._contractions[member].original, cluster, *rules):
             best = self._best_uncontracted[member]
             if best is None or plan.sort_key < best.sort_key:
                 self._best_uncontracted[member] = plan
                 self._watch.see(member, plan, 0)
-
-    def _plans_of(self, graph: ComputationGraph, cluster: Cluster) -> Iterator[Plan]:
-        # XLA's orders are made whatever the time limit, so that no result needs more memory than they do.
-        always = len(XLA_ORDERS) if cluster.num_devices == 1 else 1
-        plans = heuristic_plans(graph, cluster, self._settings.objective, seed=self._settings.number)
-        heuristics = self._deadline.part(_HEURISTICS_TIME)
-        for made in itertools.count(1):
-            with until(heuristics):
-                plan = next(plans, None)
-            if plan is None:
-                return
-            yield plan
-            check_interrupt()
-            if heuristics.over and made >= always:
-                return
-
-    def _run_host_searches(self, due: dict[int, tuple[int, int]], bar: Bar) -> bool:
-        """Runs the host searches that are due, and the host stages that follow them, on all cores.
-
-        Returns:
-          Whether Ctrl-C ended them.
-        """
-        if not due:
-            return False
-        bar.say("searching on the host")
-        workers = min(available_cores(), len(due))
-        left, seconds = self._deadline.left, None
-        if left is not None:
-            others = any(len(self._settings.agenda(self._pairs[i][1].num_devices).stages) > 1 for i in due)
-            stages = [self._stage(i, stage) for i, (stage, _) in due.items()]
-            times = [stage.time for stage in stages if isinstance(stage, HostStage)]
-            share = min(times) if others else 1.0
-            # The time is for all graphs that are not done, of which these are the first.
-            seconds = left * share / math.ceil((len(self._pairs) - len(self._plans)) / workers)
-        # Compiled loops hold no lock, and each search has its own random numbers.
-        with first_interrupt_waits() as interrupted, ThreadPoolExecutor(workers) as pool:
-
-            def search(i: int, stage: int, evaluations: int) -> Turn:
-                if (i, stage) not in self._on_host:
-                    self._on_host[i, stage] = self._host_run(i, stage)
-                return self._on_host[i, stage].turn(
-                    self._known[i], evaluations, seconds=seconds, interrupted=interrupted
-                )
-
-            running = {pool.submit(search, i, *turn): i for i, turn in due.items()}
-            try:
-                while running and not interrupted():
-                    # Short, since Python handles signals only between two bytecodes.
-                    done, _ = wait(running, timeout=_BLINK, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        i = running.pop(future)
-                        self._searched_on_host(i, future.result(), bar)
-                        turn = None if i in self._plans or interrupted() else self._due(i)
-                        # Begin the next turn at once, so that no core is idle. Turns with a share of the time
-                        # limit must wait for their start.
-                        if turn and seconds is None and isinstance(self._stage(i, turn[0]), HostStage):
-                            running[pool.submit(search, i, *turn)] = i
-            finally:
-                pool.shutdown(cancel_futures=True)
-            for future, i in running.items():
-                if not future.cancelled():
-                    self._searched_on_host(i, future.result(), bar)
-        return interrupted()
-
-    def _host_run(self, member: int, number: int) -> HostRun:
-        settings, (graph, cluster) = self._settings, self._pairs[member]
-        agenda = settings.agenda(cluster.num_devices)
-        stage = agenda.stages[number]
-        if not isinstance(stage, HostStage):
-            raise TypeError(f"stage {number} is none of the host")
-        contraction = None
-        if stage.contracts and settings.contract is None:
-            made = contract_for(graph, cluster, settings.objective)
-            contraction = made if made.graph.num_ops <= WORTH_CONTRACTING * graph.num_ops else None
-        return HostRun(
-            graph,
-            cluster,
-            settings,
-            stage=number,
-            solver=stage.solver,
-            while_it_pays=number == 0 and agenda.shares is None and len(agenda.stages) > 1,
-            contraction=contraction,
-        )
 
     def _searched_on_host(self, member: int, turn: Turn, bar: Bar) -> None:
         bar.advance(turn.evaluations)

@@ -7,16 +7,16 @@ from typing import Any
 
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch, counting, run_heuristic
-from regal_jax.plan import ROUNDING, Contraction, Plan, lower_bound
+from regal_jax.plan import ROUNDING, Contraction, Plan, contract_for, lower_bound
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.search import Status, status_of
 from regal_jax.solve import graph_identities
-from regal_jax.solvers import HostSolver, Instance
+from regal_jax.solvers import HostSolver, HostStage, Instance
 from regal_jax.solvers.loop import turns
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.turns import Turn
 
-__all__ = ["HostRun", "instance_of"]
+__all__ = ["HostRun", "begin_run", "instance_of"]
 
 
 class HostRun:
@@ -225,6 +225,28 @@ class _Watch:
             seconds=self._deadline.spent,
             shown=shown,
         )
+
+
+def begin_run(graph: ComputationGraph, cluster: Cluster, settings: Settings, number: int) -> HostRun:
+    """The searches of a graph in the stage with this number, with the contraction of the graph if it pays."""
+    agenda = settings.agenda(cluster.num_devices)
+    stage = agenda.stages[number]
+    if not isinstance(stage, HostStage):
+        raise TypeError(f"stage {number} is none of the host")
+    contraction = None
+    if stage.contracts and settings.contract is None:
+        made = contract_for(graph, cluster, settings.objective)
+        worth = made.graph.num_ops <= turns.WORTH_CONTRACTING * graph.num_ops
+        contraction = made if worth else None
+    return HostRun(
+        graph,
+        cluster,
+        settings,
+        stage=number,
+        solver=stage.solver,
+        while_it_pays=number == 0 and agenda.shares is None and len(agenda.stages) > 1,
+        contraction=contraction,
+    )
 
 
 def instance_of(

@@ -1,0 +1,56 @@
+"""Threads for the turns of searches on the host."""
+
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, Final, Self
+
+from regal_jax.solvers.loop.turns import Turn
+
+__all__ = ["HostPool"]
+
+_BLINK: Final = 0.1
+"""Seconds; short, since Python handles signals only between two bytecodes."""
+
+
+class HostPool:
+    """Runs turns of different graphs at the same time; compiled loops hold no lock.
+
+    As a context, it ends when the turns that have begun have ended; those that have not begun are dropped.
+
+    Args:
+      workers: Number of threads.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._threads = ThreadPoolExecutor(workers)
+        self._running: dict[Future[Turn], int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    @property
+    def load(self) -> int:
+        """Number of turns that have not been returned yet."""
+        return len(self._running)
+
+    def submit(self, member: int, turn: Callable[..., Turn], *arguments: Any) -> None:
+        """Calls ``turn`` with the arguments in a thread; ``member`` is the index of the graph."""
+        self._running[self._threads.submit(turn, *arguments)] = member
+
+    def ended(self, *, patient: bool) -> list[tuple[int, Turn]]:
+        """``(member, turn)`` of turns that have ended, each once.
+
+        Args:
+          patient: Wait for a moment if there is none.
+        """
+        done, _ = wait(self._running, timeout=_BLINK if patient else 0, return_when=FIRST_COMPLETED)
+        return [(self._running.pop(future), future.result()) for future in done]
+
+    def drain(self) -> list[tuple[int, Turn]]:
+        """Drops the turns that have not begun, and waits for the others, which it returns."""
+        self._threads.shutdown(cancel_futures=True)
+        running, self._running = self._running, {}
+        return [(member, future.result()) for future, member in running.items() if not future.cancelled()]
