@@ -248,7 +248,7 @@ def test_a_policy_proposes_ranks_and_prices():
 
 
 def test_a_policy_guides_this_encoding():
-    graph, cluster = generate("layered", 24, seed=2), Cluster.uniform(2, transfer="blocking")
+    graph, cluster = generate("regal-erdos-renyi", 60, seed=1), Cluster.uniform(2, transfer="blocking")
     options = {"evaluations": 60, "seed": 3, "progress": False, "warm_start": False}
     guided = dataclasses.replace(SEARCHES[0], policy="default")
     plan = optimize(graph, cluster, method=guided, **options)

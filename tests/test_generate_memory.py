@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 import types
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from strategies import instances
 from test_generate import SEARCHES, check_replay, random_genes, small_problem
 
+from benchmarks.__main__ import main as benchmarks
 from regal_jax import Brkga, optimize, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.encoding import preferences
@@ -251,7 +253,7 @@ def check_reference(problem, genes, objective, placement, result):
             assert (np.asarray(result.peak_memory[0, p]) <= reference.bounds).all()
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(instances(devices=(1, 2, 4)), seeds, st.sampled_from(Objective), st.floats(0, 1), st.booleans())
 def test_it_decodes_as_the_design_says(instance, seed, objective, share, coarse):
     graph, cluster = instance
@@ -339,3 +341,13 @@ def test_searches_for_peak_memory(method):
         np.testing.assert_array_equal(alone.timeline.start, plan.timeline.start)
     given = optimize(graphs[1], cluster, objective="peak-memory", evaluations=300, seed=7)
     assert optimize(graphs[1], cluster, **options, warm_start=given).sort_key <= given.sort_key
+
+
+def test_the_benchmark(tmp_path, capsys):
+    out = tmp_path / "table.json"
+    options = ["--graphs", "1", "--most-ops", "60", "--devices", "2", "--evaluations", "60"]
+    assert benchmarks(["stages", "--aims", "peak-memory", *options, "--out", str(out)]) == 0
+    (row,) = json.loads(out.read_text())
+    assert row["staged"] > 0
+    assert row["staged_overflow"] == row["control_overflow"] == 0
+    assert "over auto" in capsys.readouterr().out

@@ -47,6 +47,8 @@ HELDS: Final = (0.0, 0.0, 0.0, 0.125, 0.125, 0.125, 0.25, 0.25, 0.5, 0.5, 0.5, 1
 """For peak memory: cost of a byte that the device holds."""
 _RULE: Final = np.array([4, 8, 9, 0]) << (16 - _CHOICE)
 """Genes of a rule that makes good list schedules: 1/8, 1/8, 1/4, and prices count."""
+_MEMORY_RULE: Final = np.array([4, 8, 3, 0]) << (16 - _CHOICE)
+"""Genes of a rule that makes low peaks: 1/8, 4, 1/8, and prices count."""
 _MOST: Final = 4.0
 """The highest price that is not prohibitive, in mean runtimes."""
 _PROHIBITIVE: Final = 1e32
@@ -97,6 +99,7 @@ def encode_schedule(
     devices: int | None = None,
     *,
     in_order: bool = True,
+    objective: Objective = Objective.MAKESPAN,
 ) -> dict[str, np.ndarray]:
     """Genes of one individual that decode to this placement and, with ``in_order``, this order of ops.
 
@@ -110,7 +113,9 @@ def encode_schedule(
       events: Valid event ids in schedule order, as `regal_jax.plan.replay` takes them.
       bucket: Padded sizes of the leaves; by default none.
       devices: ``D`` of the leaves, padding included; by default that of the cluster.
-      in_order: Whether ranks follow the order; otherwise they are upward ranks, with a rule that suits them.
+      in_order: Whether ops keep this order; otherwise the rule is one that suits the objective, and ranks are
+        upward ranks, or for peak memory those of the order.
+      objective: What the schedules are for.
 
     Returns:
       uint16 leaves in the shapes of `schedule_shapes`.
@@ -129,9 +134,11 @@ def encode_schedule(
     price[:n] = _TOP
     price[np.arange(n), np.asarray(placement)] = 0
     rank = np.zeros(bucket.ops, np.uint16)
+    rank[ops] = _TOP - np.arange(n) * _TOP // max(n - 1, 1)
     if in_order:
-        rank[ops] = _TOP - np.arange(n) * _TOP // max(n - 1, 1)
         return {"price": price, "rank": rank, "rule": np.array([_TOP, 0, 0, 0], np.uint16)}
+    if objective is Objective.PEAK_MEMORY:
+        return {"price": price, "rank": rank, "rule": _MEMORY_RULE.astype(np.uint16)}
     upward = upward_rank(graph, cluster)
     rank[:n] = np.round(upward / (upward.max(initial=0) or 1) * _TOP)
     return {"price": price, "rank": rank, "rule": _RULE.astype(np.uint16)}

@@ -88,7 +88,7 @@ def generate_schedules(
     import jax.extend.backend
 
     xla = functools.partial(_xla, goal=goal, memory=memory, positions=positions)
-    if not host.available(problem.blocking, memory or goal != "time", "generate", goal):
+    if not host.available(problem.blocking, memory or goal != "time", "generate", goal != "time"):
         return xla(problem, preferences)
     on_host = functools.partial(_host, goal=goal, memory=memory, positions=positions)
     if set(jax.extend.backend.backends()) == {"cpu"}:

@@ -37,6 +37,7 @@ from regal_jax.simulate.generate_layout import (
     BEHIND,
     CAPACITY,
     EARLY,
+    PEAKS,
     PRICE,
     TEMP,
     URGENCY,
@@ -78,7 +79,7 @@ def _rides(t, home, k, cost, copies, g, h, x):
         return False
     if h is None:
         return True
-    return h.peaks is None and np.int64(h.since[home * g.d + k]) + copies <= h.capacity[k]
+    return not h.peaks and np.int64(h.since[home * g.d + k]) + copies <= h.capacity[k]
 
 
 @compiled
@@ -112,7 +113,7 @@ def _first_cost(o, k, g, c, p, transfers, s, h, x):
         return 0, _start(o, k, 0, g, c, transfers, s, h, x)
     need, copies, growth = needs(o, k, g, c, transfers, h, x)
     excess = excess_of(need, k, h)
-    if h.peaks is not None:
+    if h.peaks:
         return excess, highest(need, k, growth, p, g, h)
     return excess, _start(o, k, copies, g, c, transfers, s, h, x)
 
@@ -213,7 +214,7 @@ def _last_cost(o, k, inputs, g, c, p, transfers, s, h, x):
     if h is not None:
         need, copies, growth = needs(o, k, g, c, transfers, h, x)
         excess = excess_of(need, k, h)
-        if h.peaks is not None:
+        if h.peaks:
             return excess, highest(need, k, growth, p, g, h) + p.price[o * g.d + k], need, copies
     if transfers is None:
         start, lost = _start(o, k, copies, g, c, transfers, s, h, x), np.float32(0)
@@ -308,15 +309,15 @@ def _candidate(frame, i, j, g):
 
 
 @compiled
-def _make_held(frame, i, g, memory, peaks_decide, at):
+def _make_held(frame, i, g, memory, at):
     """`Held` of graph ``i``, written to ``at``."""
     temp = pointer(operand(frame, TEMP) + 4 * i * g.n, np.int32)
     capacity = pointer(operand(frame, CAPACITY) + 4 * i * g.d, np.int32)
-    return make_held(g, memory, temp, capacity, peaks_decide, at)
+    return make_held(g, memory, temp, capacity, pointer(operand(frame, PEAKS), np.int32)[0] != 0, at)
 
 
 @compiled
-def _work(block, transfers, with_memory, decides, peaks_decide):
+def _work(block, transfers, with_memory, decides):
     """Takes chunks of candidates of one graph until none is left."""
     chunk, frame = take(block, False)
     if chunk < 0:
@@ -333,7 +334,7 @@ def _work(block, transfers, with_memory, decides, peaks_decide):
         g = regroup(frame, i, sizes, links_at)
         memory = None if with_memory is None else regroup_memory(frame, i, g, memory_at)
         x = make_extra(frame, i, g, extra_at)
-        h = None if decides is None else _make_held(frame, i, g, memory, peaks_decide, held_at)
+        h = None if decides is None else _make_held(frame, i, g, memory, held_at)
         makespan, peak = pointer(result(frame, 0), np.float32), pointer(result(frame, 1), np.int32)
         first = chunk % each * size
         for j in range(first, min(first + size, g.p)):
@@ -362,12 +363,12 @@ def _work(block, transfers, with_memory, decides, peaks_decide):
 
 def _by_time(block, transfers, with_memory):
     """A task."""
-    return _work(block, transfers, with_memory, None, None)
+    return _work(block, transfers, with_memory, None)
 
 
-def _by_memory(block, transfers, peaks_decide):
+def _by_memory(block, transfers, with_memory):
     """A task."""
-    return _work(block, transfers, True, True, peaks_decide)
+    return _work(block, transfers, with_memory, True)
 
 
 _time_task, _memory_task = task_of(_by_time), task_of(_by_memory)
@@ -384,17 +385,16 @@ def _version() -> int:
 
 
 @functools.cache
-def handler(transfers: bool, memory: bool, goal: str = "time") -> Any:
+def handler(transfers: bool, memory: bool, decides: bool = False) -> Any:
     """As `regal_jax.simulate.host_kernel.handler`, for schedule generation.
 
     Args:
       transfers: As there.
-      memory: As there; with other goals than time, peaks are computed in any case.
-      goal: As in `regal_jax.simulate.generate_lockstep.Goal`.
+      memory: As there.
+      decides: Whether memory decides, which needs ``memory``.
     """
-    by_time, first, version = goal == "time", transfers or None, _version()
-    second = (memory if by_time else goal == "peak") or None
-    task = _time_task if by_time else _memory_task
+    first, second, version = transfers or None, memory or None, _version()
+    task = _memory_task if decides else _time_task
 
     def answer(frame):
         return answer_call(frame, task(first, second)) if version >= 0 else 1

@@ -18,7 +18,7 @@ Held = namedtuple(
 """Memory, if it decides: of the graph, then of one candidate.
 
 Attributes:
-  peaks: ``True`` if the objective is peak memory, else ``None``.
+  peaks: Whether the objective is peak memory.
   size, keep, temp, capacity: ``[T]`` int32, ``[T]`` bool, ``[N]`` and ``[D]`` int32.
   out, stays, resident: ``[N]`` int32, as in `regal_jax.simulate.generate_memory.Sizes`.
   now, most, since, left: As in `regal_jax.simulate.generate_memory.Held`, int32.

@@ -17,6 +17,7 @@ __all__ = [
     "CAPACITY",
     "EARLY",
     "OPERANDS",
+    "PEAKS",
     "PRICE",
     "TEMP",
     "URGENCY",
@@ -36,9 +37,13 @@ OPERANDS: Final = (
     "allowed",
     "leader",
     "capacity",
+    "peaks",
 )
-"""Operands of the custom call; its results are those of the simulator, and the placement."""
-URGENCY, PRICE, EARLY, WASTE, BEHIND, _ALLOWED, _LEADER, CAPACITY = range(14, 22)
+"""Operands of the custom call; its results are those of the simulator, and the placement.
+
+``peaks`` is ``[1]`` int32, whether the objective is peak memory.
+"""
+URGENCY, PRICE, EARLY, WASTE, BEHIND, _ALLOWED, _LEADER, CAPACITY, PEAKS = range(14, 23)
 TEMP: Final = 13
 
 _Extra = namedtuple(

@@ -8,7 +8,7 @@ import ctypes
 import functools
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -22,19 +22,19 @@ __all__ = ["available", "generate_on_host", "simulate_on_host"]
 
 
 @functools.cache
-def available(transfers: bool, memory: bool, kernel: str = "simulate", goal: str = "time") -> bool:
+def available(transfers: bool, memory: bool, kernel: str = "simulate", decides: bool = False) -> bool:
     """Whether programs for CPUs can use this variant of the kernel. Warns once if an installed Numba fails.
 
     Args:
       transfers: Whether transfers are events; otherwise they are delays.
       memory: Whether to compute peaks.
       kernel: ``"simulate"``, or ``"generate"`` for schedule generation.
-      goal: For schedule generation, as in `regal_jax.simulate.generate_lockstep.Goal`.
+      decides: For schedule generation, whether memory decides.
     """
     if not installed():
         return False
     try:
-        _register(kernel, transfers, memory, goal)
+        _register(kernel, transfers, memory, decides)
     except Exception as error:  # Numba or XLA may refuse; a search must run.
         reason = " ".join(str(error).split()) or type(error).__name__
         warnings.warn(
@@ -45,7 +45,7 @@ def available(transfers: bool, memory: bool, kernel: str = "simulate", goal: str
 
 
 @functools.cache
-def _register(kernel: str, transfers: bool, memory: bool, goal: str = "time") -> str:
+def _register(kernel: str, transfers: bool, memory: bool, decides: bool = False) -> str:
     """Loads or compiles one variant of a kernel and registers it with XLA; returns its name there."""
     if kernel == "simulate":
         from regal_jax.simulate import host_kernel
@@ -54,24 +54,23 @@ def _register(kernel: str, transfers: bool, memory: bool, goal: str = "time") ->
     else:
         from regal_jax.simulate import generate_kernel
 
-        function = generate_kernel.handler(transfers, memory, goal)
-    target = _target(kernel, transfers, memory, goal)
+        function = generate_kernel.handler(transfers, memory, decides)
+    target = _target(kernel, transfers, memory, decides)
     address = ctypes.c_void_p(function.address)
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(address), platform="cpu")
     return target
 
 
-def _target(kernel: str, transfers: bool, memory: bool, goal: str = "time") -> str:
-    which = f"_{goal}" if goal != "time" else "_memory" * memory
-    return f"regal_jax_{kernel}_{'events' if transfers else 'delays'}{which}"
+def _target(kernel: str, transfers: bool, memory: bool, decides: bool = False) -> str:
+    return f"regal_jax_{kernel}_{'events' if transfers else 'delays'}{'_memory' * memory}{'_first' * decides}"
 
 
 for _variant in itertools.product(("simulate", "generate"), (False, True), (False, True)):
     custom_call(_target(*_variant), functools.partial(_register, *_variant))
-for _events, _goal in itertools.product((False, True), ("fit", "peak")):
+for _events in (False, True):
     custom_call(
-        _target("generate", _events, True, _goal),
-        functools.partial(_register, "generate", _events, True, _goal),
+        _target("generate", _events, True, True),
+        functools.partial(_register, "generate", _events, True, True),
     )
 
 
@@ -90,7 +89,7 @@ def simulate_on_host(problem: Problem, decisions: Decisions, memory: bool, posit
 
     shapes = _shapes(problem, decisions.placement.shape, memory, positions)
     target = _register("simulate", problem.blocking, memory)
-    return _kept(_call(target, OPERANDS, problem, decisions, shapes), memory, positions)
+    return _kept(_call(target, OPERANDS, problem, decisions._asdict(), shapes), memory, positions)
 
 
 def generate_on_host(
@@ -107,8 +106,9 @@ def generate_on_host(
     # Where memory decides, the kernel computes peaks in any case.
     sizes, peaks = preferences.urgency.shape, memory or goal != "time"
     shapes = (*_shapes(problem, sizes, peaks, positions), jax.ShapeDtypeStruct(sizes, jnp.int32))
-    target = _register("generate", problem.blocking, peaks, goal)
-    *result, placement = _call(target, OPERANDS, problem, preferences, shapes)
+    target = _register("generate", problem.blocking, peaks, goal != "time")
+    given = {**preferences._asdict(), "peaks": jnp.full(1, goal == "peak", jnp.int32)}
+    *result, placement = _call(target, OPERANDS, problem, given, shapes)
     return placement, _kept(result, memory, positions)
 
 
@@ -134,11 +134,11 @@ def _call(
     target: str,
     operands: Sequence[str],
     problem: Problem,
-    given: Decisions | Preferences,
+    given: Mapping[str, jax.Array],
     shapes: Sequence[jax.ShapeDtypeStruct],
 ) -> Sequence[jax.Array]:
     call_needs(target)
-    fields = {**vars(problem), **given._asdict()}
+    fields = {**vars(problem), **given}
     # Under a vmap the calls run one after another, since batches have an axis of their own here.
     call = jax.ffi.ffi_call(target, shapes, vmap_method="sequential")
     return call(*(fields[name] for name in operands))

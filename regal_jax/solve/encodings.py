@@ -77,6 +77,7 @@ class Encoding(abc.ABC):
         events: np.ndarray,
         bucket: Bucket | None = None,
         devices: int | None = None,
+        objective: Objective = Objective.MAKESPAN,
     ) -> list[dict[str, np.ndarray]]:
         """Individuals made from one plan, as `regal_jax.encoding.encode` makes one."""
 
@@ -110,8 +111,16 @@ class _Chromosome(Encoding):
         return decisions.placement, result
 
     def encode(
-        self, graph: Any, cluster: Any, placement: Any, events: Any, bucket: Any = None, devices: Any = None
-    ) -> Any:
+        self,
+        graph: ComputationGraph,
+        cluster: Cluster,
+        placement: np.ndarray,
+        events: np.ndarray,
+        bucket: Bucket | None = None,
+        devices: int | None = None,
+        objective: Objective = Objective.MAKESPAN,
+    ) -> list[dict[str, np.ndarray]]:
+        del objective
         return [encode(graph, cluster, placement, events, bucket, devices)]
 
 
@@ -137,13 +146,17 @@ class _Schedule(Encoding):
         return generate_schedules(problem, given, objective=objective, **options)
 
     def encode(
-        self, graph: Any, cluster: Any, placement: Any, events: Any, bucket: Any = None, devices: Any = None
-    ) -> Any:
-        size = bucket, devices
-        return [
-            encode_schedule(graph, cluster, placement, events, *size, in_order=in_order)
-            for in_order in (True, False)
-        ]
+        self,
+        graph: ComputationGraph,
+        cluster: Cluster,
+        placement: np.ndarray,
+        events: np.ndarray,
+        bucket: Bucket | None = None,
+        devices: int | None = None,
+        objective: Objective = Objective.MAKESPAN,
+    ) -> list[dict[str, np.ndarray]]:
+        plan = graph, cluster, placement, events, bucket, devices
+        return [encode_schedule(*plan, in_order=in_order, objective=objective) for in_order in (True, False)]
 
 
 _prior = program()(schedule_prior)

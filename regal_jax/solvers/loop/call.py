@@ -356,7 +356,8 @@ class Call:
         settings, stage = self._settings, self._stage(share.members[0], number)
         if not isinstance(stage, DeviceStage):
             raise TypeError(f"stage {number} is one of the host")
-        batch = make_batch(share, self._pairs, self._known, stage.parts[0].config, stage.encoding)
+        config, encoding = stage.parts[0].config, stage.encoding
+        batch = make_batch(share, self._pairs, self._known, config, encoding, settings.objective)
         left = self._deadline.left
         if self._deadline.over:
             return False
