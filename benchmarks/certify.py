@@ -20,10 +20,11 @@ from benchmarks.measure import Options, measure
 from benchmarks.peers import check_peer
 from benchmarks.results import Record, Results, as_document
 from benchmarks.table import HEAD, lines
+from regal_jax.cli.arguments import count
 from regal_jax.errors import ConfigError
 from regal_jax.storage.atomic import write_atomically
 
-__all__ = ["run"]
+__all__ = ["add_arguments", "run"]
 
 _SCHEMA: Final = "regal_jax.certificate"
 _VERSION: Final = 1
@@ -108,6 +109,26 @@ def _chosen(size: str) -> list[Benchmark]:
     """The measurements in the order of `_MEASURED`, each once."""
     found = {b.name: b for pattern in _MEASURED[size] for b in select([pattern], size)}
     return list(found.values())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument(
+        "--size",
+        choices=("smoke", "default"),
+        default="default",
+        help="size of the checks (default: default)",
+    )
+    parser.add_argument(
+        "--minutes", type=count, default=10, help="minutes after which no measurement starts (default 10)"
+    )
+    parser.add_argument("--peer", metavar="BINARY", help="a program to run in turns, as for run")
+    parser.add_argument(
+        "--out",
+        default="certificate.json",
+        metavar="FILE",
+        help="the results; a page with the suffix .md is written beside it (default certificate.json)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,15 +1,17 @@
 """Comparison of two results: slower, faster, or within noise."""
 
+import argparse
 import dataclasses
 import statistics
+import sys
 from typing import Final
 
-from benchmarks.results import Record, Results
+from benchmarks.results import Record, Results, load
 from benchmarks.table import aligned, quantity
 from benchmarks.timing import Series
 from regal_jax.errors import ConfigError
 
-__all__ = ["Change", "compare", "report"]
+__all__ = ["Change", "add_arguments", "compare", "report", "run"]
 
 _FLOOR: Final = 1.03
 """Ratio of equal runs in two processes, which repeats in one process cannot show."""
@@ -121,3 +123,41 @@ def report(before: Results, after: Results, changes: list[Change]) -> str:
         notes.append(f"note: not in both with the same parameters: {', '.join(sorted(left_out))}")
     counts = [f"{sum(c.verdict == v for c in changes)} {v}" for v in ("slower", "faster", "same")]
     return "\n".join([aligned(rows), *notes, f"{', '.join(counts)}; ratios above 1 are worse"])
+
+
+def _factor(text: str) -> float:
+    number = float(text)
+    if not 1 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a factor of at least 1, such as 1.1, got {text}")
+    return number
+
+
+_factor.__name__ = "factor"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument("before", metavar="BEFORE.json")
+    parser.add_argument("after", metavar="AFTER.json")
+    parser.add_argument(
+        "--fail-above",
+        type=_factor,
+        metavar="X",
+        help="exit 1 if anything is slower by more than this factor",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the comparison of two files; returns the exit code."""
+    before, after = load(args.before), load(args.after)
+    changes = compare(before, after)
+    print(report(before, after, changes))
+    slower = [c for c in changes if args.fail_above and c.verdict == "slower" and c.ratio > args.fail_above]
+    if slower:
+        worst = max(slower, key=lambda c: c.ratio)
+        print(
+            f"python -m benchmarks compare: {len(slower)} slower by more than {args.fail_above:g} x; "
+            f"the worst is {worst.name} {worst.label}, {worst.ratio:.2f} x",
+            file=sys.stderr,
+        )
+    return 1 if slower else 0

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +22,18 @@ from benchmarks.table import aligned
 from regal_jax.errors import ConfigError
 from regal_jax.execution import CompiledProgram, MemoryUse, compile
 from regal_jax.execution.xla.compiled import run_seconds
+from regal_jax.execution.xla.donation import elide_copies
+from regal_jax.execution.xla.hook import module_of, text_of
 from regal_jax.execution.xla.program import OTHER_SCHEDULER, QUICK, memory_use
+from regal_jax.importers.hlo_bound import memory_bound
+from regal_jax.importers.hlo_text import parse_module
 
-__all__ = ["Row", "run", "summary"]
+__all__ = ["Row", "add_arguments", "run", "summary"]
 
-_HEAD: Final = ("program", "XLA", "XLA, other", "ours", "total", "temp", "run", "first", "next", "order")
+_HEAD: Final = (
+    *("program", "XLA", "XLA, other", "ours", "bound", "total", "least", "temp"),
+    *("run", "first", "next", "order"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +46,7 @@ class Row:
       default: Memory under XLA's default scheduler for CPUs.
       other: Memory under its scheduler for little memory.
       ours: Memory of the program of `regal_jax.compile`.
+      bound: Bytes of the total that every order needs, with copies of donated arguments or without.
       predicted: Predicted temporary memory of its order, in bytes.
       predicted_default: The same of the default order.
       order: ``"ours"``, or why the default program was kept.
@@ -52,6 +61,7 @@ class Row:
     default: MemoryUse
     other: MemoryUse
     ours: MemoryUse
+    bound: int
     predicted: int
     predicted_default: int
     order: str
@@ -119,6 +129,7 @@ def measure(program: Program, settings: Settings, method: Any, memory: bool) -> 
         memory_use(default),
         other,
         stats.after,
+        _bound(default),
         stats.predicted,
         stats.predicted_before,
         "ours" if schedule.orders else stats.reason,
@@ -126,6 +137,13 @@ def measure(program: Program, settings: Settings, method: Any, memory: bool) -> 
         seconds,
         None if memory else (plain_seconds, first, following),
     )
+
+
+def _bound(default: jax.stages.Compiled) -> int:
+    module = module_of(default)
+    plain = memory_bound(parse_module(default.as_text() or ""))
+    elide_copies(module)
+    return min(plain, memory_bound(parse_module(text_of(module))))
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -146,6 +164,9 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
     return {
         "total, better of two": _mean(total),
         "largest": max(total),
+        "total, bound": _mean([_ratio(r.bound, r.better.total) for r in rows]),
+        "above the bound": _mean([_ratio(r.ours.total, r.bound) for r in rows]),
+        "within 1 % of the bound": sum(r.ours.total <= 1.01 * r.bound for r in rows),
         "temp, better of two": _mean(temp),
         "largest temp": max(temp),
         "total, default": _mean(default),
@@ -161,14 +182,36 @@ def _line(row: Row) -> tuple[str, ...]:
     plain, first, following = row.compile_seconds or (1, math.nan, math.nan)
     return (
         row.program,
-        *(f"{m.total / 2**20:.2f}" for m in (row.default, row.other, row.ours)),
-        f"{_ratio(row.ours.total, row.better.total):.3f}",
+        *(
+            f"{total / 2**20:.2f}"
+            for total in (row.default.total, row.other.total, row.ours.total, row.bound)
+        ),
+        *(f"{_ratio(total, row.better.total):.3f}" for total in (row.ours.total, row.bound)),
         f"{_ratio(row.ours.temp, row.better.temp):.3f}",
         f"{row.seconds[1] / row.seconds[0]:.2f}" if row.seconds else "",
         f"{first / plain:.2f}" if row.compile_seconds else "",
         f"{following / plain:.2f}" if row.compile_seconds else "",
         row.order if row.order == "ours" else row.order[-16:].lower(),
     )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="names of programs (default: all)")
+    parser.add_argument(
+        "--programs",
+        type=pathlib.Path,
+        default=pathlib.Path(__file__).with_name("compile_programs.toml"),
+        metavar="FILE",
+        help="file of programs (default compile_programs.toml)",
+    )
+    parser.add_argument(
+        "--method", default="order-search", help="method of the search (default order-search)"
+    )
+    parser.add_argument(
+        "--memory", action="store_true", help="measure memory only: machine code is made in a hurry"
+    )
+    parser.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -190,7 +233,8 @@ def run(args: argparse.Namespace) -> int:
                 ],
             )
             rows += map(_row, made)
-            stored.save(summary(rows) if rows else {})
+            every = [_row(row) for row in stored.every()]
+            stored.save(summary(every) if every else {})
     print(aligned([_HEAD, *map(_line, rows)]))
     if rows:
         print("\n".join(f"{name}: {value:.3f}" for name, value in summary(rows).items()))

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from benchmarks.environment import environment
 from benchmarks.table import aligned
+from regal_jax.cli.arguments import count
 from regal_jax.errors import ConfigError
 from regal_jax.examples import EXAMPLES, load_example
 from regal_jax.graph import Cluster, ComputationGraph
@@ -27,7 +28,7 @@ from regal_jax.solvers.loop.batches import make_batch, share_out
 from regal_jax.solvers.loop.outcome import device_turn
 from regal_jax.solvers.loop.settings import Settings
 
-__all__ = ["CASES", "Row", "Side", "compare_with_original", "run", "summary"]
+__all__ = ["CASES", "Row", "Side", "add_arguments", "compare_with_original", "run", "summary"]
 
 CASES: Final = {
     "makespan": Cluster.uniform(2, transfer="blocking:latency=5us,bandwidth=300GB/s"),
@@ -237,6 +238,45 @@ def _graphs(paths: Sequence[str]) -> Iterator[ComputationGraph]:
     for path in _files(paths):
         graph = load_graph(path)
         yield dataclasses.replace(graph, name=pathlib.Path(path).name.split(".")[0])
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, got {text}")
+    return number
+
+
+_share.__name__ = "share"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument(
+        "--graphs",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="files, or folders of them (default: all examples)",
+    )
+    parser.add_argument(
+        "--objective",
+        action="append",
+        choices=("makespan", "peak-memory"),
+        help="objective of the plans; may be repeated (default: both)",
+    )
+    parser.add_argument(
+        "--evaluations", type=count, default=5000, help="budget of each search (default 5000)"
+    )
+    parser.add_argument(
+        "--max-share",
+        type=_share,
+        default=MAX_SHARE,
+        metavar="X",
+        help=f"max_share of regal_jax.contract (default {MAX_SHARE})",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the searches (default 0)")
+    parser.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every graph")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ import argparse
 import functools
 import itertools
 import json
+import pathlib
 import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
+from regal_jax.cli.arguments import count
 from regal_jax.datasets import generate
 from regal_jax.datasets.topologies import TOPOLOGIES
 from regal_jax.errors import ConfigError
@@ -23,7 +25,7 @@ from regal_jax.solve import ENCODINGS, fitness
 from regal_jax.solvers import Brkga, LocalSearch
 from regal_jax.storage.atomic import write_atomically
 
-__all__ = ["METHODS", "Case", "cases", "run", "schedules_per_second"]
+__all__ = ["METHODS", "Case", "add_arguments", "cases", "run", "schedules_per_second"]
 
 METHODS: Final[dict[str, tuple[Any, bool]]] = {
     "brkga, cold": ("brkga", False),
@@ -89,6 +91,25 @@ def schedules_per_second(case: Case, population: int = 1000, repeats: int = 10) 
     for _ in range(repeats):
         jax.block_until_ready(value(problem, genes))
     return population * repeats / (time.perf_counter() - began)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument("--ops", type=count, default=100, metavar="N", help="(default 100)")
+    parser.add_argument("--devices", type=count, nargs="+", default=[2, 4], metavar="D", help="(default 2 4)")
+    parser.add_argument(
+        "--costs",
+        type=float,
+        nargs="+",
+        default=[0.0, 0.5],
+        metavar="X",
+        help="time of a transfer, in mean runtimes (default 0 0.5)",
+    )
+    parser.add_argument("--graphs", type=count, default=8, metavar="N", help="(default 8)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the searches (default 0)")
+    parser.add_argument("--evaluations", type=count, default=5000, metavar="E", help="(default 5000)")
+    parser.add_argument("--methods", nargs="+", default=[], metavar="TITLE", help="(default all)")
+    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="results as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,16 +1,18 @@
-"""The environment of a measurement: commit, versions and hardware."""
+"""The environment of a measurement: commit, versions, hardware, and new processes."""
 
 import datetime
 import os
 import pathlib
 import platform
 import subprocess
+import sys
 from importlib import metadata
 from typing import Any, Final
 
+from regal_jax.errors import ConfigError
 from regal_jax.runtime.cores import available_cores
 
-__all__ = ["ROOT", "environment"]
+__all__ = ["ROOT", "environment", "python"]
 
 ROOT: Final = pathlib.Path(__file__).resolve().parents[1]
 """Folder of the checkout."""
@@ -60,3 +62,29 @@ def environment() -> dict[str, Any]:
         },
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
     }
+
+
+def python(*args: str, **variables: str) -> str:
+    """The last line that a new Python process prints.
+
+    Args:
+      args: Its arguments.
+      variables: Changed environment variables.
+
+    Raises:
+      ConfigError: The process fails.
+    """
+    done = subprocess.run(
+        [sys.executable, *args],
+        cwd=ROOT,
+        # The parent process may hold most of an accelerator's memory.
+        env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+        raise ConfigError(f"a new process ended with {done.returncode}: {last}")
+    return done.stdout.strip().splitlines()[-1]

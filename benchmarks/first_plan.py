@@ -8,7 +8,6 @@ import argparse
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,15 +15,28 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.environment import ROOT
-from regal_jax.errors import ConfigError
+from benchmarks.environment import python
+from regal_jax.cli.arguments import count
 from regal_jax.storage.atomic import write_atomically
 
-__all__ = ["LINKS", "child", "run"]
+__all__ = ["LINKS", "add_arguments", "child", "run"]
 
 LINKS: Final = ("pcie4x16", "free")
 _FAMILIES: Final = ("erdos-renyi", "layered")
 _CALLS: Final = ("first call, empty caches", "first call, second process", "again in the same process")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument(
+        "--links", nargs="+", default=["pcie4x16", "free"], metavar="NAME", help="(default both)"
+    )
+    parser.add_argument("--graphs", type=count, default=50, help="number of graphs (default 50)")
+    parser.add_argument("--least", type=count, default=60, metavar="N", help="ops (default 60)")
+    parser.add_argument("--most", type=count, default=400, metavar="N", help="ops (default 400)")
+    parser.add_argument("--method", default="auto", help="(default auto)")
+    parser.add_argument("--evaluations", type=count, default=5000, help="of each graph (default 5000)")
+    parser.add_argument("--out", metavar="FILE", help="save the rows as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,23 +63,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _process(task: dict[str, Any], folder: str) -> dict[str, Any]:
     """The results of `child` in a new process whose caches are in ``folder``."""
-    caches = {
-        "REGAL_JAX_CACHE": os.path.join(folder, "jax"),
-        "NUMBA_CACHE_DIR": os.path.join(folder, "numba"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.first_plan", json.dumps(task)],
-        cwd=ROOT,
-        env=os.environ | caches,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-        raise ConfigError(f"a process ended with {done.returncode}: {last}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    caches = {name: os.path.join(folder, name) for name in ("REGAL_JAX_CACHE", "NUMBA_CACHE_DIR")}
+    return json.loads(python("-m", "benchmarks.first_plan", json.dumps(task), **caches))
 
 
 def child(task: dict[str, Any]) -> dict[str, Any]:

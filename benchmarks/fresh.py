@@ -2,38 +2,17 @@
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from typing import Any
 
 from benchmarks.cases import GraphCase
-from benchmarks.environment import ROOT
+from benchmarks.environment import python
 from benchmarks.timing import Series
-from regal_jax.errors import ConfigError
 
-__all__ = ["peak_memory", "python", "start_times"]
+__all__ = ["peak_memory", "start_times"]
 
 _IMPORTS = {"import jax": "import jax", "import regal_jax": "from regal_jax import optimize"}
-
-
-def python(*args: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *args],
-        cwd=ROOT,
-        # The parent process may hold most of an accelerator's memory.
-        env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-        raise ConfigError(f"a fresh process ended with {done.returncode}: {last}")
-    return done.stdout.strip().splitlines()[-1]
 
 
 def _import_seconds(statement: str) -> float:

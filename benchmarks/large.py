@@ -6,15 +6,32 @@ import sys
 from typing import Any
 
 from benchmarks.child import peak_bytes
-from benchmarks.fresh import python
+from benchmarks.environment import python
 from regal_jax import Cluster, optimize
+from regal_jax.cli.arguments import count
 from regal_jax.datasets import generate
 from regal_jax.heuristics import best_heuristic
 from regal_jax.plan import verify
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.storage.atomic import write_atomically
 
-__all__ = ["measure", "run"]
+__all__ = ["add_arguments", "measure", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument("--family", default="layered", help="of random graphs (default layered)")
+    parser.add_argument("--ops", type=count, default=200_000, help="(default 200000)")
+    parser.add_argument(
+        "--devices", type=count, nargs="+", default=[2, 8], metavar="N", help="of the cluster (default 2 8)"
+    )
+    parser.add_argument("--memory", help="of every device, such as 5GiB (default: no limit)")
+    parser.add_argument(
+        "--methods", nargs="+", default=["auto", "brkga"], metavar="NAME", help="(default auto brkga)"
+    )
+    parser.add_argument("--evaluations", type=count, default=5000, help="(default 5000)")
+    parser.add_argument("--seconds", type=float, help="time limit of each search")
+    parser.add_argument("--out", metavar="FILE", help="write the rows as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,12 +15,25 @@ from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.cli.arguments import count
 from regal_jax.storage.atomic import write_atomically
 
-__all__ = ["programs", "rank_correlation", "run", "various_plans"]
+__all__ = ["add_arguments", "programs", "rank_correlation", "run", "various_plans"]
 
 _FLAGS: Final = "--xla_cpu_multi_thread_eigen=false"
 _WIDTH: Final = 384
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument(
+        "--plans", type=count, default=10, help="plans of each of the five programs (default 10)"
+    )
+    parser.add_argument("--rounds", type=count, default=11, help="runs of each plan (default 11)")
+    parser.add_argument("--width", type=count, default=384, help="width of the matrices (default 384)")
+    parser.add_argument("--profile", default="measured", help="profile of the runtimes (default measured)")
+    parser.add_argument("--out", metavar="FILE", type=pathlib.Path, help="save the rows as JSON")
+    parser.add_argument("--plot", metavar="FILE", type=pathlib.Path, help="draw predicted against measured")
 
 
 def run(args: argparse.Namespace) -> int:

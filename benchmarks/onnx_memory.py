@@ -1,6 +1,7 @@
 """Memory of networks in ONNX Runtime: in the order of a plan, and in its own orders."""
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -9,25 +10,30 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
 import onnx
 import onnxruntime
 
+from benchmarks.bounds import least_bytes
 from benchmarks.onnx_networks import NETWORKS, export
 from benchmarks.onnx_process import process_table
 from benchmarks.table import aligned
 from regal_jax.api import order
+from regal_jax.cli.arguments import count
 from regal_jax.errors import ConfigError
 from regal_jax.execution import OnnxComparison, apply_to_onnx, compare_onnx
 from regal_jax.importers import from_onnx
+from regal_jax.plan import Objective, Plan
 from regal_jax.storage.atomic import write_atomically
 
-__all__ = ["LIGHT", "compare", "optimised", "run"]
+__all__ = ["LIGHT", "add_arguments", "compare", "optimised", "run"]
 
 LIGHT: Final = pathlib.Path(onnx.__file__).parent / "backend/test/data/light"
 """Models in the package `onnx`, whose weights are made by ``ConstantOfShape``."""
 _IR_VERSION: Final = 8
 """Version of the files written here: from 4 on, initializers need not be inputs."""
 _FATAL: Final = 4
+_PEAK: Final = Objective.PEAK_MEMORY
 
 
 def optimised(source: pathlib.Path, path: pathlib.Path) -> None:
@@ -42,11 +48,18 @@ def optimised(source: pathlib.Path, path: pathlib.Path) -> None:
     onnx.save(model, path)
 
 
-def compare(path: pathlib.Path, made: pathlib.Path, *, method: str, runs: int) -> OnnxComparison:
-    """Orders the model in ``path``, writes it in that order to ``made``, and runs both."""
-    plan = order(from_onnx(path, in_place=True), method=method)  # pyright: ignore[reportArgumentType]
+def compare(path: pathlib.Path, made: pathlib.Path, *, method: str, runs: int) -> tuple[OnnxComparison, int]:
+    """Orders the model in ``path``, writes it in that order to ``made``, and runs both.
+
+    Returns:
+      The runs, and the bytes of the model's graph that every order needs.
+    """
+    graph = from_onnx(path, in_place=True)
+    plan = order(graph, method=method)  # pyright: ignore[reportArgumentType]
     onnx.save(apply_to_onnx(plan, path), made)
-    return compare_onnx(path, made, runs=runs, threads=1)
+    free = dataclasses.replace(graph, tensor_bytes=np.where(graph.tensor_resident, 0, graph.tensor_bytes))
+    same = Plan.from_events(free, plan.cluster, plan.placement, plan.event_ids(graph), objective=_PEAK)
+    return compare_onnx(path, made, runs=runs, threads=1), least_bytes(free, same)
 
 
 def _sources(
@@ -66,6 +79,19 @@ def _sources(
             yield name, False, LIGHT / f"{name}.onnx"
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument(
+        "names", nargs="*", metavar="NETWORK", help="names of networks (default: those that PyTorch exports)"
+    )
+    parser.add_argument("--light", action="store_true", help="also measure the models in the package onnx")
+    parser.add_argument("--method", default="order-search", help="of the orders (default order-search)")
+    parser.add_argument("--batch", type=count, default=1, help="batch size of exported networks (default 1)")
+    parser.add_argument("--process", action="store_true", help="also measure memory of processes (Linux)")
+    parser.add_argument("--runs", type=count, default=3, help="runs of each order (default 3)")
+    parser.add_argument("--out", metavar="FILE", help="save the rows as JSON, after every network")
+
+
 def run(args: argparse.Namespace) -> int:
     """``python -m benchmarks onnx``."""
     rows: list[dict[str, Any]] = []
@@ -74,9 +100,15 @@ def run(args: argparse.Namespace) -> int:
         model, made = folder / "model.onnx", folder / "made.onnx"
         for name, branches, source in _sources(args.names, folder, light=args.light, batch=args.batch):
             optimised(source, model)
-            found = compare(model, made, method=args.method, runs=args.runs)
+            found, bound = compare(model, made, method=args.method, runs=args.runs)
             rows.append(
-                {"name": name, "nodes": len(found.after.order), "branches": branches, **_figures(found)}
+                {
+                    "name": name,
+                    "nodes": len(found.after.order),
+                    "branches": branches,
+                    "bound_bytes": bound,
+                    **_figures(found),
+                }
             )
             print(f"{name}: {len(rows)} done", flush=True)
             if args.process:
@@ -99,10 +131,9 @@ def _figures(found: OnnxComparison) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    """Measured peaks in MiB, each followed by its prediction if there is one."""
-    table: list[tuple[str, ...]] = [
-        ("MiB", "nodes", "reused", "default", "file", "(pred)", "plan", "(pred)", "saved", "of best", "time")
-    ]
+    """Measured peaks in MiB, each followed by its prediction if there is one, and what every order needs."""
+    head = ["MiB", "nodes", "reused", "default", "file", "(pred)", "plan", "(pred)", "bound"]
+    table: list[tuple[str, ...]] = [(*head, "saved", "of best", "time")]
     for row in rows:
         size = {
             key: f"{value / 2**20:.2f}" for key, value in row.items() if key.endswith(("bytes", "predicted"))
@@ -118,6 +149,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
                 f"({size['file_predicted']})",
                 size["plan_bytes"],
                 f"({size['plan_predicted']})",
+                size["bound_bytes"],
                 f"{1 - row['plan_bytes'] / row['shipped_bytes']:.1%}",
                 f"{1 - row['plan_bytes'] / best:.1%}",
                 f"{row['plan_seconds'] / row['shipped_seconds']:.2f} x",
@@ -125,7 +157,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         )
     for title, chosen in (("all", rows), ("* with branches", [row for row in rows if row["branches"]])):
         if chosen:
-            table.append((title, *[""] * 7, _saved(chosen, "shipped_bytes"), "", ""))
+            table.append((title, *[""] * 8, _saved(chosen, "shipped_bytes"), "", ""))
     return aligned(table)
 
 

@@ -9,13 +9,14 @@ import numpy as np
 
 from benchmarks.table import aligned
 from regal_jax.api import optimize
+from regal_jax.cli.arguments import count
 from regal_jax.datasets.layered import layered_graph
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import OrderSearchRun
 from regal_jax.ordering import graph_priorities, shipped_topoformer
 from regal_jax.plan import Objective
 
-__all__ = ["guide", "proposal", "run"]
+__all__ = ["add_arguments", "guide", "proposal", "run"]
 
 _ONE: Final = Cluster.uniform(1, transfer="free")
 _SEED: Final = 3
@@ -76,6 +77,27 @@ def proposal(graphs: Sequence[ComputationGraph], budgets: Sequence[int]) -> list
 
 
 _QUESTIONS: Final = {"guide": guide, "proposal": proposal}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument(
+        "question",
+        choices=("guide", "proposal"),
+        help="use of the priorities: guide of order search, or proposal of BRKGA",
+    )
+    parser.add_argument(
+        "--ops", nargs="+", type=count, default=[500], metavar="N", help="ops of the graphs (default 500)"
+    )
+    parser.add_argument("--graphs", type=count, default=10, help="layered graphs of each size (default 10)")
+    parser.add_argument(
+        "--budgets",
+        nargs="+",
+        type=count,
+        default=[500, 5000],
+        metavar="E",
+        help="evaluations (default 500 5000)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

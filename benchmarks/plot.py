@@ -1,5 +1,6 @@
 """Results as a figure: throughput over size, throughput over batch, phases of a generation."""
 
+import argparse
 import os
 import pathlib
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from matplotlib.ticker import LogLocator
 
 from benchmarks.phases import PHASES
-from benchmarks.results import Record, Results
+from benchmarks.results import Record, Results, load
 from regal_jax.errors import ConfigError
 from regal_jax.viz import picture_formats
 from regal_jax.viz.figure import PlanFigure
@@ -16,7 +17,7 @@ from regal_jax.viz.figure import PlanFigure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot"]
+__all__ = ["add_arguments", "plot", "run"]
 
 _COLOURS: Final = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#9c755f")
 _Line = tuple[str, str, str]
@@ -128,3 +129,16 @@ def plot(results: Results, path: str | os.PathLike[str] | None = None) -> PlanFi
     if path is not None:
         figure.savefig(path, dpi=150)
     return figure
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument("results", metavar="RESULTS.json")
+    parser.add_argument("--out", type=pathlib.Path, required=True, metavar="FILE", help=".png, .pdf or .svg")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draws a file of results; returns the exit code."""
+    plot(load(args.results), args.out)
+    print(f"figure saved to {args.out}")
+    return 0

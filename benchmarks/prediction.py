@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import pathlib
 import statistics
 from collections.abc import Sequence
 from typing import Any, Final
@@ -22,7 +23,7 @@ from regal_jax.execution.xla.sequence import complete_orders
 from regal_jax.importers.hlo_temp import TempModel
 from regal_jax.importers.hlo_text import parse_module
 
-__all__ = ["Row", "run", "summary"]
+__all__ = ["Row", "add_arguments", "run", "summary"]
 
 _HEAD: Final = ("program", "instructions", "order", "XLA, bytes", "predicted", "deviation", "peak")
 
@@ -106,6 +107,19 @@ def _line(row: Row) -> tuple[str, ...]:
     return (row.program, str(row.instructions), row.order, *numbers)
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="names of programs (default: all)")
+    parser.add_argument(
+        "--programs",
+        type=pathlib.Path,
+        default=pathlib.Path(__file__).with_name("prediction_programs.toml"),
+        metavar="FILE",
+        help="file of programs (default prediction_programs.toml)",
+    )
+    parser.add_argument("--out", metavar="FILE", help="save the rows, and continue an earlier run")
+
+
 def run(args: argparse.Namespace) -> int:
     """``python -m benchmarks prediction``."""
     settings = read_settings(args.programs)
@@ -114,7 +128,8 @@ def run(args: argparse.Namespace) -> int:
     for name in tqdm(chosen_names(settings.programs, args.patterns)):
         made = stored.get(name, lambda name=name: _measured(settings.programs[name](), settings))
         rows += [Row(**row) for row in made]
-        stored.save(summary(rows) if rows else {})
+        every = [Row(**row) for row in stored.every()]
+        stored.save(summary(every) if every else {})
     print(aligned([_HEAD, *map(_line, rows)]))
     if rows:
         print("\n".join(f"{name}: {value:.4g}" for name, value in summary(rows).items()))

@@ -23,13 +23,14 @@ from jax.sharding import Mesh, PartitionSpec
 from benchmarks.cases import GraphCase
 from benchmarks.environment import ROOT
 from benchmarks.training import Steps
+from regal_jax.cli.arguments import count
 from regal_jax.errors import ConfigError
 from regal_jax.learning import join_processes
 from regal_jax.learning.mesh import AXIS, everywhere
 from regal_jax.learning.processes import any_process
 from regal_jax.storage.atomic import write_atomically
 
-__all__ = ["exchanged_bytes", "run"]
+__all__ = ["add_arguments", "exchanged_bytes", "run"]
 
 _WARM_UP: Final = 2
 _REPEATS: Final = 20
@@ -51,11 +52,23 @@ def exchanged_bytes(weights: int, row: int, batch: int, processes: int) -> int:
     return round(2 * others * (4 * weights + batch * row))
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument(
+        "--count", type=count, nargs="+", default=[1, 2, 4], metavar="N", help="processes (default 1 2 4)"
+    )
+    parser.add_argument("--graphs", type=count, default=8, help="for each process (default 8)")
+    parser.add_argument("--ops", type=count, default=100, help="of each graph (default 100)")
+    parser.add_argument("--evaluations", type=count, default=300, help="of a search (default 300)")
+    parser.add_argument("--steps", type=count, default=10, help="measured (default 10)")
+    parser.add_argument("--out", metavar="FILE", help="write the rows as JSON")
+
+
 def run(args: argparse.Namespace) -> int:
     """Runs ``python -m benchmarks processes``."""
     rows: list[dict[str, Any]] = []
-    for count in args.count:
-        row = _together(count, args)
+    for number in args.count:
+        row = _together(number, args)
         rows.append(row)
         row["efficiency"] = rows[0]["step seconds"] / row["step seconds"]
         print("  ".join(f"{name} {row[name]:.4g}" for name in _FIELDS), flush=True)

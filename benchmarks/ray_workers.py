@@ -1,4 +1,8 @@
-"""``python -m benchmarks ray``: batches on a Ray cluster of this machine, and in processes without Ray."""
+"""``python -m benchmarks ray``: batches on a Ray cluster of this machine, and in processes without Ray.
+
+The processes do what ``regal-jax optimize FILES --out-dir DIR`` does after its start: they parse their
+graphs, plan them, and format the plans.
+"""
 
 import argparse
 import contextlib
@@ -12,15 +16,27 @@ from pathlib import Path
 from typing import Any, Final
 
 from regal_jax import Cluster, ComputationGraph, optimize_many
+from regal_jax.cli.arguments import count
 from regal_jax.datasets import generate
 from regal_jax.engines import Item, Message, RayEngine
-from regal_jax.importers.native import format_native
+from regal_jax.importers.native import format_native, parse_native
+from regal_jax.plan import Plan
 from regal_jax.runtime.cores import CORES, available_cores
 from regal_jax.runtime.deadline import Deadline
 
-__all__ = ["nothing", "run"]
+__all__ = ["add_arguments", "nothing", "run"]
 
 _NOTHING: Final = "benchmarks.ray_workers:nothing"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument("--graphs", type=count, default=200, metavar="N", help="(default 200)")
+    parser.add_argument("--ops", type=count, default=100, metavar="N", help="of each graph (default 100)")
+    parser.add_argument("--evaluations", type=count, default=2000, metavar="E", help="(default 2000)")
+    parser.add_argument("--method", default="auto", help="(default auto)")
+    parser.add_argument("--rounds", type=count, default=5, help="(default 5)")
+    parser.add_argument("--out", metavar="FILE", help="save the figures as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,9 +87,10 @@ def _graphs(args: argparse.Namespace) -> list[ComputationGraph]:
     return [generate("layered", args.ops + i % 4, seed=i) for i in range(args.graphs)]
 
 
-def _plan(graphs: Sequence[ComputationGraph], args: argparse.Namespace, seed: int, **options: Any) -> float:
-    clock = Deadline()
-    optimize_many(
+def _plan(
+    graphs: Sequence[ComputationGraph], args: argparse.Namespace, seed: int, **options: Any
+) -> list[Plan]:
+    return optimize_many(
         graphs,
         Cluster.uniform(2),
         evaluations=args.evaluations,
@@ -82,13 +99,14 @@ def _plan(graphs: Sequence[ComputationGraph], args: argparse.Namespace, seed: in
         progress=False,
         **options,
     )
-    return clock.spent
 
 
 def _on_ray(
     engine: RayEngine, graphs: Sequence[ComputationGraph], args: argparse.Namespace, *, seed: int
 ) -> float:
-    return _plan(graphs, args, seed, engine=engine)
+    clock = Deadline()
+    _plan(graphs, args, seed, engine=engine)
+    return clock.spent
 
 
 def nothing(common: Message, messages: Sequence[Message], tell: Any) -> None:
@@ -145,9 +163,10 @@ def _in_processes(processes: Sequence["subprocess.Popen[str]"], seed: int) -> fl
 
 def _child(settings: str, number: int) -> None:
     args = argparse.Namespace(**json.loads(settings))
-    graphs = _graphs(args)[number :: args.workers]
+    texts = [format_native(graph) for graph in _graphs(args)[number :: args.workers]]
     for line in sys.stdin:
-        print(_plan(graphs, args, int(line)), flush=True)
+        plans = _plan([parse_native(text) for text in texts], args, int(line))
+        print(sum(len(plan.to_json()) for plan in plans), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import math
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,11 +52,17 @@ class Rows:
                 return []
         return rows[name]
 
+    def every(self) -> list[dict[str, Any]]:
+        """All rows so far, also those of programs that an earlier run with other patterns measured."""
+        return [row for rows in self.document["rows"].values() for row in rows]
+
     def save(self, summary: Mapping[str, float]) -> None:
-        """Writes all rows so far."""
-        self.document["summary"] = dict(summary)
+        """Writes all rows so far, and a summary of them, with ``null`` for what is not a number."""
+        # JSON has no NaN: a file with one would count as damaged, and its rows would be lost.
+        self.document["summary"] = {k: v if math.isfinite(v) else None for k, v in summary.items()}
         if self.path:
-            write_atomically(self.path, (json.dumps(self.document, indent=1) + "\n").encode())
+            text = json.dumps(self.document, indent=1, allow_nan=False) + "\n"
+            write_atomically(self.path, text.encode())
 
     def report(self) -> int:
         """Names the programs that failed; the exit code."""

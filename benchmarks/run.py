@@ -7,7 +7,7 @@ import sys
 import jax
 from tqdm import tqdm
 
-from benchmarks.cases import select
+from benchmarks.cases import SIZES, select
 from benchmarks.environment import environment
 from benchmarks.measure import Options, measure
 from benchmarks.peers import check_peer
@@ -15,9 +15,10 @@ from benchmarks.results import Record, Results, save
 from benchmarks.table import HEAD, aligned, lines
 from benchmarks.throughput import check_implementation
 from benchmarks.timing import Skipped
+from regal_jax.cli.arguments import count
 from regal_jax.errors import ConfigError
 
-__all__ = ["run"]
+__all__ = ["add_arguments", "run"]
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -56,6 +57,25 @@ def _describe(results: Results) -> str:
         f"{commit}, jax {versions['jax']}, python {versions['python']}; {hardware['cpu']}, "
         f"{hardware['cores']} cores, {hardware['accelerator'] or 'no accelerator'}; load {load}"
     )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="sections, or names with wildcards")
+    parser.add_argument(
+        "--size", choices=SIZES, default="default", help="size of the benchmarks (default: default)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="save the results as JSON, after every benchmark")
+    parser.add_argument("--profile", type=pathlib.Path, metavar="DIR", help="save profiler traces in DIR")
+    parser.add_argument(
+        "--implementation",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="implementation of the simulator; may be repeated (default: chosen by platform)",
+    )
+    parser.add_argument("--repeat", type=count, metavar="R", help="rounds (default 5; smoke 1)")
+    parser.add_argument("--peer", metavar="BINARY", help="a program to run in turns, see docs/benchmarks.md")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from benchmarks.table import aligned
+from regal_jax.cli.arguments import count
 from regal_jax.datasets import generate
 from regal_jax.gflownet import sample_schedules
 from regal_jax.graph import Cluster
@@ -15,10 +16,29 @@ from regal_jax.heuristics import run_heuristic
 from regal_jax.plan import Objective
 from regal_jax.solvers.gflownet import gflownet_of
 
-__all__ = ["run"]
+__all__ = ["add_arguments", "run"]
 
 _TOP: Final = 100
 """Number of schedules per graph that the paper keeps."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    families = ("erdos-renyi", "layered", "stochastic-block", "watts-strogatz", "barabasi-albert")
+    parser.add_argument(
+        "--families",
+        nargs="+",
+        default=[f"gflownet-{name}" for name in families],
+        metavar="NAME",
+        help="families of regal_jax.datasets.generate (default: the paper's five)",
+    )
+    parser.add_argument("--ops", type=count, default=50, metavar="N", help="ops of a graph (default 50)")
+    parser.add_argument("--graphs", type=count, default=2, help="graphs of each family (default 2)")
+    parser.add_argument("--samples", type=count, default=1000, help="schedules of each graph (default 1000)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.005, help="temperature of the network (default 0.005)"
+    )
+    parser.add_argument("--weights", default="default", help="file of weights (default: the shipped weights)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,11 +7,21 @@ and the functions convert them to plain Python numbers.
 import math
 import numbers
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 from regal_jax.errors import ConfigError
 
-__all__ = ["check_number", "check_setting", "check_whole", "is_number", "real", "shown", "whole"]
+__all__ = [
+    "check_number",
+    "check_setting",
+    "check_whole",
+    "is_number",
+    "known_name",
+    "real",
+    "shown",
+    "whole",
+]
 
 
 def whole(value: Any, least: int | None = None, most: int | None = None) -> int | None:
@@ -120,6 +130,17 @@ def check_number(what: str, value: Any, least: float, most: float) -> float:
     if found is None:
         raise ConfigError(f"{what}: must be a number from {least:g} to {most:g}, got {shown(value)}")
     return found
+
+
+def known_name(name: str, known: Iterable[str]) -> str:
+    """The one of ``known`` that ``name`` spells, in capitals or not; ``name`` itself if there is none.
+
+    Examples:
+      >>> from regal_jax.checks import known_name
+      >>> known_name("BRKGA", ("auto", "brkga")), known_name("BFS", ("auto", "brkga"))
+      ('brkga', 'BFS')
+    """
+    return {each.lower(): each for each in known}.get(name.lower(), name)
 
 
 def shown(value: Any) -> str:

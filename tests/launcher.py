@@ -101,11 +101,24 @@ def steps_made(out):
         return 0
 
 
+def changed(out):
+    """When the records of a run were last written, or nothing."""
+    try:
+        return (out / "metrics.jsonl").stat().st_mtime_ns
+    except OSError:
+        return None
+
+
 def kill_after(out, step, which, *, number=signal.SIGKILL, seed=None):
-    """A meddler that sends a signal to process ``which`` when ``step`` is recorded, or some moments later."""
+    """A meddler that sends a signal to process ``which`` when ``step`` is recorded, or some moments later.
+
+    It waits for a record of this round, since a process that is lost before all have found each other leaves
+    the others waiting for it for five minutes.
+    """
 
     def meddle(processes):
-        while steps_made(out) < step and all(process.poll() is None for process in processes):
+        before = changed(out)
+        while (changed(out) == before or steps_made(out) < step) and all(p.poll() is None for p in processes):
             time.sleep(0.005)
         if seed is not None:
             time.sleep(random.Random(seed).uniform(0, 0.3))

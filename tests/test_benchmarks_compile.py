@@ -8,6 +8,7 @@ from benchmarks import compiled
 from benchmarks.__main__ import main
 from benchmarks.compile_programs import PROGRAMS, read_settings
 from regal_jax.errors import ConfigError
+from regal_jax.execution import MemoryUse
 
 TINY = """
 evaluations = 50
@@ -63,6 +64,27 @@ def test_an_interrupted_measurement_continues(tmp_path, monkeypatch, capsys):
     out.write_text("{")
     assert main(arguments) == 0
     assert len(calls) == 7
+
+
+def test_other_patterns_keep_earlier_rows(tmp_path, monkeypatch, capsys):
+    (tmp_path / "tiny.toml").write_text(TINY)
+    out = tmp_path / "out.json"
+
+    def fake(program, *rest):
+        sizes = (4, 4, 1 if program.name == "mlp step" else 3)
+        uses = [MemoryUse(argument=size, output=0, alias=0, temp=0) for size in sizes]
+        return compiled.Row(program.name, 1, *uses, 1, 1, 1, "ours", None, None, None)
+
+    monkeypatch.setattr(compiled, "measure", fake)
+    # Without seconds, some figures of the summary are not numbers.
+    arguments = ["compile", "--memory", "--programs", str(tmp_path / "tiny.toml"), "--out", str(out)]
+    assert main([*arguments, "mlp step"]) == 0
+    alone = json.loads(out.read_text())
+    assert main([*arguments, "mlp gradient"]) == 0
+    document = json.loads(out.read_text())
+    assert document["rows"] == alone["rows"] | {"mlp gradient": document["rows"]["mlp gradient"]}
+    assert (alone["summary"]["largest"], document["summary"]["largest"]) == (0.25, 0.75)
+    assert document["summary"]["run"] is None
 
 
 def test_predictions(tmp_path, capsys):

@@ -100,6 +100,32 @@ def test_no_folder_for_the_cache(monkeypatch):
     assert asked == [True, False]
 
 
+def pairs(folder, name):
+    """A function of named tuples, in a module that is loaded anew, and their class, called ``name``."""
+    (folder / "of_pairs.py").write_text(
+        f"import collections\n{name} = collections.namedtuple('{name}', 'a b')\n"
+        "def total(pair):\n    return pair.a + pair.b\n"
+    )
+    sys.modules.pop("of_pairs", None)
+    importlib.invalidate_caches()
+    module = importlib.import_module("of_pairs")
+    return compiling.compiled(module.total), getattr(module, name)
+
+
+def test_a_cache_that_cannot_be_read_is_none(monkeypatch, tmp_path):
+    pytest.importorskip("numba")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    # A missing class, under the name that the index has; then a damaged index; then nothing is wrong.
+    for name, damage, hits in (("Pair", 0, 0), ("Couple", 0, 0), ("Couple", 20, 0), ("Couple", 0, 1)):
+        for index in tmp_path.glob("**/*.nbi"):
+            index.write_bytes(index.read_bytes()[: -damage or None])
+        total, pair = pairs(tmp_path, name)
+        assert total(pair(1, 2)) == 3
+        assert sum(total.stats.cache_hits.values()) == hits
+    sys.modules.pop("of_pairs")
+
+
 @pytest.fixture
 def loops_of(monkeypatch, tmp_path):
     """A function of numbers that reports who ran it; Numba is installed and compiles at once."""

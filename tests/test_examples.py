@@ -1,5 +1,6 @@
 """Every example is a valid graph of the model that it names."""
 
+import functools
 import gzip
 import subprocess
 import sys
@@ -30,14 +31,20 @@ def graphs():
     return {name: load_example(name) for name in EXAMPLES}
 
 
+@functools.cache
+def leaves_of(name):
+    """The abstract parameters of an example, and these with all other leaves that stay on the devices."""
+    step = EXAMPLES[name].build()
+    return jax.tree.leaves(step.args[0]), jax.tree.leaves(step.args[:3])
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_resident_bytes_are_those_of_the_abstract_leaves(graphs, name):
-    graph, step = graphs[name], EXAMPLES[name].build()
+    graph, (parameters, leaves) = graphs[name], leaves_of(name)
     resident = [graph.op_kinds[o] == "parameter" for o in graph.tensor_op]
-    leaves = jax.tree.leaves(step.args[:3])
     assert graph.tensor_bytes[resident].sum() == sum(x.size * x.dtype.itemsize for x in leaves)
     if name in PARAMETERS:
-        assert sum(x.size for x in jax.tree.leaves(step.args[0])) == PARAMETERS[name]
+        assert sum(x.size for x in parameters) == PARAMETERS[name]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -52,7 +59,7 @@ def test_it_runs_on_one_device_and_has_something_to_place_on_two(graphs, name):
         lower_bound(graph, Cluster.uniform(2, transfer="blocking"), Objective.MAKESPAN) < 0.7 * plan.makespan
     )
     # Parameters and optimiser state are donated, and results of the same size replace them.
-    resident = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(EXAMPLES[name].build().args[:3]))
+    resident = sum(x.size * x.dtype.itemsize for x in leaves_of(name)[1])
     assert plan.peak_memory[0] > resident
     assert plan.timeline.memory_bytes[0][-1] - graph.tensor_bytes[graph.tensor_keep].sum() == 0
     assert abs(int(plan.timeline.memory_bytes[0][-1]) - resident) < 0.1 * resident + 2**21

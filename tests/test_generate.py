@@ -7,6 +7,7 @@ import math
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,10 +19,12 @@ from regal_jax import Annealing, Brkga, LocalSearch, RandomSearch, optimize, opt
 from regal_jax.cli import main as cli
 from regal_jax.datasets import generate
 from regal_jax.encoding import (
+    Proposal,
     ScheduleMoves,
     draw_schedule,
     encode_schedule,
     preferences,
+    quantile_table,
     schedule_prior,
     schedule_shapes,
 )
@@ -33,6 +36,7 @@ from regal_jax.plan import replay
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.search import random_keys
 from regal_jax.simulate import generate_schedules
+from regal_jax.solve import ENCODINGS
 
 BUCKET = Bucket(12, 36, 80, 66)
 seeds = st.integers(0, 2**32 - 1)
@@ -215,6 +219,48 @@ def test_draws_are_near_upward_ranks_and_independent_of_padding(instance, seed):
     np.testing.assert_array_equal(*found)
 
 
+def test_a_policy_proposes_ranks_and_prices():
+    graph, cluster = generate("layered", 9, seed=2), Cluster.uniform(2)
+    problem = make_problem([graph], cluster)
+    n = problem.bucket.ops
+    # Two points: all affinities of device 0, and all priorities, are 3/4; those of device 1 are 1/4.
+    table = quantile_table([3e10, 1e10], [1e10, 3e10])[None]
+    index = jnp.zeros((1, n, 3), jnp.uint8).at[:, :, 1].set(1)
+    keys = jax.random.split(jax.random.key(0), 200)
+
+    def drawn(guide):
+        prior = jax.tree.map(lambda leaf: leaf[0], schedule_prior(problem, guide))
+        sample = ENCODINGS["schedule"].sampler(problem, prior)
+        return jax.vmap(functools.partial(sample, prior))(keys)
+
+    genes = drawn(Proposal(table, index, transfers=problem.bucket.tensors, share=0.5))
+    guided = np.asarray((genes["rank"] == 3 * 2**14).all(axis=-1))
+    assert 70 < guided.sum() < 130
+    prices = np.asarray(genes["price"])[guided]
+    assert (prices[..., 0] == 65535 - 3 * 2**14).all()
+    assert (prices[..., 1] == 65535 - 2**14).all()
+    # The others are as without a policy: near upward ranks.
+    prior = np.asarray(schedule_prior(problem).rank)[0]
+    assert (np.abs(np.asarray(genes["rank"])[~guided].astype(int) - prior) <= 0.035 * 65535 + 1).all()
+    assert (drawn(Proposal(table, index, transfers=0))["rank"] == 3 * 2**14).all()
+    # Rules stay uniform.
+    assert len(np.unique(np.asarray(genes["rule"])[guided] >> 12)) == 16
+
+
+def test_a_policy_guides_this_encoding():
+    graph, cluster = generate("regal-erdos-renyi", 60, seed=1), Cluster.uniform(2, transfer="blocking")
+    options = {"evaluations": 60, "seed": 3, "progress": False, "warm_start": False}
+    guided = dataclasses.replace(SEARCHES[0], policy="default")
+    plan = optimize(graph, cluster, method=guided, **options)
+    plan.verify(graph)
+    assert (plan.provenance["encoding"], plan.provenance["policy"]) == ("schedule", "default")
+    same = optimize_many([graph, generate("chain", 1, seed=0)], cluster, method=guided, **options)[0]
+    np.testing.assert_array_equal(same.timeline.start, plan.timeline.start)
+    without = optimize(graph, cluster, method=SEARCHES[0], **options)
+    assert "policy" not in without.provenance
+    assert plan.provenance["history"] != without.provenance["history"]
+
+
 @given(instances(), seeds)
 def test_a_neighbour_is_a_block_or_a_few_numbers(instance, seed):
     graph, cluster = instance
@@ -264,12 +310,8 @@ def test_searches_by_this_encoding(method):
 
 def test_what_the_encoding_refuses():
     graph, cluster = generate("chain", 3, seed=0), Cluster.uniform(2)
-    with pytest.raises(ConfigError, match="not for peak-memory"):
-        optimize(graph, cluster, method=SEARCHES[0], objective="peak-memory")
     with pytest.raises(ConfigError, match="unknown 'x'; use one of chromosome, schedule"):
         optimize(graph, cluster, method=Brkga(encoding="x"))
-    with pytest.raises(ConfigError, match="policy: guides encoding='chromosome'"):
-        optimize(graph, cluster, method=Brkga(encoding="schedule", policy="default"))
     problem = make_problem([graph], cluster)
     given = preferences(problem, random_genes(problem, np.random.default_rng(0)))
     with pytest.raises(ConfigError, match="'pallas' generates no schedules; use one of xla, host"):

@@ -2,10 +2,13 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regal_jax.importers import hlo_pieces
+from regal_jax.importers.hlo_packing import Packable
 from regal_jax.importers.hlo_pieces import Piece, live_bytes, pack_pieces
 from regal_jax.importers.hlo_temp import TempModel
 from regal_jax.importers.hlo_text import parse_module
@@ -85,6 +88,57 @@ def test_pieces_that_live_together_never_overlap(rows):
             if together and place[0] == block:
                 assert offset >= place[1] + other.size or place[1] >= offset + row.size
     assert packed.heap == top
+
+
+@settings(max_examples=100, deadline=None)
+@given(pieces, st.randoms(use_true_random=False))
+def test_each_piece_takes_the_smallest_gap(rows, random):
+    """Compared with all addresses at which a piece could be placed, compiled and in Python."""
+    packer = hlo_pieces._Packer(rows, ALIGNMENT)
+    order = random.sample(packer.free, len(packer.free))
+    address, heap = packer.pack(order)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, made in {
+            "usable": lambda: False,
+            "loops": lambda f: f,
+            "for_loops": np.ndarray.tolist,
+        }.items():
+            patch.setattr(hlo_pieces, name, made)
+        patch.setattr(packer, "given", Packable(*(column.tolist() for column in packer.packable)))
+        assert packer.pack(order) == (address, heap)
+    taken = [tuple(row) for row in packer.walls.T.tolist()]
+    for i in order:
+        near = sorted(
+            {(low, high) for a, b, low, high in taken if any(a <= d and c <= b for c, d in rows[i].spans)}
+        )
+        ends = [0]
+        gaps = []
+        for low, high in near:
+            gaps.append((low - max(ends), max(ends)))
+            ends.append(high)
+        fitting = [gap for gap in gaps if gap[0] >= rows[i].size]
+        expected = min(fitting)[1] if fitting else max(ends)
+        assert address[i] == expected
+        taken += [(a, b, expected, -(-(expected + rows[i].size) // 64) * 64) for a, b in rows[i].spans]
+    assert heap == max([0, *(address[i] + rows[i].size - packer.heap for i in order)])
+
+
+def test_a_search_among_packings():
+    """Twelve buffers of four sizes, for which the best of the three first packings has gaps."""
+    sizes = (256, 192, 128, 320, 64, 192, 128, 256, 320, 64, 192, 128)
+    lives = ((0, 3), (2, 5), (1, 2), (4, 7), (3, 8), (6, 9), (0, 6), (8, 9), (7, 9), (5, 5), (9, 9), (3, 4))
+    rows = [piece(size, span) for size, span in zip(sizes, lives, strict=True)]
+    packer = hlo_pieces._Packer(rows, ALIGNMENT)
+    life = {i: last - first + 1 for i, (first, last) in enumerate(lives)}
+    first = min(
+        packer.pack(sorted(packer.free, key=key))[1]
+        for key in (
+            lambda i: (-sizes[i], -life[i], i),
+            lambda i: (-sizes[i] * life[i], i),
+            lambda i: (-life[i], -sizes[i], i),
+        )
+    )
+    assert live_bytes(rows) <= pack_pieces(rows, ALIGNMENT).heap < first
 
 
 TEXT = """HloModule m, is_scheduled=true, input_output_alias={{ {{}}: (0, {{}}, may-alias) }}

@@ -19,9 +19,9 @@ from regal_jax.graph import (
 )
 from regal_jax.heuristics import counting, run_heuristic
 from regal_jax.heuristics.heft import heft_schedule
-from regal_jax.heuristics.hurry import until
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.heuristics.time_left import until
 from regal_jax.plan import verify
 from regal_jax.runtime import memory
 from regal_jax.solvers.loop import batches

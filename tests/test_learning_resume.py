@@ -72,7 +72,7 @@ def test_what_a_run_leaves_behind(whole):
 @pytest.mark.parametrize(
     "moments",
     [
-        ("references:1", "save:4"),
+        ("save:4",),
         pytest.param(("references:1", "train:3", "save:4", "train:10"), marks=pytest.mark.slow),
     ],
     ids=len,
@@ -88,6 +88,9 @@ def test_killed_at_any_moment_it_ends_the_same(whole, tmp_path, moments):
         command = [sys.executable, str(TESTS / "learning_run.py"), str(folder), moment]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == -signal.SIGKILL, (moment, done.stderr)
+    # A process that is killed while it writes references leaves half a line.
+    references = folder / "references.jsonl"
+    references.write_bytes(references.read_bytes()[:-20])
     assert one_device(tiny_config(), folder).finished
     same_outcome(whole, folder, tiny_config())
 

@@ -8,16 +8,27 @@ import pytest
 from flax import nnx
 from policy_cases import four_bins
 
-from regal_jax import Brkga, BrkgaConfig, Cluster, GraphBuilder, optimize_many
+from regal_jax import Brkga, BrkgaConfig, Cluster, GraphBuilder, compare, optimize, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.encoding import quantile_table, uniform_proposal
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
-from regal_jax.experiments import GUIDED, Method, Results, TunedConfig, make_method, method_names, tune
+from regal_jax.experiments import (
+    GUIDED,
+    EvaluationConfig,
+    Method,
+    Results,
+    TunedConfig,
+    make_method,
+    method_names,
+    tune,
+)
 from regal_jax.experiments import tuning as tuning_module
+from regal_jax.experiments.registry import method_name
 from regal_jax.heuristics import heuristic_plans, run_heuristic
 from regal_jax.plan import Objective
 from regal_jax.policies import Policy
-from regal_jax.solvers import solver
+from regal_jax.robust.sources import make_source
+from regal_jax.solvers import Heuristic, register, solver, solvers
 
 TWO = Cluster.uniform(2, transfer="blocking")
 POLICIES = ("guided", *GUIDED)
@@ -185,8 +196,35 @@ def test_infeasible_graphs_come_last(graphs):
     assert Results.of([], []).order.tolist() == []
 
 
+def test_names_may_be_in_capitals():
+    """In the library, in the command, and in settings of evaluations; results have the names as usual."""
+    for name in method_names():
+        assert method_name(name.upper()) == method_name(name.title()) == name
+    assert make_method("CRITICAL-PATH") == make_method("critical-path")
+    assert make_method("BRKGA-20K") == make_method("brkga-20k")
+    assert solver("Critical-Path") == Heuristic("CRITICAL-PATH") == Heuristic("critical-path")
+    graph = generate("chain", 3, seed=0)
+    plan = run_heuristic("HEFT", graph, Cluster.uniform(2))
+    assert (
+        optimize(graph, Cluster.uniform(2), method="HEFT").timeline.op.tolist() == plan.timeline.op.tolist()
+    )
+    assert list(compare(graph, Cluster.uniform(2), ["BFS", "Single-Device"]).plans) == [
+        "bfs",
+        "single-device",
+    ]
+    config = EvaluationConfig("set", methods=("BRKGA", "Brkga-5K"), options={"HEFT": {}}, limits=())
+    assert (config.methods, list(config.options)) == (("brkga", "brkga-5k"), ["heft"])
+    with pytest.raises(ConfigError, match="methods: must be a list of names, each once"):
+        EvaluationConfig("set", methods=("BRKGA", "brkga"), limits=())
+    robust = EvaluationConfig(suite="robust-scheduling", methods=("List-Scheduling",), limits=())
+    assert robust.methods == ("list-scheduling",)
+    assert make_source("List-Scheduling")[0] == "list-scheduling"
+    with pytest.raises(ConfigError, match="there is a solver 'BRKGA' already"):
+        register(dataclasses.replace(solvers()["brkga"], name="BRKGA"))
+
+
 def test_unknown_names_and_options():
-    for name in ("magic", "brkga-0k", "brkga-k", "BRKGA"):
+    for name in ("magic", "brkga-0k", "brkga-k", "BRKGAS"):
         with pytest.raises(ConfigError, match=f"method: unknown '{name}'; use one of auto, brkga"):
             make_method(name)
     for name in POLICIES:

@@ -61,6 +61,7 @@ def test_it_proves_the_optimum_of_small_graphs(
     assert plan.provenance["proven"]
     assert search.evaluations < 10**6
     assert search.best == plan.objective_value == brute_force(graph, ONE, PEAK).objective_value
+    assert search.proven_bytes == search.best
 
 
 @settings(max_examples=40)
@@ -92,6 +93,7 @@ def test_what_it_says_is_what_the_replay_says(
     peak = order_peak(graph, plan.event_ids(graph))
     assert plan.objective_value == peak >= least.peak
     assert not plan.provenance["proven"] or peak == least.peak
+    assert search.proven_bytes <= least.peak
     if math.isfinite(search.best):
         assert search.best == peak
     told = [math.inf if value is None else value for _, value in search.history]

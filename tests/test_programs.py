@@ -100,19 +100,19 @@ def test_what_is_given_up_gives_its_regions_back():
 
 @linux
 def test_a_process_of_many_shapes_stops_growing():
-    """24 shapes with different sizes, devices, objectives and methods."""
+    """12 shapes with different sizes, devices, objectives and methods."""
     code = (
         "from regal_jax import Cluster, optimize\n"
         "from regal_jax.datasets import generate\n"
         "import itertools, pathlib\n"
-        "shapes = itertools.product((8, 40, 60, 110), (1, 2, 3), ('makespan', 'peak-memory'))\n"
+        "shapes = itertools.product((8, 40, 110), (1, 3), ('makespan', 'peak-memory'))\n"
         "for i, (ops, devices, objective) in enumerate(shapes):\n"
         "    optimize(generate('erdos-renyi', ops, i), Cluster.uniform(devices), objective=objective,\n"
         "             method=('brkga', 'annealing')[i % 2], evaluations=20, warm_start=False)\n"
-        "    if i % 8 == 7:\n"
+        "    if i % 4 == 3:\n"
         "        print(pathlib.Path('/proc/self/maps').read_bytes().count(b'\\n'))\n"
     )
-    first, second, third = map(int, child(code, REGAL_JAX_PROGRAMS="8"))
+    first, second, third = map(int, child(code, REGAL_JAX_PROGRAMS="4"))
     assert second - first <= 60
     assert third - second <= 60
 

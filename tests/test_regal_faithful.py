@@ -191,19 +191,24 @@ def test_the_update_is_reinforce_as_printed():
     spread = spread_pool(dataclasses.replace(share, pool=pool), mesh)
     learner, key = Learner(config), jax.random.key(3)
     state = learner.init()
-    choose, act = jax.random.split(jax.random.fold_in(key, 0))
-    order = jax.random.permutation(choose, 3)
-    batch = jax.tree.map(lambda x: x[order], pool)
-    policy = learner.policy(state)
-    actions, fitness = rollout(learner, batch, policy(batch.features, batch.prior), learner.table, act)
-    value = nnx.merge(learner.graphdefs[1], state.value)(batch.features, batch.prior)
-    advantage = -np.asarray(fitness[0]) / np.asarray(batch.reference) - np.asarray(value)
 
-    def loss(weights):
-        logits = nnx.merge(learner.graphdefs[0], weights)(batch.features, batch.prior)
-        return -(advantage * log_prob(logits, actions[0], batch.features.node_mask)).mean()
+    @jax.jit
+    def printed(state, pool, table):
+        choose, act = jax.random.split(jax.random.fold_in(key, 0))
+        order = jax.random.permutation(choose, 3)
+        batch = jax.tree.map(lambda x: x[order], pool)
+        policy = learner.policy(state)
+        actions, fitness = rollout(learner, batch, policy(batch.features, batch.prior), table, act)
+        value = nnx.merge(learner.graphdefs[1], state.value)(batch.features, batch.prior)
+        advantage = -fitness[0] / batch.reference - value
 
-    gradient = jax.grad(loss)(state.policy)
+        def loss(weights):
+            logits = nnx.merge(learner.graphdefs[0], weights)(batch.features, batch.prior)
+            return -(advantage * log_prob(logits, actions[0], batch.features.node_mask)).mean()
+
+        return advantage, jax.grad(loss)(state.policy)
+
+    advantage, gradient = jax.device_get(printed(state, pool, learner.table))
     want = math.sqrt(sum(float((x**2).sum()) for x in jax.tree.leaves(gradient)))
     _, metrics = train_step(learner, mesh, state, spread, key)
     assert float(metrics.gradient) == pytest.approx(want, rel=1e-4)
@@ -254,7 +259,7 @@ def test_some_action_is_near_uniform_and_none_is_degenerate(name):
 def test_the_default_is_an_alias():
     for objective in Objective:
         assert default_policy(objective, 2).config == shipped_policy("regal-primed", objective, 2).config
-    assert is_shipped("makespan", 2, "regal-faithful")
+    assert all(is_shipped(objective, 2, name) for objective in Objective for name in FAITHFUL)
     assert not is_shipped("makespan", 3, "regal-faithful")
     with pytest.raises(ConfigError, match="'regal'; use regal-primed, regal-faithful"):
         shipped_policy("regal", "makespan", 2)
@@ -262,22 +267,30 @@ def test_the_default_is_an_alias():
         shipped_policy("regal-faithful", "makespan", 3)
 
 
-def test_a_policy_by_its_name_guides_the_search_as_the_object_does():
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("name", FAITHFUL)
+def test_the_weights_that_ship_are_of_the_settings_that_ship(name, objective):
+    config = TrainConfig.load(str(FOLDER / name / f"{objective}-2.toml")).policy
+    assert shipped_policy(name, objective, 2).config == config
+
+
+@pytest.mark.parametrize("name", FAITHFUL)
+def test_a_policy_by_its_name_guides_the_search_as_the_object_does(name):
     graph = small_graph()
     options = {"evaluations": 60, "warm_start": False, "progress": False}
-    named = Brkga(population=20, elites=4, mutants=3, policy="regal-faithful")
-    given = dataclasses.replace(named, policy=shipped_policy("regal-faithful", "makespan", 2))
+    named = Brkga(population=20, elites=4, mutants=3, policy=name)
+    given = dataclasses.replace(named, policy=shipped_policy(name, "makespan", 2))
     named = optimize(graph, TWO, method=named, **options)
     same = optimize(graph, TWO, method=given, **options)
     np.testing.assert_array_equal(named.timeline.op, same.timeline.op)
     assert named.provenance["history"] == same.provenance["history"]
-    assert named.provenance["policy"] == "regal-faithful"
+    assert named.provenance["policy"] == name
     # A policy that is named and not the default: BRKGA, not a portfolio.
-    assert optimize(graph, TWO, policy="regal-faithful", **options).provenance["method"] == "brkga"
+    assert optimize(graph, TWO, policy=name, **options).provenance["method"] == "brkga"
 
 
 def test_names_of_policies():
-    for name in ("regal-primed", "regal-faithful", "default"):
+    for name in ("regal-primed", *FAITHFUL, "default"):
         guide = Guide.of(name)
         assert guide is not None
         assert guide.guides(Objective.MAKESPAN, 2)

@@ -28,9 +28,13 @@ def run_eagerly(problem, genes, implementation="xla", **options):
     return simulate(problem, decode(problem, genes), implementation=implementation, positions=True, **options)
 
 
-@pytest.fixture(scope="module", params=["xla", "host"])
+RUNS = {name: jax.jit(functools.partial(run_eagerly, implementation=name)) for name in ("xla", "host")}
+"""One for each implementation, so that all tests share programs."""
+
+
+@pytest.fixture(scope="module", params=RUNS)
 def run(request):
-    return jax.jit(functools.partial(run_eagerly, implementation=request.param))
+    return RUNS[request.param]
 
 
 def small_problem(graph, cluster):
@@ -270,7 +274,7 @@ def test_what_is_not_asked_for_is_absent(implementation, transfer):
     graphs, clusters = mixed_batch(transfer)
     problem = make_problem(graphs, clusters)
     genes = random_genes(problem, np.random.default_rng(0))
-    full = jax.jit(run_eagerly)(problem, genes)
+    full = RUNS["xla"](problem, genes)
     for memory in (False, True):
         part = jax.jit(
             lambda p, g, m=memory: simulate(p, decode(p, g), implementation=implementation, memory=m)
@@ -303,6 +307,6 @@ def test_the_platform_of_the_program_chooses(monkeypatch):
     genes = random_genes(problem, np.random.default_rng(0))
     chosen = jax.jit(functools.partial(run_eagerly, implementation=None))
     assert "regal_jax_simulate" in chosen.lower(problem, genes).as_text()
-    chex.assert_trees_all_equal(chosen(problem, genes), jax.jit(run_eagerly)(problem, genes))
+    chex.assert_trees_all_equal(chosen(problem, genes), RUNS["xla"](problem, genes))
     traced = chosen.trace(problem, genes)
     assert "regal_jax_simulate" not in traced.lower(lowering_platforms=("cuda",)).as_text()

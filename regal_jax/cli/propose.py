@@ -8,7 +8,7 @@ from typing import Final
 
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, count, seed
-from regal_jax.cli.optimize import cluster_of
+from regal_jax.cli.clusters import cluster_of
 from regal_jax.cli.sources import load
 from regal_jax.errors import ConfigError
 
@@ -67,6 +67,7 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
     )
     propose.add_argument(
         "--source",
+        type=str.lower,
         choices=_SOURCES,
         default="auto",
         help="source of the plans (default auto: gflownet if it suits the graph, else brkga)",

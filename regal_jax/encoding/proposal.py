@@ -19,7 +19,7 @@ from regal_jax.encoding.genes import Genes, gene_shapes
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Problem
 
-__all__ = ["Proposal", "quantile_table", "quantiles", "uniform_proposal"]
+__all__ = ["COIN", "Proposal", "quantile_table", "quantiles", "uniform_proposal"]
 
 _INTERVALS: Final = 256
 """Small enough that a table of 16 distributions fits in the L1 cache: lookups dominate the time of a draw."""
@@ -27,7 +27,7 @@ _TOP: Final = 65535
 _FINE: Final = 65536 // _INTERVALS
 """Places within an interval that 16 bits distinguish."""
 _NARROW: Final = 1e10
-_COIN: Final = "which"
+COIN: Final = "which"
 """The last name in sorted order, so that the random streams of genes do not depend on it."""
 
 
@@ -70,7 +70,7 @@ class Proposal:
         n, d = self.index.shape[-2], (self.index.shape[-1] - 1) // self.placements
         shapes = {"affinity": (n, d), "priority": (n,), "transfer_priority": (self.transfers, d)}
         if self.share < 1 or self.placements > 1:
-            shapes[_COIN] = (1,)
+            shapes[COIN] = (1,)
         return {name: jax.ShapeDtypeStruct(shape, jnp.uint16) for name, shape in shapes.items()}
 
 
@@ -157,11 +157,11 @@ def quantiles(proposal: Proposal, uniform: Genes) -> Genes:
     """
     guided = round(proposal.share * 65536)
     # Skipped if the share is 1, since XLA does not fold a comparison that is always true.
-    kept = uniform[_COIN][0] >= guided if proposal.share < 1 else None
+    kept = uniform[COIN][0] >= guided if proposal.share < 1 else None
     placement, sending, late = proposal.index[:, :-1], proposal.transfer_index, proposal.transfer_offset
     if proposal.placements > 1:
         # The value is unused for uniform individuals; a gather clips it.
-        which = uniform[_COIN][0].astype(jnp.uint32) * proposal.placements // guided
+        which = uniform[COIN][0].astype(jnp.uint32) * proposal.placements // guided
 
         def chosen(index: jax.Array) -> jax.Array:
             each = index.reshape(index.shape[0], proposal.placements, -1)

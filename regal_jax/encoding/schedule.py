@@ -10,6 +10,7 @@ from regal_jax.encoding.genes import Genes
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.plan import Objective
 from regal_jax.problem import Bucket, Preferences, Problem
 
 __all__ = ["encode_schedule", "preferences", "schedule_shapes"]
@@ -40,12 +41,18 @@ WASTES: Final = (
 BEHINDS: Final = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0625, 0.0625, 0.125, 0.125, 0.25, 0.25, 0.5, 0.5, 0.5, 1.0, 1.0)
 EARLIES: Final = (1.0,) * 12 + (0.0,) * 4
 """Whether prices count in the choice of the op."""
+GROWTHS: Final = (0.0, 0.25, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 8.0, 16.0, 16.0, 64.0)
+"""For peak memory: cost of a byte of growth."""
+HELDS: Final = (0.0, 0.0, 0.0, 0.125, 0.125, 0.125, 0.25, 0.25, 0.5, 0.5, 0.5, 1.0, 1.0, 2.0, 2.0, 2.0)
+"""For peak memory: cost of a byte that the device holds."""
 _RULE: Final = np.array([4, 8, 9, 0]) << (16 - _CHOICE)
 """Genes of a rule that makes good list schedules: 1/8, 1/8, 1/4, and prices count."""
+_MEMORY_RULE: Final = np.array([4, 8, 3, 0]) << (16 - _CHOICE)
+"""Genes of a rule that makes low peaks: 1/8, 4, 1/8, and prices count."""
 _MOST: Final = 4.0
 """The highest price that is not prohibitive, in mean runtimes."""
 _PROHIBITIVE: Final = 1e32
-"""Higher than any time (`regal_jax.problem.make_problem` limits them to 1e30)."""
+"""Higher than any time (`regal_jax.problem.make_problem` limits them to 1e30) or number of bytes."""
 
 
 def schedule_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
@@ -56,25 +63,29 @@ def schedule_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 @jax.named_scope("preferences")
-def preferences(problem: Problem, genes: Genes) -> Preferences:
+def preferences(problem: Problem, genes: Genes, objective: Objective = Objective.MAKESPAN) -> Preferences:
     """Decodes genes.
 
     A price is the cube of its key times four mean runtimes, and prohibitive if the key is 1. So most random
-    prices are small.
+    prices are small. For peak memory, bytes take the place of times.
 
     Args:
       problem: ``B`` graphs.
       genes: Leaves with leading ``[B, P]``, in the shapes of `schedule_shapes`.
+      objective: What the schedules are for.
     """
     # Every product is rounded once, whatever the order of operations, so that all backends agree.
-    longest = problem.rank.max(axis=-1)[:, None, None]
+    if objective is Objective.MAKESPAN:
+        longest, unit, tables = problem.rank.max(axis=-1), problem.op_time, (WASTES, BEHINDS)
+    else:
+        longest, unit, tables = problem.total_size, problem.op_size, (GROWTHS, HELDS)
     weight, waste, behind, early = (
         jnp.asarray(table, jnp.float32)[genes["rule"][..., i] >> (16 - _CHOICE)]
-        for i, table in enumerate((WEIGHTS, WASTES, BEHINDS, EARLIES))
+        for i, table in enumerate((WEIGHTS, *tables, EARLIES))
     )
-    urgency = genes["rank"].astype(jnp.float32) * (longest / _TOP) * weight[..., None]
+    urgency = genes["rank"].astype(jnp.float32) * (longest[:, None, None] / _TOP) * weight[..., None]
     key = genes["price"].astype(jnp.float32) * jnp.float32(1 / _TOP)
-    price = (key * key) * (key * (problem.op_time * _MOST)[:, None, None, None])
+    price = (key * key) * (key * (unit * _MOST)[:, None, None, None])
     price = jnp.where(genes["price"] == _TOP, _PROHIBITIVE, price)
     return Preferences(urgency, price, early, waste, behind)
 
@@ -88,6 +99,7 @@ def encode_schedule(
     devices: int | None = None,
     *,
     in_order: bool = True,
+    objective: Objective = Objective.MAKESPAN,
 ) -> dict[str, np.ndarray]:
     """Genes of one individual that decode to this placement and, with ``in_order``, this order of ops.
 
@@ -101,7 +113,9 @@ def encode_schedule(
       events: Valid event ids in schedule order, as `regal_jax.plan.replay` takes them.
       bucket: Padded sizes of the leaves; by default none.
       devices: ``D`` of the leaves, padding included; by default that of the cluster.
-      in_order: Whether ranks follow the order; otherwise they are upward ranks, with a rule that suits them.
+      in_order: Whether ops keep this order; otherwise the rule is one that suits the objective, and ranks are
+        upward ranks, or for peak memory those of the order.
+      objective: What the schedules are for.
 
     Returns:
       uint16 leaves in the shapes of `schedule_shapes`.
@@ -120,9 +134,11 @@ def encode_schedule(
     price[:n] = _TOP
     price[np.arange(n), np.asarray(placement)] = 0
     rank = np.zeros(bucket.ops, np.uint16)
+    rank[ops] = _TOP - np.arange(n) * _TOP // max(n - 1, 1)
     if in_order:
-        rank[ops] = _TOP - np.arange(n) * _TOP // max(n - 1, 1)
         return {"price": price, "rank": rank, "rule": np.array([_TOP, 0, 0, 0], np.uint16)}
+    if objective is Objective.PEAK_MEMORY:
+        return {"price": price, "rank": rank, "rule": _MEMORY_RULE.astype(np.uint16)}
     upward = upward_rank(graph, cluster)
     rank[:n] = np.round(upward / (upward.max(initial=0) or 1) * _TOP)
     return {"price": price, "rank": rank, "rule": _RULE.astype(np.uint16)}

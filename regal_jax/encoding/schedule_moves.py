@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from regal_jax.encoding.genes import Genes
+from regal_jax.encoding.proposal import COIN, Proposal, quantiles
 from regal_jax.encoding.schedule import schedule_shapes
 from regal_jax.problem import Problem
 
@@ -31,22 +32,29 @@ class SchedulePrior:
       rank: ``[B, N]`` int32, the gene of each op's upward rank; ranks are drawn uniformly around it, all
         other genes uniformly.
       devices: ``D`` (static).
+      guide: A policy's distributions of chromosomes. Its share of the individuals has its priorities as ranks
+        and one less its affinities as prices; rules are uniform. ``None`` for no policy.
     """
 
     rank: jax.Array
     devices: int = dataclasses.field(metadata={"static": True})
+    guide: Proposal | None = None
 
     @property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes of the uniform draws for one individual: those of its genes, and one for their scale."""
         n = self.rank.shape[-1]
         shapes = {"price": (n, self.devices), "rank": (n,), "rule": (4,), _SCALE: (1,)}
-        return {name: jax.ShapeDtypeStruct(shape, jnp.uint16) for name, shape in shapes.items()}
+        own = {name: jax.ShapeDtypeStruct(shape, jnp.uint16) for name, shape in shapes.items()}
+        return own if self.guide is None else {**self.guide.shapes, **own}
 
 
-def schedule_prior(problem: Problem) -> SchedulePrior:
-    """The distribution for these graphs."""
-    return SchedulePrior(_upward(problem), schedule_shapes(problem)["price"].shape[1])
+def schedule_prior(problem: Problem, guide: Proposal | None = None) -> SchedulePrior:
+    """The distribution for these graphs, guided by a policy's if there is one."""
+    if guide is not None:
+        # Schedule generation places the transfers.
+        guide = dataclasses.replace(guide, transfers=0, transfer_index=None, transfer_offset=None)
+    return SchedulePrior(_upward(problem), schedule_shapes(problem)["price"].shape[1], guide)
 
 
 def _upward(problem: Problem) -> jax.Array:
@@ -61,6 +69,12 @@ def draw_schedule(prior: SchedulePrior, uniform: Genes) -> Genes:
     rank = _near(prior.rank, uniform["rank"])
     # By 0 to 3 halvings; prices are cubes of keys.
     price = uniform["price"] >> (uniform[_SCALE][0] >> 14)
+    if prior.guide is not None:
+        share = prior.guide.share
+        drawn = quantiles(prior.guide, uniform)
+        kept = uniform[COIN][0] >= round(share * 65536) if share < 1 else jnp.bool_(False)
+        price = jnp.where(kept, price, _TOP - drawn["affinity"])
+        rank = jnp.where(kept, rank, drawn["priority"])
     return {"price": price, "rank": rank, "rule": uniform["rule"]}
 
 

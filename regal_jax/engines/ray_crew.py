@@ -116,13 +116,13 @@ class Member:
         parts = [(dict(message.head), list(message.blobs)) for message in messages]
         self._answers = self.actor.run.remote(token, work, common, dict(limits), parts)
 
-    def next_answer(self) -> Any:
-        """The next answer of `Worker.run`; ``None`` at the end; a line that says why it ended early."""
+    def next_answers(self) -> Any:
+        """The next answers of `Worker.run`, none at the end; or a line that says why it ended early."""
         try:
             return ray.get(next(self._answers))
         except StopIteration:
             self._answers = None
-            return "its worker ended without an answer" if self.open else None
+            return "its worker ended without an answer" if self.open else []
         except exceptions.RayError as error:
             self._answers, self.ready = None, False
             self.kinds.clear()

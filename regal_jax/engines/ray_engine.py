@@ -159,12 +159,12 @@ class _Run:
             member.hand(self._token, self._work, common, limits, parcel, messages)
 
     def _listen(self, member: "Member") -> None:
-        """Takes one answer of a busy worker, or notes its end."""
-        found = member.next_answer()
+        """Takes answers of a busy worker, or notes its end."""
+        found = member.next_answers()
         if isinstance(found, str):
             self._lost(member, found)
-        elif found is not None:
-            position, head, blobs, last = found
+            return
+        for position, head, blobs, last in found:
             if position < 0:
                 self._raised(member, head)
                 return

@@ -51,8 +51,10 @@ class Worker:
 
     def run(
         self, token: str, work: str, common: Parts, limits: Mapping[str, Any], items: Sequence[Parts]
-    ) -> Iterator[tuple[int, dict[str, Any], list[bytes], bool]]:
+    ) -> Iterator[list[tuple[int, dict[str, Any], list[bytes], bool]]]:
         """Runs ``work``; yields its answers when they come, and ``(-1, error)`` if it raises.
+
+        Answers that have come since the last ones were sent are sent together.
 
         Args:
           token: Name of the run, for `stop`.
@@ -77,8 +79,13 @@ class Worker:
             answers.put(None)
 
         threading.Thread(target=work_through, daemon=True).start()
-        while (answer := answers.get()) is not None:
-            yield answer
+        going_on = True
+        while going_on:
+            found = [answers.get()]
+            while not answers.empty():
+                found.append(answers.get())
+            going_on = found[-1] is not None
+            yield found if going_on else found[:-1]
 
     @ray.method(concurrency_group="control")
     def stop(self, token: str) -> None:

@@ -2,15 +2,14 @@
 
 import dataclasses
 import os
-import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from regal_jax.checks import check_number, check_whole, real, shown
+from regal_jax.checks import check_number, check_whole, known_name, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.experiments.networks import network_rows
-from regal_jax.experiments.registry import GUIDED, method_names
+from regal_jax.experiments.registry import GUIDED, is_method_name, method_name, method_names
 from regal_jax.graph import Cluster
 from regal_jax.plan import Objective
 from regal_jax.robust import LEARNED, SOURCES
@@ -38,8 +37,6 @@ _ROBUST: Final = ("list-scheduling", "brkga", "ppo", "gflownet")
 """Default of the suite of robust scheduling: sources of `regal_jax.robust`."""
 _SIZES: Final = (500, 1000, 2000)
 _ROBUST_SIZES: Final = (50,)
-
-_FIXED: Final = re.compile(r"brkga-[1-9]\d{0,5}k")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +164,7 @@ class EvaluationConfig:
         set_(self, "limits", _whole_numbers("limits", self.limits, 1))
         default = {"topological-order": _ORDERING, "robust-scheduling": _ROBUST}.get(self.suite, _DEFAULT)
         methods = default if self.methods is _DEFAULT else self.methods
-        set_(self, "methods", _names("methods", methods))
+        set_(self, "methods", self._spelled("methods", _names("methods", methods)))
         self._check_methods()
         if real(self.cp_sat_seconds, above=0) is None:
             raise ConfigError(
@@ -178,6 +175,11 @@ class EvaluationConfig:
         set_(self, "rounds", {str(_rounds(t)): _names(f"rounds.{t}", p) for t, p in self.rounds.items()})
         _ = self.cluster
 
+    def _spelled(self, field: str, names: Iterable[str]) -> tuple[str, ...]:
+        """Names of methods as tables and files have them."""
+        robust = self.suite == "robust-scheduling"
+        return _names(field, [known_name(name, SOURCES) if robust else method_name(name) for name in names])
+
     def _check_methods(self) -> None:
         if not self.seeds or self.other_seed in self.seeds:
             raise ConfigError("seeds: give at least one, and not that of other_seed")
@@ -186,6 +188,10 @@ class EvaluationConfig:
         for field in ("options", "policies", "weights"):
             if not isinstance(getattr(self, field), Mapping):
                 raise ConfigError(f"{field}: must be a table, got {getattr(self, field)!r}")
+        for field in ("options", "policies"):
+            table = getattr(self, field)
+            names = self._spelled(field, table)
+            object.__setattr__(self, field, dict(zip(names, table.values(), strict=True)))
         if self.suite == "robust-scheduling":
             self._check_sources()
             return
@@ -200,7 +206,7 @@ class EvaluationConfig:
             if not isinstance(path, str) or not path:
                 raise ConfigError(f"policies.{name}: give a file of weights, got {path!r}")
         for name in (*self.methods, *self.options):
-            if name not in {*known, *networks, *self.policies} and not _FIXED.fullmatch(name):
+            if name not in {*networks, *self.policies} and not is_method_name(name):
                 raise ConfigError(
                     f"methods: unknown {name!r}; use names of {', '.join(known)}, brkga-20k and the like, "
                     "or of policies"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from regal_jax.checks import known_name
 from regal_jax.errors import ConfigError
 from regal_jax.experiments.method import Method
 from regal_jax.experiments.quick_start import brkga_from_quick_schedule
@@ -14,7 +15,7 @@ from regal_jax.policies import SHIPPED
 from regal_jax.search import BrkgaConfig
 from regal_jax.solvers import Brkga, Heuristic, Solver, solvers, with_settings
 
-__all__ = ["GUIDED", "make_method", "method_names"]
+__all__ = ["GUIDED", "is_method_name", "make_method", "method_name", "method_names"]
 
 _RANDOM: Final = dataclasses.asdict(BrkgaConfig(elites=0, mutants=BrkgaConfig().population))
 
@@ -41,12 +42,27 @@ _VARIANTS: Final[Mapping[str, tuple[str, Callable[..., Solver]]]] = {
 """Name -> title, and the function that makes the solver from its options."""
 GUIDED: Final = (*SHIPPED, "gas", "idrs")
 """Methods that need a policy."""
+_FIXED: Final = re.compile(r"brkga-([1-9]\d{0,5})k", re.IGNORECASE)
+"""Plain BRKGA with a fixed budget."""
 _OPTIONS: Final = ("name", "warm_start", "evaluations", "twice")
+
+
+def is_method_name(name: str) -> bool:
+    """Whether `make_method` knows the name."""
+    return bool(_FIXED.fullmatch(name)) or known_name(name, method_names()) in method_names()
 
 
 def method_names() -> list[str]:
     """All names that `make_method` takes, except ``brkga-20k`` and the like."""
     return [*solvers(), *_VARIANTS]
+
+
+def method_name(name: str) -> str:
+    """The name of a method as it is in tables and files; ``name`` may be in capitals.
+
+    A name that is none of `method_names` is returned as it is.
+    """
+    return name.lower() if _FIXED.fullmatch(name) else known_name(name, method_names())
 
 
 def make_method(name: str, /, *, settings: Mapping[str, Any] | None = None, **options: Any) -> Method:
@@ -66,13 +82,14 @@ def make_method(name: str, /, *, settings: Mapping[str, Any] | None = None, **op
       ConfigError: The name is unknown, the method does not have an option, or an option is missing.
       FormatError: The file of tuned settings is damaged.
     """
-    fixed = re.fullmatch(r"brkga-([1-9]\d{0,5})k", name)
+    name = method_name(name)
+    fixed = _FIXED.fullmatch(name)
     if fixed:
         title, budget = f"BRKGA {fixed[1]}K", 1000 * int(fixed[1])
         options = {"name": title, "evaluations": budget, **options}
         name = "brkga"
     known = solvers()
-    if name not in known and name not in _VARIANTS:
+    if not is_method_name(name):
         raise ConfigError(
             f"method: unknown {name!r}; use one of {', '.join(method_names())}, or brkga-20k and the like"
         )

@@ -168,6 +168,11 @@ class OrderSearchRun(HostSearch):
             provenance=said,
         )  # fmt: skip
 
+    @property
+    def proven_bytes(self) -> int:
+        """No order has a lower peak."""
+        return min(self._lower, self._peak)
+
     def _judge(self, profile: Profile) -> None:
         """Keeps the order if it is better than the best so far."""
         self.evaluations = -(-self._made // self.graph.num_ops)

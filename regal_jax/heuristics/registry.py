@@ -7,10 +7,10 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from regal_jax.checks import known_name
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.heuristics.heft import graham_schedule, heft_schedule
-from regal_jax.heuristics.hurry import time_is_over
 from regal_jax.heuristics.list_scheduling import (
     MEMORY_RULES,
     QUICK_RULES,
@@ -22,6 +22,7 @@ from regal_jax.heuristics.list_scheduling import (
 from regal_jax.heuristics.orders import bfs_order, dfs_order, given_order, lpmf_order, random_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.placements import device_subsets, partition_placement, single_device_placement
+from regal_jax.heuristics.time_left import time_is_over
 from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import Objective, Plan, insert_transfers
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
@@ -360,9 +361,10 @@ def run_heuristic(
       >>> run_heuristic("critical-path", generate("chain", 3, seed=0), Cluster.uniform(2)).makespan
       156.0
     """
-    if name not in HEURISTICS:
+    found = HEURISTICS.get(known_name(name, HEURISTICS))
+    if found is None:
         raise ConfigError(f"method: unknown heuristic {name!r}; use one of {', '.join(HEURISTICS)}")
-    return HEURISTICS[name](graph, cluster, objective, seed=seed)
+    return found(graph, cluster, objective, seed=seed)
 
 
 def heuristic_plans(

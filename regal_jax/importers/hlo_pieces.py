@@ -12,18 +12,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.importers.hlo_heap import best_gap
 from regal_jax.importers.hlo_lifetimes import Lifetime
+from regal_jax.importers.hlo_packing import Packable, Placed, pack
 from regal_jax.importers.hlo_shapes import Array
 from regal_jax.importers.hlo_values import Values
+from regal_jax.runtime.compiling import for_loops, loops, usable
 
 __all__ = ["Packing", "Piece", "Place", "live_bytes", "make_pieces", "movable_values", "pack_pieces"]
 
 Place = tuple[int, int]
 """A block of memory and the offset in it, in bytes."""
 
-_WORK: Final = 12_000
-"""Pieces that are placed by the search for better packings."""
+_WORK: Final = 100_000_000
+"""Comparisons of two lives in the search for better packings."""
+_SLOWER: Final = 100
+"""Times fewer of them where loops are not compiled."""
+_TRIALS: Final = 400
+"""Packings that are tried, unless they take too much work."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -203,7 +208,7 @@ def pack_pieces(pieces: Sequence[Piece], alignment: int) -> Packing:
       ValueError: Two fixed pieces are in one block at the same moment.
     """
     packer = _Packer(pieces, alignment)
-    free = [i for i, piece in enumerate(pieces) if not piece.fixed]
+    free = packer.free
     life = {i: sum(end - start + 1 for start, end in pieces[i].spans) for i in free}
     keys: tuple[Callable[[int], Any], ...] = (
         lambda i: (-pieces[i].size, -life[i], i),
@@ -211,21 +216,31 @@ def pack_pieces(pieces: Sequence[Piece], alignment: int) -> Packing:
         lambda i: (-life[i], -pieces[i].size, i),
     )
     least = max(live_bytes(pieces) - sum(packer.sizes), 0)
-    tried = [(sorted(free, key=key), packer) for key in keys]
-    orders = [(order, *packer.pack(order)) for order, packer in tried]
-    order, places, heap = min(orders, key=lambda made: made[2])
-    for _ in range(_WORK // max(len(free), 1)):
+    found = [(order, *packer.pack(order)) for order in (sorted(free, key=key) for key in keys)]
+    order, address, heap = min(found, key=lambda made: made[2])
+    random = np.random.default_rng(0)
+    for _ in range(min(_TRIALS, (_WORK if usable() else _WORK // _SLOWER) // (packer.room**2 + 1))):
         if heap <= least:
             break
-        highest = max(free, key=lambda i: places[i][1] + pieces[i].size if places[i][0] < 0 else -1)
-        moved = [highest, *(i for i in order if i != highest)]
-        if moved == order:
-            break
-        again, size = packer.pack(moved)
-        order = moved
-        if size < heap:
-            places, heap = again, size
-    return Packing(places, heap)
+        trial = _moved(packer, order, address, random)
+        places, size = packer.pack(trial)
+        if size <= heap:
+            order, address, heap = trial, places, size
+    return Packing(packer.places(address), heap)
+
+
+def _moved(
+    packer: "_Packer", order: list[int], address: Sequence[int], random: np.random.Generator
+) -> list[int]:
+    """The order with the piece at the top of the heap earlier and, half of the time, two pieces swapped."""
+    highest = max(order, key=lambda i: address[i] + packer.pieces[i].size)
+    earlier = int(random.integers(0, order.index(highest) + 1))
+    moved = [i for i in order if i != highest]
+    moved.insert(earlier, highest)
+    if random.random() < 0.5:
+        one, two = random.integers(0, len(moved), 2).tolist()
+        moved[one], moved[two] = moved[two], moved[one]
+    return moved
 
 
 class _Packer:
@@ -234,50 +249,60 @@ class _Packer:
     def __init__(self, pieces: Sequence[Piece], alignment: int) -> None:
         self.pieces, self.alignment = pieces, alignment
         self.fixed = [i for i, piece in enumerate(pieces) if piece.fixed]
+        self.free = [i for i, piece in enumerate(pieces) if not piece.fixed]
         self.sizes = [pieces[i].size for i in self.fixed]
         self.bases = [0]
         for size in self.sizes:
             self.bases.append(self.bases[-1] + self.up(size) + alignment)
         self.heap = self.bases[-1]
+        spans = [span for piece in pieces for span in piece.spans]
+        rows = np.cumsum([0, *(len(piece.spans) for piece in pieces)])
+        self.packable = Packable(
+            *(np.array([piece.size for piece in pieces], np.int64), rows.astype(np.int64)),
+            *(np.array(column, np.int64) for column in (zip(*spans, strict=True) if spans else ((), ()))),
+        )
+        self.walls, self.room = self._walls(), len(spans) + len(self.fixed)
+        self.given = for_loops(self.packable)
 
     def up(self, size: int) -> int:
         return -(-size // self.alignment) * self.alignment
 
-    def pack(self, order: Sequence[int]) -> tuple[list[Place], int]:
-        """Places the free pieces in an order, each into the smallest gap that fits."""
-        pieces, walls = self.pieces, len(self.fixed)
-        count = walls + sum(len(piece.spans) for piece in pieces)
-        starts, ends, tops, bottoms = (np.zeros(count, np.int64) for _ in range(4))
-        # What lies between two blocks is never free.
-        ends[:walls] = np.iinfo(np.int64).max
-        for i, (base, size) in enumerate(zip(self.bases, self.sizes, strict=False)):
-            bottoms[i], tops[i] = base + size, self.bases[i + 1]
-        placed = walls
+    def _walls(self) -> np.ndarray:
+        """``[4, W]``, start, end, bottom and top of what is fixed, and of what lies between two blocks."""
+        rows = []
+        for i, base, end in zip(self.fixed, self.bases, self.bases[1:], strict=False):
+            size = self.pieces[i].size
+            # What lies between two blocks is never free.
+            rows.append((0, np.iinfo(np.int64).max, base + size, end))
+            rows += [(first, last, base, base + self.up(size)) for first, last in self.pieces[i].spans]
+        return np.array(sorted(rows, key=lambda row: row[2]), np.int64).reshape(-1, 4).T
 
-        def put(number: int, address: int) -> None:
-            nonlocal placed
-            for first, last in pieces[number].spans:
-                starts[placed], ends[placed], bottoms[placed] = first, last, address
-                tops[placed] = self.up(address + pieces[number].size)
-                placed += 1
+    def pack(self, order: Sequence[int]) -> tuple[list[int], int]:
+        """The addresses of all pieces if the free ones are placed in an order, and the bytes of the heap."""
+        count = self.walls.shape[1]
+        placed = np.zeros((4, self.room), np.int64)
+        placed[:, :count] = self.walls
+        address = _lent(np.zeros(len(self.pieces), np.int64))
+        top = loops(pack)(
+            *(self.given, for_loops(np.array(order, np.int64)), Placed(*map(_lent, placed)), count),
+            *(self.alignment, address),
+        )
+        return [int(a) for a in address], max(int(top) - self.heap, 0)
 
-        places: list[Place] = [(-1, 0)] * len(pieces)
-        for base, number in zip(self.bases, self.fixed, strict=False):
-            places[number] = number, 0
-            put(number, base)
-        top = self.heap
-        for number in order:
-            size = pieces[number].size
-            taken = np.zeros(placed, bool)
-            for first, last in pieces[number].spans:
-                taken |= (starts[:placed] <= last) & (ends[:placed] >= first)
-            here = np.flatnonzero(taken)
-            address = best_gap(bottoms[here], tops[here], size)
-            put(number, address)
-            if address >= self.heap:
-                places[number] = -1, address - self.heap
-                top = max(top, address + size)
+    def places(self, address: Sequence[int]) -> list[Place]:
+        """The block and offset of each address."""
+        found: list[Place] = [(-1, 0)] * len(self.pieces)
+        for number in self.fixed:
+            found[number] = number, 0
+        for i in self.free:
+            if address[i] >= self.heap:
+                found[i] = -1, address[i] - self.heap
             else:
-                at = int(np.searchsorted(self.bases, address, "right")) - 1
-                places[number] = self.fixed[at], address - self.bases[at]
-        return places, top - self.heap
+                at = int(np.searchsorted(self.bases, address[i], "right")) - 1
+                found[i] = self.fixed[at], address[i] - self.bases[at]
+        return found
+
+
+def _lent(array: np.ndarray) -> Any:
+    """``array`` itself for compiled loops, which write to it; a list in Python."""
+    return array if usable() else array.tolist()

@@ -17,7 +17,7 @@ from regal_jax.importers.hlo_sharing import ELEMENTWISE
 from regal_jax.importers.hlo_text import Computation, Module, names_in
 from regal_jax.importers.hlo_values import Node, Path, Values, in_place, read_values
 
-__all__ = ["TempModel"]
+__all__ = ["TempModel", "can_share"]
 
 _ALIGNMENT: Final = 64
 """Alignment in bytes of buffers in XLA's heap for CPUs."""
@@ -68,7 +68,7 @@ class TempModel:
     def _can_share(self, operand: Node, inside: Path, user: Node, path: Path) -> bool:
         key = operand.number, inside, user.number, path
         if key not in self._shares:
-            self._shares[key] = _can_share(self._values.module, *(operand, inside, user, path))
+            self._shares[key] = can_share(self._values.module, *(operand, inside, user, path))
         return self._shares[key]
 
 
@@ -309,7 +309,7 @@ class _Assignment:
         return None
 
 
-def _can_share(module: Module, operand: Node, inside: Path, user: Node, path: Path) -> bool:
+def can_share(module: Module, operand: Node, inside: Path, user: Node, path: Path) -> bool:
     """Whether ``user`` may write its result over an operand that nothing else needs."""
     if operand.instruction.opcode == "constant":
         return False

@@ -19,12 +19,24 @@ class Field:
 
     Attributes:
       value: The JSON value.
-      place: Its place, e.g. ``"ops[3].runtime"``.
     """
 
-    def __init__(self, value: Any, place: str = "") -> None:
+    __slots__ = ("_key", "_parent", "value")
+
+    def __init__(self, value: Any, parent: "Field | None" = None, key: str | int = "") -> None:
         self.value = value
-        self.place = place
+        self._parent = parent
+        self._key = key
+
+    @property
+    def place(self) -> str:
+        """Its place in the document, e.g. ``"ops[3].runtime"``."""
+        if self._parent is None:
+            return ""
+        above = self._parent.place
+        if isinstance(self._key, int):
+            return f"{above}[{self._key}]"
+        return f"{above}.{self._key}" if above else self._key
 
     def error(self, message: str) -> FormatError:
         """The error ``message`` about this field."""
@@ -41,28 +53,31 @@ class Field:
 
     def get(self, key: str) -> "Field":
         """The member ``key``, which must be there."""
-        if key not in self.mapping():
+        mapping = self.mapping()
+        if key not in mapping:
             raise self.error(f"{key!r} is missing; add it")
-        return Field(self.value[key], f"{self.place}.{key}" if self.place else key)
+        return Field(mapping[key], self, key)
 
     def find(self, key: str, default: Any) -> "Field":
         """The member ``key``, or ``default`` if it is absent."""
-        present = key in self.mapping()
-        return self.get(key) if present else Field(default, f"{self.place}.{key}" if self.place else key)
+        return Field(self.mapping().get(key, default), self, key)
 
     def items(self) -> list["Field"]:
         """The elements of a list."""
-        return [Field(item, f"{self.place}[{i}]") for i, item in enumerate(self._typed(list))]
+        return [Field(item, self, i) for i, item in enumerate(self._typed(list))]
 
     def only(self, *keys: str) -> None:
         """Refuses members other than ``keys``: a misspelt key must not pass for an absent one."""
-        unknown = sorted(self.mapping().keys() - set(keys))
+        unknown = self.mapping().keys() - keys
         if unknown:
+            unknown = sorted(unknown)
             raise self.error(f"unknown key {unknown[0]!r}; known keys are {', '.join(keys)}")
 
     def text(self) -> str:
         """The value as a text that can be written again as UTF-8."""
         value = self._typed(str)
+        if value.isascii():
+            return value
         try:
             value.encode()
         except UnicodeEncodeError:
@@ -85,6 +100,8 @@ class Field:
     def count(self, largest: int = MAX_BYTES) -> int:
         """The value as a whole number from 0 to ``largest``."""
         value = self.value
+        if type(value) is int and 0 <= value <= largest:
+            return value
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         found = whole(value)

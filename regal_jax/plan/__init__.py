@@ -9,6 +9,7 @@ from regal_jax.plan.contraction import Contraction, contract, contract_for
 from regal_jax.plan.decode import decode_order, decode_placement
 from regal_jax.plan.fitness import plan_fitness
 from regal_jax.plan.limits import ROUNDING, meets_bound, why_impossible
+from regal_jax.plan.order_bound import Lives, least_peak, order_bound
 from regal_jax.plan.plan import Plan, PlanStatus
 from regal_jax.plan.replay import Timeline, replay, transfer_event
 from regal_jax.plan.schedule import insert_transfers, needed_transfers
@@ -17,6 +18,7 @@ from regal_jax.plan.verify import check_graph, verify
 __all__ = [
     "ROUNDING",
     "Contraction",
+    "Lives",
     "Objective",
     "Plan",
     "PlanComparison",
@@ -30,10 +32,12 @@ __all__ = [
     "decode_order",
     "decode_placement",
     "insert_transfers",
+    "least_peak",
     "lower_bound",
     "makespan_upper_bound",
     "meets_bound",
     "needed_transfers",
+    "order_bound",
     "plan_fitness",
     "replay",
     "transfer_event",

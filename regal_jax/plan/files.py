@@ -241,19 +241,23 @@ def _profile(rows: list[Any], d: int) -> tuple[tuple[np.ndarray, ...], tuple[np.
 
 
 def _get(fields: dict[str, Any], key: str, check: Callable[[Any], Any], where: str = "") -> Any:
-    name = where + (key if key.isprintable() else ascii(key))
-    if key not in fields:
-        raise FormatError(f"plan: {name} is missing")
     try:
         return check(fields[key])
-    except ValueError as error:
+    except (KeyError, ValueError) as error:
+        name = where + (key if key.isprintable() else ascii(key))
+        if key not in fields:
+            raise FormatError(f"plan: {name} is missing") from None
         raise FormatError(f"plan: {name} must be {error}, got {reprlib.repr(fields[key])}") from None
 
 
 def _each(values: list[Any], check: Callable[[Any], Any], where: str, length: int | None) -> list[Any]:
     if length is not None and len(values) != length:
         raise FormatError(f"plan: {where} has {len(values)} entries, expected {length}")
-    return [_get({str(i): v}, str(i), check, f"{where}.") for i, v in enumerate(values)]
+    try:
+        return [check(value) for value in values]
+    except ValueError:
+        # Again, for an error that names the place.
+        return [_get({str(i): v}, str(i), check, f"{where}.") for i, v in enumerate(values)]
 
 
 def _object(value: Any) -> dict[str, Any]:

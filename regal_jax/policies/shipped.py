@@ -46,9 +46,8 @@ def shipped_policy(name: str, objective: Objective | str, num_devices: int) -> "
     """A policy that is installed with the package; the card is docs/policies.md.
 
     Args:
-      name: ``"regal-faithful"``, the papers' policy (``"regal-faithful-workshop"``, its form in the workshop
-        text, has settings and no weights yet); ``"regal-primed"``, which begins with priors; or
-        ``"default"``, which is ``"regal-primed"``.
+      name: ``"regal-faithful"``, the papers' policy; ``"regal-faithful-workshop"``, its form in the workshop
+        text; ``"regal-primed"``, which begins with priors; or ``"default"``, which is ``"regal-primed"``.
       objective: Objective of the policy.
       num_devices: Number of devices ``D``.
 

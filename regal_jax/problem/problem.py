@@ -58,6 +58,7 @@ class Problem:
       upper_bound: ``[B]`` float32, the longest time of any order of events.
       rank: ``[B, N]`` float32, upward rank of each op (`regal_jax.heuristics.ranks.upward_rank`); padding: 0.
       op_time: ``[B]`` float32, mean over the ops of the upward rank's runtimes: the unit of prices.
+      op_size: ``[B]`` float32, ``total_size`` over the number of ops: the unit of prices for peak memory.
       bucket: The padded sizes (static).
       blocking: Whether transfers are events; otherwise they are delays (static).
       unlimited: Whether every capacity of every graph is unlimited (static).
@@ -85,6 +86,7 @@ class Problem:
     upper_bound: jax.Array
     rank: jax.Array
     op_time: jax.Array
+    op_size: jax.Array
     bucket: Bucket = dataclasses.field(metadata={"static": True})
     blocking: bool = dataclasses.field(metadata={"static": True})
     unlimited: bool = dataclasses.field(metadata={"static": True})
@@ -205,6 +207,7 @@ def _arrays(
         "upper_bound": np.array(_upper_bound(graph, cluster)),
         "rank": _pad(upward_rank(graph, cluster), n),
         "op_time": np.array(mean_runtime(graph, cluster).mean()),
+        "op_size": np.array(float(size.sum() + temp.sum()) / graph.num_ops),
     }
     for name, fill in (("runtime", 0), ("allowed", False), ("capacity", _UNLIMITED)):
         arrays[name] = _pad(arrays[name].T, devices, fill).T

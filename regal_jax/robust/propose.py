@@ -216,7 +216,8 @@ def propose(
     check_whole("keep", keep, 1, _MOST)
     check_whole("evaluations", evaluations, 1, 2**31 - 1)
     file = os.fspath(weights) if isinstance(weights, os.PathLike) else weights
-    if isinstance(source, str) and source == "auto":
+    source = source.lower() if isinstance(source, str) else source
+    if source == "auto":
         source = automatic_source(graph, cluster, file)
     options = {"evaluations": evaluations} if source == "brkga" else {}
     name, proposer = make_source(source, weights=file, temperature=temperature, **options)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from regal_jax.checks import check_number, check_whole
+from regal_jax.checks import check_number, check_whole, known_name
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.heuristics.list_scheduling import Rule, list_schedule
@@ -306,6 +306,7 @@ def make_source(
                 f"source: {type(source).__name__} has no method propose(graph, cluster, count, key)"
             )
         return getattr(source, "name", type(source).__name__), source
+    source = known_name(source, SOURCES)
     if source not in SOURCES:
         raise ConfigError(f"source: unknown {source!r}; use one of auto, {', '.join(SOURCES)}")
     if source in LEARNED:

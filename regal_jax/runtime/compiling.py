@@ -60,9 +60,32 @@ def compiled(function: Callable[..., Any]) -> Any:
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
 
     try:
-        return njit(cache=True, error_model="numpy", nogil=True)(function)
+        return _forgiving(njit(cache=True, error_model="numpy", nogil=True)(function))
     except RuntimeError:  # There is no folder for the cache.
         return njit(error_model="numpy", nogil=True)(function)
+
+
+def _forgiving(dispatcher: Any) -> Any:
+    """The dispatcher, to which an unreadable cache is an empty one.
+
+    Numba reads the whole index of a function before it compares its age with the source. The index may name
+    a class that has moved since, or be damaged.
+    """
+    file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if file is not None:
+        file._load_index = _or_else(dict, file._load_index)
+        file.load = _or_else(lambda: None, file.load)
+    return dispatcher
+
+
+def _or_else(nothing: Callable[[], Any], load: Callable[..., Any]) -> Callable[..., Any]:
+    def loaded(*args: Any) -> Any:
+        try:
+            return load(*args)
+        except Exception:  # Unpickling may raise anything.
+            return nothing()
+
+    return loaded
 
 
 def run_loops(function: Callable[..., Any], *arguments: Any, seconds: float = math.inf) -> Any:

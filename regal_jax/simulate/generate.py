@@ -7,21 +7,22 @@ from typing import Final
 import jax
 
 from regal_jax.errors import ConfigError
+from regal_jax.plan import Objective
 from regal_jax.problem import Preferences, Problem
 from regal_jax.simulate import host
-from regal_jax.simulate.generate_lockstep import generate
+from regal_jax.simulate.generate_lockstep import Goal, generate
 from regal_jax.simulate.memory import peak_memory
 from regal_jax.simulate.simulate import SimulationResult
 
 __all__ = ["GENERATORS", "generate_schedules"]
 
-Generator = Callable[[Problem, Preferences, bool, bool], tuple[jax.Array, SimulationResult]]
+Generator = Callable[[Problem, Preferences, Goal, bool, bool], tuple[jax.Array, SimulationResult]]
 
 
 def _xla(
-    problem: Problem, preferences: Preferences, memory: bool, positions: bool
+    problem: Problem, preferences: Preferences, goal: Goal, memory: bool, positions: bool
 ) -> tuple[jax.Array, SimulationResult]:
-    placement, run = generate(problem, preferences, positions=memory or positions)
+    placement, run = generate(problem, preferences, goal, positions=memory or positions)
     peak = None
     if memory:
         each = jax.vmap(jax.vmap(peak_memory, in_axes=(None, 0, 0, 0)))
@@ -32,14 +33,14 @@ def _xla(
 
 
 def _host(
-    problem: Problem, preferences: Preferences, memory: bool, positions: bool
+    problem: Problem, preferences: Preferences, goal: Goal, memory: bool, positions: bool
 ) -> tuple[jax.Array, SimulationResult]:
-    placement, result = host.generate_on_host(problem, preferences, memory, positions)
+    placement, result = host.generate_on_host(problem, preferences, goal, memory, positions)
     return placement, SimulationResult(*result)
 
 
 GENERATORS: Final[Mapping[str, Generator]] = {"xla": _xla, "host": _host}
-"""Every implementation by name: ``(problem, preferences, memory, positions) -> (placement, result)``."""
+"""Every implementation: ``(problem, preferences, goal, memory, positions) -> (placement, result)``."""
 
 
 @jax.named_scope("generate")
@@ -47,6 +48,7 @@ def generate_schedules(
     problem: Problem,
     preferences: Preferences,
     *,
+    objective: Objective = Objective.MAKESPAN,
     implementation: str | None = None,
     memory: bool = True,
     positions: bool = False,
@@ -57,7 +59,8 @@ def generate_schedules(
 
     Args:
       problem: ``B`` graphs.
-      preferences: ``[B, P, ...]``, from `regal_jax.encoding.preferences`.
+      preferences: ``[B, P, ...]``, from `regal_jax.encoding.preferences` with the same objective.
+      objective: What decides; for the makespan the capacities count first.
       implementation: A name in `GENERATORS`, which then runs or raises; ``None`` chooses by platform:
         ``host`` on CPUs where Numba is installed (extra ``cpu``), else ``xla``.
       memory: Whether to compute the peaks.
@@ -75,14 +78,19 @@ def generate_schedules(
             f"implementation: {implementation!r} generates no schedules; use one of {', '.join(GENERATORS)}"
         )
     _check_shapes(problem, preferences)
+    goal: Goal = "fit"
+    if objective is Objective.PEAK_MEMORY:
+        goal = "peak"
+    elif problem.unlimited:
+        goal = "time"
     if implementation is not None:
-        return GENERATORS[implementation](problem, preferences, memory, positions)
+        return GENERATORS[implementation](problem, preferences, goal, memory, positions)
     import jax.extend.backend
 
-    xla = functools.partial(_xla, memory=memory, positions=positions)
-    if not host.available(problem.blocking, memory, "generate"):
+    xla = functools.partial(_xla, goal=goal, memory=memory, positions=positions)
+    if not host.available(problem.blocking, memory or goal != "time", "generate", goal != "time"):
         return xla(problem, preferences)
-    on_host = functools.partial(_host, memory=memory, positions=positions)
+    on_host = functools.partial(_host, goal=goal, memory=memory, positions=positions)
     if set(jax.extend.backend.backends()) == {"cpu"}:
         return on_host(problem, preferences)
     return jax.lax.platform_dependent(problem, preferences, cpu=on_host, default=xla)

@@ -10,16 +10,45 @@ import functools
 import pathlib
 import zlib
 from collections import namedtuple
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numba import cfunc, types
 
-from regal_jax.simulate import host_call, host_kernel, host_layout, host_memory
+from regal_jax.simulate import (
+    generate_kernel_memory,
+    generate_layout,
+    host_call,
+    host_kernel,
+    host_layout,
+    host_memory,
+)
+from regal_jax.simulate.generate_kernel_memory import (
+    begin_held,
+    excess_of,
+    held_words,
+    highest,
+    insert,
+    make_held,
+    needs,
+    remember,
+)
+from regal_jax.simulate.generate_layout import (
+    BEHIND,
+    CAPACITY,
+    EARLY,
+    PEAKS,
+    PRICE,
+    TEMP,
+    URGENCY,
+    WASTE,
+    extra_words,
+    make_extra,
+    order_events,
+)
 from regal_jax.simulate.host_call import allocate, free, operand, pointer, result, take, task_of
 from regal_jax.simulate.host_kernel import answer_call, candidates_at_once, write_positions
 from regal_jax.simulate.host_layout import (
-    PLACE_BITS,
     Candidate,
     compiled,
     make_scratch,
@@ -29,99 +58,10 @@ from regal_jax.simulate.host_layout import (
 )
 from regal_jax.simulate.host_memory import peaks
 
-__all__ = ["OPERANDS", "handler"]
-
-OPERANDS: Final = (
-    *host_layout.OPERANDS[:14],
-    "urgency",
-    "price",
-    "early",
-    "waste",
-    "behind",
-    "allowed",
-    "leader",
-)
-"""Operands of the custom call; its results are those of the simulator, and the placement."""
-_URGENCY, _PRICE, _EARLY, _WASTE, _BEHIND, _ALLOWED, _LEADER = range(14, 21)
+__all__ = ["handler"]
 
 _Preferred = namedtuple("_Preferred", "urgency price early waste behind")
 """One candidate: ``[N]`` and ``[N, D]`` float32, three numbers."""
-
-_Extra = namedtuple(
-    "_Extra",
-    "allowed leader input_row inputs ready bound waiting release finish made sent meet lag order count",
-)
-"""What generation needs besides `Graph` and `Scratch`.
-
-Attributes:
-  allowed: ``[N, D]`` bool.
-  leader: ``[N]`` int32.
-  input_row, inputs: ``[N + 1]`` and ``[E]`` int32, the tensors that each op reads, ascending.
-  ready: ``[N]`` int32, the ready ops.
-  bound: ``[N]`` int32, device of the group that each op leads, -1 before.
-  waiting, release, finish, made: ``[N]`` int32, float32, float32, int32, as in `generate_lockstep`.
-  sent: ``[T, D]`` int32, twice the slot of each transfer, plus 1 if it was inserted there; -1 for none.
-  meet: ``[D, D]`` int32.
-  lag: ``[D]`` float32, clocks of the sources after transfers that are considered.
-  order: ``[E]`` int32, the inputs of the op, those of the least clock first.
-  count: ``[2 * (N + T * D) + 2]`` int32, for the sort of the events.
-"""
-
-
-@compiled
-def _extra_words(g):
-    """Four-byte words of `_Extra`."""
-    return 7 * g.n + 1 + 2 * g.e + g.t * g.d + g.d * g.d + g.d + 2 * (g.n + g.t * g.d) + 2
-
-
-@compiled
-def _make_extra(frame, i, g, at):
-    """`_Extra` of graph ``i``, written to ``at``."""
-    n, d, e = g.n, g.d, g.e
-    words = pointer(at, np.int32)
-    for j in range(n + 1):
-        words[j] = 0
-    for t in range(g.tensors):
-        for j in range(g.rows[3 * (n + t)], g.rows[3 * (n + t) + 1]):
-            words[g.links[2 * j] + 1] += 1
-    for o in range(n):
-        words[o + 1] += words[o]
-    inputs, fill = n + 1, n + 1 + e
-    for o in range(n):
-        words[fill + o] = words[o]
-    for t in range(g.tensors):
-        for j in range(g.rows[3 * (n + t)], g.rows[3 * (n + t) + 1]):
-            o = g.links[2 * j]
-            words[inputs + words[fill + o]] = t
-            words[fill + o] += 1
-    ready = fill
-    bound = ready + n
-    waiting = bound + n
-    release = waiting + n
-    finish = release + n
-    made = finish + n
-    sent = made + n
-    meet = sent + g.t * d
-    lag = meet + d * d
-    order = lag + d
-    count = order + e
-    return _Extra(
-        pointer(operand(frame, _ALLOWED) + i * n * d, np.int8),
-        pointer(operand(frame, _LEADER) + 4 * i * n, np.int32),
-        pointer(at, np.int32),
-        pointer(at + 4 * inputs, np.int32),
-        pointer(at + 4 * ready, np.int32),
-        pointer(at + 4 * bound, np.int32),
-        pointer(at + 4 * waiting, np.int32),
-        pointer(at + 4 * release, np.float32),
-        pointer(at + 4 * finish, np.float32),
-        pointer(at + 4 * made, np.int32),
-        pointer(at + 4 * sent, np.int32),
-        pointer(at + 4 * meet, np.int32),
-        pointer(at + 4 * lag, np.float32),
-        pointer(at + 4 * order, np.int32),
-        pointer(at + 4 * count, np.int32),
-    )
 
 
 @compiled
@@ -133,13 +73,17 @@ def _cost(t, source, k, g):
 
 
 @compiled
-def _rides(t, home, k, cost, g, x):
-    """Whether a transfer is inserted where its devices last met."""
-    return cost == 0 and x.made[g.tensor_op[t]] < x.meet[home * g.d + k]
+def _rides(t, home, k, cost, copies, g, h, x):
+    """Whether a transfer is inserted where its devices last met; there, all ``copies`` must fit."""
+    if cost != 0 or x.made[g.tensor_op[t]] >= x.meet[home * g.d + k]:
+        return False
+    if h is None:
+        return True
+    return not h.peaks and np.int64(h.since[home * g.d + k]) + copies <= h.capacity[k]
 
 
 @compiled
-def _start(o, k, g, c, transfers, s, x):
+def _start(o, k, copies, g, c, transfers, s, h, x):
     """When a ready op could start on a device, each transfer by itself."""
     start = max(x.release[o], s.clock[k])
     for j in range(x.input_row[o], x.input_row[o + 1]):
@@ -151,7 +95,7 @@ def _start(o, k, g, c, transfers, s, x):
             start = max(start, x.finish[g.tensor_op[t]] + _cost(t, home, k, g))
         elif x.sent[t * g.d + k] < 0:
             cost = _cost(t, home, k, g)
-            if not _rides(t, home, k, cost, g, x):
+            if not _rides(t, home, k, cost, copies, g, h, x):
                 start = max(start, max(s.clock[home], s.clock[k]) + cost)
     return start
 
@@ -163,19 +107,34 @@ def _feasible(o, k, g, x):
 
 
 @compiled
-def _choose(ready, g, c, p, transfers, s, x):
-    """Index of the ready op with the least start less urgency, lowest op on ties."""
-    best, least, chosen = 0, np.float32(np.inf), g.n
+def _first_cost(o, k, g, c, p, transfers, s, h, x):
+    """Excess and cost of a ready op on a device when ops are compared, without price."""
+    if h is None:
+        return 0, _start(o, k, 0, g, c, transfers, s, h, x)
+    need, copies, growth = needs(o, k, g, c, transfers, h, x)
+    excess = excess_of(need, k, h)
+    if h.peaks:
+        return excess, highest(need, k, growth, p, g, h)
+    return excess, _start(o, k, copies, g, c, transfers, s, h, x)
+
+
+@compiled
+def _choose(ready, g, c, p, transfers, s, h, x):
+    """Index of the ready op with the least excess, then cost less urgency, lowest op on ties."""
+    best, over, least, chosen = -1, 0, np.float32(np.inf), g.n
     for i in range(ready):
         o = np.int64(x.ready[i])
-        earliest = np.float32(np.inf)
+        above, cost = -1, np.float32(np.inf)
         for k in range(g.d):
             if _feasible(o, k, g, x):
-                start = _start(o, k, g, c, transfers, s, x)
-                earliest = min(earliest, start + p.early * p.price[o * g.d + k])
-        score = earliest - p.urgency[o]
-        if score < least or (score == least and o < chosen):
-            best, least, chosen = i, score, o
+                excess, mine = _first_cost(o, k, g, c, p, transfers, s, h, x)
+                mine += p.early * p.price[o * g.d + k]
+                if above < 0 or excess < above or (excess == above and mine < cost):
+                    above, cost = excess, mine
+        score = cost - p.urgency[o]
+        better = above == over and (score < least or (score == least and o < chosen))
+        if best < 0 or above < over or better:
+            best, over, least, chosen = i, above, score, o
     return best
 
 
@@ -196,7 +155,7 @@ def _sort_inputs(o, g, c, s, x):
 
 
 @compiled
-def _move(inputs, k, g, c, s, x):
+def _move(inputs, k, copies, g, c, s, h, x):
     """Considers the transfers to device ``k``: its clock afterwards, and what other devices lose."""
     for j in range(inputs):
         home = c.placement[g.tensor_op[x.order[j]]]
@@ -208,7 +167,7 @@ def _move(inputs, k, g, c, s, x):
         if home == k or x.sent[t * g.d + k] >= 0:
             continue
         cost = _cost(t, home, k, g)
-        if _rides(t, home, k, cost, g, x):
+        if _rides(t, home, k, cost, copies, g, h, x):
             continue
         own = max(own, x.lag[home]) + cost
         lost += own - x.lag[home]
@@ -217,14 +176,24 @@ def _move(inputs, k, g, c, s, x):
 
 
 @compiled
-def _send(inputs, k, slot, g, c, s, x):
+def _send(inputs, k, copies, slot, g, c, s, h, x):
     """Makes the transfers to device ``k``; returns the next slot."""
+    if h is not None:
+        for other in range(g.d):
+            h.column[other] = h.since[other * g.d + k]
     # Whether a transfer is inserted depends on the meetings before this op.
     for j in range(inputs):
         t = np.int64(x.order[j])
         home = np.int64(c.placement[g.tensor_op[t]])
-        if home != k and x.sent[t * g.d + k] < 0 and _rides(t, home, k, _cost(t, home, k, g), g, x):
+        if home == k or x.sent[t * g.d + k] >= 0:
+            continue
+        if _rides(t, home, k, _cost(t, home, k, g), copies, g, h, x):
             x.sent[t * g.d + k] = 2 * x.meet[home * g.d + k] + 1
+            if h is not None:
+                insert(t, home, k, g, h, x)
+    if h is not None:
+        for other in range(g.d):
+            h.since[other * g.d + k] = h.column[other]
     for j in range(inputs):
         t = np.int64(x.order[j])
         home = np.int64(c.placement[g.tensor_op[t]])
@@ -239,37 +208,52 @@ def _send(inputs, k, slot, g, c, s, x):
 
 
 @compiled
-def _place(o, g, c, p, transfers, s, x, slot):
-    """Puts an op on the device of least cost, lowest index on ties; returns the next slot."""
-    inputs = 0 if transfers is None else _sort_inputs(o, g, c, s, x)
-    chosen, least = -1, np.float32(np.inf)
-    for k in range(g.d):
-        if not _feasible(o, k, g, x):
-            continue
-        if transfers is None:
-            start, lost = _start(o, k, g, c, transfers, s, x), np.float32(0)
-        else:
-            start, lost = _move(inputs, k, g, c, s, x)
-            start = max(start, x.release[o])
-        cost = start + g.runtime[o * g.d + k] + p.price[o * g.d + k] + p.waste * lost + p.behind * s.clock[k]
-        if chosen < 0 or cost < least:
-            chosen, least = k, cost
-    k = chosen
+def _last_cost(o, k, inputs, g, c, p, transfers, s, h, x):
+    """Excess, cost, need and copies of the chosen op on a device."""
+    excess, need, copies, growth = 0, 0, 0, 0
+    if h is not None:
+        need, copies, growth = needs(o, k, g, c, transfers, h, x)
+        excess = excess_of(need, k, h)
+        if h.peaks:
+            return excess, highest(need, k, growth, p, g, h) + p.price[o * g.d + k], need, copies
     if transfers is None:
-        start = _start(o, k, g, c, transfers, s, x)
+        start, lost = _start(o, k, copies, g, c, transfers, s, h, x), np.float32(0)
     else:
-        slot = _send(inputs, k, slot, g, c, s, x)
+        start, lost = _move(inputs, k, copies, g, c, s, h, x)
+        start = max(start, x.release[o])
+    cost = start + g.runtime[o * g.d + k] + p.price[o * g.d + k] + p.waste * lost + p.behind * s.clock[k]
+    return excess, cost, need, copies
+
+
+@compiled
+def _place(o, g, c, p, transfers, s, h, x, slot):
+    """Puts an op on the device of least excess, then cost, lowest index on ties; returns the next slot."""
+    inputs = 0 if transfers is None else _sort_inputs(o, g, c, s, x)
+    k, over, least, need, copies = -1, 0, np.float32(np.inf), 0, 0
+    for device in range(g.d):
+        if not _feasible(o, device, g, x):
+            continue
+        excess, cost, needed, copied = _last_cost(o, device, inputs, g, c, p, transfers, s, h, x)
+        if k < 0 or excess < over or (excess == over and cost < least):
+            k, over, least, need, copies = device, excess, cost, needed, copied
+    first = slot
+    if transfers is None:
+        start = _start(o, k, copies, g, c, transfers, s, h, x)
+    else:
+        slot = _send(inputs, k, copies, slot, g, c, s, h, x)
         start = max(s.clock[k], x.release[o])
     s.clock[k] = start + g.runtime[o * g.d + k]
     x.finish[o] = s.clock[k]
     c.placement[o] = k
     x.bound[x.leader[o]] = k
     x.made[o] = slot
+    if h is not None:
+        remember(o, k, need, copies, first, g, c, transfers, h, x)
     return slot + 1
 
 
 @compiled
-def _generate(g, c, p, transfers, s, x):
+def _generate(g, c, p, transfers, s, h, x):
     """Takes all ops; returns the number of slots."""
     for k in range(g.d):
         s.clock[k] = 0
@@ -285,13 +269,15 @@ def _generate(g, c, p, transfers, s, x):
             x.sent[i] = -1
         for i in range(g.d * g.d):
             x.meet[i] = -1
+    if h is not None:
+        begin_held(g, transfers, h)
     slot = 0
     while ready > 0:
-        i = _choose(ready, g, c, p, transfers, s, x)
+        i = _choose(ready, g, c, p, transfers, s, h, x)
         o = np.int64(x.ready[i])
         ready -= 1
         x.ready[i] = x.ready[ready]
-        slot = _place(o, g, c, p, transfers, s, x, slot)
+        slot = _place(o, g, c, p, transfers, s, h, x, slot)
         for j in range(g.rows[3 * o], g.rows[3 * o + 2]):
             v = np.int64(g.links[2 * j])
             x.release[v] = max(x.release[v], x.finish[o])
@@ -300,39 +286,6 @@ def _generate(g, c, p, transfers, s, x):
                 x.ready[ready] = v
                 ready += 1
     return slot
-
-
-@compiled
-def _order_events(slots, g, c, transfers, s, x):
-    """Sorts the events by slot, inserted transfers last, then by id, as `s.taken` and `s.rank` hold them."""
-    for i in range(2 * slots + 1):
-        x.count[i] = 0
-    for o in range(g.ops):
-        x.count[2 * x.made[o] + 1] += 1
-    if transfers is not None:
-        for i in range(g.tensors * g.d):
-            if x.sent[i] >= 0:
-                x.count[x.sent[i] + 1] += 1
-    for i in range(2 * slots):
-        x.count[i + 1] += x.count[i]
-    m = x.count[2 * slots]
-    for o in range(g.ops):
-        place = np.int64(c.placement[o])
-        at = x.count[2 * x.made[o]]
-        x.count[2 * x.made[o]] += 1
-        s.taken[at], s.rank[o] = o << (2 * PLACE_BITS) | place << PLACE_BITS | place, at
-    if transfers is not None:
-        for t in range(g.tensors):
-            home = np.int64(c.placement[g.tensor_op[t]])
-            for k in range(g.d):
-                key = x.sent[t * g.d + k]
-                s.rank[g.n + t * g.d + k] = 0
-                if key >= 0:
-                    at = x.count[key]
-                    x.count[key] += 1
-                    s.taken[at] = (g.n + t) << (2 * PLACE_BITS) | home << PLACE_BITS | k
-                    s.rank[g.n + t * g.d + k] = at
-    return np.int64(m)
 
 
 @compiled
@@ -347,16 +300,25 @@ def _candidate(frame, i, j, g):
         pointer(transfer_position + 4 * at * g.t * g.d, np.int32),
     )
     return c, _Preferred(
-        pointer(operand(frame, _URGENCY) + 4 * at * g.n, np.float32),
-        pointer(operand(frame, _PRICE) + 4 * at * g.n * g.d, np.float32),
-        pointer(operand(frame, _EARLY), np.float32)[at],
-        pointer(operand(frame, _WASTE), np.float32)[at],
-        pointer(operand(frame, _BEHIND), np.float32)[at],
+        pointer(operand(frame, URGENCY) + 4 * at * g.n, np.float32),
+        pointer(operand(frame, PRICE) + 4 * at * g.n * g.d, np.float32),
+        pointer(operand(frame, EARLY), np.float32)[at],
+        pointer(operand(frame, WASTE), np.float32)[at],
+        pointer(operand(frame, BEHIND), np.float32)[at],
     )
 
 
-def _work(block, transfers, with_memory):
-    """A task: takes chunks of candidates of one graph until none is left."""
+@compiled
+def _make_held(frame, i, g, memory, at):
+    """`Held` of graph ``i``, written to ``at``."""
+    temp = pointer(operand(frame, TEMP) + 4 * i * g.n, np.int32)
+    capacity = pointer(operand(frame, CAPACITY) + 4 * i * g.d, np.int32)
+    return make_held(g, memory, temp, capacity, pointer(operand(frame, PEAKS), np.int32)[0] != 0, at)
+
+
+@compiled
+def _work(block, transfers, with_memory, decides):
+    """Takes chunks of candidates of one graph until none is left."""
     chunk, frame = take(block, False)
     if chunk < 0:
         return 0
@@ -366,19 +328,20 @@ def _work(block, transfers, with_memory):
     n, t, d, e = sizes.n, sizes.t, sizes.d, sizes.e
     scratch_at, s = make_scratch(sizes)
     links_at, memory_at = allocate(12 * (n + t) + 8 * e), allocate(16 * (n + t))
-    extra_at = allocate(4 * _extra_words(sizes))
+    extra_at, held_at = allocate(4 * extra_words(sizes)), allocate(4 * held_words(sizes))
     while chunk >= 0:
         i = chunk // each
         g = regroup(frame, i, sizes, links_at)
         memory = None if with_memory is None else regroup_memory(frame, i, g, memory_at)
-        x = _make_extra(frame, i, g, extra_at)
+        x = make_extra(frame, i, g, extra_at)
+        h = None if decides is None else _make_held(frame, i, g, memory, held_at)
         makespan, peak = pointer(result(frame, 0), np.float32), pointer(result(frame, 1), np.int32)
         first = chunk % each * size
         for j in range(first, min(first + size, g.p)):
             c, p = _candidate(frame, i, j, g)
-            slots = _generate(g, c, p, transfers, s, x)
+            slots = _generate(g, c, p, transfers, s, h, x)
             if with_memory is not None or c.positions:
-                m = _order_events(slots, g, c, transfers, s, x)
+                m = order_events(slots, g, c, transfers, s, x)
                 if memory is not None:
                     peaks(m, g, memory, c, transfers, s)
                 if c.positions:
@@ -394,25 +357,47 @@ def _work(block, transfers, with_memory):
     free(links_at)
     free(memory_at)
     free(extra_at)
+    free(held_at)
     return 0
 
 
-_task = task_of(_work)
+def _by_time(block, transfers, with_memory):
+    """A task."""
+    return _work(block, transfers, with_memory, None)
+
+
+def _by_memory(block, transfers, with_memory):
+    """A task."""
+    return _work(block, transfers, with_memory, True)
+
+
+_time_task, _memory_task = task_of(_by_time), task_of(_by_memory)
 
 
 def _version() -> int:
     """A digest of the other files that the kernel is compiled from."""
-    files = (host_call.__file__, host_layout.__file__, host_memory.__file__, host_kernel.__file__)
+    modules = (
+        *(host_call, host_layout, host_memory, host_kernel),
+        *(generate_kernel_memory, generate_layout),
+    )
+    files = (str(module.__file__) for module in modules)
     return zlib.crc32(b"".join(pathlib.Path(file).read_bytes() for file in files))
 
 
 @functools.cache
-def handler(transfers: bool, memory: bool) -> Any:
-    """As `regal_jax.simulate.host_kernel.handler`, for schedule generation."""
+def handler(transfers: bool, memory: bool, decides: bool = False) -> Any:
+    """As `regal_jax.simulate.host_kernel.handler`, for schedule generation.
+
+    Args:
+      transfers: As there.
+      memory: As there.
+      decides: Whether memory decides, which needs ``memory``.
+    """
     first, second, version = transfers or None, memory or None, _version()
+    task = _memory_task if decides else _time_task
 
     def answer(frame):
-        return answer_call(frame, _task(first, second)) if version >= 0 else 1
+        return answer_call(frame, task(first, second)) if version >= 0 else 1
 
     signature = types.int64(types.int64)
     try:

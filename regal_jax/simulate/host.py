@@ -8,7 +8,7 @@ import ctypes
 import functools
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -22,18 +22,19 @@ __all__ = ["available", "generate_on_host", "simulate_on_host"]
 
 
 @functools.cache
-def available(transfers: bool, memory: bool, kernel: str = "simulate") -> bool:
+def available(transfers: bool, memory: bool, kernel: str = "simulate", decides: bool = False) -> bool:
     """Whether programs for CPUs can use this variant of the kernel. Warns once if an installed Numba fails.
 
     Args:
       transfers: Whether transfers are events; otherwise they are delays.
       memory: Whether to compute peaks.
       kernel: ``"simulate"``, or ``"generate"`` for schedule generation.
+      decides: For schedule generation, whether memory decides.
     """
     if not installed():
         return False
     try:
-        _register(kernel, transfers, memory)
+        _register(kernel, transfers, memory, decides)
     except Exception as error:  # Numba or XLA may refuse; a search must run.
         reason = " ".join(str(error).split()) or type(error).__name__
         warnings.warn(
@@ -44,25 +45,33 @@ def available(transfers: bool, memory: bool, kernel: str = "simulate") -> bool:
 
 
 @functools.cache
-def _register(kernel: str, transfers: bool, memory: bool) -> str:
+def _register(kernel: str, transfers: bool, memory: bool, decides: bool = False) -> str:
     """Loads or compiles one variant of a kernel and registers it with XLA; returns its name there."""
     if kernel == "simulate":
-        from regal_jax.simulate.host_kernel import handler
-    else:
-        from regal_jax.simulate.generate_kernel import handler
+        from regal_jax.simulate import host_kernel
 
-    target = _target(kernel, transfers, memory)
-    address = ctypes.c_void_p(handler(transfers, memory).address)
+        function = host_kernel.handler(transfers, memory)
+    else:
+        from regal_jax.simulate import generate_kernel
+
+        function = generate_kernel.handler(transfers, memory, decides)
+    target = _target(kernel, transfers, memory, decides)
+    address = ctypes.c_void_p(function.address)
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(address), platform="cpu")
     return target
 
 
-def _target(kernel: str, transfers: bool, memory: bool) -> str:
-    return f"regal_jax_{kernel}_{'events' if transfers else 'delays'}{'_memory' * memory}"
+def _target(kernel: str, transfers: bool, memory: bool, decides: bool = False) -> str:
+    return f"regal_jax_{kernel}_{'events' if transfers else 'delays'}{'_memory' * memory}{'_first' * decides}"
 
 
 for _variant in itertools.product(("simulate", "generate"), (False, True), (False, True)):
     custom_call(_target(*_variant), functools.partial(_register, *_variant))
+for _events in (False, True):
+    custom_call(
+        _target("generate", _events, True, True),
+        functools.partial(_register, "generate", _events, True, True),
+    )
 
 
 Result = tuple[jax.Array, jax.Array | None, jax.Array | None, jax.Array | None]
@@ -78,12 +87,13 @@ def simulate_on_host(problem: Problem, decisions: Decisions, memory: bool, posit
     _check_installed()
     from regal_jax.simulate.host_layout import OPERANDS
 
-    shapes, target = _shapes(problem, decisions.placement.shape, memory, positions), "simulate"
-    return _kept(_call(target, OPERANDS, problem, decisions, memory, shapes), memory, positions)
+    shapes = _shapes(problem, decisions.placement.shape, memory, positions)
+    target = _register("simulate", problem.blocking, memory)
+    return _kept(_call(target, OPERANDS, problem, decisions._asdict(), shapes), memory, positions)
 
 
 def generate_on_host(
-    problem: Problem, preferences: Preferences, memory: bool, positions: bool
+    problem: Problem, preferences: Preferences, goal: str, memory: bool, positions: bool
 ) -> tuple[jax.Array, Result]:
     """`regal_jax.simulate.generate_schedules` by the compiled kernel: the placement, then the result.
 
@@ -91,11 +101,14 @@ def generate_on_host(
       ConfigError: Numba is not installed.
     """
     _check_installed()
-    from regal_jax.simulate.generate_kernel import OPERANDS
+    from regal_jax.simulate.generate_layout import OPERANDS
 
-    sizes = preferences.urgency.shape
-    shapes = (*_shapes(problem, sizes, memory, positions), jax.ShapeDtypeStruct(sizes, jnp.int32))
-    *result, placement = _call("generate", OPERANDS, problem, preferences, memory, shapes)
+    # Where memory decides, the kernel computes peaks in any case.
+    sizes, peaks = preferences.urgency.shape, memory or goal != "time"
+    shapes = (*_shapes(problem, sizes, peaks, positions), jax.ShapeDtypeStruct(sizes, jnp.int32))
+    target = _register("generate", problem.blocking, peaks, goal != "time")
+    given = {**preferences._asdict(), "peaks": jnp.full(1, goal == "peak", jnp.int32)}
+    *result, placement = _call(target, OPERANDS, problem, given, shapes)
     return placement, _kept(result, memory, positions)
 
 
@@ -118,16 +131,14 @@ def _shapes(
 
 
 def _call(
-    kernel: str,
+    target: str,
     operands: Sequence[str],
     problem: Problem,
-    given: Decisions | Preferences,
-    memory: bool,
+    given: Mapping[str, jax.Array],
     shapes: Sequence[jax.ShapeDtypeStruct],
 ) -> Sequence[jax.Array]:
-    target = _register(kernel, problem.blocking, memory)
     call_needs(target)
-    fields = {**vars(problem), **given._asdict()}
+    fields = {**vars(problem), **given}
     # Under a vmap the calls run one after another, since batches have an axis of their own here.
     call = jax.ffi.ffi_call(target, shapes, vmap_method="sequential")
     return call(*(fields[name] for name in operands))

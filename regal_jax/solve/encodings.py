@@ -42,24 +42,29 @@ class Encoding(abc.ABC):
     Attributes:
       name: Its key in `ENCODINGS`.
       moves: The neighbours of local search.
-      objectives: The objectives that it serves.
     """
 
     name: ClassVar[str]
     moves: MoveFn
-    objectives: frozenset[Objective] = frozenset(Objective)
 
     @abc.abstractmethod
     def sampler(self, problem: Problem, proposal: Any) -> SampleFn:
         """The function that draws one individual from ``proposal``; ``None`` is the uniform one."""
 
     @abc.abstractmethod
-    def proposal(self, problem: Problem) -> Any:
-        """The proposal of a search without a policy."""
+    def proposal(self, problem: Problem, guide: Proposal | None = None) -> Any:
+        """The proposal of a search, from that of a policy if there is one."""
 
     @abc.abstractmethod
     def timelines(
-        self, problem: Problem, genes: Genes, *, implementation: str | None, memory: bool, positions: bool
+        self,
+        problem: Problem,
+        genes: Genes,
+        *,
+        objective: Objective,
+        implementation: str | None,
+        memory: bool,
+        positions: bool,
     ) -> tuple[jax.Array, SimulationResult]:
         """``[B, P, N]`` device of each op, and the timelines."""
 
@@ -72,6 +77,7 @@ class Encoding(abc.ABC):
         events: np.ndarray,
         bucket: Bucket | None = None,
         devices: int | None = None,
+        objective: Objective = Objective.MAKESPAN,
     ) -> list[dict[str, np.ndarray]]:
         """Individuals made from one plan, as `regal_jax.encoding.encode` makes one."""
 
@@ -92,21 +98,29 @@ class _Chromosome(Encoding):
         late = () if proposal.transfer_index is not None else (sorted(shapes).index("transfer_priority"),)
         return TransformedProposal(UniformProposal.of(shapes), quantiles, late)
 
-    def proposal(self, problem: Problem) -> None:
+    def proposal(self, problem: Problem, guide: Proposal | None = None) -> Proposal | None:
         del problem
+        return guide
 
     def timelines(
-        self, problem: Problem, genes: Genes, *, implementation: str | None, memory: bool, positions: bool
+        self, problem: Problem, genes: Genes, *, objective: Objective, **options: Any
     ) -> tuple[jax.Array, SimulationResult]:
+        del objective
         decisions = decode(problem, genes)
-        result = simulate(
-            problem, decisions, implementation=implementation, memory=memory, positions=positions
-        )
+        result = simulate(problem, decisions, **options)
         return decisions.placement, result
 
     def encode(
-        self, graph: Any, cluster: Any, placement: Any, events: Any, bucket: Any = None, devices: Any = None
-    ) -> Any:
+        self,
+        graph: ComputationGraph,
+        cluster: Cluster,
+        placement: np.ndarray,
+        events: np.ndarray,
+        bucket: Bucket | None = None,
+        devices: int | None = None,
+        objective: Objective = Objective.MAKESPAN,
+    ) -> list[dict[str, np.ndarray]]:
+        del objective
         return [encode(graph, cluster, placement, events, bucket, devices)]
 
 
@@ -116,35 +130,33 @@ class _Schedule(Encoding):
 
     name: ClassVar[str] = "schedule"
     moves: MoveFn = dataclasses.field(default_factory=ScheduleMoves)
-    objectives: frozenset[Objective] = frozenset({Objective.MAKESPAN})
 
     def sampler(self, problem: Problem, proposal: SchedulePrior | None) -> SampleFn:
         if proposal is None:
             return UniformProposal.of(schedule_shapes(problem))
         return TransformedProposal(UniformProposal.of(proposal.shapes), draw_schedule)
 
-    def proposal(self, problem: Problem) -> SchedulePrior:
-        return _prior(problem)
+    def proposal(self, problem: Problem, guide: Proposal | None = None) -> SchedulePrior:
+        return _prior(problem, guide)
 
     def timelines(
-        self, problem: Problem, genes: Genes, *, implementation: str | None, memory: bool, positions: bool
+        self, problem: Problem, genes: Genes, *, objective: Objective, **options: Any
     ) -> tuple[jax.Array, SimulationResult]:
-        return generate_schedules(
-            problem,
-            preferences(problem, genes),
-            implementation=implementation,
-            memory=memory,
-            positions=positions,
-        )
+        given = preferences(problem, genes, objective)
+        return generate_schedules(problem, given, objective=objective, **options)
 
     def encode(
-        self, graph: Any, cluster: Any, placement: Any, events: Any, bucket: Any = None, devices: Any = None
-    ) -> Any:
-        size = bucket, devices
-        return [
-            encode_schedule(graph, cluster, placement, events, *size, in_order=in_order)
-            for in_order in (True, False)
-        ]
+        self,
+        graph: ComputationGraph,
+        cluster: Cluster,
+        placement: np.ndarray,
+        events: np.ndarray,
+        bucket: Bucket | None = None,
+        devices: int | None = None,
+        objective: Objective = Objective.MAKESPAN,
+    ) -> list[dict[str, np.ndarray]]:
+        plan = graph, cluster, placement, events, bucket, devices
+        return [encode_schedule(*plan, in_order=in_order, objective=objective) for in_order in (True, False)]
 
 
 _prior = program()(schedule_prior)
@@ -166,7 +178,9 @@ def encoding_of(name: str) -> Encoding:
     return ENCODINGS[name]
 
 
-def timeline_of(encoding: Encoding, problem: Problem, row: int, genes: Any) -> tuple[np.ndarray, np.ndarray]:
+def timeline_of(
+    encoding: Encoding, problem: Problem, row: int, genes: Any, objective: Objective
+) -> tuple[np.ndarray, np.ndarray]:
     """Placement and events of one individual per graph, for one graph of a batch.
 
     Args:
@@ -174,19 +188,22 @@ def timeline_of(encoding: Encoding, problem: Problem, row: int, genes: Any) -> t
       problem: ``B`` graphs.
       row: The graph.
       genes: Leaves with leading ``B``.
+      objective: What they were found for.
 
     Returns:
       ``[N]`` device of each op and ``[M]`` event ids in order, with the padded numbers of ops and devices.
     """
     one = jax.tree.map(lambda leaf: np.asarray(leaf)[row : row + 1], problem)
     mine = {name: np.asarray(leaf)[row : row + 1, None] for name, leaf in genes.items()}
-    placement, op, transfer = jax.device_get(_timeline(encoding, one, mine))
+    placement, op, transfer = jax.device_get(_timeline(encoding, objective, one, mine))
     position = np.concatenate([op[0, 0], transfer[0, 0].reshape(-1)])
     events = np.flatnonzero(position >= 0)
     return placement[0, 0], events[np.argsort(position[events])]
 
 
-@program(static=(0,))
-def _timeline(encoding: Encoding, problem: Problem, genes: Genes) -> tuple[Any, ...]:
-    placement, result = encoding.timelines(problem, genes, implementation=None, memory=False, positions=True)
+@program(static=(0, 1))
+def _timeline(encoding: Encoding, objective: Objective, problem: Problem, genes: Genes) -> tuple[Any, ...]:
+    placement, result = encoding.timelines(
+        problem, genes, objective=objective, implementation=None, memory=False, positions=True
+    )
     return placement, result.op_position, result.transfer_position

@@ -38,7 +38,7 @@ def fitness(
     objective = Objective(objective)
     memory = objective is not Objective.MAKESPAN or not problem.unlimited
     _, result = encoding.timelines(
-        problem, genes, implementation=implementation, memory=memory, positions=False
+        problem, genes, objective=objective, implementation=implementation, memory=memory, positions=False
     )
     if not memory:
         return jnp.minimum(_relative(result.makespan, problem.upper_bound), 1)

@@ -167,24 +167,11 @@ class DeviceSolver(Solver):
         """One stage.
 
         Raises:
-          ConfigError: Its encoding does not serve the objective, or a policy guides other genes.
+          ConfigError: Its encoding is unknown.
         """
-        del num_devices
+        del objective, num_devices
         encoding = encoding_of(self.encoding)
-        if objective not in encoding.objectives:
-            raise ConfigError(
-                f"method: {self.name} with encoding={self.encoding!r} is not for {objective}; "
-                "use encoding='chromosome'"
-            )
-        if self.guide is not None and self.encoding != "chromosome":
-            raise ConfigError(
-                f"policy: guides encoding='chromosome', not {self.encoding!r}; leave one of them out"
-            )
         return Agenda((DeviceStage((Part(1.0, self.config),), self.guide, encoding),))
-
-    def suits(self, objective: Objective, num_devices: int) -> bool:
-        """Whether it, and its encoding, support the objective and the number of devices."""
-        return super().suits(objective, num_devices) and objective in encoding_of(self.encoding).objectives
 
 
 @dataclasses.dataclass(frozen=True)

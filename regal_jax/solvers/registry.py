@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from regal_jax.checks import known_name
 from regal_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def register(entry: Entry) -> None:
     Raises:
       ConfigError: The name is taken.
     """
-    if entry.name in solvers():
+    if known_name(entry.name, solvers()) in solvers():
         raise ConfigError(f"register: there is a solver {entry.name!r} already; choose another name")
     _registry[entry.name] = entry
 
@@ -180,6 +181,8 @@ def solver_names(*, searching: bool = False) -> str:
 def solver(method: "str | Solver") -> "Solver":
     """The solver called ``method`` with its default settings; a solver is returned as it is.
 
+    Names may be in capitals, as those of profiles and links.
+
     Raises:
       ConfigError: ``method`` is an unknown name, or neither a name nor a solver.
 
@@ -195,9 +198,10 @@ def solver(method: "str | Solver") -> "Solver":
     if not isinstance(method, str):
         raise ConfigError(f"method: give a name or a solver, e.g. regal_jax.Brkga(), got {method!r}")
     known = solvers()
-    if method not in known:
+    name = known_name(method, known)
+    if name not in known:
         raise ConfigError(f"method: unknown {method!r}; use one of {', '.join(known)}")
-    return known[method].make()
+    return known[name].make()
 
 
 def with_settings(solver: "Solver", settings: Mapping[str, Any]) -> "Solver":

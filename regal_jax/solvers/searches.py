@@ -49,7 +49,7 @@ class Brkga(BrkgaConfig, DeviceSolver):
         on one device also ``"topoformer"``, which draws around the order of a network. ``None`` or
         ``"none"`` draws uniformly.
       encoding: What its genes mean: ``"chromosome"``, as in the papers, or ``"schedule"``, ranks and prices
-        from which schedules are generated (makespan only; no policy guides it).
+        from which schedules are generated.
 
     All other settings are those of `BrkgaConfig`.
 

@@ -250,6 +250,7 @@ def make_batch(
     known: Sequence[Sequence[Plan]],
     config: BrkgaConfig | AnnealingConfig,
     encoding: Encoding = CHROMOSOME,
+    objective: Objective = Objective.MAKESPAN,
 ) -> Batch:
     """Pads the graphs of ``share`` and puts them on the device, with ``known`` plans as genes."""
     members, devices = share.members, share.devices
@@ -263,7 +264,7 @@ def make_batch(
         known=plans,
         problem=make_problem(graphs, clusters, share.bucket, share.width),
         encoding=encoding,
-        warm=_warm(graphs, clusters, plans, share, config, encoding),
+        warm=_warm(graphs, clusters, plans, share, config, encoding, objective),
         mesh=Mesh(np.array(devices), ("graphs",)) if len(devices) > 1 else None,
     )
 
@@ -275,13 +276,16 @@ def _warm(
     share: Share,
     config: BrkgaConfig | AnnealingConfig,
     encoding: Encoding,
+    objective: Objective,
 ) -> WarmStart | None:
     size, limit = (share.bucket, share.width), config.first_evaluations
     known = [
         [
             genes
             for plan in each[:limit]
-            for genes in encoding.encode(graph, cluster, plan.placement, plan.event_ids(graph), *size)
+            for genes in encoding.encode(
+                graph, cluster, plan.placement, plan.event_ids(graph), *size, objective
+            )
         ][:limit]
         for graph, cluster, each in zip(graphs, clusters, plans, strict=True)
     ]

@@ -187,7 +187,7 @@ class Call:
 
     @property
     def _workers(self) -> int:
-        return min(available_cores(), len(self._pairs))
+        return max(1, min(available_cores(), len(self._pairs)))
 
     def _together(
         self, shares: Sequence[Share], *, eager: bool
@@ -356,7 +356,8 @@ class Call:
         settings, stage = self._settings, self._stage(share.members[0], number)
         if not isinstance(stage, DeviceStage):
             raise TypeError(f"stage {number} is one of the host")
-        batch = make_batch(share, self._pairs, self._known, stage.parts[0].config, stage.encoding)
+        config, encoding = stage.parts[0].config, stage.encoding
+        batch = make_batch(share, self._pairs, self._known, config, encoding, settings.objective)
         left = self._deadline.left
         if self._deadline.over:
             return False
@@ -367,7 +368,7 @@ class Call:
             if stage.guide is not None:
                 given = batch.graphs, batch.clusters, batch.problem
                 proposal = stage.guide.propose(*given, keys, settings.objective)
-        drawn_from = stage.encoding.proposal(batch.problem) if proposal is None else proposal
+        drawn_from = stage.encoding.proposal(batch.problem, proposal)
         # If the guide has counted work, each graph has its own part of it.
         parts = counted.parts or [Work()] * len(batch.graphs)
         target = batch.goals(settings.target, settings.objective)

@@ -10,7 +10,7 @@ import numpy as np
 from regal_jax.encoding import Proposal, genes_to_keys
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, Work, counting
-from regal_jax.plan import Plan, decode_order, decode_placement
+from regal_jax.plan import Objective, Plan, decode_order, decode_placement
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.versions import package_versions
 from regal_jax.search import SearchResult, Status
@@ -131,7 +131,7 @@ def decoded_plan(batch: Batch, row: int, genes: Any, settings: Settings) -> Plan
     n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
     said = {"method": settings.solver.name}
     if batch.encoding is not CHROMOSOME:
-        placement, events = generated_events(batch, row, genes)
+        placement, events = generated_events(batch, row, genes, settings.objective)
         return Plan.from_events(
             graph, cluster, placement, events, objective=settings.objective, provenance=said
         )
@@ -142,10 +142,12 @@ def decoded_plan(batch: Batch, row: int, genes: Any, settings: Settings) -> Plan
     return Plan.from_events(graph, cluster, placement, events, objective=settings.objective, provenance=said)
 
 
-def generated_events(batch: Batch, row: int, genes: Any) -> tuple[np.ndarray, np.ndarray]:
+def generated_events(
+    batch: Batch, row: int, genes: Any, objective: Objective
+) -> tuple[np.ndarray, np.ndarray]:
     """Placement and event ids of one row, without the padding of ops, tensors and devices."""
     graph, cluster, problem = batch.graphs[row], batch.clusters[row], batch.problem
-    placement, events = timeline_of(batch.encoding, problem, row, genes)
+    placement, events = timeline_of(batch.encoding, problem, row, genes, objective)
     tensor, device = np.divmod(np.maximum(events - problem.bucket.ops, 0), problem.num_devices)
     there = graph.num_ops + tensor * cluster.num_devices + device
     return placement[: graph.num_ops].astype(np.int64), np.where(events < problem.bucket.ops, events, there)

@@ -6,7 +6,7 @@ from typing import Final
 
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import XLA_ORDERS, heuristic_plans
-from regal_jax.heuristics.hurry import until
+from regal_jax.heuristics.time_left import until
 from regal_jax.plan import Plan
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt
