@@ -40,7 +40,8 @@ def test_each_graph_has_the_plan_that_it_has_alone(method, monkeypatch):
         assert same(plan, alone)
         for name in ("evaluations", "stopped", "warm_start", "history"):
             assert plan.provenance[name] == alone.provenance[name]
-    assert {plan.provenance["evaluations"] for plan in plans[1:]} == {60}
+    # Generations are whole.
+    assert all(50 < plan.provenance["evaluations"] <= 60 for plan in plans[1:])
 
 
 def test_heuristics_run_while_earlier_graphs_are_searched(monkeypatch):
