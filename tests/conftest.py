@@ -48,21 +48,24 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("default")
 
-# The longest files start first, so that no worker runs one of them alone at the end.
+# The longest files start first, so that no worker runs one of them alone at the end. In a new clone the first
+# one compiles most of Numba's functions. The next two need few of them, so that workers compile them once.
 LONGEST = (
     "test_notebooks",
-    "test_execution_torch",
-    "test_simulate",
-    "test_auto",
-    "test_solvers",
-    "test_learning_resume",
-    "test_api",
-    "test_ray",
     "test_corpus",
-    "test_search",
+    "test_distributed",
+    "test_execution_torch",
+    "test_auto",
+    "test_simulate",
+    "test_solvers",
     "test_learning_step",
     "test_benchmarks",
+    "test_api",
+    "test_ray",
+    "test_learning_resume",
+    "test_search",
     "test_certify",
+    "test_regal_faithful",
     "test_programs",
     "test_interrupt_storm",
     "test_pallas",

@@ -243,7 +243,7 @@ def test_heuristics_end_with_the_time(graph, monkeypatch):
             made.append(plan)
             yield plan
 
-    monkeypatch.setattr("regal_jax.solvers.loop.call.heuristic_plans", plans)
+    monkeypatch.setattr("regal_jax.solvers.loop.starts.heuristic_plans", plans)
     plan = optimize(graph, TWO, seed=0, time_limit=1e-9)
     plan.verify(graph)
     assert len(made) == 1

@@ -73,7 +73,7 @@ def test_other_patterns_keep_earlier_rows(tmp_path, monkeypatch, capsys):
     def fake(program, *rest):
         sizes = (4, 4, 1 if program.name == "mlp step" else 3)
         uses = [MemoryUse(argument=size, output=0, alias=0, temp=0) for size in sizes]
-        return compiled.Row(program.name, 1, *uses, 1, 1, "ours", None, None, None)
+        return compiled.Row(program.name, 1, *uses, 1, 1, 1, "ours", None, None, None)
 
     monkeypatch.setattr(compiled, "measure", fake)
     # Without seconds, some figures of the summary are not numbers.

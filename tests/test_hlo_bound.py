@@ -14,6 +14,7 @@ from regal_jax.execution.xla.prediction import Predictor
 from regal_jax.execution.xla.program import OTHER_SCHEDULER, QUICK
 from regal_jax.execution.xla.sequence import complete_orders, orders_of
 from regal_jax.importers.hlo_bound import memory_bound
+from regal_jax.importers.hlo_shapes import leaves
 from regal_jax.importers.hlo_temp import TempModel
 from regal_jax.importers.hlo_text import parse_module
 
@@ -120,8 +121,7 @@ def test_all_orders_of_small_programs(case: tuple[str, list[str], dict[str, tupl
     text, names, reads = case
     module = parse_module(text)
     model, bound = TempModel(module), memory_bound(module)
-    results = module.entry.root.shape.items
-    ends = 4 * 64 + sum(shape.bytes for shape in results)
+    ends = 4 * 64 + sum(shape.bytes for shape in leaves(module.entry.root.shape))
     temps = []
     for order in itertools.permutations(names):
         if all(set(reads[name]) <= {"x", *order[:i]} for i, name in enumerate(order)):

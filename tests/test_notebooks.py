@@ -14,6 +14,10 @@ LESS = {
     "02_throughput": {
         "(50, 100, 200), (1, 2, 8), 1000": "(20, 50), (1, 2), 200",
         "Options(repeats=3)": "Options(repeats=1)",
+        # Cases of one size share programs.
+        "GraphCase(graphs=b,": "GraphCase(ops=20, graphs=b,",
+        "GraphCase()": "GraphCase(ops=20)",
+        "solver(GraphCase(ops=50))": "solver(GraphCase(ops=20))",
     },
     "04_train_regal": {
         "steps=300": "steps=20",

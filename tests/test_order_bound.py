@@ -1,5 +1,8 @@
 """Bounds on the peaks of all orders, against all orders and all sets of ops that may have run."""
 
+import importlib
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import instances
@@ -83,6 +86,23 @@ def test_large_sizes_are_rounded_down() -> None:
     builder.add_op("middle", outputs=[2**35])
     least = depth_first_dp(builder.build()).peak
     assert least - 64 <= order_bound(builder.build()) <= least
+
+
+def test_without_cuts_and_for_very_large_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is certain needs no cut; beyond a number of ops, only what an op itself needs counts."""
+    builder = GraphBuilder("chain and update")
+    old = builder.add_op("old", outputs=[5], resident=True)
+    builder.add_op("new", inputs=[(old, 0)], outputs=[2], keep=[0])
+    first = builder.add_op("first", outputs=[3])
+    middle = builder.add_op("middle", inputs=[(first, 0)], outputs=[4])
+    builder.add_op("last", inputs=[(middle, 0), (first, 0)], outputs=[1])
+    graph = builder.build()
+    assert order_bound(graph) == 10 == depth_first_dp(graph).peak
+    module = importlib.import_module("regal_jax.plan.order_bound")
+    monkeypatch.setattr(module, "_CUTS", 0)
+    assert order_bound(graph) == 8
+    monkeypatch.setattr(module, "_MOST_NODES", 0)
+    assert order_bound(graph) == 8
 
 
 def test_one_op() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
+from regal_jax.cli.clusters import cluster_of
 from regal_jax.cli.resume import Previous, Question, previous_results, save_better
 from regal_jax.cli.sources import check_writable, load
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from regal_jax.plan import Plan
     from regal_jax.solvers import Solver
 
-__all__ = ["cluster_of", "optimize"]
+__all__ = ["optimize"]
 
 BAD_INPUT, INFEASIBLE = 2, 3
 _STORE = ".plans"
@@ -190,34 +191,6 @@ def _check_plot(path: str | None) -> None:
     suffix = pathlib.Path(path).suffix
     if suffix[1:].lower() not in picture_formats():
         raise ConfigError(f"cannot draw {path!r}: no picture is of kind {suffix!r}; use .png, .pdf or .svg")
-
-
-def cluster_of(args: argparse.Namespace) -> "Cluster":
-    """The cluster that the arguments describe."""
-    from regal_jax.graph import Cluster
-
-    if (args.nodes == 1) != (args.between is None):
-        raise ConfigError(
-            f"--nodes {args.nodes}: --between LINK needs several machines; give both or neither"
-        )
-    if args.devices % args.nodes:
-        raise ConfigError(f"--nodes: {args.devices} devices do not make {args.nodes} equal machines")
-    capacities = args.memory.split(",")
-    if len(capacities) not in (1, args.devices):
-        raise ConfigError(f"--memory: {len(capacities)} capacities for {args.devices} devices; give 1 or all")
-    memory = capacities * (args.devices // len(capacities))
-    if args.between is None:
-        return Cluster(memory, args.transfer)
-    # A cluster of two devices checks the link; a single device has none.
-    pair = Cluster.uniform(2, transfer=args.transfer)
-    return Cluster.nodes(
-        args.nodes,
-        args.devices // args.nodes,
-        within=pair.links[0],
-        between=args.between,
-        memory=memory,
-        transfer=pair.transfer,
-    )
 
 
 def _pins(given: Sequence[tuple[str, list[int]]]) -> dict[str, list[int]]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, count, seed
-from regal_jax.cli.optimize import cluster_of
+from regal_jax.cli.clusters import cluster_of
 from regal_jax.cli.sources import load
 from regal_jax.errors import ConfigError
 

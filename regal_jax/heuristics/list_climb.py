@@ -1,4 +1,4 @@
-"""The loops of `ListSearchRun`: compiled where Numba is, plain Python over lists where it is not."""
+"""The loops of `ListSearchRun`: compiled where Numba is, loops of plain Python over lists where it is not."""
 
 from collections import namedtuple
 from typing import Any, Final

@@ -146,20 +146,21 @@ def schedule(
         for j in range(input_rows[v], input_rows[v + 1]):
             t = inputs[j & _ID] & _ID
             u = producer[t] & _ID
-            h = place[u] & _ID
+            h, when = place[u] & _ID, made[u]
             for k in range(first, end):
-                if h != k and copied[t * d + k & _ID] == 0:
-                    c, takes = v * d + k & _ID, time_of(t, h, k)
-                    if sender[c] != k and sender[c] != h:
-                        vague[c] = 2
-                    sender[c], newest[c] = h, max(newest[c], made[u])
-                    if takes > 0:
-                        # Sums of several times depend on their order.
-                        if owed[c] > 0:
-                            vague[c] = max(vague[c], 1)
-                        owed[c] += takes
-                        # A word has so many bits; without the others the bound is lower.
-                        senders[c] |= 1 << h if h < 63 else 0
+                # Without branches, which processors would mispredict.
+                c = v * d + k & _ID
+                lacks = (h != k) & (copied[t * d + k & _ID] == 0)
+                takes = time_of(t, h, k) * lacks
+                several = lacks & (sender[c] != k) & (sender[c] != h)
+                # Sums of several times depend on their order.
+                summed = (takes > 0) & (owed[c] > 0)
+                vague[c] = 2 if several else max(vague[c], 1 if summed else 0)
+                sender[c] = h if lacks else sender[c]
+                newest[c] = max(newest[c], when if lacks else NONE)
+                owed[c] += takes
+                # A word has so many bits; without the others the bound is lower.
+                senders[c] |= 1 << h if (takes > 0) & (h < 63) else 0
 
     def move(t, k, quiet):
         u = producer[t] & _ID
@@ -283,7 +284,7 @@ def schedule(
         meet[i] = -1
     for i in range(len(copied)):
         copied[i] = 0
-    for t in range(len(left)):
+    for t in range(len(left) if goal > 0 else 0):
         left[t] = readers[t]
     counts[0] = counts[1] = 0
     # Residents come first, so that no other op is put where their memory leaves no room.
@@ -361,7 +362,6 @@ def schedule(
                 among = 1
                 while among < few and resident[near[among]]:
                     among += 1
-            low, least_rough = np.inf, 0
             soonest = min(clock)
             for i in range(among):
                 v = near[i] & _ID
@@ -389,22 +389,22 @@ def schedule(
                     start = max(start, begins[c])
                     mine = start + waste * (lost + start - now) + behind * now - weight * rank[v]
                     mine = mine + price[c] + (runtime[c] if by_finish else 0.0)
-                    if vague[c] > 0:
-                        if fits:
-                            pick[2 * rough], pick[2 * rough + 1], lowest[rough] = i, k, mine - margin
-                            if lowest[rough] < low:
-                                low, least_rough = lowest[rough], rough
-                            rough += 1
-                        continue
+                    # A choice whose cost is known only roughly is listed; the next one replaces any other.
+                    roughly = vague[c] > 0
+                    pick[2 * rough], pick[2 * rough + 1], lowest[rough] = i, k, mine - margin
+                    rough += fits & roughly
                     better = (mine < score) | ((mine == score) & (now < first)) | (device < 0)
-                    if better & fits:
+                    if better & fits & (not roughly):
                         best, device = i, k
                         score, first = mine, now
             if rough > 1:
                 # The least bound comes first.
-                j = 2 * least_rough
+                i = 0
+                for j in range(1, rough):
+                    i = j if lowest[j] < lowest[i] else i
+                j = 2 * i
                 pick[0], pick[1], pick[j], pick[j + 1] = pick[j], pick[j + 1], pick[0], pick[1]
-                lowest[0], lowest[least_rough] = lowest[least_rough], lowest[0]
+                lowest[0], lowest[i] = lowest[i], lowest[0]
         # The best choice comes again at the end. One loop, so that the code of a choice is inlined once only.
         for turn in range(rough + 1):
             taken = turn == rough

@@ -27,7 +27,7 @@ from regal_jax.heuristics.placements import device_subsets, partition_placement
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import make_room
 from regal_jax.plan import Objective, Plan, insert_transfers
-from regal_jax.runtime.compiling import for_loops, loops
+from regal_jax.runtime.compiling import for_loops, loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["ListSearchConfig", "ListSearchRun"]
@@ -35,10 +35,13 @@ __all__ = ["ListSearchConfig", "ListSearchRun"]
 _SHARES: Final = ("price_share", "other_rule", "block_share", "largest_block")
 _START_RULES: Final = 3
 """Number of rules that are tried with each initial placement."""
-_AT_ONCE: Final = 64
+_AT_ONCE: Final = 256
 """Number of changes for which random numbers are drawn at once."""
-_OPS_AT_ONCE: Final = 10_000
-"""About this many ops are scheduled between two checks of whether to end: some milliseconds."""
+_OPS_AT_ONCE: Final = 40_000
+"""About this many ops are scheduled between two checks of whether to end: ten milliseconds. Python's lock is
+needed between them, for which a thread may wait five milliseconds."""
+_OPS_IN_PYTHON: Final = 10_000
+"""The same where Numba does not compile the loops."""
 _PRIOR: Final = 20
 """Tries of each kind of change that are assumed at first."""
 _IN_ORDER: Final = 0
@@ -279,7 +282,8 @@ class ListSearchRun(HostSearch):
         """Tries changes of the current schedule."""
         if not len(self._draws.uniform):
             self._draws = self._drawn()
-        count = min(most, max(1, _OPS_AT_ONCE // self.graph.num_ops))
+        ops = _OPS_AT_ONCE if usable() else _OPS_IN_PYTHON
+        count = min(most, max(1, ops // self.graph.num_ops))
         made = self._advance(_Draws(*(draws[:count] for draws in self._draws)), goal, given=False)
         self._draws = _Draws(*(draws[made:] for draws in self._draws))
 

@@ -1,6 +1,5 @@
 """Placements with low peak memory on every device, for ops in a given order."""
 
-import dataclasses
 import functools
 from types import ModuleType
 from typing import Any, Final
@@ -11,6 +10,7 @@ from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.graph.topology import rows
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
+from regal_jax.heuristics.peaks_arrays import Held, Part, norm_of, ranges, sums
 from regal_jax.heuristics.work import note
 from regal_jax.heuristics.xla import post_order
 from regal_jax.runtime.compiling import usable
@@ -18,9 +18,6 @@ from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["MOST_OVER", "PeakBalance", "least_peak_balance"]
 
-_SQUARINGS: Final = 4
-"""The norm that `PeakBalance.refine` lowers has the power 3 * 2**4: high enough to measure peaks, low enough
-to fall when one of several equal peaks is lowered."""
 _WIDTHS: Final = (4, 12, 48)
 """Numbers of moves to try in a step: the later ones only if none of the earlier moves lowers the norm."""
 MOST_OVER: Final = sum(_WIDTHS)
@@ -39,41 +36,6 @@ def _kernel() -> ModuleType | None:
     from regal_jax.heuristics import peaks_kernel
 
     return peaks_kernel
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Held:
-    """Memory held under a placement.
-
-    Attributes:
-      change: ``[D (N + 1)]`` bytes, change of the bytes that each device holds from the position before to
-        this one; the last entry is the change after the last op.
-      bytes: ``[D, N]``, on each device while the op at each position runs, wherever it does.
-      home: ``[T]`` device of the producer.
-      end: ``[T]``, the last position at which the producer's device holds the tensor.
-    """
-
-    change: np.ndarray
-    bytes: np.ndarray
-    home: np.ndarray
-    end: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Part:
-    """Ops and all tensors that they make or read, or the whole graph.
-
-    Attributes:
-      ops: ``[L]`` positions.
-      tensors: ``[K]``.
-      edges: ``[J]``, all those of the tensors.
-      owner: ``[J]``, the place of each edge's tensor among the tensors.
-    """
-
-    ops: np.ndarray
-    tensors: np.ndarray
-    edges: np.ndarray
-    owner: np.ndarray
 
 
 class PeakBalance:
@@ -124,10 +86,10 @@ class PeakBalance:
         self._graph = graph
         self._kernel = _kernel()
         self._layout = None if self._kernel is None else self._lay_out(self._kernel)
-        self._all = _Part(
+        self._all = Part(
             np.arange(n), np.arange(graph.num_tensors), np.arange(len(self._tensor)), self._tensor
         )
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, Part] = {}
 
     def peaks(self, placement: np.ndarray) -> np.ndarray:
         """``[D]`` float64 bytes: the peaks of the exact replay of ``placement`` (``[N]``) in this order."""
@@ -217,7 +179,7 @@ class PeakBalance:
         held = self._held(place)
         best = float(held.bytes.max(initial=0))
         scale = 1 / (best or 1.0)
-        found, now = place.copy(), _norm(held.bytes, scale)
+        found, now = place.copy(), norm_of(held.bytes, scale)
         while tries > 0:
             moves, first = self._moves(place, held), 0
             for width in _WIDTHS:
@@ -245,8 +207,8 @@ class PeakBalance:
         each = np.arange(len(self.order))
         op = np.concatenate([np.repeat(each, made), np.repeat(each, read)])
         tensor = np.concatenate([
-            _ranges(graph.output_offset, self.order),
-            graph.inputs[1][_ranges(graph.inputs[0], self.order)],
+            ranges(graph.output_offset, self.order),
+            graph.inputs[1][ranges(graph.inputs[0], self.order)],
         ])  # fmt: skip
         touched_rows, touched = rows(op, tensor, len(self.order))
         return kernel.Layout(
@@ -273,7 +235,7 @@ class PeakBalance:
                 return self._kernel.peaks(self._layout, place.astype(np.int64, copy=False))
         return self._held(place).bytes.max(axis=1, initial=0)
 
-    def _try(self, place: np.ndarray, held: _Held, scale: float, group: int, device: int) -> float:
+    def _try(self, place: np.ndarray, held: Held, scale: float, group: int, device: int) -> float:
         """The norm after a move. Only tensors that the group makes or reads are evaluated again."""
         part = self._part(group)
         line, size, _, _ = self._lines(place, part)
@@ -284,19 +246,19 @@ class PeakBalance:
         change = held.change.copy()
         np.subtract.at(change, line, size)
         np.add.at(change, moved, same)
-        return _norm(self._summed(change), scale)
+        return norm_of(self._summed(change), scale)
 
-    def _held(self, place: np.ndarray) -> _Held:
+    def _held(self, place: np.ndarray) -> Held:
         line, size, home, end = self._lines(place, self._all)
         # Sums of whole numbers are exact in any order.
-        change = _sums(line, size, self._devices * (len(place) + 1))
-        return _Held(change, self._summed(change), home, end)
+        change = sums(line, size, self._devices * (len(place) + 1))
+        return Held(change, self._summed(change), home, end)
 
     def _summed(self, change: np.ndarray) -> np.ndarray:
         return change.reshape(self._devices, -1).cumsum(axis=1)[:, :-1]
 
-    def _lines(self, place: np.ndarray, part: _Part) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Positions and amounts by which a part changes `_Held.change`; ``home``, ``end`` of its tensors."""
+    def _lines(self, place: np.ndarray, part: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Positions and amounts by which a part changes `Held.change`; ``home``, ``end`` of its tensors."""
         n, d, count = len(place), self._devices, len(part.tensors)
         made, reader = self._begin[part.tensors], self._reader[part.edges]
         home = place[made]
@@ -320,27 +282,27 @@ class PeakBalance:
         size = np.concatenate([bytes_of, bytes_of[away // d], self._temp[part.ops]])
         return np.concatenate([begin, after]), np.concatenate([size, -size]), home, end
 
-    def _part(self, group: int) -> _Part:
+    def _part(self, group: int) -> Part:
         if group not in self._parts:
             graph, ops = self._graph, self._members(group)
             numbers = self.order[ops]
-            made = _ranges(graph.output_offset, numbers)
-            read = graph.inputs[1][_ranges(graph.inputs[0], numbers)]
+            made = ranges(graph.output_offset, numbers)
+            read = graph.inputs[1][ranges(graph.inputs[0], numbers)]
             tensors = np.unique(np.concatenate([made, read]))
-            edges = _ranges(graph.consumer_offset, tensors)
+            edges = ranges(graph.consumer_offset, tensors)
             count = graph.consumer_offset[tensors + 1] - graph.consumer_offset[tensors]
-            self._parts[group] = _Part(ops, tensors, edges, np.repeat(np.arange(len(tensors)), count))
+            self._parts[group] = Part(ops, tensors, edges, np.repeat(np.arange(len(tensors)), count))
         return self._parts[group]
 
     def _members(self, group: int) -> np.ndarray:
         return self._by_group[self._bounds[group] : self._bounds[group + 1]]
 
-    def _moves(self, place: np.ndarray, held: _Held) -> list[tuple[int, int]]:
+    def _moves(self, place: np.ndarray, held: Held) -> list[tuple[int, int]]:
         """Candidate moves of groups off the device with the highest peak, those that hold most first."""
         device, position = (int(i) for i in np.unravel_index(held.bytes.argmax(), held.bytes.shape))
         n = len(place)
         live = (held.home == device) & (self._born <= position) & (held.end >= position)
-        weight = _sums(self._group[self._begin[live]], self._size[live], n)
+        weight = sums(self._group[self._begin[live]], self._size[live], n)
         # A copy counts for all of its readers on the device.
         edges = np.flatnonzero((place[self._reader] == device) & (held.home[self._tensor] != device))
         tensor, reader = self._tensor[edges], self._reader[edges]
@@ -348,7 +310,7 @@ class PeakBalance:
         np.minimum.at(first, tensor, reader)
         np.maximum.at(last, tensor, reader)
         copied = (first[tensor] <= position) & (last[tensor] >= position)
-        weight += _sums(self._group[reader[copied]], self._size[tensor[copied]], n)
+        weight += sums(self._group[reader[copied]], self._size[tensor[copied]], n)
         if place[position] == device:
             weight[self._group[position]] = np.inf
         moves: list[tuple[int, int]] = []
@@ -410,26 +372,3 @@ def least_peak_balance(
     balances = [PeakBalance(graph, cluster, ops[make(links)]) for make in _ORDERS]
     placements = [balance.refine(balance.cut(), tries) for balance in balances]
     return min(zip(balances, placements, strict=True), key=lambda pair: float(pair[0].peaks(pair[1]).max()))
-
-
-def _norm(held: np.ndarray, scale: float) -> float:
-    # Repeated squaring, since NumPy's powers would dominate the time of a try.
-    share = held * scale
-    share *= share * share
-    for _ in range(_SQUARINGS):
-        share *= share
-    # Sequential, as the loops of the kernel sum.
-    return float(share.ravel().cumsum()[-1]) if share.size else 0.0
-
-
-def _sums(index: np.ndarray, size: np.ndarray, length: int) -> np.ndarray:
-    """`np.bincount`, with a float result for empty input, too."""
-    return np.bincount(index, size, length).astype(np.float64, copy=False)
-
-
-def _ranges(offset: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The items of some rows, those of row ``i`` being ``offset[i]`` to ``offset[i + 1]``."""
-    first = offset[rows]
-    count = offset[rows + 1] - first
-    start = np.repeat(first - np.cumsum(count) + count, count)
-    return start + np.arange(count.sum())

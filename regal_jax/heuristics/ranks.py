@@ -4,7 +4,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, mean_transfer_times, runtime_matrix
+from regal_jax.graph import (
+    Cluster,
+    ComputationGraph,
+    allowed_matrix,
+    mean_transfer_times,
+    once_a_pair,
+    runtime_matrix,
+)
 from regal_jax.runtime.compiling import run_loops
 
 __all__ = ["mean_runtime", "shortest_paths", "upward_rank"]
@@ -13,11 +20,12 @@ _SECONDS: Final = 1e-6
 """Seconds per op in Python."""
 
 
+@once_a_pair
 def upward_rank(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     """``[N]`` longest path from each op to an end, itself included (Topcuoglu et al. 2002, eq. 2).
 
     An op counts its mean runtime over the devices that it may use, an edge the mean time of its transfer
-    over all ordered pairs of devices, or 0 if there is only one device.
+    over all ordered pairs of devices, or 0 if there is only one device. The array is read-only.
     """
     return _longest_paths(graph, mean_runtime(graph, cluster), _costs(graph, cluster))
 

@@ -3,9 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import logging
-import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,14 +15,14 @@ from torch.utils import _pytree as pytree
 
 from regal_jax.errors import FormatError
 from regal_jax.importers.fx_program import PHASE
+from regal_jax.importers.torch_quiet import quiet
 
 __all__ = [
-    "ADAM", "ADAM_RATE", "FIRST_STEP", "FORMS", "Held", "Result", "Trace", "quiet", "step_numbers", "trace",
+    "ADAM", "ADAM_RATE", "FIRST_STEP", "FORMS", "Held", "Result", "Trace", "step_numbers", "trace",
 ]  # fmt: skip
 
 FORMS: Final = ("forward", "gradient", "training-step")
 
-_FOREIGN = ("torch", "functorch", "sympy", "copyreg")
 ADAM: Final = "adam"
 """Phase of the ops that update parameters and moments."""
 ADAM_RATE: Final = 1e-3
@@ -146,46 +143,6 @@ def trace(
                 "(torch.export must take it on these arguments: no control flow that depends on data; "
                 "see the cause)"
             ) from error
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Suppresses PyTorch's own output while it traces or compiles, but not that of the user's code."""
-    found = {name: log for name, log in logging.root.manager.loggerDict.items() if _is_foreign(name)}
-    loggers = [log for log in found.values() if isinstance(log, logging.Logger)]
-    loggers += [logging.getLogger("torch")]  # Loggers that are made in the context inherit its level.
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings(), contextlib.redirect_stderr(_Deaf(sys.stderr)):  # pyright: ignore
-        for name in _FOREIGN:
-            warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
-        # PyTorch attributes this warning to the caller; it is about copies of layers, which are dropped.
-        warnings.filterwarnings("ignore", message=r"The tensor attributes? self\.")
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
-
-
-def _is_foreign(name: str) -> bool:
-    return name.partition(".")[0] in _FOREIGN
-
-
-class _Deaf:
-    """A stream that drops PyTorch's own output (partial programs, tracebacks) and passes on the rest."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        if _is_foreign(sys._getframe(1).f_globals.get("__name__", "")):
-            return len(text)
-        return self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def _fake(leaf: Any) -> Any:

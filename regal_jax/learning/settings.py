@@ -13,7 +13,15 @@ from typing import Any, Final
 from regal_jax.checks import is_number, shown, whole
 from regal_jax.errors import ConfigError
 
-__all__ = ["above_fields", "build", "least_fields", "member_field", "plain", "whole_fields"]
+__all__ = [
+    "above_fields",
+    "build",
+    "build_system",
+    "least_fields",
+    "member_field",
+    "plain",
+    "whole_fields",
+]
 
 _MOST: Final = 2**31 - 1
 """Largest whole number, since many settings are int32 in the compiled step."""
@@ -36,6 +44,20 @@ def build(kind: type[_T], table: Any, path: str) -> _T:
         # Configs of other rooms say "policy" or "BrkgaConfig" but not the table of the file.
         text = str(error)
         raise ConfigError(text if not path or text.startswith(path) else f"[{path[:-1]}] {text}") from None
+
+
+def build_system(kind: type[_T], document: Any, system: str) -> _T:
+    """An instance of ``kind`` from a document, which may say ``system``.
+
+    Raises:
+      ConfigError: The document is for another system, or an error of `build`.
+    """
+    if isinstance(document, Mapping):
+        named = document.get("system", system)
+        if named != system:
+            raise ConfigError(f"system: is {shown(named)}; give {system!r}, or leave it out")
+        document = {name: value for name, value in document.items() if name != "system"}
+    return build(kind, document, "")
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:

@@ -70,9 +70,10 @@ def order_bound(graph: ComputationGraph, order: np.ndarray | None = None) -> int
       >>> from regal_jax import GraphBuilder
       >>> from regal_jax.plan import order_bound
       >>> builder = GraphBuilder("diamond")
-      >>> root = builder.add_op("root", outputs=[1])
-      >>> sides = [builder.add_op(f"side {i}", inputs=[root], outputs=[8]) for i in range(2)]
-      >>> end = builder.add_op("end", inputs=sides, outputs=[1])
+      >>> _ = builder.add_op("root", outputs=[1])
+      >>> _ = builder.add_op("left", inputs=["root"], outputs=[8])
+      >>> _ = builder.add_op("right", inputs=["root"], outputs=[8])
+      >>> _ = builder.add_op("end", inputs=["left", "right"], outputs=[1])
       >>> order_bound(builder.build())
       17
     """

@@ -1,8 +1,9 @@
 """Search with random keys, independent of graphs, for batches of instances in one compiled program."""
 
-from regal_jax.search.brkga import BrkgaSearcher, FitnessFn, MoveFn, SampleFn, brkga
+from regal_jax.search.brkga import BrkgaSearcher, brkga
 from regal_jax.search.config import BiasFunction, BrkgaConfig
 from regal_jax.search.draws import TransformedProposal, UniformProposal, expand, random_keys
+from regal_jax.search.functions import FitnessFn, MoveFn, SampleFn
 from regal_jax.search.local import AnnealingConfig, AnnealingParams, AnnealingSearcher, anneal
 from regal_jax.search.loop import (
     Incumbent,

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,29 +13,12 @@ from regal_jax.errors import ConfigError
 from regal_jax.search.checks import check_keys, check_warm, evaluate
 from regal_jax.search.config import BrkgaConfig
 from regal_jax.search.draws import TransformedProposal, distinct, expand, numbered, seeds_of, words
+from regal_jax.search.functions import FitnessFn, MoveFn, SampleFn
 from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
 from regal_jax.search.population import everyone, flat, insert, split, take
 from regal_jax.search.run import Progress, SearchResult, Stopping, run
 
-__all__ = ["BrkgaSearcher", "BrkgaState", "FitnessFn", "MoveFn", "SampleFn", "brkga"]
-
-FitnessFn = Callable[[Any, Any], jax.Array]
-"""``(problem, genes [B, Q, ...]) -> [B, Q]`` float32; smaller is better, NaN and ``+inf`` never win."""
-SampleFn = Callable[[Any, jax.Array], Any]
-"""``(params of one instance, key) -> genes of one individual``."""
-
-
-class MoveFn(Protocol):
-    """A function that makes neighbours. Hashable; equal functions share compiled programs."""
-
-    @property
-    def words(self) -> int:
-        """Number of random words per neighbour."""
-        ...
-
-    def __call__(self, problem: Any, genes: Any, bits: jax.Array) -> Any:
-        """One neighbour of each of ``genes [B, C, ...]``, from uniform uint32 ``bits [B, C, words]``."""
-        ...
+__all__ = ["BrkgaSearcher", "BrkgaState", "brkga"]
 
 
 @jax.tree_util.register_dataclass

@@ -13,10 +13,10 @@ from jax.sharding import Mesh
 
 from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError
-from regal_jax.search.brkga import FitnessFn, MoveFn, SampleFn
 from regal_jax.search.checks import check_keys, check_warm, evaluate
 from regal_jax.search.config import count_setting
 from regal_jax.search.draws import numbered, seeds_of, words
+from regal_jax.search.functions import FitnessFn, MoveFn, SampleFn
 from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
 from regal_jax.search.run import Progress, SearchResult, Stopping, run
 

@@ -9,7 +9,7 @@ from torch._inductor.custom_graph_pass import CustomSchedulerPass
 from regal_jax.api import order
 from regal_jax.checks import check_number
 from regal_jax.graph import ComputationGraph, GraphBuilder
-from regal_jax.importers.torch_trace import quiet
+from regal_jax.importers.torch_quiet import quiet
 from regal_jax.solvers import Solver, solver
 
 __all__ = ["KernelOrder", "inductor_options"]

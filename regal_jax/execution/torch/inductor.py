@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 from regal_jax.execution.torch.program import Key, TorchProgram
 from regal_jax.importers.fx_program import Call, Value
 from regal_jax.importers.torch_graph import overwritten
-from regal_jax.importers.torch_trace import FIRST_STEP, quiet
+from regal_jax.importers.torch_quiet import quiet
+from regal_jax.importers.torch_trace import FIRST_STEP
 
 __all__ = ["compile_program"]
 

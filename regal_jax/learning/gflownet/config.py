@@ -10,7 +10,14 @@ from regal_jax.checks import shown, whole
 from regal_jax.datasets import FAMILIES
 from regal_jax.errors import ConfigError
 from regal_jax.gflownet import GflownetConfig
-from regal_jax.learning.settings import above_fields, build, least_fields, member_field, plain, whole_fields
+from regal_jax.learning.settings import (
+    above_fields,
+    build_system,
+    least_fields,
+    member_field,
+    plain,
+    whole_fields,
+)
 from regal_jax.storage.documents import read_toml
 
 __all__ = [
@@ -219,12 +226,7 @@ class GflownetTrainConfig:
         Raises:
           ConfigError: An unknown name, a value of a wrong type or out of range; the message names it.
         """
-        if isinstance(document, Mapping):
-            system = document.get("system", SYSTEM)
-            if system != SYSTEM:
-                raise ConfigError(f"system: is {shown(system)}; give {SYSTEM!r}, or leave it out")
-            document = {name: value for name, value in document.items() if name != "system"}
-        return build(cls, document, "")
+        return build_system(cls, document, SYSTEM)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

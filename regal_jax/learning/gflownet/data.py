@@ -7,43 +7,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.datasets import FAMILIES, load_graphs
-from regal_jax.errors import ClusterError, ConfigError
+from regal_jax.datasets import FAMILIES
 from regal_jax.gflownet import ScheduleInputs, make_schedule_inputs
 from regal_jax.gflownet.inputs import assembled, padded_ops
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.graph.pairing import allowed_matrix, runtime_matrix
 from regal_jax.heuristics.orders import random_order
 from regal_jax.learning.gflownet.config import GflownetDataConfig
 
-__all__ = ["GflownetSource", "load_sets", "sub_inputs"]
+__all__ = ["GflownetSource", "sub_inputs"]
 
 _VALIDATION: Final = 1
 """Component of the seeds of random validation graphs; it is 0 for training graphs."""
-
-
-def load_sets(data: GflownetDataConfig, split: str, cluster: Cluster) -> list[ComputationGraph]:
-    """The graphs of the sets that the settings name.
-
-    Args:
-      data: Settings of the data.
-      split: ``"train"`` or ``"validation"``.
-      cluster: The cluster to schedule them on.
-
-    Raises:
-      ConfigError: A path has no graphs, or a graph cannot run on the cluster.
-      FormatError: A set cannot be read.
-    """
-    graphs: list[ComputationGraph] = []
-    for path in getattr(data, split):
-        graphs += load_graphs(path, split, max_ops=data.max_ops)[: data.limit or None]
-    for graph in graphs:
-        try:
-            runtime_matrix(graph, cluster)
-            allowed_matrix(graph, cluster)
-        except ClusterError as error:
-            raise ConfigError(f"data.{split}: {error}") from None
-    return graphs
 
 
 def sub_inputs(inputs: ScheduleInputs, chosen: np.ndarray, ops: int) -> ScheduleInputs:

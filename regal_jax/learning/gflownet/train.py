@@ -21,7 +21,7 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import run_heuristic
 from regal_jax.learning.ahead import Ahead
 from regal_jax.learning.gflownet.config import GflownetTrainConfig, Loss
-from regal_jax.learning.gflownet.data import GflownetSource, load_sets
+from regal_jax.learning.gflownet.data import GflownetSource
 from regal_jax.learning.gflownet.step import GflownetLearner, GflownetState, gflownet_step
 from regal_jax.learning.loop import (
     WEIGHTS,
@@ -35,6 +35,7 @@ from regal_jax.learning.loop import (
 from regal_jax.learning.mesh import everywhere, mesh_for
 from regal_jax.learning.processes import exchanged, fetched, in_turns
 from regal_jax.learning.record import event_writer
+from regal_jax.learning.sets import load_sets
 from regal_jax.plan import Objective
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.solve import graph_keys

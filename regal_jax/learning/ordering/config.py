@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError
-from regal_jax.learning.settings import above_fields, build, least_fields, plain, whole_fields
+from regal_jax.learning.settings import above_fields, build_system, least_fields, plain, whole_fields
 from regal_jax.ordering import Decoder, TopoformerConfig
 from regal_jax.storage.documents import read_toml
 
@@ -158,12 +158,7 @@ class OrderTrainConfig:
           ConfigError: A name is unknown, or a value has a wrong type or is out of range; the message names
             it.
         """
-        if isinstance(document, Mapping):
-            system = document.get("system", SYSTEM)
-            if system != SYSTEM:
-                raise ConfigError(f"system: is {shown(system)}; give {SYSTEM!r}, or leave it out")
-            document = {name: value for name, value in document.items() if name != "system"}
-        return build(cls, document, "")
+        return build_system(cls, document, SYSTEM)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

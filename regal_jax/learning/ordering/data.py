@@ -8,20 +8,18 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-from regal_jax.datasets import load_graphs
 from regal_jax.datasets.layered import layered_graph
-from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.graph.pairing import allowed_matrix, runtime_matrix
 from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.learning.ordering.config import OrderDataConfig
 from regal_jax.ordering import OrderInputs, TopoformerConfig, make_order_inputs
 from regal_jax.problem import Bucket, Problem, make_problem
 from regal_jax.solve import graph_identities
 
-__all__ = ["OrderBatch", "OrderSource", "load_sets", "make_batch"]
+__all__ = ["ONE_DEVICE", "OrderBatch", "OrderSource", "make_batch"]
 
-_CLUSTER: Final = Cluster.uniform(1, transfer="free")
+ONE_DEVICE: Final = Cluster.uniform(1, transfer="free")
+"""The cluster on which orders are made."""
 _VALIDATION: Final = 1
 """Part of the seeds of layered validation graphs; training graphs have 0 there."""
 
@@ -51,29 +49,6 @@ class OrderBatch:
         return self.identity.shape[0]
 
 
-def load_sets(data: OrderDataConfig, split: str) -> list[ComputationGraph]:
-    """The graphs of the sets that the settings name.
-
-    Args:
-      data: Settings of the data.
-      split: ``"train"`` or ``"validation"``.
-
-    Raises:
-      ConfigError: A path has no graphs, or a graph cannot run on one device.
-      FormatError: A set cannot be read.
-    """
-    graphs: list[ComputationGraph] = []
-    for path in getattr(data, split):
-        graphs += load_graphs(path, split, max_ops=data.max_ops)[: data.limit or None]
-    for graph in graphs:
-        try:
-            runtime_matrix(graph, _CLUSTER)
-            allowed_matrix(graph, _CLUSTER)
-        except ClusterError as error:
-            raise ConfigError(f"data.{split}: {error}; orders are for one device") from None
-    return graphs
-
-
 def make_batch(
     graphs: Sequence[ComputationGraph],
     config: TopoformerConfig,
@@ -93,7 +68,7 @@ def make_batch(
     """
     bucket = bucket or _bucket(graphs)
     identities, graphs = _distinct(graph_identities(graphs))[part], graphs[part]
-    problem = make_problem(graphs, _CLUSTER, bucket)
+    problem = make_problem(graphs, ONE_DEVICE, bucket)
     order = np.tile(np.arange(bucket.ops, dtype=np.int32), (len(graphs), 1))
     for row, graph in zip(order, graphs, strict=True):
         row[: graph.num_ops] = lpmf_order(graph)

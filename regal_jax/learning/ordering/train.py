@@ -23,10 +23,11 @@ from regal_jax.learning.loop import (
 )
 from regal_jax.learning.mesh import everywhere, mesh_for, on_this_process, spread
 from regal_jax.learning.ordering.config import OrderTrainConfig
-from regal_jax.learning.ordering.data import OrderBatch, OrderSource, load_sets
+from regal_jax.learning.ordering.data import ONE_DEVICE, OrderBatch, OrderSource
 from regal_jax.learning.ordering.step import OrderLearner, OrderState, greedy_peaks, order_step
 from regal_jax.learning.processes import exchanged, fetched, in_turns
 from regal_jax.learning.record import event_writer
+from regal_jax.learning.sets import load_sets
 from regal_jax.ordering import Topoformer, load_topoformer, save_topoformer
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
@@ -128,7 +129,8 @@ def train_orders(
         event_writer()
     folder = pathlib.Path(out)
     mesh = mesh_for(config.optimizer.batch, devices)
-    sets = [load_sets(config.data, split) for split in ("train", "validation")]
+    remark = "; orders are for one device"
+    sets = [load_sets(config.data, split, ONE_DEVICE, remark) for split in ("train", "validation")]
     identity = run_identity(config.as_document(), *sets)
     with _Orders(config, sets, mesh) as course, folder_of_run(folder, identity):
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)

@@ -29,6 +29,8 @@ _ROWS: Final = (64, 1)
 (docs/performance.md)."""
 _ROWS_ON_ACCELERATORS: Final = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 """Numbers of rows on an accelerator, where a call takes as long for few rows as for many."""
+_SMALL: Final = 512
+"""Largest number of padded ops and tensors of graphs that share a bucket on a CPU, whatever their sizes."""
 _PLANS: Final = 16
 """Warm starts are padded to multiples of this number; heuristics make about a dozen plans."""
 
@@ -125,16 +127,16 @@ def share_out(
     """
     if batch_size is not None and whole(batch_size, 1) is None:
         raise ConfigError(f"batch_size: must be at least 1, got {shown(batch_size)}")
+    devices = jax.local_devices() if devices is None else devices
+    if not len(devices):
+        raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
     groups: dict[tuple[Bucket, int, bool, bool, bool], list[int]] = {}
-    for i, (graph, cluster) in enumerate(pairs):
+    for bucket, (i, (_, cluster)) in zip(_buckets(pairs, devices), enumerate(pairs), strict=True):
         blocking = cluster.transfer is TransferModel.BLOCKING
         unlimited = bool(np.isinf(cluster.memory).all())
         policy = cluster.num_devices in guided
         width = cluster.num_devices if policy else rung(cluster.num_devices)
-        groups.setdefault((Bucket.of(graph), width, blocking, unlimited, policy), []).append(i)
-    devices = jax.local_devices() if devices is None else devices
-    if not len(devices):
-        raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
+        groups.setdefault((bucket, width, blocking, unlimited, policy), []).append(i)
     shares = []
     for (bucket, width, blocking, _, _), members in groups.items():
         graph = pairs[members[0]][0]
@@ -143,6 +145,16 @@ def share_out(
         most = min(fits, whole(batch_size) or _MOST_GRAPHS)
         shares += _cut_up(Share(members, bucket, width, most, devices))
     return shares
+
+
+def _buckets(pairs: Sequence[tuple[ComputationGraph, Cluster]], devices: Sequence[Any]) -> list[Bucket]:
+    """The bucket of each graph; on a CPU, where padding costs little, small graphs have one in common."""
+    buckets = [Bucket.of(graph) for graph, _ in pairs]
+    small = [bucket for bucket in buckets if bucket.tensors <= _SMALL]
+    if not small or not _on_cpu(devices):
+        return buckets
+    common = Bucket.common(small)
+    return [common if bucket.tensors <= _SMALL else bucket for bucket in buckets]
 
 
 def narrowed(share: Share, members: Sequence[int]) -> list[Share]:

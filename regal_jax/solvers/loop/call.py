@@ -187,7 +187,7 @@ class Call:
 
     @property
     def _workers(self) -> int:
-        return min(available_cores(), len(self._pairs))
+        return max(1, min(available_cores(), len(self._pairs)))
 
     def _together(
         self, shares: Sequence[Share], *, eager: bool

@@ -1,0 +1,39 @@
+"""The cluster that a command's arguments describe."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from regal_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regal_jax.graph import Cluster
+
+__all__ = ["cluster_of"]
+
+
+def cluster_of(args: argparse.Namespace) -> "Cluster":
+    """The cluster that the arguments describe."""
+    from regal_jax.graph import Cluster
+
+    if (args.nodes == 1) != (args.between is None):
+        raise ConfigError(
+            f"--nodes {args.nodes}: --between LINK needs several machines; give both or neither"
+        )
+    if args.devices % args.nodes:
+        raise ConfigError(f"--nodes: {args.devices} devices do not make {args.nodes} equal machines")
+    capacities = args.memory.split(",")
+    if len(capacities) not in (1, args.devices):
+        raise ConfigError(f"--memory: {len(capacities)} capacities for {args.devices} devices; give 1 or all")
+    memory = capacities * (args.devices // len(capacities))
+    if args.between is None:
+        return Cluster(memory, args.transfer)
+    # A cluster of two devices checks the link; a single device has none.
+    pair = Cluster.uniform(2, transfer=args.transfer)
+    return Cluster.nodes(
+        args.nodes,
+        args.devices // args.nodes,
+        within=pair.links[0],
+        between=args.between,
+        memory=memory,
+        transfer=pair.transfer,
+    )

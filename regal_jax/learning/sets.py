@@ -1,0 +1,55 @@
+"""The graphs of the sets that settings of a run name."""
+
+from typing import Protocol
+
+from regal_jax.datasets import load_graphs
+from regal_jax.errors import ClusterError, ConfigError
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph.pairing import allowed_matrix, runtime_matrix
+
+__all__ = ["SetsConfig", "load_sets"]
+
+
+class SetsConfig(Protocol):
+    """Settings of sets of graphs.
+
+    Attributes:
+      train: Paths of the sets to train on.
+      validation: Paths of the sets to validate on.
+      max_ops: Most ops of a graph; larger ones are left out.
+      limit: Most graphs of each set; 0 for all.
+    """
+
+    @property
+    def train(self) -> tuple[str, ...] | str: ...
+    @property
+    def validation(self) -> tuple[str, ...] | str: ...
+    @property
+    def max_ops(self) -> int: ...
+    @property
+    def limit(self) -> int: ...
+
+
+def load_sets(data: SetsConfig, split: str, cluster: Cluster, remark: str = "") -> list[ComputationGraph]:
+    """The graphs of the sets that the settings name.
+
+    Args:
+      data: Settings of the data.
+      split: ``"train"`` or ``"validation"``.
+      cluster: The cluster on which the graphs run.
+      remark: End of the message if a graph cannot run there.
+
+    Raises:
+      ConfigError: A path has no graphs, or a graph cannot run on the cluster.
+      FormatError: A set cannot be read.
+    """
+    graphs: list[ComputationGraph] = []
+    for path in getattr(data, split):
+        graphs += load_graphs(path, split, max_ops=data.max_ops)[: data.limit or None]
+    for graph in graphs:
+        try:
+            runtime_matrix(graph, cluster)
+            allowed_matrix(graph, cluster)
+        except ClusterError as error:
+            raise ConfigError(f"data.{split}: {error}{remark}") from None
+    return graphs
