@@ -69,6 +69,9 @@ def test_one_graph_may_have_a_folder_too(capsys):
 
 def test_what_is_found_is_saved_before_the_next_search(monkeypatch):
     monkeypatch.setattr("regal_jax.solvers.loop.call._TOGETHER", 0)
+    # The graphs have buckets of their own, and are not searched side by side as on one device.
+    monkeypatch.setattr("regal_jax.solvers.loop.batches._SMALL", 0)
+    monkeypatch.setattr("regal_jax.solvers.loop.call.is_alone", lambda share: False)
     with open("endless.json", "w") as file:
         ops = [{"name": f"o{i}", "runtime": 1e40} for i in range(71)]
         json.dump(
@@ -208,6 +211,8 @@ def test_ctrl_c_saves_what_there_is():
 def test_sigterm_saves_what_there_is_and_exits_143(background):
     # Shells start background jobs with SIGINT ignored.
     before = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if background else []
+    # So large that it shares no program with the other.
+    save_graph(generate("erdos-renyi", 600, seed=2), "c.json")
     arguments = ["a.json", "c.json", "--method", "brkga", "--out-dir", "plans"]
     code, out = end_while_searching(arguments, signal.SIGTERM, before)
     assert code == 143

@@ -79,6 +79,7 @@ def pressing_at_first_population_of(graph, times, monkeypatch):
         return fitness(problem, genes, Objective.MAKESPAN)
 
     monkeypatch.setattr(solve, "_fitness", lambda *_: pressing)
+    monkeypatch.setattr("regal_jax.solvers.loop.batches._SMALL", 0)  # Each size has a bucket of its own.
 
 
 def pressing_in_heuristic(monkeypatch, name, graph):

@@ -144,6 +144,5 @@ class Auto(Solver):
             parts = (Part(_BRKGA_SHARE, self.brkga), Part(1.0, AnnealingConfig()))
             return Agenda((DeviceStage(parts, guide),))
         searches = [solver for solver in _HOST_SEARCHES if solver.suits(objective, num_devices)]
-        # On one device later stages gain little.
-        host = HostStage(searches[0], contracts=makespan, time=0.5 if num_devices > 1 else 0.9)
+        host = HostStage(searches[0], contracts=makespan)
         return Agenda((host, DeviceStage((Part(1.0, self.brkga),), guide)))

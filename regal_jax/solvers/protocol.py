@@ -182,12 +182,10 @@ class HostStage:
       solver: The solver whose search it runs.
       contracts: Whether the contracted graph (`regal_jax.contract`) is searched as well if it is much
         smaller.
-      time: Share of a time limit that it may use if other stages may follow.
     """
 
     solver: HostSolver
     contracts: bool = False
-    time: float = 0.5
 
     @property
     def count(self) -> int:

@@ -13,6 +13,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.plan import ROUNDING, Objective, Plan, lower_bound
 from regal_jax.problem import Bucket, Problem, make_problem, memory_unit, rung
+from regal_jax.runtime.compiling import usable
 from regal_jax.runtime.memory import machine_memory
 from regal_jax.search import AnnealingConfig, BrkgaConfig, WarmStart
 from regal_jax.solve import CHROMOSOME, Encoding
@@ -148,10 +149,13 @@ def share_out(
 
 
 def _buckets(pairs: Sequence[tuple[ComputationGraph, Cluster]], devices: Sequence[Any]) -> list[Bucket]:
-    """The bucket of each graph; on a CPU, where padding costs little, small graphs have one in common."""
+    """The bucket of each graph; small graphs have one in common where padding costs little.
+
+    That is on a CPU with compiled loops, which pass over what is padded.
+    """
     buckets = [Bucket.of(graph) for graph, _ in pairs]
     small = [bucket for bucket in buckets if bucket.tensors <= _SMALL]
-    if not small or not _on_cpu(devices):
+    if not small or not _on_cpu(devices) or not usable():
         return buckets
     common = Bucket.common(small)
     return [common if bucket.tensors <= _SMALL else bucket for bucket in buckets]

@@ -207,8 +207,8 @@ class Call:
         pool, due = group.pool, group.due
         waiting = collections.deque(members)
         while waiting or due or pool.load:
-            begins = waiting and (not group.eager or pool.load < _AHEAD * self._workers)
-            searches = due and not begins and (group.eager or not pool.load)
+            begins = bool(waiting) and (not group.eager or pool.load < _AHEAD * self._workers)
+            searches = bool(due) and not begins and (group.eager or not pool.load)
             for i, turn in pool.ended(patient=not (begins or searches)):
                 self._searched_on_host(i, turn, bar)
                 self._continue(i, group)
@@ -226,7 +226,7 @@ class Call:
 
     def _begin(self, member: int, group: "_Group", bar: Bar) -> None:
         if group.eager:
-            bar.say("heuristics and searching on the host")
+            bar.say("heuristics")
             self._run_heuristics(member, group.interrupted)
         if self._meets_bound(member):
             self._finish(member, Status.OPTIMAL)
@@ -249,7 +249,7 @@ class Call:
         hosts = {i: stage for i, stage in stages.items() if isinstance(stage, HostStage)}
         if hosts:
             bar.say("searching on the host")
-            seconds = self._host_seconds(hosts)
+            seconds = self._host_seconds()
             for i in hosts:
                 arguments = i, *group.due.pop(i), seconds, group.interrupted
                 group.pool.submit(i, self._host_turn, *arguments)
@@ -265,15 +265,13 @@ class Call:
             self._continue(i, group)
         return Status.BUDGET
 
-    def _host_seconds(self, stages: dict[int, HostStage]) -> float | None:
+    def _host_seconds(self) -> float | None:
         """The time limit of each turn of the host that begins now."""
         left = self._deadline.left
         if left is None:
             return None
-        others = any(len(self._settings.agenda(self._pairs[i][1].num_devices).stages) > 1 for i in stages)
-        share = min(stage.time for stage in stages.values()) if others else 1.0
         # The time is for all graphs that are not done, of which these are the first.
-        return left * share / math.ceil((len(self._pairs) - len(self._plans)) / self._workers)
+        return left / math.ceil((len(self._pairs) - len(self._plans)) / self._workers)
 
     def _host_turn(
         self,
