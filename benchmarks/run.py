@@ -89,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
         "peer": options.peer is not None,
     }
     # With a program on disk, a first call would not measure the compiler.
+    enabled = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
     jax.config.update("jax_enable_compilation_cache", False)
     results = Results(environment(), settings, [])
     print(_describe(results))
@@ -100,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
                 if args.out:
                     save(results, args.out)
     finally:
+        jax.config.update("jax_enable_compilation_cache", enabled)
         # Results are saved after Ctrl-C, too.
         if results.records:
             print(_table(results.records))

@@ -14,7 +14,7 @@ from regal_jax.errors import ConfigError, FormatError, PlanError
 from regal_jax.graph import TransferModel, allowed_matrix
 from regal_jax.heuristics import run_heuristic
 from regal_jax.plan import Plan, adapt_plan, decode_order, decode_placement
-from regal_jax.solvers.loop import batches, call
+from regal_jax.solvers.loop import batches, starts
 
 
 def computes(plan):
@@ -206,7 +206,7 @@ def test_interrupted_at_once_it_is_what_there_is(graph, good, monkeypatch):
     def pressed(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(call, "heuristic_plans", pressed)
+    monkeypatch.setattr(starts, "heuristic_plans", pressed)
     plan = optimize(graph, TWO, warm_start=good, **LITTLE)
     assert plan.provenance["stopped"] == "interrupted"
     assert plan.sort_key == good.sort_key
