@@ -10,12 +10,16 @@ from importlib import metadata
 from typing import Any, Final
 
 from regal_jax.errors import ConfigError
-from regal_jax.runtime.cores import available_cores
+from regal_jax.runtime.cores import CORES, available_cores
 
-__all__ = ["ROOT", "environment", "python"]
+__all__ = ["ONE_CORE", "ROOT", "environment", "python"]
 
 ROOT: Final = pathlib.Path(__file__).resolve().parents[1]
 """Folder of the checkout."""
+ONE_CORE: Final = dict.fromkeys(
+    (CORES, "NPROC", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "JAX_NUM_CPU_DEVICES"), "1"
+)
+"""Environment variables of a process that uses one core, as workers of Ray do."""
 
 
 def _git(*args: str) -> str | None:

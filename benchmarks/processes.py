@@ -1,7 +1,7 @@
 """Weak scaling of training: the same number of graphs for each process, from one process to several.
 
-The processes are on this machine, with one CPU device each. More processes than cores therefore take turns,
-and a step takes longer whatever the exchange of data costs.
+The processes are on this machine, with one core and one CPU device each. More processes than cores take
+turns, so a step takes longer whatever the exchange of data costs.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from benchmarks.cases import GraphCase
-from benchmarks.environment import ROOT
+from benchmarks.environment import ONE_CORE, ROOT
 from benchmarks.training import Steps
 from regal_jax.cli.arguments import count
 from regal_jax.errors import ConfigError
@@ -84,7 +84,7 @@ def _together(count: int, args: argparse.Namespace) -> dict[str, Any]:
         address = f"localhost:{free.getsockname()[1]}"
     task = {name: vars(args)[name] for name in ("graphs", "ops", "evaluations", "steps")}
     command = [sys.executable, "-m", "benchmarks.processes", json.dumps(task), address, str(count)]
-    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
+    environment = os.environ | ONE_CORE
     children = [
         subprocess.Popen([*command, str(i)], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE)
         for i in range(count)

@@ -15,13 +15,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.environment import ONE_CORE
 from regal_jax import Cluster, ComputationGraph, optimize_many
 from regal_jax.cli.arguments import count
 from regal_jax.datasets import generate
 from regal_jax.engines import Item, Message, RayEngine
 from regal_jax.importers.native import format_native, parse_native
 from regal_jax.plan import Plan
-from regal_jax.runtime.cores import CORES, available_cores
+from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.deadline import Deadline
 
 __all__ = ["add_arguments", "nothing", "run"]
@@ -129,16 +130,13 @@ def _messages(engine: RayEngine, graphs: Sequence[ComputationGraph]) -> float:
 def _processes(args: argparse.Namespace) -> Iterator[list["subprocess.Popen[str]"]]:
     """Processes with a core each, which plan their part of the graphs for every line that they read."""
     settings = {name: getattr(args, name) for name in ("graphs", "ops", "evaluations", "method", "workers")}
-    limits = dict.fromkeys(
-        (CORES, "NPROC", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "JAX_NUM_CPU_DEVICES"), "1"
-    )
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.ray_workers", json.dumps(settings), str(number)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **limits},
+            env={**os.environ, **ONE_CORE},
         )
         for number in range(args.workers)
     ]

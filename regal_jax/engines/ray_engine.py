@@ -1,5 +1,6 @@
 """`RayEngine`: the items of a batch on the machines of a Ray cluster."""
 
+import collections
 import importlib.util
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from regal_jax.checks import check_whole
 from regal_jax.engines.protocol import NO_LIMITS, Item, Message
 from regal_jax.engines.queue import Waiting
 from regal_jax.errors import ConfigError, MissingExtraError
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt
 
 if TYPE_CHECKING:
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["RayEngine"]
 
 _BLINK: Final = 0.1
-"""Seconds."""
+"""Longest wait for an answer, in seconds."""
+_TURN: Final = 0.02
+"""Seconds for which answers are passed on between two looks at the workers, of which one may be idle."""
 _PARCEL: Final = 16
 """Items for each core in a parcel. What a worker has not answered is lost if it dies."""
 _PARCEL_OF_GPU: Final = 256
@@ -125,6 +129,7 @@ class _Run:
         self._tries = engine.tries
         self._tried = [0] * len(items)
         self._token = uuid.uuid4().hex
+        self._unread: collections.deque[tuple[int, Message, bool]] = collections.deque()
         self.given_up: dict[int, str] = {}
 
     def all(self, common: Any, interrupted: Callable[[], bool], waiting: Callable[[str], None]) -> None:
@@ -136,7 +141,7 @@ class _Run:
                 stopping = True
                 self._crew.stop(self._token)
             busy = self._crew.busy
-            if not busy and (stopping or not self._waiting):
+            if not (busy or self._unread) and (stopping or not self._waiting):
                 return
             if not stopping:
                 self._crew.hire()
@@ -144,8 +149,16 @@ class _Run:
                 if self._crew.state != said:
                     said = self._crew.state
                     waiting(said)
-            for member in self._crew.events(_BLINK):
+            for member in self._crew.events(0.0 if self._unread else _BLINK):
                 self._listen(member)
+            if stopping or not (self._crew.idle and self._waiting):
+                self._pass_on()
+
+    def _pass_on(self, seconds: float | None = _TURN) -> None:
+        """Passes answers on for a short time, since reading a plan takes longer than handing out a parcel."""
+        turn = Deadline(seconds)
+        while self._unread and not turn.over:
+            self._answer(*self._unread.popleft())
 
     def _hand_out(self, common: Any) -> None:
         for member in self._crew.idle:
@@ -171,11 +184,12 @@ class _Run:
             index = member.parcel[position]
             if last:
                 member.open.discard(index)
-            self._answer(index, Message(head, blobs), last)
+            self._unread.append((index, Message(head, blobs), last))
 
     def _raised(self, member: "Member", head: Mapping[str, Any]) -> None:
         """The work raised an error: ours, or that a package is missing, ends the run; others cost a try."""
         name, text = head["error"], head["text"]
+        self._pass_on(None)
         if name in ("ImportError", "ModuleNotFoundError", "MissingExtraError"):
             raise ConfigError(f"engine: a worker lacks a package: {text}; install it on every machine")
         if name in errors.__all__:
