@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import instances, random_cluster, random_graph
@@ -33,6 +34,7 @@ from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.plan import replay
+from regal_jax.policies import Policy, PolicyConfig, save_policy
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.search import random_keys
 from regal_jax.simulate import generate_schedules
@@ -235,16 +237,24 @@ def test_a_policy_proposes_ranks_and_prices():
         sample = ENCODINGS["schedule"].sampler(problem, prior)
         return jax.vmap(functools.partial(sample, prior))(keys)
 
+    # 3/4 is half of the way from the upward rank to the farthest rank above it.
+    upward = np.asarray(schedule_prior(problem).rank)[0]
+    wanted = np.minimum(upward + 0.035 / 2 * 65535, 65535)
     genes = drawn(Proposal(table, index, transfers=problem.bucket.tensors, share=0.5))
-    guided = np.asarray((genes["rank"] == 3 * 2**14).all(axis=-1))
+    guided = (np.abs(np.asarray(genes["rank"]) - wanted) <= 1).all(axis=-1)
     assert 70 < guided.sum() < 130
-    prices = np.asarray(genes["price"])[guided]
-    assert (prices[..., 0] == 65535 - 3 * 2**14).all()
-    assert (prices[..., 1] == 65535 - 2**14).all()
+    # Prices are halved 0 to 3 times, equally often for all ops together.
+    prices, halvings = np.asarray(genes["price"])[guided], np.arange(4)[:, None]
+    each = [(prices[..., 0] == 2**14 - 1 >> h) & (prices[..., 1] == 3 * 2**14 - 1 >> h) for h in halvings]
+    times = np.stack(each).all(axis=-1)
+    assert (times.sum(axis=0) == 1).all()
+    assert (times.sum(axis=1) > 10).all()
     # The others are as without a policy: near upward ranks.
-    prior = np.asarray(schedule_prior(problem).rank)[0]
-    assert (np.abs(np.asarray(genes["rank"])[~guided].astype(int) - prior) <= 0.035 * 65535 + 1).all()
-    assert (drawn(Proposal(table, index, transfers=0))["rank"] == 3 * 2**14).all()
+    assert (np.abs(np.asarray(genes["rank"])[~guided].astype(int) - upward) <= 0.035 * 65535 + 1).all()
+    # Neither the share of guided individuals nor an order prior changes the ranks of the guided ones.
+    around = {"scale": jnp.full(1, 0.1), "offset": jnp.full((1, n), 2**15)}
+    every = np.asarray(drawn(Proposal(table, index, transfers=0, **around))["rank"])
+    assert (np.abs(every - wanted) <= 1).all()
     # Rules stay uniform.
     assert len(np.unique(np.asarray(genes["rule"])[guided] >> 12)) == 16
 
@@ -339,3 +349,19 @@ def test_the_benchmark(tmp_path, capsys):
     assert (np.array(row["gaps"]) >= -1e-9).all()
     assert "schedules/s" in capsys.readouterr().out
     assert benchmarks(["encodings", "--methods", "guess"]) == 2
+
+
+def test_the_benchmark_of_a_policy(tmp_path, capsys):
+    weights, out = tmp_path / "mine.safetensors", tmp_path / "table.json"
+    save_policy(weights, Policy(PolicyConfig(rounds=1, width=4), rngs=nnx.Rngs(1)))
+    options = ["--ops", "10", "--devices", "2", "--costs", "0.5", "--graphs", "2", "--evaluations", "60"]
+    options += ["--methods", "schedule", "--policy", str(weights), "--first", "77", "--out", str(out)]
+    assert benchmarks(["encodings", *options]) == 0
+    names = ["schedule", f"schedule, {weights} untrained", f"schedule, {weights}"]
+    rows = json.loads(out.read_text())
+    assert [row["method"] for row in rows] == names
+    # The last lines compare the policy with the others.
+    compared = capsys.readouterr().out.splitlines()[-2:]
+    for row, line in zip(rows, compared, strict=False):
+        log = np.log1p(np.array(rows[-1]["gaps"])[0]) - np.log1p(np.array(row["gaps"])[0])
+        assert line.strip().startswith(f"{names[-1]} over {row['method']}: {np.exp(log.mean()):.4f} [")

@@ -144,6 +144,8 @@ def test_names_and_numbers_of_numpy_become_plain():
         ("task", {"transfer": "teleport"}, "task.memory, task.transfer: transfer: cannot read 'teleport'"),
         ("task", {"transfer": "delay:speed=3"}, "task.memory, task.transfer: transfer 'delay:speed=3'"),
         ("task", {"evaluations": 0}, "task.evaluations: is 0; give a whole number from 1"),
+        ("task", {"encoding": "x"}, "task.encoding: is 'x'; use one of chromosome, schedule"),
+        ("task", {"encoding": ["schedule"]}, "task.encoding: is ['schedule']; give a text"),
         ("data", {"contract": True}, "data.contract: is True; give a text"),
         ("data", {"contract": "yes"}, "data.contract: is 'yes'; use one of no, only, both"),
         ("data", {"min_parallelism": -1}, "data.min_parallelism: is -1.0; give a number of at least 0"),

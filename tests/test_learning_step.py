@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import json
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +21,20 @@ from learning_cases import (
 )
 from policy_cases import chain
 
+from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import GraphBuilder
+from regal_jax.learning import OptimizerConfig, TaskConfig, train
 from regal_jax.learning import step as step_module
-from regal_jax.learning import train
 from regal_jax.learning import validate as validate_module
 from regal_jax.learning.mesh import AXIS, everywhere
 from regal_jax.learning.pool import SpreadPool, make_pools, spread_pool
 from regal_jax.learning.step import Learner, table_on, train_step
+from regal_jax.policies import read_metadata, to_proposal
 from regal_jax.problem import Bucket
 from regal_jax.programs import kept
+from regal_jax.search import Stopping
+from regal_jax.solve import ENCODINGS, keys_of, solve
 
 LEAVES_THE_DEVICE = ("callback", "ffi", "feed", "debug", "host")
 
@@ -71,6 +76,32 @@ def test_what_would_leave_it_is_found():
 
     found = jax.make_jaxpr(jax.jit(lambda x: jax.lax.map(loop, x)))(jnp.zeros(2))
     assert suspects(primitives(found.jaxpr))
+
+
+def test_searches_and_references_have_the_encoding_of_the_task(tmp_path):
+    """One op and several; the same searches outside of training find the same."""
+    graphs = (*(generate("layered", n, seed=3) for n in (12, 9)), fast_on_first(1, 0))
+    task = TaskConfig(transfer="blocking:latency=25us", evaluations=20, encoding="schedule")
+    config = dataclasses.replace(tiny_config(), task=task)
+    learner, key = Learner(config), jax.random.key(5)
+    pool = share_of(config, graphs).pool
+    logits = learner.networks()[0](pool.features, pool.prior)
+    actions, fitness = jax.jit(step_module.rollout, static_argnums=0)(
+        learner, pool, logits, learner.table, key
+    )
+    keys = keys_of(jax.random.split(key)[1], pool.identity)
+    encoding = ENCODINGS["schedule"]
+    options = {"config": config.search, "encoding": encoding}
+    for action, found in zip(actions, fitness, strict=True):
+        guide = to_proposal(config.policy, learner.table, action, pool.problem, pool.prior)
+        proposal = encoding.proposal(pool.problem, guide)
+        alone = solve(pool.problem, keys, Stopping(20), proposal=proposal, **options)
+        np.testing.assert_array_equal(alone.fitness, found)
+    one_device(dataclasses.replace(config, optimizer=OptimizerConfig(steps=1, batch=1)), tmp_path)
+    reference = json.loads((tmp_path / "references.jsonl").read_text().splitlines()[0])
+    assert reference["settings"]["task"]["encoding"] == "schedule"
+    training = json.loads(read_metadata(tmp_path / "policy.safetensors")["training"])
+    assert training["task"]["encoding"] == "schedule"
 
 
 def take(learner, count, graphs, steps):

@@ -32,8 +32,9 @@ class SchedulePrior:
       rank: ``[B, N]`` int32, the gene of each op's upward rank; ranks are drawn uniformly around it, all
         other genes uniformly.
       devices: ``D`` (static).
-      guide: A policy's distributions of chromosomes. Its share of the individuals has its priorities as ranks
-        and one less its affinities as prices; rules are uniform. ``None`` for no policy.
+      guide: A policy's distributions of chromosomes. In its share of the individuals its priorities take the
+        place of the uniform draws of ranks, and one less its affinities that of prices; rules are uniform.
+        ``None`` for no policy.
     """
 
     rank: jax.Array
@@ -52,8 +53,9 @@ class SchedulePrior:
 def schedule_prior(problem: Problem, guide: Proposal | None = None) -> SchedulePrior:
     """The distribution for these graphs, guided by a policy's if there is one."""
     if guide is not None:
-        # Schedule generation places the transfers.
-        guide = dataclasses.replace(guide, transfers=0, transfer_index=None, transfer_offset=None)
+        # Schedule generation places the transfers, and ranks are relative to upward ranks.
+        nothing = dict.fromkeys(("transfer_index", "transfer_offset", "scale", "offset"))
+        guide = dataclasses.replace(guide, transfers=0, **nothing)
     return SchedulePrior(_upward(problem), schedule_shapes(problem)["price"].shape[1], guide)
 
 
@@ -66,16 +68,16 @@ def _upward(problem: Problem) -> jax.Array:
 
 def draw_schedule(prior: SchedulePrior, uniform: Genes) -> Genes:
     """Turns uniform draws in `SchedulePrior.shapes` into genes of one individual."""
-    rank = _near(prior.rank, uniform["rank"])
-    # By 0 to 3 halvings; prices are cubes of keys.
-    price = uniform["price"] >> (uniform[_SCALE][0] >> 14)
+    price, rank = uniform["price"], uniform["rank"]
     if prior.guide is not None:
         share = prior.guide.share
         drawn = quantiles(prior.guide, uniform)
         kept = uniform[COIN][0] >= round(share * 65536) if share < 1 else jnp.bool_(False)
         price = jnp.where(kept, price, _TOP - drawn["affinity"])
         rank = jnp.where(kept, rank, drawn["priority"])
-    return {"price": price, "rank": rank, "rule": uniform["rule"]}
+    # By 0 to 3 halvings; prices are cubes of keys.
+    price = price >> (uniform[_SCALE][0] >> 14)
+    return {"price": price, "rank": _near(prior.rank, rank), "rule": uniform["rule"]}
 
 
 def _near(upward: jax.Array, uniform: jax.Array) -> jax.Array:

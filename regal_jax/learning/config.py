@@ -14,6 +14,7 @@ from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
 from regal_jax.policies.checks import flag
 from regal_jax.search import BrkgaConfig
+from regal_jax.solve import ENCODINGS
 from regal_jax.storage.documents import read_toml
 
 __all__ = ["Baseline", "Contract", "DataConfig", "OptimizerConfig", "TaskConfig", "TrainConfig"]
@@ -47,6 +48,7 @@ class TaskConfig:
       transfer: Transfer model as for `Cluster.uniform`, e.g. ``"nvlink4"``; by default at no cost, as in the
         papers.
       evaluations: Budget of every search in training.
+      encoding: Name of what the genes of the searches mean (`regal_jax.solve.ENCODINGS`).
 
     Raises:
       ConfigError: A value is invalid.
@@ -56,9 +58,12 @@ class TaskConfig:
     memory: str = "inf"
     transfer: str = "blocking"
     evaluations: int = 1000
+    encoding: str = "chromosome"
 
     def __post_init__(self) -> None:
         member_field(self, "task", "objective", Objective)
+        if self.encoding not in ENCODINGS:
+            raise ConfigError(f"task.encoding: is {self.encoding!r}; use one of {', '.join(ENCODINGS)}")
         whole_fields(self, "task", evaluations=1)
         self.cluster(1)
 

@@ -17,7 +17,7 @@ from regal_jax.learning.mesh import AXIS
 from regal_jax.learning.pool import Pool, PoolShare, rows
 from regal_jax.learning.processes import exchanged, is_first, together, told
 from regal_jax.search import Status, Stopping
-from regal_jax.solve import keys_of, solve
+from regal_jax.solve import encoding_of, keys_of, solve
 from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["with_references"]
@@ -104,6 +104,7 @@ def _search(config: TrainConfig, pool: Pool, members: list[int], devices: Sequen
     padded = np.resize(members, -(-min(_CHUNK, pool.size) // shards) * shards)
     chosen = rows(pool, jnp.asarray(padded, dtype=jnp.int32))
     key = jax.random.fold_in(jax.random.key(config.seed), 2**31)
+    encoding = encoding_of(config.task.encoding)
     fitness = []
     for r in range(config.optimizer.reference_seeds):
         found = solve(
@@ -111,7 +112,9 @@ def _search(config: TrainConfig, pool: Pool, members: list[int], devices: Sequen
             keys_of(jax.random.fold_in(key, r), chosen.identity),
             Stopping(config.task.evaluations),
             objective=config.task.objective,
+            proposal=encoding.proposal(chosen.problem),
             config=config.search,
+            encoding=encoding,
             mesh=Mesh(np.array(devices[:shards]), (AXIS,)) if shards > 1 else None,
         )
         if Status.INTERRUPTED in found.status:

@@ -11,6 +11,7 @@ from flax import nnx
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from regal_jax.encoding import Proposal
 from regal_jax.errors import ConfigError
 from regal_jax.learning.config import Baseline, TrainConfig
 from regal_jax.learning.mesh import AXIS, everywhere
@@ -29,8 +30,9 @@ from regal_jax.policies import (
     sample_action,
     to_proposal,
 )
+from regal_jax.problem import Problem
 from regal_jax.programs import program
-from regal_jax.solve import keys_of, solve_traced
+from regal_jax.solve import encoding_of, keys_of, solve_traced
 from regal_jax.storage.stamps import file_stamp
 
 __all__ = ["Learner", "Metrics", "TrainState", "rollout", "table_on", "train_step"]
@@ -155,6 +157,27 @@ class Learner:
         """New weights, and the new state of the optimizer."""
         return updated(self.optimizer(), gradient, optimizer, weights)
 
+    def searched(self, problem: Problem, keys: jax.Array, proposal: Proposal) -> jax.Array:
+        """``[B]`` fitness that the guided search of each graph finds; for use under jit.
+
+        Args:
+          problem: ``B`` graphs.
+          keys: ``[B]`` typed keys, consumed.
+          proposal: From the actions for these graphs.
+        """
+        config = self.config
+        encoding = encoding_of(config.task.encoding)
+        return solve_traced(
+            problem,
+            keys,
+            config.task.evaluations,
+            objective=config.task.objective,
+            proposal=encoding.proposal(problem, proposal),
+            config=config.search,
+            implementation=self.implementation,
+            encoding=encoding,
+        ).fitness
+
     def policy(self, state: TrainState) -> Policy:
         """The policy with the weights of ``state``."""
         return nnx.merge(self.graphdefs[0], state.policy)
@@ -188,16 +211,7 @@ def rollout(learner: Learner, pool: Pool, logits: Logits, table: jax.Array, key:
         problem,
         jax.tree.map(lambda x: jnp.tile(x, (samples, *[1] * (x.ndim - 1))), pool.prior),
     )
-    found = solve_traced(
-        problem,
-        searches,
-        config.task.evaluations,
-        objective=config.task.objective,
-        proposal=proposal,
-        config=config.search,
-        implementation=learner.implementation,
-    )
-    return actions, found.fitness.reshape(samples, batch)
+    return actions, learner.searched(problem, searches, proposal).reshape(samples, batch)
 
 
 def _settings(config: PolicyConfig) -> dict[str, Any]:

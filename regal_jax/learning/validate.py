@@ -15,7 +15,7 @@ from regal_jax.learning.pool import Pool, SpreadPool, rows
 from regal_jax.learning.step import Learner, table_on
 from regal_jax.policies import entropy, sample_action, to_proposal
 from regal_jax.programs import program
-from regal_jax.solve import keys_of, solve_traced
+from regal_jax.solve import keys_of
 
 __all__ = ["Validation", "validate"]
 
@@ -127,17 +127,9 @@ def _searched(
     learner: Learner, weights: Any, pool: Pool, table: jax.Array, key: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Fitness and entropy, ``[G]`` each."""
-    config = learner.config
     act, search = jax.random.split(key)
     logits = nnx.merge(learner.graphdefs[0], weights)(pool.features, pool.prior)
     action = sample_action(logits, keys_of(act, pool.identity))
-    found = solve_traced(
-        pool.problem,
-        keys_of(search, pool.identity),
-        config.task.evaluations,
-        objective=config.task.objective,
-        proposal=to_proposal(config.policy, table, action, pool.problem, pool.prior),
-        config=config.search,
-        implementation=learner.implementation,
-    )
-    return found.fitness, entropy(logits, pool.features.node_mask)
+    proposal = to_proposal(learner.config.policy, table, action, pool.problem, pool.prior)
+    fitness = learner.searched(pool.problem, keys_of(search, pool.identity), proposal)
+    return fitness, entropy(logits, pool.features.node_mask)

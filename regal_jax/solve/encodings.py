@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from regal_jax.encoding import (
     Genes,
@@ -53,7 +54,7 @@ class Encoding(abc.ABC):
 
     @abc.abstractmethod
     def proposal(self, problem: Problem, guide: Proposal | None = None) -> Any:
-        """The proposal of a search, from that of a policy if there is one."""
+        """The proposal of a search, from that of a policy if there is one; also under jit."""
 
     @abc.abstractmethod
     def timelines(
@@ -137,7 +138,9 @@ class _Schedule(Encoding):
         return TransformedProposal(UniformProposal.of(proposal.shapes), draw_schedule)
 
     def proposal(self, problem: Problem, guide: Proposal | None = None) -> SchedulePrior:
-        return _prior(problem, guide)
+        # Under jit it is a part of the caller's program.
+        traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((problem, guide)))
+        return (schedule_prior if traced else _prior)(problem, guide)
 
     def timelines(
         self, problem: Problem, genes: Genes, *, objective: Objective, **options: Any
