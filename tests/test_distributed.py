@@ -150,7 +150,8 @@ def ended_well(codes, errors, killed):
 
 @pytest.mark.parametrize(
     # It has the fewest programs to compile.
-    "system", ["topoformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("regal", "gflownet"))]
+    "system",
+    ["topoformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("regal", "gflownet"))],
 )
 def test_two_processes_are_one_with_two_devices_also_when_one_is_killed(tmp_path, system):
     toml = settings(tmp_path, system)
