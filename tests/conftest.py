@@ -58,14 +58,16 @@ hypothesis.settings.load_profile("default")
 # one compiles most of Numba's functions. The next two need few of them, so that workers compile them once.
 LONGEST = (
     "test_notebooks",
-    "test_corpus",
-    "test_distributed",
     "test_execution_torch",
+    "test_distributed",
+    "test_generate_memory",
+    "test_corpus",
     "test_auto",
     "test_simulate",
     "test_solvers",
     "test_learning_step",
     "test_benchmarks",
+    "test_generate",
     "test_api",
     "test_ray",
     "test_learning_resume",
