@@ -58,10 +58,10 @@ hypothesis.settings.load_profile("default")
 # one compiles most of Numba's functions. The next two need few of them, so that workers compile them once.
 LONGEST = (
     "test_notebooks",
-    "test_execution_torch",
     "test_distributed",
-    "test_generate_memory",
+    "test_execution_torch",
     "test_corpus",
+    "test_generate_memory",
     "test_auto",
     "test_simulate",
     "test_solvers",
