@@ -38,6 +38,9 @@ _SETTINGS: Final = {
 }
 """JAX's cache during the measurement."""
 
+_RUN_SECONDS: Final = 4.0
+_MOST_RUNS: Final = 200
+
 _HEAD: Final = (
     *("program", "XLA", "XLA, other", "ours", "bound", "total", "least", "temp"),
     *("run", "first", "next", "XLA, next", "order"),
@@ -129,8 +132,7 @@ def measure(program: Program, settings: Settings, method: Any, memory: bool) -> 
         pairs = zip(*map(jax.tree.leaves, held), strict=True)
         equal = all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
         if not memory:
-            before, after = run_seconds([default, made.compiled], args, settings.rounds)
-            seconds = before, after
+            seconds = _run_seconds([default, made.compiled], args, settings.rounds)
     stats, schedule = made.statistics, made.schedule
     return Row(
         program.name,
@@ -146,6 +148,14 @@ def measure(program: Program, settings: Settings, method: Any, memory: bool) -> 
         seconds,
         None if memory else (plain_seconds, first, following, plain_following),
     )
+
+
+def _run_seconds(programs: list[jax.stages.Compiled], args: Any, rounds: int) -> tuple[float, float]:
+    """Medians of at least ``rounds`` runs in turn, and of more if they are short: medians of few runs of
+    some milliseconds vary by tens of percent."""
+    once = sum(run_seconds(programs, args, 1))
+    before, after = run_seconds(programs, args, max(rounds, min(_MOST_RUNS, math.ceil(_RUN_SECONDS / once))))
+    return before, after
 
 
 def _bound(default: jax.stages.Compiled) -> int:
@@ -235,7 +245,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = chosen_names(settings.programs, args.patterns)
     kept = {"method": args.method, "evaluations": settings.evaluations, "candidates": settings.candidates}
     if not args.memory:
-        kept["caches"] = "used"
+        kept |= {"caches": "used", "run seconds": _RUN_SECONDS}
     stored = Rows(args.out, "compile", {**kept, "rounds": settings.rounds, "memory": args.memory})
     rows: list[Row] = []
     with _fresh_caches():
