@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from regal_jax.checks import whole
 from regal_jax.errors import FormatError
-from regal_jax.programs.stored import own_folder
+from regal_jax.programs.stored import keep_file, own_folder
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
 
@@ -174,7 +174,7 @@ def keep_program(path: pathlib.Path, schedule: Schedule, serialized: bytes) -> N
       OSError: The file cannot be written.
     """
     packed = zlib.compress(serialized, _LEVEL)
-    write_atomically(path.with_suffix(_SUFFIX), _digest(schedule, packed) + packed)
+    keep_file(path.with_suffix(_SUFFIX), _digest(schedule, packed) + packed)
 
 
 def kept_program(path: pathlib.Path, schedule: Schedule) -> bytes | None:
