@@ -21,6 +21,12 @@ for flag, value in FLAGS.items():
     if flag not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{flag}={value}".strip()
 
+# Nobody reads from which line of the source an operation of a lowered program comes.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+os.environ.setdefault("JAX_INCLUDE_FULL_TRACEBACKS_IN_LOCATIONS", "false")
+jax.config.update("jax_traceback_in_locations_limit", 0)
+jax.config.update("jax_include_full_tracebacks_in_locations", False)
+
 # Tracing makes millions of small objects, of which few are garbage: garbage collection was a tenth of the
 # work.
 gc.set_threshold(50_000, 20, 100)
@@ -52,14 +58,16 @@ hypothesis.settings.load_profile("default")
 # one compiles most of Numba's functions. The next two need few of them, so that workers compile them once.
 LONGEST = (
     "test_notebooks",
-    "test_corpus",
     "test_distributed",
     "test_execution_torch",
+    "test_corpus",
+    "test_generate_memory",
     "test_auto",
     "test_simulate",
     "test_solvers",
     "test_learning_step",
     "test_benchmarks",
+    "test_generate",
     "test_api",
     "test_ray",
     "test_learning_resume",

@@ -148,8 +148,13 @@ def ended_well(codes, errors, killed):
             assert any(line in text for line in LOST), text
 
 
-def test_two_processes_are_one_with_two_devices_also_when_one_is_killed(tmp_path):
-    toml = settings(tmp_path)
+@pytest.mark.parametrize(
+    # It has the fewest programs to compile.
+    "system",
+    ["topoformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("regal", "gflownet"))],
+)
+def test_two_processes_are_one_with_two_devices_also_when_one_is_killed(tmp_path, system):
+    toml = settings(tmp_path, system)
     launcher = Launcher(2, toml, tmp_path / "run")
     launcher.run(kill_after(tmp_path / "run", 6, 1))
     assert launcher.codes[1] == [0, 0], launcher.errors[1]

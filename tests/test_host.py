@@ -21,7 +21,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.runtime import compiling
-from regal_jax.simulate import host, host_call, host_kernel, simulate
+from regal_jax.simulate import generate_kernel, host, host_call, host_kernel, simulate
 
 HEADER = pathlib.Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
 
@@ -186,7 +186,7 @@ def test_no_folder_for_the_cache(monkeypatch):
             raise RuntimeError("cannot cache function: no locator available")
         return lambda function: types.SimpleNamespace(address=1)
 
-    monkeypatch.setattr(host_kernel, "cfunc", cfunc)
+    monkeypatch.setattr(host_call, "cfunc", cfunc)
     assert host_kernel.handler.__wrapped__(True, False).address == 1
     assert compiled == [True, False]
 
@@ -265,3 +265,15 @@ def test_a_new_process_finds_the_compiled_program_in_the_cache(tmp_path):
     assert first[2] > 0
     assert second[1] > 0
     assert second[2] == 0
+
+
+def test_a_new_process_finds_the_compiled_kernels(tmp_path):
+    kernels = (host_kernel, generate_kernel)
+    for kernel in kernels:
+        kernel.handler(True, False)
+    code = """
+        from regal_jax.simulate import generate_kernel, host_kernel
+        for kernel in (host_kernel, generate_kernel):
+            print(kernel.handler(True, False).cache_hits)
+        """
+    assert python(code, **environment(tmp_path)) == "1\n1\n"

@@ -13,7 +13,6 @@ from collections import namedtuple
 from typing import Any
 
 import numpy as np
-from numba import cfunc, types
 
 from regal_jax.simulate import (
     generate_kernel_memory,
@@ -46,7 +45,7 @@ from regal_jax.simulate.generate_layout import (
     make_extra,
     order_events,
 )
-from regal_jax.simulate.host_call import allocate, free, operand, pointer, result, take, task_of
+from regal_jax.simulate.host_call import allocate, c_function, free, operand, pointer, result, take, task_of
 from regal_jax.simulate.host_kernel import answer_call, candidates_at_once, write_positions
 from regal_jax.simulate.host_layout import (
     Candidate,
@@ -393,14 +392,13 @@ def handler(transfers: bool, memory: bool, decides: bool = False) -> Any:
       memory: As there.
       decides: Whether memory decides, which needs ``memory``.
     """
+    # As in `host_kernel`. A task in the closure would differ from process to process, and nothing be found.
     first, second, version = transfers or None, memory or None, _version()
-    task = _memory_task if decides else _time_task
 
-    def answer(frame):
-        return answer_call(frame, task(first, second)) if version >= 0 else 1
+    def by_time(frame):
+        return answer_call(frame, _time_task(first, second)) if version >= 0 else 1
 
-    signature = types.int64(types.int64)
-    try:
-        return cfunc(signature, cache=True)(answer)
-    except RuntimeError:  # There is no folder for the cache.
-        return cfunc(signature)(answer)
+    def by_memory(frame):
+        return answer_call(frame, _memory_task(first, second)) if version >= 0 else 1
+
+    return c_function(by_memory if decides else by_time)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import cfunc, njit, types
 from numba.core import cgutils, typing
 from numba.extending import intrinsic
 
@@ -22,6 +22,7 @@ __all__ = [
     "API_VERSION",
     "allocate",
     "answer_metadata",
+    "c_function",
     "free",
     "leading_zeros",
     "operand",
@@ -115,6 +116,15 @@ def free(_: Any, address: Any) -> Any:
         return args[0]
 
     return types.int64(types.int64), build
+
+
+def c_function(answer: Callable[[int], int]) -> Any:
+    """``answer`` as a C function ``int64 (int64 frame)``, compiled or from Numba's cache."""
+    signature = types.int64(types.int64)
+    try:
+        return cfunc(signature, cache=True)(answer)
+    except RuntimeError:  # There is no folder for the cache.
+        return cfunc(signature)(answer)
 
 
 def task_of(work: Callable[..., int]) -> Any:

@@ -18,12 +18,12 @@ import zlib
 from typing import Any, Final
 
 import numpy as np
-from numba import cfunc, types
 
 from regal_jax.simulate import host_call, host_layout, host_memory
 from regal_jax.simulate.host_call import (
     allocate,
     answer_metadata,
+    c_function,
     free,
     leading_zeros,
     pointer,
@@ -354,8 +354,4 @@ def handler(transfers: bool, memory: bool) -> Any:
     def answer(frame):
         return answer_call(frame, _task(first, second)) if version >= 0 else 1
 
-    signature = types.int64(types.int64)
-    try:
-        return cfunc(signature, cache=True)(answer)
-    except RuntimeError:  # There is no folder for the cache.
-        return cfunc(signature)(answer)
+    return c_function(answer)
