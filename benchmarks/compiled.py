@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 from tqdm import tqdm
@@ -30,9 +31,19 @@ from regal_jax.importers.hlo_text import parse_module
 
 __all__ = ["Row", "add_arguments", "run", "summary"]
 
+_SETTINGS: Final = {
+    "jax_compilation_cache_dir": None,
+    "jax_enable_compilation_cache": True,
+    "jax_persistent_cache_min_compile_time_secs": 0.05,  # As `regal_jax.programs.use_cache` sets it.
+}
+"""JAX's cache during the measurement."""
+
+_RUN_SECONDS: Final = 4.0
+_MOST_RUNS: Final = 200
+
 _HEAD: Final = (
     *("program", "XLA", "XLA, other", "ours", "bound", "total", "least", "temp"),
-    *("run", "first", "next", "order"),
+    *("run", "first", "next", "XLA, next", "order"),
 )
 
 
@@ -52,8 +63,8 @@ class Row:
       order: ``"ours"``, or why the default program was kept.
       equal: All results are equal to those of the default program, bit by bit; ``None`` if not run.
       seconds: Medians of runs in turns, default and ours; ``None`` if not run.
-      compile_seconds: Seconds for the default program, and for ours with the search and from disk; ``None``
-        if only memory was measured.
+      compile_seconds: Seconds for the default program, for ours with the search, and for both again, read
+        from disk, ours first; ``None`` if only memory was measured.
     """
 
     program: str
@@ -67,7 +78,7 @@ class Row:
     order: str
     equal: bool | None
     seconds: tuple[float, float] | None
-    compile_seconds: tuple[float, float, float] | None
+    compile_seconds: tuple[float, float, float, float] | None
 
     @property
     def better(self) -> MemoryUse:
@@ -111,6 +122,7 @@ def measure(program: Program, settings: Settings, method: Any, memory: bool) -> 
     other = memory_use(plain(OTHER_SCHEDULER))
     made, first = _timed(ours)
     again, following = _timed(ours) if not memory else (made, first)
+    _, plain_following = _timed(lambda: plain({})) if not memory else (None, plain_seconds)
     if not memory and again.statistics.source != "kept" and made.statistics.reordered:
         raise ConfigError(f"{program.name}: the schedule was not kept; set REGAL_JAX_CACHE to a folder")
     equal = seconds = None
@@ -120,8 +132,7 @@ def measure(program: Program, settings: Settings, method: Any, memory: bool) -> 
         pairs = zip(*map(jax.tree.leaves, held), strict=True)
         equal = all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
         if not memory:
-            before, after = run_seconds([default, made.compiled], args, settings.rounds)
-            seconds = before, after
+            seconds = _run_seconds([default, made.compiled], args, settings.rounds)
     stats, schedule = made.statistics, made.schedule
     return Row(
         program.name,
@@ -135,8 +146,16 @@ def measure(program: Program, settings: Settings, method: Any, memory: bool) -> 
         "ours" if schedule.orders else stats.reason,
         equal,
         seconds,
-        None if memory else (plain_seconds, first, following),
+        None if memory else (plain_seconds, first, following, plain_following),
     )
+
+
+def _run_seconds(programs: list[jax.stages.Compiled], args: Any, rounds: int) -> tuple[float, float]:
+    """Medians of at least ``rounds`` runs in turn, and of more if they are short: medians of few runs of
+    some milliseconds vary by tens of percent."""
+    once = sum(run_seconds(programs, args, 1))
+    before, after = run_seconds(programs, args, max(rounds, min(_MOST_RUNS, math.ceil(_RUN_SECONDS / once))))
+    return before, after
 
 
 def _bound(default: jax.stages.Compiled) -> int:
@@ -172,14 +191,15 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
         "total, default": _mean(default),
         "run": _mean(runs),
         "slowest run": max(runs, default=math.nan),
-        "first compilation": _mean([first / plain for plain, first, _ in compiled]),
-        "next compilation": _mean([following / plain for plain, _, following in compiled]),
+        "first compilation": _mean([first / plain for plain, first, *_ in compiled]),
+        "next compilation": _mean([following / plain for plain, _, following, _ in compiled]),
+        "next compilation of XLA": _mean([following / plain for plain, _, _, following in compiled]),
         "not equal": sum(r.equal is False for r in rows),
     }
 
 
 def _line(row: Row) -> tuple[str, ...]:
-    plain, first, following = row.compile_seconds or (1, math.nan, math.nan)
+    plain, *others = row.compile_seconds or (1, 1, 1, 1)
     return (
         row.program,
         *(
@@ -189,10 +209,15 @@ def _line(row: Row) -> tuple[str, ...]:
         *(f"{_ratio(total, row.better.total):.3f}" for total in (row.ours.total, row.bound)),
         f"{_ratio(row.ours.temp, row.better.temp):.3f}",
         f"{row.seconds[1] / row.seconds[0]:.2f}" if row.seconds else "",
-        f"{first / plain:.2f}" if row.compile_seconds else "",
-        f"{following / plain:.2f}" if row.compile_seconds else "",
+        *(f"{other / plain:.2f}" if row.compile_seconds else "" for other in others),
         row.order if row.order == "ours" else row.order[-16:].lower(),
     )
+
+
+def _set_cache(settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()  # JAX reads the settings only once.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -219,12 +244,12 @@ def run(args: argparse.Namespace) -> int:
     settings = read_settings(args.programs)
     chosen = chosen_names(settings.programs, args.patterns)
     kept = {"method": args.method, "evaluations": settings.evaluations, "candidates": settings.candidates}
+    if not args.memory:
+        kept |= {"caches": "used", "run seconds": _RUN_SECONDS}
     stored = Rows(args.out, "compile", {**kept, "rounds": settings.rounds, "memory": args.memory})
     rows: list[Row] = []
     with _fresh_caches():
-        compile(
-            lambda x: x.T @ x + x, jax.ShapeDtypeStruct((8, 8), "float32")
-        )  # A first call loads modules, which is not timed.
+        _warm_up()
         for name in tqdm(chosen):
             made = stored.get(
                 name,
@@ -241,6 +266,16 @@ def run(args: argparse.Namespace) -> int:
     return stored.report()
 
 
+def _warm_up() -> None:
+    """Loads modules and compiles the loops of the search, once in an environment; this is not timed."""
+
+    def step(w: jax.Array, x: jax.Array) -> Any:
+        parts = [jnp.sin(jnp.tanh(x * i) @ w) @ w for i in range(1, 6)]
+        return w + sum(part.sum() for part in parts), parts[0]
+
+    compile(step, *[jax.ShapeDtypeStruct((48, 48), "float32")] * 2, donate_argnums=0)
+
+
 def _row(stored: dict[str, Any]) -> Row:
     memory = {key: MemoryUse(**stored[key]) for key in ("default", "other", "ours")}
     pairs = {key: stored[key] and tuple(stored[key]) for key in ("seconds", "compile_seconds")}
@@ -249,17 +284,15 @@ def _row(stored: dict[str, Any]) -> Row:
 
 @contextlib.contextmanager
 def _fresh_caches() -> Iterator[None]:
-    """A context with an empty folder for orders and without JAX's cache, so that nothing is reused."""
-    named, enabled = os.environ.get("REGAL_JAX_CACHE"), jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
+    """A context with empty folders for orders and programs, so that nothing of earlier runs is reused."""
+    named, settings = os.environ.get("REGAL_JAX_CACHE"), {s: getattr(jax.config, s) for s in _SETTINGS}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["REGAL_JAX_CACHE"] = folder
-        jax.config.update("jax_enable_compilation_cache", False)
-        compilation_cache.reset_cache()  # JAX reads the setting only once.
+        _set_cache({**_SETTINGS, "jax_compilation_cache_dir": f"{folder}/jax"})
         try:
             yield
         finally:
-            jax.config.update("jax_enable_compilation_cache", enabled)
-            compilation_cache.reset_cache()
+            _set_cache(settings)
             if named is None:
                 del os.environ["REGAL_JAX_CACHE"]
             else:

@@ -81,7 +81,7 @@ def measure(program: Program, settings: Settings) -> list[Row]:
         orders = complete_orders(module, found.steps)
         predicted = predictor.temp_bytes(orders, 0)
         schedule = Schedule(program.name, orders, alias, memory_use(plain), 0, 0, "")
-        temp = memory_use(realise(lowered, QUICK, schedule)).temp
+        temp = memory_use(realise(lowered, QUICK, schedule).compiled).temp
         rows.append(Row(program.name, rows[0].instructions, "searched", temp, predicted, found.predicted))
     return rows
 

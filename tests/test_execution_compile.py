@@ -198,7 +198,8 @@ def test_any_legal_order_gives_equal_results(name, seed):
     rng = np.random.default_rng(seed)
     steps = {n: [str(x) for x in rng.permutation(order)] for n, order in orders_of(module).items()}
     orders = complete_orders(module, steps)
-    made = program.realise(lowered, {}, Schedule(f"{name}{seed}", orders, alias, before, 0, 0, ""))
+    schedule = Schedule(f"{name}{seed}", orders, alias, before, 0, 0, "")
+    made = program.realise(lowered, {}, schedule).compiled
     args = arguments()
     assert_same(made(*args), jax.jit(fn)(*arguments()))
     assert [leaf.is_deleted() for leaf in jax.tree.leaves(args)] == [True] * (
@@ -257,6 +258,76 @@ def test_a_second_time_nothing_is_searched(monkeypatch):
         compiled(wide, X, seed=1)
     with pytest.raises(TypeError, match="not callable"):
         compiled(wide, X, cache=False)
+
+
+def everything(x, n, unused, key):
+    """Results of many types, of no elements and of no dimensions, and an argument that is not needed."""
+    big = wide(x)
+    kinds = (jnp.bfloat16, jnp.complex64, jnp.int4, jnp.float8_e4m3fn)
+    made = [(x[:2] + big).astype(kind) for kind in kinds]
+    return {"made": made, "none": x[:0], "flags": x > 0, "count": n + 1, "key": key}, x + big
+
+
+@pytest.mark.parametrize("donated", [(), (0,)])
+def test_a_later_call_loads_the_finished_program(monkeypatch, donated):
+    def call():
+        made = compiled(everything, X, np.int32(3), 1.0, jax.random.key(0), donate_argnums=donated)
+        x = jnp.array(X)
+        results = made(x, np.int32(3), 1.0, jax.random.key(0))
+        assert x.is_deleted() == bool(donated)
+        return made, results
+
+    first, expected = call()
+    assert first.statistics.reordered
+    monkeypatch.setattr(program, "realise", None)  # Neither compiled nor packed again.
+    monkeypatch.setattr(hook, "repack", None)
+    second, results = call()
+    assert second.statistics.source == "kept"
+    assert (second.schedule, second.statistics.after) == (first.schedule, first.statistics.after)
+    assert str(second.memory_analysis()) == str(first.memory_analysis())
+    assert second.as_text() == first.as_text()
+    assert second.report().splitlines()[:-1] == [
+        "the order was kept" if "searched" in line else line for line in first.report().splitlines()[:-1]
+    ]
+    assert_same(jax.random.key_data(results[0].pop("key")), jax.random.key_data(expected[0].pop("key")))
+    assert_same(results, expected)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda held: held[:-1], lambda held: bytes(100), lambda held: b"", lambda held: None]
+)
+def test_a_damaged_program_is_compiled_again(tmp_path, monkeypatch, change):
+    first = compiled(wide, X)
+    (path,) = (tmp_path / "cache").glob("*/schedule-*.program")
+    held = path.read_bytes()
+    path.unlink()
+    if change(held) is not None:
+        path.write_bytes(change(held))
+    second = compiled(wide, X)
+    assert (second.statistics.source, second.schedule) == ("kept", first.schedule)
+    assert path.read_bytes() != change(held)  # It is stored anew.
+    monkeypatch.setattr(program, "realise", None)
+    assert_same(compiled(wide, X)(X), first(X))
+
+
+def test_a_program_that_cannot_be_loaded_is_compiled(monkeypatch):
+    def fail(*_):
+        raise AttributeError("another JAX")
+
+    first = compiled(wide, X)
+    monkeypatch.setattr(hook, "_without_steps", fail)
+    second = compiled(wide, X)
+    assert second.statistics.source == "kept"
+    assert second.statistics.after == first.statistics.after
+
+
+def test_without_jaxs_cache_no_programs_are_stored(tmp_path):
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        compiled(wide, X)
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+    assert not list((tmp_path / "cache").glob("*/*.program"))
 
 
 def test_a_damaged_file_is_made_anew(tmp_path):
@@ -356,7 +427,9 @@ def test_orders_are_compiled_until_one_is_as_small_as_predicted(monkeypatch):
     monkeypatch.setattr(prediction.Predictor, "temp_bytes", lambda *_: 0)
     made = compiled(wide, X, cache=False)
     assert len(tried) == 2
-    assert made.statistics.after == min(map(program.memory_use, tried), key=lambda m: m.total)
+    assert made.statistics.after == min(
+        (program.memory_use(one.compiled) for one in tried), key=lambda m: m.total
+    )
 
 
 def test_donation_that_would_be_lost_falls_back(monkeypatch):

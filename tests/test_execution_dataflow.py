@@ -229,7 +229,8 @@ def test_copies_of_donated_arguments_are_removed_where_they_are_not_needed(fn, r
     assert own > 0
     assert (copies(module) < own) == removed
     orders = {name: tuple(order) for name, order in orders_of(module).items()}
-    made = program.realise(lowered, {}, Schedule(fn.__name__, orders, alias, before, 0, 0, ""))
+    schedule = Schedule(fn.__name__, orders, alias, before, 0, 0, "")
+    made = program.realise(lowered, {}, schedule).compiled
     after = program.memory_use(made)
     assert after.alias == before.alias > 0
     assert after.total <= before.total

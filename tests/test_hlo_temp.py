@@ -142,7 +142,7 @@ def test_the_prediction_holds_for_any_legal_order(number, donated):
         steps = {n: [str(x) for x in rng.permutation(row)] for n, row in orders_of(module).items()}
         orders = complete_orders(module, steps)
         schedule = Schedule("", orders, alias, program.memory_use(plain), 0, 0, "")
-        made = program.memory_use(program.realise(lowered, QUICK, schedule)).temp
+        made = program.memory_use(program.realise(lowered, QUICK, schedule).compiled).temp
         assert predictor.temp_bytes(orders, -1) == made
         assert orders != own
 

@@ -8,7 +8,9 @@ import platform
 import zlib
 from typing import Final
 
-__all__ = ["cache_folder", "own_folder", "trace_folder", "use_cache"]
+from regal_jax.storage.atomic import write_atomically
+
+__all__ = ["cache_folder", "keep_file", "own_folder", "trace_folder", "use_cache"]
 
 _VARIABLE: Final = "REGAL_JAX_CACHE"
 _OFF: Final = ("", "0", "off", "none", "false", "no")
@@ -87,6 +89,16 @@ def cache_folder() -> pathlib.Path | None:
             return None
         chosen = base / "regal_jax" / "jax"
     return pathlib.Path(chosen).absolute() / _processor()
+
+
+def keep_file(path: pathlib.Path, data: bytes) -> None:
+    """Writes a file of `own_folder`, whose oldest files are removed if it has become too large.
+
+    Raises:
+      OSError: The file cannot be written.
+    """
+    write_atomically(path, data)
+    _prune(path.parent)
 
 
 def _processor() -> str:

@@ -133,8 +133,9 @@ def compile(
     is XLA's own. The instructions are the same, except for copies of donated arguments that the order makes
     needless.
 
-    The order is stored on disk (``REGAL_JAX_CACHE``) under a digest of the program, the versions of JAX and
-    jaxlib, and the options. A later call compiles once and does not search.
+    The order and the finished program are stored on disk (``REGAL_JAX_CACHE``) under a digest of the program,
+    the versions of JAX and jaxlib, and the options. A later call loads them. If JAX's compilation cache is
+    off, only the order is stored, and a later call compiles once.
 
     Args:
       fn: The function; ``None`` for a decorator, which compiles when the function is called.
@@ -147,7 +148,7 @@ def compile(
         environment also compiles its own programs, which are then stored on disk and are not limited.
       evaluations: Budget of the search in each computation of the program.
       seed: Seed of the search.
-      cache: Whether to read and store orders on disk.
+      cache: Whether to read and store orders and finished programs on disk.
       candidates: Largest number of orders that XLA compiles. More than one is compiled if XLA refuses one, or
         reports more memory than was predicted.
       plan: A schedule, or the name of a file with one (`CompiledProgram.save_schedule`), instead of a search.

@@ -11,7 +11,7 @@ import io
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jax
 
@@ -24,11 +24,13 @@ from regal_jax.execution.xla.sequence import Orders, put_orders
 from regal_jax.storage.varint import read_varint
 
 __all__ = [
+    "Ordered",
     "can_repack",
     "check_support",
     "compile_lowered",
     "compile_ordered",
     "compile_recorded",
+    "load_compiled",
     "module_of",
     "text_of",
 ]
@@ -36,6 +38,7 @@ __all__ = [
 _NAME: Final = "regal_jax_order"
 _ATTRIBUTE: Final = "mhlo.frontend_attributes"
 _PLATFORM: Final = "cpu"
+_MAIN: Final = "main"
 _REPACKED: Final = ("0.10.", "0.11.")
 """Versions of JAX in whose compiled programs buffers are moved."""
 
@@ -108,9 +111,21 @@ def compile_recorded(
     return _tagged(lowered, f"regal_jax-{fingerprint}").compile(dict(options))
 
 
+class Ordered(NamedTuple):
+    """A program in given orders.
+
+    Attributes:
+      compiled: The program.
+      serialized: What `load_compiled` reads; ``None`` if JAX's persistent cache stores the program.
+    """
+
+    compiled: jax.stages.Compiled
+    serialized: bytes | None
+
+
 def compile_ordered(
     lowered: jax.stages.Lowered, options: Mapping[str, Any], orders: Orders, tag: str, alias: Any
-) -> jax.stages.Compiled:
+) -> Ordered:
     """The program in given orders, with its donated arguments.
 
     The tag becomes an attribute of the module. The hook recognises the module by it, and JAX's persistent
@@ -140,19 +155,78 @@ def compile_ordered(
                 raise (request.error or error) from None
             kind = type(request.error).__name__
             raise PlanError(f"the hook behind XLA's scheduler failed ({kind}: {request.error})") from None
+    serialized = _executable(compiled).serialize() if moved else None
     try:
-        if not moved:
+        if serialized is None:
             raise NotSupported(
                 "buffers are not moved in programs that call Python, or in this version of JAX"
             )
-        executable = _executable(compiled)
-        changed = _repacked(executable.serialize(), alias)
-        devices = _devices(executable.local_devices())
-        return _replaced(compiled, executable.client.deserialize_executable(changed, devices))
+        changed = _repacked(serialized, alias)
+        return Ordered(_with_executable(compiled, changed), changed)
     except NotSupported as error:
         if alias.entries:
             raise DonationLost(str(error)) from None
-        return compiled
+        return Ordered(compiled, serialized)
+
+
+def load_compiled(
+    lowered: jax.stages.Lowered, options: Mapping[str, Any], serialized: bytes
+) -> jax.stages.Compiled:
+    """A program that `compile_ordered` serialised, without compiling it.
+
+    JAX's part of it comes from a program with the same arguments and results that computes nothing.
+
+    Args:
+      lowered: The program, as `compile_ordered` took it.
+      options: Options of the compiler for the program that computes nothing.
+      serialized: From the same version of jaxlib, and for this kind of processor.
+    """
+    with _unkept(True):
+        return _with_executable(
+            _with_module(lowered, _without_steps(lowered)).compile(dict(options)), serialized
+        )
+
+
+def _without_steps(lowered: jax.stages.Lowered) -> Any:
+    """The module of a program, which returns an argument or zeros for each result."""
+    from jaxlib.mlir import ir
+
+    clone = _module_copy(lowered)
+    with clone.context, ir.Location.unknown():
+        for function in list(clone.body.operations):
+            attributes = function.operation.attributes
+            if ir.StringAttr(attributes["sym_name"]).value != _MAIN:
+                function.operation.erase()
+                continue
+            block = function.operation.regions[0].blocks[0]
+            for step in reversed(list(block.operations)):
+                step.operation.erase()
+            made = {str(argument.type): argument for argument in block.arguments}
+            types = ir.FunctionType(ir.TypeAttr(attributes["function_type"]).value).results
+            with ir.InsertionPoint(block):
+                for kind in types:
+                    if str(kind) not in made:
+                        made[str(kind)] = _zeros(kind, block)
+                ir.Operation.create("func.return", operands=[made[str(kind)] for kind in types])
+    return clone
+
+
+def _zeros(kind: Any, block: Any) -> Any:
+    """Zeros of a type of tensors, at the end of a block."""
+    from jaxlib.mlir import ir
+
+    element = str(ir.RankedTensorType(kind).element_type)
+    zero = "(0.0,0.0)" if element.startswith("complex") else "0.0" if "f" in element else "0"
+    scalar = f"tensor<{element}>"
+    text = f'"stablehlo.constant"() {{value = dense<{"false" if element == "i1" else zero}> : {scalar}}}'
+    constant = ir.Operation.parse(f"%0 = {text} : () -> {scalar}")
+    block.append(constant)
+    return ir.Operation.create(
+        "stablehlo.broadcast_in_dim",
+        results=[kind],
+        operands=[constant.operation.results[0]],
+        attributes={"broadcast_dimensions": ir.DenseI64ArrayAttr.get([])},
+    ).results[0]
 
 
 def can_repack(lowered: jax.stages.Lowered) -> bool:
@@ -260,19 +334,31 @@ def _tagged(lowered: jax.stages.Lowered, tag: str) -> jax.stages.Lowered:
     """A copy of a lowered program whose module has the tag."""
     from jaxlib.mlir import ir
 
-    module: Any = lowered.compiler_ir("stablehlo")
-    with module.context:
-        file = io.BytesIO()
-        module.operation.write_bytecode(file=file)
-        clone = ir.Module.parse(file.getvalue())
+    clone = _module_copy(lowered)
+    with clone.context:
         attributes = clone.operation.attributes
         held = (
             {a.name: a.attr for a in ir.DictAttr(attributes[_ATTRIBUTE])} if _ATTRIBUTE in attributes else {}
         )
         attributes[_ATTRIBUTE] = ir.DictAttr.get({**held, _NAME: ir.StringAttr.get(tag)})
+    return _with_module(lowered, clone)
+
+
+def _module_copy(lowered: jax.stages.Lowered) -> Any:
+    from jaxlib.mlir import ir
+
+    module: Any = lowered.compiler_ir("stablehlo")
+    with module.context:
+        file = io.BytesIO()
+        module.operation.write_bytecode(file=file)
+        return ir.Module.parse(file.getvalue())
+
+
+def _with_module(lowered: jax.stages.Lowered, module: Any) -> jax.stages.Lowered:
+    """A copy of a lowered program with another module of the same signature."""
     made: Any = copy.copy(lowered)
     made._lowering = copy.copy(made._lowering)
-    made._lowering._hlo, made._lowering._executable = clone, None
+    made._lowering._hlo, made._lowering._executable = module, None
     return made
 
 
@@ -286,9 +372,11 @@ def _devices(devices: Any) -> Any:
     return _jax.DeviceList(tuple(devices))
 
 
-def _replaced(compiled: jax.stages.Compiled, executable: Any) -> jax.stages.Compiled:
+def _with_executable(compiled: jax.stages.Compiled, serialized: bytes) -> jax.stages.Compiled:
     """A compiled program that runs another executable of the same signature."""
     held: Any = compiled
+    own = _executable(compiled)
+    executable = own.client.deserialize_executable(serialized, _devices(own.local_devices()))
     unloaded = dataclasses.replace(held._executable._unloaded_executable, xla_executable=executable)
     params = held._params
     return jax.stages.Compiled(

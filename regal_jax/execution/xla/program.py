@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import pathlib
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,17 +21,25 @@ from regal_jax.execution.xla.compiled import CompiledProgram
 from regal_jax.execution.xla.donation import elide_copies
 from regal_jax.execution.xla.errors import DonationLost
 from regal_jax.execution.xla.hook import (
+    Ordered,
     can_repack,
     check_support,
     compile_lowered,
     compile_ordered,
     compile_recorded,
+    load_compiled,
     module_of,
     text_of,
 )
 from regal_jax.execution.xla.module_proto import new_module
 from regal_jax.execution.xla.prediction import Predictor, predicted_bytes
-from regal_jax.execution.xla.schedule import MemoryUse, Schedule, kept_schedule
+from regal_jax.execution.xla.schedule import (
+    MemoryUse,
+    Schedule,
+    keep_program,
+    kept_program,
+    kept_schedule,
+)
 from regal_jax.execution.xla.search import SearchSettings, find_candidates
 from regal_jax.execution.xla.sequence import Orders, complete_orders, orders_of
 from regal_jax.importers.hlo_text import parse_module
@@ -122,19 +131,45 @@ def build(fn: Callable[..., Any], args: Sequence[Any], options: CompileOptions) 
             raise PlanError(
                 "plan: it is for another program, or for other versions of JAX and XLA; compile without it"
             )
-        return _from_schedule(lowered, options, options.plan, clock, "given")
+        return _from_schedule(lowered, options, options.plan, clock, "given")[0]
     kept, path = kept_schedule(fingerprint, repr(options.search)) if options.cache else (None, None)
-    if kept is not None:
-        return _from_schedule(lowered, options, kept, clock, "kept")
-    base, ways, searched = _search(lowered, options, fingerprint)
-    limit = base.before.total - 1
-    made = _first(lowered, options, base, ways, clock, "searched", limit, searched)
+    if kept is not None and path is not None:
+        loaded = _loaded(lowered, options, kept, path)
+        if loaded is not None:
+            return _program(lowered, options, loaded, kept, "kept", 0.0, clock)
+        made, serialized = _from_schedule(lowered, options, kept, clock, "kept")
+    else:
+        base, ways, searched = _search(lowered, options, fingerprint)
+        limit = base.before.total - 1
+        made, serialized = _first(lowered, options, base, ways, clock, "searched", limit, searched)
     if path is not None:
         try:
-            made.schedule.save(path)
+            if kept is None:
+                made.schedule.save(path)
+            if serialized is not None and _keeps_programs():
+                keep_program(path, made.schedule, serialized)
         except OSError as error:
             warnings.warn(f"regal_jax.compile: the schedule is not kept: {error}", stacklevel=3)
     return made
+
+
+def _keeps_programs() -> bool:
+    return jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _loaded(
+    lowered: jax.stages.Lowered, options: CompileOptions, schedule: Schedule, path: pathlib.Path
+) -> jax.stages.Compiled | None:
+    """The finished program that an earlier process stored for a schedule; ``None`` if it must be compiled."""
+    if not schedule.changes or not can_repack(lowered) or not _keeps_programs():
+        return None
+    serialized = kept_program(path, schedule)
+    if serialized is None:
+        return None
+    try:
+        return load_compiled(lowered, {**options.compiler_options, **QUICK}, serialized)
+    except Exception:  # A program that cannot be loaded is compiled.
+        return None
 
 
 def _lower(fn: Callable[..., Any], args: Sequence[Any], options: CompileOptions) -> jax.stages.Lowered:
@@ -234,7 +269,7 @@ def _needs_other(ways: list[_Way], base: Schedule) -> bool:
 
 def _from_schedule(
     lowered: jax.stages.Lowered, options: CompileOptions, schedule: Schedule, clock: Deadline, source: str
-) -> CompiledProgram:
+) -> tuple[CompiledProgram, bytes | None]:
     """The program in the order of a schedule, or in XLA's own order if that is not possible."""
     ways = [_Way(schedule, 0)] if schedule.changes else []
     return _first(lowered, options, schedule, ways, clock, source, schedule.before.total)
@@ -249,8 +284,10 @@ def _first(
     source: str,
     limit: int,
     searched: float = 0.0,
-) -> CompiledProgram:
+) -> tuple[CompiledProgram, bytes | None]:
     """The program that takes least memory, and at most ``limit`` bytes, or the one in XLA's own order.
+
+    Its serialised form comes second, see `Ordered`.
 
     A way is tried if it is expected to take less than the best so far.
     """
@@ -259,21 +296,33 @@ def _first(
         if way.total > limit:
             break
         try:
-            compiled = realise(lowered, options.compiler_options, way.schedule)
+            made = realise(lowered, options.compiler_options, way.schedule)
         except _REFUSALS as error:
             reason = _line(error)
             continue
-        total = memory_use(compiled).total
+        total = memory_use(made.compiled).total
         if total <= limit:
-            best, limit = (compiled, way.schedule), total - 1
+            best, limit = (made, way.schedule), total - 1
         elif best is None:
             reason = "the order takes more memory under these options of the compiler"
     if best is None:
         compiled = compile_lowered(lowered, options.compiler_options)
         module_of(compiled)
         kept = dataclasses.replace(base, orders={}, predicted=0, reason=reason)
-        best = compiled, kept
-    compiled, schedule = best
+        best = Ordered(compiled, None), kept
+    made, schedule = best
+    return _program(lowered, options, made.compiled, schedule, source, searched, clock), made.serialized
+
+
+def _program(
+    lowered: jax.stages.Lowered,
+    options: CompileOptions,
+    compiled: jax.stages.Compiled,
+    schedule: Schedule,
+    source: str,
+    searched: float,
+    clock: Deadline,
+) -> CompiledProgram:
     return CompiledProgram(
         compiled,
         schedule,
@@ -285,7 +334,7 @@ def _first(
     )
 
 
-def realise(lowered: jax.stages.Lowered, options: dict[str, Any], schedule: Schedule) -> jax.stages.Compiled:
+def realise(lowered: jax.stages.Lowered, options: dict[str, Any], schedule: Schedule) -> Ordered:
     """The program in the order of a schedule.
 
     Raises:
@@ -296,15 +345,15 @@ def realise(lowered: jax.stages.Lowered, options: dict[str, Any], schedule: Sche
         alias.entries.add(
             output_shape_index=result, parameter_number=number, parameter_shape_index=place, kind=kind
         )
-    compiled = compile_ordered(lowered, options, schedule.orders, schedule.tag, alias)
-    ran = orders_of(module_of(compiled))
+    made = compile_ordered(lowered, options, schedule.orders, schedule.tag, alias)
+    ran = orders_of(module_of(made.compiled))
     for name, order in schedule.orders.items():
         asked = set(order)  # `ran` may also have copies that were added for donated arguments.
         if tuple(n for n in ran.get(name, ()) if n in asked) != order:
             raise PlanError("XLA did not keep the order")
-    if memory_use(compiled).alias != schedule.before.alias:
+    if memory_use(made.compiled).alias != schedule.before.alias:
         raise DonationLost("the compiled program would not reuse the memory of all donated arguments")
-    return compiled
+    return made
 
 
 def memory_use(compiled: jax.stages.Compiled) -> MemoryUse:

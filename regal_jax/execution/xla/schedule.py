@@ -6,19 +6,23 @@ import hashlib
 import json
 import os
 import pathlib
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
 from regal_jax.checks import whole
 from regal_jax.errors import FormatError
-from regal_jax.programs.stored import own_folder
+from regal_jax.programs.stored import keep_file, own_folder
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
 
-__all__ = ["MemoryUse", "Schedule", "kept_schedule"]
+__all__ = ["MemoryUse", "Schedule", "keep_program", "kept_program", "kept_schedule"]
 
 _FORMAT: Final = "regal_jax.schedule"
 _VERSION: Final = 2
+_SUFFIX: Final = ".program"
+_LEVEL: Final = 1
+"""Compression that takes little time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,3 +160,34 @@ def kept_schedule(fingerprint: str, search: str) -> tuple[Schedule | None, pathl
         if schedule.fingerprint == fingerprint:
             return schedule, path
     return None, path
+
+
+def keep_program(path: pathlib.Path, schedule: Schedule, serialized: bytes) -> None:
+    """Stores a finished program beside its schedule.
+
+    Args:
+      path: The schedule's path.
+      schedule: The schedule.
+      serialized: The program.
+
+    Raises:
+      OSError: The file cannot be written.
+    """
+    packed = zlib.compress(serialized, _LEVEL)
+    keep_file(path.with_suffix(_SUFFIX), _digest(schedule, packed) + packed)
+
+
+def kept_program(path: pathlib.Path, schedule: Schedule) -> bytes | None:
+    """The finished program that was stored for a schedule; ``None`` if there is none, or it is damaged."""
+    try:
+        held = path.with_suffix(_SUFFIX).read_bytes()
+    except OSError:
+        return None
+    size = hashlib.sha256().digest_size
+    digest, packed = held[:size], held[size:]
+    # XLA ends the process if it reads a program that it does not accept.
+    return zlib.decompress(packed) if digest == _digest(schedule, packed) else None
+
+
+def _digest(schedule: Schedule, packed: bytes) -> bytes:
+    return hashlib.sha256(schedule.tag.encode() + packed).digest()
