@@ -276,4 +276,5 @@ def test_a_new_process_finds_the_compiled_kernels(tmp_path):
         for kernel in (host_kernel, generate_kernel):
             print(kernel.handler(True, False).cache_hits)
         """
-    assert python(code, **environment(tmp_path)) == "1\n1\n"
+    cache = {name: os.environ[name] for name in ("NUMBA_CACHE_DIR",) if name in os.environ}
+    assert python(code, **environment(tmp_path), **cache) == "1\n1\n"
