@@ -25,6 +25,14 @@ def lazily(
         from regal_jax.runtime.interrupts import interruptible
 
         with interruptible():
-            return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+            try:
+                module = importlib.import_module(f"{package}.{module_of[name]}")
+            except AttributeError as error:
+                # As an `AttributeError` it would say that the package does not have the name.
+                raise ImportError(
+                    f"{package}.{name} cannot be loaded ({error}); installed packages do not fit together: "
+                    "install regal-jax again"
+                ) from error
+            return getattr(module, name)
 
     return get, lambda: sorted([*module_of, *more])
