@@ -7,6 +7,7 @@ import pathlib
 import re
 import socket
 import threading
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -31,7 +32,7 @@ from regal_jax import (
 )
 from regal_jax.api.store import PlanStore
 from regal_jax.datasets import generate
-from regal_jax.engines import Message, RayEngine, engine_of, opened
+from regal_jax.engines import Item, Message, RayEngine, engine_of, opened, ray_engine
 from regal_jax.engines.address import check_address
 from regal_jax.engines.queue import Waiting
 from regal_jax.errors import ConfigError, MissingExtraError, WorkerError
@@ -340,3 +341,28 @@ def test_time_is_shared_among_graphs():
     assert len(seconds) == 2
     assert 0 < seconds[0] <= 0.2
     assert all(isinstance(plan, Plan) for plan in plans)
+
+
+def test_an_interrupt_loses_no_answer_that_has_come(monkeypatch):
+    """A crew whose only worker answers at once, and an interrupt before its answers are read."""
+    worker = SimpleNamespace(parcel=[], open=set(), kinds=set())
+    worker.hand = lambda token, work, common, limits, parcel, messages: setattr(worker, "parcel", parcel)
+    worker.next_answers = lambda: [(i, {}, [], True) for i in range(2)]
+    crew = SimpleNamespace(
+        on_gpus=False, members=[worker], present=[worker], idle=[worker], busy=[worker], state="",
+        hire=lambda: None, events=lambda seconds: [worker],
+    )  # fmt: skip
+    turns = iter([None, KeyboardInterrupt])
+
+    def check():
+        if (error := next(turns)) is not None:
+            raise error
+
+    monkeypatch.setattr(ray_engine, "check_interrupt", check)
+    monkeypatch.setattr(ray_engine, "_TURN", 0.0)
+    items, answered = [Item("", Message)] * 4, []
+    run = ray_engine._Run(RayEngine(), crew, "", items, lambda i, *_: answered.append(i), 2, lambda *_: {})
+    monkeypatch.setattr(run, "_pass_on", lambda seconds=0.0: type(run)._pass_on(run, seconds))
+    with pytest.raises(KeyboardInterrupt):
+        run.all(None, lambda: False, lambda _: None)
+    assert answered == [0, 1]

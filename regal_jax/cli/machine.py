@@ -49,7 +49,8 @@ def end_at_once(code: int) -> NoReturn:
 def use_all_cores() -> None:
     """Makes JAX see each CPU core as a device, so that a batch is spread over the cores.
 
-    Does nothing if a number of devices has been chosen or JAX has started.
+    The devices stay as they are if their number has been chosen or JAX has started. With JAX 0.11, programs
+    for several devices are partitioned by GSPMD, unless the environment chooses.
     """
     import jax
 

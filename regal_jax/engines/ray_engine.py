@@ -136,7 +136,11 @@ class _Run:
         """Runs until every item is answered or given up, or until an interruption has ended all workers."""
         stopping, said = False, ""
         while True:
-            check_interrupt()
+            try:
+                check_interrupt()
+            except KeyboardInterrupt:
+                self._pass_on(None)  # What has come is not lost.
+                raise
             if interrupted() and not stopping:
                 stopping = True
                 self._crew.stop(self._token)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 import torch.fx.traceback
+from torch import library
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
@@ -136,7 +137,7 @@ def _exact(own: Any) -> Any:
     """
     kind, _, signature = str(own._schema).partition("(")
     name = kind.replace("aten::", "regal_jax::")
-    torch.library.define(name, f"({signature}")
+    library.define(name, f"({signature}")
 
     def real(*args: Any) -> Any:
         with torch.enable_grad():
@@ -149,8 +150,8 @@ def _exact(own: Any) -> Any:
             forms = [(tuple(one.shape), one.stride(), one.dtype) for one in found]
         return tuple(like.new_empty_strided(size, stride, dtype=dtype) for size, stride, dtype in forms)
 
-    torch.library.impl(name, "CPU")(real)
-    torch.library.register_fake(name)(traced)
+    library.impl(name, "CPU")(real)
+    library.register_fake(name)(traced)
     return getattr(torch.ops.regal_jax, name.partition("::")[2]).default
 
 
