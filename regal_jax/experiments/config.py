@@ -58,6 +58,9 @@ class EvaluationConfig:
       cases: In the realistic suite, number of cases, taken from the front; 0 for all. In the suite of orders,
         number of layered graphs of each size; 0 for 300, as in the paper. In the suite of robust scheduling,
         number of synthetic graphs of each distribution and size; 0 for 10, as in the paper.
+      first: In the suite of orders, number of the first layered graph of each size: the set begins after that
+        many graphs.
+      same_time: In the suite of orders, compare each method also with approximate DP in the same time.
       sizes: Ops of the layered graphs of the suite of orders, and of the synthetic graphs of the suite of
         robust scheduling (50).
       weights: For the suite of orders: name -> weights file of a network, or ``"default"``. Each network has
@@ -106,6 +109,8 @@ class EvaluationConfig:
     graphs: str = ""
     suite: str = "regal"
     cases: int = 0
+    first: int = 0
+    same_time: bool = True
     sizes: tuple[int, ...] = _SIZES
     weights: Mapping[str, str] = dataclasses.field(default_factory=dict)
     untrained: bool = True
@@ -146,11 +151,11 @@ class EvaluationConfig:
             raise ConfigError(f"objective: unknown {self.objective!r}; use one of {', '.join(Objective)}")
         set_(self, "objective", Objective(self.objective))
         for name, low in (
-            ("limit", 0), ("cases", 0), ("max_ops", 0), ("devices", 1), ("evaluations", 1), ("chunk", 1),
-            ("other_seed", -1), ("count", 1), ("keep", 1), ("draws", 1),
+            ("limit", 0), ("cases", 0), ("first", 0), ("max_ops", 0), ("devices", 1), ("evaluations", 1),
+            ("chunk", 1), ("other_seed", -1), ("count", 1), ("keep", 1), ("draws", 1),
         ):  # fmt: skip
             set_(self, name, check_whole(name, getattr(self, name), low, _MOST))
-        for name in ("contract", "warm_up", "untrained"):
+        for name in ("contract", "warm_up", "untrained", "same_time"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}: must be true or false, got {getattr(self, name)!r}")
         if not isinstance(self.digest, str) or not set(self.digest) <= set(string.hexdigits.lower()):
