@@ -14,6 +14,8 @@ from strategies import random_graph
 
 from regal_jax.cli import main
 from regal_jax.errors import ConfigError
+from regal_jax.experiments import EvaluationConfig
+from regal_jax.experiments.robust_scheduling import robust_cases
 from regal_jax.gflownet import (
     GflownetConfig,
     SchedulePolicy,
@@ -22,6 +24,7 @@ from regal_jax.gflownet import (
     sample_schedules,
     save_gflownet,
 )
+from regal_jax.graph import Cluster
 from regal_jax.importers import save_graph
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.gflownet import (
@@ -32,7 +35,7 @@ from regal_jax.learning.gflownet import (
     PpoConfig,
     train_gflownet,
 )
-from regal_jax.learning.gflownet.data import GflownetSource, sub_inputs
+from regal_jax.learning.gflownet.data import GflownetSource, chosen_sets, sub_inputs
 from regal_jax.learning.gflownet.step import GflownetLearner, gflownet_step
 from regal_jax.learning.mesh import everywhere, mesh_for
 
@@ -99,6 +102,25 @@ def test_graphs_of_steps_are_functions_of_the_seed():
     assert names == ["gflownet-erdos-renyi", "gflownet-layered"] * 2
     trained = {whole._made(0, i).content_hash for i in range(50)}
     assert not trained & {graph.content_hash for graph in held_out}
+
+
+def test_real_graphs_are_those_of_the_suite():
+    cluster = Cluster.uniform(4, transfer="free")
+    one = GflownetDataConfig(train="one", validation="one")
+    [graph], [held_out] = chosen_sets(one, cluster)
+    assert (graph.name, graph.num_ops, graph.resident.any()) == ("mlp", 59, False)
+    suite = EvaluationConfig(
+        suite="robust-scheduling", sizes=(4,), cases=1, graphs="sample", split="train", max_ops=60
+    )
+    cases = robust_cases(suite)
+    assert [g.content_hash for g in (graph, held_out)] == 2 * [cases[0].graph.content_hash]
+    data = GflownetDataConfig(train="sample", contract=True, max_ops=60, min_parallelism=1.25)
+    train, validation = chosen_sets(data, cluster)
+    real = [case.graph for case in cases if case.set == "real"]
+    assert [g.content_hash for g in train] == [g.content_hash for g in real]
+    assert (len(real), validation) == (1, [])
+    with pytest.raises(ConfigError, match=r"data.train: sample has no graph that data.max_ops \(60\)"):
+        chosen_sets(dataclasses.replace(data, min_parallelism=3), cluster)
 
 
 def test_sub_inputs_have_no_room_for_what_is_left_out():

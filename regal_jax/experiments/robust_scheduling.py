@@ -22,13 +22,11 @@ import numpy as np
 
 from regal_jax.datasets import generate
 from regal_jax.datasets.gflownet import GFLOWNET_TOPOLOGIES
-from regal_jax.datasets.load import chosen_graphs
+from regal_jax.datasets.load import computing_graphs, one_graph
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
-from regal_jax.examples import load_example
 from regal_jax.experiments.config import EvaluationConfig
-from regal_jax.graph import Cluster, ComputationGraph, without_residents
+from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.ranks import upward_rank
-from regal_jax.plan import Objective, contract
 from regal_jax.programs.words import source_word
 from regal_jax.robust import (
     BANDWIDTH_DELAY,
@@ -109,7 +107,7 @@ def robust_cases(config: EvaluationConfig) -> list[RobustCase]:
       ConfigError: There is no such split, or no real graph.
       FormatError: No file can be read.
     """
-    found = [RobustCase("one", without_residents(contract(load_example("mlp")).graph))]
+    found = [RobustCase("one", one_graph())]
     for ops in config.sizes:
         for topology in GFLOWNET_TOPOLOGIES:
             for i in range(config.cases or CASES):
@@ -128,15 +126,11 @@ def robust_cases(config: EvaluationConfig) -> list[RobustCase]:
 
 def _real(config: EvaluationConfig) -> Iterator[ComputationGraph]:
     most, left = config.max_ops or MAX_OPS, config.limit or LIMIT
-    purpose = CLUSTER, Objective.MAKESPAN
-    # Residents are up to half of a graph's ops.
-    for graph in chosen_graphs(config.graphs, config.split, purpose, 2 * most):
+    for graph in computing_graphs(config.graphs, config.split, CLUSTER, most):
         if not left:
             return
-        if graph.runtime.any() and (~graph.resident).any():
-            graph = without_residents(graph)
         path = float(upward_rank(graph, CLUSTER).max())
-        if _MIN_OPS <= graph.num_ops <= most and graph.runtime.sum() >= _PARALLEL * path > 0:
+        if graph.num_ops >= _MIN_OPS and graph.runtime.sum() >= _PARALLEL * path > 0:
             left -= 1
             yield graph
 
