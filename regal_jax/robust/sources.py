@@ -184,6 +184,11 @@ class SampledSchedules:
         """Largest number of devices of the network."""
         return gflownet_of(self.weights).config.devices
 
+    @property
+    def lookahead(self) -> bool:
+        """Whether the network has features that the paper's does not have."""
+        return gflownet_of(self.weights).config.lookahead
+
     def propose(self, graph: ComputationGraph, cluster: Cluster, count: int, key: jax.Array) -> Proposed:
         """See `Proposer`."""
         from regal_jax.gflownet import sample_schedules
