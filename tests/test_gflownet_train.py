@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import pathlib
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import random_graph
 
+import regal_jax.gflownet
 from regal_jax.cli import main
 from regal_jax.errors import ConfigError
 from regal_jax.experiments import EvaluationConfig
@@ -23,7 +25,9 @@ from regal_jax.gflownet import (
     make_schedule_inputs,
     sample_schedules,
     save_gflownet,
+    shipped_gflownet,
 )
+from regal_jax.gflownet.shipped import SHIPPED
 from regal_jax.graph import Cluster
 from regal_jax.importers import save_graph
 from regal_jax.learning.checkpoint import Checkpoints
@@ -51,6 +55,32 @@ RUN = GflownetTrainConfig(data=DATA, model=MODEL, optimizer=SHORT)
 
 def with_loss(loss, **settings):
     return dataclasses.replace(RUN, optimizer=dataclasses.replace(SHORT, loss=loss, **settings))
+
+
+TRAINED = pathlib.Path(regal_jax.gflownet.__file__).parent / "trained"
+BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks" / "gflownet"
+
+
+@pytest.mark.parametrize(
+    "file", sorted([*TRAINED.glob("*.toml"), *BENCHMARKS.glob("*.toml")]), ids=lambda f: f.stem
+)
+def test_the_settings_of_the_trainings(file):
+    """Their first lines have the command; weights that ship are of the network of their settings."""
+    config, text = GflownetTrainConfig.load(file), file.read_text()
+    assert f"regal-jax train {file.relative_to(pathlib.Path(__file__).parents[1])} --out DIR" in text
+    assert config.model.lookahead == (file.stem == "synthetic")
+    if file.with_suffix(".safetensors").exists():
+        assert load_gflownet(file.with_suffix(".safetensors")).config == config.model
+
+
+def test_the_networks_that_ship():
+    assert {f"{file}.safetensors" for file in SHIPPED.values()} == {
+        f.name for f in TRAINED.glob("*.safetensors")
+    }
+    assert all((TRAINED / f"{file}.toml").exists() for file in SHIPPED.values())
+    assert not shipped_gflownet("gflownet").config.lookahead
+    assert shipped_gflownet("gflownet-lookahead").config.lookahead
+    assert SHIPPED["default"] in {file for name, file in SHIPPED.items() if name != "default"}
 
 
 # The graphs.
