@@ -10,8 +10,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SHIPPED", "default_gflownet", "shipped_gflownet"]
 
-SHIPPED: Final = {"default": "synthetic", "gflownet": "paper", "gflownet-lookahead": "synthetic"}
-"""Name -> weights file. ``"gflownet"`` is the paper's system; ``"default"`` is the network that is best on
+SHIPPED: Final = {
+    "default": "synthetic",
+    "gflownet": "paper",
+    "gflownet-lookahead": "synthetic",
+    "ppo": "ppo",
+}
+"""Name -> weights file. ``"gflownet"`` and ``"ppo"`` are the paper's systems; ``"default"`` is the network that is best on
 validation graphs. The card is in docs/gflownet.md."""
 
 

@@ -205,9 +205,7 @@ Loader = Callable[[str, float], Proposer]
 
 def _ppo(weights: str, temperature: float) -> Proposer:
     del temperature  # A PPO policy always uses the temperature of its training, which is the paper's.
-    if weights == "default":
-        raise ConfigError("source: no weights ship for ppo; give weights=FILE")
-    return SampledSchedules(weights, _PPO_TEMPERATURE)
+    return SampledSchedules("ppo" if weights == "default" else weights, _PPO_TEMPERATURE)
 
 
 _PPO_TEMPERATURE: Final = 0.25
