@@ -288,7 +288,7 @@ def test_what_is_not_finished_is_reported_over_common_graphs(tmp_path):
         report(tmp_path)
 
 
-def test_all_that_decides_a_result_is_in_its_key(tmp_path):
+def test_all_that_decides_a_result_is_in_its_key(tmp_path, monkeypatch):
     weights = tmp_path / "weights"
 
     def keys(**changes):
@@ -306,16 +306,13 @@ def test_all_that_decides_a_result_is_in_its_key(tmp_path):
     assert keys(evaluations=7)[0] == first[0]
     assert keys(evaluations=7)[1] != first[1]
     assert keys(options={"brkga": {"population": 50, "elites": 5, "mutants": 5}})[1] != first[1]
-    LOADERS["ppo"] = lambda path, temperature: Stub()
-    try:
-        found = []
-        for text in ("one", "two"):
-            weights.write_text(text)
-            found += keys(methods=("ppo",), weights={"ppo": str(weights)})
-        found += keys(methods=("ppo",), weights={"ppo": str(weights)}, temperature=0.5)
-        assert len(set(found)) == 3
-    finally:
-        del LOADERS["ppo"]
+    monkeypatch.setitem(LOADERS, "ppo", lambda path, temperature: Stub())
+    found = []
+    for text in ("one", "two"):
+        weights.write_text(text)
+        found += keys(methods=("ppo",), weights={"ppo": str(weights)})
+    found += keys(methods=("ppo",), weights={"ppo": str(weights)}, temperature=0.5)
+    assert len(set(found)) == 3
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ SHIPPED: Final = {
     "gflownet-lookahead": "synthetic",
     "ppo": "ppo",
 }
-"""Name -> weights file. ``"gflownet"`` and ``"ppo"`` are the paper's systems; ``"default"`` is the network that
-is best on validation graphs. The card is in docs/gflownet.md."""
+"""Name -> weights file. ``"gflownet"`` and ``"ppo"`` are the paper's systems; ``"default"`` is the network
+that is best on validation graphs. The card is in docs/gflownet.md."""
 
 
 def default_gflownet() -> "SchedulePolicy":
