@@ -12,9 +12,14 @@ import pytest
 from regal_jax.programs import clear
 
 # Much of the tests' work is compiling programs that run once. LLVM's passes are a third of what that takes,
-# XLA's emitters of fusions through MLIR half of the rest; JAX 0.11 has no others. JAX reads the flags when it
-# is first used, here and in processes that are started. Flags that are already set stay.
-FLAGS = {"xla_backend_optimization_level": "0", "xla_cpu_parallel_codegen_split_count": "1"}
+# XLA's emitters of fusions through MLIR half of the rest; JAX 0.11 has no others. XLA's checks of its own
+# passes are a tenth of what is left. JAX reads the flags when it is first used, here and in processes that
+# are started. Flags that are already set stay.
+FLAGS = {
+    "xla_backend_optimization_level": "0",
+    "xla_cpu_parallel_codegen_split_count": "1",
+    "xla_disable_hlo_passes": "hlo-verifier",
+}
 if jax.__version_info__ < (0, 11):
     FLAGS["xla_cpu_use_fusion_emitters"] = "false"
 for flag, value in FLAGS.items():
@@ -58,11 +63,11 @@ hypothesis.settings.load_profile("default")
 # one compiles most of Numba's functions. The next two need few of them, so that workers compile them once.
 LONGEST = (
     "test_notebooks",
-    "test_distributed",
     "test_execution_torch",
     "test_corpus",
     "test_generate_memory",
     "test_auto",
+    "test_distributed",
     "test_simulate",
     "test_solvers",
     "test_learning_step",
