@@ -59,10 +59,20 @@ def compiled(function: Callable[..., Any]) -> Any:
     """
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
 
+    options: dict[str, Any] = {"error_model": "numpy", "nogil": True, **_pipeline()}
     try:
-        return _forgiving(njit(cache=True, error_model="numpy", nogil=True)(function))
+        return _forgiving(njit(cache=True, **options)(function))
     except RuntimeError:  # There is no folder for the cache.
-        return njit(error_model="numpy", nogil=True)(function)
+        return njit(**options)(function)
+
+
+def _pipeline() -> dict[str, Any]:
+    """Options of ``njit`` with which large functions compile faster, if Numba has what they change."""
+    try:
+        from regal_jax.runtime.closures import Compiler
+    except (ImportError, AttributeError):
+        return {}
+    return {"pipeline_class": Compiler}
 
 
 def _forgiving(dispatcher: Any) -> Any:
