@@ -218,9 +218,10 @@ class _Run:
             raise ConfigError(
                 f"{job.title}: the time limit is a share of the time of {job.after!r}, which has no result"
             )
-        # Other work of the machine shortens no limit and lengthens none.
-        alone = jax.default_backend() == "cpu" and job.role != "same-time"
-        return job.share * other["processor_seconds" if alone else "seconds"]
+        # Other work of the machine shortens no limit and lengthens none. An engine tells no processor seconds.
+        name = "processor_seconds"
+        alone = jax.default_backend() == "cpu" and job.role != "same-time" and name in other
+        return job.share * other[name if alone else "seconds"]
 
     def _warm_up(self, job: Job, task: Task, options: Mapping[str, Any]) -> None:
         """Compiles the programs of a size with its first graph, and loops with a small graph."""
