@@ -218,7 +218,7 @@ class _Run:
             raise ConfigError(
                 f"{job.title}: the time limit is a share of the time of {job.after!r}, which has no result"
             )
-        # Other work of the machine shortens no limit and lengthens none. An engine tells no processor seconds.
+        # Other work of the machine shortens no limit and lengthens none. Engines tell no processor seconds.
         name = "processor_seconds"
         alone = jax.default_backend() == "cpu" and job.role != "same-time" and name in other
         return job.share * other[name if alone else "seconds"]
