@@ -69,6 +69,8 @@ def test_the_settings_of_the_trainings(file):
     config, text = GflownetTrainConfig.load(file), file.read_text()
     assert f"regal-jax train {file.relative_to(pathlib.Path(__file__).parents[1])} --out DIR" in text
     assert config.model.lookahead == (file.stem == "synthetic")
+    # As the command does, from the folder of the file.
+    assert not config.start or load_gflownet(file.parent / config.start).config == config.model
     if file.with_suffix(".safetensors").exists():
         assert load_gflownet(file.with_suffix(".safetensors")).config == config.model
 
