@@ -172,6 +172,8 @@ def test_shares_of_bandwidth_are_shares(monkeypatch):
     (benchmark,) = select(["phases"], "smoke")
     monkeypatch.setattr("benchmarks.measure.copied_bytes_per_second", lambda: 1e9)
     record = measure(benchmark, Options(repeats=1, fresh=False))
+    phases = {"sampling", "decode", "simulate", "memory", "selection", "crossover", "generation"}
+    assert phases <= set(record.series)
     for label, series in record.series.items():
         moved = record.derived[f"{label}{OF_BANDWIDTH}"] * series.median * 1e9
         assert moved == pytest.approx(round(moved), abs=1e-3)

@@ -207,7 +207,7 @@ def test_a_chosen_learning_rate_is_that_of_adam():
 
 @pytest.mark.parametrize("form", ["forward", "gradient", "training-step"])
 @pytest.mark.parametrize("make", [Branches, Attention])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_measured_memory_is_the_predicted_one(form, make, seed):
     """The graph has all memory except the scratch memory of single ops."""
     args = {Branches: (torch.randn(64, 16),), Attention: (torch.randn(8, 16, 16),)}[make]
