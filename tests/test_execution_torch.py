@@ -117,7 +117,8 @@ def test_outputs_and_buffers_are_those_of_the_module(case, devices):
     same(dict(module.named_buffers()), dict(plain.named_buffers()))
 
 
-@pytest.mark.parametrize("form", ["forward", "gradient"])
+# A gradient has the ops of the forward pass, too.
+@pytest.mark.parametrize("form", [pytest.param("forward", marks=pytest.mark.slow), "gradient"])
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_every_order_has_the_same_results_bit_for_bit(case, form):
     make, args, kwargs = CASES[case]
