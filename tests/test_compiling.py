@@ -82,7 +82,59 @@ def test_a_numba_that_refuses_is_told_of_once(monkeypatch, nothing_known):
     )
 
 
+def test_closures_are_removed_and_what_has_effects_stays():
+    numba = pytest.importorskip("numba")
+    from regal_jax.runtime.closures import Compiler
+
+    def work(x, total):
+        last = len(x) - 1
+
+        def add(i, by):
+            total[0] += by * x[i]
+            total[1 + i] = x[i]
+            x[last] += by
+
+        def twice(i):
+            add(i, 1)
+            add(i, 2)
+
+        same = x
+        for i in range(last):
+            twice(i)
+            same[i] = -i
+        return x
+
+    ran = []
+    for run in (work, numba.njit(work), numba.njit(pipeline_class=Compiler)(work)):
+        x, total = np.arange(4.0), np.zeros(5)
+        ran.append([run(x, total).tolist(), total.tolist()])
+    assert ran[0] == ran[1] == ran[2]
+    # 1 and 2 times 0 + 1 + 2, and 3 added to the last element in each of three turns.
+    assert ran[0] == [[0.0, -1.0, -2.0, 12.0], [9.0, 0.0, 1.0, 2.0, 0.0]]
+
+
+def test_the_large_kernel_keeps_no_closure():
+    pytest.importorskip("numba")
+    from numba.core import compiler, inline_closurecall, ir
+
+    from regal_jax.runtime.closures import remove_closures
+
+    removed = []
+
+    def watch(func_ir):
+        remove_closures(func_ir)
+        values = [s.value for b in func_ir.blocks.values() for s in b.body if isinstance(s, ir.Assign)]
+        removed.append([v for v in values if getattr(v, "op", None) == "make_function"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inline_closurecall, "dead_code_elimination", watch)
+        compiler.run_frontend(list_kernel.schedule, inline_closures=True)
+    assert removed == [[]]
+
+
 def test_no_folder_for_the_cache(monkeypatch):
+    pytest.importorskip("numba")
+    importlib.import_module("regal_jax.runtime.closures")
     asked = []
 
     def njit(cache=False, **_):

@@ -59,10 +59,13 @@ def compiled(function: Callable[..., Any]) -> Any:
     """
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
 
+    from regal_jax.runtime.closures import Compiler
+
+    options: dict[str, Any] = {"error_model": "numpy", "nogil": True, "pipeline_class": Compiler}
     try:
-        return _forgiving(njit(cache=True, error_model="numpy", nogil=True)(function))
+        return _forgiving(njit(cache=True, **options)(function))
     except RuntimeError:  # There is no folder for the cache.
-        return njit(error_model="numpy", nogil=True)(function)
+        return njit(**options)(function)
 
 
 def _forgiving(dispatcher: Any) -> Any:

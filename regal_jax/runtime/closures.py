@@ -1,0 +1,83 @@
+"""How Numba compiles functions with closures, without the most expensive part of it.
+
+Numba inlines closures where they are called. It then removes dead code, for which it keeps the sets of all
+names that may stand for the same array. That takes time quadratic in the size of the function, about half of
+the compilation of a large one. What is dead after inlining is simpler: the closures themselves, and what only
+they read.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from numba.core import inline_closurecall, ir
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import register_pass
+from numba.core.untyped_passes import InlineClosureLikes
+
+__all__ = ["Compiler", "remove_closures"]
+
+
+def _reads(statement: Any) -> Iterator[str]:
+    """The names of the variables that a statement reads, and of those that it changes in place."""
+    value: Any = statement.value if isinstance(statement, ir.Assign) else statement
+    if isinstance(value, ir.Del):
+        return
+    if isinstance(value, ir.Var):
+        yield value.name
+    elif hasattr(value, "list_vars"):
+        yield from (variable.name for variable in value.list_vars())
+
+
+def _has_no_effect(value: Any) -> bool:
+    if isinstance(value, ir.Expr):
+        return value.op in ("make_function", "build_tuple")
+    return isinstance(value, (ir.Var, ir.Global, ir.FreeVar, ir.Const))
+
+
+def remove_closures(func_ir: Any) -> None:
+    """Removes assignments without effect to variables that are never read, in linear time."""
+    blocks = list(func_ir.blocks.values())
+    found = True
+    while found:
+        found = False
+        read = {name for block in blocks for statement in block.body for name in _reads(statement)}
+        for block in blocks:
+            kept = []
+            for statement in block.body:
+                unread = isinstance(statement, ir.Assign) and statement.target.name not in read
+                if unread and _has_no_effect(statement.value):
+                    found = True
+                # Numba inserts deletions anew.
+                elif not isinstance(statement, ir.Del):
+                    kept.append(statement)
+            block.body = kept
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _InlineClosures(InlineClosureLikes):
+    """Numba's pass, with `remove_closures`."""
+
+    _name = "inline_closures"
+
+    def run_pass(self, state: Any) -> Literal[True]:
+        # Numba compiles under a lock, so no other compilation meets the replacement.
+        module: Any = inline_closurecall
+        before = module.dead_code_elimination
+        module.dead_code_elimination = remove_closures
+        try:
+            return super().run_pass(state)
+        finally:
+            module.dead_code_elimination = before
+
+
+class Compiler(CompilerBase):
+    """Numba's compiler with this pass; the argument ``pipeline_class`` of ``njit``."""
+
+    def define_pipelines(self) -> list[Any]:
+        """Numba's own passes, but for one."""
+        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        manager.passes = [
+            (_InlineClosures if each is InlineClosureLikes else each, text) for each, text in manager.passes
+        ]
+        manager.finalize()
+        return [manager]
