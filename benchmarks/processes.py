@@ -28,6 +28,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.learning import join_processes
 from regal_jax.learning.mesh import AXIS, everywhere
 from regal_jax.learning.processes import any_process
+from regal_jax.programs import on_mesh
 from regal_jax.storage.atomic import write_atomically
 
 __all__ = ["add_arguments", "exchanged_bytes", "run"]
@@ -121,9 +122,7 @@ def _exchange(mesh: Mesh, size: int, collective: Callable[[jax.Array], jax.Array
     """A collective alone, on arrays of ``size`` numbers of 32 bits, rounded up to fit the devices."""
     values = everywhere(np.zeros(-(-size // mesh.size) * mesh.size, np.float32), mesh)
     spread, same = PartitionSpec(AXIS), PartitionSpec()
-    call = jax.shard_map(
-        lambda x: collective(x)[:1], mesh=mesh, in_specs=same, out_specs=spread, check_vma=False
-    )
+    call = on_mesh(lambda x: collective(x)[:1], mesh, same, spread)
     program = jax.jit(call)
     return lambda: program(values)
 

@@ -90,7 +90,7 @@ regal-jax evaluate --suite realistic --cases 36 --methods auto,brkga --limits no
 
 # Orders on one device -------------------------------------------------------------------------------------
 regal-jax evaluate --config "$repository/benchmarks/topological_order_small.toml" --weights topoformer=default --out results/orders-small
-regal-jax evaluate --config "$repository/benchmarks/topological_order_wide.toml" --weights topoformer=default --weights standardised=standardised \
+regal-jax evaluate --config "$repository/benchmarks/topological_order_wide.toml" \
     --out results/orders-wide
 regal-jax evaluate --config "$repository/benchmarks/topological_order.toml" --weights topoformer=default --out results/orders
 for split in train validation; do

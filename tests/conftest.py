@@ -58,11 +58,11 @@ hypothesis.settings.load_profile("default")
 # one compiles most of Numba's functions. The next two need few of them, so that workers compile them once.
 LONGEST = (
     "test_notebooks",
-    "test_distributed",
     "test_execution_torch",
     "test_corpus",
     "test_generate_memory",
     "test_auto",
+    "test_distributed",
     "test_simulate",
     "test_solvers",
     "test_learning_step",

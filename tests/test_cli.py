@@ -7,7 +7,6 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import jax
 import pytest
 
 from regal_jax.cli import machine, main
@@ -70,24 +69,6 @@ def test_the_process_ends_without_looking_for_garbage(stg, monkeypatch):
     for _ in range(2):
         assert run("optimize", stg, "--method", "bfs", "--quiet") == 0
     assert at_the_end == [gc.freeze]
-
-
-@pytest.mark.parametrize(
-    ("version", "chosen", "expected"),
-    [((0, 10, 2), None, True), ((0, 11, 2), None, False), ((0, 11, 2), "1", True)],
-)
-def test_shardy_is_avoided_where_it_can_end_the_process(version, chosen, expected, monkeypatch):
-    before = jax.config.jax_use_shardy_partitioner
-    monkeypatch.setattr(jax, "__version_info__", version)
-    monkeypatch.delenv("JAX_USE_SHARDY_PARTITIONER", raising=False)
-    if chosen is not None:
-        monkeypatch.setenv("JAX_USE_SHARDY_PARTITIONER", chosen)
-    jax.config.update("jax_use_shardy_partitioner", True)
-    try:
-        machine.use_all_cores()
-        assert jax.config.jax_use_shardy_partitioner is expected
-    finally:
-        jax.config.update("jax_use_shardy_partitioner", before)
 
 
 def test_optimize_keeps_its_contract(stg, tmp_path, capsys):

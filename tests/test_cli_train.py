@@ -196,9 +196,9 @@ def test_settings_are_changed_by_name():
     assert (config.data.train, config.data.validation) == (("x",), ("there/sets/validation",))
 
 
-def test_the_sample_is_no_file_beside_the_settings(tmp_path):
-    (tmp_path / "run.toml").write_text('[data]\ntrain = ["sample", "set"]\n')
-    assert _config(tmp_path / "run.toml", []).data.train == ("sample", str(tmp_path / "set"))
+def test_names_of_graphs_are_no_files_beside_the_settings(tmp_path):
+    (tmp_path / "run.toml").write_text('[data]\ntrain = ["sample", "one", "set"]\n')
+    assert _config(tmp_path / "run.toml", []).data.train == ("sample", "one", str(tmp_path / "set"))
 
 
 @pytest.mark.parametrize(

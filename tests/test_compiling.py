@@ -160,6 +160,11 @@ def test_a_function_that_only_borrows_leaves_its_arrays_alive_and_makes_none():
         compiling.compiled(makes)(3)
 
 
+def test_another_numba_compiles_as_it_does_itself(monkeypatch):
+    monkeypatch.setitem(sys.modules, "regal_jax.runtime.closures", None)
+    assert compiling._pipeline() == {}
+
+
 def test_no_folder_for_the_cache(monkeypatch):
     pytest.importorskip("numba")
     importlib.import_module("regal_jax.runtime.closures")

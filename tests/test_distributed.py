@@ -155,6 +155,9 @@ def ended_well(codes, errors, killed):
 )
 def test_two_processes_are_one_with_two_devices_also_when_one_is_killed(tmp_path, system):
     toml = settings(tmp_path, system)
+    # Graphs of one size need half of the programs, which five processes compile. The size of a step depends
+    # on the seed alone; the slow tests mix sizes.
+    toml.write_text(SYSTEMS[system].replace("ops = [6, 8]", "ops = [6]"))
     launcher = Launcher(2, toml, tmp_path / "run")
     launcher.run(kill_after(tmp_path / "run", 6, 1))
     assert launcher.codes[1] == [0, 0], launcher.errors[1]

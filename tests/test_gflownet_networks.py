@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from regal_jax.gflownet import (
     SchedulePolicy,
     add_op,
     default_gflownet,
+    infer,
     initial_state,
     load_gflownet,
     precedence,
@@ -216,6 +218,30 @@ def test_samples_in_groups_are_all_different():
     assert not groups[0] & groups[1]
     timed = sample_schedules(model, graph, FREE2, jax.random.key(0), count=10**6, seconds=0.0)
     assert 0 < len(timed.speedup) <= 128
+
+
+def test_long_sampling_warns_unless_it_has_a_limit(monkeypatch):
+    graph, model, key = bare([1.0] * 4), network(PLAIN), jax.random.key(0)
+    monkeypatch.setattr(infer, "_CPU_SECONDS", 0.25)
+    with pytest.warns(UserWarning, match="gflownet: 2 schedules of 4 ops take about 32 s .* fewer schedules"):
+        sample_schedules(model, graph, FREE2, key, count=2)
+    sample_schedules(model, graph, FREE2, key, count=2, seconds=60)
+    sample_schedules(model, graph, FREE2, key, count=1)
+
+
+def test_ctrl_c_is_obeyed_between_groups(monkeypatch):
+    groups, model = [], network(PLAIN)
+    sample = infer.run
+
+    def interrupted(*arguments):
+        groups.append(arguments)
+        signal.raise_signal(signal.SIGINT)
+        return sample(*arguments)
+
+    monkeypatch.setattr(infer, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sample_schedules(model, bare([1.0] * 4), FREE2, jax.random.key(0), count=10**4, seconds=10**6)
+    assert len(groups) == 1
 
 
 def test_what_cannot_be_sampled_is_refused():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import pathlib
 
 import jax
 import numpy as np
@@ -12,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import random_graph
 
+import regal_jax.gflownet
 from regal_jax.cli import main
 from regal_jax.errors import ConfigError
+from regal_jax.experiments import EvaluationConfig
+from regal_jax.experiments.robust_scheduling import robust_cases
 from regal_jax.gflownet import (
     GflownetConfig,
     SchedulePolicy,
@@ -21,7 +25,10 @@ from regal_jax.gflownet import (
     make_schedule_inputs,
     sample_schedules,
     save_gflownet,
+    shipped_gflownet,
 )
+from regal_jax.gflownet.shipped import SHIPPED
+from regal_jax.graph import Cluster
 from regal_jax.importers import save_graph
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.gflownet import (
@@ -32,7 +39,7 @@ from regal_jax.learning.gflownet import (
     PpoConfig,
     train_gflownet,
 )
-from regal_jax.learning.gflownet.data import GflownetSource, sub_inputs
+from regal_jax.learning.gflownet.data import GflownetSource, chosen_sets, sub_inputs
 from regal_jax.learning.gflownet.step import GflownetLearner, gflownet_step
 from regal_jax.learning.mesh import everywhere, mesh_for
 
@@ -48,6 +55,32 @@ RUN = GflownetTrainConfig(data=DATA, model=MODEL, optimizer=SHORT)
 
 def with_loss(loss, **settings):
     return dataclasses.replace(RUN, optimizer=dataclasses.replace(SHORT, loss=loss, **settings))
+
+
+TRAINED = pathlib.Path(regal_jax.gflownet.__file__).parent / "trained"
+BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks" / "gflownet"
+
+
+@pytest.mark.parametrize(
+    "file", sorted([*TRAINED.glob("*.toml"), *BENCHMARKS.glob("*.toml")]), ids=lambda f: f.stem
+)
+def test_the_settings_of_the_trainings(file):
+    """Their first lines have the command; weights that ship are of the network of their settings."""
+    config, text = GflownetTrainConfig.load(file), file.read_text()
+    assert f"regal-jax train {file.relative_to(pathlib.Path(__file__).parents[1])} --out DIR" in text
+    assert config.model.lookahead == (file.stem == "synthetic")
+    if file.with_suffix(".safetensors").exists():
+        assert load_gflownet(file.with_suffix(".safetensors")).config == config.model
+
+
+def test_the_networks_that_ship():
+    assert {f"{file}.safetensors" for file in SHIPPED.values()} == {
+        f.name for f in TRAINED.glob("*.safetensors")
+    }
+    assert all((TRAINED / f"{file}.toml").exists() for file in SHIPPED.values())
+    assert not shipped_gflownet("gflownet").config.lookahead
+    assert shipped_gflownet("gflownet-lookahead").config.lookahead
+    assert SHIPPED["default"] in {file for name, file in SHIPPED.items() if name != "default"}
 
 
 # The graphs.
@@ -99,6 +132,25 @@ def test_graphs_of_steps_are_functions_of_the_seed():
     assert names == ["gflownet-erdos-renyi", "gflownet-layered"] * 2
     trained = {whole._made(0, i).content_hash for i in range(50)}
     assert not trained & {graph.content_hash for graph in held_out}
+
+
+def test_real_graphs_are_those_of_the_suite():
+    cluster = Cluster.uniform(4, transfer="free")
+    one = GflownetDataConfig(train="one", validation="one")
+    [graph], [held_out] = chosen_sets(one, cluster)
+    assert (graph.name, graph.num_ops, graph.resident.any()) == ("mlp", 59, False)
+    suite = EvaluationConfig(
+        suite="robust-scheduling", sizes=(4,), cases=1, graphs="sample", split="train", max_ops=60
+    )
+    cases = robust_cases(suite)
+    assert [g.content_hash for g in (graph, held_out)] == 2 * [cases[0].graph.content_hash]
+    data = GflownetDataConfig(train="sample", contract=True, max_ops=60, min_parallelism=1.25)
+    train, validation = chosen_sets(data, cluster)
+    real = [case.graph for case in cases if case.set == "real"]
+    assert [g.content_hash for g in train] == [g.content_hash for g in real]
+    assert (len(real), validation) == (1, [])
+    with pytest.raises(ConfigError, match=r"data.train: sample has no graph that data.max_ops \(60\)"):
+        chosen_sets(dataclasses.replace(data, min_parallelism=3), cluster)
 
 
 def test_sub_inputs_have_no_room_for_what_is_left_out():

@@ -32,7 +32,7 @@ from regal_jax.learning.pool import SpreadPool, make_pools, spread_pool
 from regal_jax.learning.step import Learner, table_on, train_step
 from regal_jax.policies import read_metadata, to_proposal
 from regal_jax.problem import Bucket
-from regal_jax.programs import kept
+from regal_jax.programs import kept, on_mesh
 from regal_jax.search import Stopping
 from regal_jax.solve import ENCODINGS, keys_of, solve
 
@@ -172,10 +172,12 @@ def test_a_graph_that_is_there_twice_is_searched_with_other_numbers():
 def batch_of(mesh, pool, size):
     """The batch that `_batch` makes on all devices together."""
     whole = jax.sharding.PartitionSpec(AXIS)
-    take_batch = jax.shard_map(
+    take_batch = on_mesh(
         lambda pool: step_module._batch(jax.random.key(0), pool, size, mesh.size),
-        mesh=mesh, in_specs=(SpreadPool.specs(),), out_specs=whole, check_vma=False,
-    )  # fmt: skip
+        mesh,
+        (SpreadPool.specs(),),
+        whole,
+    )
     return jax.tree.map(np.asarray, jax.jit(take_batch)(pool))
 
 

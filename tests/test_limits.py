@@ -10,12 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from strategies import instances
 
 from regal_jax import Cluster, GraphBuilder, optimize, optimize_many
+from regal_jax.api import many
 from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import InfeasiblePlanWarning, PlanError
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.importers import save_graph
 from regal_jax.plan import Plan, why_impossible
+from regal_jax.runtime.deadline import Deadline
+from regal_jax.solvers.guide import OrderGuide
+from regal_jax.solvers.loop import call
 
 ONE = Cluster.uniform(1, transfer="blocking:latency=0,bandwidth=inf")
 
@@ -217,3 +221,30 @@ def test_what_the_callback_raises_ends_the_call(after):
     with pytest.raises(Enough):
         optimize(graph, TWO, evaluations=20000, on_improvement=stop, warm_start=not after)
     assert optimize(graph, TWO, evaluations=100).feasible
+
+
+def test_the_network_of_a_guide_is_part_of_the_time_limit(monkeypatch):
+    gone, given = [0.0], []
+
+    class Enough(Exception):
+        pass
+
+    class Clock(Deadline):
+        @property
+        def left(self):
+            return 100 - gone[0]
+
+    def propose(*_):
+        gone[0] = 30.0
+
+    def solve(problem, keys, stopping, *_, **options):
+        given.append(stopping.seconds)
+        raise Enough
+
+    monkeypatch.setattr(many, "Deadline", Clock)
+    monkeypatch.setattr(call, "solve_in_parts", solve)
+    monkeypatch.setattr(OrderGuide, "propose", propose)
+    options = {"objective": "peak-memory", "method": "brkga", "policy": "topoformer", "warm_start": False}
+    with pytest.raises(Enough):
+        optimize(generate("ordering-layered", 8, 0), ONE, time_limit=100, **options)
+    assert given == [70.0]

@@ -265,7 +265,7 @@ def test_the_command_saves_all_plans_and_the_best_on_the_target(graph_file, tmp_
     ("options", "message"),
     [
         (["--k", 3], "--k: goes with --target"),
-        (["--source", "ppo"], "no weights ship for ppo"),
+        (["--source", "ppo", "--weights", "no-file"], "no-file"),
         (["--source", "random", "--weights", "x"], "random takes none"),
         (["--temperature", 0], "temperature"),
     ],

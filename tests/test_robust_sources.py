@@ -23,6 +23,7 @@ from regal_jax.robust import (
     ListSchedules,
     Proposer,
     RandomSchedules,
+    SampledSchedules,
     automatic_source,
     make_source,
 )
@@ -205,6 +206,7 @@ def test_a_network_proposes_what_it_samples():
     np.testing.assert_allclose(graph.runtime.sum() / found.makespan, wanted.speedup, rtol=1e-5)
     assert (name, source.most_devices) == ("gflownet", 4)
     assert make_source("ppo", weights=network)[1].temperature == 0.25
+    assert make_source("ppo")[1] == SampledSchedules("ppo", 0.25)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,6 @@ def test_a_network_proposes_what_it_samples():
         (lambda: make_source("other"), "unknown 'other'; use one of auto, list-scheduling"),
         (lambda: make_source(3), "int has no method propose"),
         (lambda: make_source("gflownet", weights=3), "int has no method propose"),
-        (lambda: make_source("ppo"), "no weights ship for ppo"),
         (lambda: make_source("gflownet", weights="no-file"), "no-file"),
         (lambda: make_source("brkga", weights="file"), "brkga takes none"),
         (lambda: make_source("brkga", nonsense=1), "nonsense"),

@@ -14,19 +14,18 @@ from regal_jax.cli.main import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.experiments import EvaluationConfig, report, run_evaluation
+from regal_jax.experiments.robust_jobs import TEMPERATURES, Proposing, proposing
 from regal_jax.experiments.robust_paper import PAPER_TABLES
 from regal_jax.experiments.robust_scheduling import (
     CLUSTER,
     FIRST_SEED,
-    Proposing,
     RobustCase,
     measure,
-    proposing,
     robust_cases,
 )
 from regal_jax.robust import LOADERS, Candidates, RandomSchedules, latency_limited, noisy, speedup
 from regal_jax.solve import graph_keys
-from regal_jax.viz import plot_targets
+from regal_jax.viz import plot_targets, plot_temperatures, plot_training
 
 SUITE = {"suite": "robust-scheduling", "sizes": (10,), "cases": 1, "count": 12, "keep": 6, "draws": 2}
 METHODS = ("list-scheduling", "random")
@@ -43,10 +42,12 @@ def parallel(name, ops, residents=0):
 
 def test_the_graphs_are_the_paper_s_five_distributions_and_one_real_graph():
     cases = robust_cases(EvaluationConfig(**{**SUITE, "cases": 2}))
-    assert [case.set for case in cases] == ["one"] + 10 * ["synthetic"]
+    assert [case.set for case in cases] == ["one", *10 * ["synthetic"], "temperature"]
     assert (cases[0].graph.name, cases[0].graph.num_ops) == ("mlp", 59)
-    names = {case.graph.name.rpartition("-")[0] for case in cases[1:]}
+    names = {case.graph.name.rpartition("-")[0] for case in cases[1:11]}
     assert len(names) == 5
+    figure = generate("gflownet-erdos-renyi", 25, FIRST_SEED)
+    assert cases[11].graph.content_hash == figure.content_hash
     assert cases[1].graph.content_hash == generate("gflownet-erdos-renyi", 10, FIRST_SEED).content_hash
     assert EvaluationConfig(suite="robust-scheduling").sizes == (50,)
 
@@ -106,12 +107,12 @@ def test_it_runs_goes_on_and_reports(tmp_path, monkeypatch):
     settings = {**SUITE, "methods": (*METHODS, "gflownet", "ppo"), "weights": {"gflownet:one": str(weights)}}
     out = tmp_path / "out"
     made = run_evaluation(EvaluationConfig(**settings, seeds=(0,)), out)
-    assert (made.made, made.found, made.finished) == (18, 0, True)
+    assert (made.made, made.found, made.finished) == (13, 0, True)
     assert "needs weights" in made.left_out["ppo"]
     # Another seed: the one list schedule is not made again.
     config = EvaluationConfig(**settings, seeds=(0, 1))
     again = run_evaluation(config, out)
-    assert (again.made, again.found) == (12, 18)
+    assert (again.made, again.found) == (7, 13)
     assert run_evaluation(config, out).made == 0
     found = report(out)
     assert set(found.files) == {"table.csv", "table.md", "summary.json", "targets.png"}
@@ -143,6 +144,135 @@ def test_it_runs_goes_on_and_reports(tmp_path, monkeypatch):
     assert json.loads((out / "summary.json").read_text())["table"][0]["set"] == "one"
 
 
+class Tempered:
+    """Random schedules, of which a lower temperature and a later training keep better ones."""
+
+    def __init__(self, path, temperature):
+        self.path, self.temperature = path, temperature
+
+    def propose(self, graph, cluster, count, key):
+        many = int(4 / self.temperature)
+        sequence, devices = RandomSchedules().propose(graph, cluster, many * count, key)
+        found = Candidates.of(graph, cluster, sequence, devices).makespan.reshape(count, many)
+        best = found.argmin(axis=1) + many * np.arange(count)
+        return sequence[best], devices[best]
+
+
+def test_rows_of_several_networks_and_trainings(tmp_path, monkeypatch):
+    monkeypatch.setitem(LOADERS, "gflownet", Tempered)
+    files = [tmp_path / f"{i}.weights" for i in range(3)]
+    for i, file in enumerate(files):
+        file.write_text(str(i))
+    a, b, c = map(str, files)
+    settings = {**SUITE, "methods": ("gflownet",), "temperature": 0.5, "seeds": (0, 1)}
+    weights = {
+        "gflownet": [a, b],
+        "gflownet:one": c,
+        "gflownet-lookahead": c,
+        "gflownet-untrained": "untrained",
+    }
+    config = EvaluationConfig(**settings, weights=weights)
+    assert EvaluationConfig.from_document(json.loads(json.dumps(config.as_document()))) == config
+    jobs, left_out = proposing(config)
+    assert not left_out
+    rows = [(job.name, job.title, job.training, job.paper) for job in jobs[::2]]
+    assert rows == [
+        ("gflownet", "GFlowNet", 0, True),
+        ("gflownet", "GFlowNet", 1, True),
+        ("gflownet-lookahead", "GFlowNet, lookahead", 0, False),
+        ("gflownet-untrained", "GFlowNet, untrained", 0, False),
+    ]
+    assert len({job.key for job in jobs}) == len(jobs) == 8
+    assert [set(job.sources) for job in jobs[:4:2]] == [{"one", "synthetic", "real"}, {"synthetic", "real"}]
+    assert jobs[0].sources["one"].path == c
+    # Figure 3 is of the first training and seed.
+    assert [i for i, job in enumerate(jobs) if job.temperatures] == [0, 4, 6]
+
+    out = tmp_path / "out"
+    weights.pop("gflownet-untrained")
+    run_evaluation(EvaluationConfig(**settings, weights=weights), out)
+    found = report(out)
+    assert {"temperatures.png", "temperatures.csv"} <= set(found.files)
+    rows = table(out)
+    row, one, other = (
+        rows[key]
+        for key in (("synthetic", "gflownet"), ("one", "gflownet"), ("synthetic", "gflownet-lookahead"))
+    )
+    assert [(r["trainings"], r["seeds"]) for r in (row, one, other)] == [("2", "2"), ("1", "2"), ("1", "2")]
+    lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    means = [
+        np.mean([r["proxy"] for r in lines if r["set"] == "synthetic" and r["key"] in keys])
+        for keys in ({jobs[0].key, jobs[1].key}, {jobs[2].key, jobs[3].key})
+    ]
+    assert float(row["proxy"]) == pytest.approx(np.mean(means))
+    # Both trainings draw the same here.
+    assert float(row["proxy_std"]) == pytest.approx(abs(means[0] - means[1]) / 2**0.5) == 0
+    assert float(other["proxy_std"]) > 0
+    # The paper's figures stand beside its own system only.
+    assert (row["paper_ged"], other["paper_ged"]) == ("92.02", "")
+    text = (out / "table.md").read_text()
+    assert "GFlowNet (2 trainings)" in text
+    assert text.count(", paper*") == 2
+    assert "## Temperatures (Figure 3)" in text
+    figure = list(csv.DictReader((out / "temperatures.csv").read_text().splitlines()))
+    assert [(r["method"], float(r["temperature"])) for r in figure] == [
+        (title, t) for title in ("GFlowNet", "GFlowNet, lookahead") for t in TEMPERATURES
+    ]
+    means = [float(r["mean"]) for r in figure[: len(TEMPERATURES)]]
+    assert means == sorted(means)
+    [record] = [r for r in lines if r["key"] == jobs[0].key and r["set"] == "temperature"]
+    assert means == pytest.approx([np.mean(values) for values in record["temperatures"].values()])
+    assert {r["schedules"] for r in figure} == {"12"}
+
+
+def test_the_paper_s_figures_do_not_stand_beside_lookahead(tmp_path):
+    jobs, _ = proposing(
+        EvaluationConfig(**SUITE, methods=("gflownet",), weights={"gflownet": "gflownet-lookahead"})
+    )
+    assert [(job.title, job.paper) for job in jobs] == [("GFlowNet with lookahead", False)]
+    jobs, _ = proposing(EvaluationConfig(**SUITE, methods=("gflownet",), weights={"gflownet": "gflownet"}))
+    assert [(job.title, job.paper) for job in jobs] == [("GFlowNet", True)]
+
+
+def trained(folder, speedups, validations):
+    folder.mkdir()
+    records = [{"step": i + 1, "kind": "train", "speedup": u} for i, u in enumerate(speedups)]
+    records += [{"step": i, "kind": "validation", "speedup": u} for i, u in validations.items()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(folder)
+
+
+def test_figures_of_trainings(tmp_path):
+    first = trained(tmp_path / "a", np.arange(100.0).tolist(), {0: 1.0, 50: 2.0})
+    # Step 2 again, after a restart.
+    second = trained(tmp_path / "b", [1.0, 2.0, 3.0], {0: 1.5})
+    with (tmp_path / "b" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "kind": "train", "speedup": 5.0}\n')
+    settings = {**SUITE, "sizes": (8,), "methods": ("list-scheduling",)}
+    trainings = {"losses": {"variance": [first], "balance": [second]}, "regimes": {"range": [first, second]}}
+    out = tmp_path / "out"
+    run_evaluation(EvaluationConfig(**settings, **trainings), out)
+    found = report(out)
+    assert {"losses.png", "losses.csv", "regimes.png", "regimes.csv"} <= set(found.files)
+
+    def curve(name, title):
+        rows = csv.DictReader((out / name).read_text().splitlines())
+        return [(r["training"], int(r["step"]), float(r["speedup"])) for r in rows if r["name"] == title]
+
+    windows = curve("losses.csv", "variance")
+    assert len(windows) == 40
+    assert windows[0] == ("0", 3, 1.0)  # The mean of 0, 1 and 2.
+    assert windows[-1] == ("0", 100, 98.5)
+    assert curve("losses.csv", "balance") == [("0", 1, 1.0), ("0", 2, 5.0), ("0", 3, 3.0)]
+    assert curve("regimes.csv", "range") == [("0", 0, 1.0), ("0", 50, 2.0), ("1", 0, 1.5)]
+    trainings["losses"]["balance"] = [str(tmp_path / "nowhere")]
+    run_evaluation(EvaluationConfig(**settings, **trainings), out)
+    found = report(out)
+    assert "regimes.png" in found.files
+    assert "losses.png" not in found.files
+    assert "losses.png is not drawn: " in found.problems[0]
+
+
 def test_what_is_not_finished_is_reported_over_common_graphs(tmp_path):
     settings = {**SUITE, "methods": ("random",), "seeds": (0, 1)}
     run_evaluation(EvaluationConfig(**settings), tmp_path)
@@ -158,7 +288,7 @@ def test_what_is_not_finished_is_reported_over_common_graphs(tmp_path):
         report(tmp_path)
 
 
-def test_all_that_decides_a_result_is_in_its_key(tmp_path):
+def test_all_that_decides_a_result_is_in_its_key(tmp_path, monkeypatch):
     weights = tmp_path / "weights"
 
     def keys(**changes):
@@ -176,16 +306,13 @@ def test_all_that_decides_a_result_is_in_its_key(tmp_path):
     assert keys(evaluations=7)[0] == first[0]
     assert keys(evaluations=7)[1] != first[1]
     assert keys(options={"brkga": {"population": 50, "elites": 5, "mutants": 5}})[1] != first[1]
-    LOADERS["ppo"] = lambda path, temperature: Stub()
-    try:
-        found = []
-        for text in ("one", "two"):
-            weights.write_text(text)
-            found += keys(methods=("ppo",), weights={"ppo": str(weights)})
-        found += keys(methods=("ppo",), weights={"ppo": str(weights)}, temperature=0.5)
-        assert len(set(found)) == 3
-    finally:
-        del LOADERS["ppo"]
+    monkeypatch.setitem(LOADERS, "ppo", lambda path, temperature: Stub())
+    found = []
+    for text in ("one", "two"):
+        weights.write_text(text)
+        found += keys(methods=("ppo",), weights={"ppo": str(weights)})
+    found += keys(methods=("ppo",), weights={"ppo": str(weights)}, temperature=0.5)
+    assert len(set(found)) == 3
 
 
 @pytest.mark.parametrize(
@@ -196,7 +323,11 @@ def test_all_that_decides_a_result_is_in_its_key(tmp_path):
         ({"options": {"brkga": 3}}, "options.brkga: must be a table"),
         ({"weights": {"brkga": "x"}}, "weights: unknown 'brkga'; use gflownet or ppo"),
         ({"weights": {"ppo:two": "x"}}, "weights: unknown 'ppo:two'"),
-        ({"weights": {"ppo": ""}}, "weights.ppo: give a file"),
+        ({"weights": {"ppo": ""}}, "weights.ppo: must be a list of names"),
+        ({"weights": {"ppo": ["a", "a"]}}, "weights.ppo: must be a list of names"),
+        ({"weights": {"brkga-ppo": "a"}}, "weights: unknown 'brkga-ppo'"),
+        ({"losses": ["a"]}, "losses: must be a table"),
+        ({"regimes": {"range": "a"}}, "regimes.range: must be a list"),
         ({"temperature": 0}, "temperature"),
         ({"keep": 0}, "keep"),
     ],
@@ -253,3 +384,20 @@ def test_targets_are_drawn(tmp_path):
             plot_targets(wrong)
     with pytest.raises(ConfigError, match="different lengths"):
         plot_targets({"a": {"proxy": np.ones(2), "noisy": np.ones(3)}})
+
+
+def test_temperatures_and_trainings_are_drawn(tmp_path):
+    figure = plot_temperatures({"a": {"1": np.ones(3), "0.1": np.arange(3.0)}}, tmp_path / "a.png")
+    assert [ax.get_title() for ax in figure.axes] == ["a"]
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["1", "0.1"]
+    runs = [(np.array([1, 2]), np.array([0.5, 1.0])), (np.array([1]), np.array([2.0]))]
+    [ax] = plot_training({"variance": runs, "balance": runs[:1]}, "speed-up", tmp_path / "b.png").axes
+    assert len(ax.lines) == 3
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), [0.5, 1.0])
+    assert all((tmp_path / name).stat().st_size > 1000 for name in ("a.png", "b.png"))
+    for wrong in ({}, {"a": {}}, {"a": {"1": np.ones(0)}}):
+        with pytest.raises(ConfigError, match="at least one network"):
+            plot_temperatures(wrong)
+    for wrong in ({}, {"a": []}, {"a": [(np.ones(0), np.ones(0))]}):
+        with pytest.raises(ConfigError, match="at least one point"):
+            plot_training(wrong, "speed-up")

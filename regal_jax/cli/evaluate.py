@@ -96,8 +96,17 @@ def _suite(parser: argparse.ArgumentParser) -> None:
         type=_pair,
         metavar="NAME=FILE",
         help="weights of a network that orders, or NAME=default; the name of its encoder adds the paper's "
-        "figures; for robust scheduling gflownet, ppo, or names such as gflownet:one; may be repeated",
+        "figures; for robust scheduling gflownet, ppo, or names such as gflownet:one and gflownet-mine; may "
+        "be repeated, there also with one NAME for several trainings",
     )
+    for option, number in (("--losses", 4), ("--regimes", 5)):
+        parser.add_argument(
+            option,
+            action="append",
+            type=_pair,
+            metavar="NAME=FOLDER",
+            help=f"robust scheduling: a training folder for Figure {number}; may be repeated",
+        )
 
 
 def _methods(parser: argparse.ArgumentParser) -> None:
@@ -273,9 +282,11 @@ def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
     if getattr(args, "policy", None):
         document["policies"] = {**document.get("policies", {}), **dict(args.policy)}
     if getattr(args, "weights", None):
-        document["weights"] = {**document.get("weights", {}), **dict(args.weights)}
-    if getattr(args, "rounds", None):
-        document["rounds"] = _by_name(args.rounds)
+        given = {name: files if files[1:] else files[0] for name, files in _by_name(args.weights).items()}
+        document["weights"] = {**document.get("weights", {}), **given}
+    for name in ("rounds", "losses", "regimes"):
+        if getattr(args, name, None):
+            document[name] = _by_name(getattr(args, name))
     if "graphs" not in document and document.get("suite", "regal") == "regal":
         raise ConfigError("--graphs: give the path of a set of graphs, of a corpus, or 'sample'")
     return EvaluationConfig.from_document(document)

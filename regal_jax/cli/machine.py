@@ -49,14 +49,10 @@ def end_at_once(code: int) -> NoReturn:
 def use_all_cores() -> None:
     """Makes JAX see each CPU core as a device, so that a batch is spread over the cores.
 
-    The devices stay as they are if their number has been chosen or JAX has started. With JAX 0.11, programs
-    for several devices are partitioned by GSPMD, unless the environment chooses.
+    The devices stay as they are if their number has been chosen or JAX has started.
     """
     import jax
 
-    if jax.__version_info__[:2] == (0, 11) and "JAX_USE_SHARDY_PARTITIONER" not in os.environ:
-        # Shardy in jaxlib 0.11.2 can end the process where a device does not use one of its arguments.
-        jax.config.update("jax_use_shardy_partitioner", False)
     if jax.config.jax_num_cpu_devices >= 0:  # pyright: ignore[reportAttributeAccessIssue]
         return
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):

@@ -168,14 +168,14 @@ def _result(args: argparse.Namespace) -> "Result":
 
 def _config(path: pathlib.Path, changes: Sequence[str]) -> "Config":
     """The settings of the file with ``changes``."""
-    from regal_jax.datasets import SAMPLE_PATH
+    from regal_jax.datasets.load import NAMED_PATHS
 
     given = dict(read_toml(path))
     kind = _kind(path, given.pop("system", _REGAL))
     document = kind.from_document(given).as_document()
     for name in ("train", "validation"):
         document["data"][name] = [
-            given if given == SAMPLE_PATH else str(path.parent / given) for given in document["data"][name]
+            given if given in NAMED_PATHS else str(path.parent / given) for given in document["data"][name]
         ]
     if document["start"]:
         document["start"] = str(path.parent / document["start"])

@@ -11,11 +11,12 @@ from regal_jax.datasets.corpus_reader import load_corpus
 from regal_jax.datasets.shipped import load_sample
 from regal_jax.datasets.store import read_set
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.plan import Objective, contract_for
+from regal_jax.examples import load_example
+from regal_jax.graph import Cluster, ComputationGraph, without_residents
+from regal_jax.plan import Objective, contract, contract_for
 from regal_jax.runtime.interrupts import interruptible
 
-__all__ = ["SAMPLE_PATH", "chosen_graphs", "load_graphs"]
+__all__ = ["NAMED_PATHS", "SAMPLE_PATH", "chosen_graphs", "computing_graphs", "load_graphs", "one_graph"]
 
 _MOST_MERGED: Final = 8
 """Largest ratio of ops before contraction to ``max_ops``; larger graphs of a corpus are not read.
@@ -24,6 +25,10 @@ Contraction merges two to five ops into one.
 """
 SAMPLE_PATH: Final = "sample"
 """Name that stands for the graphs of the package in place of a path."""
+ONE_PATH: Final = "one"
+"""Name that stands for `one_graph` in place of a path."""
+NAMED_PATHS: Final = (SAMPLE_PATH, ONE_PATH)
+"""Names that are no paths."""
 
 
 @interruptible()
@@ -37,8 +42,9 @@ def load_graphs(
     """Graphs of a set or of a corpus.
 
     Args:
-      path: A folder, archive or file as `regal_jax.datasets.read_set` takes it, the folder of a corpus, or
-        ``"sample"`` for the graphs that come with the package.
+      path: A folder, archive or file as `regal_jax.datasets.read_set` takes it, the folder of a corpus,
+        ``"sample"`` for the graphs that come with the package, or ``"one"`` for the real graph of Table 1 of
+        the suite of robust scheduling, which is in every split.
       split: ``"train"``, ``"validation"`` or ``"test"``. From a corpus, from the sample, and from a folder
         with folders or archives of these names, only that split is read; from anything else, all graphs.
       contracted_for: Return the graphs that `regal_jax.plan.contract_for` makes for this.
@@ -75,11 +81,37 @@ def chosen_graphs(
         raise ConfigError(f"{path}: no {what} in its split {split!r}; finish building it, or change max_ops")
 
 
+def computing_graphs(
+    path: str | os.PathLike[str], split: str, cluster: Cluster, max_ops: int
+) -> Iterator[ComputationGraph]:
+    """Graphs for cost models of runtimes alone: contracted for ``cluster``, without residents.
+
+    Args:
+      path: See `load_graphs`.
+      split: See `load_graphs`.
+      cluster: The cluster on which the graphs run, for the makespan.
+      max_ops: Leave out larger graphs; 0 for no limit.
+    """
+    # Residents are up to half of a graph's ops.
+    for graph in chosen_graphs(path, split, (cluster, Objective.MAKESPAN), 2 * max_ops):
+        if graph.runtime.any() and (~graph.resident).any():
+            graph = without_residents(graph)
+        if not max_ops or graph.num_ops <= max_ops:
+            yield graph
+
+
+def one_graph() -> ComputationGraph:
+    """The contracted training step of the example ``mlp`` without residents, 59 ops."""
+    return without_residents(contract(load_example("mlp")).graph)
+
+
 def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[ComputationGraph]:
     """Graphs one after another; from a corpus, those of at most ``max_ops`` ops, or all if there are none."""
     folder = pathlib.Path(path)
     if str(path) == SAMPLE_PATH:
         return (graph for _, graph in load_sample(split))
+    if str(path) == ONE_PATH:
+        return (one_graph(),)
     if not (folder / INDEX).exists():
         return read_set(_part(folder, split)).graphs
     return (graph for _, graph in load_corpus(path, split, max_ops=max_ops))

@@ -45,6 +45,7 @@ class Row:
         counted.
       placements: Mean number of placements whose peaks were summed; NaN if not counted.
       seconds: ``[B]`` float64, seconds for each graph.
+      processor: ``[B]`` float64, processor seconds for each graph; NaN where not measured.
       entropy: ``[B]`` float64, entropy of the placement actions in nats; NaN where there is none.
       values: ``[B]`` float64, mean objective of the plans that fit; NaN where none does.
       spent: ``[B]`` float64, evaluations for each graph.
@@ -66,6 +67,7 @@ class Row:
     schedules: float
     placements: float
     seconds: _Array
+    processor: _Array
     entropy: _Array
     values: _Array
     spent: _Array
@@ -182,6 +184,7 @@ class _Column:
     schedules: _Array
     placements: _Array
     seconds: _Array
+    processor: _Array
     entropy: _Array
     histories: Sequence[Mapping[str, Any] | None]
 
@@ -200,6 +203,7 @@ class _Column:
             schedules=records.column(key, hashes, "schedules"),
             placements=records.column(key, hashes, "placements"),
             seconds=records.column(key, hashes, "seconds"),
+            processor=records.column(key, hashes, "processor_seconds"),
             entropy=records.column(key, hashes, "action_entropy"),
             histories=[None if record is None else record.get("history") for record in found],
         )
@@ -275,6 +279,7 @@ def _row(
         schedules=_average(_mean([c.schedules for c in columns], size)),
         placements=_average(_mean([c.placements for c in columns], size)),
         seconds=_mean([c.seconds for c in columns], size),
+        processor=_mean([c.processor for c in columns], size),
         entropy=_mean([c.entropy for c in columns], size),
         values=_mean([c.fitting for c in columns], size),
         spent=spent,

@@ -58,12 +58,17 @@ class EvaluationConfig:
       cases: In the realistic suite, number of cases, taken from the front; 0 for all. In the suite of orders,
         number of layered graphs of each size; 0 for 300, as in the paper. In the suite of robust scheduling,
         number of synthetic graphs of each distribution and size; 0 for 10, as in the paper.
+      first: In the suite of orders, number of the first layered graph of each size: the set begins after that
+        many graphs.
+      same_time: In the suite of orders, compare each method also with approximate DP in the same time.
       sizes: Ops of the layered graphs of the suite of orders, and of the synthetic graphs of the suite of
         robust scheduling (50).
       weights: For the suite of orders: name -> weights file of a network, or ``"default"``. Each network has
         three rows: greedy, the best of 16 samples, and a beam of 16. A name in `regal_jax.ordering.ENCODERS`
-        adds the paper's figures. For the suite of robust scheduling: ``"gflownet"`` or ``"ppo"`` -> file, or,
-        for one of the sets ``one``, ``synthetic`` and ``real``, ``"gflownet:one"`` -> file.
+        adds the paper's figures. For the suite of robust scheduling: ``"gflownet"`` or ``"ppo"``, the rows of
+        the paper, or a name that begins with one of them, such as ``"gflownet-lookahead"`` -> file, name of
+        weights that ship (`regal_jax.gflownet.SHIPPED`), ``"untrained"``, or a list with the files of several
+        trainings; for one of the sets ``one``, ``synthetic`` and ``real``, ``"gflownet:one"``.
       untrained: Add three rows for each network of the suite of orders, with random weights in a network of
         the same shape.
       split: Split of a corpus or of the sample.
@@ -90,6 +95,9 @@ class EvaluationConfig:
       cp_sat_seconds: Time limit of CP-SAT for each graph.
       limits: Budgets of the curves (Fig. 3), ascending; empty for no curves.
       rounds: Rounds of messages ``T`` -> training folders or weights files (Fig. 4b).
+      losses: In the suite of robust scheduling, name -> training folders of schedule policies, one for each
+        seed, whose sampled schedules Figure 4 compares.
+      regimes: In the same suite, name -> training folders whose validations Figure 5 compares.
       chunk: Graphs per write of results.
       count: In the suite of robust scheduling, number of schedules that a source proposes.
       keep: In the same suite, number of these schedules that are kept, those with the smallest makespans.
@@ -106,8 +114,10 @@ class EvaluationConfig:
     graphs: str = ""
     suite: str = "regal"
     cases: int = 0
+    first: int = 0
+    same_time: bool = True
     sizes: tuple[int, ...] = _SIZES
-    weights: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    weights: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
     untrained: bool = True
     split: str = "test"
     limit: int = 0
@@ -127,6 +137,8 @@ class EvaluationConfig:
     cp_sat_seconds: float = 60.0
     limits: tuple[int, ...] = (1000, 2000, 5000, 10_000, 20_000, 50_000)
     rounds: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    losses: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    regimes: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     chunk: int = 32
     count: int = 1000
     keep: int = 100
@@ -146,11 +158,11 @@ class EvaluationConfig:
             raise ConfigError(f"objective: unknown {self.objective!r}; use one of {', '.join(Objective)}")
         set_(self, "objective", Objective(self.objective))
         for name, low in (
-            ("limit", 0), ("cases", 0), ("max_ops", 0), ("devices", 1), ("evaluations", 1), ("chunk", 1),
-            ("other_seed", -1), ("count", 1), ("keep", 1), ("draws", 1),
+            ("limit", 0), ("cases", 0), ("first", 0), ("max_ops", 0), ("devices", 1), ("evaluations", 1),
+            ("chunk", 1), ("other_seed", -1), ("count", 1), ("keep", 1), ("draws", 1),
         ):  # fmt: skip
             set_(self, name, check_whole(name, getattr(self, name), low, _MOST))
-        for name in ("contract", "warm_up", "untrained"):
+        for name in ("contract", "warm_up", "untrained", "same_time"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}: must be true or false, got {getattr(self, name)!r}")
         if not isinstance(self.digest, str) or not set(self.digest) <= set(string.hexdigits.lower()):
@@ -173,6 +185,11 @@ class EvaluationConfig:
         if not isinstance(self.rounds, Mapping):
             raise ConfigError(f"rounds: must be a table of T and lists of paths, got {self.rounds!r}")
         set_(self, "rounds", {str(_rounds(t)): _names(f"rounds.{t}", p) for t, p in self.rounds.items()})
+        for field in ("losses", "regimes"):
+            folders = getattr(self, field)
+            if not isinstance(folders, Mapping):
+                raise ConfigError(f"{field}: must be a table of names and lists of paths, got {folders!r}")
+            set_(self, field, {str(name): _names(f"{field}.{name}", p) for name, p in folders.items()})
         _ = self.cluster
 
     def _spelled(self, field: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -222,14 +239,14 @@ class EvaluationConfig:
                 if name not in SOURCES:
                     raise ConfigError(f"{field}: unknown {name!r}; use names of {', '.join(SOURCES)}")
         for name, path in self.weights.items():
-            source, _, set_ = name.partition(":")
-            if source not in LEARNED or set_ not in ("", "one", "synthetic", "real"):
+            row, _, set_ = name.partition(":")
+            if row.partition("-")[0] not in LEARNED or set_ not in ("", "one", "synthetic", "real"):
                 raise ConfigError(
-                    f"weights: unknown {name!r}; use {' or '.join(LEARNED)}, or a name with ':one', "
-                    "':synthetic' or ':real' behind it"
+                    f"weights: unknown {name!r}; use {' or '.join(LEARNED)}, a name such as "
+                    "gflownet-lookahead, or a name with ':one', ':synthetic' or ':real' behind it"
                 )
-            if not isinstance(path, str) or not path:
-                raise ConfigError(f"weights.{name}: give a file of weights, got {path!r}")
+            if not path or not isinstance(path, str):
+                _names(f"weights.{name}", path or [""])
         for name, options in self.options.items():
             if not isinstance(options, Mapping):
                 raise ConfigError(f"options.{name}: must be a table, got {options!r}")
@@ -269,7 +286,8 @@ class EvaluationConfig:
         """Plain values, from which `from_document` makes an equal config."""
         document = dataclasses.asdict(self)
         document |= {name: list(document[name]) for name in ("seeds", "limits", "methods", "sizes")}
-        document["rounds"] = {t: list(paths) for t, paths in self.rounds.items()}
+        for field in ("rounds", "losses", "regimes"):
+            document[field] = {name: list(paths) for name, paths in getattr(self, field).items()}
         document["objective"] = str(self.objective)
         return document
 

@@ -101,7 +101,7 @@ def graphs_digest(graphs: Iterable[ComputationGraph]) -> str:
 
 def _ordering(config: EvaluationConfig) -> list[Task]:
     cluster, tasks = Cluster.uniform(1, transfer="free"), {}
-    layered = layered_cases(config.sizes, config.cases or GRAPHS)
+    layered = layered_cases(config.sizes, config.cases or GRAPHS, config.first)
     real = real_cases(config.graphs, config.split, config.limit) if config.graphs else ()
     for name, graph in itertools.chain(layered, real):
         key = graph.content_hash

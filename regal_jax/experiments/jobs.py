@@ -37,7 +37,7 @@ UNTRAINED: Final = "untrained"
 follows its priors alone."""
 _BRKGA: Final = "brkga"
 _SLOW: Final = ("approximate-dp", "depth-first-dp")
-"""Methods of the suite of orders whose times are not compared with the reference."""
+"""How the names of methods of the suite of orders begin whose times are not compared with the reference."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,14 +131,15 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
 
 
 def _ordering_jobs(made: Mapping[str, "_Made"], config: EvaluationConfig) -> list[Job]:
-    """Jobs of the suite of orders: each method, and the reference limited to each method's time."""
+    """Jobs of the suite of orders: each method, and the reference limited to each method's time if wanted."""
     jobs: list[Job] = []
     for m in made.values():
         limit = (jobs[0].key, SHARE) if m.method.solver.searches else ("", 1.0)
         jobs += [_job(m, config, "table", seed, limit) for seed in _seeds(m, config)]
     rows = network_rows(config.weights, untrained=config.untrained)
     controls = [name for name, row in rows.items() if not row.trained]
-    for job in [job for job in jobs if job.name not in (*_SLOW, *controls) and job.seed == config.seeds[0]]:
+    compared = [job for job in jobs if config.same_time and not job.name.startswith(_SLOW)]
+    for job in [job for job in compared if job.name not in controls and job.seed == config.seeds[0]]:
         title = f"{jobs[0].title}, as long as {job.title}"
         method = Method(title, ApproximateDpWithin())
         same = _Made(job.name, method, False, {})

@@ -1,6 +1,7 @@
 """`Method`: a solver with the conditions of a table, and `Results`: its plans and their figures."""
 
 import dataclasses
+import time
 import warnings
 from collections.abc import Sequence
 from typing import Self
@@ -31,6 +32,8 @@ class Results:
       evaluations: ``[B]`` int64, simulated candidates; 0 for methods that simulate none.
       seconds: ``[B]`` float64, wall-clock time. Graphs that are searched together share theirs equally.
         Compilation is part of it unless the method was told to run everything twice.
+      processor: ``[B]`` float64, likewise the seconds of this process on all cores of the host; ``None`` if
+        graphs were planned elsewhere.
       plans: One plan per graph.
     """
 
@@ -39,9 +42,15 @@ class Results:
     evaluations: np.ndarray
     seconds: np.ndarray
     plans: tuple[Plan, ...]
+    processor: np.ndarray | None = None
 
     @classmethod
-    def of(cls, plans: Sequence[Plan], seconds: Sequence[float] | np.ndarray) -> Self:
+    def of(
+        cls,
+        plans: Sequence[Plan],
+        seconds: Sequence[float] | np.ndarray,
+        processor: np.ndarray | None = None,
+    ) -> Self:
         """The figures of plans and their times."""
         return cls(
             value=np.array([plan.objective_value for plan in plans], np.float64),
@@ -49,6 +58,7 @@ class Results:
             evaluations=np.array([plan.provenance.get("evaluations", 0) for plan in plans], np.int64),
             seconds=np.array(seconds, np.float64),
             plans=tuple(plans),
+            processor=processor,
         )
 
     @property
@@ -123,13 +133,13 @@ class Method:
             warm_up = warm_up or self.twice
             return Results.of(*plan_remotely(engine, pairs, settings, warm_up=warm_up))
         plans: list[Plan] = []
-        seconds = np.zeros(len(graphs))
+        seconds, processor = np.zeros((2, len(graphs)))
         for _ in range(2 if self.twice else 1):
             plans = []
             # Methods without a search gain nothing from batches, and run alone each graph has its own time.
             alone = not self.solver.searches
             for members in [[i] for i in range(len(graphs))] if alone else [list(range(len(graphs)))]:
-                clock = Deadline()
+                clock, began = Deadline(), time.process_time()
                 with warnings.catch_warnings():
                     # The results state which plans are infeasible.
                     warnings.simplefilter("ignore", InfeasiblePlanWarning)
@@ -144,8 +154,10 @@ class Method:
                         time_limit=time_limit,
                         progress=False,
                     )
-                seconds[members] = (clock.spent) / max(len(members), 1)
-        return Results.of(plans, seconds)
+                count = max(len(members), 1)
+                seconds[members] = clock.spent / count
+                processor[members] = (time.process_time() - began) / count
+        return Results.of(plans, seconds, processor)
 
     def _settings(
         self, objective: Objective, evaluations: int, seed: int | jax.Array, time_limit: float | None

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from regal_jax.errors import ConfigError
 from regal_jax.solvers import Solver, TopoformerBeam, TopoformerSamples
@@ -53,7 +53,7 @@ class NetworkRow:
         return TopoformerSamples(CANDIDATES if self.decoding == "sample" else 0, network)
 
 
-def network_rows(weights: Mapping[str, str], *, untrained: bool = True) -> dict[str, NetworkRow]:
+def network_rows(weights: Mapping[str, Any], *, untrained: bool = True) -> dict[str, NetworkRow]:
     """The rows of networks by name, such as ``NAME-greedy`` and ``NAME-untrained-greedy``.
 
     Args:

@@ -20,8 +20,9 @@ def ordering_fields(comparison: Comparison) -> list[dict[str, Any]]:
     ``gap`` is the mean gap of the graphs from the reference, and ``same_time`` that from the reference within
     the method's own seconds; both have bootstrap intervals. ``above_xla`` is the number of graphs with a
     higher value than that of XLA's best order. ``seconds`` is the median over graphs. ``of_reference`` is the
-    median of the graphs' shares of the reference's seconds. The last row of a set is the lower bound
-    (`regal_jax.plan.lower_bound`), which no order can pass.
+    median of the graphs' shares of the reference's seconds. ``processor_seconds`` and ``of_processor`` are
+    the same of the seconds of the host's processor, which other work on the machine does not change. The last
+    row of a set is the lower bound (`regal_jax.plan.lower_bound`), which no order can pass.
     """
     lines = []
     for name, mask in _sets(comparison):
@@ -47,9 +48,7 @@ def _place(name: str) -> tuple[str, int]:
 def _fields(comparison: Comparison, row: Row, name: str, mask: np.ndarray) -> dict[str, Any]:
     there = mask & ~np.isnan(row.seconds)
     same = comparison.same_time.get(row.name, np.full(len(mask), np.nan))
-    seconds, whole = row.seconds[there], comparison.rows[0].seconds[there]
-    known = ~np.isnan(whole) & (whole > 0)
-    shares = seconds[known] / whole[known]
+    reference = comparison.rows[0]
     spent = row.spent[there & (row.spent > 0)]
     return {
         "set": name,
@@ -59,12 +58,25 @@ def _fields(comparison: Comparison, row: Row, name: str, mask: np.ndarray) -> di
         **_interval("gap", bootstrap(_gaps(row.values, comparison.reference)[there])),
         **_interval("same_time", bootstrap(_gaps(row.values, same)[there])),
         "above_xla": _above_xla(comparison, row, there),
-        "seconds": float(np.median(seconds)),
-        "of_reference": float(np.median(shares)) if shares.size else None,
+        "seconds": _median(row.seconds[there]),
+        "of_reference": _median(_shares(row.seconds, reference.seconds)[there]),
+        "processor_seconds": _median(row.processor[there]),
+        "of_processor": _median(_shares(row.processor, reference.processor)[there]),
         "evaluations": float(spent.mean()) if spent.size else None,
         "paper_gap": _joined(row.name, name, _paper_gap),
         "paper_seconds": _joined(row.name, name, lambda found: f"{found.seconds:g}"),
     }
+
+
+def _shares(seconds: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """``[B]`` shares of the reference's seconds; NaN where these are 0 or unknown."""
+    return np.divide(seconds, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
+
+
+def _median(values: np.ndarray) -> float | None:
+    """Of the values that are known; ``None`` if there is none."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else None
 
 
 def _bounds(comparison: Comparison, name: str, mask: np.ndarray) -> dict[str, Any] | None:
@@ -80,7 +92,8 @@ def _bounds(comparison: Comparison, name: str, mask: np.ndarray) -> dict[str, An
         "graphs": int(there.sum()),
         **_interval("gap", bootstrap(_gaps(least, comparison.reference)[there])),
         **_interval("same_time", bootstrap(np.empty(0))),
-        **dict.fromkeys(("above_xla", "seconds", "of_reference", "evaluations")),
+        **dict.fromkeys(("above_xla", "seconds", "of_reference", "processor_seconds", "of_processor")),
+        "evaluations": None,
         "paper_gap": "",
         "paper_seconds": "",
     }
@@ -102,12 +115,14 @@ def ordering_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> st
         f"{alone}*Gap*: mean over graphs of peak over that of {reference}, minus 1; *in the same time*: over "
         f"that of {reference} of the largest width that ends in the method's own seconds; less is better. In "
         "brackets: 95 % bootstrap intervals over graphs (BCa, 10 000 resamples). Seconds: median over "
-        "graphs, without compilation. *Above XLA*: number of graphs with a higher peak than XLA's best of "
-        "three orders. No order has a lower peak than the *lower bound*. The paper's figures are of other "
-        "graphs and another machine; in brackets the number of its table.",
+        "graphs, without compilation; *processor*: of the host's processor, all cores. *Above XLA*: number "
+        "of graphs with a higher peak than XLA's best of three orders. No order has a lower peak than the "
+        "*lower bound*. The paper's figures are of other graphs and another machine; in brackets the number "
+        "of its table.",
         f"Settings: {_settings(settings)}.",
     ]
     head = ["method", "graphs", "gap", "gap in the same time", "s per graph", f"of {reference}'s s"]
+    head += ["processor s per graph", f"of {reference}'s processor s"]
     head += ["above XLA", "evaluations", "paper: gap", "paper: s"]
     for name in dict.fromkeys(line["set"] for line in lines):
         rows = [_cells(line) for line in lines if line["set"] == name]
@@ -145,19 +160,24 @@ def _interval(name: str, found: Interval) -> dict[str, float | None]:
 
 
 def _cells(line: Mapping[str, Any]) -> list[str]:
-    share, spent = line["of_reference"], line["evaluations"]
+    spent = line["evaluations"]
     return [
         line["method"],
         str(line["graphs"]),
         _percents(line, "gap"),
         _percents(line, "same_time"),
-        "" if line["seconds"] is None else f"{line['seconds']:.3g}",
-        "" if share is None else f"{100 * share:.3g} %",
+        *_times(line, "seconds", "of_reference"),
+        *_times(line, "processor_seconds", "of_processor"),
         "" if line["above_xla"] is None else str(line["above_xla"]),
         "" if spent is None else f"{spent:,.0f}",
         line["paper_gap"],
         line["paper_seconds"],
     ]
+
+
+def _times(line: Mapping[str, Any], seconds: str, share: str) -> tuple[str, str]:
+    took, of = line[seconds], line[share]
+    return "" if took is None else f"{took:.3g}", "" if of is None else f"{100 * of:.3g} %"
 
 
 def _percents(line: Mapping[str, Any], name: str) -> str:

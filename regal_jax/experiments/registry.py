@@ -42,8 +42,8 @@ _VARIANTS: Final[Mapping[str, tuple[str, Callable[..., Solver]]]] = {
 """Name -> title, and the function that makes the solver from its options."""
 GUIDED: Final = (*SHIPPED, "gas", "idrs")
 """Methods that need a policy."""
-_FIXED: Final = re.compile(r"brkga-([1-9]\d{0,5})k", re.IGNORECASE)
-"""Plain BRKGA with a fixed budget."""
+_FIXED: Final = re.compile(r"(brkga|approximate-dp)-([1-9]\d{0,5})k", re.IGNORECASE)
+"""Plain BRKGA with a fixed budget, or approximate DP of a fixed width, in thousands."""
 _OPTIONS: Final = ("name", "warm_start", "evaluations", "twice")
 
 
@@ -53,7 +53,7 @@ def is_method_name(name: str) -> bool:
 
 
 def method_names() -> list[str]:
-    """All names that `make_method` takes, except ``brkga-20k`` and the like."""
+    """All names that `make_method` takes, except ``brkga-20k``, ``approximate-dp-10k`` and the like."""
     return [*solvers(), *_VARIANTS]
 
 
@@ -68,7 +68,8 @@ def method_name(name: str) -> str:
 def make_method(name: str, /, *, settings: Mapping[str, Any] | None = None, **options: Any) -> Method:
     """The method of that name.
 
-    ``brkga-NUMBERk``, such as ``brkga-20k``, is plain BRKGA with that fixed budget.
+    ``brkga-NUMBERk``, such as ``brkga-20k``, is plain BRKGA with that fixed budget, and
+    ``approximate-dp-NUMBERk`` is approximate DP of that width.
 
     Args:
       name: Name of a solver (`regal_jax.solvers.solvers`), of a policy that ships
@@ -85,9 +86,12 @@ def make_method(name: str, /, *, settings: Mapping[str, Any] | None = None, **op
     name = method_name(name)
     fixed = _FIXED.fullmatch(name)
     if fixed:
-        title, budget = f"BRKGA {fixed[1]}K", 1000 * int(fixed[1])
-        options = {"name": title, "evaluations": budget, **options}
-        name = "brkga"
+        name, number = fixed[1].lower(), 1000 * int(fixed[2])
+        if name == "brkga":
+            options = {"name": f"BRKGA {fixed[2]}K", "evaluations": number, **options}
+        else:
+            options = {"name": f"Approximate DP {fixed[2]}K", **options}
+            settings = {"width": number, **(settings or {})}
     known = solvers()
     if not is_method_name(name):
         raise ConfigError(

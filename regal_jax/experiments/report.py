@@ -15,7 +15,18 @@ from regal_jax.experiments.compare import Comparison, Row, compare
 from regal_jax.experiments.ordering_table import ordering_fields, ordering_markdown
 from regal_jax.experiments.realistic_table import groups_fields, realistic_markdown
 from regal_jax.experiments.records import Records, read_evaluation
-from regal_jax.experiments.robust_table import robust_fields, robust_markdown, robust_points
+from regal_jax.experiments.robust_figures import (
+    draw_losses,
+    draw_regimes,
+    draw_temperatures,
+    temperatures_markdown,
+)
+from regal_jax.experiments.robust_table import (
+    robust_fields,
+    robust_markdown,
+    robust_points,
+    robust_temperatures,
+)
 from regal_jax.experiments.rounds import validation_over_rounds
 from regal_jax.experiments.statistics import bootstrap
 from regal_jax.experiments.tables import as_csv, graphs_csv, row_fields, table_markdown
@@ -98,6 +109,7 @@ def _robust(folder: pathlib.Path, document: Mapping[str, Any]) -> Report:
     records = Records(folder)
     try:
         lines, points = robust_fields(document, records), robust_points(document, records)
+        temperatures, settings = robust_temperatures(document, records), document["config"]
     except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(
             f"{folder}: damaged evaluation ({error!r}); run 'regal-jax evaluate' again"
@@ -108,22 +120,30 @@ def _robust(folder: pathlib.Path, document: Mapping[str, Any]) -> Report:
     if points:
         plot_targets(points, folder / "targets.png")
         figures.append("targets.png")
+    drawn = [
+        draw_temperatures(folder, temperatures),
+        draw_losses(folder, settings.get("losses", {})),
+        draw_regimes(folder, settings.get("regimes", {})),
+    ]
+    figures += [name for each in drawn for name in each.figures]
     summary = {
         "format": "regal_jax.evaluation.summary",
         "version": 1,
-        "config": document["config"],
+        "config": settings,
         "graphs": len(document["graphs"]),
         "table": lines,
         "left_out": dict(document["left_out"]),
     }
     texts = {
         "table.csv": as_csv(lines),
-        "table.md": robust_markdown(document, lines, figures),
+        "table.md": robust_markdown(document, lines, figures, [temperatures_markdown(temperatures)]),
+        **{name: text for each in drawn for name, text in each.texts.items()},
         "summary.json": json.dumps(_plain(summary), indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
-    return Report(None, (*texts, *figures), texts["table.md"], ())
+    problems = tuple(problem for each in drawn for problem in each.problems)
+    return Report(None, (*texts, *figures), texts["table.md"], problems)
 
 
 def _tables(

@@ -7,7 +7,8 @@ from typing import Any
 from regal_jax.errors import ClusterError, ConfigError, GraphError, PlanError
 from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.records import Outcome, Records, write_evaluation
-from regal_jax.experiments.robust_scheduling import measure, proposing, robust_cases
+from regal_jax.experiments.robust_jobs import proposing
+from regal_jax.experiments.robust_scheduling import measure, robust_cases
 from regal_jax.runtime.interrupts import first_interrupt_waits
 from regal_jax.storage.locks import locked
 
@@ -31,31 +32,31 @@ def run_robust(
         }
         write_evaluation(folder, document)
         made = found = 0
-        bar = None if progress is None else progress(total=len(jobs) * len(cases), unit="result")
+        pairs = [(case, job) for case in cases for job in jobs if job.covers(case.set)]
+        bar = None if progress is None else progress(total=len(pairs), unit="result")
         try:
             with first_interrupt_waits() as interrupted:
-                for case in cases:
-                    for job in jobs:
-                        if (job.key, case.key) in records:
-                            found += 1
-                        else:
-                            try:
-                                fields = measure(job, case, config.keep, config.draws)
-                            except (ConfigError, ClusterError, GraphError, PlanError) as error:
-                                fields = {"error": " ".join(str(error).split())}
-                            if interrupted():
-                                return Outcome(made, found, left_out, False)
-                            records.add(
-                                {
-                                    "key": job.key, "graph": case.key, "name": case.graph.name,
-                                    "ops": case.graph.num_ops, "set": case.set, "method": job.name,
-                                    "seed": job.seed, "limit": job.evaluations, **fields,
-                                }
-                            )  # fmt: skip
-                            made += 1
-                        if bar is not None:
-                            bar.set_description(job.title)
-                            bar.update(1)
+                for case, job in pairs:
+                    if (job.key, case.key) in records:
+                        found += 1
+                    else:
+                        try:
+                            fields = measure(job, case, config.keep, config.draws)
+                        except (ConfigError, ClusterError, GraphError, PlanError) as error:
+                            fields = {"error": " ".join(str(error).split())}
+                        if interrupted():
+                            return Outcome(made, found, left_out, False)
+                        records.add(
+                            {
+                                "key": job.key, "graph": case.key, "name": case.graph.name,
+                                "ops": case.graph.num_ops, "set": case.set, "method": job.name,
+                                "seed": job.seed, "limit": job.evaluations, **fields,
+                            }
+                        )  # fmt: skip
+                        made += 1
+                    if bar is not None:
+                        bar.set_description(job.title)
+                        bar.update(1)
         except KeyboardInterrupt:
             return Outcome(made, found, left_out, False)
         finally:

@@ -8,13 +8,12 @@ equal ones included. Three sets of graphs:
   training must be smaller.
 - ``real``: contracted graphs of a split, without residents, that four devices can run at least 1.25 times as
   fast as one.
+
+A fourth set, ``temperature``, has the graph of Figure 3, from which GFlowNets sample at several temperatures.
 """
 
 import dataclasses
-import hashlib
-import json
-import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import jax
@@ -22,32 +21,15 @@ import numpy as np
 
 from regal_jax.datasets import generate
 from regal_jax.datasets.gflownet import GFLOWNET_TOPOLOGIES
-from regal_jax.datasets.load import chosen_graphs
-from regal_jax.errors import ConfigError, FormatError, MissingExtraError
-from regal_jax.examples import load_example
+from regal_jax.datasets.load import computing_graphs, one_graph
+from regal_jax.errors import ConfigError
 from regal_jax.experiments.config import EvaluationConfig
-from regal_jax.graph import Cluster, ComputationGraph, without_residents
+from regal_jax.experiments.robust_jobs import Proposing
+from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.ranks import upward_rank
-from regal_jax.plan import Objective, contract
-from regal_jax.programs.words import source_word
-from regal_jax.robust import (
-    BANDWIDTH_DELAY,
-    LATENCY_DELAY,
-    LEARNED,
-    NOISE,
-    SOURCES,
-    BrkgaPopulation,
-    Candidates,
-    Proposer,
-    bandwidth_limited,
-    latency_limited,
-    make_source,
-    noisy,
-    speedup,
-)
+from regal_jax.robust import Candidates, bandwidth_limited, latency_limited, noisy, speedup
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt
-from regal_jax.search import BrkgaConfig
 from regal_jax.solve import graph_keys
 
 __all__ = [
@@ -56,15 +38,11 @@ __all__ = [
     "FIRST_SEED",
     "LIMIT",
     "MAX_OPS",
-    "SETS",
-    "Proposing",
     "RobustCase",
     "measure",
-    "proposing",
     "robust_cases",
 ]
 
-SETS: Final = ("one", "synthetic", "real")
 CLUSTER: Final = Cluster.uniform(4, transfer="free")
 FIRST_SEED: Final = 1_000_000
 """First seed of `regal_jax.datasets.generate` for the graphs of the set ``synthetic``."""
@@ -76,8 +54,8 @@ LIMIT: Final = 4
 _MIN_OPS: Final = 12
 _PARALLEL: Final = 1.25
 """Smallest ratio of work to longest path of a graph; a smaller ratio leaves nothing to schedule."""
-_POPULATION: Final = {"population": 500, "elites": 100, "mutants": 75}
-"""Settings of BRKGA. The 100 best are part of the population, as in the paper, which gives no sizes."""
+_TEMPERATURE_OPS: Final = 25
+"""Number of ops of the graph of Figure 3."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,7 +63,7 @@ class RobustCase:
     """A graph of the suite.
 
     Attributes:
-      set: One of `SETS`.
+      set: One of `SETS`, or ``"temperature"`` for the graph of Figure 3.
       graph: The graph.
     """
 
@@ -109,12 +87,14 @@ def robust_cases(config: EvaluationConfig) -> list[RobustCase]:
       ConfigError: There is no such split, or no real graph.
       FormatError: No file can be read.
     """
-    found = [RobustCase("one", without_residents(contract(load_example("mlp")).graph))]
+    found = [RobustCase("one", one_graph())]
     for ops in config.sizes:
         for topology in GFLOWNET_TOPOLOGIES:
             for i in range(config.cases or CASES):
                 check_interrupt()
                 found.append(RobustCase("synthetic", generate(f"gflownet-{topology}", ops, FIRST_SEED + i)))
+    figure = generate("gflownet-erdos-renyi", _TEMPERATURE_OPS, FIRST_SEED)
+    found.append(RobustCase("temperature", figure))
     if config.graphs:
         real = [RobustCase("real", graph) for graph in _real(config)]
         if not real:
@@ -128,110 +108,13 @@ def robust_cases(config: EvaluationConfig) -> list[RobustCase]:
 
 def _real(config: EvaluationConfig) -> Iterator[ComputationGraph]:
     most, left = config.max_ops or MAX_OPS, config.limit or LIMIT
-    purpose = CLUSTER, Objective.MAKESPAN
-    # Residents are up to half of a graph's ops.
-    for graph in chosen_graphs(config.graphs, config.split, purpose, 2 * most):
+    for graph in computing_graphs(config.graphs, config.split, CLUSTER, most):
         if not left:
             return
-        if graph.runtime.any() and (~graph.resident).any():
-            graph = without_residents(graph)
         path = float(upward_rank(graph, CLUSTER).max())
-        if _MIN_OPS <= graph.num_ops <= most and graph.runtime.sum() >= _PARALLEL * path > 0:
+        if graph.num_ops >= _MIN_OPS and graph.runtime.sum() >= _PARALLEL * path > 0:
             left -= 1
             yield graph
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Proposing:
-    """A source with a seed and its budgets.
-
-    Attributes:
-      name: Name of the source.
-      title: Title in tables.
-      seed: Seed of the source.
-      count: Number of schedules requested.
-      evaluations: Budget of BRKGA; 0 for other sources.
-      key: Digest of all settings that determine the result for a graph.
-      sources: Set -> source.
-    """
-
-    name: str
-    title: str
-    seed: int
-    count: int
-    evaluations: int
-    key: str
-    sources: Mapping[str, Proposer]
-
-    def as_document(self) -> dict[str, Any]:
-        """What the report needs to know."""
-        return {
-            name: getattr(self, name) for name in ("key", "name", "title", "seed", "count", "evaluations")
-        }
-
-
-def proposing(config: EvaluationConfig) -> tuple[list[Proposing], dict[str, str]]:
-    """The jobs of a config, and name -> reason for the sources that cannot run."""
-    jobs: list[Proposing] = []
-    left_out: dict[str, str] = {}
-    for name in config.methods:
-        try:
-            jobs += _jobs(name, config)
-        except (ConfigError, FormatError, MissingExtraError, OSError) as error:
-            left_out[name] = " ".join(str(error).split())
-    return jobs, left_out
-
-
-def _jobs(name: str, config: EvaluationConfig) -> list[Proposing]:
-    options = {**({"count": 1} if name == "list-scheduling" else {}), **config.options.get(name, {})}
-    title, count = options.pop("name", SOURCES[name].title), options.pop("count", config.count)
-    identity: dict[str, Any] = {"options": json.loads(json.dumps(options, default=str))}
-    evaluations, sources = 0, dict[str, Proposer]()
-    if name in LEARNED:
-        sources, identity["weights"] = _learned(name, config)
-        identity["temperature"] = config.temperature
-    elif name == "brkga":
-        evaluations = config.evaluations
-        sources.update(dict.fromkeys(SETS, _brkga(options, evaluations)))
-    else:
-        sources.update(dict.fromkeys(SETS, make_source(name, **options)[1]))
-    common = {
-        "code": source_word(),
-        "suite": config.suite, "method": name, "count": count, "keep": config.keep, "draws": config.draws,
-        "evaluations": evaluations, "targets": [NOISE, BANDWIDTH_DELAY, LATENCY_DELAY], **identity,
-    }  # fmt: skip
-    # List scheduling makes one schedule, which does not depend on the seed.
-    seeds = config.seeds[:1] if name == "list-scheduling" and count == 1 else config.seeds
-    made = []
-    for seed in seeds:
-        text = json.dumps({**common, "seed": seed}, sort_keys=True)
-        key = hashlib.sha256(text.encode()).hexdigest()[:16]
-        made.append(Proposing(name, title, seed, count, evaluations, key, sources))
-    return made
-
-
-def _brkga(options: Mapping[str, Any], evaluations: int) -> BrkgaPopulation:
-    given = {**_POPULATION, **options}
-    runs = given.pop("runs", 1)
-    try:
-        config = BrkgaConfig(**given)
-    except TypeError as error:
-        raise ConfigError(f"options.brkga: {error}") from None
-    return BrkgaPopulation(evaluations, config, runs)
-
-
-def _learned(name: str, config: EvaluationConfig) -> tuple[dict[str, Proposer], dict[str, str]]:
-    """Set -> policy, and set -> digest of its weights. ``NAME:SET`` takes precedence over ``NAME``."""
-    sources, digests = {}, {}
-    for set_ in SETS:
-        file = config.weights.get(f"{name}:{set_}", config.weights.get(name))
-        if file is not None:
-            sources[set_] = make_source(name, weights=file, temperature=config.temperature)[1]
-            path = pathlib.Path(file)
-            digests[set_] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else file
-    if not sources:
-        raise ConfigError(f"needs weights: give --weights {name}=FILE, or {name}:SET=FILE for one set")
-    return sources, digests
 
 
 def measure(job: Proposing, case: RobustCase, keep: int, draws: int) -> dict[str, Any]:
@@ -246,11 +129,13 @@ def measure(job: Proposing, case: RobustCase, keep: int, draws: int) -> dict[str
     Raises:
       ConfigError: The source does not cover the graph.
     """
+    graph = case.graph
+    key = graph_keys(jax.random.key(np.uint32(job.seed)), [graph])[0]
+    if case.set == "temperature":
+        return _at_temperatures(job, graph, key)
     source = job.sources.get(case.set)
     if source is None:
         raise ConfigError(f"{job.title} has no weights for the set {case.set!r}")
-    graph = case.graph
-    key = graph_keys(jax.random.key(np.uint32(job.seed)), [graph])[0]
     clock = Deadline()
     proposed = Candidates.of(graph, CLUSTER, *source.propose(graph, CLUSTER, job.count, key), job.name)
     seconds = clock.spent
@@ -280,3 +165,22 @@ def measure(job: Proposing, case: RobustCase, keep: int, draws: int) -> dict[str
         columns = {"proxy": speedup(graph, proposed.makespan), **columns}
         fields["points"] = {name: np.round(values, 5).tolist() for name, values in columns.items()}
     return fields
+
+
+def _at_temperatures(job: Proposing, graph: ComputationGraph, key: jax.Array) -> dict[str, Any]:
+    """The fields of Figure 3: the speed-ups of schedules at each temperature, with the same draws."""
+    clock = Deadline()
+    found = {
+        temperature: speedup(
+            graph,
+            Candidates.of(graph, CLUSTER, *source.propose(graph, CLUSTER, job.count, key), job.name).makespan,
+        )
+        for temperature, source in job.temperatures.items()
+    }
+    return {
+        "value": float(graph.runtime.sum() / max(values.max() for values in found.values())),
+        "overflow": 0.0,
+        "evaluations": 0,
+        "seconds": round(clock.spent, 6),
+        "temperatures": {name: np.round(values, 5).tolist() for name, values in found.items()},
+    }

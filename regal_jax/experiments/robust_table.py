@@ -9,7 +9,7 @@ import numpy as np
 from regal_jax.experiments.records import Records
 from regal_jax.experiments.robust_paper import PAPER_SETS, PAPER_TABLES, Reported
 
-__all__ = ["COLUMNS", "robust_fields", "robust_markdown", "robust_points"]
+__all__ = ["COLUMNS", "robust_fields", "robust_markdown", "robust_points", "robust_temperatures"]
 
 COLUMNS: Final = (
     "proposed", "proxy", "proxy_mean", "noisy", "bandwidth", "latency", "ged", "d_inv", "d_sen",
@@ -40,10 +40,10 @@ _PAPER_COLUMNS: Final = {"d_inv": "d_inv_squared", "d_sen": "d_sen_squared"}
 
 
 def robust_fields(document: Mapping[str, Any], records: Records) -> list[dict[str, Any]]:
-    """One row per set and source: means over graphs, then over seeds, with standard deviations over seeds.
+    """One row per set and source: means over graphs, then over seeds, then over trainings.
 
-    ``NAME`` is a mean, ``NAME_std`` the sample standard deviation over seeds (``None`` for fewer than two);
-    ``paper_NAME`` and ``paper_NAME_std`` are the paper's figures.
+    ``NAME`` is a mean, ``NAME_std`` the sample standard deviation over trainings, or over seeds if there is
+    one training (``None`` for fewer than two); ``paper_NAME`` and ``paper_NAME_std`` are the paper's figures.
 
     Args:
       document: Content of ``evaluation.json``.
@@ -52,23 +52,25 @@ def robust_fields(document: Mapping[str, Any], records: Records) -> list[dict[st
     lines = []
     for set_ in _SETS:
         graphs = [graph["hash"] for graph in document["graphs"] if graph["set"] == set_]
-        for jobs in _sources(document["jobs"]):
-            columns = {name: _over_seeds(jobs, records, graphs, name) for name in COLUMNS}
-            count = max(int((~np.isnan(records.column(job["key"], graphs, "value"))).sum()) for job in jobs)
-            if not count:
+        for every in _sources(document["jobs"]):
+            counts = [int((~np.isnan(records.column(job["key"], graphs, "value"))).sum()) for job in every]
+            jobs = [job for job, count in zip(every, counts, strict=True) if count]
+            if not jobs:
                 continue
+            columns = {name: _over_jobs(jobs, records, graphs, name) for name in COLUMNS}
             line: dict[str, Any] = {
                 "set": set_,
                 "name": jobs[0]["name"],
                 "method": jobs[0]["title"],
-                "graphs": count,
-                "seeds": len(jobs),
+                "graphs": max(counts),
+                "seeds": len({job["seed"] for job in jobs}),
+                "trainings": len({_training(job) for job in jobs}),
                 "count": jobs[0]["count"],
                 "evaluations": jobs[0]["evaluations"],
             }
             for name, (mean, spread) in columns.items():
                 line |= {name: mean, f"{name}_std": spread}
-            reported = _paper(set_, jobs[0]["name"])
+            reported = _paper(set_, jobs[0]["name"]) if jobs[0].get("paper", True) else {}
             for name in COLUMNS:
                 mean, spread = reported.get(name, (None, None))
                 line |= {f"paper_{name}": mean, f"paper_{name}_std": spread}
@@ -77,20 +79,27 @@ def robust_fields(document: Mapping[str, Any], records: Records) -> list[dict[st
 
 
 def _sources(jobs: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """The jobs of each source, one per seed."""
+    """The jobs of each source, one per training and seed."""
     for name in dict.fromkeys(job["name"] for job in jobs):
         yield [job for job in jobs if job["name"] == name]
 
 
-def _over_seeds(
+def _training(job: Mapping[str, Any]) -> int:
+    return job.get("training", 0)
+
+
+def _over_jobs(
     jobs: Sequence[Mapping[str, Any]], records: Records, graphs: Sequence[str], name: str
 ) -> tuple[float | None, float | None]:
-    columns = [records.column(job["key"], graphs, name) for job in jobs]
-    # In an unfinished run, compare seeds only on the graphs that all of them have.
-    there = ~np.isnan(np.array(columns)).any(axis=0)
-    means = np.array([column[there].mean() for column in columns if there.any()])
-    if not means.size:
+    columns = np.array([records.column(job["key"], graphs, name) for job in jobs])
+    # In an unfinished run, compare jobs only on the graphs that all of them have.
+    there = ~np.isnan(columns).any(axis=0)
+    if not there.any():
         return None, None
+    means = columns[:, there].mean(axis=1)
+    trainings = np.array([_training(job) for job in jobs])
+    if trainings.any():
+        means = np.array([means[trainings == k].mean() for k in np.unique(trainings)])
     return float(means.mean()), float(means.std(ddof=1)) if means.size > 1 else None
 
 
@@ -100,7 +109,10 @@ def _paper(set_: str, name: str) -> dict[str, Reported]:
 
 
 def robust_markdown(
-    document: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], figures: Sequence[str]
+    document: Mapping[str, Any],
+    lines: Sequence[Mapping[str, Any]],
+    figures: Sequence[str],
+    sections: Sequence[str] = (),
 ) -> str:
     """The tables as Markdown.
 
@@ -108,6 +120,7 @@ def robust_markdown(
       document: Content of ``evaluation.json``.
       lines: Result of `robust_fields`.
       figures: Files of pictures to show below the tables.
+      sections: Further text above the pictures.
     """
     settings = document["config"]
     parts = [
@@ -115,8 +128,8 @@ def robust_markdown(
         "Speed-up: all runtimes one after the other, over the makespan; best and mean of those schedules by "
         f"the proxy, best of them on each target (noisy runtimes: mean of {settings['draws']} draws). GED, "
         "d_inv, d_sen: mean distances of all pairs; GED in percent. Means over graphs, then over seeds, ± "
-        "standard deviation over seeds. Rows of the paper are of other graphs; its d_inv and d_sen stand "
-        "under the squared ones (docs/design.md).",
+        "standard deviation over seeds; over trainings where a row has several. Rows of the paper are of "
+        "other graphs; its d_inv and d_sen stand under the squared ones (docs/design.md).",
     ]
     for set_, title in _SETS.items():
         rows = [line for line in lines if line["set"] == set_]
@@ -126,6 +139,7 @@ def robust_markdown(
             )
     if document["left_out"]:
         parts.append("Left out:\n\n" + "\n".join(f"- {n}: {why}" for n, why in document["left_out"].items()))
+    parts += [part for part in sections if part]
     parts += [f"![{name}]({name})" for name in figures]
     return "\n\n".join(parts) + "\n"
 
@@ -143,11 +157,16 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     head = ["source", *(_TITLES[name] for name in COLUMNS)]
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     for row in rows:
-        lines.append([row["method"], *(_shown(row, name, "") for name in COLUMNS)])
+        lines.append([_title(row), *(_shown(row, name, "") for name in COLUMNS)])
         paper = [_shown(row, name, "paper_") for name in COLUMNS]
         if any(paper):
             lines.append([f"*{row['method']}, paper*", *paper])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _title(row: Mapping[str, Any]) -> str:
+    several = row.get("trainings", 1)
+    return row["method"] + (f" ({several} trainings)" if several > 1 else "")
 
 
 def _shown(row: Mapping[str, Any], name: str, prefix: str) -> str:
@@ -170,3 +189,18 @@ def robust_points(document: Mapping[str, Any], records: Records) -> dict[str, di
                     name: np.array(values, np.float64) for name, values in record["points"].items()
                 }
     return points
+
+
+def robust_temperatures(document: Mapping[str, Any], records: Records) -> dict[str, dict[str, np.ndarray]]:
+    """Title of a GFlowNet -> temperature -> ``[K]`` speed-ups on the graph of Figure 3."""
+    graphs = [graph["hash"] for graph in document["graphs"] if graph["set"] == "temperature"]
+    found = {}
+    for job in document["jobs"]:
+        for graph in graphs:
+            record = records.get(job["key"], graph)
+            if record is not None and "temperatures" in record:
+                found.setdefault(
+                    job["title"],
+                    {t: np.array(values, np.float64) for t, values in record["temperatures"].items()},
+                )
+    return found

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import jax
 import numpy as np
 
 from regal_jax.engines import Engine, opened
@@ -205,7 +206,8 @@ class _Run:
         method = dataclasses.replace(method, solver=ApproximateDpWithin(seconds or 0.0))
         results = method([task.graph], task.cluster, **options)
         took = [plan.provenance["width_seconds"] for plan in results.plans]
-        return dataclasses.replace(results, seconds=np.array(took))
+        # Processor seconds would be those of all widths.
+        return dataclasses.replace(results, seconds=np.array(took), processor=None)
 
     def _seconds(self, job: Job, task: Task) -> float | None:
         """Time limit of the job for a task, in seconds; ``None`` for no limit."""
@@ -216,7 +218,9 @@ class _Run:
             raise ConfigError(
                 f"{job.title}: the time limit is a share of the time of {job.after!r}, which has no result"
             )
-        return job.share * other["seconds"]
+        # Other work of the machine shortens no limit and lengthens none.
+        alone = jax.default_backend() == "cpu" and job.role != "same-time"
+        return job.share * other["processor_seconds" if alone else "seconds"]
 
     def _warm_up(self, job: Job, task: Task, options: Mapping[str, Any]) -> None:
         """Compiles the programs of a size with its first graph, and loops with a small graph."""
@@ -276,6 +280,8 @@ def _fields(job: Job, results: Results) -> list[dict[str, Any]]:
             **plan.provenance.get("work", {}),
             "seconds": float(np.round(results.seconds[row], 6)),
         }
+        if results.processor is not None:
+            fields["processor_seconds"] = float(np.round(results.processor[row], 6))
         for name, wanted in (("action_entropy", job.guided), ("history", job.role == "curve")):
             # The plan of an interrupted search may have neither and is not stored.
             if wanted and name in plan.provenance:

@@ -1,6 +1,7 @@
 """`sample_schedules`: schedules of one graph from a trained network."""
 
 import math
+import warnings
 from typing import Final, NamedTuple
 
 import jax
@@ -26,6 +27,10 @@ TEMPERATURE: Final = 0.005
 _SCORES: Final = 2**23
 """Largest number of scores of a layer's heads for schedules that are sampled together: 32 MiB."""
 _TOGETHER: Final = 128
+_CPU_SECONDS: Final = 8e-8
+"""Seconds of a CPU core for one schedule, divided by the cube of the number of ops."""
+_LONG: Final = 30
+"""Expected seconds above which a call without a time limit warns."""
 
 
 class Schedules(NamedTuple):
@@ -71,6 +76,10 @@ def sample_schedules(
       ConfigError: A cluster of too many devices, or a number out of range.
       ClusterError: The cluster does not fit the graph.
 
+    Warns:
+      UserWarning: There is no time limit, and the schedules are expected to take long on CPUs. The time grows
+        with the cube of the number of ops.
+
     Examples:
       >>> import jax
       >>> from regal_jax.datasets import generate
@@ -91,6 +100,8 @@ def sample_schedules(
     size, config = graph.num_ops, model.config
     inputs = make_schedule_inputs(graph, cluster, ops=padded_ops(size), devices=config.devices)
     inputs = jax.device_put(inputs)
+    if seconds is None:
+        _warn_if_long(count, size)
     scores = max(sum(config.heads), 1) * inputs.shape[0] ** 2
     # Powers of two, so that few programs are needed.
     together = 1 << (max(min(_TOGETHER, count, _SCORES // scores), 1) - 1).bit_length()
@@ -109,6 +120,16 @@ def sample_schedules(
             break
     all_of = [np.concatenate(part)[:count] for part in (sequence, devices, speedup)]
     return Schedules(*all_of)
+
+
+def _warn_if_long(count: int, ops: int) -> None:
+    expected = _CPU_SECONDS * count * ops**3
+    if expected > _LONG and jax.default_backend() == "cpu":
+        warnings.warn(
+            f"gflownet: {count} schedules of {ops} ops take about {expected:.0f} s of a CPU core (the time "
+            "grows with the cube of the ops); ask for fewer schedules, or set a time limit",
+            stacklevel=2,
+        )
 
 
 @program(static=(4,))

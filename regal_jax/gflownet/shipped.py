@@ -10,8 +10,14 @@ if TYPE_CHECKING:
 
 __all__ = ["SHIPPED", "default_gflownet", "shipped_gflownet"]
 
-SHIPPED: Final = {"default": "synthetic"}
-"""Name -> weights file."""
+SHIPPED: Final = {
+    "default": "synthetic",
+    "gflownet": "paper",
+    "gflownet-lookahead": "synthetic",
+    "ppo": "ppo",
+}
+"""Name -> weights file. ``"gflownet"`` and ``"ppo"`` are the paper's systems; ``"default"`` is the network
+that is best on validation graphs. The card is in docs/gflownet.md."""
 
 
 def default_gflownet() -> "SchedulePolicy":

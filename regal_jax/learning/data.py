@@ -11,8 +11,8 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.config import Contract, TrainConfig
 from regal_jax.learning.processes import naming_lost_processes, together
+from regal_jax.learning.sets import parallelism
 from regal_jax.learning.share import GraphShare
-from regal_jax.plan import critical_path
 from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["noisy_copies", "training_graphs", "training_shares"]
@@ -89,7 +89,7 @@ def _chosen(
         for contracted_for in ways:
             # Graphs beyond the limit are not read.
             graphs = chosen_graphs(path, name, contracted_for, data.max_ops)
-            enough = (graph for graph in graphs if not least or _parallelism(graph) >= least)
+            enough = (graph for graph in graphs if not least or parallelism(graph) >= least)
             try:
                 for graph in itertools.islice(enough, limit or None):
                     found = True
@@ -100,10 +100,3 @@ def _chosen(
             raise refused[0]
     if not found:
         raise ConfigError(f"data.min_parallelism: is {least}, and no graph has so much; lower it")
-
-
-def _parallelism(graph: ComputationGraph) -> float:
-    """Ratio of total work to longest path, with mean runtimes; 1 if there is no work."""
-    runtime = graph.runtime if graph.runtime.ndim == 1 else graph.runtime.mean(axis=1)
-    longest = critical_path(graph, runtime)
-    return float(runtime.sum() / longest) if longest > 0 else 1.0

@@ -86,11 +86,11 @@ class SpreadPool:
 
     @classmethod
     def specs(cls) -> Any:
-        """What of it is spread, for `jax.shard_map`."""
+        """What of it is spread, for `on_mesh`."""
         return cls(PartitionSpec(AXIS), PartitionSpec())  # pyright: ignore[reportArgumentType]
 
     def chosen(self, number: jax.Array, shards: int) -> Pool:
-        """Within `jax.shard_map`: this device's part of the graphs with these numbers.
+        """Within `on_mesh`: this device's part of the graphs with these numbers.
 
         Args:
           number: ``[B]`` int32, the same on every device.

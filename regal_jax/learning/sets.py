@@ -1,13 +1,16 @@
 """The graphs of the sets that settings of a run name."""
 
+import itertools
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from regal_jax.datasets import load_graphs
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.pairing import allowed_matrix, runtime_matrix
+from regal_jax.plan import critical_path
 
-__all__ = ["SetsConfig", "load_sets"]
+__all__ = ["SetsConfig", "load_sets", "parallelism"]
 
 
 class SetsConfig(Protocol):
@@ -30,7 +33,13 @@ class SetsConfig(Protocol):
     def limit(self) -> int: ...
 
 
-def load_sets(data: SetsConfig, split: str, cluster: Cluster, remark: str = "") -> list[ComputationGraph]:
+def load_sets(
+    data: SetsConfig,
+    split: str,
+    cluster: Cluster,
+    remark: str = "",
+    read: Callable[[str], Iterable[ComputationGraph]] | None = None,
+) -> list[ComputationGraph]:
     """The graphs of the sets that the settings name.
 
     Args:
@@ -38,6 +47,7 @@ def load_sets(data: SetsConfig, split: str, cluster: Cluster, remark: str = "") 
       split: ``"train"`` or ``"validation"``.
       cluster: The cluster on which the graphs run.
       remark: End of the message if a graph cannot run there.
+      read: The graphs of a path; `load_graphs` by default.
 
     Raises:
       ConfigError: A path has no graphs, or a graph cannot run on the cluster.
@@ -45,7 +55,8 @@ def load_sets(data: SetsConfig, split: str, cluster: Cluster, remark: str = "") 
     """
     graphs: list[ComputationGraph] = []
     for path in getattr(data, split):
-        graphs += load_graphs(path, split, max_ops=data.max_ops)[: data.limit or None]
+        found = read(path) if read else load_graphs(path, split, max_ops=data.max_ops)
+        graphs += itertools.islice(found, data.limit or None)
     for graph in graphs:
         try:
             runtime_matrix(graph, cluster)
@@ -53,3 +64,10 @@ def load_sets(data: SetsConfig, split: str, cluster: Cluster, remark: str = "") 
         except ClusterError as error:
             raise ConfigError(f"data.{split}: {error}{remark}") from None
     return graphs
+
+
+def parallelism(graph: ComputationGraph) -> float:
+    """Ratio of total work to longest path, with mean runtimes; 1 if there is no work."""
+    runtime = graph.runtime if graph.runtime.ndim == 1 else graph.runtime.mean(axis=1)
+    longest = critical_path(graph, runtime)
+    return float(runtime.sum() / longest) if longest > 0 else 1.0

@@ -31,7 +31,7 @@ from regal_jax.policies import (
     to_proposal,
 )
 from regal_jax.problem import Problem
-from regal_jax.programs import program
+from regal_jax.programs import on_mesh, program
 from regal_jax.solve import encoding_of, keys_of, solve_traced
 from regal_jax.storage.stamps import file_stamp
 
@@ -249,14 +249,8 @@ def _train_step(
     learner: Learner, mesh: Mesh, state: TrainState, pool: SpreadPool, table: jax.Array, key: jax.Array
 ) -> tuple[TrainState, Metrics]:
     same = PartitionSpec()
-    step = jax.shard_map(
-        functools.partial(_step, learner, mesh.size),
-        mesh=mesh,
-        in_specs=(same, SpreadPool.specs(), same, same),
-        out_specs=same,
-        # The loops of the search stop independently on each device.
-        check_vma=False,
-    )
+    specs = (same, SpreadPool.specs(), same, same)
+    step = on_mesh(functools.partial(_step, learner, mesh.size), mesh, specs, same)
     return step(state, pool, table, key)
 
 

@@ -14,7 +14,7 @@ from regal_jax.learning.mesh import AXIS, everywhere
 from regal_jax.learning.pool import Pool, SpreadPool, rows
 from regal_jax.learning.step import Learner, table_on
 from regal_jax.policies import entropy, sample_action, to_proposal
-from regal_jax.programs import program
+from regal_jax.programs import on_mesh, program
 from regal_jax.solve import keys_of
 
 __all__ = ["Validation", "validate"]
@@ -106,13 +106,7 @@ def _spread_search(
         return lax.all_gather(found, AXIS, axis=1)
 
     same = PartitionSpec()
-    run = jax.shard_map(
-        mine,
-        mesh=mesh,
-        in_specs=(SpreadPool.specs(), same, same, same, same),
-        out_specs=same,
-        check_vma=False,
-    )
+    run = on_mesh(mine, mesh, (SpreadPool.specs(), same, same, same, same), same)
     return run(pool, weights, members, table, key)
 
 

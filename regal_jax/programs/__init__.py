@@ -1,5 +1,6 @@
-"""Compiled programs: limits in memory, caches on disk, and options of compilation."""
+"""Compiled programs: limits in memory, caches on disk, options of compilation, several devices."""
 
+from regal_jax.programs.devices import on_mesh
 from regal_jax.programs.kept import Program, clear, count, given_up, options, program
 from regal_jax.programs.regions import mapped_regions, region_limit
 from regal_jax.programs.stored import use_cache
@@ -13,6 +14,7 @@ __all__ = [
     "custom_call",
     "given_up",
     "mapped_regions",
+    "on_mesh",
     "options",
     "program",
     "region_limit",

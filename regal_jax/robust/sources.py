@@ -184,6 +184,11 @@ class SampledSchedules:
         """Largest number of devices of the network."""
         return gflownet_of(self.weights).config.devices
 
+    @property
+    def lookahead(self) -> bool:
+        """Whether the network has features that the paper's does not have."""
+        return gflownet_of(self.weights).config.lookahead
+
     def propose(self, graph: ComputationGraph, cluster: Cluster, count: int, key: jax.Array) -> Proposed:
         """See `Proposer`."""
         from regal_jax.gflownet import sample_schedules
@@ -200,9 +205,7 @@ Loader = Callable[[str, float], Proposer]
 
 def _ppo(weights: str, temperature: float) -> Proposer:
     del temperature  # A PPO policy always uses the temperature of its training, which is the paper's.
-    if weights == "default":
-        raise ConfigError("source: no weights ship for ppo; give weights=FILE")
-    return SampledSchedules(weights, _PPO_TEMPERATURE)
+    return SampledSchedules("ppo" if weights == "default" else weights, _PPO_TEMPERATURE)
 
 
 _PPO_TEMPERATURE: Final = 0.25

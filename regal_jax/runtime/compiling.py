@@ -72,15 +72,22 @@ def compiled(function: Callable[..., Any]) -> Any:
     """
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
 
-    from regal_jax.runtime.closures import Compiler
-
-    options: dict[str, Any] = {"error_model": "numpy", "nogil": True, "pipeline_class": Compiler}
+    options: dict[str, Any] = {"error_model": "numpy", "nogil": True, **_pipeline()}
     if function in _only_borrow:
         options["_nrt"] = False
     try:
         return _forgiving(njit(cache=True, **options)(function))
     except RuntimeError:  # There is no folder for the cache.
         return njit(**options)(function)
+
+
+def _pipeline() -> dict[str, Any]:
+    """Options of ``njit`` with which large functions compile faster, if Numba has what they change."""
+    try:
+        from regal_jax.runtime.closures import Compiler
+    except (ImportError, AttributeError):
+        return {}
+    return {"pipeline_class": Compiler}
 
 
 def _forgiving(dispatcher: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.errors import ConfigError
-from regal_jax.programs import program
+from regal_jax.programs import on_mesh, program
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits, interruptible
 from regal_jax.search.config import count_setting
@@ -88,10 +88,7 @@ def _start(
     if mesh is None:
         return start(searcher, inputs, limits, warm)
     shared = PartitionSpec(mesh.axis_names)
-    split = jax.shard_map(
-        functools.partial(start, searcher), mesh=mesh, in_specs=shared, out_specs=shared, check_vma=False
-    )
-    return split(inputs, limits, warm)
+    return on_mesh(functools.partial(start, searcher), mesh, shared, shared)(inputs, limits, warm)
 
 
 @program(static=(0, 5), donate=(3,))
@@ -118,13 +115,7 @@ def _run_chunk(
     if mesh is None:
         return chunk(inputs, limits, state, generations)
     shared, rows = PartitionSpec(mesh.axis_names), PartitionSpec(None, mesh.axis_names)
-    split = jax.shard_map(
-        chunk,
-        mesh=mesh,
-        in_specs=(shared, shared, shared, PartitionSpec()),
-        out_specs=(shared, rows, rows, shared),
-        check_vma=False,
-    )
+    split = on_mesh(chunk, mesh, (shared, shared, shared, PartitionSpec()), (shared, rows, rows, shared))
     return split(inputs, limits, state, generations)
 
 

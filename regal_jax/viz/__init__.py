@@ -15,6 +15,7 @@ from regal_jax.viz.history import plot_history
 from regal_jax.viz.sizes import plot_sizes
 from regal_jax.viz.targets import plot_targets
 from regal_jax.viz.timeline import plot_plan
+from regal_jax.viz.training import plot_temperatures, plot_training
 
 __all__ = [
     "picture_formats",
@@ -30,4 +31,6 @@ __all__ = [
     "plot_seconds",
     "plot_sizes",
     "plot_targets",
+    "plot_temperatures",
+    "plot_training",
 ]

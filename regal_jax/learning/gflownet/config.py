@@ -18,6 +18,7 @@ from regal_jax.learning.settings import (
     plain,
     whole_fields,
 )
+from regal_jax.policies.checks import flag
 from regal_jax.storage.documents import read_toml
 
 __all__ = [
@@ -60,6 +61,9 @@ class GflownetDataConfig:
       validation: Sets of graphs for choosing the best weights, in addition to random graphs.
       limit: Largest number of graphs of each set; 0 for all.
       max_ops: Leave out larger graphs of the sets; 0 for no limit.
+      contract: Contract the graphs of the sets and remove their residents, as the suite of robust scheduling
+        does with real graphs; `max_ops` then counts the remaining ops.
+      min_parallelism: Leave out graphs of the sets whose ratio of work to longest path is smaller.
       subgraph: Smallest and largest number of ops of the sub-graph of its graph on which each step trains
         (section 3.3). Empty for whole graphs.
 
@@ -75,6 +79,8 @@ class GflownetDataConfig:
     validation: tuple[str, ...] | str = ()
     limit: int = 0
     max_ops: int = 100
+    contract: bool = False
+    min_parallelism: float = 0.0
     subgraph: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -87,6 +93,8 @@ class GflownetDataConfig:
                 raise ConfigError(f"data.families: unknown {family!r}; use some of {', '.join(FAMILIES)}")
         whole_fields(self, "data", ops=1, graphs=1, limit=0, max_ops=0)
         whole_fields(self, "data", validation_graphs=0 if self.validation else 1)
+        flag("data", "contract", self.contract)
+        least_fields(self, "data", min_parallelism=0)
         object.__setattr__(self, "subgraph", self._checked_subgraph())
 
     def _checked_subgraph(self) -> tuple[int, ...]:

@@ -2,22 +2,60 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.datasets import FAMILIES
+from regal_jax.datasets import FAMILIES, load_graphs
+from regal_jax.datasets.load import computing_graphs
+from regal_jax.errors import ConfigError
 from regal_jax.gflownet import ScheduleInputs, make_schedule_inputs
 from regal_jax.gflownet.inputs import assembled, padded_ops
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.orders import random_order
 from regal_jax.learning.gflownet.config import GflownetDataConfig
+from regal_jax.learning.sets import load_sets, parallelism
 
-__all__ = ["GflownetSource", "sub_inputs"]
+__all__ = ["GflownetSource", "chosen_sets", "sub_inputs"]
 
 _VALIDATION: Final = 1
 """Component of the seeds of random validation graphs; it is 0 for training graphs."""
+
+
+def chosen_sets(data: GflownetDataConfig, cluster: Cluster) -> list[list[ComputationGraph]]:
+    """The graphs of the sets to train on, and of those to validate on.
+
+    Args:
+      data: Settings of the data.
+      cluster: The cluster on which the graphs run.
+
+    Raises:
+      ConfigError: A path has no such graph, or a graph cannot run on the cluster.
+      FormatError: A set cannot be read.
+    """
+
+    def read(path: str, split: str, least: float) -> Iterator[ComputationGraph]:
+        if data.contract:
+            graphs = computing_graphs(path, split, cluster, data.max_ops)
+        else:
+            graphs = load_graphs(path, split, max_ops=data.max_ops)
+        found = False
+        for graph in graphs:
+            if not least or parallelism(graph) >= least:
+                found = True
+                yield graph
+        if not found:
+            raise ConfigError(
+                f"data.{split}: {path} has no graph that data.max_ops ({data.max_ops}) and "
+                f"data.min_parallelism ({least}) allow; change them"
+            )
+
+    least = {"train": data.min_parallelism, "validation": 0.0}
+    return [
+        load_sets(data, split, cluster, read=functools.partial(read, split=split, least=least[split]))
+        for split in least
+    ]
 
 
 def sub_inputs(inputs: ScheduleInputs, chosen: np.ndarray, ops: int) -> ScheduleInputs:

@@ -29,7 +29,7 @@ from regal_jax.learning.gflownet.config import GflownetDataConfig, GflownetTrain
 from regal_jax.learning.mesh import AXIS
 from regal_jax.learning.start import given_network
 from regal_jax.learning.updates import clipped_adam, updated
-from regal_jax.programs import program
+from regal_jax.programs import on_mesh, program
 from regal_jax.search.draws import numbered, seeds_of
 
 __all__ = ["GflownetLearner", "GflownetMetrics", "GflownetState", "gflownet_step"]
@@ -180,13 +180,7 @@ def _gflownet_step(
     learner: GflownetLearner, mesh: Mesh, state: GflownetState, inputs: ScheduleInputs, key: jax.Array
 ) -> tuple[GflownetState, GflownetMetrics]:
     everywhere = PartitionSpec()
-    step = jax.shard_map(
-        functools.partial(_step, learner, mesh.size),
-        mesh=mesh,
-        in_specs=(everywhere, everywhere, everywhere),
-        out_specs=everywhere,
-        check_vma=False,
-    )
+    step = on_mesh(functools.partial(_step, learner, mesh.size), mesh, everywhere, everywhere)
     return step(state, inputs, key)
 
 

@@ -21,7 +21,7 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import run_heuristic
 from regal_jax.learning.ahead import Ahead
 from regal_jax.learning.gflownet.config import GflownetTrainConfig, Loss
-from regal_jax.learning.gflownet.data import GflownetSource
+from regal_jax.learning.gflownet.data import GflownetSource, chosen_sets
 from regal_jax.learning.gflownet.step import GflownetLearner, GflownetState, gflownet_step
 from regal_jax.learning.loop import (
     WEIGHTS,
@@ -35,7 +35,6 @@ from regal_jax.learning.loop import (
 from regal_jax.learning.mesh import everywhere, mesh_for
 from regal_jax.learning.processes import exchanged, fetched, in_turns
 from regal_jax.learning.record import event_writer
-from regal_jax.learning.sets import load_sets
 from regal_jax.plan import Objective
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.solve import graph_keys
@@ -140,7 +139,7 @@ def train_gflownet(
     folder = pathlib.Path(out)
     mesh = mesh_for(config.optimizer.trajectories, devices)
     cluster = Cluster.uniform(config.model.devices, transfer="free")
-    sets = [load_sets(config.data, split, cluster) for split in ("train", "validation")]
+    sets = chosen_sets(config.data, cluster)
     identity = run_identity(config.as_document(), *sets)
     with _Schedules(config, sets, mesh) as course, folder_of_run(folder, identity):
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)

@@ -18,7 +18,7 @@ from regal_jax.learning.start import given_network
 from regal_jax.learning.updates import clipped_adam, updated
 from regal_jax.ordering import OrderInputs, Topoformer, load_topoformer, peaks
 from regal_jax.ordering.decoders import encoded, greedy_orders, order_log_prob, read, sampled_orders
-from regal_jax.programs import program
+from regal_jax.programs import on_mesh, program
 from regal_jax.solve import keys_of
 
 __all__ = ["OrderLearner", "OrderMetrics", "OrderState", "greedy_peaks", "order_step"]
@@ -148,13 +148,8 @@ def _order_step(
     learner: OrderLearner, mesh: Mesh, state: OrderState, batch: OrderBatch, key: jax.Array
 ) -> tuple[OrderState, OrderMetrics]:
     everywhere = PartitionSpec()
-    step = jax.shard_map(
-        functools.partial(_step, learner),
-        mesh=mesh,
-        in_specs=(everywhere, PartitionSpec(AXIS), everywhere),
-        out_specs=everywhere,
-        check_vma=False,
-    )
+    specs = (everywhere, PartitionSpec(AXIS), everywhere)
+    step = on_mesh(functools.partial(_step, learner), mesh, specs, everywhere)
     return step(state, batch, key)
 
 

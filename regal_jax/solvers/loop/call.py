@@ -356,7 +356,6 @@ class Call:
             raise TypeError(f"stage {number} is one of the host")
         config, encoding = stage.parts[0].config, stage.encoding
         batch = make_batch(share, self._pairs, self._known, config, encoding, settings.objective)
-        left = self._deadline.left
         if self._deadline.over:
             return False
         key = jax.random.fold_in(settings.key, np.uint32(times)) if times else settings.key
@@ -375,7 +374,8 @@ class Call:
             result = solve_in_parts(
                 batch.problem,
                 keys,
-                Stopping(budget, stall=settings.stall, target=target, seconds=left),
+                # The guide's network has had its part of the time.
+                Stopping(budget, stall=settings.stall, target=target, seconds=self._deadline.left),
                 stage.parts,
                 objective=settings.objective,
                 proposal=drawn_from,
