@@ -9,14 +9,15 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from regal_jax.runtime.interrupts import interruptible, uninterrupted
 
-__all__ = ["compiled", "for_loops", "installed", "loops", "part", "run_loops", "usable"]
+__all__ = ["compiled", "for_loops", "installed", "loops", "only_borrows", "part", "run_loops", "usable"]
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _LOADING: Final = 0.1
 """Seconds in Python's loops after which Numba is loaded, about the time that loading takes."""
@@ -24,6 +25,8 @@ _COMPILING: Final = 1.0
 """Seconds in Python's loops after which a function is compiled, which takes a few seconds."""
 _in_python: defaultdict[Callable[..., Any], float] = defaultdict(float)
 """Function -> estimated seconds in Python so far."""
+_only_borrow: Final[set[Callable[..., Any]]] = set()
+"""Functions without counts of references."""
 
 
 @functools.cache
@@ -50,6 +53,16 @@ def usable() -> bool:
     return True
 
 
+def only_borrows(function: _Function) -> _Function:
+    """Decorator of a function that makes no array: its code counts no references, and is faster.
+
+    All functions that call it from compiled code have this decorator too. Numba refuses such a function if it
+    makes an array. It may return its arguments.
+    """
+    _only_borrow.add(function)
+    return function
+
+
 @functools.cache
 def compiled(function: Callable[..., Any]) -> Any:
     """``function``, compiled at its first call and stored in Numba's cache; it releases the GIL.
@@ -60,6 +73,8 @@ def compiled(function: Callable[..., Any]) -> Any:
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
 
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True, **_pipeline()}
+    if function in _only_borrow:
+        options["_nrt"] = False
     try:
         return _forgiving(njit(cache=True, **options)(function))
     except RuntimeError:  # There is no folder for the cache.
