@@ -7,15 +7,26 @@ import os
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from regal_jax.runtime import ahead
 from regal_jax.runtime.interrupts import interruptible, uninterrupted
 
-__all__ = ["compiled", "for_loops", "installed", "loops", "only_borrows", "part", "run_loops", "usable"]
+__all__ = [
+    "compile_ahead",
+    "compiled",
+    "for_loops",
+    "installed",
+    "loops",
+    "only_borrows",
+    "part",
+    "run_loops",
+    "usable",
+]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -134,6 +145,8 @@ def _stays_in_python(function: Callable[..., Any], seconds: float) -> bool:
     """Whether it is too early to load Numba or to compile ``function``."""
     if "numba" not in sys.modules and sum(_in_python.values()) + seconds <= _LOADING:
         return True
+    if ahead.is_compiling(function):
+        return seconds <= _LOADING
     if _in_python[function] + seconds > _COMPILING or not usable():
         return False
     return not (getattr(compiled(function), "overloads", ()) or _is_kept(function))
@@ -148,7 +161,30 @@ def _is_kept(function: Callable[..., Any]) -> bool:
 
 def loops(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` as `run_loops` calls it, for repeated calls with arguments from `for_loops`."""
+    ahead.await_compiled(function)
     return _uninterrupted(function) if usable() else function
+
+
+def compile_ahead(tasks: Sequence[ahead.Task]) -> None:
+    """Starts a second process that compiles the loops of ``tasks`` that Numba's cache lacks.
+
+    There is none without a second core or a folder for the cache, in a frozen program, or if the environment
+    variable ``REGAL_JAX_AHEAD`` is ``off``. `loops` waits for what is being compiled there, and compiles what
+    was not.
+    """
+    if not ahead.allowed() or not usable():
+        return
+    missing = [task for task in tasks if any(map(_is_missing, task.functions))]
+    if missing:
+        from numba import config  # pyright: ignore[reportPrivateImportUsage]
+
+        ahead.start(missing, getattr(config, "CACHE_DIR", ""))
+
+
+def _is_missing(function: Callable[..., Any]) -> bool:
+    """Whether Numba's cache is in use, and has no current version of the function."""
+    file = getattr(getattr(compiled(function), "_cache", None), "_cache_file", None)
+    return file is not None and not file._load_index()
 
 
 def part(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -137,6 +137,9 @@ class HostSolver(Solver):
     def begin(self, instance: Instance) -> HostSearch:
         """A search of one graph that has evaluated nothing yet."""
 
+    def prepare(self) -> None:
+        """Called once before heuristics and searches: may let another process compile what they need."""
+
     def agenda(self, objective: Objective, num_devices: int) -> "Agenda":
         """One stage, if there is anything to choose."""
         self.require(objective, num_devices)

@@ -11,8 +11,10 @@ from regal_jax.heuristics import (
     ListSearchRun,
     PeakSearchConfig,
     PeakSearchRun,
+    ahead,
 )
 from regal_jax.plan import Objective
+from regal_jax.runtime.compiling import compile_ahead
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solvers.guide import Guide, PolicyLike
 from regal_jax.solvers.protocol import DeviceSolver, HostSolver, Instance
@@ -176,6 +178,10 @@ class ListSearch(ListSearchConfig, HostSolver):
         """A `ListSearchRun`."""
         starts = instance.starts[:STARTS]
         return ListSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)
+
+    def prepare(self) -> None:
+        """Its loops take longest to compile."""
+        compile_ahead(ahead.tasks())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,36 @@
+"""The loops that most calls need, run on a tiny graph so that another process can compile them."""
+
+import numpy as np
+
+from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
+from regal_jax.heuristics.list_search import ListSearchRun
+from regal_jax.plan.execution import execute
+from regal_jax.plan.replay import loop_arguments
+from regal_jax.runtime.ahead import Task
+from regal_jax.runtime.compiling import run_loops
+
+__all__ = ["list_search", "replay", "tasks"]
+
+
+def tasks() -> list[Task]:
+    """What the search among list schedules needs, the longest first."""
+    from regal_jax.heuristics.list_climb import climb
+
+    return [Task(f"{__name__}:list_search", (climb,)), Task(f"{__name__}:replay", (execute,))]
+
+
+def list_search() -> None:
+    """Runs the loops of the search among list schedules."""
+    ListSearchRun(*_pair(), 0).run(1)
+
+
+def replay() -> None:
+    """Runs the loop of the exact replay."""
+    run_loops(execute, *loop_arguments(*_pair(), np.array([0, 0]), np.array([0, 1])))
+
+
+def _pair() -> tuple[ComputationGraph, Cluster]:
+    builder = GraphBuilder("tiny")
+    builder.add_op("one", runtime=1.0, outputs=[1])
+    builder.add_op("two", runtime=1.0, inputs=["one"])
+    return builder.build(), Cluster.uniform(2)
