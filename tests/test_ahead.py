@@ -16,8 +16,10 @@ from regal_jax.heuristics import ListSearchRun
 from regal_jax.heuristics import ahead as samples
 from regal_jax.plan.execution import execute
 from regal_jax.plan.replay import loop_arguments
+from regal_jax.policies import ahead as guided
+from regal_jax.policies.choices import Balance, Cut
+from regal_jax.policies.measured import measure
 from regal_jax.runtime import ahead, compiling
-from regal_jax.solvers import ListSearch
 
 pytest.importorskip("numba")
 
@@ -142,9 +144,12 @@ def test_no_second_process(module, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(compiling, "compiled", lambda function: function)
         assert begin(module, "wait") is None
-    # Everything is in the cache.
+    # What takes longest is in the cache, and little would be gained.
     assert hits(module) == (0, 1)
-    assert begin(module, "wait") is None
+    tasks = [ahead.Task("of_totals:wait", (module.total,)), ahead.Task("of_totals:wait", (module.make,))]
+    compiling.compile_ahead(tasks)
+    compiling.compile_ahead([])
+    assert ahead._helper is None
 
 
 def test_the_second_process_ends_with_the_first(module, tmp_path):
@@ -178,15 +183,29 @@ def test_samples_have_the_types_of_real_graphs():
     samples.replay()
     ops = graph.topological_order.astype(np.int64)
     compiling.run_loops(execute, *loop_arguments(graph, cluster, np.zeros(30, np.int64), ops))
-    assert len(compiling.compiled(climb).signatures) == len(compiling.compiled(execute).signatures) == 1
+    guided.measures()
+    measured = measure(graph, cluster, Balance.BYTES, (Cut.FINE,))
+    assert len(measured.standing) == len(measured.coordinates) // 3 == 2
+    functions = [function for task in (*samples.tasks(), *guided.tasks()) for function in task.functions]
+    assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 5
 
 
-def test_large_calls_prepare_before_heuristics(monkeypatch):
-    prepared = []
-    monkeypatch.setattr(ListSearch, "prepare", lambda self: prepared.append(self))
+def test_large_calls_compile_ahead(monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def ask(tasks):
+        raise Asked(tasks)
+
+    monkeypatch.setattr("regal_jax.api.many.compile_ahead", ask)
     graph, cluster = generate("layered", 20, 0), Cluster.uniform(2)
     optimize(graph, cluster, method="list-search", evaluations=20, progress=False)
-    assert not prepared
     monkeypatch.setattr("regal_jax.api.many._LARGE", 400)
-    optimize(graph, cluster, method="list-search", evaluations=20, progress=False)
-    assert prepared == [ListSearch()]
+    for method, tasks in (
+        ("auto", [*samples.tasks(), *guided.tasks()]),
+        ("list-search", samples.tasks()),
+        ("brkga", []),
+    ):
+        with pytest.raises(Asked) as error:
+            optimize(graph, cluster, method=method, evaluations=20, progress=False)
+        assert error.value.args == (tasks,)

@@ -15,8 +15,8 @@ from regal_jax.errors import ConfigError, InfeasiblePlanWarning, WorkerError
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
 from regal_jax.plan import Plan, contract_for
 from regal_jax.plan.summary import shortage
+from regal_jax.runtime.compiling import compile_ahead
 from regal_jax.runtime.deadline import Deadline
-from regal_jax.solvers import DeviceStage, HostStage
 from regal_jax.solvers.loop.batches import share_out
 from regal_jax.solvers.loop.call import Call
 from regal_jax.solvers.loop.earlier import share_earlier
@@ -24,7 +24,7 @@ from regal_jax.solvers.loop.settings import Settings, check_pairs
 from regal_jax.solvers.loop.watch import Improvement, Watch
 
 _LARGE: Final = 100_000
-"""Least number of ops times evaluations for which searches prepare before the heuristics."""
+"""Least number of ops times evaluations for which another process compiles ahead."""
 
 __all__ = ["Batch", "check_and_warn", "optimize_here", "warn_of"]
 
@@ -156,11 +156,9 @@ def optimize_here(
     deadline = Deadline(settings.time_limit)
     pinned = Pinned(graphs, clusters, pin, colocate)
     counts = {cluster.num_devices for cluster in clusters}
-    stages = [stage for count in counts for stage in settings.agenda(count).stages]
+    agendas = [settings.agenda(count) for count in counts]
     if settings.evaluations * sum(graph.num_ops for graph in graphs) >= _LARGE:
-        for stage in stages:
-            if isinstance(stage, HostStage):
-                stage.solver.prepare()
+        compile_ahead([task for agenda in agendas for task in agenda.ahead()])
     pairs = list(zip(pinned.graphs, clusters, strict=True))
     earlier = share_earlier(pinned.restrict(settings.earlier), pairs, settings.objective)
     made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
@@ -170,7 +168,7 @@ def optimize_here(
     on_plan = pinned.releasing(on_plan)
     call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, deadline=deadline)
     shares = []
-    parts = [part for stage in stages if isinstance(stage, DeviceStage) for part in stage.parts]
+    parts = [part for agenda in agendas for stage in agenda.device_stages for part in stage.parts]
     if parts:
         # Checked before the heuristics, which may take minutes.
         guided = {count for count in counts if settings.guided(count)}

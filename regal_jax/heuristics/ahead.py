@@ -9,7 +9,7 @@ from regal_jax.plan.replay import loop_arguments
 from regal_jax.runtime.ahead import Task
 from regal_jax.runtime.compiling import run_loops
 
-__all__ = ["list_search", "replay", "tasks"]
+__all__ = ["list_search", "replay", "tasks", "tiny"]
 
 
 def tasks() -> list[Task]:
@@ -21,15 +21,16 @@ def tasks() -> list[Task]:
 
 def list_search() -> None:
     """Runs the loops of the search among list schedules."""
-    ListSearchRun(*_pair(), 0).run(1)
+    ListSearchRun(*tiny(), 0).run(1)
 
 
 def replay() -> None:
     """Runs the loop of the exact replay."""
-    run_loops(execute, *loop_arguments(*_pair(), np.array([0, 0]), np.array([0, 1])))
+    run_loops(execute, *loop_arguments(*tiny(), np.array([0, 0]), np.array([0, 1])))
 
 
-def _pair() -> tuple[ComputationGraph, Cluster]:
+def tiny() -> tuple[ComputationGraph, Cluster]:
+    """Two ops and two devices."""
     builder = GraphBuilder("tiny")
     builder.add_op("one", runtime=1.0, outputs=[1])
     builder.add_op("two", runtime=1.0, inputs=["one"])

@@ -39,7 +39,7 @@ class Task(NamedTuple):
 
     Attributes:
       name: ``module:function`` of a function without arguments that runs the loops.
-      functions: The loops that are compiled then.
+      functions: The loops that are compiled then and that nothing else compiles until then; may be empty.
     """
 
     name: str

@@ -166,16 +166,16 @@ def loops(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compile_ahead(tasks: Sequence[ahead.Task]) -> None:
-    """Starts a second process that compiles the loops of ``tasks`` that Numba's cache lacks.
+    """Starts a second process that compiles those of the ``tasks`` that Numba's cache lacks.
 
-    There is none without a second core or a folder for the cache, in a frozen program, or if the environment
-    variable ``REGAL_JAX_AHEAD`` is ``off``. `loops` waits for what is being compiled there, and compiles what
-    was not.
+    It is started for the first task, since it would only compete for the cores if that is done. There is none
+    without a second core or a folder for the cache, in a frozen program, or if the environment variable
+    ``REGAL_JAX_AHEAD`` is ``off``. `loops` waits for what is being compiled there, and compiles what was not.
     """
     if not ahead.allowed() or not usable():
         return
-    missing = [task for task in tasks if any(map(_is_missing, task.functions))]
-    if missing:
+    missing = [task for task in tasks if not task.functions or any(map(_is_missing, task.functions))]
+    if missing and missing[0] is tasks[0]:
         from numba import config  # pyright: ignore[reportPrivateImportUsage]
 
         ahead.start(missing, getattr(config, "CACHE_DIR", ""))
