@@ -175,11 +175,15 @@ def test_the_second_process_ends_with_the_first(module, tmp_path):
 
 def test_samples_have_the_types_of_real_graphs():
     from regal_jax.heuristics.list_climb import climb
+    from regal_jax.heuristics.list_kernel import schedule
 
-    assert [task.functions for task in samples.tasks()] == [(climb,), (execute,)]
+    assert [task.functions for task in samples.tasks()] == [(schedule,), (climb,), (execute,)]
     graph, cluster = generate("layered", 30, 0), Cluster.uniform(3, memory="1GiB", transfer="nvlink4")
+    samples.list_schedule()
     samples.list_search()
-    ListSearchRun(graph, cluster, 0).run(20)
+    search = ListSearchRun(graph, cluster, 0)
+    search.run(20)
+    assert search.plan() is not None
     samples.replay()
     ops = graph.topological_order.astype(np.int64)
     compiling.run_loops(execute, *loop_arguments(graph, cluster, np.zeros(30, np.int64), ops))
@@ -187,7 +191,7 @@ def test_samples_have_the_types_of_real_graphs():
     measured = measure(graph, cluster, Balance.BYTES, (Cut.FINE,))
     assert len(measured.standing) == len(measured.coordinates) // 3 == 2
     functions = [function for task in (*samples.tasks(), *guided.tasks()) for function in task.functions]
-    assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 5
+    assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 6
 
 
 def test_large_calls_compile_ahead(monkeypatch):

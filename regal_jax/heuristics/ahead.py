@@ -1,22 +1,39 @@
 """The loops that most calls need, run on a tiny graph so that another process can compile them."""
 
+import math
+
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
+from regal_jax.heuristics.list_scheduling import TIME_RULES, kernel_arguments
 from regal_jax.heuristics.list_search import ListSearchRun
 from regal_jax.plan.execution import execute
 from regal_jax.plan.replay import loop_arguments
 from regal_jax.runtime.ahead import Task
 from regal_jax.runtime.compiling import run_loops
 
-__all__ = ["list_search", "replay", "tasks", "tiny"]
+__all__ = ["list_schedule", "list_search", "replay", "tasks", "tiny"]
 
 
 def tasks() -> list[Task]:
-    """What the search among list schedules needs, the longest first."""
+    """What the search among list schedules needs, in the order in which it does."""
+    # These imports may load Numba.
     from regal_jax.heuristics.list_climb import climb
+    from regal_jax.heuristics.list_kernel import schedule
 
-    return [Task(f"{__name__}:list_search", (climb,)), Task(f"{__name__}:replay", (execute,))]
+    return [
+        Task(f"{__name__}:list_schedule", (schedule,)),
+        Task(f"{__name__}:list_search", (climb,)),
+        Task(f"{__name__}:replay", (execute,)),
+    ]
+
+
+def list_schedule() -> None:
+    """Runs the loops of list scheduling."""
+    from regal_jax.heuristics.list_kernel import schedule
+
+    numbers = np.zeros(2), np.zeros(4), *TIME_RULES[0].numbers, math.inf
+    run_loops(schedule, *kernel_arguments(*tiny()), *numbers)
 
 
 def list_search() -> None:
