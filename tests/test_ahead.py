@@ -89,6 +89,17 @@ def test_what_the_second_process_compiled_is_loaded(module):
     assert not ahead.is_compiling(module.total)
 
 
+def test_tasks_for_this_process_run_while_it_waits(module):
+    here = [ahead.Task(f"of_totals:{name}", (), here=True) for name in ("fail", "make", "make")]
+    compiling.compile_ahead([ahead.Task("of_totals:wait", (module.total,)), *here])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ahead._helper, "end", 0.0)
+        compiling.loops(module.total)
+    # It was compiled here, and no task is left.
+    assert len(compiling.compiled(module.total).signatures) == 1
+    assert not ahead._helper.here
+
+
 def test_a_second_process_that_fails_costs_nothing_else(module, capfd):
     begin(module, "fail")
     assert hits(module) == (0, 1)
@@ -176,11 +187,13 @@ def test_the_second_process_ends_with_the_first(module, tmp_path):
 def test_samples_have_the_types_of_real_graphs():
     from regal_jax.heuristics.list_climb import climb
     from regal_jax.heuristics.list_kernel import schedule
+    from regal_jax.heuristics.schedule_peaks import peaks
 
-    assert [task.functions for task in samples.tasks()] == [(schedule,), (climb,), (execute,)]
+    assert [task.functions for task in samples.tasks()] == [(schedule,), (climb,), (peaks,), (execute,)]
     graph, cluster = generate("layered", 30, 0), Cluster.uniform(3, memory="1GiB", transfer="nvlink4")
     samples.list_schedule()
     samples.list_search()
+    samples.peaks()
     search = ListSearchRun(graph, cluster, 0)
     search.run(20)
     assert search.plan() is not None
@@ -191,7 +204,7 @@ def test_samples_have_the_types_of_real_graphs():
     measured = measure(graph, cluster, Balance.BYTES, (Cut.FINE,))
     assert len(measured.standing) == len(measured.coordinates) // 3 == 2
     functions = [function for task in (*samples.tasks(), *guided.tasks()) for function in task.functions]
-    assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 6
+    assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 7
 
 
 def test_large_calls_compile_ahead(monkeypatch):

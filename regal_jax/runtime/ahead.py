@@ -6,6 +6,7 @@ compiled here.
 """
 
 import atexit
+import collections
 import contextlib
 import gc
 import importlib
@@ -21,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.interrupts import check_interrupt
 
-__all__ = ["AHEAD", "Task", "allowed", "await_compiled", "is_compiling", "start", "work"]
+__all__ = ["AHEAD", "Task", "allowed", "await_compiled", "is_at_work", "is_compiling", "start", "work"]
 
 AHEAD: Final = "REGAL_JAX_AHEAD"
 """Environment variable: ``off`` if no second process may compile."""
@@ -40,10 +41,17 @@ class Task(NamedTuple):
     Attributes:
       name: ``module:function`` of a function without arguments that runs the loops.
       functions: The loops that are compiled then and that nothing else compiles until then; may be empty.
+      here: Whether this process runs it when it would wait for the other one.
     """
 
     name: str
     functions: tuple[Callable[..., Any], ...]
+    here: bool = False
+
+    def run(self) -> None:
+        """Calls the function."""
+        module, _, function = self.name.partition(":")
+        getattr(importlib.import_module(module), function)()
 
 
 class _Helper:
@@ -51,8 +59,10 @@ class _Helper:
 
     def __init__(self, tasks: Sequence[Task], folder: str) -> None:
         self.parent, self.end = os.getpid(), time.monotonic() + _PATIENCE
-        self._done = {task.name: threading.Event() for task in tasks}
-        self._name = {function: task.name for task in tasks for function in task.functions}
+        there = [task for task in tasks if not task.here]
+        self.here = collections.deque(task for task in tasks if task.here)
+        self._done = {task.name: threading.Event() for task in there}
+        self._name = {function: task.name for task in there for function in task.functions}
         environment = {**os.environ, AHEAD: "off"}
         # Numba's cache identifies a function by its path, so that both import the same files.
         root, path = str(pathlib.Path(__file__).parents[2]), list(filter(None, sys.path))
@@ -89,6 +99,10 @@ class _Helper:
         # A fork of this process has no thread that would set it.
         return self._done[name] if name is not None and os.getpid() == self.parent else None
 
+    @property
+    def is_at_work(self) -> bool:
+        return os.getpid() == self.parent and not all(done.is_set() for done in self._done.values())
+
     def stop(self) -> None:
         """Ends the process, unless this is a fork of the one that started it."""
         if os.getpid() != self.parent:
@@ -123,7 +137,7 @@ def start(tasks: Sequence[Task], folder: str = "") -> None:
     """Starts the second process; a process does so once, and only if it is `allowed`.
 
     Args:
-      tasks: What it compiles, one after another.
+      tasks: What it compiles, one after another, and what is compiled here meanwhile.
       folder: Folder of Numba's cache, if one is set.
     """
     global _helper
@@ -135,6 +149,11 @@ def start(tasks: Sequence[Task], folder: str = "") -> None:
         atexit.register(_helper.stop)
 
 
+def is_at_work() -> bool:
+    """Whether the second process has anything left to do."""
+    return _helper is not None and _helper.is_at_work
+
+
 def is_compiling(function: Callable[..., Any]) -> bool:
     """Whether the second process is at work, and has this function still to compile."""
     done = None if _helper is None else _helper.done(function)
@@ -144,12 +163,19 @@ def is_compiling(function: Callable[..., Any]) -> bool:
 def await_compiled(function: Callable[..., Any]) -> None:
     """Waits until the second process has compiled the function, or has ended.
 
+    Until then it runs the tasks for this process.
+
     Raises:
       KeyboardInterrupt: Ctrl-C was pressed.
     """
     if _helper is None or not is_compiling(function):
         return
     done = _helper.done(function)
+    while done is not None and not done.is_set() and _helper.here:
+        # Another thread may have taken the last one, and a call that needs it would report its error.
+        with contextlib.suppress(Exception):
+            _helper.here.popleft().run()
+        check_interrupt()
     while done is not None and not done.wait(_BLINK):
         check_interrupt()
         if time.monotonic() > _helper.end:
@@ -164,8 +190,7 @@ def work() -> None:
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as told:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         for name in sys.argv[1:]:
-            module, _, function = name.partition(":")
-            getattr(importlib.import_module(module), function)()
+            Task(name, ()).run()
             print(name, file=told, flush=True)
     os._exit(0)
 
