@@ -161,8 +161,14 @@ def test_a_function_that_only_borrows_leaves_its_arrays_alive_and_makes_none():
 
 
 def test_another_numba_compiles_as_it_does_itself(monkeypatch):
+    pytest.importorskip("numba")
     monkeypatch.setitem(sys.modules, "regal_jax.runtime.closures", None)
     assert compiling._pipeline() == {}
+    assert compiling._without_counts() == {"_nrt": False}
+    monkeypatch.setitem(sys.modules, "numba.core.cpu", types.SimpleNamespace(CPUTargetOptions=object))
+    assert compiling._without_counts() == {}
+    monkeypatch.setitem(sys.modules, "numba.core.cpu", None)
+    assert compiling._without_counts() == {}
 
 
 def test_no_folder_for_the_cache(monkeypatch):

@@ -85,11 +85,20 @@ def compiled(function: Callable[..., Any]) -> Any:
 
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True, **_pipeline()}
     if function in _only_borrow:
-        options["_nrt"] = False
+        options |= _without_counts()
     try:
         return _forgiving(njit(cache=True, **options)(function))
     except RuntimeError:  # There is no folder for the cache.
         return njit(**options)(function)
+
+
+def _without_counts() -> dict[str, Any]:
+    """Options of ``njit`` without counts of references, if Numba has the one that is not documented."""
+    try:
+        from numba.core.cpu import CPUTargetOptions
+    except ImportError:
+        return {}
+    return {"_nrt": False} if hasattr(CPUTargetOptions, "_nrt") else {}
 
 
 def _pipeline() -> dict[str, Any]:
