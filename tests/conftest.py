@@ -50,6 +50,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Other workers need the cores, and processes that tests start would compile for nothing.
+os.environ.setdefault("REGAL_JAX_AHEAD", "off")
+
 # Four virtual CPU devices: the sharding and placement tests need more than one.
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")

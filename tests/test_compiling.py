@@ -132,9 +132,43 @@ def test_the_large_kernel_keeps_no_closure():
     assert removed == [[]]
 
 
+def test_a_function_that_only_borrows_leaves_its_arrays_alive_and_makes_none():
+    numba = pytest.importorskip("numba")
+    for function in (list_kernel.schedule, list_climb.climb, schedule_peaks.peaks):
+        # A caller that counts references would drop what such a function returns.
+        assert not compiling.compiled(function).targetoptions["_nrt"]
+
+    @compiling.only_borrows
+    def returns(pair):
+        pair[1][0] += 1
+        return pair
+
+    @compiling.only_borrows
+    def makes(n):
+        return np.zeros(n)
+
+    function = compiling.compiled(returns)
+    pair = np.zeros(3), np.zeros(2)
+    counts = [sys.getrefcount(array) for array in pair]
+    for _ in range(100):
+        again = function(pair)
+    assert all(one is same for one, same in zip(again, pair, strict=True))
+    del again
+    assert [sys.getrefcount(array) for array in pair] == counts
+    assert pair[1].tolist() == [100, 0]
+    with pytest.raises(numba.core.errors.NumbaError, match="Only accept returning of array passed into"):
+        compiling.compiled(makes)(3)
+
+
 def test_another_numba_compiles_as_it_does_itself(monkeypatch):
+    pytest.importorskip("numba")
     monkeypatch.setitem(sys.modules, "regal_jax.runtime.closures", None)
     assert compiling._pipeline() == {}
+    assert compiling._without_counts() == {"_nrt": False}
+    monkeypatch.setitem(sys.modules, "numba.core.cpu", types.SimpleNamespace(CPUTargetOptions=object))
+    assert compiling._without_counts() == {}
+    monkeypatch.setitem(sys.modules, "numba.core.cpu", None)
+    assert compiling._without_counts() == {}
 
 
 def test_no_folder_for_the_cache(monkeypatch):

@@ -79,7 +79,7 @@ def test_peaks_of_schedules_are_those_of_the_replay(
         rank = upward_rank(graph, cluster) * (0.5 + rng.random(graph.num_ops))
         price = rng.random(graph.num_ops * cluster.num_devices) * rank.max()
         loops(schedule)(layout, state, for_loops(rank), for_loops(price), *rule.numbers, math.inf)
-        found = loops(peaks)(layout, state, room)
+        found = loops(peaks)(layout, state, room).peak
         timeline = replay(graph, cluster, *placement_and_events(state))
         np.testing.assert_array_equal(np.array(found), timeline.peak_memory)
 

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from regal_jax.api.pinned import Pinned
 from regal_jax.api.plausible import warn_of_units
@@ -15,12 +15,16 @@ from regal_jax.errors import ConfigError, InfeasiblePlanWarning, WorkerError
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
 from regal_jax.plan import Plan, contract_for
 from regal_jax.plan.summary import shortage
+from regal_jax.runtime.compiling import compile_ahead
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.solvers.loop.batches import share_out
 from regal_jax.solvers.loop.call import Call
 from regal_jax.solvers.loop.earlier import share_earlier
 from regal_jax.solvers.loop.settings import Settings, check_pairs
 from regal_jax.solvers.loop.watch import Improvement, Watch
+
+_LARGE: Final = 100_000
+"""Least number of ops times evaluations for which another process compiles ahead."""
 
 __all__ = ["Batch", "check_and_warn", "optimize_here", "warn_of"]
 
@@ -151,6 +155,10 @@ def optimize_here(
 ) -> list[Plan]:
     deadline = Deadline(settings.time_limit)
     pinned = Pinned(graphs, clusters, pin, colocate)
+    counts = {cluster.num_devices for cluster in clusters}
+    agendas = [settings.agenda(count) for count in counts]
+    if settings.evaluations * sum(graph.num_ops for graph in graphs) >= _LARGE:
+        compile_ahead([task for agenda in agendas for task in agenda.ahead()])
     pairs = list(zip(pinned.graphs, clusters, strict=True))
     earlier = share_earlier(pinned.restrict(settings.earlier), pairs, settings.objective)
     made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
@@ -160,8 +168,7 @@ def optimize_here(
     on_plan = pinned.releasing(on_plan)
     call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, deadline=deadline)
     shares = []
-    counts = {cluster.num_devices for cluster in clusters}
-    parts = [part for n in counts for stage in settings.agenda(n).device_stages for part in stage.parts]
+    parts = [part for agenda in agendas for stage in agenda.device_stages for part in stage.parts]
     if parts:
         # Checked before the heuristics, which may take minutes.
         guided = {count for count in counts if settings.guided(count)}

@@ -8,7 +8,7 @@ import numpy as np
 from regal_jax.heuristics.list_kernel import schedule
 from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.heuristics.schedule_peaks import peaks
-from regal_jax.runtime.compiling import part
+from regal_jax.runtime.compiling import only_borrows, part
 
 __all__ = ["DRAWS", "Recipe", "Space", "climb"]
 
@@ -52,6 +52,7 @@ Attributes:
 """
 
 
+@only_borrows
 def climb(
     layout: Any, state: Any, room: Any, space: Any, trial: Any, now: Any, best: Any, paid: Any,
     uniform: Any, normal: Any, values: Any, given: bool, goal: float,

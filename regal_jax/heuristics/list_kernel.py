@@ -6,6 +6,7 @@ import numpy as np
 
 # Numba's caches of earlier versions look for the named tuples here.
 from regal_jax.heuristics.list_state import FOLLOWED, NONE, Layout, State
+from regal_jax.runtime.compiling import only_borrows
 
 __all__ = ["Layout", "State", "schedule"]
 
@@ -16,6 +17,7 @@ _ID: Final = 2**62 - 1
 # count references at every access, which is many times slower.
 
 
+@only_borrows
 def schedule(
     layout: Any, state: Any, rank: Any, price: Any, look: int, waste: float, behind: float, weight: float,
     by_finish: bool, goal: int, limit: float,

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from regal_jax.runtime.compiling import only_borrows
+
 __all__ = ["Room", "make_room", "peaks"]
 
 Room = namedtuple("Room", "order first position begin end change peak")
@@ -27,6 +29,7 @@ def make_room(layout: Any, state: Any) -> Room:
     return Room(*(np.zeros(size, np.int64) for size in (*sizes, devices)))
 
 
+@only_borrows
 def peaks(layout: Any, state: Any, room: Any) -> Any:
     """Peak memory of each device under the schedule in ``state``, equal to that of `regal_jax.plan.replay`.
 
@@ -36,7 +39,7 @@ def peaks(layout: Any, state: Any, room: Any) -> Any:
       room: Overwritten.
 
     Returns:
-      ``room.peak``.
+      ``room``.
     """
     input_rows, inputs, output_rows = layout.input_rows, layout.inputs, layout.output_rows
     size, temp, keep, resident, blocking = (
@@ -93,4 +96,4 @@ def peaks(layout: Any, state: Any, room: Any) -> Any:
             o = order[i]
             if o < n and place[o] == k:
                 peak[k] = max(peak[k], held + temp[o])
-    return peak
+    return room

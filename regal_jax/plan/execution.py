@@ -6,6 +6,8 @@ Numba compiles it if installed; in Python the results are bit for bit the same.
 from collections import namedtuple
 from typing import Any, Final
 
+from regal_jax.runtime.compiling import only_borrows
+
 __all__ = [
     "LATE_TRANSFER",
     "MISSING",
@@ -74,6 +76,7 @@ Attributes:
 """
 
 
+@only_borrows
 def execute(layout: Any, state: Any) -> Any:
     """Runs the events in order, up to the first that is impossible.
 

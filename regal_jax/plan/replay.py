@@ -28,7 +28,7 @@ from regal_jax.runtime.interrupts import check_interrupt
 _SECONDS: Final = 5e-6
 """Seconds per event in Python."""
 
-__all__ = ["Timeline", "check_placement", "replay", "transfer_event"]
+__all__ = ["Timeline", "check_placement", "loop_arguments", "replay", "transfer_event"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,8 +119,8 @@ def replay(
     check_placement(graph, cluster, placement)
     events = np.asarray(events, dtype=np.int64)
     check_interrupt()
-    layout, state = _layout(graph, cluster, placement, events), _state(graph, d, len(events))
-    state = run_loops(execute, layout, state, seconds=_SECONDS * len(events))
+    arguments = loop_arguments(graph, cluster, placement, events)
+    state = run_loops(execute, *arguments, seconds=_SECONDS * len(events))
     if state.fault[0]:
         raise PlanError(_message(graph, cluster, *map(int, state.fault)))
     is_op = events < n
@@ -142,6 +142,14 @@ def replay(
         memory_time=tuple(when[on == k] for k in range(d)),
         memory_bytes=tuple(level[on == k] for k in range(d)),
     )
+
+
+def loop_arguments(
+    graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: np.ndarray
+) -> tuple[Layout, State]:
+    """The arguments of `regal_jax.plan.execution.execute`."""
+    state = _state(graph, cluster.num_devices, len(events))
+    return _layout(graph, cluster, placement, events), state
 
 
 def _layout(graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: np.ndarray) -> Layout:

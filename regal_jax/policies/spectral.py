@@ -5,8 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from regal_jax.runtime.compiling import compiled, usable
-from regal_jax.runtime.interrupts import uninterrupted
+from regal_jax.runtime.compiling import loops, usable
 
 __all__ = ["COORDINATES", "Start", "spectral_coordinates"]
 
@@ -64,7 +63,7 @@ def spectral_coordinates(
     degree = np.bincount(sender, weight, n) + np.bincount(receiver, weight, n)
     root = np.sqrt(np.where(degree > 0, degree, 1))
     edges = sender.copy(), receiver.copy(), weight / (root[sender] * root[receiver])
-    lanczos = uninterrupted(compiled(_lanczos_loops)) if usable() else _lanczos
+    lanczos = loops(_lanczos_loops) if usable() else _lanczos
     basis, matrix = np.empty((k, _STEPS, n)), np.zeros((k, _STEPS, _STEPS))
     step = np.arange(_STEPS)
     for i, start in enumerate(starts):

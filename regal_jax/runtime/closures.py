@@ -6,13 +6,16 @@ the compilation of a large one. What is dead after inlining is simpler: the clos
 they read.
 """
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from numba.core import inline_closurecall, ir
+from numba.core import analysis, inline_closurecall, ir, ssa
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.untyped_passes import InlineClosureLikes
+
+from regal_jax.runtime.liveness import live_at_entry, one_assignment_each
 
 __all__ = ["Compiler", "remove_closures"]
 
@@ -60,18 +63,31 @@ class _InlineClosures(InlineClosureLikes):
     _name = "inline_closures"
 
     def run_pass(self, state: Any) -> Literal[True]:
-        # Numba compiles under a lock, so no other compilation meets the replacement.
-        module: Any = inline_closurecall
-        before = module.dead_code_elimination
-        module.dead_code_elimination = remove_closures
-        try:
+        with _replaced(inline_closurecall, "dead_code_elimination", remove_closures):
             return super().run_pass(state)
-        finally:
-            module.dead_code_elimination = before
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, name: str, ours: Callable[..., Any]) -> Iterator[None]:
+    """Numba compiles under a lock, so no other compilation meets the replacement."""
+    before = getattr(module, name)
+    setattr(module, name, ours)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
 
 
 class Compiler(CompilerBase):
-    """Numba's compiler with this pass; the argument ``pipeline_class`` of ``njit``."""
+    """Numba's compiler with this pass and faster analyses; the argument ``pipeline_class`` of ``njit``."""
+
+    def compile_extra(self, func: Callable[..., Any]) -> Any:
+        """Numba's own method, with the analyses of `regal_jax.runtime.liveness`."""
+        with (
+            _replaced(analysis, "compute_live_map", live_at_entry),
+            _replaced(ssa, "_run_ssa", one_assignment_each),
+        ):
+            return super().compile_extra(func)
 
     def define_pipelines(self) -> list[Any]:
         """Numba's own passes, but for one."""

@@ -7,16 +7,28 @@ import os
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from regal_jax.runtime import ahead
 from regal_jax.runtime.interrupts import interruptible, uninterrupted
 
-__all__ = ["compiled", "for_loops", "installed", "loops", "part", "run_loops", "usable"]
+__all__ = [
+    "compile_ahead",
+    "compiled",
+    "for_loops",
+    "installed",
+    "loops",
+    "only_borrows",
+    "part",
+    "run_loops",
+    "usable",
+]
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _LOADING: Final = 0.1
 """Seconds in Python's loops after which Numba is loaded, about the time that loading takes."""
@@ -24,6 +36,8 @@ _COMPILING: Final = 1.0
 """Seconds in Python's loops after which a function is compiled, which takes a few seconds."""
 _in_python: defaultdict[Callable[..., Any], float] = defaultdict(float)
 """Function -> estimated seconds in Python so far."""
+_only_borrow: Final[set[Callable[..., Any]]] = set()
+"""Functions without counts of references."""
 
 
 @functools.cache
@@ -50,6 +64,16 @@ def usable() -> bool:
     return True
 
 
+def only_borrows(function: _Function) -> _Function:
+    """Decorator of a function that makes no array: its code counts no references, and is faster.
+
+    All functions that call it from compiled code have this decorator too. Numba refuses such a function if it
+    makes an array. It may return its arguments.
+    """
+    _only_borrow.add(function)
+    return function
+
+
 @functools.cache
 def compiled(function: Callable[..., Any]) -> Any:
     """``function``, compiled at its first call and stored in Numba's cache; it releases the GIL.
@@ -60,10 +84,21 @@ def compiled(function: Callable[..., Any]) -> Any:
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
 
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True, **_pipeline()}
+    if function in _only_borrow:
+        options |= _without_counts()
     try:
         return _forgiving(njit(cache=True, **options)(function))
     except RuntimeError:  # There is no folder for the cache.
         return njit(**options)(function)
+
+
+def _without_counts() -> dict[str, Any]:
+    """Options of ``njit`` without counts of references, if Numba has the one that is not documented."""
+    try:
+        from numba.core.cpu import CPUTargetOptions
+    except ImportError:
+        return {}
+    return {"_nrt": False} if hasattr(CPUTargetOptions, "_nrt") else {}
 
 
 def _pipeline() -> dict[str, Any]:
@@ -119,6 +154,8 @@ def _stays_in_python(function: Callable[..., Any], seconds: float) -> bool:
     """Whether it is too early to load Numba or to compile ``function``."""
     if "numba" not in sys.modules and sum(_in_python.values()) + seconds <= _LOADING:
         return True
+    if ahead.is_compiling(function):
+        return seconds <= _LOADING
     if _in_python[function] + seconds > _COMPILING or not usable():
         return False
     return not (getattr(compiled(function), "overloads", ()) or _is_kept(function))
@@ -133,7 +170,30 @@ def _is_kept(function: Callable[..., Any]) -> bool:
 
 def loops(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` as `run_loops` calls it, for repeated calls with arguments from `for_loops`."""
+    ahead.await_compiled(function)
     return _uninterrupted(function) if usable() else function
+
+
+def compile_ahead(tasks: Sequence[ahead.Task]) -> None:
+    """Starts a second process that compiles those of the ``tasks`` that Numba's cache lacks.
+
+    It is started for the first task, since it would only compete for the cores if that is done. There is none
+    without a second core or a folder for the cache, in a frozen program, or if the environment variable
+    ``REGAL_JAX_AHEAD`` is ``off``. `loops` waits for what is being compiled there, and compiles what was not.
+    """
+    if not ahead.allowed() or not usable():
+        return
+    missing = [task for task in tasks if not task.functions or any(map(_is_missing, task.functions))]
+    if missing and missing[0] is tasks[0]:
+        from numba import config  # pyright: ignore[reportPrivateImportUsage]
+
+        ahead.start(missing, getattr(config, "CACHE_DIR", ""))
+
+
+def _is_missing(function: Callable[..., Any]) -> bool:
+    """Whether Numba's cache is in use, and has no current version of the function."""
+    file = getattr(getattr(compiled(function), "_cache", None), "_cache_file", None)
+    return file is not None and not file._load_index()
 
 
 def part(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,8 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch
 from regal_jax.plan import Objective, Plan
+from regal_jax.policies import ahead
+from regal_jax.runtime.ahead import Task
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import CHROMOSOME, Encoding, Part, encoding_of
 from regal_jax.solvers.guide import Guide
@@ -137,6 +139,10 @@ class HostSolver(Solver):
     def begin(self, instance: Instance) -> HostSearch:
         """A search of one graph that has evaluated nothing yet."""
 
+    def ahead(self) -> Sequence[Task]:
+        """What another process may compile before the search begins."""
+        return ()
+
     def agenda(self, objective: Objective, num_devices: int) -> "Agenda":
         """One stage, if there is anything to choose."""
         self.require(objective, num_devices)
@@ -227,6 +233,14 @@ class Agenda:
 
     stages: tuple[HostStage | DeviceStage, ...] = ()
     shares: tuple[float, ...] | None = None
+
+    def ahead(self) -> list[Task]:
+        """What another process may compile while heuristics run and the first stage begins on the host."""
+        first = self.stages[0] if self.stages else None
+        if not isinstance(first, HostStage):
+            return []
+        guided = any(stage.guide is not None for stage in self.device_stages)
+        return [*first.solver.ahead(), *(ahead.tasks() if guided else ())]
 
     @property
     def device_stages(self) -> tuple[DeviceStage, ...]:

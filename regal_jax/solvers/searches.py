@@ -1,6 +1,7 @@
 """The searches: genetic, by walks, and among list schedules or placements on the host."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
@@ -11,8 +12,10 @@ from regal_jax.heuristics import (
     ListSearchRun,
     PeakSearchConfig,
     PeakSearchRun,
+    ahead,
 )
 from regal_jax.plan import Objective
+from regal_jax.runtime.ahead import Task
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solvers.guide import Guide, PolicyLike
 from regal_jax.solvers.protocol import DeviceSolver, HostSolver, Instance
@@ -176,6 +179,10 @@ class ListSearch(ListSearchConfig, HostSolver):
         """A `ListSearchRun`."""
         starts = instance.starts[:STARTS]
         return ListSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)
+
+    def ahead(self) -> Sequence[Task]:
+        """Its loops take longest to compile."""
+        return ahead.tasks()
 
 
 @dataclasses.dataclass(frozen=True)

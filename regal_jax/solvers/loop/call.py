@@ -13,6 +13,7 @@ import numpy as np
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import Work, counting
 from regal_jax.plan import Contraction, Plan
+from regal_jax.runtime.ahead import is_at_work
 from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits
@@ -207,7 +208,9 @@ class Call:
         pool, due = group.pool, group.due
         waiting = collections.deque(members)
         while waiting or due or pool.load:
-            begins = bool(waiting) and (not group.eager or pool.load < _AHEAD * self._workers)
+            # Turns may be waiting for another process that compiles their loops; heuristics need not.
+            crowded = pool.load >= _AHEAD * self._workers and not is_at_work()
+            begins = bool(waiting) and not (group.eager and crowded)
             searches = bool(due) and not begins and (group.eager or not pool.load)
             for i, turn in pool.ended(patient=not (begins or searches)):
                 self._searched_on_host(i, turn, bar)

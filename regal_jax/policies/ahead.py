@@ -1,0 +1,29 @@
+"""The loops of guided searches, run on a tiny graph so that another process can compile them."""
+
+from regal_jax.heuristics.ahead import tiny
+from regal_jax.policies.choices import Balance, Cut
+from regal_jax.policies.levels import _longest, _standing
+from regal_jax.policies.measured import measure
+from regal_jax.policies.spectral import _lanczos_loops
+from regal_jax.runtime.ahead import Task
+
+__all__ = ["measures", "simulator", "tasks"]
+
+
+def tasks() -> list[Task]:
+    """What a guided search on equal devices without limits of memory needs."""
+    loops = (_longest, _standing, _lanczos_loops)
+    return [Task(f"{__name__}:measures", loops), Task(f"{__name__}:simulator", ())]
+
+
+def measures() -> None:
+    """Runs the loops of the features."""
+    measured = measure(*tiny(), Balance.WORK, tuple(Cut))
+    _ = measured.standing, measured.coordinates
+
+
+def simulator() -> None:
+    """Compiles the simulator of blocking transfers; the search takes it from the cache or compiles it."""
+    from regal_jax.simulate.host_kernel import handler
+
+    handler(True, False)

@@ -1,0 +1,84 @@
+"""Analyses of Numba's compiler with the results of Numba's own."""
+
+import copy
+
+import pytest
+
+from regal_jax.plan import execution
+
+pytest.importorskip("numba")
+from numba.core import analysis, compiler, ir, ssa
+
+from regal_jax.runtime.liveness import live_at_entry, one_assignment_each
+
+
+def nothing():
+    pass
+
+
+def turns(x, n):
+    total, last = 0, x
+    while n > 0:
+        for i in range(n):
+            if x[i] < total:
+                break
+            total, last = total + x[i], total
+        else:
+            n = n - 1
+        n = n - 1 if last else n
+    return total, last
+
+
+def sometimes(x):
+    if x > 1:
+        y = x
+    elif x > 0:
+        return 0
+    while x > 2:
+        y, x = x, y - 1
+    return y
+
+
+FUNCTIONS = (nothing, turns, sometimes, execution.execute)
+
+
+def read(blocks):
+    return {label: [str(statement) for statement in block.body] for label, block in blocks.items()}
+
+
+def copied(blocks):
+    """A deep copy, except for the values of constants: Numba changes statements in place."""
+    values = [getattr(statement, "value", None) for block in blocks.values() for statement in block.body]
+    same = [each.value for each in values if isinstance(each, (ir.Const, ir.Global, ir.FreeVar))]
+    return copy.deepcopy(blocks, {id(value): value for value in same})
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_same_variables_live_and_the_same_names_are_assigned(function):
+    blocks = compiler.run_frontend(function, inline_closures=True).blocks
+    cfg, about = analysis.compute_cfg_from_blocks(blocks), analysis.compute_use_defs(blocks)
+    expected = analysis.compute_live_map(cfg, blocks, about.usemap, about.defmap)
+    assert live_at_entry(cfg, blocks, about.usemap, about.defmap) == expected
+    before, expected = read(blocks), read(ssa._run_ssa(copied(blocks)))
+    assert read(one_assignment_each(copied(blocks))) == expected
+    assert read(blocks) == before
+    assert (expected != before) == (function is not nothing)
+
+
+def test_no_blocks():
+    assert one_assignment_each({}) == {}
+
+
+def test_numba_compiles_with_both_and_keeps_its_own():
+    numba = pytest.importorskip("numba")
+    from regal_jax.runtime import closures
+
+    own, used = (analysis.compute_live_map, ssa._run_ssa), []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("live_at_entry", "one_assignment_each"):
+            ours = getattr(closures, name)
+            patch.setattr(closures, name, lambda *a, n=name, ours=ours: (used.append(n), ours(*a))[1])
+        function = numba.njit(pipeline_class=closures.Compiler)(sometimes)
+        assert [function(x) for x in (1, 2, 5)] == [0, 2, 3]
+    assert set(used) == {"live_at_entry", "one_assignment_each"}
+    assert (analysis.compute_live_map, ssa._run_ssa) == own
