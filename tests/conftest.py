@@ -9,7 +9,7 @@ import hypothesis
 import jax
 import pytest
 
-from regal_jax.programs import clear
+from regal_jax.programs import clear, traced
 
 # Much of the tests' work is compiling programs that run once. LLVM's passes are a third of what that takes,
 # XLA's emitters of fusions through MLIR half of the rest; JAX 0.11 has no others. JAX reads the flags when it
@@ -41,6 +41,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_compilation_cache_dir", CACHE.name)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+# The processes that tests start import the library many times. Unless its bytecode is kept, as Python does by
+# default, each of them compiles the source again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Tests that run in the background of a shell inherit an ignored SIGINT, and so do their child processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -123,6 +127,22 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: RANK.get(item.path.stem, len(RANK)))
+
+
+STORED = {"test_programs", "test_search_conformance", "test_solvers", "test_traced"}
+"""Files whose programs are also stored before they are lowered, as those of users are."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _programs_of_few_files_are_stored(request):
+    """Elsewhere they are only compiled; to export and import a program takes a tenth of such a test.
+
+    Processes that tests start store theirs.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.stem not in STORED:
+            patch.setattr(traced, "trace_folder", lambda: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -100,7 +100,11 @@ def counting(objective):
 
 
 @pytest.mark.parametrize("objective", list(Objective))
-@pytest.mark.parametrize("evaluations", [1, 2, 9, 10, 99, 101, 130, 1234])
+@pytest.mark.parametrize(
+    # Each of the smaller budgets is a population of its own, whose programs are compiled.
+    "evaluations",
+    [1, 10, 101, 1234, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 9, 99, 130))],
+)
 def test_all_parts_together_keep_the_budget(graphs, evaluations, objective, monkeypatch):
     COUNTED.clear()
     monkeypatch.setattr(solve, "_fitness", lambda *_: counting(objective))

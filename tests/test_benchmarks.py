@@ -403,13 +403,14 @@ def test_the_command_runs_in_a_process_of_its_own():
 
 
 def test_smoke(tmp_path, capsys):
-    """The whole command: every section, the file, the trace, the figure."""
+    """The whole command: its sections, the file, the trace, the figure."""
     out, traces, figure = tmp_path / "a.json", tmp_path / "traces", tmp_path / "a.png"
 
     line = "ops 12 evaluations 26 best 300 seconds 0.0001 evaluations_per_second 260000.0"
     binary = fake_peer(tmp_path, f"print({line!r})")
-    # Steps of training are compiled in tests/test_certify.py.
-    sections = [section for section in SECTIONS if section != "training"]
+    # Compilation takes most of the time. Other tests measure these three: `test_padding_is_counted`, and in
+    # test_certify.py `test_smoke` and `test_shares_of_bandwidth_are_shares`.
+    sections = [section for section in SECTIONS if section not in ("padding", "training", "phases")]
     sections = [section for section in sections if any(b.section == section for b in benchmarks("smoke"))]
     files = ["--out", str(out), "--profile", str(traces), "--peer", binary]
     clear()  # The first call includes compilation only where no earlier test has used the program.
@@ -428,8 +429,6 @@ def test_smoke(tmp_path, capsys):
     assert throughput["series"]["regal_jax"]["first"] > throughput["series"]["regal_jax"]["values"][0]
     assert throughput["derived"]["regal_jax vs peer"] > 0
     assert records["proposal/er-12"]["skipped"]["beta peer"]
-    phases = {"sampling", "decode", "simulate", "memory", "selection", "crossover", "generation"}
-    assert phases <= set(records["phases/er-12-peak"]["series"])
     assert set(records["compile/er-12"]["series"]) == {"trace", "lower", "compile", "total"}
     assert records["start/er-12"]["series"]["first call, filled cache"]["values"]
     memory = records["memory/er-12"]["series"]

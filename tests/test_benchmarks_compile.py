@@ -41,17 +41,23 @@ def test_a_tiny_model(tmp_path, capsys):
     assert "total, better of two" in capsys.readouterr().out
 
 
+def row_of(program, ours=1):
+    """A row as `benchmarks.compiled.measure` makes it, without a measurement."""
+    uses = [MemoryUse(argument=size, output=0, alias=0, temp=0) for size in (4, 4, ours)]
+    return compiled.Row(program.name, 1, *uses, 1, 1, 1, "ours", None, None, None)
+
+
 def test_an_interrupted_measurement_continues(tmp_path, monkeypatch, capsys):
     (tmp_path / "tiny.toml").write_text(TINY)
     out = tmp_path / "out.json"
-    arguments = ["compile", "--programs", str(tmp_path / "tiny.toml"), "--out", str(out)]
-    real, calls = compiled.measure, []
+    arguments = ["compile", "--memory", "--programs", str(tmp_path / "tiny.toml"), "--out", str(out)]
+    calls = []
 
     def fail(program, *rest):
         calls.append(program.name)
         if len(calls) == 2:
             raise ZeroDivisionError("no\nluck")
-        return real(program, *rest)
+        return row_of(program)
 
     monkeypatch.setattr(compiled, "measure", fail)
     assert main(arguments) == 1
@@ -70,12 +76,9 @@ def test_other_patterns_keep_earlier_rows(tmp_path, monkeypatch, capsys):
     (tmp_path / "tiny.toml").write_text(TINY)
     out = tmp_path / "out.json"
 
-    def fake(program, *rest):
-        sizes = (4, 4, 1 if program.name == "mlp step" else 3)
-        uses = [MemoryUse(argument=size, output=0, alias=0, temp=0) for size in sizes]
-        return compiled.Row(program.name, 1, *uses, 1, 1, 1, "ours", None, None, None)
-
-    monkeypatch.setattr(compiled, "measure", fake)
+    monkeypatch.setattr(
+        compiled, "measure", lambda program, *rest: row_of(program, 1 if program.name == "mlp step" else 3)
+    )
     # Without seconds, some figures of the summary are not numbers.
     arguments = ["compile", "--memory", "--programs", str(tmp_path / "tiny.toml"), "--out", str(out)]
     assert main([*arguments, "mlp step"]) == 0

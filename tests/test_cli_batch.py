@@ -160,7 +160,7 @@ def devices(folder, *options, cores=0, **environment):
 
 
 def test_a_batch_is_spread_over_the_cores_and_the_plans_are_the_same():
-    searched = ("--evaluations", 200)
+    searched = ("--evaluations", 200, "--method", "brkga")
     sizes, count, cores = devices("all", *searched)
     assert count == cores
     assert sizes == [min(2, cores)]

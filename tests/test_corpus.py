@@ -394,6 +394,7 @@ def test_the_command_builds_and_shows(fake, tmp_path, capsys):
     assert "no corpus there" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras")
 def test_a_keras_model_in_every_form(tmp_path):
     document = build_corpus(tmp_path, sources=["keras-applications"], only="*/MobileNet.*", jobs=1)

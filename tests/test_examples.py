@@ -28,7 +28,8 @@ PARAMETERS = {
 
 @pytest.fixture(scope="module")
 def graphs():
-    return {name: load_example(name) for name in EXAMPLES}
+    # As the command loads them, so that tests in other processes need not trace them again.
+    return {name: kept_example(name) for name in EXAMPLES}
 
 
 @functools.cache

@@ -351,6 +351,7 @@ def test_the_benchmark(tmp_path, capsys):
     assert benchmarks(["encodings", "--methods", "guess"]) == 2
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_a_policy(tmp_path, capsys):
     weights, out = tmp_path / "mine.safetensors", tmp_path / "table.json"
     save_policy(weights, Policy(PolicyConfig(rounds=1, width=4), rngs=nnx.Rngs(1)))

@@ -326,7 +326,12 @@ def test_searches_find_plans_that_fit_where_there_are_any(instance, seed):
 SEARCH = Brkga(population=20, elites=4, mutants=3, encoding="schedule")
 
 
-@pytest.mark.parametrize("method", SEARCHES, ids=lambda method: method.name)
+@pytest.mark.parametrize(
+    "method",
+    # test_generate.py has all of them by default, for the makespan.
+    [SEARCHES[0], *(pytest.param(method, marks=pytest.mark.slow) for method in SEARCHES[1:])],
+    ids=lambda method: method.name,
+)
 def test_searches_for_peak_memory(method):
     """One op and several, company, repetition, warm starts."""
     graphs = [generate("chain", 1, seed=0), generate("layered", 24, seed=2)]

@@ -6,22 +6,22 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 from gflownet_cases import FREE4, bare, inputs_of
 
 from regal_jax.gflownet import GflownetConfig, SchedulePolicy, add_op, initial_state, precedence
+from regal_jax.learning.updates import clipped_adam, updated
 
 OPS, STATES = 9, 64
 SMALL = GflownetConfig(width=32, head_width=8)
 
 
-ADAM = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(3e-3))
+ADAM = clipped_adam(1.0, lambda _: jnp.float32(3e-3))
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")
-def updated(graphdef, weights, optimizer, inputs, actions, first):
+def taught(graphdef, weights, optimizer, inputs, actions, first):
     """One update of the weights, and the share of states whose first device has the highest logit.
 
     ``actions [STATES, OPS - 1, 2]`` are ops, or ``OPS`` for none, and their devices. ``first [STATES, 4]``
@@ -42,8 +42,7 @@ def updated(graphdef, weights, optimizer, inputs, actions, first):
         return -(jax.nn.log_softmax(logits) * shares).sum(axis=1).mean(), right
 
     (_, right), gradient = jax.value_and_grad(loss, has_aux=True)(weights)
-    changes, optimizer = ADAM.update(gradient, optimizer, weights)
-    return optax.apply_updates(weights, changes), optimizer, right
+    return *updated(ADAM, gradient, optimizer, weights), right
 
 
 def drawn(rng, runtimes):
@@ -68,7 +67,7 @@ def gain_over_chance(config, steps=250):
         runtimes = rng.uniform(size=OPS)
         actions, first = drawn(rng, runtimes)
         inputs = inputs_of(bare(runtimes.tolist()), FREE4)
-        weights, optimizer, right = updated(graphdef, weights, optimizer, inputs, actions, first)
+        weights, optimizer, right = taught(graphdef, weights, optimizer, inputs, actions, first)
         found.append((float(right) - first.mean()) / (1 - first.mean()))
     return np.mean(found[-25:])
 

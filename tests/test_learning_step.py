@@ -24,13 +24,14 @@ from policy_cases import chain
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import GraphBuilder
-from regal_jax.learning import OptimizerConfig, TaskConfig, train
+from regal_jax.learning import TaskConfig, train
 from regal_jax.learning import step as step_module
 from regal_jax.learning import validate as validate_module
 from regal_jax.learning.mesh import AXIS, everywhere
 from regal_jax.learning.pool import SpreadPool, make_pools, spread_pool
+from regal_jax.learning.reference import with_references
 from regal_jax.learning.step import Learner, table_on, train_step
-from regal_jax.policies import read_metadata, to_proposal
+from regal_jax.policies import to_proposal
 from regal_jax.problem import Bucket
 from regal_jax.programs import kept, on_mesh
 from regal_jax.search import Stopping
@@ -97,11 +98,24 @@ def test_searches_and_references_have_the_encoding_of_the_task(tmp_path):
         proposal = encoding.proposal(pool.problem, guide)
         alone = solve(pool.problem, keys, Stopping(20), proposal=proposal, **options)
         np.testing.assert_array_equal(alone.fitness, found)
-    one_device(dataclasses.replace(config, optimizer=OptimizerConfig(steps=1, batch=1)), tmp_path)
-    reference = json.loads((tmp_path / "references.jsonl").read_text().splitlines()[0])
-    assert reference["settings"]["task"]["encoding"] == "schedule"
-    training = json.loads(read_metadata(tmp_path / "policy.safetensors")["training"])
-    assert training["task"]["encoding"] == "schedule"
+    # A whole run would compile a step of training, too. What it leaves behind is in test_learning_resume.py.
+    path = tmp_path / "references.jsonl"
+    found = with_references(config, share_of(config, graphs), path, jax.devices()[:1]).pool.reference
+    uniform, key = encoding.proposal(pool.problem), jax.random.fold_in(jax.random.key(config.seed), 2**31)
+    alone = [
+        solve(
+            pool.problem,
+            keys_of(jax.random.fold_in(key, r), pool.identity),
+            Stopping(20),
+            proposal=uniform,
+            **options,
+        ).fitness
+        for r in range(config.optimizer.reference_seeds)
+    ]
+    np.testing.assert_array_equal(found, np.mean(alone, axis=0))
+    for line in path.read_text().splitlines():
+        assert json.loads(line)["settings"]["task"]["encoding"] == "schedule"
+    assert config.as_document()["task"]["encoding"] == "schedule"
 
 
 def take(learner, count, graphs, steps):

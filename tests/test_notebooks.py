@@ -29,8 +29,8 @@ LESS = {
 }
 """What is written in a notebook, and what is run instead; every cell stays."""
 
-LONG = ("04_train_regal", "05_ordering", "07_robust")
-"""Notebooks that take half a minute even with less to do."""
+LONG = ("02_throughput", "03_graphs", "04_train_regal", "05_ordering", "06_run_plans", "07_robust")
+"""Notebooks that take 6 to 30 s even with less to do, with functions that other tests call."""
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 # It comes from the Jupyter machinery.

@@ -384,3 +384,20 @@ def test_a_guide_that_has_to_be_made_is_asked_for_once_and_late():
     plan = never.plan()
     assert plan is not None
     assert "guided" not in plan.provenance
+
+
+@pytest.mark.parametrize(("limit", "runs"), [(None, True), (60.0, True), (29.0, False)])
+def test_the_network_does_not_run_in_a_search_with_a_short_time_limit(
+    limit: float | None, runs: bool, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[ComputationGraph] = []
+
+    def priorities(self: OrderSearch, given: ComputationGraph) -> np.ndarray:
+        asked.append(given)
+        return np.arange(given.num_ops, dtype=np.float64)
+
+    monkeypatch.setattr(OrderSearch, "_priorities", priorities)
+    solver = OrderSearch(weights="default", guide_after=500, width=2, most_width=8)
+    graph = generate("ordering-layered", 60, seed=3)
+    optimize(graph, ONE, objective=PEAK, method=solver, evaluations=200, time_limit=limit)
+    assert bool(asked) is runs

@@ -85,7 +85,7 @@ def check(problem, decisions):
         pytest.param(1, OTHERS, 0.5, marks=pytest.mark.slow),
         (3, OTHERS, 0.0),
         pytest.param(1, BLOCKING, 0.5, marks=pytest.mark.slow),
-        (2, BLOCKING, 0.0),
+        pytest.param(2, BLOCKING, 0.0, marks=pytest.mark.slow),
         (4, BLOCKING, 0.5),
     ],
 )

@@ -98,6 +98,7 @@ def test_what_is_given_up_gives_its_regions_back():
     assert third - second <= 8
 
 
+@pytest.mark.slow
 @linux
 def test_a_process_of_many_shapes_stops_growing():
     """12 shapes with different sizes, devices, objectives and methods."""

@@ -331,8 +331,15 @@ def halve_the_first(low, genes):
     return {"x": genes["x"] // U16(2) + low, "y": genes["y"]}
 
 
-@pytest.mark.parametrize("late", [(), (1,)])
-@pytest.mark.parametrize("restart_after", [None, 60])
+@pytest.mark.parametrize(
+    ("late", "restart_after"),
+    [
+        ((), None),
+        ((1,), 60),
+        pytest.param((), 60, marks=pytest.mark.slow),
+        pytest.param((1,), None, marks=pytest.mark.slow),
+    ],
+)
 def test_drawing_ahead_changes_nothing(late, restart_after):
     uniform = UniformProposal.of(
         {"x": jax.ShapeDtypeStruct((5,), U16), "y": jax.ShapeDtypeStruct((3, 2), U16)}

@@ -129,9 +129,9 @@ def test_genes_fitness_and_history_agree(searcher):
 
 def test_some_mutants_are_neighbours_of_elites_of_their_island():
     searcher, x = SEARCHERS["neighbours"], inputs(2)
-    state = searcher.init(x, None)
+    state, step = jax.jit(lambda x: searcher.init(x, None))(x), jax.jit(searcher.step)
     for _ in range(3):
-        state = searcher.step(x, state)
+        state = step(x, state)
         elites = np.asarray(state.elites["a"]).reshape(2, 2, 4, N)
         mutants = np.asarray(state.newcomers["a"])[:, -6:].reshape(2, 2, 3, N)
         apart = (mutants[:, :, :, None] != elites[:, :, None]).sum(axis=-1).min(axis=-1)

@@ -127,7 +127,15 @@ def test_never_worse_than_its_warm_starts(name, graph):
     assert optimize(graph, cluster, objective=objective, method=name, evaluations=60).sort_key <= best
 
 
-@pytest.mark.parametrize("name", QUICK)
+# By default, company of the two networks is tested in test_gflownet_networks.py and, below, by
+# `test_graphs_are_planned_together_as_they_are_alone`.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("gflownet", "topoformer") else ())
+        for name in QUICK
+    ],
+)
 def test_company_changes_nothing(name, graph):
     others = [generate("chain", 5, seed=0), generate("erdos-renyi", 40, seed=1)]
     options = {"objective": objective_of(name), "method": name, "evaluations": 120, "progress": False}

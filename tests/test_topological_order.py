@@ -205,6 +205,16 @@ def test_controls_are_other_networks_and_rows_other_jobs(weights):
     assert len(set(keys)) == len(keys)
 
 
+def test_networks_of_one_shape_have_one_control(weights, tmp_path):
+    other = str(tmp_path / "other.safetensors")
+    save_topoformer(other, Topoformer(NETWORK, rngs=nnx.Rngs(5)))
+    jobs = make_jobs(EvaluationConfig(**{**SMALL, "methods": ()}, weights={"a": weights, "b": other}))
+    assert jobs.left_out == {
+        f"b-untrained-{d}": f"it is the network of the row 'a-untrained-{d}'"
+        for d in ("greedy", "sample", "beam")
+    }
+
+
 def test_networks_with_the_autoregressive_decoder_are_rows_like_others(tmp_path):
     path = tmp_path / "ar.safetensors"
     config = dataclasses.replace(NETWORK, decoder=Decoder.AUTOREGRESSIVE)
@@ -390,7 +400,12 @@ def test_the_settings_that_ship(name):
     again = EvaluationConfig.from_document(json.loads(json.dumps(config.as_document())))
     assert again == config
     jobs = make_jobs(config)
-    assert not jobs.left_out
+    # Both networks have one shape, and so one control.
+    assert set(jobs.left_out) == (
+        {f"standardised-untrained-{d}" for d in ("greedy", "sample", "beam")}
+        if name.endswith("wide")
+        else set()
+    )
     settings = {job.name: job.method.solver for job in jobs.jobs if job.role == "table"}
     for method, given in config.options.items():
         for field, value in given["settings"].items():

@@ -116,6 +116,11 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
             if name == reference:
                 raise
             left_out[name] = " ".join(str(error).split())
+            continue
+        twin = _twin(name, made)
+        if twin is not None:
+            left_out[name] = f"it is the network of the row {twin!r}"
+            del made[name]
     if config.suite == "topological-order":
         return Jobs(_ordering_jobs(made, config), left_out)
     jobs = [_job(m, config, "table", seed) for m in made.values() for seed in _seeds(m, config)]
@@ -128,6 +133,13 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
             if name == reference or m.guided
         ]
     return Jobs(jobs, left_out)
+
+
+def _twin(name: str, made: Mapping[str, "_Made"]) -> str | None:
+    """An earlier row with the same untrained network, which those of one shape are."""
+    controls = {other: m.identity for other, m in made.items() if m.control}
+    same = [other for other in controls if other != name and controls[other] == controls.get(name)]
+    return same[0] if same else None
 
 
 def _ordering_jobs(made: Mapping[str, "_Made"], config: EvaluationConfig) -> list[Job]:
@@ -160,6 +172,7 @@ class _Made:
     identity: dict[str, Any]
     """All that determines its results, besides the problem, the seed and the budget."""
     compiles: bool = False
+    control: bool = False
 
 
 def _make(name: str, config: EvaluationConfig) -> _Made:
@@ -207,9 +220,8 @@ def _ordering(name: str, options: dict[str, Any], config: EvaluationConfig) -> _
     solver = with_settings(row.solver(network), settings)
     identity["network"] = _digest_of_network(network)
     identity["decoding"] = row.decoding
-    return _Made(
-        name, Method(**{"name": row.title, "solver": solver, **options}), False, identity, compiles=True
-    )
+    method = Method(**{"name": row.title, "solver": solver, **options})
+    return _Made(name, method, False, identity, compiles=True, control=not row.trained)
 
 
 def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config: EvaluationConfig) -> _Made:

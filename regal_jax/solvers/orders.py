@@ -21,6 +21,8 @@ __all__ = ["ApproximateDp", "DepthFirstDp", "OrderSearch", "RandomOrders"]
 
 _MOST_GUIDED: Final = 4096
 """Largest number of ops for the network, since attention takes quadratic time."""
+_LEAST_SECONDS: Final = 30.0
+"""Least time limit of a search that runs the network, whose program may take seconds to compile."""
 
 
 def _plan(solver: Constructive, instance: Instance, order: np.ndarray, **told: Any) -> Plan:
@@ -179,7 +181,8 @@ class OrderSearch(OrderSearchConfig, HostSolver):
     Attributes:
       weights: Weights of the network whose priorities guide the beams, as in `TopoformerSamples`; ``None``
         for none. The network runs once `guide_after` partial orders have been made, for graphs of at most
-        4096 ops. All other settings are those of `OrderSearchConfig`.
+        4096 ops. A search with a time limit below 30 s does not run it, since no limit ends its compilation.
+        All other settings are those of `OrderSearchConfig`.
 
     Raises:
       ConfigError: A value is out of range.
@@ -207,7 +210,8 @@ class OrderSearch(OrderSearchConfig, HostSolver):
         from regal_jax.heuristics import OrderSearchRun
 
         starts = instance.starts[:STARTS]
-        guided = self.weights is not None and instance.graph.num_ops <= _MOST_GUIDED
+        long = instance.seconds is None or instance.seconds >= _LEAST_SECONDS
+        guided = self.weights is not None and long and instance.graph.num_ops <= _MOST_GUIDED
         priorities = self._priorities if guided else None
         return OrderSearchRun(
             instance.graph, instance.cluster, instance.seed, self.config, starts, priorities

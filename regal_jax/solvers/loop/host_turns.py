@@ -46,6 +46,7 @@ class HostRun:
         self._pair, self._settings, self._contraction = (graph, cluster), settings, contraction
         self._stage, self._solver, self._while_it_pays = stage, solver, while_it_pays
         self._search: HostSearch | None = None
+        self._seconds: float | None = None
         self._first = True
 
     def turn(
@@ -77,7 +78,7 @@ class HostRun:
     ) -> Turn:
         goal = lower_bound(*self._pair, self._settings.objective) * (1 + ROUNDING)
         goal = max(goal, self._settings.target or 0.0)
-        watch = _Watch(self._settings, known, goal, seconds, interrupted)
+        watch, self._seconds = _Watch(self._settings, known, goal, seconds, interrupted), seconds
         plans: list[Plan] = []
         while_it_pays = self._first and self._while_it_pays
         shown = {}
@@ -100,7 +101,7 @@ class HostRun:
         return watch.turn(self._stage, tuple(plans), evaluations, shown, gained=gained)
 
     def _begin(self, graph: ComputationGraph, cluster: Cluster, starts: Sequence[Plan]) -> HostSearch:
-        return self._solver.begin(instance_of(graph, cluster, self._settings, starts))
+        return self._solver.begin(instance_of(graph, cluster, self._settings, starts, seconds=self._seconds))
 
     def _race(
         self, contraction: Contraction, known: Sequence[Plan], evaluations: int, watch: "_Watch"
