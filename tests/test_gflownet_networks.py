@@ -118,6 +118,20 @@ def test_the_network_is_its_formulas():
     assert np.abs(np.asarray(other.forward) - np.asarray(found.forward)).max() > 1e-2
 
 
+def test_the_initial_weights_of_indicators_are_larger():
+    def kernel(**settings):
+        config = dataclasses.replace(FULL, **settings)
+        return np.asarray(SchedulePolicy(config, rngs=nnx.Rngs(0)).encoder.node.kernel[...])
+
+    plain, found = kernel(indicator_gain=1.0), kernel(indicator_gain=4.0)
+    # Runtime, start time; devices and three flags; lookahead.
+    factor = np.array([1.0] * 2 + [4.0] * (3 + 3) + [1.0] * (3 + 1))[:, None]
+    np.testing.assert_allclose(found, plain * factor, rtol=1e-6)
+    for wrong in (-1.0, float("nan"), "large"):
+        with pytest.raises(ConfigError, match="indicator_gain: must be a number from 0"):
+            dataclasses.replace(FULL, indicator_gain=wrong)
+
+
 def test_all_valid_actions_are_equally_likely_before_any_training():
     inputs = inputs_of(fork(), FREE2, devices=3)
     found = scores_of(SchedulePolicy(FULL, rngs=nnx.Rngs(0)), inputs, some_states(inputs), jnp.float32(0))

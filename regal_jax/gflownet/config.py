@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Final
 
-from regal_jax.checks import check_setting
+from regal_jax.checks import check_number, check_setting
 from regal_jax.ordering.config import TopoformerConfig
 from regal_jax.policies.checks import flag
 
@@ -25,8 +25,12 @@ class GflownetConfig:
       layers: Number of layers of the encoder.
       width: ``W``, the width of embeddings and hidden layers.
       head_width: Width of the queries, keys and values of a head.
-      heads: Seven numbers: the heads for each `regal_jax.ordering.Relation` from 1 to 7; 0 disables it.
+      heads: Seven numbers: the heads for each `regal_jax.ordering.Relation` from 1 to 7; 0 disables it. By
+        default several heads attend to ops that can be scheduled before the op, so that they can tell the
+        chains of the devices apart.
       temperature_width: Width of the embedding of the temperature.
+      indicator_gain: Factor of the initial weights of the features that are 0 or 1. A factor above 1 keeps
+        them visible beside start times, which can be much larger.
       lookahead: Whether features also contain the start time of an op on each device if it were added next,
         and the longest path behind it. The paper does not have these features.
       partition: Whether there is a second encoder that estimates log Z, for the loss of trajectory balance.
@@ -43,8 +47,9 @@ class GflownetConfig:
     layers: int = 2
     width: int = 64
     head_width: int = 16
-    heads: tuple[int, ...] = (1,) * 7
+    heads: tuple[int, ...] = (1, 1, 2, 1, 1, 1, 4)
     temperature_width: int = 64
+    indicator_gain: float = 3.0
     lookahead: bool = False
     partition: bool = False
     value: bool = False
@@ -54,6 +59,8 @@ class GflownetConfig:
         ranges = (("devices", 1, 256), ("layers", 0, 100), ("width", 1, 4096), ("head_width", 1, 4096))
         for field, low, high in (*ranges, ("temperature_width", 1, 4096)):
             set_(self, field, check_setting("gflownet", field, getattr(self, field), low, high))
+        gain = check_number("gflownet: indicator_gain", self.indicator_gain, 0.0, 1e3)
+        set_(self, "indicator_gain", gain)
         for field in ("lookahead", "partition", "value"):
             flag("gflownet", field, getattr(self, field))
         set_(self, "heads", self.encoder.heads)  # Checked by `TopoformerConfig`.
@@ -73,3 +80,8 @@ class GflownetConfig:
     def features(self) -> int:
         """``F``, the number of features of an op in a state."""
         return len(STATE_FEATURES) - 1 + self.devices + (self.devices + 1 if self.lookahead else 0)
+
+    @property
+    def indicators(self) -> slice:
+        """The features that are 0 or 1: those after the two times, without lookahead."""
+        return slice(2, len(STATE_FEATURES) - 1 + self.devices)

@@ -130,6 +130,8 @@ class _Encoder(nnx.Module):
         topoformer, width = config.encoder, config.temperature_width
         self.config, self.lookahead = topoformer, config.lookahead
         self.node = nnx.Linear(config.features, config.width, rngs=rngs)
+        kernel = self.node.kernel
+        kernel[...] = kernel[...].at[config.indicators].multiply(config.indicator_gain)
         # Equation 29: lin_a and lin_b.
         self.temperature = Mlp(1, width, width, rngs=rngs)
         self.layers = nnx.List([_Layer(topoformer, width, rngs=rngs) for _ in range(config.layers)])
