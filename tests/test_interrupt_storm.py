@@ -17,6 +17,7 @@ FIRST = """
 import signal
 import interrupt_storm
 call, check = interrupt_storm.cases()[{name!r}]()
+get_ipython().run_line_magic("xmode", "Plain")
 kernel = get_ipython().kernel
 kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
 
@@ -31,7 +32,10 @@ def interrupted():
             except KeyboardInterrupt:
                 pass
 """
-"""The first cell. Interrupts reach the function only, since they harm the kernel's own code."""
+"""The first cell. Interrupts reach the function only, since they harm the kernel's own code.
+
+A traceback with context takes longer than many a call.
+"""
 
 
 def storm(names, count, seed, *beside, seconds):
@@ -99,24 +103,28 @@ def test_the_length_of_a_call_follows_the_calls(start):
     assert 0.5 < length.expected < 1.5
 
 
-def reply_of(client, asked, seconds):
-    """The outcome of a cell: ``"ok"``, one of `MIDDLE`, or the name of an error."""
+def end_of(client, asked, seconds):
+    """How a cell ended and the seconds that it took.
+
+    The end is ``"ok"``, one of `MIDDLE`, or the name of an error.
+    """
     reply = client.get_shell_msg(timeout=seconds)
     while reply["parent_header"].get("msg_id") != asked:
         reply = client.get_shell_msg(timeout=seconds)
+    took = (reply["header"]["date"] - reply["parent_header"]["date"]).total_seconds()
     said = reply["content"]
     if said["status"] == "ok":
         value = said["user_expressions"]["what"]["data"]["text/plain"].strip("'")
-        return value if value in MIDDLE else "ok"
+        return value if value in MIDDLE else "ok", took
     # Python's handler raises in the cell itself before and after the library's work.
-    return "interrupted" if "interrupts.py" in "".join(said["traceback"]) else said["ename"]
+    return "interrupted" if "interrupts.py" in "".join(said["traceback"]) else said["ename"], took
 
 
 def kernel_storm(name, count, seed, seconds):
     """Interrupts the kernel of a notebook as a user does, and returns the outcomes of the cells."""
     manager = pytest.importorskip("jupyter_client.manager")
     kernel, client = manager.start_new_kernel(extra_arguments=[], cwd=str(STORM.parent))
-    length, counts = Length(seed), Counter()
+    length, counts, sent = Length(seed), Counter(), 0
 
     def whole(cell):
         began = time.perf_counter()
@@ -130,23 +138,24 @@ def kernel_storm(name, count, seed, seconds):
         end = time.perf_counter() + seconds
         while sum(counts[what] for what in MIDDLE) < count:
             assert time.perf_counter() < end, f"within {seconds} s: {counts}"
-            began = time.perf_counter()
             cell = "what = interrupted()"
             asked = client.execute(cell, user_expressions={"what": "what"}, stop_on_error=False)
             for pause in length.pauses():
                 time.sleep(pause)
                 kernel.interrupt_kernel()
-            what = reply_of(client, asked, 300)
+                sent += 1
+            what, took = end_of(client, asked, 300)
             # Read the output of cells: a full queue would drop the messages that end a cell.
             while client.iopub_channel.msg_ready():
                 client.get_iopub_msg(timeout=1)
-            length.took(time.perf_counter() - began, whole=what == "ok")
+            length.took(took, whole=what == "ok")
             counts[what] += 1
             assert kernel.is_alive()
         whole("check(call())")
     finally:
         client.stop_channels()
         kernel.shutdown_kernel(now=True)
+    sys.stdout.write(f"{name}: {sent} interrupts, {dict(counts)}\n")
     return set(counts)
 
 
