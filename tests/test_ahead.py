@@ -20,6 +20,7 @@ from regal_jax.policies import ahead as guided
 from regal_jax.policies.choices import Balance, Cut
 from regal_jax.policies.measured import measure
 from regal_jax.runtime import ahead, compiling
+from regal_jax.runtime.deadline import Deadline
 
 pytest.importorskip("numba")
 
@@ -93,7 +94,7 @@ def test_tasks_for_this_process_run_while_it_waits(module):
     here = [ahead.Task(f"of_totals:{name}", (), here=True) for name in ("fail", "make", "make")]
     compiling.compile_ahead([ahead.Task("of_totals:wait", (module.total,)), *here])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ahead._helper, "end", 0.0)
+        patch.setattr(ahead._helper, "limit", Deadline(0.0))
         compiling.loops(module.total)
     # It was compiled here, and no task is left.
     assert len(compiling.compiled(module.total).signatures) == 1

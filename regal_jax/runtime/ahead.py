@@ -15,11 +15,11 @@ import pathlib
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from regal_jax.runtime.cores import available_cores
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["AHEAD", "Task", "allowed", "await_compiled", "is_at_work", "is_compiling", "start", "work"]
@@ -58,7 +58,7 @@ class _Helper:
     """The second process, and which functions it has yet to compile."""
 
     def __init__(self, tasks: Sequence[Task], folder: str) -> None:
-        self.parent, self.end = os.getpid(), time.monotonic() + _PATIENCE
+        self.parent, self.limit = os.getpid(), Deadline(_PATIENCE)
         there = [task for task in tasks if not task.here]
         self.here = collections.deque(task for task in tasks if task.here)
         self._done = {task.name: threading.Event() for task in there}
@@ -178,7 +178,7 @@ def await_compiled(function: Callable[..., Any]) -> None:
         check_interrupt()
     while done is not None and not done.wait(_BLINK):
         check_interrupt()
-        if time.monotonic() > _helper.end:
+        if _helper.limit.over:
             _helper.stop()
             return
 
