@@ -402,7 +402,8 @@ def test_the_command_runs_in_a_process_of_its_own():
     assert "\n  throughput/er-100 " in done.stdout
 
 
-def test_smoke(tmp_path, capsys):
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_smoke(tmp_path, capsys, every):
     """The whole command: its sections, the file, the trace, the figure."""
     out, traces, figure = tmp_path / "a.json", tmp_path / "traces", tmp_path / "a.png"
 
@@ -410,7 +411,10 @@ def test_smoke(tmp_path, capsys):
     binary = fake_peer(tmp_path, f"print({line!r})")
     # Compilation takes most of the time. Other tests measure these three: `test_padding_is_counted`, and in
     # test_certify.py `test_smoke` and `test_shares_of_bandwidth_are_shares`.
-    sections = [section for section in SECTIONS if section not in ("padding", "training", "phases")]
+    others = ("padding", "training", "phases")
+    # Their cases differ from those of throughput in one parameter.
+    others += () if every else ("batch", "population", "devices", "objective", "transfer")
+    sections = [section for section in SECTIONS if section not in others]
     sections = [section for section in sections if any(b.section == section for b in benchmarks("smoke"))]
     files = ["--out", str(out), "--profile", str(traces), "--peer", binary]
     clear()  # The first call includes compilation only where no earlier test has used the program.

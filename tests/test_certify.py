@@ -159,6 +159,7 @@ def test_refusals(tmp_path, capsys, out, message):
         raise ConfigError(line)
 
 
+@pytest.mark.slow
 def test_the_cpu_beside_an_accelerator_makes_the_same_search():
     case = GraphCase(ops=12, population=10, evaluations=26)
     contender = on_cpu(case)

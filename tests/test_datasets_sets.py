@@ -72,7 +72,7 @@ def test_files_are_the_members_under_their_hashes(tmp_path):
     )
 
 
-@pytest.mark.parametrize("archive", [False, True])
+@pytest.mark.parametrize("archive", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_one_and_two_processes_write_the_same_bytes(tmp_path, archive):
     for jobs in (1, 2):
         folder = tmp_path / str(jobs)

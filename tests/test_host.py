@@ -99,7 +99,7 @@ def test_the_functions_of_the_runtime_stand_where_they_are_called():
 # Size and company ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("transfer", ["blocking", "free"])
+@pytest.mark.parametrize("transfer", ["blocking", pytest.param("free", marks=pytest.mark.slow)])
 def test_three_hundred_thousand_events(transfer):
     # More ops than three levels of 64 bits hold. No op waits for another, so the order is that of the keys.
     n = 2**18 + 1000
@@ -232,6 +232,8 @@ def environment(folder: pathlib.Path) -> dict[str, str]:
     return {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(root), "XLA_FLAGS": flags}
 
 
+# By default, test_programs.py has a process that finds the programs of another one.
+@pytest.mark.slow
 def test_a_new_process_finds_the_compiled_program_in_the_cache(tmp_path):
     # A program holds the name of the custom call and not its address, so other processes can use it.
     code = """

@@ -65,6 +65,7 @@ def test_some_interrupts(name, some):
     assert found["slowest"] < 20
 
 
+@pytest.mark.slow
 def test_some_interrupts_of_the_main_thread_while_another_one_works():
     for found in storm(("critical-path", "brkga"), 10, 0, "beside", seconds=300).values():
         assert sum(found["calls"].values()) >= 3

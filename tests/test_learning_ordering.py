@@ -179,7 +179,11 @@ def expected_peak(logs):
 
 @pytest.mark.parametrize(
     ("model", "optimizer"),
-    [(MODEL, {}), (MODEL, {"standardise": True, "logit_norm": 0.5}), (AUTOREGRESSIVE, {})],
+    [
+        (MODEL, {}),
+        (MODEL, {"standardise": True, "logit_norm": 0.5}),
+        pytest.param(AUTOREGRESSIVE, {}, marks=pytest.mark.slow),
+    ],
     ids=["paper", "one-shot", "autoregressive"],
 )
 def test_the_gradient_is_that_of_the_loss_and_on_average_that_of_the_expected_peak(model, optimizer):

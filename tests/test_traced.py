@@ -102,6 +102,8 @@ def test_a_policy_is_on_the_disk_too(folder, exports):
     assert len(exports) == count
 
 
+# By default, test_programs.py has a process that finds the programs of another one.
+@pytest.mark.slow
 def test_another_process_finds_them(tmp_path):
     code = (
         "from regal_jax import Cluster, optimize\n"
@@ -156,7 +158,15 @@ def nonsense(data):
     return json.dumps({**head, "digest": hashlib.sha256(body).hexdigest()}).encode() + b"\n" + body
 
 
-@pytest.mark.parametrize("damage", [cut, flipped, of_another, calling, nonsense, lambda data: b""])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        of_another,
+        lambda data: b"",
+        *(pytest.param(d, marks=pytest.mark.slow) for d in (flipped, calling, nonsense)),
+    ],
+)
 def test_a_file_that_is_not_right_is_made_again(damage, kept, folder, exports):
     first, right = kept
     for file in right.iterdir():
