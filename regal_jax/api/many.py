@@ -23,10 +23,10 @@ from regal_jax.solvers.loop.earlier import share_earlier
 from regal_jax.solvers.loop.settings import Settings, check_pairs
 from regal_jax.solvers.loop.watch import Improvement, Watch
 
+__all__ = ["Batch", "check_and_warn", "optimize_here", "warn_of"]
+
 _LARGE: Final = 100_000
 """Least number of ops times evaluations for which another process compiles ahead."""
-
-__all__ = ["Batch", "check_and_warn", "optimize_here", "warn_of"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

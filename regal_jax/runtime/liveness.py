@@ -56,10 +56,10 @@ def live_at_entry(cfg: Any, blocks: Iterable[Any], used: _Names, defined: _Names
         for label in reversed(order):
             for previous, _ in cfg.predecessors(label):
                 live[previous] |= live[label] & reach[previous] & ~writes[previous]
-    return {label: _names(bits, names) for label, bits in live.items()}
+    return {label: _named(bits, names) for label, bits in live.items()}
 
 
-def _names(bits: int, names: list[str]) -> set[str]:
+def _named(bits: int, names: list[str]) -> set[str]:
     """The names whose bits are set."""
     text = f"{bits:b}"[::-1]
     found, i = set(), text.find("1")
