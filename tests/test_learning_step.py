@@ -86,16 +86,23 @@ def test_searches_and_references_have_the_encoding_of_the_task(tmp_path):
     config = dataclasses.replace(tiny_config(), task=task)
     learner, key = Learner(config), jax.random.key(5)
     pool = share_of(config, graphs).pool
-    logits = learner.networks()[0](pool.features, pool.prior)
+    logits = jax.jit(lambda features, prior: learner.networks()[0](features, prior))(
+        pool.features, pool.prior
+    )
     actions, fitness = jax.jit(step_module.rollout, static_argnums=0)(
         learner, pool, logits, learner.table, key
     )
     keys = keys_of(jax.random.split(key)[1], pool.identity)
     encoding = ENCODINGS["schedule"]
     options = {"config": config.search, "encoding": encoding}
+
+    @jax.jit
+    def guided(pool, table, action):
+        guide = to_proposal(config.policy, table, action, pool.problem, pool.prior)
+        return encoding.proposal(pool.problem, guide)
+
     for action, found in zip(actions, fitness, strict=True):
-        guide = to_proposal(config.policy, learner.table, action, pool.problem, pool.prior)
-        proposal = encoding.proposal(pool.problem, guide)
+        proposal = guided(pool, learner.table, action)
         alone = solve(pool.problem, keys, Stopping(20), proposal=proposal, **options)
         np.testing.assert_array_equal(alone.fitness, found)
     # A whole run would compile a step of training, too. What it leaves behind is in test_learning_resume.py.
@@ -154,7 +161,7 @@ def test_it_is_compiled_once_and_not_again_after_a_restore(tmp_path):
             f._jitted._cache_size() for key, f in kept._kept.items() if key[0] is step_module._train_step
         )
 
-    config = tiny_config()
+    config = tiny_config(baseline="learned")  # As above; test_learning_resume.py has runs of the other.
     before = count()
     one_device(config, tmp_path / "a")
     first = count()
@@ -167,7 +174,7 @@ def test_it_is_compiled_once_and_not_again_after_a_restore(tmp_path):
 
 
 def test_every_step_has_other_graphs_and_numbers():
-    config = tiny_config()
+    config = tiny_config(baseline="learned")
     _, history = take(Learner(config), 1, GRAPHS, 4)
     assert len({float(metrics["improvement"]) for metrics in history}) == 4
     assert len({float(metrics["learning_rate"]) for metrics in history}) == 4
@@ -278,7 +285,7 @@ def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path, monkeypa
     builder.add_op("op", runtime=1.0)
     graphs = [builder.build(), fast_on_first(2, 0), chain(2)]
     # As many graphs as other tests have, whose programs are compiled.
-    config = tiny_config()
+    config = tiny_config(baseline="learned")
     result = train(config, graphs, graphs[:2], tmp_path, progress=False, devices=jax.devices()[:1])
     assert result.finished
     assert np.isfinite(result.best.improvement)

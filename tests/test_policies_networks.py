@@ -294,7 +294,7 @@ def test_the_graph_network_is_the_paper_s_equation():
 @pytest.mark.parametrize("network", Network)
 def test_untrained_policy_leaves_priorities_open_and_places_ops(network):
     graph = random_graph(np.random.default_rng(0), 12, 2)
-    config = four_bins(network=network, rounds=1, priority_bias=3, affinity_bias=-3, placement_scale=0)
+    config = four_bins(network=network, priority_bias=3, affinity_bias=-3, placement_scale=0)
     x = inputs_of(graph, TWO, config)
     first, second = (scipy.special.softmax(leaf, axis=-1) for leaf in untrained(config, x))
     np.testing.assert_allclose(first, 0.25, atol=0.2)
