@@ -414,6 +414,8 @@ def test_smoke(tmp_path, capsys, every):
     others = ("padding", "training", "phases")
     # Their cases differ from those of throughput in one parameter.
     others += () if every else ("batch", "population", "devices", "objective", "transfer")
+    # `test_smoke` in test_certify.py, and `test_library_peers_spend_the_same_budget`.
+    others += () if every else ("implementations", "python")
     sections = [section for section in SECTIONS if section not in others]
     sections = [section for section in sections if any(b.section == section for b in benchmarks("smoke"))]
     files = ["--out", str(out), "--profile", str(traces), "--peer", binary]

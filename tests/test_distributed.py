@@ -81,6 +81,7 @@ validation_samples = 8
 validate_every = 5
 checkpoint_every = 4
 """
+HEADS = "head_width = 4\nheads = [1, 0, 0, 0, 0, 0, 0]\neigenvectors = 0"
 SYSTEMS = {"regal": REGAL, "topoformer": ORDERS, "gflownet": SCHEDULES}
 LOST = (
     "another process has ended or cannot be reached",
@@ -155,9 +156,11 @@ def ended_well(codes, errors, killed):
 )
 def test_two_processes_are_one_with_two_devices_also_when_one_is_killed(tmp_path, system):
     toml = settings(tmp_path, system)
-    # Graphs of one size need half of the programs, which five processes compile. The size of a step depends
-    # on the seed alone; the slow tests mix sizes.
-    toml.write_text(SYSTEMS[system].replace("ops = [6, 8]", "ops = [6]"))
+    # Graphs of one size need half of the programs, which five processes trace. The size of a step depends
+    # on the seed alone. The slow tests mix sizes, and have heads of several relations and eigenvectors.
+    text = SYSTEMS[system].replace("ops = [6, 8]", "ops = [6]")
+    text = text.replace("heads = [1, 0, 0, 1, 0, 0, 1]\neigenvectors = 2", HEADS)
+    toml.write_text(text)
     # First, so that the two processes find Numba's loops compiled.
     in_one_process(toml, tmp_path / "whole", 2)
     launcher = Launcher(2, toml, tmp_path / "run")

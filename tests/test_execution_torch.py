@@ -60,11 +60,33 @@ class Recurrent(nn.Module):
         return self.second(torch.tanh(self.first(y))) * factor + torch.tensor([0.5] * 8)
 
 
+class Small(nn.Module):
+    """Few parameters: each has an update of its own, which is traced and compiled."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 8)
+
+    def forward(self, x):
+        return torch.relu(self.layer(x))
+
+
 CASES = [
     (Branches, (torch.randn(12, 16),), {}),
     (Attention, (torch.randn(3, 7, 16),), {}),
     (Recurrent, (torch.randn(2, 5, 6),), {"factor": 2.0}),
 ]
+FEW = (Small, (torch.randn(12, 16),), {})
+"""A case whose training step is traced and compiled fast."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kernels_are_not_vectorised():
+    """The order of kernels does not depend on it, and Inductor would compile programs that try the CPU."""
+    from torch._inductor import config
+
+    with config.patch("cpp.vec_isa_ok", False):
+        yield
 
 
 GRAPHS = {}
@@ -177,7 +199,7 @@ def test_training_steps_are_those_of_adam(case, devices, options):
 
 
 def test_training_goes_on_from_a_saved_state(tmp_path):
-    first, other, x = Branches(), Branches(), torch.randn(12, 16)
+    first, other, x = Small(), Small(), torch.randn(12, 16)
     form = {"form": "training-step", "loss": squares}
     runs, _ = planned(first, (x,), **form)
     runs(x)
@@ -189,11 +211,11 @@ def test_training_goes_on_from_a_saved_state(tmp_path):
     same(again(x), runs(x))
     same(dict(other.named_parameters()), dict(first.named_parameters()))
     with pytest.raises(ConfigError, match="of another module or form"):
-        planned(Branches(), (x,))[0].load_state_dict(torch.load(tmp_path / "state.pt"))
+        planned(Small(), (x,))[0].load_state_dict(torch.load(tmp_path / "state.pt"))
 
 
 def test_a_chosen_learning_rate_is_that_of_adam():
-    module, plain = twins(Branches)
+    module, plain = twins(Small)
     x = torch.randn(12, 16)
     runs, _ = planned(module, (x,), form="training-step", loss=squares)
     runs.rate = 0.02
@@ -206,7 +228,10 @@ def test_a_chosen_learning_rate_is_that_of_adam():
     same(list(module.parameters()), list(plain.parameters()))
 
 
-@pytest.mark.parametrize("form", ["forward", "gradient", "training-step"])
+# A training step has the ops of the gradient, too.
+@pytest.mark.parametrize(
+    "form", ["forward", pytest.param("gradient", marks=pytest.mark.slow), "training-step"]
+)
 @pytest.mark.parametrize("make", [Branches, Attention])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_measured_memory_is_the_predicted_one(form, make, seed):
@@ -303,14 +328,17 @@ def test_a_pass_that_fails_leaves_the_order(monkeypatch):
 @pytest.mark.parametrize(
     ("case", "form"),
     [
-        (0, "training-step"),
-        pytest.param(0, "gradient", marks=pytest.mark.slow),
-        pytest.param(1, "gradient", marks=pytest.mark.slow),
-        pytest.param(1, "training-step", marks=pytest.mark.slow),
+        (FEW, "training-step"),
+        *(
+            pytest.param(case, form, marks=pytest.mark.slow)
+            for case in CASES[:2]
+            for form in ("gradient", "training-step")
+        ),
     ],
+    ids=lambda x: x if isinstance(x, str) else x[0].__name__,
 )
 def test_compiled_gradients_and_steps_are_those_of_eager_ones(case, form):
-    make, args, kwargs = CASES[case]
+    make, args, kwargs = case
     made = [copy.deepcopy(make().eval()) for _ in range(2)]
     made[1].load_state_dict(made[0].state_dict())
     one, other = (planned(module, args, kwargs, form=form, loss=squares)[0] for module in made)

@@ -201,11 +201,11 @@ def test_ppo_learns_the_optimum_of_a_toy():
     work = float(fork().runtime.sum())
     best = work / min(flow.makespan(state) for state in flow.layers[-1])
     config = dataclasses.replace(
-        with_loss(Loss.PPO, trajectories=64, steps=50, learning_rate=1e-2, decay=0.1),
+        with_loss(Loss.PPO, trajectories=64, steps=30, learning_rate=1e-2, decay=0.1),
         model=dataclasses.replace(MODEL, width=16, lookahead=True),
         ppo=PpoConfig(entropy=0.05),
     )
-    model, told = stepped(config, 1, 50, fork())
+    model, told = stepped(config, 1, 30, fork())
     assert told[0]["speedup"] < 0.85 * best
     assert told[0]["entropy"] > told[-1]["entropy"]
     assert told[-1]["learning_rate"] < 0.2 * told[0]["learning_rate"]

@@ -549,9 +549,10 @@ def test_a_network_with_the_autoregressive_decoder_orders_graphs(tmp_path):
         how: decode_orders(model, graphs, keys, decoding=how, candidates=8)
         for how in ("greedy", "sample", "beam")
     }
+    embed = jax.jit(model.embed)
     for row, graph in enumerate(graphs):
         problem = make_problem([graph], Cluster.uniform(1, transfer="free"), Bucket.of(graph))
-        embeddings = model.embed(make_order_inputs([graph], AUTOREGRESSIVE, problem.bucket.ops))
+        embeddings = embed(make_order_inputs([graph], AUTOREGRESSIVE, problem.bucket.ops))
         expected = {
             "greedy": model.decoder.greedy(problem, embeddings)[0],
             "beam": model.decoder.beam_search(problem, embeddings, 8).orders[0],

@@ -86,16 +86,23 @@ def test_searches_and_references_have_the_encoding_of_the_task(tmp_path):
     config = dataclasses.replace(tiny_config(), task=task)
     learner, key = Learner(config), jax.random.key(5)
     pool = share_of(config, graphs).pool
-    logits = learner.networks()[0](pool.features, pool.prior)
+    logits = jax.jit(lambda features, prior: learner.networks()[0](features, prior))(
+        pool.features, pool.prior
+    )
     actions, fitness = jax.jit(step_module.rollout, static_argnums=0)(
         learner, pool, logits, learner.table, key
     )
     keys = keys_of(jax.random.split(key)[1], pool.identity)
     encoding = ENCODINGS["schedule"]
     options = {"config": config.search, "encoding": encoding}
+
+    @jax.jit
+    def guided(pool, table, action):
+        guide = to_proposal(config.policy, table, action, pool.problem, pool.prior)
+        return encoding.proposal(pool.problem, guide)
+
     for action, found in zip(actions, fitness, strict=True):
-        guide = to_proposal(config.policy, learner.table, action, pool.problem, pool.prior)
-        proposal = encoding.proposal(pool.problem, guide)
+        proposal = guided(pool, learner.table, action)
         alone = solve(pool.problem, keys, Stopping(20), proposal=proposal, **options)
         np.testing.assert_array_equal(alone.fitness, found)
     # A whole run would compile a step of training, too. What it leaves behind is in test_learning_resume.py.
@@ -154,7 +161,7 @@ def test_it_is_compiled_once_and_not_again_after_a_restore(tmp_path):
             f._jitted._cache_size() for key, f in kept._kept.items() if key[0] is step_module._train_step
         )
 
-    config = tiny_config()
+    config = tiny_config(baseline="learned")  # As above; test_learning_resume.py has runs of the other.
     before = count()
     one_device(config, tmp_path / "a")
     first = count()
@@ -167,7 +174,7 @@ def test_it_is_compiled_once_and_not_again_after_a_restore(tmp_path):
 
 
 def test_every_step_has_other_graphs_and_numbers():
-    config = tiny_config()
+    config = tiny_config(baseline="learned")
     _, history = take(Learner(config), 1, GRAPHS, 4)
     assert len({float(metrics["improvement"]) for metrics in history}) == 4
     assert len({float(metrics["learning_rate"]) for metrics in history}) == 4
@@ -195,16 +202,15 @@ def batch_of(mesh, pool, size):
     return jax.tree.map(np.asarray, jax.jit(take_batch)(pool))
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_a_batch_is_the_same_wherever_its_graphs_are(count):
+def test_a_batch_is_the_same_wherever_its_graphs_are():
     """Bit for bit, for more, fewer and as many graphs as devices and as the batch has."""
     config = tiny_config()
     for graphs in (GRAPHS[:1], GRAPHS, (*GRAPHS, *HELD_OUT, chain(5))):
-        one, spread = (batch_of(*spread_of(config, graphs, n), 4) for n in (1, count))
-        leaves = zip(jax.tree.leaves(one), jax.tree.leaves(spread), strict=True)
-        for whole, part in leaves:
-            assert whole.dtype == part.dtype
-            np.testing.assert_array_equal(whole.view(np.uint8), part.view(np.uint8))
+        one, *others = (jax.tree.leaves(batch_of(*spread_of(config, graphs, n), 4)) for n in (1, 2, 4))
+        for spread in others:
+            for whole, part in zip(one, spread, strict=True):
+                assert whole.dtype == part.dtype
+                np.testing.assert_array_equal(whole.view(np.uint8), part.view(np.uint8))
 
 
 def test_pools_hold_every_graph_once_and_are_few():
@@ -278,13 +284,14 @@ def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path, monkeypa
     builder = GraphBuilder("lonely")
     builder.add_op("op", runtime=1.0)
     graphs = [builder.build(), fast_on_first(2, 0), chain(2)]
-    config = tiny_config(steps=2, batch=3, pools=1)
-    result = train(config, graphs, graphs[:1], tmp_path, progress=False, devices=jax.devices()[:1])
+    # As many graphs as other tests have, whose programs are compiled.
+    config = tiny_config(baseline="learned")
+    result = train(config, graphs, graphs[:2], tmp_path, progress=False, devices=jax.devices()[:1])
     assert result.finished
     assert np.isfinite(result.best.improvement)
     # The progress bar names the compilation of each program once.
     assert bars[0][:2] == ["references (compiling)", "update"]
-    assert bars[2] == ["validation (compiling)", "train (compiling)", "update", "update"]
+    assert bars[2] == ["validation (compiling)", "train (compiling)", *["update"] * 12]
 
 
 def test_no_graphs_and_devices_that_do_not_divide(tmp_path):

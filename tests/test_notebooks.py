@@ -11,6 +11,12 @@ from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 LESS = {
+    "01_quickstart": {
+        "evaluations=2000": "evaluations=200",
+        "evaluations=1000, seed=0)": "evaluations=200, seed=0)",
+        '"erdos-renyi", 60': '"erdos-renyi", 40',  # One shape to compile for.
+        "evaluations=1000, seed=0, progress": "evaluations=200, seed=0, progress",
+    },
     "02_throughput": {
         "(50, 100, 200), (1, 2, 8), 1000": "(20, 50), (1, 2), 200",
         "Options(repeats=3)": "Options(repeats=1)",

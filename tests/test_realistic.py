@@ -40,9 +40,12 @@ def test_nobody_looks_at_test_families():
     assert set(load_models(set(SAMPLE_MODELS[:2]))) == set(SAMPLE_MODELS[:2])
 
 
-def test_limits_are_what_they_say(monkeypatch):
+@pytest.mark.parametrize("models", [SMALL, pytest.param(None, marks=pytest.mark.slow)], ids=["small", "all"])
+def test_limits_are_what_they_say(monkeypatch, models):
     # Another test may have traced the examples in this session.
     monkeypatch.setattr(realistic_module, "load_example", kept_example)
+    cases = [case for case in realistic_cases() if models is None or case.model in models]
+    monkeypatch.setattr(graphs_module, "realistic_cases", lambda count: cases[:count])
     tasks = list(evaluation_tasks(EvaluationConfig(suite="realistic", cases=40)))
     for task in tasks:
         labels, memory = task.labels, task.cluster.memory[0]
