@@ -24,7 +24,6 @@ from regal_jax.search import (
     brkga,
     expand,
     random_keys,
-    run,
     start,
 )
 from regal_jax.search.draws import distinct
@@ -187,36 +186,6 @@ def test_fit_never_exceeds_the_budget(evaluations):
     assert spent + config.step_evaluations > evaluations
     if evaluations >= 300:
         assert config.islands == 3
-
-
-@pytest.mark.parametrize(("population", "shapes"), [(100, {16, 32, 64, 100}), (48, {16, 32, 48})])
-def test_few_populations_serve_all_small_budgets(population, shapes):
-    config = BrkgaConfig(population=population)
-    padded = {n: config.padded(n) for n in range(1, population + 1)}
-    assert {one.population for one in padded.values()} == shapes
-    assert all(n <= one.population < max(17, 2 * n) for n, one in padded.items())
-    assert config.padded(population) == config.padded(population - 1) == config
-
-
-@pytest.mark.parametrize("evaluations", [1, 7, 16, 20, 49, 50, 99])
-def test_individuals_that_fill_the_array_do_not_count(evaluations):
-    """Equal to a population that is as large as the budget, also with warm starts and a target."""
-    problem, sample = planted(2), uniform(6)
-    config = BrkgaConfig(population=50, elites=10, mutants=8)
-    known = jax.random.bits(jax.random.key(1), (2, 20, 6), jnp.uint16)
-    warm = WarmStart(known, np.array([20, 3], np.int32))
-    fitted = config.fit(evaluations)
-    first = fitted.first_evaluations
-    cut = WarmStart(known[:, :first], warm.count)
-    for start_with, cut_start in ((None, None), (warm, cut)):
-        stopping = Stopping(evaluations, target=[330.0, 0.0])
-        got = brkga(distance, problem, keys(2), stopping, sample_fn=sample, config=config, warm=start_with)
-        searcher = BrkgaSearcher(distance, sample, fitted)
-        expected = run(searcher, Inputs(problem, None, keys(2)), stopping, warm=cut_start)
-        for field in dataclasses.fields(expected):
-            if field.name != "seconds":
-                np.testing.assert_array_equal(getattr(got, field.name), getattr(expected, field.name))
-        assert (got.evaluations <= evaluations).all()
 
 
 # Breeding

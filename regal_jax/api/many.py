@@ -172,7 +172,7 @@ def optimize_here(
     if parts:
         # Checked before the heuristics, which may take minutes.
         guided = {count for count in counts if settings.guided(count)}
-        padded = [part.config.padded(settings.evaluations) for part in parts]
-        largest = max(padded, key=lambda config: config.first_evaluations)
+        fitted = [part.config.fit(settings.evaluations) for part in parts]
+        largest = max(fitted, key=lambda config: config.first_evaluations)
         shares = share_out(pairs, largest, batch_size, devices, guided)
     return [pinned.release(i, plan) for i, plan in enumerate(call.run(shares))]

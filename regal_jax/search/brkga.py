@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
@@ -110,13 +109,7 @@ class BrkgaSearcher:
         # With JAX 0.11, XLA compiles for minutes if draws are fused into the decoder. They are stored in any
         # case.
         genes = lax.optimization_barrier(jax.tree.map(flat, genes))
-        fitness = evaluate(self.fitness_fn, inputs.problem, genes)
-        first = inputs.first
-        if first is not None:
-            fitness = jnp.where(jnp.arange(fitness.shape[1])[None] < first[:, None], fitness, jnp.inf)
-        incumbent = improve(None, genes, fitness)
-        if first is not None:
-            incumbent = dataclasses.replace(incumbent, evaluations=first, improved_at=first)
+        fitness, incumbent = self._evaluate(inputs, genes, None)
         elites, newcomers = split(c, genes)
         nobody = jax.tree.map(lambda x: jnp.zeros_like(x[:, : c.islands * c.children]), newcomers)
         return BrkgaState(
@@ -160,8 +153,7 @@ class BrkgaSearcher:
             restarted_at = jnp.where(due, done, restarted_at)
         # As in `init`.
         new = lax.optimization_barrier(new)
-        fitness = evaluate(self.fitness_fn, inputs.problem, new)
-        incumbent = improve(state.incumbent, new, fitness)
+        fitness, incumbent = self._evaluate(inputs, new, state.incumbent)
         fitness_of_children = fitness[:, : c.islands * c.children].reshape(batch, c.islands, c.children)
         fitness_of_mutants = fitness[:, c.islands * c.children :].reshape(batch, c.islands, c.mutants)
         return BrkgaState(
@@ -260,6 +252,13 @@ class BrkgaSearcher:
             return jnp.concatenate([old[:, :, : c.mutants - c.neighbours], new], axis=2)
 
         return jax.tree.map(join, mutants, moved)
+
+    def _evaluate(
+        self, inputs: Inputs, genes: Any, incumbent: Incumbent | None
+    ) -> tuple[jax.Array, Incumbent]:
+        """Fitness ``[B, Q]`` of ``genes [B, Q, ...]``, and the new incumbent."""
+        fitness = evaluate(self.fitness_fn, inputs.problem, genes)
+        return fitness, improve(incumbent, genes, fitness)
 
     @jax.named_scope("selection")
     def rank(self, state: BrkgaState, generation: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -382,17 +381,16 @@ def brkga(
     """
     config = BrkgaConfig() if config is None else config
     check_keys(keys)
-    first = config.fit(stopping.evaluations).first_evaluations
-    padded = config.padded(stopping.evaluations)
+    fitted = config.fit(stopping.evaluations)
     if warm is not None:
         check_warm(warm, params, keys, sample_fn, config.first_evaluations)
-        w = padded.first_evaluations
+        w = fitted.first_evaluations
         warm = WarmStart(jax.tree.map(lambda x: x[:, :w], warm.genes), warm.count)
-    searcher = BrkgaSearcher(fitness_fn, sample_fn, padded, move_fn)
+    searcher = BrkgaSearcher(fitness_fn, sample_fn, fitted, move_fn)
     return run(
         searcher,
-        Inputs(problem, params, keys, np.full(keys.shape[0], first, np.int32)),
-        dataclasses.replace(stopping, evaluations=stopping.evaluations + padded.first_evaluations - first),
+        Inputs(problem, params, keys),
+        stopping,
         warm=warm,
         callback=callback,
         chunk=chunk,

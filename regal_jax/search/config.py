@@ -221,20 +221,6 @@ class BrkgaConfig:
             self, islands=1, population=evaluations, elites=0, mutants=evaluations, neighbours=0
         )
 
-    def padded(self, evaluations: int) -> Self:
-        """The config whose arrays hold the first population of ``fit(evaluations)``.
-
-        Many budgets share one such config, and so their programs: a part of a population is padded to the
-        next power of two, at least 16, or to the whole population.
-        """
-        fitted = self.fit(evaluations)
-        if fitted.population == self.population:
-            return fitted
-        size = max(16, 1 << (fitted.population - 1).bit_length())
-        if size >= self.population:
-            return dataclasses.replace(self, islands=1)
-        return dataclasses.replace(fitted, population=size, mutants=size)
-
     def thresholds(self) -> tuple[int, ...]:
         """``[parents]`` cumulative inheritance probabilities of the ranked parents, in units of ``2**-16``.
 

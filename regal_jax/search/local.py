@@ -97,10 +97,6 @@ class AnnealingConfig:
         count_setting(type(self).__name__, "evaluations", evaluations, 1)
         return self if evaluations >= self.chains else dataclasses.replace(self, chains=evaluations)
 
-    def padded(self, evaluations: int) -> Self:
-        """``fit(evaluations)``: chains are not padded, since each of them takes all steps."""
-        return self.fit(evaluations)
-
     def temperatures(self) -> np.ndarray:
         """``[257]`` float32 relative temperatures, from the first to the last."""
         if not self.initial_temperature:

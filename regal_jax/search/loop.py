@@ -40,15 +40,11 @@ class Inputs:
       problem: Pytree, passed unchanged to the fitness function.
       params: Pytree with leading axis ``B``, or ``None``: parameters of the proposal.
       keys: ``[B]`` typed keys, one per instance.
-      first: ``[B]`` int32, or ``None`` for all: individuals of the first population that count. The others
-        fill an array, so that programs are shared: they are never the incumbent, and no generation may
-        follow them. Only `BrkgaSearcher` reads it.
     """
 
     problem: Any
     params: Any
     keys: jax.Array
-    first: jax.Array | None = None
 
 
 @jax.tree_util.register_dataclass
