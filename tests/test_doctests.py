@@ -16,7 +16,11 @@ import regal_jax.ordering
 import regal_jax.policies
 
 PACKAGE = pathlib.Path(regal_jax.__file__).parent
-SLOW = {"learning/train.py:train"}
+SLOW = {
+    "learning/train.py:train",
+    "learning/gflownet/train.py:train_gflownet",
+    "learning/ordering/train.py:train_orders",
+}
 MET_FIRST = (
     regal_jax.apply_to_onnx,
     regal_jax.apply_to_torch,

@@ -328,7 +328,7 @@ SEARCH = Brkga(population=20, elites=4, mutants=3, encoding="schedule")
 
 @pytest.mark.parametrize(
     "method",
-    # test_generate.py has all of them by default, for the makespan.
+    # test_generate.py has others by default, for the makespan.
     [SEARCHES[0], *(pytest.param(method, marks=pytest.mark.slow) for method in SEARCHES[1:])],
     ids=lambda method: method.name,
 )
@@ -344,7 +344,9 @@ def test_searches_for_peak_memory(method):
         assert max(again.peak_memory) == plan.objective_value
         alone = optimize(graph, cluster, **options, warm_start=False)
         np.testing.assert_array_equal(alone.timeline.start, plan.timeline.start)
-    given = optimize(graphs[1], cluster, objective="peak-memory", evaluations=300, seed=7)
+    given = optimize(
+        graphs[1], cluster, method="peak-search", objective="peak-memory", evaluations=300, seed=7
+    )
     assert optimize(graphs[1], cluster, **options, warm_start=given).sort_key <= given.sort_key
 
 

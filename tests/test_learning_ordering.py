@@ -229,6 +229,8 @@ def moved(weights, direction, h):
     return tree.unflatten([leaf + np.float32(h) * d for leaf, d in zip(leaves, direction, strict=True)])
 
 
+# By default two devices train it in test_distributed.py.
+@pytest.mark.slow
 def test_two_devices_do_what_one_does():
     learner = OrderLearner(config_of())
     (one, metrics), (two, other) = (step_of(learner, GRAPHS, devices) for devices in (1, 2))

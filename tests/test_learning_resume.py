@@ -71,12 +71,10 @@ def test_what_a_run_leaves_behind(whole):
 
 @pytest.mark.parametrize(
     "moments",
-    [
-        ("save:4",),
-        pytest.param(("references:1", "train:3", "save:4", "train:10"), marks=pytest.mark.slow),
-    ],
+    [("save:4",), ("references:1", "train:3", "save:4", "train:10")],
     ids=len,
 )
+@pytest.mark.slow  # By default a process is killed in test_distributed.py, and runs go on after Ctrl-C below.
 def test_killed_at_any_moment_it_ends_the_same(whole, tmp_path, moments):
     environment = {
         **os.environ,

@@ -118,13 +118,13 @@ def test_a_name_and_its_value_give_the_same_plan_again(name, graph):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_never_worse_than_its_warm_starts(name, graph):
     objective, cluster = objective_of(name), cluster_of(name)
-    given = optimize(graph, cluster, objective=objective, evaluations=600, seed=7)
+    given = optimize(graph, cluster, objective=objective, evaluations=150, seed=7)
     plan = optimize(
-        graph, cluster_of(name), objective=objective, method=name, evaluations=60, warm_start=given
+        graph, cluster_of(name), objective=objective, method=name, evaluations=150, warm_start=given
     )
     assert plan.sort_key <= given.sort_key
     best = min(run_heuristic(h, graph, cluster, objective).sort_key for h in HEURISTICS)
-    assert optimize(graph, cluster, objective=objective, method=name, evaluations=60).sort_key <= best
+    assert optimize(graph, cluster, objective=objective, method=name, evaluations=150).sort_key <= best
 
 
 # By default, company of the two networks is tested in test_gflownet_networks.py and, below, by
@@ -138,7 +138,7 @@ def test_never_worse_than_its_warm_starts(name, graph):
 )
 def test_company_changes_nothing(name, graph):
     others = [generate("chain", 5, seed=0), generate("erdos-renyi", 40, seed=1)]
-    options = {"objective": objective_of(name), "method": name, "evaluations": 120, "progress": False}
+    options = {"objective": objective_of(name), "method": name, "evaluations": 150, "progress": False}
     alone = optimize_many([graph], cluster_of(name), **options)[0]
     same(alone, optimize_many([others[0], graph, others[1]], cluster_of(name), **options)[1])
 
@@ -160,7 +160,7 @@ def test_a_target_a_stall_and_a_time_limit_end_it(name, graph):
 def test_memory_that_never_suffices(name, graph):
     cluster = Cluster.uniform(cluster_of(name).num_devices, 1)
     with pytest.warns(InfeasiblePlanWarning):
-        plan = optimize(graph, cluster, objective=objective_of(name), method=name, evaluations=50)
+        plan = optimize(graph, cluster, objective=objective_of(name), method=name, evaluations=150)
     plan.verify(graph)
     assert not plan.feasible
 
@@ -174,7 +174,7 @@ def test_one_op_and_no_edge(name):
         graph = builder.build()
         for devices in range(1, cluster_of(name).num_devices + 1):
             plan = optimize(
-                graph, Cluster.uniform(devices), objective=objective_of(name), method=name, evaluations=30
+                graph, Cluster.uniform(devices), objective=objective_of(name), method=name, evaluations=150
             )
             plan.verify(graph)
 
@@ -350,7 +350,7 @@ def test_work_beside_the_budget_is_told(graph, monkeypatch):
 
     def work(**options):
         made.clear()
-        plan = optimize(graph, TWO, evaluations=60, **options)
+        plan = optimize(graph, TWO, evaluations=150, **options)
         assert plan.provenance["seconds"] > 0
         return plan.provenance["work"]
 
@@ -586,7 +586,7 @@ def test_a_changed_file_is_another_policy(tmp_path):
 @pytest.mark.parametrize("name", ["auto", "brkga", "annealing"])
 def test_the_number_of_accelerators_changes_nothing(name, graph):
     graphs = [graph, generate("erdos-renyi", 24, seed=3)]
-    options = {"method": name, "evaluations": 120, "warm_start": False, "progress": False}
+    options = {"method": name, "evaluations": 150, "warm_start": False, "progress": False}
     one, two = (optimize_many(graphs, TWO, devices=jax.devices()[:n], **options) for n in (1, 2))
     for a, b in zip(one, two, strict=True):
         same(a, b)

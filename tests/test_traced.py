@@ -197,6 +197,8 @@ def test_what_was_traced_with_another_function_or_constant_is_not_taken(kept, fo
     assert len(exports) == 2 * len(PROGRAMS)
 
 
+# Searches traced with another function are in the default tests.
+@pytest.mark.slow
 def test_a_validation_traced_with_another_function_is_not_taken(folder, exports, monkeypatch):
     learner = Learner(tiny_config())
     weights, (mesh, pool) = nnx.state(learner.networks()[0]), spread_of(learner.config)
