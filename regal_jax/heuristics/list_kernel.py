@@ -12,6 +12,8 @@ __all__ = ["Layout", "State", "schedule"]
 
 _ID: Final = 2**62 - 1
 """``i & _ID`` is ``i``, but the compiler knows that it is not negative and does not count from the end."""
+_FEW: Final = 20
+"""Fewer ops than this are moved one place at a time when ops are sorted."""
 
 # The parts are closures, which Numba inlines. In functions of their own that take named tuples, it would
 # count references at every access, which is many times slower.
@@ -51,7 +53,7 @@ def schedule(
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
-        begins, owed, newest, sender, senders, vague, toll, pick, lowest, key, heap, high, near, fresh,
+        begins, owed, newest, sender, senders, vague, toll, pick, lowest, key, ranked, spot, words, near, fresh,
         event, slot, path, homes, changed, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
@@ -248,36 +250,38 @@ def schedule(
             at = max(at, clock[k] + owed[c])
         return at
 
-    def precedes(u, v):
-        return key[u] > key[v] or (key[u] == key[v] and position[u] < position[v])
+    def place_of_bit(bit):
+        """The place of a bit among 32, without branches."""
+        low, high = (bit & 0xAAAAAAAA) != 0, (bit & 0xCCCCCCCC) != 0
+        return (
+            1 * low + 2 * high + 4 * ((bit & 0xF0F0F0F0) != 0)
+            + 8 * ((bit & 0xFF00FF00) != 0) + 16 * ((bit & 0xFFFF0000) != 0)
+        )  # fmt: skip
 
-    def push(v, count):
-        """Into the heap, which has so many."""
-        i, x = count, key[v]
-        while i > 0:
-            j = (i - 1) // 2
-            if x < high[j] or (x == high[j] and position[v] > position[heap[j]]):
-                break
-            heap[i], high[i] = heap[j], high[j]
-            i = j
-        heap[i], high[i] = v, x
-
-    def pop(count):
-        """The first in the heap, which has so many."""
-        first, v, x = heap[0], heap[count - 1], high[count - 1]
-        i = 0
-        while 2 * i + 1 < count - 1:
-            j = 2 * i + 1
-            if j + 1 < count - 1:
-                # Without a branch, see below.
-                u, w = heap[j], heap[j + 1]
-                j += (high[j + 1] > high[j]) | ((high[j + 1] == high[j]) & (position[w] < position[u]))
-            if x > high[j] or (x == high[j] and position[v] < position[heap[j]]):
-                break
-            heap[i], high[i] = heap[j], high[j]
-            i = j
-        heap[i], high[i] = v, x
-        return first
+    def sort():
+        """Sorts the ops by key, from the order of an earlier schedule, and empties the set of ready ops."""
+        count = 0
+        for i in range(1, n):
+            u, v = ranked[i - 1] & _ID, ranked[i] & _ID
+            count += (key[v] > key[u]) | ((key[v] == key[u]) & (position[v] < position[u]))
+        # Insertion takes long where many are in disorder.
+        gap = 1 if count < _FEW else max(1, n * 5 // 11)
+        while count > 0:
+            for i in range(gap, n):
+                v, j = ranked[i] & _ID, i
+                while j >= gap:
+                    u = ranked[j - gap] & _ID
+                    if key[v] < key[u] or (key[v] == key[u] and position[v] > position[u]):
+                        break
+                    ranked[j] = u
+                    j -= gap
+                ranked[j] = v
+            count = gap - 1
+            gap = max(1, gap * 5 // 11)
+        for i in range(n):
+            spot[ranked[i]] = i
+        for i in range(len(words)):
+            words[i] = 0
 
     for k in range(d):
         clock[k], held[k], most[k] = 0.0, 0, 0
@@ -310,8 +314,9 @@ def schedule(
         for i in range(n * d):
             dearest = max(dearest, abs(price[i]))
         margin = 1e-12 * ((2 + 2 * waste + behind) * span + weight * lead + dearest)
-    # Numbers of ops in the heap and in `near`, and of those that have run. The last of these, or -1.
-    far, few, done, o = 0, 0, 0, -1
+    # Numbers of ready ops in ``words`` and in ``near``, and of those that have run. The last of these, or -1.
+    # No word before ``word`` has a bit.
+    far, few, done, o, word = 0, 0, 0, -1, 0
     # When all changed ops have run, the rest is as before.
     while done < n and not (follows and differ == 0):
         count, woken = 0, o < 0 and not quiet
@@ -326,6 +331,7 @@ def schedule(
         if woken:
             # From now on, ready ops are compared.
             quiet, count = False, 0
+            sort()
             for v in range(n):
                 if waiting[v] == 0 and place[v] < 0:
                     fresh[count] = v
@@ -337,15 +343,17 @@ def schedule(
                 near_differ += changed[v]
             if few == look:
                 w = v
-                if precedes(v, near[few - 1]):
+                if spot[v] < spot[near[few - 1]]:
                     few -= 1
                     w = near[few]
-                push(w, far)
+                i = spot[w] & _ID
+                words[i >> 5] |= 1 << (i & 31)
+                word = min(word, i >> 5)
                 far += 1
                 if w == v:
                     continue
             i = few
-            while i > 0 and precedes(v, near[i - 1]):
+            while i > 0 and spot[v] < spot[near[i - 1]]:
                 near[i] = near[i - 1]
                 i -= 1
             near[i] = v
@@ -462,6 +470,10 @@ def schedule(
         for i in range(best, few):
             near[i] = near[i + 1]
         if far > 0:
-            near[few] = pop(far)
+            while words[word] == 0:
+                word += 1
+            i = words[word] & -words[word]
+            words[word] -= i
+            near[few] = ranked[32 * word + place_of_bit(i)]
             few, far = few + 1, far - 1
     return state
