@@ -145,25 +145,25 @@ def schedule(
     def owe(v, first, end):
         """Notes down the transfers that a ready op needs on each device from ``first`` to ``end``."""
         for k in range(first, end):
-            c = v * d + k & _ID
-            owed[c], newest[c], sender[c], senders[c], vague[c] = 0.0, NONE, k, 0, 0
-        for j in range(input_rows[v], input_rows[v + 1]):
-            t = inputs[j & _ID] & _ID
-            u = producer[t] & _ID
-            h = place[u] & _ID
-            for k in range(first, end):
+            total, last, source, sources, unsure = 0.0, NONE, k, 0, 0
+            for j in range(input_rows[v], input_rows[v + 1]):
+                t = inputs[j & _ID] & _ID
+                u = producer[t] & _ID
+                h = place[u] & _ID
                 if h != k and copied[t * d + k & _ID] == 0:
-                    c, takes = v * d + k & _ID, time_of(t, h, k)
-                    if sender[c] != k and sender[c] != h:
-                        vague[c] = 2
-                    sender[c], newest[c] = h, max(newest[c], made[u])
+                    takes = time_of(t, h, k)
+                    if source != k and source != h:
+                        unsure = 2
+                    source, last = h, max(last, made[u])
                     if takes > 0:
                         # Sums of several times depend on their order.
-                        if owed[c] > 0:
-                            vague[c] = max(vague[c], 1)
-                        owed[c] += takes
+                        if total > 0:
+                            unsure = max(unsure, 1)
+                        total += takes
                         # A word has so many bits; without the others the bound is lower.
-                        senders[c] |= 1 << h if h < 63 else 0
+                        sources |= 1 << h if h < 63 else 0
+            c = v * d + k & _ID
+            owed[c], newest[c], sender[c], senders[c], vague[c] = total, last, source, sources, unsure
 
     def move(t, k, quiet):
         u = producer[t] & _ID
