@@ -53,7 +53,7 @@ def schedule(
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
-        begins, owed, newest, sender, senders, vague, toll, pick, lowest, key, ranked, spot, words, near, fresh,
+        begins, owed, newest, sender, senders, vague, base, pick, lowest, key, ranked, spot, words, near, fresh,
         event, slot, path, homes, changed, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
@@ -232,12 +232,13 @@ def schedule(
         """Notes down all that the comparison of a ready op needs."""
         arrive(v)
         owe(v, 0, d if blocks else 0)
-        toll[v] = price[v * d]
+        toll = price[v * d & _ID]
         for k in range(d):
             c = v * d + k & _ID
-            toll[v] = min(toll[v], price[c])
+            toll = min(toll, price[c])
             if not blocks:
                 owed[c], newest[c], sender[c], vague[c] = 0.0, NONE, k, 0
+        base[v] = toll + (least[v] if by_finish else 0.0) - weight * rank[v]
 
     def at_least(c, k):
         """A lower bound on the start of an op on device ``k`` if several devices send what it lacks."""
@@ -376,8 +377,7 @@ def schedule(
             for i in range(among):
                 v = near[i] & _ID
                 if goal == 0 and device >= 0:
-                    least_cost = max(soonest, release[v]) + behind * soonest - weight * rank[v] + toll[v]
-                    if least_cost + (least[v] if by_finish else 0.0) - margin > score:
+                    if max(soonest, release[v]) + base[v] - margin + behind * soonest > score:
                         continue
                 at = bound[leader[v] & _ID] if grouped else -1
                 for k in range(d):
@@ -399,6 +399,8 @@ def schedule(
                     start = max(start, begins[c])
                     mine = start + waste * (lost + start - now) + behind * now - weight * rank[v]
                     mine = mine + price[c] + (runtime[c] if by_finish else 0.0)
+                    if device >= 0 and mine - margin > score:
+                        continue
                     if vague[c] > 0:
                         if fits:
                             pick[2 * rough], pick[2 * rough + 1], lowest[rough] = i, k, mine - margin
