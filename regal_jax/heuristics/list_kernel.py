@@ -373,7 +373,9 @@ def schedule(
                 while among < few and resident[near[among]]:
                     among += 1
             low, least_rough = np.inf, 0
-            soonest = min(clock)
+            soonest = clock[0]
+            for k in range(1, d):
+                soonest = min(soonest, clock[k])
             for i in range(among):
                 v = near[i] & _ID
                 if goal == 0 and device >= 0:
