@@ -401,8 +401,6 @@ def schedule(
                     start = max(start, begins[c])
                     mine = start + waste * (lost + start - now) + behind * now - weight * rank[v]
                     mine = mine + price[c] + (runtime[c] if by_finish else 0.0)
-                    if device >= 0 and mine - margin > score:
-                        continue
                     if vague[c] > 0:
                         if fits:
                             pick[2 * rough], pick[2 * rough + 1], lowest[rough] = i, k, mine - margin
