@@ -220,7 +220,8 @@ def test_compiled_loops_make_the_schedules_of_pythons(devices):
 
 def schedule_of(layout, state, numbers, *, compiled):
     loop, convert = (loops(schedule), for_loops) if compiled else (schedule, _lists)
-    return placement_and_events(loop(convert(layout), convert(state), *map(convert, numbers), np.inf))
+    arguments = layout, state, *numbers, np.inf
+    return placement_and_events(loop(*map(convert, arguments)))
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -53,8 +53,8 @@ def schedule(
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
-        begins, owed, newest, sender, senders, vague, base, pick, lowest, key, ranked, spot, words, near, fresh,
-        event, slot, path, homes, changed, counts,
+        begins, owed, newest, sender, senders, vague, base, pick, lowest, key, ranked, spot, words, near,
+        fresh, event, slot, path, homes, changed, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
     blocks = blocking and d > 1
@@ -378,9 +378,12 @@ def schedule(
                 soonest = min(soonest, clock[k])
             for i in range(among):
                 v = near[i] & _ID
-                if goal == 0 and device >= 0:
-                    if max(soonest, release[v]) + base[v] - margin + behind * soonest > score:
-                        continue
+                if (
+                    goal == 0
+                    and device >= 0
+                    and max(soonest, release[v]) + base[v] - margin + behind * soonest > score
+                ):
+                    continue
                 at = bound[leader[v] & _ID] if grouped else -1
                 for k in range(d):
                     c, now = v * d + k & _ID, clock[k]

@@ -38,7 +38,8 @@ Attributes:
 State = namedtuple(
     "State",
     "clock place finish copied made meet left held most lag moves bound waiting release begins owed newest "
-    "sender senders vague base pick lowest key ranked spot words near fresh event slot path homes changed counts",
+    "sender senders vague base pick lowest key ranked spot words near fresh event slot path homes changed "
+    "counts",
 )
 """A schedule in progress. Every call of `schedule` initialises all of it but its input.
 

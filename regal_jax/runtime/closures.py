@@ -68,7 +68,7 @@ class _InlineClosures(InlineClosureLikes):
 
 
 @contextlib.contextmanager
-def _replaced(module: Any, name: str, ours: Callable[..., Any]) -> Iterator[None]:
+def _replaced(module: Any, name: str, ours: Any) -> Iterator[None]:
     """Numba compiles under a lock, so no other compilation meets the replacement."""
     before = getattr(module, name)
     setattr(module, name, ours)

@@ -67,6 +67,8 @@ def usable() -> bool:
 def only_borrows(function: _Function) -> _Function:
     """Decorator of a function that makes no array: its code counts no references, and is faster.
 
+    Its loops are short, and have no vector instructions.
+
     All functions that call it from compiled code have this decorator too. Numba refuses such a function if it
     makes an array. It may return its arguments.
     """
