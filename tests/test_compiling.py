@@ -137,7 +137,7 @@ def test_loops_without_arrays_of_their_own_have_no_vector_instructions():
     before = config.LOOP_VECTORIZE
     function = compiling.compiled(scale)
     function(np.zeros(3))
-    assert config.LOOP_VECTORIZE == before
+    assert before == config.LOOP_VECTORIZE
     assert "x double>" not in next(iter(function.inspect_llvm().values()))
 
 
