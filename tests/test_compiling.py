@@ -113,6 +113,34 @@ def test_closures_are_removed_and_what_has_effects_stays():
     assert ran[0] == [[0.0, -1.0, -2.0, 12.0], [9.0, 0.0, 1.0, 2.0, 0.0]]
 
 
+def test_loops_without_arrays_of_their_own_have_no_vector_instructions():
+    numba = pytest.importorskip("numba")
+    from numba.core import config
+
+    from regal_jax.runtime.closures import Compiler, ScalarCompiler
+    from regal_jax.runtime.compiling import only_borrows
+
+    @only_borrows
+    def scale(x):
+        for i in range(len(x)):
+            x[i] = 2 * x[i]
+
+    code = []
+    for pipeline in (Compiler, ScalarCompiler):
+        function = numba.njit(pipeline_class=pipeline)(scale)
+        x = np.arange(100.0)
+        function(x)
+        np.testing.assert_array_equal(x, 2 * np.arange(100.0))
+        code.append(next(iter(function.inspect_llvm().values())))
+    assert ["x double>" in each for each in code] == [bool(config.LOOP_VECTORIZE), False]
+    # The setting holds for these functions alone.
+    before = config.LOOP_VECTORIZE
+    function = compiling.compiled(scale)
+    function(np.zeros(3))
+    assert before == config.LOOP_VECTORIZE
+    assert "x double>" not in next(iter(function.inspect_llvm().values()))
+
+
 def test_the_large_kernel_keeps_no_closure():
     pytest.importorskip("numba")
     from numba.core import compiler, inline_closurecall, ir

@@ -21,10 +21,12 @@ from regal_jax.graph import (
 from regal_jax.heuristics.list_kernel import schedule
 from regal_jax.heuristics.list_scheduling import (
     _QUICK_RULE,
+    TIME_RULES,
     Rule,
     kernel_arguments,
     list_schedule,
     placement_and_events,
+    prohibitive_price,
     quick_schedule,
 )
 from regal_jax.heuristics.ranks import upward_rank
@@ -214,3 +216,53 @@ def test_compiled_loops_make_the_schedules_of_pythons(devices):
     for a, b in zip(plain, compiled, strict=True):
         np.testing.assert_array_equal(a, b)
     assert len(np.unique(plain[0])) > min(devices, 64) // 8
+
+
+def schedule_of(layout, state, numbers, *, compiled):
+    loop, convert = (loops(schedule), for_loops) if compiled else (schedule, _lists)
+    arguments = layout, state, *numbers, np.inf
+    return placement_and_events(loop(*map(convert, arguments)))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 200])
+def test_ops_are_sorted_from_any_order(count: int, compiled: bool) -> None:
+    rng = np.random.default_rng(count)
+    # Few edges: most ops are ready at once, more than a word has bits.
+    graph, cluster = random_graph(rng, count, 3, inputs_per_op=0.3), random_cluster(rng, 3)
+    layout, state = kernel_arguments(graph, cluster)
+    rank = rng.integers(0, 20, count).astype(float)
+    numbers = rank, np.zeros(count * 3), *Rule(look=4, rank=0.1, waste=0.1, behind=0.3).numbers
+    best_first = np.lexsort([layout.position, -rank])
+    nearly = best_first.copy()
+    nearly[[0, -1]] = nearly[[-1, 0]]
+    made = [
+        schedule_of(layout, state._replace(ranked=order), numbers, compiled=compiled)
+        for order in (best_first, nearly, best_first[::-1].copy(), rng.permutation(count))
+    ]
+    for each in made[1:]:
+        for one, other in zip(made[0], each, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("transfer", ["free", "delay", "blocking", "blocking:latency=0.3s,bandwidth=10"])
+@pytest.mark.parametrize("rule", TIME_RULES)
+@pytest.mark.parametrize("seed", range(4))
+def test_bounds_spare_comparisons_and_change_no_choice(seed: int, rule: Rule, transfer: str) -> None:
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, 80, 3, inputs_per_op=1.2)
+    cluster = Cluster.uniform(3, transfer=transfer)
+    n, d = graph.num_ops, cluster.num_devices
+    layout, state = kernel_arguments(graph, cluster)
+    rank = upward_rank(graph, cluster)
+    free = [o for o in range(n) if (graph.colocation_leader == graph.colocation_leader[o]).sum() == 1]
+    able = [o for o in free if allowed_matrix(graph, cluster)[o].all()]
+    price = np.where(rng.random((n, d)) < 0.3, rng.normal(size=(n, d)) * 0.01 * rank.max(), 0.0)
+
+    def made(most: float) -> list[list[int]]:
+        price[able[0], 0] = most
+        numbers = rank, price.ravel().copy(), *rule.numbers
+        return [part.tolist() for part in schedule_of(layout, state, numbers, compiled=True)]
+
+    # The margin for rounding errors grows with the largest price: with this one, no bound is above a cost.
+    assert made(prohibitive_price(graph, cluster)) == made(1e250)

@@ -12,6 +12,8 @@ __all__ = ["Layout", "State", "schedule"]
 
 _ID: Final = 2**62 - 1
 """``i & _ID`` is ``i``, but the compiler knows that it is not negative and does not count from the end."""
+_FEW: Final = 20
+"""Fewer ops than this are moved one place at a time when ops are sorted."""
 
 # The parts are closures, which Numba inlines. In functions of their own that take named tuples, it would
 # count references at every access, which is many times slower.
@@ -51,8 +53,8 @@ def schedule(
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
-        begins, owed, newest, sender, senders, vague, toll, pick, lowest, key, heap, high, near, fresh,
-        event, slot, path, homes, changed, counts,
+        begins, owed, newest, sender, senders, vague, base, pick, lowest, key, ranked, spot, words, near,
+        fresh, event, slot, path, homes, changed, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
     blocks = blocking and d > 1
@@ -143,25 +145,25 @@ def schedule(
     def owe(v, first, end):
         """Notes down the transfers that a ready op needs on each device from ``first`` to ``end``."""
         for k in range(first, end):
-            c = v * d + k & _ID
-            owed[c], newest[c], sender[c], senders[c], vague[c] = 0.0, NONE, k, 0, 0
-        for j in range(input_rows[v], input_rows[v + 1]):
-            t = inputs[j & _ID] & _ID
-            u = producer[t] & _ID
-            h = place[u] & _ID
-            for k in range(first, end):
+            total, last, source, sources, unsure = 0.0, NONE, k, 0, 0
+            for j in range(input_rows[v], input_rows[v + 1]):
+                t = inputs[j & _ID] & _ID
+                u = producer[t] & _ID
+                h = place[u] & _ID
                 if h != k and copied[t * d + k & _ID] == 0:
-                    c, takes = v * d + k & _ID, time_of(t, h, k)
-                    if sender[c] != k and sender[c] != h:
-                        vague[c] = 2
-                    sender[c], newest[c] = h, max(newest[c], made[u])
+                    takes = time_of(t, h, k)
+                    if source != k and source != h:
+                        unsure = 2
+                    source, last = h, max(last, made[u])
                     if takes > 0:
                         # Sums of several times depend on their order.
-                        if owed[c] > 0:
-                            vague[c] = max(vague[c], 1)
-                        owed[c] += takes
+                        if total > 0:
+                            unsure = max(unsure, 1)
+                        total += takes
                         # A word has so many bits; without the others the bound is lower.
-                        senders[c] |= 1 << h if h < 63 else 0
+                        sources |= 1 << h if h < 63 else 0
+            c = v * d + k & _ID
+            owed[c], newest[c], sender[c], senders[c], vague[c] = total, last, source, sources, unsure
 
     def move(t, k, quiet):
         u = producer[t] & _ID
@@ -230,12 +232,13 @@ def schedule(
         """Notes down all that the comparison of a ready op needs."""
         arrive(v)
         owe(v, 0, d if blocks else 0)
-        toll[v] = price[v * d]
+        toll = price[v * d & _ID]
         for k in range(d):
             c = v * d + k & _ID
-            toll[v] = min(toll[v], price[c])
+            toll = min(toll, price[c])
             if not blocks:
                 owed[c], newest[c], sender[c], vague[c] = 0.0, NONE, k, 0
+        base[v] = toll + (least[v] if by_finish else 0.0) - weight * rank[v]
 
     def at_least(c, k):
         """A lower bound on the start of an op on device ``k`` if several devices send what it lacks."""
@@ -248,36 +251,38 @@ def schedule(
             at = max(at, clock[k] + owed[c])
         return at
 
-    def precedes(u, v):
-        return key[u] > key[v] or (key[u] == key[v] and position[u] < position[v])
+    def place_of_bit(bit):
+        """The place of a bit among 32, without branches."""
+        low, high = (bit & 0xAAAAAAAA) != 0, (bit & 0xCCCCCCCC) != 0
+        return (
+            1 * low + 2 * high + 4 * ((bit & 0xF0F0F0F0) != 0)
+            + 8 * ((bit & 0xFF00FF00) != 0) + 16 * ((bit & 0xFFFF0000) != 0)
+        )  # fmt: skip
 
-    def push(v, count):
-        """Into the heap, which has so many."""
-        i, x = count, key[v]
-        while i > 0:
-            j = (i - 1) // 2
-            if x < high[j] or (x == high[j] and position[v] > position[heap[j]]):
-                break
-            heap[i], high[i] = heap[j], high[j]
-            i = j
-        heap[i], high[i] = v, x
-
-    def pop(count):
-        """The first in the heap, which has so many."""
-        first, v, x = heap[0], heap[count - 1], high[count - 1]
-        i = 0
-        while 2 * i + 1 < count - 1:
-            j = 2 * i + 1
-            if j + 1 < count - 1:
-                # Without a branch, see below.
-                u, w = heap[j], heap[j + 1]
-                j += (high[j + 1] > high[j]) | ((high[j + 1] == high[j]) & (position[w] < position[u]))
-            if x > high[j] or (x == high[j] and position[v] < position[heap[j]]):
-                break
-            heap[i], high[i] = heap[j], high[j]
-            i = j
-        heap[i], high[i] = v, x
-        return first
+    def sort():
+        """Sorts the ops by key, from the order of an earlier schedule, and empties the set of ready ops."""
+        count = 0
+        for i in range(1, n):
+            u, v = ranked[i - 1] & _ID, ranked[i] & _ID
+            count += (key[v] > key[u]) | ((key[v] == key[u]) & (position[v] < position[u]))
+        # Insertion takes long where many are in disorder.
+        gap = 1 if count < _FEW else max(1, n * 5 // 11)
+        while count > 0:
+            for i in range(gap, n):
+                v, j = ranked[i] & _ID, i
+                while j >= gap:
+                    u = ranked[j - gap] & _ID
+                    if key[v] < key[u] or (key[v] == key[u] and position[v] > position[u]):
+                        break
+                    ranked[j] = u
+                    j -= gap
+                ranked[j] = v
+            count = gap - 1
+            gap = max(1, gap * 5 // 11)
+        for i in range(n):
+            spot[ranked[i]] = i
+        for i in range(len(words)):
+            words[i] = 0
 
     for k in range(d):
         clock[k], held[k], most[k] = 0.0, 0, 0
@@ -310,8 +315,9 @@ def schedule(
         for i in range(n * d):
             dearest = max(dearest, abs(price[i]))
         margin = 1e-12 * ((2 + 2 * waste + behind) * span + weight * lead + dearest)
-    # Numbers of ops in the heap and in `near`, and of those that have run. The last of these, or -1.
-    far, few, done, o = 0, 0, 0, -1
+    # Numbers of ready ops in ``words`` and in ``near``, and of those that have run. The last of these, or -1.
+    # No word before ``word`` has a bit.
+    far, few, done, o, word = 0, 0, 0, -1, 0
     # When all changed ops have run, the rest is as before.
     while done < n and not (follows and differ == 0):
         count, woken = 0, o < 0 and not quiet
@@ -326,6 +332,7 @@ def schedule(
         if woken:
             # From now on, ready ops are compared.
             quiet, count = False, 0
+            sort()
             for v in range(n):
                 if waiting[v] == 0 and place[v] < 0:
                     fresh[count] = v
@@ -337,15 +344,17 @@ def schedule(
                 near_differ += changed[v]
             if few == look:
                 w = v
-                if precedes(v, near[few - 1]):
+                if spot[v] < spot[near[few - 1]]:
                     few -= 1
                     w = near[few]
-                push(w, far)
+                i = spot[w] & _ID
+                words[i >> 5] |= 1 << (i & 31)
+                word = min(word, i >> 5)
                 far += 1
                 if w == v:
                     continue
             i = few
-            while i > 0 and precedes(v, near[i - 1]):
+            while i > 0 and spot[v] < spot[near[i - 1]]:
                 near[i] = near[i - 1]
                 i -= 1
             near[i] = v
@@ -364,13 +373,17 @@ def schedule(
                 while among < few and resident[near[among]]:
                     among += 1
             low, least_rough = np.inf, 0
-            soonest = min(clock)
+            soonest = clock[0]
+            for k in range(1, d):
+                soonest = min(soonest, clock[k])
             for i in range(among):
                 v = near[i] & _ID
-                if goal == 0 and device >= 0:
-                    least_cost = max(soonest, release[v]) + behind * soonest - weight * rank[v] + toll[v]
-                    if least_cost + (least[v] if by_finish else 0.0) - margin > score:
-                        continue
+                if (
+                    goal == 0
+                    and device >= 0
+                    and max(soonest, release[v]) + base[v] - margin + behind * soonest > score
+                ):
+                    continue
                 at = bound[leader[v] & _ID] if grouped else -1
                 for k in range(d):
                     c, now = v * d + k & _ID, clock[k]
@@ -462,6 +475,10 @@ def schedule(
         for i in range(best, few):
             near[i] = near[i + 1]
         if far > 0:
-            near[few] = pop(far)
+            while words[word] == 0:
+                word += 1
+            i = words[word] & -words[word]
+            words[word] -= i
+            near[few] = ranked[32 * word + place_of_bit(i)]
             few, far = few + 1, far - 1
     return state

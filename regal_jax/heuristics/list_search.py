@@ -306,9 +306,13 @@ class ListSearchRun(HostSearch):
             *(for_loops(rows.ravel()) for rows in draws),
             *(values, given, goal),
         )
-        for i in range(made):
-            self.evaluations += 1
-            self.improves((float(values[2 * i]), float(values[2 * i + 1])))
+        ends = self.evaluations + made
+        # The value of the current schedule never becomes worse, so that the last one tells of all.
+        if made and (float(values[2 * made - 2]), float(values[2 * made - 1])) < self._least:
+            for i in range(made):
+                self.evaluations += 1
+                self.improves((float(values[2 * i]), float(values[2 * i + 1])))
+        self.evaluations = ends
         return made
 
 

@@ -38,7 +38,8 @@ Attributes:
 State = namedtuple(
     "State",
     "clock place finish copied made meet left held most lag moves bound waiting release begins owed newest "
-    "sender senders vague toll pick lowest key heap high near fresh event slot path homes changed counts",
+    "sender senders vague base pick lowest key ranked spot words near fresh event slot path homes changed "
+    "counts",
 )
 """A schedule in progress. Every call of `schedule` initialises all of it but its input.
 
@@ -62,11 +63,12 @@ Attributes:
   senders: ``[N * D]``, the devices of transfers that take time, as bits.
   vague: ``[N * D]``, 0 if these numbers tell when the op could begin, 1 if they do so up to rounding, 2 if
     several devices send.
-  toll: ``[N]``, the lowest price of a ready op.
+  base: ``[N]``, lower bounds on the costs of ready ops, but for the time from which they could run.
   pick, lowest: ``[N * D * 2]``, ``[N * D]``, choices whose cost is not known exactly, as places in ``near``
     and devices, and lower bounds on their costs.
   key: ``[N]``, the ready op with the largest key goes first; ties are broken by ``position``.
-  heap, high: ``[N]``, a binary heap of the ready ops that are not compared, and their keys.
+  ranked, spot: ``[N]``, the ops by key, the largest first, and the place of each; input: any permutation.
+  words: ``[N / 32 + 1]``, the ready ops that are not compared, as bits at their places in ``ranked``.
   near: ``[N]``, the ready ops that are compared, in order.
   fresh: ``[N]``, the ops that have just become ready.
   event, slot: ``[M]``, events and their slots.

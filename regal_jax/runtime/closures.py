@@ -10,14 +10,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from numba.core import analysis, inline_closurecall, ir, ssa
+from numba.core import analysis, config, inline_closurecall, ir, ssa
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.untyped_passes import InlineClosureLikes
 
 from regal_jax.runtime.liveness import live_at_entry, one_assignment_each
 
-__all__ = ["Compiler", "remove_closures"]
+__all__ = ["Compiler", "ScalarCompiler", "remove_closures"]
 
 
 def _reads(statement: Any) -> Iterator[str]:
@@ -68,7 +68,7 @@ class _InlineClosures(InlineClosureLikes):
 
 
 @contextlib.contextmanager
-def _replaced(module: Any, name: str, ours: Callable[..., Any]) -> Iterator[None]:
+def _replaced(module: Any, name: str, ours: Any) -> Iterator[None]:
     """Numba compiles under a lock, so no other compilation meets the replacement."""
     before = getattr(module, name)
     setattr(module, name, ours)
@@ -97,3 +97,12 @@ class Compiler(CompilerBase):
         ]
         manager.finalize()
         return [manager]
+
+
+class ScalarCompiler(Compiler):
+    """Without vector instructions for loops, whose preparation takes longer than a few iterations."""
+
+    def compile_extra(self, func: Callable[..., Any]) -> Any:
+        """As that of `Compiler`."""
+        with _replaced(config, "LOOP_VECTORIZE", 0):
+            return super().compile_extra(func)

@@ -67,6 +67,8 @@ def usable() -> bool:
 def only_borrows(function: _Function) -> _Function:
     """Decorator of a function that makes no array: its code counts no references, and is faster.
 
+    Its loops are short, and have no vector instructions.
+
     All functions that call it from compiled code have this decorator too. Numba refuses such a function if it
     makes an array. It may return its arguments.
     """
@@ -85,7 +87,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True, **_pipeline()}
     if function in _only_borrow:
-        options |= _without_counts()
+        options |= {**_pipeline(vectorizes=False), **_without_counts()}
     try:
         return _forgiving(njit(cache=True, **options)(function))
     except RuntimeError:  # There is no folder for the cache.
@@ -101,13 +103,13 @@ def _without_counts() -> dict[str, Any]:
     return {"_nrt": False} if hasattr(CPUTargetOptions, "_nrt") else {}
 
 
-def _pipeline() -> dict[str, Any]:
+def _pipeline(*, vectorizes: bool = True) -> dict[str, Any]:
     """Options of ``njit`` with which large functions compile faster, if Numba has what they change."""
     try:
-        from regal_jax.runtime.closures import Compiler
+        from regal_jax.runtime.closures import Compiler, ScalarCompiler
     except (ImportError, AttributeError):
         return {}
-    return {"pipeline_class": Compiler}
+    return {"pipeline_class": Compiler if vectorizes else ScalarCompiler}
 
 
 def _forgiving(dispatcher: Any) -> Any:
