@@ -17,6 +17,7 @@ import regal_jax.policies
 
 PACKAGE = pathlib.Path(regal_jax.__file__).parent
 SLOW = {
+    "experiments/run.py:run_evaluation",
     "learning/train.py:train",
     "learning/gflownet/train.py:train_gflownet",
     "learning/ordering/train.py:train_orders",

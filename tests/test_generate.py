@@ -260,6 +260,8 @@ def test_a_policy_proposes_ranks_and_prices():
     assert len(np.unique(np.asarray(genes["rule"])[guided] >> 12)) == 16
 
 
+# By default, what a policy proposes for this encoding, and policies that guide searches with the other one.
+@pytest.mark.slow
 def test_a_policy_guides_this_encoding():
     graph, cluster = generate("layered", 24, seed=2), Cluster.uniform(2, transfer=SLOW)
     options = {"evaluations": 60, "seed": 3, "progress": False, "warm_start": False}

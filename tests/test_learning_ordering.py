@@ -540,6 +540,8 @@ def test_settings_that_cannot_be(document, said):
 # Orders of a network with the autoregressive decoder ------------------------------------------------
 
 
+# By default such networks order graphs in test_topological_order.py.
+@pytest.mark.slow
 def test_a_network_with_the_autoregressive_decoder_orders_graphs(tmp_path):
     save_topoformer(tmp_path / "network", Topoformer(AUTOREGRESSIVE, rngs=nnx.Rngs(5)))
     model = load_topoformer(tmp_path / "network")

@@ -72,7 +72,13 @@ def options_of(name, tuned, policy):
     return {"settings": {"time_limit": 2.0, "workers": 1}} if name == "cp-sat" else {}
 
 
-@pytest.mark.parametrize("name", METHODS)
+NETWORKS = {"gflownet", "topoformer", "beam"}
+"""By default, plans of these are verified in test_solvers.py."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in NETWORKS else ()) for name in METHODS]
+)
 def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned, policy):
     method = make_method(name, **options_of(name, tuned, policy))
     options = {"evaluations": 130, "seed": 3, "objective": OBJECTIVES.get(name, Objective.MAKESPAN)}
