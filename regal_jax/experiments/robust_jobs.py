@@ -123,11 +123,11 @@ def _rows(name: str, title: str, options: dict[str, Any], config: EvaluationConf
         yield from _learned(name, title, config)
     elif name == "brkga":
         source = _brkga(options, config.evaluations)
-        sources = dict[str, Proposer].fromkeys(SETS, source)
-        yield _Row(name=name, title=title, sources=sources, evaluations=config.evaluations)
+        budget = config.evaluations
+        yield _Row(name=name, title=title, sources=dict.fromkeys(SETS, source), evaluations=budget)
     else:
-        sources = dict[str, Proposer].fromkeys(SETS, make_source(name, **options)[1])
-        yield _Row(name=name, title=title, sources=sources)
+        source = make_source(name, **options)[1]
+        yield _Row(name=name, title=title, sources=dict.fromkeys(SETS, source))
 
 
 def _brkga(options: Mapping[str, Any], evaluations: int) -> BrkgaPopulation:
