@@ -74,7 +74,7 @@ def test_real_graphs_are_those_that_can_be_scheduled(tmp_path):
 def test_a_result_is_what_it_says():
     case = RobustCase("one", generate("gflownet-layered", 15, seed=0))
     source = RandomSchedules()
-    job = Proposing("random", "Random", 3, 12, 0, "key", {"one": source})
+    job = Proposing(name="random", title="Random", sources={"one": source}, seed=3, count=12, key="key")
     fields = measure(job, case, keep=6, draws=2)
     key = graph_keys(jax.random.key(np.uint32(3)), [case.graph])[0]
     every = Candidates.of(case.graph, CLUSTER, *source.propose(case.graph, CLUSTER, 12, key))

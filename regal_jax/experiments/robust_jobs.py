@@ -37,33 +37,44 @@ _POPULATION: Final = {"population": 500, "elites": 100, "mutants": 75}
 """Settings of BRKGA. The 100 best are part of the population, as in the paper, which gives no sizes."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Proposing:
-    """A source with a seed and its budgets.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class _Row:
+    """One training, or a source that is not learned; it has a job for each seed.
 
     Attributes:
       name: Name of the row.
       title: Title in tables.
-      seed: Seed of the source.
-      count: Number of schedules requested.
-      evaluations: Budget of BRKGA; 0 for other sources.
-      key: Digest of all settings that determine the result for a graph.
       sources: Set -> source.
+      evaluations: Budget of BRKGA; 0 for other sources.
       training: Number of the training, if the row has the weights of several.
       paper: Whether the paper's figures for a source of this name are of the same system.
       temperatures: Temperature -> source, for Figure 3; empty for jobs that are not in it.
+      identity: Other settings that determine the results.
     """
 
     name: str
     title: str
-    seed: int
-    count: int
-    evaluations: int
-    key: str
     sources: Mapping[str, Proposer]
+    evaluations: int = 0
     training: int = 0
     paper: bool = True
     temperatures: Mapping[str, Proposer] = dataclasses.field(default_factory=dict)
+    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Proposing(_Row):
+    """A source with a seed and its budgets.
+
+    Attributes:
+      seed: Seed of the source.
+      count: Number of schedules requested.
+      key: Digest of all settings that determine the result for a graph.
+    """
+
+    seed: int
+    count: int
+    key: str
 
     def covers(self, set_: str) -> bool:
         """Whether there is a source for the graphs of a set."""
@@ -87,20 +98,6 @@ def proposing(config: EvaluationConfig) -> tuple[list[Proposing], dict[str, str]
     return jobs, left_out
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Row:
-    """The jobs of one training, or of a source that is not learned: one for each seed."""
-
-    name: str
-    title: str
-    sources: Mapping[str, Proposer]
-    evaluations: int = 0
-    training: int = 0
-    paper: bool = True
-    temperatures: Mapping[str, Proposer] = dataclasses.field(default_factory=dict)
-    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
 def _jobs(name: str, config: EvaluationConfig) -> Iterator[Proposing]:
     options = {**({"count": 1} if name == "list-scheduling" else {}), **config.options.get(name, {})}
     title, count = options.pop("name", SOURCES[name].title), options.pop("count", config.count)
@@ -115,20 +112,10 @@ def _jobs(name: str, config: EvaluationConfig) -> Iterator[Proposing]:
     for row in _rows(name, title, options, config):
         for seed in seeds:
             document = {**common, "evaluations": row.evaluations, **row.identity, "seed": seed}
-            text = json.dumps(document, sort_keys=True)
-            yield Proposing(
-                row.name,
-                row.title,
-                seed,
-                count,
-                row.evaluations,
-                hashlib.sha256(text.encode()).hexdigest()[:16],
-                row.sources,
-                row.training,
-                row.paper,
-                # The figure is of one training and one seed.
-                row.temperatures if seed == seeds[0] else {},
-            )
+            key = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+            # Figure 3 is of one training and one seed.
+            fields = vars(row) if seed == seeds[0] else {**vars(row), "temperatures": {}}
+            yield Proposing(**fields, seed=seed, count=count, key=key)
 
 
 def _rows(name: str, title: str, options: dict[str, Any], config: EvaluationConfig) -> Iterator[_Row]:
@@ -136,9 +123,11 @@ def _rows(name: str, title: str, options: dict[str, Any], config: EvaluationConf
         yield from _learned(name, title, config)
     elif name == "brkga":
         source = _brkga(options, config.evaluations)
-        yield _Row(name, title, dict.fromkeys(SETS, source), config.evaluations)
+        budget = config.evaluations
+        yield _Row(name=name, title=title, sources=dict.fromkeys(SETS, source), evaluations=budget)
     else:
-        yield _Row(name, title, dict.fromkeys(SETS, make_source(name, **options)[1]))
+        source = make_source(name, **options)[1]
+        yield _Row(name=name, title=title, sources=dict.fromkeys(SETS, source))
 
 
 def _brkga(options: Mapping[str, Any], evaluations: int) -> BrkgaPopulation:
@@ -173,9 +162,9 @@ def _learned(kind: str, title: str, config: EvaluationConfig) -> Iterator[_Row]:
             if kind == "gflownet" and not training and "synthetic" in given:
                 temperatures = {f"{t:g}": _policy(kind, given["synthetic"], t) for t in TEMPERATURES}
             yield _Row(
-                name,
-                f"{title}, {suffix}" if suffix else title + ahead * " with lookahead",
-                sources,
+                name=name,
+                title=f"{title}, {suffix}" if suffix else title + ahead * " with lookahead",
+                sources=sources,
                 training=training,
                 # The paper's network has no lookahead.
                 paper=not suffix and not ahead,

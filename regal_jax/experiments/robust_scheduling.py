@@ -26,7 +26,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.robust_jobs import Proposing
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.plan import parallelism
 from regal_jax.robust import Candidates, bandwidth_limited, latency_limited, noisy, speedup
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt
@@ -111,8 +111,7 @@ def _real(config: EvaluationConfig) -> Iterator[ComputationGraph]:
     for graph in computing_graphs(config.graphs, config.split, CLUSTER, most):
         if not left:
             return
-        path = float(upward_rank(graph, CLUSTER).max())
-        if graph.num_ops >= _MIN_OPS and graph.runtime.sum() >= _PARALLEL * path > 0:
+        if graph.num_ops >= _MIN_OPS and parallelism(graph) >= _PARALLEL:
             left -= 1
             yield graph
 

@@ -11,8 +11,8 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.config import Contract, TrainConfig
 from regal_jax.learning.processes import naming_lost_processes, together
-from regal_jax.learning.sets import parallelism
 from regal_jax.learning.share import GraphShare
+from regal_jax.plan import parallelism
 from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["noisy_copies", "training_graphs", "training_shares"]

@@ -8,9 +8,8 @@ from regal_jax.datasets import load_graphs
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.pairing import allowed_matrix, runtime_matrix
-from regal_jax.plan import critical_path
 
-__all__ = ["SetsConfig", "load_sets", "parallelism"]
+__all__ = ["SetsConfig", "load_sets"]
 
 
 class SetsConfig(Protocol):
@@ -64,10 +63,3 @@ def load_sets(
         except ClusterError as error:
             raise ConfigError(f"data.{split}: {error}{remark}") from None
     return graphs
-
-
-def parallelism(graph: ComputationGraph) -> float:
-    """Ratio of total work to longest path, with mean runtimes; 1 if there is no work."""
-    runtime = graph.runtime if graph.runtime.ndim == 1 else graph.runtime.mean(axis=1)
-    longest = critical_path(graph, runtime)
-    return float(runtime.sum() / longest) if longest > 0 else 1.0

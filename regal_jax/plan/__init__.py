@@ -3,7 +3,7 @@
 This package imports neither JAX nor the simulator."""
 
 from regal_jax.plan.adapt import adapt_plan
-from regal_jax.plan.bounds import Objective, critical_path, lower_bound, makespan_upper_bound
+from regal_jax.plan.bounds import Objective, critical_path, lower_bound, makespan_upper_bound, parallelism
 from regal_jax.plan.comparison import PlanComparison
 from regal_jax.plan.contraction import Contraction, contract, contract_for
 from regal_jax.plan.decode import decode_order, decode_placement
@@ -38,6 +38,7 @@ __all__ = [
     "meets_bound",
     "needed_transfers",
     "order_bound",
+    "parallelism",
     "plan_fitness",
     "replay",
     "transfer_event",

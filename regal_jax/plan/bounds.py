@@ -15,7 +15,7 @@ from regal_jax.graph import (
     transfer_times,
 )
 
-__all__ = ["Objective", "critical_path", "lower_bound", "makespan_upper_bound"]
+__all__ = ["Objective", "critical_path", "lower_bound", "makespan_upper_bound", "parallelism"]
 
 
 class Objective(enum.StrEnum):
@@ -222,3 +222,10 @@ def critical_path(graph: ComputationGraph, runtime: np.ndarray, wait: np.ndarray
         ready += [finish[u] for u in controls[control_bounds[o] : control_bounds[o + 1]]]
         finish[o] += max(ready, default=0.0)
     return max(finish)
+
+
+def parallelism(graph: ComputationGraph) -> float:
+    """Ratio of total work to longest path, with mean runtimes; 1 if there is no work."""
+    runtime = graph.runtime if graph.runtime.ndim == 1 else graph.runtime.mean(axis=1)
+    longest = critical_path(graph, runtime)
+    return float(runtime.sum() / longest) if longest > 0 else 1.0

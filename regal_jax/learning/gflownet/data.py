@@ -15,7 +15,8 @@ from regal_jax.gflownet.inputs import assembled, padded_ops
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.orders import random_order
 from regal_jax.learning.gflownet.config import GflownetDataConfig
-from regal_jax.learning.sets import load_sets, parallelism
+from regal_jax.learning.sets import load_sets
+from regal_jax.plan import parallelism
 
 __all__ = ["GflownetSource", "chosen_sets", "sub_inputs"]
 
