@@ -27,8 +27,8 @@ TEMPERATURE: Final = 0.005
 _SCORES: Final = 2**23
 """Largest number of scores of a layer's heads for schedules that are sampled together: 32 MiB."""
 _TOGETHER: Final = 128
-_CPU_SECONDS: Final = 8e-8
-"""Seconds of a CPU core for one schedule, divided by the cube of the number of ops."""
+_CPU_SECONDS: Final = 1.5e-8
+"""Seconds of a CPU core for one schedule and one head, divided by the cube of the number of ops."""
 _LONG: Final = 30
 """Expected seconds above which a call without a time limit warns."""
 
@@ -101,7 +101,7 @@ def sample_schedules(
     inputs = make_schedule_inputs(graph, cluster, ops=padded_ops(size), devices=config.devices)
     inputs = jax.device_put(inputs)
     if seconds is None:
-        _warn_if_long(count, size)
+        _warn_if_long(count, size, sum(config.heads))
     scores = max(sum(config.heads), 1) * inputs.shape[0] ** 2
     # Powers of two, so that few programs are needed.
     together = 1 << (max(min(_TOGETHER, count, _SCORES // scores), 1) - 1).bit_length()
@@ -122,8 +122,8 @@ def sample_schedules(
     return Schedules(*all_of)
 
 
-def _warn_if_long(count: int, ops: int) -> None:
-    expected = _CPU_SECONDS * count * ops**3
+def _warn_if_long(count: int, ops: int, heads: int) -> None:
+    expected = _CPU_SECONDS * count * max(heads, 1) * ops**3
     if expected > _LONG and jax.default_backend() == "cpu":
         warnings.warn(
             f"gflownet: {count} schedules of {ops} ops take about {expected:.0f} s of a CPU core (the time "
