@@ -40,7 +40,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ.setdefault("REGAL_JAX_CACHE", CACHE.name)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_compilation_cache_dir", CACHE.name)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 # The processes that tests start import the library many times. Unless its bytecode is kept, as Python does by
 # default, each of them compiles the source again.

@@ -47,8 +47,6 @@ def test_suites_of_single_graphs_run_here(tmp_path):
         run_evaluation(config, tmp_path, engine="ray")
 
 
-# An evaluation, above, takes the same way.
-@pytest.mark.slow
 def test_tuning_has_the_same_result(tmp_path):
     graphs = graphs_of(3)
     options = {"evaluations": 60, "grid": {"population": (20,), "elites": (0.1, 0.2), "mutants": (0.1,)}}
@@ -61,7 +59,6 @@ def test_tuning_has_the_same_result(tmp_path):
     assert engine.calls == 3
 
 
-@pytest.mark.slow
 def test_a_corpus_is_the_same(tmp_path, monkeypatch):
     monkeypatch.setitem(SOURCES, "fake", Source("fake", "corpus_fake_source", ("numpy",)))
     options = {"sources": ["fake"], "only": "fake/[cftrd]*", "jobs": 2}

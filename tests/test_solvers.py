@@ -118,13 +118,13 @@ def test_a_name_and_its_value_give_the_same_plan_again(name, graph):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_never_worse_than_its_warm_starts(name, graph):
     objective, cluster = objective_of(name), cluster_of(name)
-    given = optimize(graph, cluster, objective=objective, evaluations=150, seed=7)
+    given = optimize(graph, cluster, objective=objective, evaluations=600, seed=7)
     plan = optimize(
-        graph, cluster_of(name), objective=objective, method=name, evaluations=150, warm_start=given
+        graph, cluster_of(name), objective=objective, method=name, evaluations=60, warm_start=given
     )
     assert plan.sort_key <= given.sort_key
     best = min(run_heuristic(h, graph, cluster, objective).sort_key for h in HEURISTICS)
-    assert optimize(graph, cluster, objective=objective, method=name, evaluations=150).sort_key <= best
+    assert optimize(graph, cluster, objective=objective, method=name, evaluations=60).sort_key <= best
 
 
 # By default, company of the two networks is tested in test_gflownet_networks.py and, below, by

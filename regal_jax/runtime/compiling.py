@@ -85,9 +85,10 @@ def compiled(function: Callable[..., Any]) -> Any:
     """
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
 
-    options: dict[str, Any] = {"error_model": "numpy", "nogil": True, **_pipeline()}
-    if function in _only_borrow:
-        options |= {**_pipeline(vectorizes=False), **_without_counts()}
+    borrows = function in _only_borrow
+    options: dict[str, Any] = {"error_model": "numpy", "nogil": True, **_pipeline(vectorizes=not borrows)}
+    if borrows:
+        options |= _without_counts()
     try:
         return _forgiving(njit(cache=True, **options)(function))
     except RuntimeError:  # There is no folder for the cache.
