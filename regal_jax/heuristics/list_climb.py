@@ -5,10 +5,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.heuristics.list_kernel import schedule
 from regal_jax.heuristics.list_state import FOLLOWED
-from regal_jax.heuristics.schedule_peaks import peaks
-from regal_jax.runtime.compiling import only_borrows, part
+from regal_jax.runtime.compiling import only_borrows
+from regal_jax.runtime.pointers import caller
 
 __all__ = ["DRAWS", "Recipe", "Space", "climb"]
 
@@ -21,7 +20,7 @@ _SAME: Final = 0.7
 _LEAST: Final = 0.1
 """Least share of the tries for either kind of change."""
 
-_schedule, _peaks = part(schedule), part(peaks)
+_call = caller()
 
 Space = namedtuple(
     "Space",
@@ -54,12 +53,14 @@ Attributes:
 
 @only_borrows
 def climb(
-    layout: Any, state: Any, room: Any, space: Any, trial: Any, now: Any, best: Any, paid: Any,
+    schedule: Any, peaks: Any, layout: Any, state: Any, room: Any, space: Any, trial: Any, now: Any, best: Any, paid: Any,
     uniform: Any, normal: Any, values: Any, given: bool, goal: float,
 ) -> int:  # fmt: skip
     """Hill climbing: changes the current schedule, and keeps the result if it is no worse.
 
     Args:
+      schedule: Address of `regal_jax.heuristics.list_kernel.schedule`.
+      peaks: Address of `regal_jax.heuristics.schedule_peaks.peaks`; not used where memory is not limited.
       layout: The graph, as `schedule` takes it.
       state: Space for `schedule`; overwritten.
       room: Space for `regal_jax.heuristics.schedule_peaks.peaks`; overwritten.
@@ -187,17 +188,17 @@ def climb(
         counts[FOLLOWED] = tried and rule[0] == kept_rule[0]
         # A longer schedule would not be kept, unless the current one does not fit.
         limit = value[1] if value[0] == 0 else np.inf
-        _schedule(
+        _call(schedule, (
             layout, state, rank, price, int(rules[r]), rules[r + 1], rules[r + 2], rules[r + 3],
             rules[r + 4] > 0, int(rules[r + 5]), limit,
-        )  # fmt: skip
+        ), 1)  # fmt: skip
         over, time = 0.0, max(clock)
         same = counts[FOLLOWED] == 1 and time < np.inf and place[path[n - 1]] < 0
         if same:
             over, time = value[0], value[1]
         if limited and not same and (0.0, time) <= (value[0], value[1]):
             # The loops do not know later readers, nor transfers that are inserted at an earlier time.
-            _peaks(layout, state, room)
+            _call(peaks, (layout, state, room), 2)
             for k in range(d):
                 over += max(0.0, peak[k] - memory[k])
         better = (over, time) < (value[0], value[1])

@@ -25,10 +25,11 @@ from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.heuristics.orders import bfs_order, dfs_order
 from regal_jax.heuristics.placements import device_subsets, partition_placement
 from regal_jax.heuristics.ranks import upward_rank
-from regal_jax.heuristics.schedule_peaks import make_room
+from regal_jax.heuristics.schedule_peaks import make_room, peaks
 from regal_jax.plan import Objective, Plan, insert_transfers
 from regal_jax.runtime.compiling import for_loops, loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
+from regal_jax.runtime.pointers import address_of
 
 __all__ = ["ListSearchConfig", "ListSearchRun"]
 
@@ -146,6 +147,7 @@ class ListSearchRun(HostSearch):
         """
         # Its import may load Numba, which takes longer than most heuristics.
         from regal_jax.heuristics.list_climb import Recipe, climb
+        from regal_jax.heuristics.list_kernel import schedule
 
         super().__init__(graph, cluster, seed)
         self._config = config or ListSearchConfig()
@@ -161,6 +163,11 @@ class ListSearchRun(HostSearch):
             for _ in range(3)
         )
         self._space = self._make_space()
+        numbers = self._trial.rank, self._trial.price, *self._rules[0].numbers, math.inf
+        self._makes = address_of(schedule, 1, self._layout, self._state, *numbers)
+        self._weighs: Any = 0
+        if self._space.limited:
+            self._weighs = address_of(peaks, 2, self._layout, self._state, self._room)
         self._paid = for_loops(np.array([1.0, _PRIOR] * 2))
         self._normals = self.random.spawn(1)[0]
         self._draws = _Draws(np.zeros((0, 1)), np.zeros((0, 1)))
@@ -301,6 +308,7 @@ class ListSearchRun(HostSearch):
         """Makes a schedule for each row of ``draws``, or fewer; returns how many."""
         values = for_loops(np.zeros(2 * len(draws.uniform)))
         made = self._climb(
+            *(self._makes, self._weighs),
             *(self._layout, self._state, self._room, self._space),
             *(self._trial, self._now, self._best, self._paid),
             *(for_loops(rows.ravel()) for rows in draws),

@@ -10,12 +10,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from numba.core import analysis, config, inline_closurecall, ir, ssa
+from numba.core import analysis, config, inline_closurecall, ir, ssa, untyped_passes
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
+from numba.core.typing.context import BaseContext
 from numba.core.untyped_passes import InlineClosureLikes
 
-from regal_jax.runtime.liveness import live_at_entry, one_assignment_each
+from regal_jax.runtime.liveness import define_in_scopes, live_at_entry, one_assignment_each, remembered
 
 __all__ = ["Compiler", "ScalarCompiler", "remove_closures"]
 
@@ -86,6 +87,8 @@ class Compiler(CompilerBase):
         with (
             _replaced(analysis, "compute_live_map", live_at_entry),
             _replaced(ssa, "_run_ssa", one_assignment_each),
+            _replaced(untyped_passes, "fixup_var_define_in_scope", define_in_scopes),
+            _replaced(BaseContext, "resolve_function_type", remembered(BaseContext.resolve_function_type)),
         ):
             return super().compile_extra(func)
 

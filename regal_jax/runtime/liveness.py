@@ -1,14 +1,18 @@
-"""Two analyses of Numba's compiler with the same results in less time, for functions of many variables.
+"""Parts of Numba's compiler with the same results in less time, for functions of many variables.
 
-Numba visits every statement of a function once for each variable that has several assignments, and unites
-the sets of all variables that may reach a block. Both take time quadratic in the size of the function. The
-first needs only the blocks in which the variable occurs, and sets of bits are united much faster.
+Numba visits every statement of a function once for each variable that has several assignments, unites
+the sets of all variables that may reach a block, and looks up every variable for every block. All three take
+time quadratic in the size of the function. The first needs only the blocks in which the variable occurs, sets
+of bits are united much faster, and most blocks have the same scope. Numba also finds out anew at every call
+of a function which of its variants is called.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from types import BuiltinFunctionType
 from typing import Any, TypeAlias
 
+from numba.core import types
 from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.ssa import (
     _CacheListVars,
@@ -19,7 +23,7 @@ from numba.core.ssa import (
     _iterated_domfronts,
 )
 
-__all__ = ["live_at_entry", "one_assignment_each"]
+__all__ = ["define_in_scopes", "live_at_entry", "one_assignment_each", "remembered"]
 
 _Names: TypeAlias = Mapping[Hashable, set[str]]
 
@@ -98,3 +102,36 @@ def one_assignment_each(blocks: dict[Any, Any]) -> dict[Any, Any]:
         labels = where[name] | _compute_phi_locations(frontiers, definitions)
         blocks.update(_fix_ssa_vars(of(labels), name, definitions, cfg, frontiers, cache))
     return blocks
+
+
+def define_in_scopes(blocks: Mapping[Any, Any]) -> None:
+    """Defines all variables in the scope of every block.
+
+    Args:
+      blocks: As for `one_assignment_each`.
+    """
+    used = {variable: None for block in blocks.values() for each in block.body for variable in each.list_vars()}
+    for scope in {id(block.scope): block.scope for block in blocks.values()}.values():
+        for variable in used:
+            if variable.name not in scope.localvars:
+                scope.localvars.define(variable.name, variable)
+
+
+def remembered(resolve: Callable[..., Any]) -> Callable[..., Any]:
+    """``BaseContext.resolve_function_type``, which answers the same question once.
+
+    Only operators and Numba's own functions of types are remembered: resolving another function also compiles
+    it, and equal constants may have different types.
+    """
+    answers: dict[Any, Any] = {}
+
+    def resolved(context: Any, func: Any, args: Any, kws: Any) -> Any:
+        known = isinstance(func, (str, BuiltinFunctionType, types.Function)) and not kws
+        if not known or not all(isinstance(each, types.Type) for each in args):
+            return resolve(context, func, args, kws)
+        question = (context, func, tuple(args))
+        if question not in answers:
+            answers[question] = resolve(context, func, args, kws)
+        return answers[question]
+
+    return resolved

@@ -1,0 +1,81 @@
+"""Calls of compiled loops by their address, so that the caller's code does not contain theirs.
+
+Numba optimises the functions that a function calls together with it. For two large ones, the second is then
+compiled twice. A function that gets the other one's address as an argument is compiled without it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from regal_jax.runtime.compiling import compiled, loops, usable
+from regal_jax.runtime.interrupts import uninterrupted
+
+__all__ = ["address_of", "caller"]
+
+
+def caller() -> Callable[[Any, tuple[Any, ...], int], Any]:
+    """A function ``call(address, arguments, returned)`` for `loops`.
+
+    It calls the function with this address, which returns the argument at index ``returned``, a constant.
+    Nothing checks that the function at the address takes these arguments.
+    """
+    return _intrinsic() if usable() else _call
+
+
+def address_of(function: Callable[..., Any], returned: int, *arguments: Any) -> Any:
+    """The address of a function of `loops`, compiled for such arguments; in Python's loops the function.
+
+    Args:
+      function: It may not raise exceptions.
+      returned: Index of the argument that it returns.
+      *arguments: As from `for_loops`; not changed.
+    """
+    if not usable():
+        return function
+    loops(function)  # It waits for another process that compiles the function.
+    return uninterrupted(_address)(function, returned, arguments)
+
+
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...], returned: int) -> Any:
+    del returned
+    return function(*arguments)
+
+
+def _address(function: Callable[..., Any], returned: int, arguments: tuple[Any, ...]) -> int:
+    from numba import typeof  # pyright: ignore[reportPrivateImportUsage]
+
+    dispatcher, kinds = compiled(function), tuple(map(typeof, arguments))
+    dispatcher.compile(kinds)
+    made = dispatcher.overloads[kinds]
+    if made.signature.return_type != kinds[returned]:
+        raise TypeError(f"{function.__name__} does not return its argument {returned}")
+    return made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
+
+
+def _intrinsic() -> Any:
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
+
+    @intrinsic(prefer_literal=True)
+    def call(context: Any, address: Any, arguments: Any, returned: Any) -> Any:
+        del context
+        if not isinstance(returned, types.IntegerLiteral):
+            return None
+        given = tuple(map(types.unliteral, arguments))
+        result = given[returned.literal_value]
+
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            there = context.cast(builder, values[0], signature.args[0], types.intp)
+            kind = context.call_conv.get_function_type(result, given)
+            function = builder.inttoptr(there, ir.PointerType(kind))
+            parts = [
+                context.cast(builder, value, *kinds)
+                for value, *kinds in zip(cgutils.unpack_tuple(builder, values[1]), arguments, given, strict=True)
+            ]
+            _, answer = context.call_conv.call_function(builder, function, result, given, parts)
+            return answer
+
+        return result(types.intp, types.Tuple(tuple(arguments)), returned), generate
+
+    return call
