@@ -7,6 +7,7 @@ they read.
 """
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -16,9 +17,17 @@ from numba.core.compiler_machinery import register_pass
 from numba.core.typing.context import BaseContext
 from numba.core.untyped_passes import InlineClosureLikes
 
-from regal_jax.runtime.liveness import define_in_scopes, live_at_entry, one_assignment_each, remembered
+from regal_jax.runtime.liveness import (
+    define_in_scopes,
+    live_at_entry,
+    one_assignment_each,
+    remembered,
+    variables_of,
+)
 
 __all__ = ["Compiler", "ScalarCompiler", "remove_closures"]
+
+_resolve_function_type = BaseContext.resolve_function_type
 
 
 def _reads(statement: Any) -> Iterator[str]:
@@ -79,16 +88,32 @@ def _replaced(module: Any, name: str, ours: Any) -> Iterator[None]:
         setattr(module, name, before)
 
 
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Without garbage collection, which would look through all that a large process holds many times."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 class Compiler(CompilerBase):
     """Numba's compiler with this pass and faster analyses; the argument ``pipeline_class`` of ``njit``."""
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
-        """Numba's own method, with the analyses of `regal_jax.runtime.liveness`."""
+        """Numba's own method, with the parts in `regal_jax.runtime.liveness`."""
+        if BaseContext.resolve_function_type is not _resolve_function_type:
+            return super().compile_extra(func)  # Part of another function, whose compilation replaced them.
         with (
+            _without_collection(),
             _replaced(analysis, "compute_live_map", live_at_entry),
             _replaced(ssa, "_run_ssa", one_assignment_each),
             _replaced(untyped_passes, "fixup_var_define_in_scope", define_in_scopes),
-            _replaced(BaseContext, "resolve_function_type", remembered(BaseContext.resolve_function_type)),
+            _replaced(ir.Inst, "_rec_list_vars", variables_of),
+            _replaced(BaseContext, "resolve_function_type", remembered(_resolve_function_type)),
         ):
             return super().compile_extra(func)
 

@@ -4,15 +4,15 @@ Numba visits every statement of a function once for each variable that has sever
 the sets of all variables that may reach a block, and looks up every variable for every block. All three take
 time quadratic in the size of the function. The first needs only the blocks in which the variable occurs, sets
 of bits are united much faster, and most blocks have the same scope. Numba also finds out anew at every call
-of a function which of its variants is called.
+of a function which of its variants is called, and looks for variables in all that an instruction consists of.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from types import BuiltinFunctionType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from numba.core import types
+from numba.core import ir, types
 from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.ssa import (
     _CacheListVars,
@@ -23,9 +23,11 @@ from numba.core.ssa import (
     _iterated_domfronts,
 )
 
-__all__ = ["define_in_scopes", "live_at_entry", "one_assignment_each", "remembered"]
+__all__ = ["define_in_scopes", "live_at_entry", "one_assignment_each", "remembered", "variables_of"]
 
 _Names: TypeAlias = Mapping[Hashable, set[str]]
+_PLAIN: Final = frozenset((str, int, bool, float, type(None), ir.Loc, ir.Scope))
+"""Kinds of values in which there is no variable."""
 
 
 def live_at_entry(cfg: Any, blocks: Iterable[Any], used: _Names, defined: _Names) -> dict[Any, set[str]]:
@@ -115,6 +117,25 @@ def define_in_scopes(blocks: Mapping[Any, Any]) -> None:
         for variable in used:
             if variable.name not in scope.localvars:
                 scope.localvars.define(variable.name, variable)
+
+
+def variables_of(instruction: Any, value: Any) -> list[Any]:
+    """``Inst._rec_list_vars``: all variables in a value, in its order."""
+    kind = type(value)
+    if kind is dict:
+        value = value.values()
+    elif kind is ir.Var:
+        return [value]
+    elif kind is not list and kind is not tuple:
+        return value.list_vars() if isinstance(value, ir.Inst) else []
+    found = []
+    for each in value:
+        kind = type(each)
+        if kind is ir.Var:
+            found.append(each)
+        elif kind not in _PLAIN:
+            found += variables_of(instruction, each)
+    return found
 
 
 def remembered(resolve: Callable[..., Any]) -> Callable[..., Any]:
