@@ -188,13 +188,11 @@ def test_the_second_process_ends_with_the_first(module, tmp_path):
 def test_samples_have_the_types_of_real_graphs():
     from regal_jax.heuristics.list_climb import climb
     from regal_jax.heuristics.list_kernel import schedule
-    from regal_jax.heuristics.schedule_peaks import peaks
 
-    assert [task.functions for task in samples.tasks()] == [(schedule,), (climb,), (peaks,), (execute,)]
+    assert [task.functions for task in samples.tasks()] == [(schedule,), (climb,), (execute,)]
     graph, cluster = generate("layered", 30, 0), Cluster.uniform(3, memory="1GiB", transfer="nvlink4")
     samples.list_schedule()
     samples.list_search()
-    samples.peaks()
     search = ListSearchRun(graph, cluster, 0)
     search.run(20)
     assert search.plan() is not None
@@ -205,7 +203,7 @@ def test_samples_have_the_types_of_real_graphs():
     measured = measure(graph, cluster, Balance.BYTES, (Cut.FINE,))
     assert len(measured.standing) == len(measured.coordinates) // 3 == 2
     functions = [function for task in (*samples.tasks(), *guided.tasks()) for function in task.functions]
-    assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 7
+    assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 6
 
 
 def test_large_calls_compile_ahead(monkeypatch):

@@ -16,7 +16,7 @@ from regal_jax.heuristics.list_scheduling import MEMORY_RULES, TIME_RULES, list_
 from regal_jax.heuristics.list_search import ListSearchRun
 from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
-from regal_jax.runtime import compiling
+from regal_jax.runtime import compiling, pointers
 
 _CACHES = (compiling.installed, compiling.usable, peaks._kernel)
 
@@ -47,9 +47,8 @@ def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     for cache in _CACHES:
         cache.cache_clear()
     monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
-    # The functions that these modules use when they are imported without Numba.
-    monkeypatch.setattr(list_climb, "_schedule", list_kernel.schedule)
-    monkeypatch.setattr(list_climb, "_peaks", schedule_peaks.peaks)
+    # What this module uses when it is imported without Numba.
+    monkeypatch.setattr(list_climb, "_call", pointers.call)
     plain = least_peak_balance(graph, cluster, numbers), lpmf_order(graph)
     (ours, placement), (theirs, same) = compiled[0], plain[0]
     assert (ours._kernel is None, theirs._kernel is None) == (False, True)

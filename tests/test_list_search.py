@@ -30,7 +30,7 @@ from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import make_room, peaks
 from regal_jax.plan import Objective, Plan, critical_path, replay
-from regal_jax.runtime import compiling
+from regal_jax.runtime import compiling, pointers
 from regal_jax.runtime.compiling import for_loops, loops
 from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.deadline import Deadline
@@ -166,8 +166,7 @@ def test_loops_do_the_same_in_python(instance: tuple[ComputationGraph, Cluster],
     compiled.run(60)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "usable", lambda: False)
-        patch.setattr(list_climb, "_schedule", schedule)
-        patch.setattr(list_climb, "_peaks", peaks)
+        patch.setattr(list_climb, "_call", pointers.call)
         plain = ListSearchRun(graph, cluster, seed)
         assert isinstance(plain._now.rank, list)
         plain.run(60)

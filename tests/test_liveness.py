@@ -9,7 +9,13 @@ from regal_jax.plan import execution
 pytest.importorskip("numba")
 from numba.core import analysis, compiler, ir, ssa
 
-from regal_jax.runtime.liveness import live_at_entry, one_assignment_each
+from regal_jax.runtime.liveness import (
+    define_in_scopes,
+    live_at_entry,
+    one_assignment_each,
+    remembered,
+    variables_of,
+)
 
 
 def nothing():
@@ -82,3 +88,40 @@ def test_numba_compiles_with_both_and_keeps_its_own():
         assert [function(x) for x in (1, 2, 5)] == [0, 2, 3]
     assert set(used) == {"live_at_entry", "one_assignment_each"}
     assert (analysis.compute_live_map, ssa._run_ssa) == own
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_all_variables_are_found_and_defined_in_all_scopes(function):
+    from numba.core import ir, ir_utils
+
+    blocks, others = (compiler.run_frontend(function, inline_closures=True).blocks for _ in range(2))
+    values = [each for block in blocks.values() for each in block.body]
+    values += [each.value for each in values if isinstance(getattr(each, "value", None), ir.Inst)]
+    for value in values:
+        assert variables_of(value, value.__dict__) == value._rec_list_vars(value.__dict__)
+    for some in (blocks, others):
+        next(iter(some.values())).scope = ir.Scope(None, ir.Loc("here", 1))
+    define_in_scopes(blocks)
+    ir_utils.fixup_var_define_in_scope(others)
+    for block, other in zip(blocks.values(), others.values(), strict=True):
+        assert set(block.scope.localvars._con) == set(other.scope.localvars._con)
+
+
+def test_only_what_is_told_apart_is_remembered():
+    from numba import int64, njit
+    from numba.core import types
+
+    asked = []
+
+    def resolve(context, func, args, kws):
+        asked.append((func, args, kws))
+        return None if func == "nothing" else len(asked)
+
+    resolved = remembered(resolve)
+    for question in (("getitem", (int64,), {}), (max, (int64, int64), {}), ("nothing", (int64,), {})):
+        assert resolved(None, *question) == resolved(None, *question)
+    assert len(asked) == 3
+    user = types.Dispatcher(njit(nothing))
+    for question in ((user, (), {}), ("getitem", (int64, 1), {}), ("getitem", (int64,), {"a": int64})):
+        assert resolved(None, *question) < resolved(None, *question)
+    assert len(asked) == 9

@@ -5,7 +5,6 @@ import math
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
-from regal_jax.heuristics import schedule_peaks
 from regal_jax.heuristics.list_scheduling import TIME_RULES, kernel_arguments
 from regal_jax.heuristics.list_search import ListSearchRun
 from regal_jax.plan.execution import execute
@@ -13,7 +12,7 @@ from regal_jax.plan.replay import loop_arguments
 from regal_jax.runtime.ahead import Task
 from regal_jax.runtime.compiling import run_loops
 
-__all__ = ["list_schedule", "list_search", "peaks", "replay", "tasks", "tiny"]
+__all__ = ["list_schedule", "list_search", "replay", "tasks", "tiny"]
 
 
 def tasks() -> list[Task]:
@@ -25,7 +24,6 @@ def tasks() -> list[Task]:
     return [
         Task(f"{__name__}:list_schedule", (schedule,)),
         Task(f"{__name__}:list_search", (climb,)),
-        Task(f"{__name__}:peaks", (schedule_peaks.peaks,), here=True),
         Task(f"{__name__}:replay", (execute,), here=True),
     ]
 
@@ -41,12 +39,6 @@ def list_schedule() -> None:
 def list_search() -> None:
     """Runs the loops of the search among list schedules."""
     ListSearchRun(*tiny(), 0).run(1)
-
-
-def peaks() -> None:
-    """Runs the loop of the peaks of a list schedule, which the search calls."""
-    layout, state = kernel_arguments(*tiny())
-    run_loops(schedule_peaks.peaks, layout, state, schedule_peaks.make_room(layout, state))
 
 
 def replay() -> None:

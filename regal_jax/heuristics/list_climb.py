@@ -53,8 +53,8 @@ Attributes:
 
 @only_borrows
 def climb(
-    schedule: Any, peaks: Any, layout: Any, state: Any, room: Any, space: Any, trial: Any, now: Any, best: Any, paid: Any,
-    uniform: Any, normal: Any, values: Any, given: bool, goal: float,
+    schedule: Any, peaks: Any, layout: Any, state: Any, room: Any, space: Any, trial: Any, now: Any,
+    best: Any, paid: Any, uniform: Any, normal: Any, values: Any, given: bool, goal: float,
 ) -> int:  # fmt: skip
     """Hill climbing: changes the current schedule, and keeps the result if it is no worse.
 

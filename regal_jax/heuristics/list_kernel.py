@@ -53,8 +53,8 @@ def schedule(
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
-        begins, owed, newest, sender, senders, vague, base, pick, lowest, key, ranked, spot, words, near,
-        fresh, event, slot, path, homes, changed, counts,
+        begins, owed, newest, sender, senders, vague, fixed, base, pick, lowest, key, ranked, spot, words,
+        near, fresh, event, slot, path, homes, changed, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
     blocks = blocking and d > 1
@@ -111,8 +111,7 @@ def schedule(
 
     def judge(o, k, start, lost):
         """The rule's cost of an op with this start and this delay of other clocks; lower is better."""
-        score = start + waste * (lost + start - clock[k]) + behind * clock[k] - weight * rank[o]
-        return score + price[o * d + k] + (runtime[o * d + k] if by_finish else 0.0)
+        return start + waste * (lost + start - clock[k]) + behind * clock[k] + fixed[o * d + k & _ID]
 
     def stays(o, t):
         """Whether the output is held after its op; an unread one of a resident is held until all have run."""
@@ -145,20 +144,16 @@ def schedule(
     def owe(v, first, end):
         """Notes down the transfers that a ready op needs on each device from ``first`` to ``end``."""
         for k in range(first, end):
-            total, last, source, sources, unsure = 0.0, NONE, k, 0, 0
+            total, last, source, sources, unsure = 0.0, NONE, k, 0, False
             for j in range(input_rows[v], input_rows[v + 1]):
                 t = inputs[j & _ID] & _ID
                 u = producer[t] & _ID
                 h = place[u] & _ID
                 if h != k and copied[t * d + k & _ID] == 0:
                     takes = time_of(t, h, k)
-                    if source != k and source != h:
-                        unsure = 2
+                    unsure |= source != k and source != h
                     source, last = h, max(last, made[u])
                     if takes > 0:
-                        # Sums of several times depend on their order.
-                        if total > 0:
-                            unsure = max(unsure, 1)
                         total += takes
                         # A word has so many bits; without the others the bound is lower.
                         sources |= 1 << h if h < 63 else 0
@@ -232,13 +227,14 @@ def schedule(
         """Notes down all that the comparison of a ready op needs."""
         arrive(v)
         owe(v, 0, d if blocks else 0)
-        toll = price[v * d & _ID]
+        base[v] = np.inf
         for k in range(d):
             c = v * d + k & _ID
-            toll = min(toll, price[c])
+            toll = price[c] + (runtime[c] if by_finish else 0.0) - weight * rank[v]
+            fixed[c] = toll if allowed[c] else np.inf
+            base[v] = min(base[v], fixed[c])
             if not blocks:
                 owed[c], newest[c], sender[c], vague[c] = 0.0, NONE, k, 0
-        base[v] = toll + (least[v] if by_finish else 0.0) - weight * rank[v]
 
     def at_least(c, k):
         """A lower bound on the start of an op on device ``k`` if several devices send what it lacks."""
@@ -361,7 +357,7 @@ def schedule(
             few += 1
         # Choices whose cost is known only roughly so far.
         rough, best, device = 0, 0, -1
-        over, more, score, first = 0.0, 0.0, 0.0, 0.0
+        over, more, score, first = 0.0, 0.0, np.inf, 0.0
         if follows and near_differ == 0:
             device = homes[path[done]]
             while not quiet and near[best] != path[done]:
@@ -378,18 +374,15 @@ def schedule(
                 soonest = min(soonest, clock[k])
             for i in range(among):
                 v = near[i] & _ID
-                if (
-                    goal == 0
-                    and device >= 0
-                    and max(soonest, release[v]) + base[v] - margin + behind * soonest > score
-                ):
+                if goal == 0 and max(soonest, release[v]) + behind * soonest + base[v] > score:
                     continue
                 at = bound[leader[v] & _ID] if grouped else -1
                 for k in range(d):
                     c, now = v * d + k & _ID, clock[k]
-                    fits = allowed[c] & ((at < 0) | (at == k))
+                    if grouped and at >= 0 and at != k:
+                        continue
                     if goal > 0:
-                        if fits:
+                        if allowed[c]:
                             pick[2 * rough], pick[2 * rough + 1], lowest[rough] = i, k, -np.inf
                             rough += 1
                         continue
@@ -399,22 +392,20 @@ def schedule(
                     meets = (owed[c] > 0) | (newest[c] >= meet[h * d + k & _ID])
                     start = (max(now, there) if meets else now) + owed[c]
                     lost = start - there if meets else 0.0
-                    if vague[c] == 2:
+                    if vague[c]:
                         start, lost = at_least(c, k), owed[c]
                     start = max(start, begins[c])
-                    mine = start + waste * (lost + start - now) + behind * now - weight * rank[v]
-                    mine = mine + price[c] + (runtime[c] if by_finish else 0.0)
-                    if vague[c] > 0:
-                        if fits:
+                    mine = start + waste * (lost + start - now) + behind * now + fixed[c]
+                    if vague[c]:
+                        if allowed[c]:
                             pick[2 * rough], pick[2 * rough + 1], lowest[rough] = i, k, mine - margin
                             if lowest[rough] < low:
                                 low, least_rough = lowest[rough], rough
                             rough += 1
                         continue
-                    better = (mine < score) | ((mine == score) & (now < first)) | (device < 0)
-                    if better & fits:
-                        best, device = i, k
-                        score, first = mine, now
+                    better = (mine < score) | ((mine == score) & (now < first))
+                    best, device = (i if better else best), (k if better else device)
+                    score, first = (mine if better else score), (now if better else first)
             if rough > 1:
                 # The least bound comes first.
                 j = 2 * least_rough
@@ -429,7 +420,7 @@ def schedule(
                 if quiet:
                     arrive(o)
             else:
-                if device >= 0 and lowest[turn] > score:
+                if lowest[turn] > score:
                     continue
                 i, k = pick[2 * turn], pick[2 * turn + 1] & _ID
                 o = near[i & _ID] & _ID

@@ -297,6 +297,7 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         sender=ids(n * d),
         senders=ids(n * d),
         vague=ids(n * d),
+        fixed=np.zeros(n * d),
         base=np.zeros(n),
         pick=ids(2 * n * d),
         lowest=np.zeros(n * d),

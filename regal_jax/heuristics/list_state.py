@@ -38,8 +38,8 @@ Attributes:
 State = namedtuple(
     "State",
     "clock place finish copied made meet left held most lag moves bound waiting release begins owed newest "
-    "sender senders vague base pick lowest key ranked spot words near fresh event slot path homes changed "
-    "counts",
+    "sender senders vague fixed base pick lowest key ranked spot words near fresh event slot path homes "
+    "changed counts",
 )
 """A schedule in progress. Every call of `schedule` initialises all of it but its input.
 
@@ -61,9 +61,9 @@ Attributes:
   newest: ``[N * D]``, the last slot of the ops that made what these transfers send; `NONE` without transfers.
   sender: ``[N * D]``, the device that sends it, or any device.
   senders: ``[N * D]``, the devices of transfers that take time, as bits.
-  vague: ``[N * D]``, 0 if these numbers tell when the op could begin, 1 if they do so up to rounding, 2 if
-    several devices send.
-  base: ``[N]``, lower bounds on the costs of ready ops, but for the time from which they could run.
+  vague: ``[N * D]``, 0 if these numbers tell when the op could begin, 1 if several devices send.
+  fixed: ``[N * D]``, the part of the costs of ready ops that does not depend on any clock.
+  base: ``[N]``, the least of these over the devices.
   pick, lowest: ``[N * D * 2]``, ``[N * D]``, choices whose cost is not known exactly, as places in ``near``
     and devices, and lower bounds on their costs.
   key: ``[N]``, the ready op with the largest key goes first; ties are broken by ``position``.

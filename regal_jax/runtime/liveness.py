@@ -112,7 +112,9 @@ def define_in_scopes(blocks: Mapping[Any, Any]) -> None:
     Args:
       blocks: As for `one_assignment_each`.
     """
-    used = {variable: None for block in blocks.values() for each in block.body for variable in each.list_vars()}
+    used = {
+        variable: None for block in blocks.values() for each in block.body for variable in each.list_vars()
+    }
     for scope in {id(block.scope): block.scope for block in blocks.values()}.values():
         for variable in used:
             if variable.name not in scope.localvars:

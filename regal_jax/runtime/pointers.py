@@ -7,10 +7,10 @@ compiled twice. A function that gets the other one's address as an argument is c
 from collections.abc import Callable
 from typing import Any
 
-from regal_jax.runtime.compiling import compiled, loops, usable
+from regal_jax.runtime import compiling
 from regal_jax.runtime.interrupts import uninterrupted
 
-__all__ = ["address_of", "caller"]
+__all__ = ["address_of", "call", "caller"]
 
 
 def caller() -> Callable[[Any, tuple[Any, ...], int], Any]:
@@ -19,7 +19,7 @@ def caller() -> Callable[[Any, tuple[Any, ...], int], Any]:
     It calls the function with this address, which returns the argument at index ``returned``, a constant.
     Nothing checks that the function at the address takes these arguments.
     """
-    return _intrinsic() if usable() else _call
+    return _intrinsic() if compiling.usable() else call
 
 
 def address_of(function: Callable[..., Any], returned: int, *arguments: Any) -> Any:
@@ -30,13 +30,14 @@ def address_of(function: Callable[..., Any], returned: int, *arguments: Any) -> 
       returned: Index of the argument that it returns.
       *arguments: As from `for_loops`; not changed.
     """
-    if not usable():
+    if not compiling.usable():
         return function
-    loops(function)  # It waits for another process that compiles the function.
+    compiling.loops(function)  # It waits for another process that compiles the function.
     return uninterrupted(_address)(function, returned, arguments)
 
 
-def _call(function: Callable[..., Any], arguments: tuple[Any, ...], returned: int) -> Any:
+def call(function: Callable[..., Any], arguments: tuple[Any, ...], returned: int) -> Any:
+    """What `caller` returns in Python's loops."""
     del returned
     return function(*arguments)
 
@@ -44,7 +45,7 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...], returned: in
 def _address(function: Callable[..., Any], returned: int, arguments: tuple[Any, ...]) -> int:
     from numba import typeof  # pyright: ignore[reportPrivateImportUsage]
 
-    dispatcher, kinds = compiled(function), tuple(map(typeof, arguments))
+    dispatcher, kinds = compiling.compiled(function), tuple(map(typeof, arguments))
     dispatcher.compile(kinds)
     made = dispatcher.overloads[kinds]
     if made.signature.return_type != kinds[returned]:
@@ -58,8 +59,8 @@ def _intrinsic() -> Any:
     from numba.extending import intrinsic
 
     @intrinsic(prefer_literal=True)
-    def call(context: Any, address: Any, arguments: Any, returned: Any) -> Any:
-        del context
+    def call_at(context: Any, address: Any, arguments: Any, returned: Any) -> Any:
+        del context, address
         if not isinstance(returned, types.IntegerLiteral):
             return None
         given = tuple(map(types.unliteral, arguments))
@@ -71,11 +72,13 @@ def _intrinsic() -> Any:
             function = builder.inttoptr(there, ir.PointerType(kind))
             parts = [
                 context.cast(builder, value, *kinds)
-                for value, *kinds in zip(cgutils.unpack_tuple(builder, values[1]), arguments, given, strict=True)
+                for value, *kinds in zip(
+                    cgutils.unpack_tuple(builder, values[1]), arguments, given, strict=True
+                )
             ]
             _, answer = context.call_conv.call_function(builder, function, result, given, parts)
             return answer
 
         return result(types.intp, types.Tuple(tuple(arguments)), returned), generate
 
-    return call
+    return call_at
