@@ -94,17 +94,17 @@ def test_numba_compiles_with_both_and_keeps_its_own():
 def test_all_variables_are_found_and_defined_in_all_scopes(function):
     from numba.core import ir, ir_utils
 
-    blocks, others = (compiler.run_frontend(function, inline_closures=True).blocks for _ in range(2))
+    blocks = compiler.run_frontend(function, inline_closures=True).blocks
     values = [each for block in blocks.values() for each in block.body]
     values += [each.value for each in values if isinstance(getattr(each, "value", None), ir.Inst)]
     for value in values:
         assert variables_of(value, value.__dict__) == value._rec_list_vars(value.__dict__)
-    for some in (blocks, others):
-        next(iter(some.values())).scope = ir.Scope(None, ir.Loc("here", 1))
+    next(iter(blocks.values())).scope = ir.Scope(None, ir.Loc("here", 1))
     define_in_scopes(blocks)
-    ir_utils.fixup_var_define_in_scope(others)
-    for block, other in zip(blocks.values(), others.values(), strict=True):
-        assert set(block.scope.localvars._con) == set(other.scope.localvars._con)
+    found = [set(block.scope.localvars._con) for block in blocks.values()]
+    assert found[0]
+    ir_utils.fixup_var_define_in_scope(blocks)
+    assert [set(block.scope.localvars._con) for block in blocks.values()] == found
 
 
 def test_only_what_is_told_apart_is_remembered():
