@@ -103,37 +103,19 @@ def quantile_table(alphas: Sequence[float] | np.ndarray, betas: Sequence[float] 
 @functools.lru_cache(maxsize=64)
 def _table(alphas: bytes, betas: bytes) -> np.ndarray:
     """`quantile_table` of float64 parameters, on the host."""
+    from scipy.special import betaincinv  # Its import takes longer than a table.
+
     a, b = np.frombuffer(alphas), np.frombuffer(betas)
-    # A distribution narrower than the resolution of a key is a point; the incomplete beta function fails
-    # there.
+    # A distribution narrower than the resolution of a key is a point.
     point = a + b > _NARROW
     at = np.floor(a / (a + b) * 65536).astype(np.uint32)
     a, b = np.where(point, 1, a), np.where(point, 1, b)
-    u = np.arange(_INTERVALS + 1, dtype=np.float32)[None] / np.float32(_INTERVALS)
-    ends = _inverse(a.astype(np.float32)[:, None], b.astype(np.float32)[:, None], u)
-    ends = np.floor(np.asarray(ends, dtype=np.float64) * 65536).astype(np.uint32)
-    # The identity, since bisection is not exact to the last bit.
-    ends[(a == 1) & (b == 1)] = np.arange(_INTERVALS + 1) * _FINE
+    u = np.arange(_INTERVALS + 1) / _INTERVALS
+    ends = np.maximum.accumulate(betaincinv(a[:, None], b[:, None], u), axis=1)  # Rounding may lower one.
+    ends = np.floor(ends * 65536).astype(np.uint32)
     ends[point] = at[point, None]
     left = np.minimum(ends[:, :-1], 65535)
     return left << 16 | np.minimum(ends[:, 1:] - left, 65535)
-
-
-@jax.jit
-def _inverse(a: jax.Array | np.ndarray, b: jax.Array | np.ndarray, u: jax.Array | np.ndarray) -> jax.Array:
-    """The quantile function of beta(a, b) at ``u``, by bisection on the regularised incomplete beta."""
-    shape = jnp.broadcast_shapes(a.shape, u.shape)
-    a, b, u = (jnp.broadcast_to(x, shape) for x in (a, b, u))
-
-    def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = bounds
-        middle = (low + high) / 2
-        below = jax.scipy.special.betainc(a, b, middle) < u
-        return jnp.where(below, middle, low), jnp.where(below, high, middle)
-
-    # 20 halvings are more than enough for 16 bits.
-    low, high = jax.lax.fori_loop(0, 20, halve, (jnp.zeros(shape), jnp.ones(shape)))
-    return jnp.where(u == 0, 0, jnp.where(u == 1, 1, (low + high) / 2))
 
 
 def uniform_proposal(problem: Problem) -> Proposal:

@@ -25,6 +25,8 @@ MOST_OVER: Final = sum(_WIDTHS)
 _LEAST_GAIN: Final = 1e-9
 _BLOCKS: Final = (4, 16, 64)
 """Numbers of blocks to try, since the best one depends on the graph; single ops are tried as well."""
+_SMALL: Final = 20_000
+"""Up to this number of ops times devices, NumPy evaluates a single placement."""
 _ORDERS: Final = (lpmf, post_order, dfs)
 
 
@@ -85,7 +87,6 @@ class PeakBalance:
         self._bounds, self._by_group = rows(self._group, np.arange(n), n)
         self._graph = graph
         self._kernel = _kernel()
-        self._layout = None if self._kernel is None else self._lay_out(self._kernel)
         self._all = Part(
             np.arange(n), np.arange(graph.num_tensors), np.arange(len(self._tensor)), self._tensor
         )
@@ -200,8 +201,11 @@ class PeakBalance:
                 best, found = peak, place.copy()
         return found, tries
 
-    def _lay_out(self, kernel: ModuleType) -> Any:
+    @functools.cached_property
+    def _layout(self) -> Any:
         """The arrays of the kernel, which is compiled for writable ones."""
+        from regal_jax.heuristics.peaks_kernel import Layout
+
         graph = self._graph
         made, read = np.diff(graph.output_offset)[self.order], np.diff(graph.inputs[0])[self.order]
         each = np.arange(len(self.order))
@@ -211,7 +215,7 @@ class PeakBalance:
             graph.inputs[1][ranges(graph.inputs[0], self.order)],
         ])  # fmt: skip
         touched_rows, touched = rows(op, tensor, len(self.order))
-        return kernel.Layout(
+        return Layout(
             begin=self._begin,
             born=self._born,
             size=self._size,
@@ -230,7 +234,8 @@ class PeakBalance:
     def _highest(self, place: np.ndarray) -> np.ndarray:
         """`peaks`, by places in the order."""
         note(placements=1)
-        if self._kernel is not None:
+        # A few passes over a small graph take less time than it takes to compile or load the loops.
+        if self._kernel is not None and len(place) * self._devices > _SMALL:
             with interruptible():
                 return self._kernel.peaks(self._layout, place.astype(np.int64, copy=False))
         return self._held(place).bytes.max(axis=1, initial=0)

@@ -1,5 +1,7 @@
 """The loops of guided searches, run on a tiny graph so that another process can compile them."""
 
+from typing import Final
+
 from regal_jax.heuristics.ahead import tiny
 from regal_jax.policies.choices import Balance, Cut
 from regal_jax.policies.levels import _longest, _standing
@@ -9,11 +11,19 @@ from regal_jax.runtime.ahead import Task
 
 __all__ = ["measures", "simulator", "tasks"]
 
+_BLOCKING: Final = True, False
+"""Variant of the simulator: transfers are events, and memory is not limited."""
+
 
 def tasks() -> list[Task]:
     """What a guided search on equal devices without limits of memory needs."""
+    from regal_jax.simulate.host_kernel import handler  # It loads Numba.
+
     loops = (_longest, _standing, _lanczos_loops)
-    return [Task(f"{__name__}:measures", loops), Task(f"{__name__}:simulator", ())]
+    return [
+        Task(f"{__name__}:measures", loops, here=True),
+        Task(f"{__name__}:simulator", (), others=((handler, *_BLOCKING),)),
+    ]
 
 
 def measures() -> None:
@@ -23,7 +33,7 @@ def measures() -> None:
 
 
 def simulator() -> None:
-    """Compiles the simulator of blocking transfers; the search takes it from the cache or compiles it."""
+    """Compiles the simulator of blocking transfers."""
     from regal_jax.simulate.host_kernel import handler
 
-    handler(True, False)
+    handler(*_BLOCKING)

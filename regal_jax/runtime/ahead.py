@@ -15,7 +15,7 @@ import pathlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
 from regal_jax.runtime.cores import available_cores
@@ -42,11 +42,13 @@ class Task(NamedTuple):
       name: ``module:function`` of a function without arguments that runs the loops.
       functions: The loops that are compiled then and that nothing else compiles until then; may be empty.
       here: Whether this process runs it when it would wait for the other one.
+      others: What else is compiled then, as `await_compiled` takes it.
     """
 
     name: str
     functions: tuple[Callable[..., Any], ...]
     here: bool = False
+    others: tuple[Hashable, ...] = ()
 
     def run(self) -> None:
         """Calls the function."""
@@ -62,7 +64,7 @@ class _Helper:
         there = [task for task in tasks if not task.here]
         self.here = collections.deque(task for task in tasks if task.here)
         self._done = {task.name: threading.Event() for task in there}
-        self._name = {function: task.name for task in there for function in task.functions}
+        self._name = {each: task.name for task in there for each in (*task.functions, *task.others)}
         environment = {**os.environ, AHEAD: "off"}
         # Numba's cache identifies a function by its path, so that both import the same files.
         root, path = str(pathlib.Path(__file__).parents[2]), list(filter(None, sys.path))
@@ -93,9 +95,9 @@ class _Helper:
         for done in self._done.values():
             done.set()
 
-    def done(self, function: Callable[..., Any]) -> threading.Event | None:
+    def done(self, what: Hashable) -> threading.Event | None:
         """The event that nothing is left to wait for; ``None`` if there is none."""
-        name = self._name.get(function)
+        name = self._name.get(what)
         # A fork of this process has no thread that would set it.
         return self._done[name] if name is not None and os.getpid() == self.parent else None
 
@@ -154,23 +156,26 @@ def is_at_work() -> bool:
     return _helper is not None and _helper.is_at_work
 
 
-def is_compiling(function: Callable[..., Any]) -> bool:
+def is_compiling(what: Hashable) -> bool:
     """Whether the second process is at work, and has this function still to compile."""
-    done = None if _helper is None else _helper.done(function)
+    done = None if _helper is None else _helper.done(what)
     return done is not None and not done.is_set()
 
 
-def await_compiled(function: Callable[..., Any]) -> None:
+def await_compiled(what: Hashable) -> None:
     """Waits until the second process has compiled the function, or has ended.
 
     Until then it runs the tasks for this process.
 
+    Args:
+      what: One of `Task.functions` or of `Task.others`.
+
     Raises:
       KeyboardInterrupt: Ctrl-C was pressed.
     """
-    if _helper is None or not is_compiling(function):
+    if _helper is None or not is_compiling(what):
         return
-    done = _helper.done(function)
+    done = _helper.done(what)
     while done is not None and not done.is_set() and _helper.here:
         # Another thread may have taken the last one, and a call that needs it would report its error.
         with contextlib.suppress(Exception):

@@ -86,7 +86,8 @@ def compiled(function: Callable[..., Any]) -> Any:
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
 
     borrows = function in _only_borrow
-    options: dict[str, Any] = {"error_model": "numpy", "nogil": True, **_pipeline(vectorizes=not borrows)}
+    options: dict[str, Any] = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
+    options |= _pipeline(vectorizes=not borrows)
     if borrows:
         options |= _without_counts()
     try:

@@ -46,7 +46,8 @@ def _address(function: Callable[..., Any], returned: int, arguments: tuple[Any, 
     from numba import typeof  # pyright: ignore[reportPrivateImportUsage]
 
     dispatcher, kinds = compiling.compiled(function), tuple(map(typeof, arguments))
-    dispatcher.compile(kinds)
+    if kinds not in dispatcher.overloads:  # Otherwise this would wait for other compilations.
+        dispatcher.compile(kinds)
     made = dispatcher.overloads[kinds]
     if made.signature.return_type != kinds[returned]:
         raise TypeError(f"{function.__name__} does not return its argument {returned}")

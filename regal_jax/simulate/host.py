@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Decisions, Preferences, Problem
 from regal_jax.programs import call_needs, custom_call
+from regal_jax.runtime.ahead import await_compiled
 from regal_jax.runtime.compiling import installed
 
 __all__ = ["available", "generate_on_host", "simulate_on_host"]
@@ -50,6 +51,7 @@ def _register(kernel: str, transfers: bool, memory: bool, decides: bool = False)
     if kernel == "simulate":
         from regal_jax.simulate import host_kernel
 
+        await_compiled((host_kernel.handler, transfers, memory))
         function = host_kernel.handler(transfers, memory)
     else:
         from regal_jax.simulate import generate_kernel
