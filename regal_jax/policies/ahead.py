@@ -9,7 +9,7 @@ from regal_jax.policies.measured import measure
 from regal_jax.policies.spectral import _lanczos_loops
 from regal_jax.runtime.ahead import Task
 
-__all__ = ["measures", "simulator", "tasks"]
+__all__ = ["measures", "network", "simulator", "tasks"]
 
 _BLOCKING: Final = True, False
 """Variant of the simulator: transfers are events, and memory is not limited."""
@@ -22,6 +22,7 @@ def tasks() -> list[Task]:
     loops = (_longest, _standing, _lanczos_loops)
     return [
         Task(f"{__name__}:measures", loops, here=True),
+        Task(f"{__name__}:network", (), here=True),
         Task(f"{__name__}:simulator", (), others=((handler, *_BLOCKING),)),
     ]
 
@@ -30,6 +31,11 @@ def measures() -> None:
     """Runs the loops of the features."""
     measured = measure(*tiny(), Balance.WORK, tuple(Cut))
     _ = measured.standing, measured.coordinates
+
+
+def network() -> None:
+    """Loads what makes proposals, which takes as long as loading JAX."""
+    from regal_jax.policies import networks  # noqa: F401
 
 
 def simulator() -> None:

@@ -135,20 +135,26 @@ def _lanczos(
 def _lanczos_loops(
     sender: Any, receiver: Any, weight: Any, across: Any, slices: Any, vector: Any
 ) -> tuple[Any, Any, Any]:
-    """`_lanczos` as loops to compile, since on small graphs NumPy's call overhead dominates."""
+    """`_lanczos` as loops to compile, since on small graphs NumPy's call overhead dominates.
+
+    It calls few of NumPy's functions, each of which Numba compiles first.
+    """
     n = len(vector)
     basis = np.zeros((_STEPS, n))
     diagonal, beside = np.full(_STEPS, _NO_STEP), np.zeros(_STEPS)
-    count = slices.max() + 1
+    count = 0
+    for i in range(n):
+        count = max(count, slices[i] + 1)
     square, share, common = np.zeros(count), np.zeros(count), np.zeros(_STEPS)
     size = 0.0
     for i in range(n):
-        square[slices[i]] += across[i] ** 2
-        size += vector[i] ** 2
+        square[slices[i]] += across[i] * across[i]
+        size += vector[i] * vector[i]
     size = np.sqrt(size)
     for j in range(_STEPS):
         for _ in range(2):
-            share[:] = 0
+            for k in range(count):
+                share[k] = 0.0
             for i in range(n):
                 share[slices[i]] += across[i] * vector[i]
             for i in range(n):
@@ -168,7 +174,7 @@ def _lanczos_loops(
                     vector[i] -= basis[k, i] * common[k]
         length = 0.0
         for i in range(n):
-            length += vector[i] ** 2
+            length += vector[i] * vector[i]
         length = np.sqrt(length)
         if length <= _NOTHING * size:
             break
