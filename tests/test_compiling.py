@@ -112,9 +112,13 @@ def test_closures_are_removed_and_what_has_effects_stays():
     assert ran[0] == [[0.0, -1.0, -2.0, 12.0], [9.0, 0.0, 1.0, 2.0, 0.0]]
 
 
-def test_loops_without_arrays_of_their_own_have_no_vector_instructions():
+def test_loops_without_arrays_of_their_own_have_no_vector_instructions(monkeypatch):
     numba = pytest.importorskip("numba")
     from numba.core import config
+
+    # Code from the cache cannot be inspected.
+    njit = numba.njit
+    monkeypatch.setattr(numba, "njit", lambda cache=False, **options: njit(**options))
 
     from regal_jax.runtime.closures import Compiler, ScalarCompiler
     from regal_jax.runtime.compiling import only_borrows
@@ -126,7 +130,7 @@ def test_loops_without_arrays_of_their_own_have_no_vector_instructions():
 
     code = []
     for pipeline in (Compiler, ScalarCompiler):
-        function = numba.njit(pipeline_class=pipeline)(scale)
+        function = njit(pipeline_class=pipeline)(scale)
         x = np.arange(100.0)
         function(x)
         np.testing.assert_array_equal(x, 2 * np.arange(100.0))

@@ -1,6 +1,7 @@
 """Analyses of Numba's compiler with the results of Numba's own."""
 
 import copy
+import gc
 
 import pytest
 
@@ -75,19 +76,23 @@ def test_no_blocks():
     assert one_assignment_each({}) == {}
 
 
-def test_numba_compiles_with_both_and_keeps_its_own():
+def test_numba_compiles_with_all_parts_and_keeps_its_own():
     numba = pytest.importorskip("numba")
     from regal_jax.runtime import closures
 
-    own, used = (analysis.compute_live_map, ssa._run_ssa), []
+    own, used = [getattr(where, name) for where, name, _ in closures._PARTS], []
+
+    def noting(name, ours):
+        return lambda *arguments: (used.append(name), ours(*arguments))[1]
+
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("live_at_entry", "one_assignment_each"):
-            ours = getattr(closures, name)
-            patch.setattr(closures, name, lambda *a, n=name, ours=ours: (used.append(n), ours(*a))[1])
+        parts = [(where, name, noting(name, ours)) for where, name, ours in closures._PARTS]
+        patch.setattr(closures, "_PARTS", parts)
         function = numba.njit(pipeline_class=closures.Compiler)(sometimes)
         assert [function(x) for x in (1, 2, 5)] == [0, 2, 3]
-    assert set(used) == {"live_at_entry", "one_assignment_each"}
-    assert (analysis.compute_live_map, ssa._run_ssa) == own
+    assert set(used) == {name for _, name, _ in closures._PARTS}
+    assert [getattr(where, name) for where, name, _ in closures._PARTS] == own
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

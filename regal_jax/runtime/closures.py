@@ -9,9 +9,9 @@ they read.
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from numba.core import analysis, config, inline_closurecall, ir, ssa, untyped_passes
+from numba.core import analysis, codegen, config, inline_closurecall, ir, ssa, untyped_passes
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.typing.context import BaseContext
@@ -100,6 +100,23 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
+def _lay_out(library: Any, module: Any) -> None:
+    """Numba's ``_optimize_functions`` without the optimisation, which that of the whole module repeats."""
+    module.data_layout = library._codegen._data_layout
+
+
+_PARTS: Final = (
+    (analysis, "compute_live_map", live_at_entry),
+    (ssa, "_run_ssa", one_assignment_each),
+    (untyped_passes, "fixup_var_define_in_scope", define_in_scopes),
+    (ir.Inst, "_rec_list_vars", variables_of),
+    (codegen.CPUCodeLibrary, "_optimize_functions", _lay_out),
+)
+"""What replaces parts of Numba: where, the name there, and ours."""
+for _where, _name, _ in _PARTS:
+    getattr(_where, _name)  # A Numba without one of them compiles as it does by default.
+
+
 class Compiler(CompilerBase):
     """Numba's compiler with this pass and faster analyses; the argument ``pipeline_class`` of ``njit``."""
 
@@ -107,14 +124,12 @@ class Compiler(CompilerBase):
         """Numba's own method, with the parts in `regal_jax.runtime.liveness`."""
         if BaseContext.resolve_function_type is not _resolve_function_type:
             return super().compile_extra(func)  # Part of another function, whose compilation replaced them.
-        with (
-            _without_collection(),
-            _replaced(analysis, "compute_live_map", live_at_entry),
-            _replaced(ssa, "_run_ssa", one_assignment_each),
-            _replaced(untyped_passes, "fixup_var_define_in_scope", define_in_scopes),
-            _replaced(ir.Inst, "_rec_list_vars", variables_of),
-            _replaced(BaseContext, "resolve_function_type", remembered(_resolve_function_type)),
-        ):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_without_collection())
+            for where, name, ours in _PARTS:
+                stack.enter_context(_replaced(where, name, ours))
+            resolve = remembered(_resolve_function_type)
+            stack.enter_context(_replaced(BaseContext, "resolve_function_type", resolve))
             return super().compile_extra(func)
 
     def define_pipelines(self) -> list[Any]:
