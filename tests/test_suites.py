@@ -21,6 +21,7 @@ from regal_jax.importers import save_graph
 from regal_jax.plan import Objective, lower_bound, replay
 from regal_jax.policies import Balance, PolicyConfig
 from regal_jax.policies.measured import measure
+from regal_jax.programs.words import source_word
 from regal_jax.search import BrkgaConfig
 from regal_jax.solvers import Brkga, Portfolio
 
@@ -39,6 +40,9 @@ def test_every_file_is_a_valid_evaluation(name, small):
     if name.startswith("table-1"):
         assert set(config.methods) >= PAPER
         assert (config.evaluations, config.devices) == (5000, 2)
+        # Files that the comment's commands make.
+        assert config.tuned.endswith(".json")
+        assert {"gas", "idrs"} <= {*config.policies}
     if name.startswith("figures"):
         assert 5000 in config.limits
     if name == "figure-4b":
@@ -46,6 +50,9 @@ def test_every_file_is_a_valid_evaluation(name, small):
         assert "0" in config.rounds
     if name.startswith("devices"):
         assert config.devices == int(name[-1])
+        assert {"cp-sat", "brkga-quick-start", "regal-primed-untrained"} <= {*config.methods}
+    if name == "training-set":
+        assert config.split == "train"
     # The filter of the synthetic sets must not see the searches that it is judged by.
     assert RoomForImprovement().seed not in (*config.seeds, config.other_seed)
     # No row is called REGAL: the papers' own figures are.
@@ -53,9 +60,8 @@ def test_every_file_is_a_valid_evaluation(name, small):
 
 
 def test_names_of_tables():
-    assert {"table-1-synthetic-makespan", "table-1-real-makespan", "table-1-real-peak-memory"} <= {
-        *suite_names()
-    }
+    tables = {"table-1-synthetic-makespan", "table-1-real-makespan", "table-1-real-peak-memory"}
+    assert {*tables, "training-set", "noise-copies", "figure-4b", "memory-limits"} <= {*suite_names()}
     with pytest.raises(ConfigError, match="there is no 'other'; use one of devices-4"):
         named_suite("other")
 
@@ -86,6 +92,11 @@ def test_a_table_is_one_command(graphs, capsys):
     settings = json.loads(pathlib.Path("out/evaluation.json").read_text())
     assert settings["config"]["policies"]["idrs"] == "regal-faithful"
     assert settings["config"]["seeds"] == [0]
+    # Which code and which weights made the results.
+    assert settings["code"] == source_word()
+    policies = {job["name"]: job["identity"].get("policy") for job in settings["jobs"]}
+    assert policies["brkga"] is None
+    assert len(policies["regal-faithful"]) == 16
     table = pathlib.Path("out/table.md").read_text()
     assert "| regal-faithful |" in table
     assert "| REGAL |" not in table

@@ -57,6 +57,8 @@ class Job:
       after: Key of the job whose seconds for a graph limit those of this job; empty for no limit.
       share: Share of these seconds that this job may take.
       compiles: Whether it runs compiled programs of JAX, one per size.
+      identity: What determines the results besides the problem, the seed and the budget: options, and
+        digests of weights (``policy``, ``network``) and of tuned settings (``file``).
     """
 
     name: str
@@ -70,6 +72,7 @@ class Job:
     after: str = ""
     share: float = 1.0
     compiles: bool = False
+    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def hosted(self) -> bool:
@@ -79,7 +82,7 @@ class Job:
     def as_document(self) -> dict[str, Any]:
         """The job as JSON values, for the report."""
         names = ("key", "name", "title", "role", "seed", "evaluations", "guided")
-        return {name: getattr(self, name) for name in names}
+        return {**{name: getattr(self, name) for name in names}, "identity": dict(self.identity)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -229,7 +232,8 @@ def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config
     if path is None and name in SHIPPED and is_shipped(config.objective, config.devices, name):
         path = name
     if path is None:
-        shipped = is_shipped(config.objective, config.devices)
+        # GAS is another network, of which no weights ship.
+        shipped = name != "gas" and is_shipped(config.objective, config.devices)
         default = f"--policy {name}={SHIPPED[0]} for weights of the package, or " if shipped else ""
         raise ConfigError(f"needs a policy: give {default}--policy {name}=FILE")
     policy = _policy(path, config)
@@ -287,7 +291,10 @@ def _job(
     }
     text = json.dumps({**problem, **made.identity}, sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Job(made.name, title, role, seed, budget, key, made.method, made.guided, *limit, made.compiles)
+    return Job(
+        made.name, title, role, seed, budget, key, made.method, made.guided, *limit,
+        compiles=made.compiles, identity=made.identity,
+    )  # fmt: skip
 
 
 def _where(config: EvaluationConfig) -> dict[str, Any]:
