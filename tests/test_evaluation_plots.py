@@ -88,6 +88,7 @@ def test_quality_over_seconds(tmp_path):
     assert [text.get_text() for text in ax.texts] == ["BRKGA", "Auto"]
     drawn = [line.get_xydata()[0].tolist() for line in ax.lines]
     assert drawn == [[0.5, 20.0], [2.0, 0.0]]
+    assert -1 < ax.get_ylim()[0] < 0
 
 
 @pytest.mark.parametrize(

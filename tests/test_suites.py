@@ -2,15 +2,17 @@
 
 import json
 import pathlib
+import shlex
 
 import numpy as np
 import pytest
 
 from regal_jax import Cluster, optimize
 from regal_jax.cli import main
+from regal_jax.cli.parser import build_parser
 from regal_jax.datasets import RoomForImprovement, generate
 from regal_jax.errors import ConfigError
-from regal_jax.experiments import EvaluationConfig, make_method
+from regal_jax.experiments import EvaluationConfig, make_method, suites
 from regal_jax.experiments.graphs import evaluation_graphs, evaluation_tasks, graphs_digest, one_device_peak
 from regal_jax.experiments.jobs import UNTRAINED, make_jobs
 from regal_jax.experiments.quick_start import QuickStart
@@ -57,6 +59,17 @@ def test_every_file_is_a_valid_evaluation(name, small):
     assert RoomForImprovement().seed not in (*config.seeds, config.other_seed)
     # No row is called REGAL: the papers' own figures are.
     assert not {"regal", "REGAL"} & {*config.methods, *config.policies}
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_the_commands_in_a_file_are_ones_that_the_program_takes(name):
+    file = pathlib.Path(suites.__file__).with_name("table_files") / f"{name}.toml"
+    comment = "".join(line[1:] for line in file.read_text().splitlines(keepends=True) if line[0] == "#")
+    lines = comment.replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line)[1:] for line in lines if line.strip().startswith("regal-jax ")]
+    assert commands
+    for words in commands:
+        assert build_parser().parse_args([word.replace("SEED", "0") for word in words]).run
 
 
 def test_names_of_tables():
