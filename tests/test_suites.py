@@ -12,7 +12,7 @@ from regal_jax.cli import main
 from regal_jax.cli.parser import build_parser
 from regal_jax.datasets import RoomForImprovement, generate
 from regal_jax.errors import ConfigError
-from regal_jax.experiments import EvaluationConfig, make_method, suites
+from regal_jax.experiments import EvaluationConfig, make_method, report, run_evaluation, suites
 from regal_jax.experiments.graphs import evaluation_graphs, evaluation_tasks, graphs_digest, one_device_peak
 from regal_jax.experiments.jobs import UNTRAINED, make_jobs
 from regal_jax.experiments.quick_start import QuickStart
@@ -192,3 +192,21 @@ def policies_search(jobs):
     (reference,) = {job.method.solver.config for job in jobs.jobs if job.name == "brkga"}
     assert {job.method.solver.config for job in jobs.jobs if job.guided} == {reference}
     return reference
+
+
+def test_the_control_has_a_curve(graphs, tmp_path):
+    config = EvaluationConfig(
+        "set", methods=("brkga", "critical-path", "brkga-quick-start"), evaluations=200, limits=(150, 300),
+        other_seed=-1, limit=1, warm_up=False,
+    )  # fmt: skip
+    run_evaluation(config, tmp_path / "out")
+    curves = report(tmp_path / "out").comparison.curves
+    assert list(curves) == ["BRKGA", "BRKGA, quick start"]
+    # A search with a smaller budget is the beginning of one with a larger budget.
+    (chosen,) = evaluation_graphs(config)
+    reference, *values = (
+        make_method(name)([chosen], TWO, evaluations=budget).value[0]
+        for name, budget in (("brkga", 200), ("brkga-quick-start", 150), ("brkga-quick-start", 300))
+    )
+    found = [curves["BRKGA, quick start"][limit].mean for limit in (150, 300)]
+    np.testing.assert_allclose(found, 1 - np.array(values) / reference, rtol=1e-5, atol=1e-6)

@@ -36,6 +36,8 @@ UNTRAINED: Final = "untrained"
 """In place of a weights file: a network with random weights and the settings of ``regal-primed``, which
 follows its priors alone."""
 _BRKGA: Final = "brkga"
+_CONTROL: Final = "brkga-quick-start"
+"""It has a curve, as policies do: its first stage is one evaluation at every budget."""
 _SLOW: Final = ("approximate-dp", "depth-first-dp")
 """How the names of methods of the suite of orders begin whose times are not compared with the reference."""
 
@@ -133,7 +135,7 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
         jobs += [
             _job(m, config, "curve", config.seeds[0])
             for name, m in made.items()
-            if name == reference or m.guided
+            if name in (reference, _CONTROL) or m.guided
         ]
     return Jobs(jobs, left_out)
 
