@@ -61,6 +61,32 @@ regal-jax evaluate --config cp.toml --suite regal --graphs synthetic/test --limi
 regal-jax evaluate --suite regal --graphs synthetic/test --limit 160 --chunk 16 --seeds 0,1,2 --limits none --methods brkga,regal-primed \
     --policy regal-primed=default --out results/overhead
 
+# Small forms of the tables of the papers; docs/results.md has the tables, benchmarks/tables the results ------------
+mkdir -p small && cd small
+cp -r "$repository/regal_jax/policies/trained/regal-faithful" "$repository/regal_jax/policies/trained/regal-faithful-workshop" .
+regal-jax dataset build --out fresh-64 --train 0 --validation 0 --test 64 --seed 25
+regal-jax dataset build --out synthetic-64 --train 64 --validation 24 --test 0
+regal-jax tune --graphs synthetic-64/train --limit 8 --evaluations 2000 --grid population=50,100 --grid elites=0.1,0.25 \
+    --grid mutants=0.1,0.3 --grid elite_bias=0.6,0.8 --out tuned.json
+regal-jax tune --graphs sample --objective peak-memory --limit 6 --max-ops 330 --evaluations 2000 --grid population=50,100 \
+    --grid elites=0.1,0.25 --grid mutants=0.1,0.3 --grid elite_bias=0.6,0.8 --out tuned-memory.json
+regal-jax train regal-faithful-workshop/makespan-2.toml --out gas --set policy.network=sequence --set data.train=synthetic-64 \
+    --set data.validation=synthetic-64 --set optimizer.steps=60 \
+    --set optimizer.learning_rate=0.005 --set optimizer.validate_every=20
+regal-jax train regal-faithful/peak-memory-2.toml --out gas-memory --set policy.network=sequence --set optimizer.steps=60 \
+    --set optimizer.learning_rate=0.005 --set optimizer.validate_every=20
+for copies in 0 3; do
+    regal-jax train regal-faithful-workshop/makespan-2.toml --out "noise-$copies" --set data.train=sample --set data.validation=sample \
+        --set data.max_ops=330 --set "data.noisy_copies=$copies" --set optimizer.steps=60 \
+        --set optimizer.learning_rate=0.005 --set optimizer.validate_every=20
+done
+for suite in table-1-synthetic-makespan table-1-real-makespan table-1-real-peak-memory memory-limits devices-4 \
+    transfer-synthetic-to-real transfer-real-to-synthetic noise-copies training-set \
+    figures-synthetic-makespan figures-real-makespan figures-real-peak-memory; do
+    regal-jax evaluate --suite "$suite" --small --out "$suite"
+done
+cd ..
+
 # Real graphs: makespan ------------------------------------------------------------------------------------
 regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --limits none --methods brkga,regal-primed \
     --policy regal-primed=default --out results/real

@@ -85,9 +85,13 @@ def test_quality_over_seconds(tmp_path):
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
     (ax,) = figure.axes
     assert ax.get_xscale() == "log"
-    assert [text.get_text() for text in ax.texts] == ["BRKGA", "Auto"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["BRKGA", "Auto"]
     drawn = [line.get_xydata()[0].tolist() for line in ax.lines]
     assert drawn == [[0.5, 20.0], [2.0, 0.0]]
+    assert -1 < ax.get_ylim()[0] < 0
+    many = plot_quality({f"method {i}": (1.0, (0.1, 0.1, 0.1)) for i in range(20)}).axes[0]
+    looks = {(line.get_color(), line.get_marker()) for line in many.lines if line.get_marker() in "os^D"}
+    assert len(looks) == 20
 
 
 @pytest.mark.parametrize(

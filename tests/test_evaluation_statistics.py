@@ -181,6 +181,7 @@ def test_the_table_is_what_one_computes_by_hand(made):
     assert float(regal["improvement"]) == pytest.approx((0.2 + 0 - 1 + 1) / 4)
     # A plan that does not fit counts as twice the best makespan.
     assert float(regal["gap"]) == pytest.approx((80 / 40 * 100 / 40 * 2 * 50 / 40) ** 0.25 - 1)
+    assert float(regal["gap_fits"]) == pytest.approx((80 / 40 * 100 / 40 * 50 / 40) ** (1 / 3) - 1)
     assert float(regal["matched"]) == 0.75
     # Of the single searches, 90 and 110 are beaten by 80; all else as before.
     assert float(regal["matched_pairs"]) == 0.75
@@ -207,6 +208,20 @@ def test_the_table_is_what_one_computes_by_hand(made):
     assert float(plain["overflow"]) == 4
     assert (plain["matched_pairs"], float(plain["overhead"])) == ("", 0)
     assert found.comparison.left_out == {"gas": "needs a policy"}
+
+
+def test_a_method_whose_plans_never_fit_has_no_gap(tmp_path):
+    none = [{"value": 9.0, "overflow": 5.0}] * 4
+    results = {**column("brkga/table/0", none), **column("auto/table/0", [8.0, 8.0, 8.0, none[0]])}
+    write(tmp_path / "out", [job("brkga", "table", 0), job("auto", "table", 0)], results, capacity=1.2)
+    table = report(tmp_path / "out").table
+    rows = rows_of(tmp_path / "out")
+    assert (rows["BRKGA"]["gap"], rows["BRKGA"]["gap_fits"], float(rows["AUTO"]["gap_fits"])) == ("", "", 0)
+    assert "| fit the memory | gap where it fits | overflow where none fits |" in table
+    # The papers have no such problem.
+    assert "paper" not in table
+    write(tmp_path / "out", [job("brkga", "table", 0)], column("brkga/table/0", [8.0] * 4), devices=4)
+    assert "paper" not in report(tmp_path / "out").table
 
 
 def test_the_curve_is_read_from_the_history(made):

@@ -91,6 +91,13 @@ def test_cp_sat_peak_memory_equals_brute_force(instance: Instance) -> None:
     _check_against_brute_force(*instance, Objective.PEAK_MEMORY)
 
 
+@settings(max_examples=15)
+@given(instance=instances(max_ops=5, devices=(2, 3), transfers=["blocking"]))
+def test_cp_sat_peak_memory_of_several_devices_equals_brute_force(instance: Instance) -> None:
+    graph, cluster = instance
+    _check_against_brute_force(graph, _unlimited(cluster), Objective.PEAK_MEMORY)
+
+
 def _rendezvous() -> ComputationGraph:
     builder = GraphBuilder("rendezvous")
     builder.add_op("a", runtime=1.0, outputs=[1], allowed_devices=[0])
@@ -170,8 +177,10 @@ def test_what_is_refused() -> None:
     graph = _layered(7, 0)
     with pytest.raises(ConfigError, match="7 ops are too many, at most 6"):
         brute_force(graph, Cluster.uniform(2, transfer="blocking"))
-    with pytest.raises(ConfigError, match="peak memory is supported on one device, the cluster has 2"):
-        cp_sat(graph, Cluster.uniform(2, transfer="blocking"), "peak-memory")
+    with pytest.raises(ConfigError, match="supported with blocking transfers, not free"):
+        cp_sat(graph, Cluster.uniform(2, transfer="free"), "peak-memory")
+    with pytest.raises(ConfigError, match="peak memory is supported where memory cannot run out: give every"):
+        cp_sat(graph, Cluster.uniform(2, memory=10, transfer="blocking"), "peak-memory")
     with pytest.raises(ConfigError, match="memory cannot run out: give every device"):
         cp_sat(graph, Cluster.uniform(2, memory=10, transfer="blocking"))
     with pytest.raises(ConfigError, match="time_limit"):

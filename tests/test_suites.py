@@ -2,15 +2,17 @@
 
 import json
 import pathlib
+import shlex
 
 import numpy as np
 import pytest
 
 from regal_jax import Cluster, optimize
 from regal_jax.cli import main
+from regal_jax.cli.parser import build_parser
 from regal_jax.datasets import RoomForImprovement, generate
 from regal_jax.errors import ConfigError
-from regal_jax.experiments import EvaluationConfig, make_method
+from regal_jax.experiments import EvaluationConfig, make_method, report, run_evaluation, suites
 from regal_jax.experiments.graphs import evaluation_graphs, evaluation_tasks, graphs_digest, one_device_peak
 from regal_jax.experiments.jobs import UNTRAINED, make_jobs
 from regal_jax.experiments.quick_start import QuickStart
@@ -21,6 +23,7 @@ from regal_jax.importers import save_graph
 from regal_jax.plan import Objective, lower_bound, replay
 from regal_jax.policies import Balance, PolicyConfig
 from regal_jax.policies.measured import measure
+from regal_jax.programs.words import source_word
 from regal_jax.search import BrkgaConfig
 from regal_jax.solvers import Brkga, Portfolio
 
@@ -39,23 +42,39 @@ def test_every_file_is_a_valid_evaluation(name, small):
     if name.startswith("table-1"):
         assert set(config.methods) >= PAPER
         assert (config.evaluations, config.devices) == (5000, 2)
+        # Files that the comment's commands make.
+        assert config.tuned.endswith(".json")
+        assert {"gas", "idrs"} <= {*config.policies}
     if name.startswith("figures"):
         assert 5000 in config.limits
     if name == "figure-4b":
-        assert [len(runs) for runs in config.rounds.values()] == [5] * 4
+        assert [len(runs) for runs in config.rounds.values()] == [5] * (2 if small else 4)
         assert "0" in config.rounds
     if name.startswith("devices"):
         assert config.devices == int(name[-1])
+        assert {"cp-sat", "brkga-quick-start", "regal-primed-untrained"} <= {*config.methods}
+    if name == "training-set":
+        assert config.split == "train"
     # The filter of the synthetic sets must not see the searches that it is judged by.
     assert RoomForImprovement().seed not in (*config.seeds, config.other_seed)
     # No row is called REGAL: the papers' own figures are.
     assert not {"regal", "REGAL"} & {*config.methods, *config.policies}
 
 
+@pytest.mark.parametrize("name", suite_names())
+def test_the_commands_in_a_file_are_ones_that_the_program_takes(name):
+    file = pathlib.Path(suites.__file__).with_name("table_files") / f"{name}.toml"
+    comment = "".join(line[1:] for line in file.read_text().splitlines(keepends=True) if line[0] == "#")
+    lines = comment.replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line)[1:] for line in lines if line.strip().startswith("regal-jax ")]
+    assert commands
+    for words in commands:
+        assert build_parser().parse_args([word.replace("SEED", "0") for word in words]).run
+
+
 def test_names_of_tables():
-    assert {"table-1-synthetic-makespan", "table-1-real-makespan", "table-1-real-peak-memory"} <= {
-        *suite_names()
-    }
+    tables = {"table-1-synthetic-makespan", "table-1-real-makespan", "table-1-real-peak-memory"}
+    assert {*tables, "training-set", "noise-copies", "figure-4b", "memory-limits"} <= {*suite_names()}
     with pytest.raises(ConfigError, match="there is no 'other'; use one of devices-4"):
         named_suite("other")
 
@@ -86,6 +105,11 @@ def test_a_table_is_one_command(graphs, capsys):
     settings = json.loads(pathlib.Path("out/evaluation.json").read_text())
     assert settings["config"]["policies"]["idrs"] == "regal-faithful"
     assert settings["config"]["seeds"] == [0]
+    # Which code and which weights made the results.
+    assert settings["code"] == source_word()
+    policies = {job["name"]: job["identity"].get("policy") for job in settings["jobs"]}
+    assert policies["brkga"] is None
+    assert len(policies["regal-faithful"]) == 16
     table = pathlib.Path("out/table.md").read_text()
     assert "| regal-faithful |" in table
     assert "| REGAL |" not in table
@@ -168,3 +192,21 @@ def policies_search(jobs):
     (reference,) = {job.method.solver.config for job in jobs.jobs if job.name == "brkga"}
     assert {job.method.solver.config for job in jobs.jobs if job.guided} == {reference}
     return reference
+
+
+def test_the_control_has_a_curve(graphs, tmp_path):
+    config = EvaluationConfig(
+        "set", methods=("brkga", "critical-path", "brkga-quick-start"), evaluations=200, limits=(150, 300),
+        other_seed=-1, limit=1, warm_up=False,
+    )  # fmt: skip
+    run_evaluation(config, tmp_path / "out")
+    curves = report(tmp_path / "out").comparison.curves
+    assert list(curves) == ["BRKGA", "BRKGA, quick start"]
+    # A search with a smaller budget is the beginning of one with a larger budget.
+    (chosen,) = evaluation_graphs(config)
+    reference, *values = (
+        make_method(name)([chosen], TWO, evaluations=budget).value[0]
+        for name, budget in (("brkga", 200), ("brkga-quick-start", 150), ("brkga-quick-start", 300))
+    )
+    found = [curves["BRKGA, quick start"][limit].mean for limit in (150, 300)]
+    np.testing.assert_allclose(found, 1 - np.array(values) / reference, rtol=1e-5, atol=1e-6)

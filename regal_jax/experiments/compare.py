@@ -33,7 +33,8 @@ class Row:
       refused: Graph -> reason why the method does not cover it.
       saved: ``[B]`` float64, improvement over the reference as a share; NaN where there is no result.
       improvement: Mean of `saved`.
-      gap: Geometric mean gap from best known, a share.
+      gap: Geometric mean gap from best known, a share; NaN if no plan fits the memory.
+      gap_fits: The same over the plans that fit the memory.
       matched: Share of plans as good as the reference or better.
       matched_pairs: Share of pairs of a search and a single search of the reference in which the plan is as
         good or better; ``None`` if there is only one reference.
@@ -59,6 +60,7 @@ class Row:
     saved: _Array
     improvement: Interval
     gap: Interval
+    gap_fits: Interval
     matched: float
     matched_pairs: float | None
     feasible: float
@@ -260,6 +262,8 @@ def _row(
     matched = [np.where(np.isnan(s), np.nan, s >= -TOLERANCE) for s in saved]
     fits = [np.where(np.isnan(c.overflow), np.nan, c.overflow == 0) for c in columns]
     logs = _mean([np.log(_ratio(c, best)) for c in columns], size)
+    fitting = _mean([np.where(c.overflow == 0, np.log(_ratio(c, best)), np.nan) for c in columns], size)
+    gap_fits = geometric_gap(np.exp(fitting))
     mean_saved, values = _mean(saved, size), _mean([c.value for c in columns], size)
     spent = _mean([c.evaluations for c in columns], size)
     return Row(
@@ -270,7 +274,8 @@ def _row(
         refused={graph: reason for c in columns for graph, reason in c.refused.items()},
         saved=mean_saved,
         improvement=bootstrap(mean_saved),
-        gap=geometric_gap(np.exp(logs)),
+        gap=gap_fits if np.isnan(fitting).all() else geometric_gap(np.exp(logs)),
+        gap_fits=gap_fits,
         matched=_average(_mean(matched, size)),
         matched_pairs=_pairs(columns, reference, other=other),
         feasible=_average(_mean(fits, size)),

@@ -36,6 +36,8 @@ UNTRAINED: Final = "untrained"
 """In place of a weights file: a network with random weights and the settings of ``regal-primed``, which
 follows its priors alone."""
 _BRKGA: Final = "brkga"
+_CONTROL: Final = "brkga-quick-start"
+"""It has a curve, as policies do: its first stage is one evaluation at every budget."""
 _SLOW: Final = ("approximate-dp", "depth-first-dp")
 """How the names of methods of the suite of orders begin whose times are not compared with the reference."""
 
@@ -57,6 +59,8 @@ class Job:
       after: Key of the job whose seconds for a graph limit those of this job; empty for no limit.
       share: Share of these seconds that this job may take.
       compiles: Whether it runs compiled programs of JAX, one per size.
+      identity: What determines the results besides the problem, the seed and the budget: options, and
+        digests of weights (``policy``, ``network``) and of tuned settings (``file``).
     """
 
     name: str
@@ -70,6 +74,7 @@ class Job:
     after: str = ""
     share: float = 1.0
     compiles: bool = False
+    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def hosted(self) -> bool:
@@ -79,7 +84,7 @@ class Job:
     def as_document(self) -> dict[str, Any]:
         """The job as JSON values, for the report."""
         names = ("key", "name", "title", "role", "seed", "evaluations", "guided")
-        return {name: getattr(self, name) for name in names}
+        return {**{name: getattr(self, name) for name in names}, "identity": dict(self.identity)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,7 +135,7 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
         jobs += [
             _job(m, config, "curve", config.seeds[0])
             for name, m in made.items()
-            if name == reference or m.guided
+            if name in (reference, _CONTROL) or m.guided
         ]
     return Jobs(jobs, left_out)
 
@@ -229,7 +234,8 @@ def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config
     if path is None and name in SHIPPED and is_shipped(config.objective, config.devices, name):
         path = name
     if path is None:
-        shipped = is_shipped(config.objective, config.devices)
+        # GAS is another network, of which no weights ship.
+        shipped = name != "gas" and is_shipped(config.objective, config.devices)
         default = f"--policy {name}={SHIPPED[0]} for weights of the package, or " if shipped else ""
         raise ConfigError(f"needs a policy: give {default}--policy {name}=FILE")
     policy = _policy(path, config)
@@ -287,7 +293,10 @@ def _job(
     }
     text = json.dumps({**problem, **made.identity}, sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Job(made.name, title, role, seed, budget, key, made.method, made.guided, *limit, made.compiles)
+    return Job(
+        made.name, title, role, seed, budget, key, made.method, made.guided, *limit,
+        compiles=made.compiles, identity=made.identity,
+    )  # fmt: skip
 
 
 def _where(config: EvaluationConfig) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from regal_jax.experiments.robust_run import run_robust
 from regal_jax.experiments.topological_order import ApproximateDpWithin, layered_cases
 from regal_jax.problem import Bucket
 from regal_jax.programs import given_up
+from regal_jax.programs.words import source_word
 from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
 from regal_jax.storage.locks import locked
 
@@ -79,6 +80,7 @@ def run_evaluation(
         records.mend()
         document = {
             "config": config.as_document(),
+            "code": source_word(),
             "graphs": [task.as_document() for task in tasks],
             "jobs": [job.as_document() for job in jobs.jobs],
         }

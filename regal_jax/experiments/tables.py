@@ -34,6 +34,9 @@ def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
         "gap": _number(row.gap.mean),
         "gap_low": _number(row.gap.low),
         "gap_high": _number(row.gap.high),
+        "gap_fits": _number(row.gap_fits.mean),
+        "gap_fits_low": _number(row.gap_fits.low),
+        "gap_fits_high": _number(row.gap_fits.high),
         "matched": _number(row.matched),
         "matched_pairs": _number(row.matched_pairs),
         "best_graph": None if best is None else names[best],
@@ -99,7 +102,8 @@ def table_markdown(comparison: Comparison, settings: Mapping[str, Any], figures:
     objective = Objective(settings["objective"])
     reference = comparison.rows[0].title if comparison.rows else "BRKGA"
     parts = [_head(comparison, settings, reference), _main(comparison, reference)]
-    parts.append(_paper(comparison, objective))
+    if _of_the_papers(settings):
+        parts.append(_paper(comparison, objective))
     if comparison.left_out:
         lines = [f"- {name}: {reason}" for name, reason in comparison.left_out.items()]
         parts.append("Left out:\n\n" + "\n".join(lines))
@@ -129,7 +133,9 @@ def _main(comparison: Comparison, reference: str) -> str:
     head += ["single seeds"] if pairs else []
     head += ["best graph", "worst graph", "evaluations", "schedules", "placements", "s per graph"]
     over = any(fields["overflow"] is not None for fields in rows)
-    head += ["fit the memory", *(["overflow where none fits"] if over else []), "graphs"]
+    tight = any(fields["feasible"] is not None and fields["feasible"] < 1 for fields in rows)
+    head += ["fit the memory", *(["gap where it fits"] if tight else [])]
+    head += [*(["overflow where none fits"] if over else []), "graphs"]
     lines = []
     for fields in rows:
         line = [
@@ -144,9 +150,15 @@ def _main(comparison: Comparison, reference: str) -> str:
         line += ["" if count is None else f"{count:,.0f}" for count in counts]
         seconds = fields["seconds_per_graph"]
         line += ["" if seconds is None else f"{seconds:.3g}", _percent(fields["feasible"], ".4g")]
+        line += [_interval(fields, "gap_fits", "z")] if tight else []
         line += [_bytes(fields["overflow"])] if over else []
         lines.append([*line, f"{fields['graphs']:,}"])
     return _markdown(head, lines)
+
+
+def _of_the_papers(settings: Mapping[str, Any]) -> bool:
+    """Whether the problem is that of the papers: two devices, free blocking transfers, no scarce memory."""
+    return settings["devices"] == 2 and settings["transfer"] == "blocking" and not settings.get("capacity")
 
 
 def _paper(comparison: Comparison, objective: Objective) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import math
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from regal_jax.graph import (
     runtime_matrix,
     transfer_times,
 )
+from regal_jax.heuristics.exact_peaks import PeakOnDevices, PeakOnOne
 from regal_jax.heuristics.registry import best_heuristic
 from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound, transfer_event
 from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
@@ -27,10 +27,6 @@ _HORIZON: Final = 10**9
 """Approximate upper limit of the sum of times after conversion to whole numbers."""
 _ROUNDED: Final = 10**6
 """The same limit if times must be rounded; finer steps only make proofs slower."""
-
-_MOST_UNITS: Final = 2**50
-"""Largest sum of the sizes divided by their greatest common divisor: CP-SAT counts in 64 bits."""
-
 
 _BLINK: Final = 0.1
 """Seconds."""
@@ -61,12 +57,13 @@ def cp_sat(
     """The best plan that CP-SAT finds, and a bound on all others.
 
     It minimises the makespan under every transfer model on any number of devices, if memory cannot run out,
-    and the peak memory on one device. For up to about 20 ops it proves the optimum within seconds.
+    and the peak memory on one device, or on several with blocking transfers if memory cannot run out. For
+    up to about 20 ops (15 for peak memory on several devices) it proves the optimum within seconds.
 
     Args:
       graph: The graph.
       cluster: The cluster.
-      objective: What to minimise: the makespan, or the peak memory on one device.
+      objective: What to minimise.
       time_limit: Largest time of the solver in seconds, above 0.
       workers: Threads of the solver; with one, the result is the same every time.
       seed: Seed of the solver's random choices.
@@ -93,7 +90,8 @@ def cp_sat(
     except ImportError:
         raise MissingExtraError("ortools", "exact") from None
     hint = best_heuristic(graph, cluster, objective, seed=seed)[0]
-    make = _Makespan if objective is Objective.MAKESPAN else _PeakMemory
+    peak = PeakOnOne if cluster.num_devices == 1 else PeakOnDevices
+    make = _Makespan if objective is Objective.MAKESPAN else peak
     problem = make(cp_model, graph, cluster, hint)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = time_limit
@@ -122,17 +120,18 @@ def cp_sat(
 
 def _check_supported(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> None:
     if objective is Objective.PEAK_MEMORY:
-        if cluster.num_devices > 1:
+        if cluster.num_devices == 1:
+            return
+        if cluster.transfer is not TransferModel.BLOCKING:
             raise ConfigError(
-                f"cp_sat: peak memory is supported on one device, the cluster has {cluster.num_devices}; "
-                "use one device or a heuristic"
+                f"cp_sat: peak memory on several devices is supported with blocking transfers, not "
+                f"{cluster.transfer}; use one device or a heuristic"
             )
-        return
     most = int(graph.tensor_bytes.sum()) + int(graph.temp_bytes.max())
     if min(cluster.memory) < most:
         raise ConfigError(
-            f"cp_sat: makespan is supported where memory cannot run out: give every device {most} bytes "
-            "or inf"
+            f"cp_sat: {objective.replace('-', ' ')} is supported where memory cannot run out: give every "
+            f"device {most} bytes or inf"
         )
 
 
@@ -284,53 +283,3 @@ class _Makespan:
     def bound(self, value: float) -> float:
         """The solver's bound as a time."""
         return (value - self.slack) / self.scale
-
-
-class _PeakMemory:
-    """Positions of ops on one device; a tensor occupies memory from its producer to its last reader."""
-
-    resolution = 0.0
-
-    def __init__(self, cp: Any, graph: ComputationGraph, cluster: Cluster, hint: Plan) -> None:
-        n, model = graph.num_ops, cp.CpModel()
-        self.model, self.graph, self.cluster = model, graph, cluster
-        sizes = [*graph.tensor_bytes.tolist(), *graph.temp_bytes.tolist()]
-        self.unit = max(1, math.gcd(*sizes))
-        total = sum(sizes) // self.unit
-        if total > _MOST_UNITS:
-            raise ConfigError(f"cp_sat: sizes add up to {total} units, more than {_MOST_UNITS}; round them")
-        step = [model.new_int_var(0, n - 1, f"step {o}") for o in range(n)]
-        self.step = step
-        for position, o in enumerate(hint.timeline.op.tolist()):
-            model.add_hint(step[o], position)
-        model.add_all_different(step)
-        for u, v in zip(graph.edge_producer.tolist(), graph.edge_op.tolist(), strict=True):
-            model.add(step[v] > step[u])
-        for u, v in zip(graph.control_source.tolist(), graph.control_target.tolist(), strict=True):
-            model.add(step[v] > step[u])
-        peak = model.new_int_var(0, total, "peak")
-        spans, bytes_ = [], []
-        for o, temp in enumerate(graph.temp_bytes.tolist()):
-            spans.append(model.new_fixed_size_interval_var(step[o], 1, f"temp {o}"))
-            bytes_.append(temp // self.unit)
-        for t, size in enumerate(graph.tensor_bytes.tolist()):
-            made, end = step[int(graph.tensor_op[t])], model.new_int_var(1, n, f"end of {t}")
-            begin = 0 if graph.tensor_resident[t] else made
-            readers = graph.edge_op[graph.consumer_offset[t] : graph.consumer_offset[t + 1]].tolist()
-            model.add(end == n if graph.tensor_keep[t] else end >= made + 1)
-            for v in readers:
-                model.add(end >= step[v] + 1)
-            life = model.new_int_var(1, n, f"life of {t}")
-            spans.append(model.new_interval_var(begin, life, end, f"tensor {t}"))
-            bytes_.append(size // self.unit)
-        model.add_cumulative(spans, bytes_, peak)
-        model.minimize(peak)
-
-    def solution(self, solver: Any) -> tuple[np.ndarray, list[int]]:
-        """``(placement [N], events [N])``."""
-        step = [solver.value(s) for s in self.step]
-        return np.zeros(len(step), dtype=np.int64), np.argsort(step).tolist()
-
-    def bound(self, value: float) -> float:
-        """The solver's bound in bytes."""
-        return value * self.unit

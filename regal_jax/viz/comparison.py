@@ -25,6 +25,7 @@ __all__ = [
 _BETTER: Final = "#59a14f"
 _WORSE: Final = "#d62728"
 _COLOURS: Final = ("#4e79a7", "#f1a340", "#59a14f", "#b07aa1", "#76b7b2", "#9c755f", "#edc948", "#bab0ac")
+_MARKERS: Final = ("o", "s", "^", "D")
 _TIE: Final = 1e-9
 _ACROSS: Final = 3
 
@@ -269,12 +270,14 @@ def plot_quality(
     for number, (name, (seconds, (gap, low, high))) in enumerate(points.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         at = max(seconds, 1e-6)
-        ax.errorbar(
-            at, 100 * gap, [[100 * (gap - low)], [100 * (high - gap)]], fmt="o", color=colour, ms=4, lw=1.0
-        )
-        ax.annotate(name, (at, 100 * gap), (4, 4), textcoords="offset points", fontsize=7)
+        marker = _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
+        around = [[100 * (gap - low)], [100 * (high - gap)]]
+        ax.errorbar(at, 100 * gap, around, fmt=marker, color=colour, ms=5, lw=1.0, label=name)
+    # Names beside the points would cover each other: most searches take about the same time.
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7, frameon=False)
     ax.set_xscale("log")
     ax.set_yscale("symlog", linthresh=1.0)
+    ax.set_ylim(bottom=-0.05)  # Nothing is better than the best known value; room for the points on it.
     ax.set_xlabel("seconds per graph (median)")
     ax.set_ylabel("gap from best known, % (95 % interval)")
     scaled(ax, "x")

@@ -1,0 +1,77 @@
+"""Tables of docs/results.md whose results are in the repository are what these results say."""
+
+import functools
+import importlib
+import json
+import pathlib
+import re
+
+import pytest
+
+from regal_jax.experiments.records import Records, read_evaluation
+from regal_jax.experiments.suites import named_suite
+from regal_jax.experiments.tables import table_markdown
+
+# The package has a function of this name.
+compare_module = importlib.import_module("regal_jax.experiments.compare")
+ROOT = pathlib.Path(__file__).parents[1]
+FOLDERS = sorted(path for path in (ROOT / "benchmarks" / "tables").iterdir() if path.is_dir())
+INTERVAL = re.compile(r" \[[^]]*\]")
+
+
+def cells(lines):
+    """Method -> column -> cell without its interval, of the first table in ``lines``."""
+    table = [line.strip("|").split("|") for line in lines if line.startswith("|")]
+    head = [cell.strip() for cell in table[0]]
+    rows = {}
+    for row in table[2:]:
+        values = [INTERVAL.sub("", cell.replace("**", "")).strip() for cell in row]
+        rows[values[0]] = dict(zip(head, values, strict=True))
+    return rows
+
+
+def points(curve):
+    """Budget -> improvement of Figure 3, as the document has them."""
+    return {f"{limit:,}": f"{100 * point.mean:+z.1f} %" for limit, point in curve.items()}
+
+
+def first_table(text):
+    return re.search(r"^\|.*?(?=\n\n|\Z)", text, re.DOTALL | re.MULTILINE)[0].splitlines()
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Intervals of two resamples, since only means are compared."""
+    for name in ("bootstrap", "geometric_gap"):
+        few = functools.partial(getattr(compare_module, name), resamples=2)
+        monkeypatch.setattr(compare_module, name, few)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_table_is_what_its_results_say(folder, quick):
+    document, records = read_evaluation(folder), Records(folder)
+    hashes = [graph["hash"] for graph in document["graphs"]]
+    for job in document["jobs"]:
+        refused = records.refusals(job["key"], hashes)
+        assert all(records.get(job["key"], graph) or graph in refused for graph in hashes), job["title"]
+        assert not job["guided"] or len(job["identity"]["policy"]) == 16
+    assert len(document["code"]) == 64
+    comparison = compare_module.compare(document, records)
+    found = cells(first_table(table_markdown(comparison, document["config"])))
+    if comparison.curves:
+        found = {title: {"method": title, **points(curve)} for title, curve in comparison.curves.items()}
+    mark = f"<!-- table: {folder.name} -->"
+    _, there, text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").partition(mark)
+    assert there, mark
+    published = cells(first_table(text))
+    assert set(published) == set(found)
+    for method, row in published.items():
+        assert row == {name: found[method][name] for name in row}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_its_settings_are_those_of_its_file(folder):
+    config = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))["config"]
+    wanted = named_suite(folder.name, small=True)
+    wanted.pop("digest", None)
+    assert {name: config[name] for name in wanted} == wanted
