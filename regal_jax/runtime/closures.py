@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
 
-from numba.core import analysis, codegen, config, inline_closurecall, ir, ssa, untyped_passes
+from numba.core import analysis, config, inline_closurecall, ir, ssa, untyped_passes
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.typing.context import BaseContext
@@ -100,17 +100,11 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _lay_out(library: Any, module: Any) -> None:
-    """Numba's ``_optimize_functions`` without the optimisation, which that of the whole module repeats."""
-    module.data_layout = library._codegen._data_layout
-
-
 _PARTS: Final = (
     (analysis, "compute_live_map", live_at_entry),
     (ssa, "_run_ssa", one_assignment_each),
     (untyped_passes, "fixup_var_define_in_scope", define_in_scopes),
     (ir.Inst, "_rec_list_vars", variables_of),
-    (codegen.CPUCodeLibrary, "_optimize_functions", _lay_out),
 )
 """What replaces parts of Numba: where, the name there, and ours."""
 for _where, _name, _ in _PARTS:
