@@ -21,6 +21,7 @@ from regal_jax.policies.choices import Balance, Cut
 from regal_jax.policies.measured import measure
 from regal_jax.runtime import ahead, compiling
 from regal_jax.runtime.deadline import Deadline
+from regal_jax.simulate import host
 
 pytest.importorskip("numba")
 
@@ -204,6 +205,14 @@ def test_samples_have_the_types_of_real_graphs():
     assert len(measured.standing) == len(measured.coordinates) // 3 == 2
     functions = [function for task in (*samples.tasks(), *guided.tasks()) for function in task.functions]
     assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 6
+
+
+def test_the_simulator_is_awaited_by_its_name(monkeypatch):
+    awaited = []
+    monkeypatch.setattr(host, "await_compiled", awaited.append)
+    monkeypatch.setattr(host.jax.ffi, "register_ffi_target", lambda *_, **__: None)
+    host._register.__wrapped__("simulate", True, False)
+    assert awaited == [other for task in guided.tasks() for other in task.others]
 
 
 def test_large_calls_compile_ahead(monkeypatch):

@@ -17,13 +17,11 @@ _BLOCKING: Final = True, False
 
 def tasks() -> list[Task]:
     """What a guided search on equal devices without limits of memory needs."""
-    from regal_jax.simulate.host_kernel import handler  # It loads Numba.
-
     loops = (_longest, _standing, _lanczos_loops)
     return [
         Task(f"{__name__}:measures", loops, here=True),
         Task(f"{__name__}:network", (), here=True),
-        Task(f"{__name__}:simulator", (), others=((handler, *_BLOCKING),)),
+        Task(f"{__name__}:simulator", (), others=(("simulate", *_BLOCKING),)),
     ]
 
 

@@ -17,7 +17,7 @@ from numba.core.compiler_machinery import register_pass
 from numba.core.typing.context import BaseContext
 from numba.core.untyped_passes import InlineClosureLikes
 
-from regal_jax.runtime.liveness import (
+from regal_jax.runtime.numba_parts import (
     define_in_scopes,
     live_at_entry,
     one_assignment_each,
@@ -115,7 +115,7 @@ class Compiler(CompilerBase):
     """Numba's compiler with this pass and faster analyses; the argument ``pipeline_class`` of ``njit``."""
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
-        """Numba's own method, with the parts in `regal_jax.runtime.liveness`."""
+        """Numba's own method, with the parts in `regal_jax.runtime.numba_parts`."""
         if BaseContext.resolve_function_type is not _resolve_function_type:
             return super().compile_extra(func)  # Part of another function, whose compilation replaced them.
         with contextlib.ExitStack() as stack:

@@ -51,7 +51,7 @@ def _register(kernel: str, transfers: bool, memory: bool, decides: bool = False)
     if kernel == "simulate":
         from regal_jax.simulate import host_kernel
 
-        await_compiled((host_kernel.handler, transfers, memory))
+        await_compiled((kernel, transfers, memory))
         function = host_kernel.handler(transfers, memory)
     else:
         from regal_jax.simulate import generate_kernel

@@ -10,7 +10,7 @@ from regal_jax.plan import execution
 pytest.importorskip("numba")
 from numba.core import analysis, compiler, ir, ssa
 
-from regal_jax.runtime.liveness import (
+from regal_jax.runtime.numba_parts import (
     define_in_scopes,
     live_at_entry,
     one_assignment_each,
