@@ -1,5 +1,7 @@
 """Calls of compiled loops by address."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -39,7 +41,27 @@ def test_a_call_by_address_is_a_call():
     assert added.fndesc.llvm_func_name not in code
 
 
-def test_the_returned_argument_is_checked():
+def test_references_are_counted_where_the_caller_does():
+    values = np.arange(3.0)
+    total = np.zeros(1)
+    arguments = for_loops(total), for_loops(values), 1.0
+    address = pointers.address_of(_add, 0, *arguments)
+    caller = numba.njit(_twice)
+    before = sys.getrefcount(arguments[0])
+    for _ in range(100):
+        caller(address, *arguments)
+    after = sys.getrefcount(arguments[0])
+    assert after == before
+    assert arguments[0][0] == 2 * 100 * 3
+
+
+def _counted(total):
+    return total
+
+
+def test_what_cannot_be_called_is_refused():
+    with pytest.raises(TypeError, match="_counted counts references; decorate it with only_borrows"):
+        pointers.address_of(_counted, 0, np.zeros(1))
     with pytest.raises(TypeError, match="_add does not return its argument 2"):
         pointers.address_of(_add, 2, np.zeros(1), np.zeros(2), 0.5)
 

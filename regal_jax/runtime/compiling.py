@@ -17,8 +17,10 @@ from regal_jax.runtime import ahead
 from regal_jax.runtime.interrupts import interruptible, uninterrupted
 
 __all__ = [
+    "borrows",
     "compile_ahead",
     "compiled",
+    "counts_no_references",
     "for_loops",
     "installed",
     "loops",
@@ -76,6 +78,16 @@ def only_borrows(function: _Function) -> _Function:
     return function
 
 
+def borrows(function: Callable[..., Any]) -> bool:
+    """Whether the function has the decorator `only_borrows`."""
+    return function in _only_borrow
+
+
+def counts_no_references() -> bool:
+    """Whether such functions count none, which needs an option of Numba."""
+    return bool(_without_counts())
+
+
 @functools.cache
 def compiled(function: Callable[..., Any]) -> Any:
     """``function``, compiled at its first call and stored in Numba's cache; it releases the GIL.
@@ -85,10 +97,10 @@ def compiled(function: Callable[..., Any]) -> Any:
     """
     from numba import njit  # pyright: ignore[reportPrivateImportUsage]
 
-    borrows = function in _only_borrow
+    scalar = borrows(function)
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
-    options |= _pipeline(vectorizes=not borrows)
-    if borrows:
+    options |= _pipeline(vectorizes=not scalar)
+    if scalar:
         options |= _without_counts()
     try:
         return _forgiving(njit(cache=True, **options)(function))

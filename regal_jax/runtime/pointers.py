@@ -26,12 +26,14 @@ def address_of(function: Callable[..., Any], returned: int, *arguments: Any) -> 
     """The address of a function of `loops`, compiled for such arguments; in Python's loops the function.
 
     Args:
-      function: It may not raise exceptions.
+      function: One that `only_borrows`; it may not raise exceptions.
       returned: Index of the argument that it returns.
       *arguments: As from `for_loops`; not changed.
     """
     if not compiling.usable():
         return function
+    if not compiling.borrows(function):
+        raise TypeError(f"{function.__name__} counts references; decorate it with only_borrows")
     compiling.loops(function)  # It waits for another process that compiles the function.
     return uninterrupted(_address)(function, returned, arguments)
 
@@ -57,7 +59,10 @@ def _address(function: Callable[..., Any], returned: int, arguments: tuple[Any, 
 def _intrinsic() -> Any:
     from llvmlite import ir
     from numba.core import cgutils, types
+    from numba.core.imputils import impl_ret_borrowed
     from numba.extending import intrinsic
+
+    counted = not compiling.counts_no_references()
 
     @intrinsic(prefer_literal=True)
     def call_at(context: Any, address: Any, arguments: Any, returned: Any) -> Any:
@@ -78,7 +83,8 @@ def _intrinsic() -> Any:
                 )
             ]
             _, answer = context.call_conv.call_function(builder, function, result, given, parts)
-            return answer
+            # A function that counts no references has not counted this one.
+            return answer if counted else impl_ret_borrowed(context, builder, result, answer)
 
         return result(types.intp, types.Tuple(tuple(arguments)), returned), generate
 
