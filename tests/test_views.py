@@ -301,9 +301,11 @@ def test_heft_is_a_method():
     assert make_method("heft").name == "HEFT"
 
 
-@pytest.mark.parametrize(("devices", "default"), [(2, True), (3, False)])
-def test_evaluate_offers_the_weights_that_ship(devices, default):
+@pytest.mark.parametrize(
+    ("name", "devices", "default"), [("idrs", 2, True), ("idrs", 3, False), ("gas", 2, False)]
+)
+def test_evaluate_offers_the_weights_that_ship(name, devices, default):
     config = types.SimpleNamespace(objective="makespan", devices=devices, policies={})
-    with pytest.raises(ConfigError, match=r"needs a policy: give .*--policy gas=FILE") as raised:
-        jobs._guided("gas", {}, {}, config)
-    assert ("--policy gas=regal-primed for weights of the package" in str(raised.value)) == default
+    with pytest.raises(ConfigError, match=rf"needs a policy: give .*--policy {name}=FILE") as raised:
+        jobs._guided(name, {}, {}, config)
+    assert (f"--policy {name}=regal-primed for weights of the package" in str(raised.value)) == default
