@@ -53,7 +53,8 @@ def _address(function: Callable[..., Any], returned: int, arguments: tuple[Any, 
     made = dispatcher.overloads[kinds]
     if made.signature.return_type != kinds[returned]:
         raise TypeError(f"{function.__name__} does not return its argument {returned}")
-    return made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
+    code = made._asdict()["library"]
+    return code.get_pointer_to_function(made.fndesc.llvm_func_name)
 
 
 def _intrinsic() -> Any:
