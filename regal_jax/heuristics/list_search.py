@@ -26,7 +26,7 @@ from regal_jax.heuristics.orders import bfs_order, dfs_order
 from regal_jax.heuristics.placements import device_subsets, partition_placement
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import make_room, peaks
-from regal_jax.plan import Objective, Plan, insert_transfers
+from regal_jax.plan import BestDraft, Objective, Plan, insert_transfers
 from regal_jax.runtime.compiling import for_loops, loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.runtime.pointers import address_of
@@ -202,27 +202,14 @@ class ListSearchRun(HostSearch):
         rule = self._rules[int(self._best.rule[0])]
         numbers = self._best.rank, self._best.price, *rule.numbers, math.inf
         placement, events = placement_and_events(loops(schedule)(self._layout, self._state, *numbers))
-        drafts = [(events, "as scheduled")]
+        made = {"method": "list-search", "schedules": self.evaluations, "rule": dataclasses.asdict(rule)}
+        best = BestDraft(self.graph, self.cluster, Objective.MAKESPAN)
+        best.offer(placement, events, {**made, "transfers": "as scheduled"})
         if len(events) > self.graph.num_ops:
             ops = events[events < self.graph.num_ops]
-            drafts.append((insert_transfers(self.graph, self.cluster, placement, ops, eager=True), "early"))
-        plans = [
-            Plan.from_events(
-                self.graph,
-                self.cluster,
-                placement,
-                each,
-                objective=Objective.MAKESPAN,
-                provenance={
-                    "method": "list-search",
-                    "schedules": self.evaluations,
-                    "rule": dataclasses.asdict(rule),
-                    "transfers": transfers,
-                },
-            )
-            for each, transfers in drafts
-        ]
-        return min(plans, key=lambda plan: plan.sort_key)
+            early = insert_transfers(self.graph, self.cluster, placement, ops, eager=True)
+            best.offer(placement, early, {**made, "transfers": "early"})
+        return best.plan()
 
     def _make_space(self) -> Any:
         """The distribution of changes."""

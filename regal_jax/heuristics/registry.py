@@ -24,7 +24,7 @@ from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.placements import device_subsets, partition_placement, single_device_placement
 from regal_jax.heuristics.time_left import time_is_over
 from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
-from regal_jax.plan import Objective, Plan, insert_transfers
+from regal_jax.plan import BestDraft, Objective, Plan, insert_transfers
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["HEURISTICS", "XLA_ORDERS", "Heuristic", "best_heuristic", "heuristic_plans", "run_heuristic"]
@@ -65,19 +65,16 @@ def _best(
 
     Drafts ``for_memory`` are made only if memory is the objective, or if no other draft fits.
     """
-    plans: list[Plan] = []
+    best = BestDraft(graph, cluster, objective)
     for some in (drafts, for_memory):
-        if plans and Objective(objective) is Objective.MAKESPAN and any(plan.feasible for plan in plans):
+        if best.feasible and Objective(objective) is Objective.MAKESPAN:
             break
         for placement, events, details in some:
             check_interrupt()
-            said = {"method": name, "seed": seed, **details}
-            plans.append(
-                Plan.from_events(graph, cluster, placement, events, objective=objective, provenance=said)
-            )
+            best.offer(placement, events, {"method": name, "seed": seed, **details})
             if time_is_over():
                 break
-    return min(plans, key=lambda plan: plan.sort_key)
+    return best.plan()
 
 
 def _with_transfers(

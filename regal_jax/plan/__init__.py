@@ -7,6 +7,7 @@ from regal_jax.plan.bounds import Objective, critical_path, lower_bound, makespa
 from regal_jax.plan.comparison import PlanComparison
 from regal_jax.plan.contraction import Contraction, contract, contract_for
 from regal_jax.plan.decode import decode_order, decode_placement
+from regal_jax.plan.drafts import BestDraft
 from regal_jax.plan.fitness import plan_fitness
 from regal_jax.plan.limits import ROUNDING, meets_bound, why_impossible
 from regal_jax.plan.order_bound import Lives, least_peak, order_bound
@@ -17,6 +18,7 @@ from regal_jax.plan.verify import check_graph, verify
 
 __all__ = [
     "ROUNDING",
+    "BestDraft",
     "Contraction",
     "Lives",
     "Objective",

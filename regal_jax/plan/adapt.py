@@ -8,6 +8,7 @@ import numpy as np
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
 from regal_jax.plan.bounds import Objective
+from regal_jax.plan.drafts import BestDraft
 from regal_jax.plan.plan import Plan
 from regal_jax.plan.schedule import insert_transfers, needed_transfers
 from regal_jax.plan.verify import check_graph
@@ -50,15 +51,12 @@ def adapt_plan(
     objective = plan.objective if objective is None else objective
     provenance = plan.provenance if provenance is None else provenance
     kept, added = _events(plan, graph, cluster, placement, index, target)
-    drafts = [kept]
+    best = BestDraft(graph, cluster, objective)
+    best.offer(placement, kept, provenance)
     if added:
         order = kept[kept < graph.num_ops]
-        drafts.append(insert_transfers(graph, cluster, placement, order, eager=True))
-    plans = [
-        Plan.from_events(graph, cluster, placement, events, objective=objective, provenance=provenance)
-        for events in drafts
-    ]
-    return min(plans, key=lambda plan: plan.sort_key)
+        best.offer(placement, insert_transfers(graph, cluster, placement, order, eager=True), provenance)
+    return best.plan()
 
 
 def _op_index(plan: Plan, graph: ComputationGraph) -> np.ndarray:

@@ -28,7 +28,7 @@ from regal_jax.runtime.interrupts import check_interrupt
 _SECONDS: Final = 5e-6
 """Seconds per event in Python."""
 
-__all__ = ["Timeline", "check_placement", "loop_arguments", "replay", "transfer_event"]
+__all__ = ["Timeline", "check_placement", "loop_arguments", "outcome", "replay", "transfer_event"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,14 +115,8 @@ def replay(
       ClusterError: The cluster does not fit the graph.
     """
     n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
-    placement = np.asarray(placement, dtype=np.int64)
-    check_placement(graph, cluster, placement)
-    events = np.asarray(events, dtype=np.int64)
-    check_interrupt()
-    arguments = loop_arguments(graph, cluster, placement, events)
-    state = run_loops(execute, *arguments, seconds=_SECONDS * len(events))
-    if state.fault[0]:
-        raise PlanError(_message(graph, cluster, *map(int, state.fault)))
+    placement, events = (np.asarray(each, dtype=np.int64) for each in (placement, events))
+    state = _executed(graph, cluster, placement, events)
     is_op = events < n
     tensor, device = np.divmod(np.where(is_op, 0, events - n), d)
     op = np.where(is_op, events, graph.tensor_op[tensor] if t else 0)
@@ -142,6 +136,31 @@ def replay(
         memory_time=tuple(when[on == k] for k in range(d)),
         memory_bytes=tuple(level[on == k] for k in range(d)),
     )
+
+
+def outcome(
+    graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: Sequence[int] | np.ndarray
+) -> tuple[float, np.ndarray]:
+    """The makespan and the peaks (``[D]`` int64 bytes) of the timeline that `replay` returns.
+
+    Raises:
+      PlanError: ``placement`` or ``events`` are not a valid execution.
+      ClusterError: The cluster does not fit the graph.
+    """
+    placement, events = (np.asarray(each, dtype=np.int64) for each in (placement, events))
+    state = _executed(graph, cluster, placement, events)
+    return float(max(state.finish)), np.asarray(state.peak, np.int64)
+
+
+def _executed(graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: np.ndarray) -> State:
+    """The state after all events, as arrays or as lists."""
+    check_placement(graph, cluster, placement)
+    check_interrupt()
+    arguments = loop_arguments(graph, cluster, placement, events)
+    state = run_loops(execute, *arguments, seconds=_SECONDS * len(events))
+    if state.fault[0]:
+        raise PlanError(_message(graph, cluster, *map(int, state.fault)))
+    return state
 
 
 def loop_arguments(
