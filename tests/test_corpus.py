@@ -241,6 +241,22 @@ def test_other_settings_are_refused(build, copied, option):
         build(only="fake/chain60*", **option)
 
 
+def test_new_families_are_those_without_a_split_and_all_are_test_graphs(build, monkeypatch, tmp_path):
+    monkeypatch.setattr(build_module, "read_family_splits", lambda: {"chain": "train", "random": "test"})
+    document = build("new", only=GOOD, new_families=True)
+    assert set(document["families"].items()) == {(f, "test") for f in ("layered", "fork")}
+    assert {role["split"] for role in document["graphs"].values()} == {"test"}
+    assert {record["family"] for record, _ in load_corpus(tmp_path / "new", split="test")} == {
+        "layered", "fork",
+    }  # fmt: skip
+    assert finish(tmp_path / "new") == {k: v for k, v in document.items() if k != "complete"}
+    with pytest.raises(ConfigError, match="built with new_families True, not None"):
+        build("new", only=GOOD)
+    build("all", only="fake/chain60*")
+    with pytest.raises(ConfigError, match="built with new_families None, not True"):
+        build("all", only="fake/chain60*", new_families=True)
+
+
 def test_other_versions_are_refused(build, copied, monkeypatch):
     monkeypatch.setattr(Source, "versions", lambda self: {"numpy": "0.0"})
     with pytest.raises(ConfigError, match=r"was built with numpy .*, not 0.0"):

@@ -43,6 +43,7 @@ def _build(args: argparse.Namespace) -> int:
         min_ops=args.min_ops,
         max_ops=args.max_ops,
         retry_failures=args.retry_failures,
+        new_families=args.new_families,
         progress=progress_bars(quiet=args.quiet),
         engine=args.engine,
     )
@@ -196,6 +197,11 @@ def _add_build(actions: Subparsers) -> None:
     build.add_argument("--max-ops", type=count, default=60_000, metavar="N", help="most ops (default 60000)")
     add_engine(build, "where models are traced")
     build.add_argument("--retry-failures", action="store_true", help="retry what failed before")
+    build.add_argument(
+        "--new-families",
+        action="store_true",
+        help="only families without a split in the installed table; all graphs are test graphs",
+    )
     build.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     build.set_defaults(run=_build)
 

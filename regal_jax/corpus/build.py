@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from regal_jax.corpus.engine import Engine
-from regal_jax.corpus.finish import finish
+from regal_jax.corpus.family_splits import read_family_splits
+from regal_jax.corpus.finish import NEW_FAMILIES, finish
 from regal_jax.corpus.sources import SOURCES, Source
 from regal_jax.corpus.trace_spec import TraceSpec
 from regal_jax.datasets.corpus_files import (
@@ -55,6 +56,7 @@ def build_corpus(
     min_ops: int = 57,
     max_ops: int = 60_000,
     retry_failures: bool = False,
+    new_families: bool = False,
     progress: Callable[..., Any] | None = None,
     engine: "str | RemoteEngine" = "local",
 ) -> Mapping[str, Any]:
@@ -80,6 +82,8 @@ def build_corpus(
       min_ops: Smaller graphs are left out.
       max_ops: Larger graphs are left out.
       retry_failures: Whether to retry what failed before.
+      new_families: Only models of families that the table of splits lacks (`read_family_splits`); all graphs
+        are test graphs. The folder is for such builds only.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
       engine: Where models are traced, as in `regal_jax.optimize_many`. On Ray, every machine needs the
         packages of the sources, and ``jobs`` is not used. The corpus is written on this machine.
@@ -105,11 +109,16 @@ def build_corpus(
         (root / GRAPHS).mkdir(exist_ok=True)
         present = _installed(chosen, explicit=sources is not None)
         settings = {"profile": profile, "min_ops": min_ops, "max_ops": max_ops}
+        known: frozenset[str] = frozenset()
+        if new_families:
+            settings[NEW_FAMILIES], known = True, frozenset(read_family_splits())
         packages = _settle(root, settings, present)
         work = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress, remote)
         listed = {source.name: work.specs(source) for source in present}
         specs = {
-            name: choose(found, forms, only, limit) for name, found in listed.items() if found is not None
+            name: choose([spec for spec in found if spec.family not in known], forms, only, limit)
+            for name, found in listed.items()
+            if found is not None
         }
         pending = _pending(root, specs, retry_failures=retry_failures)
         work.run(_rounds(pending), packages)
@@ -204,8 +213,8 @@ def _settle(root: pathlib.Path, settings: Settings, present: Sequence[Source]) -
     document = read_corpus(root)
     if document is None:
         document = {"settings": settings, "packages": {}}
-    for name, value in settings.items():
-        old = document["settings"].get(name)
+    for name in {**document["settings"], **settings}:
+        old, value = document["settings"].get(name), settings.get(name)
         if old != value:
             raise ConfigError(
                 f"{root / CORPUS}: built with {name} {old!r}, not {value!r}; "

@@ -3,7 +3,7 @@
 import pathlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from regal_jax.corpus.family_splits import read_family_splits
 from regal_jax.corpus.splits import partition, roles
@@ -12,7 +12,10 @@ from regal_jax.datasets.corpus_files import FAILURES, read_corpus, read_index, w
 from regal_jax.errors import FormatError
 from regal_jax.storage.json_lines import JsonLines
 
-__all__ = ["describe", "finish"]
+__all__ = ["NEW_FAMILIES", "describe", "finish"]
+
+NEW_FAMILIES: Final = "new_families"
+"""Setting of a corpus whose families are not in the table of splits; all of its graphs are test graphs."""
 
 
 def finish(root: pathlib.Path, table: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -35,7 +38,10 @@ def finish(root: pathlib.Path, table: Mapping[str, str] | None = None) -> dict[s
     records = sorted(read_index(root), key=lambda record: record["path"])
     failures = JsonLines(root / FAILURES).read()
     table = read_family_splits() if table is None else table
-    families, topologies = partition(records, table)
+    listed: Mapping[str, str] = table
+    if document["settings"].get(NEW_FAMILIES):
+        listed = {**dict.fromkeys((record["family"] for record in records), SPLITS[-1]), **table}
+    families, topologies = partition(records, listed)
     graphs = roles(records, topologies)
     counts = _counts(records, failures, graphs)
     # Both are empty for the build from which the table was made, and for a part of it.
