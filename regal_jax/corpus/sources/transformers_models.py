@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+from collections.abc import Iterator
 from typing import Any, Final
 
 # This import comes before transformers, which looks for torchvision.
@@ -19,7 +20,7 @@ with quiet():
 
 from regal_jax.corpus.families import family_of
 from regal_jax.corpus.trace_spec import TraceSpec
-from regal_jax.errors import ConfigError
+from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 
 __all__ = ["specs", "trace"]
@@ -53,8 +54,37 @@ def trace(spec: TraceSpec, profile: str) -> ComputationGraph:
         config._experts_implementation = "batched_mm"
         with torch.device("meta"):
             model = getattr(transformers, _class(spec.model))(config)
-    inputs = _inputs(model, config)
-    return trace_module(model, inputs, spec.form, profile=profile, name=f"{spec.model}.{spec.form}")
+    first: FormatError | None = None
+    for inputs in _candidates(model, config):
+        try:
+            return trace_module(model, inputs, spec.form, profile=profile, name=f"{spec.model}.{spec.form}")
+        except FormatError as error:
+            first = first or error
+    raise first or ConfigError(f"no input of {type(model).__name__} is known")
+
+
+def _candidates(model: Any, config: Any) -> Iterator[dict[str, Any]]:
+    """The inputs to try, the most likely first: signatures do not say what shape an input has."""
+    usual = _inputs(model, config)
+    yield usual
+    if "input_values" in usual:  # Codecs have a dimension of channels.
+        yield {**usual, "input_values": usual["input_values"][:, None]}
+    if "input_features" in usual:
+        for width in _feature_widths(config):
+            for shape in ((_BATCH, _FRAMES, width), (_BATCH, width, _FRAMES)):
+                if shape != tuple(usual["input_features"].shape):
+                    yield {**usual, "input_features": meta_tensor(*shape)}
+    if "attention_mask" in usual and len(usual) > 2:
+        # With several inputs, it may have another length than that of the text.
+        yield {name: value for name, value in usual.items() if name != "attention_mask"}
+
+
+def _feature_widths(config: Any) -> list[int]:
+    """Sizes that a frame of audio may have."""
+    parts = [config, *(getattr(config, name, None) for name in ("audio_config", "encoder_config"))]
+    names = ("num_mel_bins", "feature_projection_input_dim", "feature_size", "input_size", "n_mels")
+    found = [getattr(part, name, None) for part in parts if part is not None for name in names]
+    return list(dict.fromkeys(width for width in found if isinstance(width, int) and width > 0))
 
 
 def _inputs(model: Any, config: Any) -> dict[str, Any]:
@@ -70,6 +100,10 @@ def _inputs(model: Any, config: Any) -> dict[str, Any]:
         inputs["input_values"] = meta_tensor(_BATCH, 16000)
     if "input_features" in parameters:
         inputs["input_features"] = _features(config)
+    if not inputs and "past_values" in parameters and hasattr(config, "num_input_channels"):
+        inputs["past_values"] = meta_tensor(_BATCH, config.context_length, config.num_input_channels)
+    if not inputs and "inputs" in parameters and hasattr(config, "d_model"):
+        inputs["inputs"] = meta_tensor(_BATCH, _LENGTH, config.d_model)
     if not inputs:
         raise ConfigError(f"no input of {type(model).__name__} is known: {', '.join(parameters)}")
     if "attention_mask" in parameters and "input_ids" in inputs:
