@@ -141,8 +141,8 @@ def raised_in(error):
             return __file__  # No work of the library.
         caller, where = where.tb_frame.f_code.co_filename, where.tb_next
     code = where.tb_frame.f_code
-    if caller == __file__ and where.tb_lineno == next(line for *_, line in code.co_lines() if line):
-        return caller  # The interrupt came before the first line of the call.
+    if caller == __file__:
+        return caller  # Between two lines of the function itself, before or after the work that it guards.
     assert code.co_filename.endswith(CLEAN), f"raised in {code.co_filename}, line {where.tb_lineno}"
     return code.co_filename
 

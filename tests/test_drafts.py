@@ -25,9 +25,7 @@ def test_the_kept_draft_is_the_first_with_the_least_key_of_all_plans(objective, 
     for i, (placement, events) in enumerate([*_drafts(graph, cluster, 12)] * 2):
         best.offer(placement, events, {"number": i})
         plans.append(
-            Plan.from_events(
-                graph, cluster, placement, events, objective=objective, provenance={"number": i}
-            )
+            Plan.from_events(graph, cluster, placement, events, objective=objective, provenance={"number": i})
         )
         found, least = best.plan(), min(plans, key=lambda plan: plan.sort_key)
         assert found.sort_key == least.sort_key

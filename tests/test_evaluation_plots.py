@@ -80,16 +80,16 @@ def test_seconds(tmp_path):
 
 
 def test_quality_over_seconds(tmp_path):
-    points = {"BRKGA": (0.5, (0.2, 0.1, 0.3)), "Auto": (2.0, (0.0, 0.0, 0.0))}
+    points = {"BRKGA": [(0.5, (0.2, 0.1, 0.3)), (5.0, (0.1, 0.0, 0.2))], "Auto": [(2.0, (0.0, 0.0, 0.0))]}
     figure = plot_quality(points, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
     (ax,) = figure.axes
     assert ax.get_xscale() == "log"
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["BRKGA", "Auto"]
-    drawn = [line.get_xydata()[0].tolist() for line in ax.lines]
-    assert drawn == [[0.5, 20.0], [2.0, 0.0]]
+    drawn = [line.get_xydata().tolist() for line in ax.lines]
+    assert drawn == [[[0.5, 20.0], [5.0, 10.0]], [[2.0, 0.0]]]
     assert -1 < ax.get_ylim()[0] < 0
-    many = plot_quality({f"method {i}": (1.0, (0.1, 0.1, 0.1)) for i in range(20)}).axes[0]
+    many = plot_quality({f"method {i}": [(1.0, (0.1, 0.1, 0.1))] for i in range(20)}).axes[0]
     looks = {(line.get_color(), line.get_marker()) for line in many.lines if line.get_marker() in "os^D"}
     assert len(looks) == 20
 
@@ -106,6 +106,7 @@ def test_quality_over_seconds(tmp_path):
         lambda: plot_rounds({1: []}),
         lambda: plot_seconds({}),
         lambda: plot_quality({}),
+        lambda: plot_quality({"a": []}),
         lambda: plot_seconds({"a": np.array([np.nan])}),
     ],
 )

@@ -104,6 +104,27 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
     assert {"limits.png", "entropy.png", "improvements.png", "quality.png", "seconds.png"} <= set(found.files)
 
 
+def test_other_budgets_are_further_searches_of_every_search(folder, tmp_path):
+    config = EvaluationConfig(
+        **TWO, methods=("brkga", "critical-path", "local-search"), budgets=(40, 80, 160), seeds=(0, 1)
+    )
+    jobs = make_jobs(config).jobs
+    found = [(job.name, job.evaluations) for job in jobs if job.role == "budget"]
+    assert found == [("brkga", 40), ("brkga", 160), ("local-search", 40), ("local-search", 160)]
+    run_evaluation(config, tmp_path / "out")
+    records = lines(tmp_path / "out")
+    for method in ("brkga", "local-search"):
+        at = {
+            b: {r["graph"]: r for r in records if (r["method"], r["limit"], r["seed"]) == (method, b, 0)}
+            for b in (40, 80, 160)
+        }
+        assert {len(rows) for rows in at.values()} == {3}
+        assert all(row["evaluations"] <= b for b, rows in at.items() for row in rows.values())
+    made = report(tmp_path / "out").comparison
+    assert [list(points) for points in made.times.values()] == [[40, 80, 160], [80], [40, 80, 160]]
+    assert len(made.rows) == 3
+
+
 def check_curve(records, exact, hashes):
     """A search with a smaller budget is the beginning of one with a larger budget."""
     curve = {r["graph"]: r for r in records if (r["method"], r["limit"]) == ("brkga", 160)}
@@ -305,6 +326,7 @@ def test_graphs_come_from_sets_their_parts_and_the_sample(tmp_path):
         ({"seeds": (1, 1)}, "seeds: a number occurs twice"),
         ({"seeds": ()}, "seeds: give at least one"),
         ({"limits": (200, 100)}, "limits: must ascend"),
+        ({"budgets": (200, 100)}, "budgets: must ascend"),
         ({"methods": ("magic",)}, "methods: unknown 'magic'"),
         ({"policies": {"brkga": "x"}}, "policies: brkga takes no policy"),
         ({"policies": {"regal": ""}}, "policies.regal: give a file"),

@@ -210,6 +210,42 @@ def test_the_table_is_what_one_computes_by_hand(made):
     assert found.comparison.left_out == {"gas": "needs a policy"}
 
 
+def test_quality_over_time_has_a_point_for_each_budget(tmp_path):
+    jobs = [
+        job("brkga", "table", 0, "BRKGA 100"),
+        job("auto", "table", 0, "Auto"),
+        job("cp-sat", "table", 0, "CP-SAT", evaluations=0),
+        job("brkga", "other-seed", 7, "BRKGA 100"),
+        job("brkga", "budget-50", 0, "BRKGA", evaluations=50),
+        job("brkga", "budget-400", 0, "BRKGA", evaluations=400),
+    ]
+    for each in jobs[-2:]:
+        each["role"] = "budget"
+    slow = [{"value": 80.0, "seconds": seconds} for seconds in (1.0, 2.0, 3.0, 100.0)]
+    results = {
+        **column("brkga/table/0", [100.0] * 4),
+        **column("auto/table/0", [90.0] * 4),
+        **column("cp-sat/table/0", [{"error": "too large"}] * 4),
+        **column("brkga/other-seed/7", [100.0] * 4),
+        **column("brkga/budget-50/0", [{"value": v, "seconds": 0.1} for v in (160.0, 160.0, 40.0, 160.0)]),
+        **column("brkga/budget-400/0", slow),
+    }
+    write(tmp_path / "out", jobs, results, budgets=[50, 400])
+    found = report(tmp_path / "out")
+    assert list(rows_of(tmp_path / "out")) == ["BRKGA 100", "Auto", "BRKGA 100, other seed"]
+    times = found.comparison.times
+    # The best known values are 80, 80, 40 and 80.
+    assert list(times) == ["BRKGA", "Auto"]
+    assert list(times["BRKGA"]) == [50, 100, 400]
+    assert [seconds for seconds, _ in times["BRKGA"].values()] == [0.1, 0.5, 2.5]
+    gaps = [gap.mean for _, gap in times["BRKGA"].values()]
+    np.testing.assert_allclose(gaps, [2**0.75 - 1, (1.25**3 * 2.5) ** 0.25 - 1, 2**0.25 - 1])
+    assert [gap.mean for _, gap in times["Auto"].values()] == [pytest.approx((1.125**3 * 2.25) ** 0.25 - 1)]
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())["times"]
+    assert [point["evaluations"] for point in summary["BRKGA"]] == [50, 100, 400]
+    assert "quality.png" in found.files
+
+
 def test_a_method_whose_plans_never_fit_has_no_gap(tmp_path):
     none = [{"value": 9.0, "overflow": 5.0}] * 4
     results = {**column("brkga/table/0", none), **column("auto/table/0", [8.0, 8.0, 8.0, none[0]])}

@@ -125,22 +125,22 @@ def optimize(
     References:
       Paliwal et al. 2020, "Reinforced Genetic Algorithm Learning for Optimizing Computation Graphs", ICLR.
     """
-    settings = Settings.checked(
-        objective=objective,
-        evaluations=evaluations,
-        seed=one_seed(seed, key),
-        method=method,
-        policy=policy,
-        warm_start=warm_start,
-        contract=contract,
-        target=target,
-        stall=stall,
-        time_limit=time_limit,
-        progress=progress,
-    )
-    tell = None if on_improvement is None else lambda _, improvement: on_improvement(improvement)
-    options = {"batch_size": 1, "devices": None, "on_improvement": tell}
     with interruptible():
+        settings = Settings.checked(
+            objective=objective,
+            evaluations=evaluations,
+            seed=one_seed(seed, key),
+            method=method,
+            policy=policy,
+            warm_start=warm_start,
+            contract=contract,
+            target=target,
+            stall=stall,
+            time_limit=time_limit,
+            progress=progress,
+        )
+        tell = None if on_improvement is None else lambda _, improvement: on_improvement(improvement)
+        options = {"batch_size": 1, "devices": None, "on_improvement": tell}
         check_and_warn([graph], [cluster], settings)
         plans = optimize_here([graph], [cluster], settings, pin, colocate, **options)
         warn_of(plans, settings)
@@ -230,26 +230,27 @@ def optimize_many(
       >>> [(plan.graph_name, plan.optimal) for plan in plans]
       [('chain-3-0', True), ('chain-4-0', True)]
     """
-    settings = Settings.checked(
-        objective=objective,
-        evaluations=evaluations,
-        seed=one_seed(seed, key),
-        method=method,
-        policy=policy,
-        warm_start=warm_start,
-        contract=contract,
-        target=target,
-        stall=stall,
-        time_limit=time_limit,
-        progress=progress,
-    )
-    if isinstance(graphs, ComputationGraph):
-        raise ConfigError("graphs: give a list of graphs, or call optimize for a single one")
-    graphs = list(graphs)
-    clusters = each(clusters, len(graphs))
-    with interruptible(), opened(engine) as workers:
-        check_and_warn(graphs, clusters, settings)
-        work = Batch(graphs, clusters, settings, pin, colocate, batch_size, devices, workers)
-        plans = work.run(store, on_plan, on_improvement)
-        warn_of(plans, settings)
-        return plans
+    with interruptible():
+        settings = Settings.checked(
+            objective=objective,
+            evaluations=evaluations,
+            seed=one_seed(seed, key),
+            method=method,
+            policy=policy,
+            warm_start=warm_start,
+            contract=contract,
+            target=target,
+            stall=stall,
+            time_limit=time_limit,
+            progress=progress,
+        )
+        if isinstance(graphs, ComputationGraph):
+            raise ConfigError("graphs: give a list of graphs, or call optimize for a single one")
+        graphs = list(graphs)
+        clusters = each(clusters, len(graphs))
+        with opened(engine) as workers:
+            check_and_warn(graphs, clusters, settings)
+            work = Batch(graphs, clusters, settings, pin, colocate, batch_size, devices, workers)
+            plans = work.run(store, on_plan, on_improvement)
+            warn_of(plans, settings)
+            return plans

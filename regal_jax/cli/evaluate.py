@@ -131,6 +131,12 @@ def _methods(parser: argparse.ArgumentParser) -> None:
         help="budgets of the curves (default 1000,2000,5000,10000,20000,50000), or none",
     )
     parser.add_argument(
+        "--budgets",
+        type=_numbers(count, none=True),
+        metavar="N,...",
+        help="budgets at which every search also runs, for quality.png (default none)",
+    )
+    parser.add_argument(
         "--cp-sat-seconds", type=seconds, metavar="S", help="time of CP-SAT for each graph (default 60)"
     )
     parser.add_argument(
@@ -256,7 +262,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 _PLAIN = (
     "suite", "cases", "sizes", "graphs", "split", "limit", "max_ops", "objective", "devices", "memory",
-    "transfer", "methods", "tuned", "evaluations", "seeds", "limits", "cp_sat_seconds", "chunk",
+    "transfer", "methods", "tuned", "evaluations", "seeds", "limits", "budgets", "cp_sat_seconds", "chunk",
 )  # fmt: skip
 
 

@@ -88,6 +88,8 @@ class Comparison:
       best_by: ``[B]``, title of the first method that found the best known objective.
       curves: Title -> budget -> improvement over the reference.
       reference_seeds: Number of searches whose mean is the reference.
+      times: Title of each method -> its budget -> the median seconds per graph, and the gap from best known
+        as in `Row`; one budget unless the evaluation has others.
       same_time: Name of a method -> ``[B]`` float64, the objective of the reference within the method's time;
         NaN where there is none.
     """
@@ -100,6 +102,7 @@ class Comparison:
     best_by: Sequence[str]
     curves: Mapping[str, Mapping[int, Interval]]
     reference_seeds: int
+    times: Mapping[str, Mapping[int, tuple[float, Interval]]]
     same_time: Mapping[str, _Array] = dataclasses.field(default_factory=dict)
 
 
@@ -144,11 +147,17 @@ def compare(document: Mapping[str, Any], records: Records) -> Comparison:
     """
     hashes = [graph["hash"] for graph in document["graphs"]]
     groups: dict[tuple[str, str], list[_Column]] = {}
+    further: dict[str, dict[int, _Column]] = {}
     for job in document["jobs"]:
-        groups.setdefault((job["role"], job["name"]), []).append(_Column.of(job, records, hashes))
+        column = _Column.of(job, records, hashes)
+        if job["role"] == "budget":
+            further.setdefault(job["name"], {})[job["evaluations"]] = column
+        else:
+            groups.setdefault((job["role"], job["name"]), []).append(column)
     which = REFERENCES[document["config"].get("suite", "regal")]
     reference = _Reference.of(groups.get(("table", which), []), len(hashes))
-    best, best_by = _best([c for columns in groups.values() for c in columns], len(hashes))
+    every = [*groups.values(), *([*columns.values()] for columns in further.values())]
+    best, best_by = _best([c for columns in every for c in columns], len(hashes))
     rows, left_out = [], dict(document["left_out"])
     for (role, name), columns in groups.items():
         if role in ("curve", "same-time"):
@@ -168,8 +177,30 @@ def compare(document: Mapping[str, Any], records: Records) -> Comparison:
     return Comparison(
         document["graphs"], rows, left_out, np.where(reference.overflow == 0, reference.value, np.nan),
         best, best_by, {title: curve for title, curve in curves.items() if curve}, len(reference.columns),
+        _times(rows, document["config"]["evaluations"], further, best),
         {name: columns[0].fitting for (role, name), columns in groups.items() if role == "same-time"},
     )  # fmt: skip
+
+
+def _times(
+    rows: Sequence[Row], evaluations: int, further: Mapping[str, Mapping[int, "_Column"]], best: _Array
+) -> dict[str, dict[int, tuple[float, Interval]]]:
+    """`Comparison.times`: the rows, and the searches of the same methods with other budgets."""
+    times: dict[str, dict[int, tuple[float, Interval]]] = {}
+    for row in rows:
+        if row.name == "other-seed":
+            continue
+        points = {evaluations: (row.seconds, row.gap)}
+        title = row.title
+        for budget, column in further.get(row.name, {}).items():
+            title = column.title
+            points[budget] = column.seconds, geometric_gap(_ratio(column, best))
+        times[title] = {
+            budget: (float(np.nanmedian(seconds)), gap)
+            for budget, (seconds, gap) in sorted(points.items())
+            if not (np.isnan(seconds).all() or np.isnan(gap.mean))
+        }
+    return {title: points for title, points in times.items() if points}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

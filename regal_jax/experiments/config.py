@@ -50,8 +50,8 @@ class EvaluationConfig:
         `regal_jax.experiments.realistic`; it ignores `graphs`, `split`, `limit`, `max_ops`, `contract`,
         `objective`, `devices`, `memory` and `transfer`, and its reference has warm starts.
         ``"topological-order"`` runs the orders on one device of `regal_jax.experiments.topological_order`; it
-        ignores `objective`, `devices`, `memory`, `transfer`, `contract`, `max_ops`, `other_seed`, `limits`
-        and `chunk`, and `graphs` may be empty. ``"robust-scheduling"`` runs
+        ignores `objective`, `devices`, `memory`, `transfer`, `contract`, `max_ops`, `other_seed`, `limits`,
+        `budgets` and `chunk`, and `graphs` may be empty. ``"robust-scheduling"`` runs
         `regal_jax.experiments.robust_scheduling`; it ignores the same fields, except that `max_ops`
         and `limit` hold for its real graphs (0 for 128 ops and 4 graphs). Its `methods` are sources of
         `regal_jax.robust`.
@@ -94,6 +94,8 @@ class EvaluationConfig:
       tuned: File of tuned settings for ``tuned-brkga``.
       cp_sat_seconds: Time limit of CP-SAT for each graph.
       limits: Budgets of the curves (Fig. 3), ascending; empty for no curves.
+      budgets: Budgets of further searches of every method with the first seed, for the figure of quality over
+        time; ascending; empty for one point per method.
       rounds: Rounds of messages ``T`` -> training folders or weights files (Fig. 4b).
       losses: In the suite of robust scheduling, name -> training folders of schedule policies, one for each
         seed, whose sampled schedules Figure 4 compares.
@@ -136,6 +138,7 @@ class EvaluationConfig:
     tuned: str = ""
     cp_sat_seconds: float = 60.0
     limits: tuple[int, ...] = (1000, 2000, 5000, 10_000, 20_000, 50_000)
+    budgets: tuple[int, ...] = ()
     rounds: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     losses: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     regimes: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
@@ -173,7 +176,8 @@ class EvaluationConfig:
         set_(self, "sizes", _whole_numbers("sizes", sizes, 1))
         set_(self, "temperature", check_number("temperature", self.temperature, 1e-6, 1e6))
         set_(self, "capacity", check_number("capacity", self.capacity, 0, 1e6))
-        set_(self, "limits", _whole_numbers("limits", self.limits, 1))
+        for name in ("limits", "budgets"):
+            set_(self, name, _whole_numbers(name, getattr(self, name), 1))
         default = {"topological-order": _ORDERING, "robust-scheduling": _ROBUST}.get(self.suite, _DEFAULT)
         methods = default if self.methods is _DEFAULT else self.methods
         set_(self, "methods", self._spelled("methods", _names("methods", methods)))
@@ -200,8 +204,10 @@ class EvaluationConfig:
     def _check_methods(self) -> None:
         if not self.seeds or self.other_seed in self.seeds:
             raise ConfigError("seeds: give at least one, and not that of other_seed")
-        if list(self.limits) != sorted(self.limits):
-            raise ConfigError(f"limits: must ascend, got {', '.join(map(str, self.limits))}")
+        for field in ("limits", "budgets"):
+            numbers = getattr(self, field)
+            if list(numbers) != sorted(numbers):
+                raise ConfigError(f"{field}: must ascend, got {', '.join(map(str, numbers))}")
         for field in ("options", "policies", "weights"):
             if not isinstance(getattr(self, field), Mapping):
                 raise ConfigError(f"{field}: must be a table, got {getattr(self, field)!r}")
@@ -285,7 +291,9 @@ class EvaluationConfig:
     def as_document(self) -> dict[str, Any]:
         """Plain values, from which `from_document` makes an equal config."""
         document = dataclasses.asdict(self)
-        document |= {name: list(document[name]) for name in ("seeds", "limits", "methods", "sizes")}
+        document |= {
+            name: list(document[name]) for name in ("seeds", "limits", "budgets", "methods", "sizes")
+        }
         for field in ("rounds", "losses", "regimes"):
             document[field] = {name: list(paths) for name, paths in getattr(self, field).items()}
         document["objective"] = str(self.objective)

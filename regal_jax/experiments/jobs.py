@@ -49,8 +49,8 @@ class Job:
     Attributes:
       name: Name of the method, as in `EvaluationConfig.methods` or `EvaluationConfig.policies`.
       title: Name in tables.
-      role: ``"table"``; ``"other-seed"``, the noise of the reference; ``"curve"``; or ``"same-time"``, the
-        reference in the seconds of the method `name`.
+      role: ``"table"``; ``"other-seed"``, the noise of the reference; ``"curve"``; ``"budget"``, a search
+        with another budget; or ``"same-time"``, the reference in the seconds of the method `name`.
       seed: Seed of the search.
       evaluations: Budget of the search; 0 for methods without one.
       key: Digest of all settings that determine the result for a graph.
@@ -136,6 +136,16 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
             _job(m, config, "curve", config.seeds[0])
             for name, m in made.items()
             if name in (reference, _CONTROL) or m.guided
+        ]
+    if config.suite == "regal":
+        jobs += [
+            dataclasses.replace(
+                _job(m, config, "budget", config.seeds[0], evaluations=budget), title=m.method.name
+            )
+            for m in made.values()
+            if m.method.solver.searches and not m.method.evaluations
+            for budget in config.budgets
+            if budget != config.evaluations
         ]
     return Jobs(jobs, left_out)
 
@@ -272,10 +282,15 @@ def _seeds(made: _Made, config: EvaluationConfig) -> tuple[int, ...]:
 
 
 def _job(
-    made: _Made, config: EvaluationConfig, role: str, seed: int, limit: tuple[str, float] = ("", 1.0)
+    made: _Made,
+    config: EvaluationConfig,
+    role: str,
+    seed: int,
+    limit: tuple[str, float] = ("", 1.0),
+    evaluations: int = 0,
 ) -> Job:
-    """A job; ``limit`` is its `Job.after` and `Job.share`."""
-    usual = EVALUATIONS if limit[0] else config.evaluations
+    """A job; ``limit`` is its `Job.after` and `Job.share`, ``evaluations`` another budget than the usual."""
+    usual = evaluations or (EVALUATIONS if limit[0] else config.evaluations)
     budget = made.method.evaluations or (config.limits[-1] if role == "curve" else usual)
     budget = budget if made.method.solver.searches else 0
     title = made.method.name

@@ -188,15 +188,11 @@ def _draw(folder: pathlib.Path, comparison: Comparison, validation: Mapping[int,
     plot_seconds(
         {row.title: row.seconds for row in rows if not np.isnan(row.seconds).all()}, at("seconds.png")
     )
-    points = {row.title: (float(np.nanmedian(row.seconds)), row.gap) for row in rows if _placed(row)}
-    if points:
-        plot_quality(points, at("quality.png"))
+    if comparison.times:
+        plot_quality(
+            {title: [*points.values()] for title, points in comparison.times.items()}, at("quality.png")
+        )
     return made
-
-
-def _placed(row: Row) -> bool:
-    """Whether the row has both coordinates of a point in ``quality.png``."""
-    return not (np.isnan(row.seconds).all() or math.isnan(row.gap.mean) or row.name == "other-seed")
 
 
 def _panels(rows: Sequence[Row]) -> list[Row]:
@@ -235,6 +231,13 @@ def _summary(
         "curves": {
             title: [{"evaluations": limit, **point._asdict()} for limit, point in curve.items()]
             for title, curve in comparison.curves.items()
+        },
+        "times": {
+            title: [
+                {"evaluations": budget, "seconds": seconds, **gap._asdict()}
+                for budget, (seconds, gap) in points.items()
+            ]
+            for title, points in comparison.times.items()
         },
         "best_by": _counts(comparison.best_by),
         "validation_over_rounds": {str(t): runs for t, runs in validation.items()},

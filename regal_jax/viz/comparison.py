@@ -243,15 +243,16 @@ def plot_seconds(
 
 
 def plot_quality(
-    points: Mapping[str, tuple[float, tuple[float, float, float]]],
+    points: Mapping[str, Sequence[tuple[float, tuple[float, float, float]]]],
     path: str | os.PathLike[str] | None = None,
     *,
     width: float = 8.0,
 ) -> "Figure":
-    """Gap from the best known value over the seconds per graph, one point per method.
+    """Gap from the best known value over the seconds per graph, a line or a point for each method.
 
     Args:
-      points: Method -> median seconds per graph, and the gap as a share: mean and both ends of its interval.
+      points: Method -> for each of its budgets the median seconds per graph, and the gap as a share: mean and
+        both ends of its interval.
       path: As in `plot_improvements`.
       width: Width of the figure in inches.
 
@@ -263,16 +264,18 @@ def plot_quality(
     """
     from regal_jax.viz.figure import PlanFigure
 
-    if not points:
-        raise ConfigError("quality: give at least one method")
+    if not points or not all(points.values()):
+        raise ConfigError("quality: give at least one method with at least one result")
     figure = PlanFigure(figsize=(width, 0.62 * width), layout="constrained")
     ax = figure.subplots()
-    for number, (name, (seconds, (gap, low, high))) in enumerate(points.items()):
+    for number, (name, line) in enumerate(points.items()):
         colour = _COLOURS[number % len(_COLOURS)]
-        at = max(seconds, 1e-6)
         marker = _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
-        around = [[100 * (gap - low)], [100 * (high - gap)]]
-        ax.errorbar(at, 100 * gap, around, fmt=marker, color=colour, ms=5, lw=1.0, label=name)
+        gap, low, high = 100 * np.array([interval for _, interval in line]).T
+        at = [max(seconds, 1e-6) for seconds, _ in line]
+        ax.errorbar(
+            at, gap, [gap - low, high - gap], fmt=f"{marker}-", color=colour, ms=5, lw=1.0, label=name
+        )
     # Names beside the points would cover each other: most searches take about the same time.
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7, frameon=False)
     ax.set_xscale("log")
