@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from regal_jax.heuristics.host_search import HostSearch
+from regal_jax.heuristics.list_race import ListSearchRace
 from regal_jax.heuristics.list_search import ListSearchConfig, ListSearchRun
 from regal_jax.heuristics.order_costs import least_random_order, order_peak
 from regal_jax.heuristics.order_search_config import OrderSearchConfig
@@ -30,6 +31,7 @@ __all__ = [
     "Heuristic",
     "HostSearch",
     "ListSearchConfig",
+    "ListSearchRace",
     "ListSearchRun",
     "OrderSearchConfig",
     "OrderSearchRun",

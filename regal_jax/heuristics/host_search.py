@@ -51,6 +51,11 @@ class HostSearch(abc.ABC):
         """The objective of the best plan that fits the memory; infinite if there is none."""
         return self._least[1] if self._least[0] == 0 else math.inf
 
+    @property
+    def least(self) -> Value:
+        """The value of the best candidate; infinite before the first."""
+        return self._least
+
     def value(self, peaks: np.ndarray, objective: float) -> Value:
         """The value of a candidate with ``peaks [D]``."""
         return float(np.maximum(peaks - self._memory, 0).sum()), float(objective)

@@ -9,7 +9,7 @@ import numpy as np
 from regal_jax.heuristics import (
     HostSearch,
     ListSearchConfig,
-    ListSearchRun,
+    ListSearchRace,
     PeakSearchConfig,
     PeakSearchRun,
     ahead,
@@ -176,9 +176,9 @@ class ListSearch(ListSearchConfig, HostSolver):
         return settings_of(self, ListSearchConfig)
 
     def begin(self, instance: Instance) -> HostSearch:
-        """A `ListSearchRun`."""
+        """A `ListSearchRace`."""
         starts = instance.starts[:STARTS]
-        return ListSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)
+        return ListSearchRace(instance.graph, instance.cluster, instance.seed, self.config, starts)
 
     def ahead(self) -> Sequence[Task]:
         """Its loops take longest to compile."""
