@@ -19,6 +19,7 @@ from regal_jax.robust import (
     MOST_OPS,
     SOURCES,
     BrkgaPopulation,
+    BrkgaRuns,
     Candidates,
     ListSchedules,
     Proposer,
@@ -30,8 +31,10 @@ from regal_jax.robust import (
 from regal_jax.search import BrkgaConfig
 
 solve = importlib.import_module("regal_jax.solve.solve")
+genetic = importlib.import_module("regal_jax.robust.genetic")
 FREE = Cluster.uniform(3, transfer="free")
 SMALL = BrkgaPopulation(60, BrkgaConfig(population=12, elites=3, mutants=3))
+RUNS = BrkgaRuns(60, SMALL.config)
 
 
 class Stub:
@@ -55,6 +58,8 @@ class Stub:
         (RandomSchedules(), 1),
         (RandomSchedules(), 12),
         (SMALL, 12),
+        (RUNS, 1),
+        (RUNS, 12),
     ],
 )
 def test_every_source_proposes_schedules_by_its_seed(source, ops):
@@ -103,6 +108,65 @@ def test_brkga_gives_the_population_of_as_many_runs_as_it_takes():
     few, alone = BrkgaPopulation(5, SMALL.config), generate("chain", 1, seed=0)
     found = Candidates.of(alone, FREE, *few.propose(alone, FREE, 5, jax.random.key(0)))
     assert len(found) == 5
+
+
+@pytest.mark.parametrize("transfer", ["free", "delay:latency=1us,bandwidth=1MB/s"])
+def test_each_run_gives_the_best_schedule_of_its_population(transfer):
+    graph, key = random_graph(np.random.default_rng(5), 16, 3), jax.random.key(3)
+    cluster = Cluster.uniform(3, transfer=transfer)
+    found = Candidates.of(graph, cluster, *RUNS.propose(graph, cluster, 5, key))
+    assert len(found) == 5
+    # A run is the first island of a search with its own key.
+    alone = BrkgaPopulation(RUNS.evaluations, RUNS.config, runs=1)
+    every = [alone.propose(graph, cluster, 1, jax.random.fold_in(key, i)) for i in range(5)]
+    best = [Candidates.of(graph, cluster, *each).makespan.min() for each in every]
+    np.testing.assert_allclose(found.makespan, best, rtol=1e-6)
+
+
+def test_a_run_does_not_depend_on_how_many_there_are(monkeypatch):
+    graph, key = random_graph(np.random.default_rng(6), 16, 3), jax.random.key(1)
+    seven = RUNS.propose(graph, FREE, 7, key)
+
+    def first(count, source=RUNS):
+        for rows, wanted in zip(source.propose(graph, FREE, count, key), seven, strict=True):
+            np.testing.assert_array_equal(rows, wanted[:count])
+            yield len(rows)
+
+    for count in (0, 1, 3):
+        assert set(first(count)) == {count}
+    # Calls of four runs, where seven are wanted; and of one run, where memory is scarcer still.
+    for genes in (12 * 16 * 4 * 5, 1):
+        monkeypatch.setattr(genetic, "_GENES_AT_ONCE", genes)
+        assert set(first(7)) == {7}
+
+
+def test_runs_may_be_fewer_than_what_is_requested():
+    graph, key = generate("gflownet-layered", 20, seed=1), jax.random.key(0)
+    two = BrkgaRuns(60, SMALL.config, runs=2)
+    assert [len(two.propose(graph, FREE, count, key)[0]) for count in (1, 2, 9)] == [1, 2, 2]
+    # A budget below the population shrinks it, down to one random schedule.
+    assert len(BrkgaRuns(1).propose(graph, FREE, 3, key)[0]) == 3
+
+
+def test_runs_obey_capacities_where_they_can():
+    builder = GraphBuilder("memory")
+    for i in range(6):
+        builder.add_op(f"op{i}", runtime=1.0, outputs=[10], keep=[0])
+    graph, cluster = builder.build(), Cluster([30, 30], "free")
+    found = Candidates.of(graph, cluster, *BrkgaRuns(200).propose(graph, cluster, 8, jax.random.key(0)))
+    plans = [found.plan(i) for i in range(8)]
+    for plan in plans:
+        plan.verify(graph)
+    assert all(plan.feasible for plan in plans)
+
+
+@pytest.mark.parametrize("transfer", ["free", "blocking:latency=1us"])
+def test_runs_obey_pins_and_groups(transfer):
+    graph, cluster = random_graph(np.random.default_rng(8), 20, 3), Cluster.uniform(3, transfer=transfer)
+    assert graph.allowed_devices.count(None) < 20
+    found = Candidates.of(graph, cluster, *RUNS.propose(graph, cluster, 6, jax.random.key(1)))
+    for i in range(6):
+        found.plan(i).verify(graph)
 
 
 def test_when_the_host_looks_changes_nothing_but_whether_ctrl_c_ends_it(monkeypatch):
@@ -221,7 +285,10 @@ def test_a_network_proposes_what_it_samples():
         (lambda: make_source("brkga", temperature=0), "temperature"),
         (lambda: ListSchedules(-1), "noise"),
         (lambda: BrkgaPopulation(0), "evaluations"),
-        (lambda: BrkgaPopulation(config=BrkgaConfig(islands=2)), "set runs instead"),
+        (lambda: BrkgaPopulation(config=BrkgaConfig(islands=2)), "BrkgaPopulation: .* set runs instead"),
+        (lambda: BrkgaRuns(config=BrkgaConfig(islands=2)), "BrkgaRuns: .* set runs instead"),
+        (lambda: BrkgaRuns(runs=-1), "BrkgaRuns: runs"),
+        (lambda: make_source("brkga-runs", weights="file"), "brkga-runs takes none"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(call, message):

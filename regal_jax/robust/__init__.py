@@ -9,6 +9,7 @@ from regal_jax.robust.diversity import (
     start_distances,
     time_scale,
 )
+from regal_jax.robust.genetic import BrkgaPopulation, BrkgaRuns
 from regal_jax.robust.propose import Proposals, propose
 from regal_jax.robust.select import Selection, select
 from regal_jax.robust.sources import (
@@ -16,7 +17,6 @@ from regal_jax.robust.sources import (
     LOADERS,
     MOST_OPS,
     SOURCES,
-    BrkgaPopulation,
     ListSchedules,
     Proposer,
     RandomSchedules,
@@ -50,6 +50,7 @@ __all__ = [
     "SOURCES",
     "TARGETS",
     "BrkgaPopulation",
+    "BrkgaRuns",
     "Candidates",
     "Diversity",
     "ListSchedules",

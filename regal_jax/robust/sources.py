@@ -1,4 +1,4 @@
-"""Sources of candidate schedules: one protocol, four sources, and the registry of their names."""
+"""Sources of candidate schedules: their protocol, and the registry of their names."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from regal_jax.checks import check_number, check_whole, known_name
+from regal_jax.checks import check_number, known_name
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.heuristics.list_scheduling import Rule, list_schedule
 from regal_jax.heuristics.ranks import upward_rank
-from regal_jax.problem import Bucket, make_problem
+from regal_jax.robust.genetic import BrkgaPopulation, BrkgaRuns
 from regal_jax.runtime.interrupts import check_interrupt
-from regal_jax.search import BrkgaConfig
-from regal_jax.solve import final_population
 from regal_jax.solvers.gflownet import gflownet_of
 
 if TYPE_CHECKING:
@@ -27,7 +25,6 @@ __all__ = [
     "LOADERS",
     "MOST_OPS",
     "SOURCES",
-    "BrkgaPopulation",
     "ListSchedules",
     "Proposer",
     "RandomSchedules",
@@ -114,48 +111,6 @@ class RandomSchedules:
             waiting -= successors[op]
             waiting[row, op] = -1
         return sequence, devices
-
-
-@dataclasses.dataclass(frozen=True)
-class BrkgaPopulation:
-    """The final population of BRKGA with uniform proposals and no warm starts.
-
-    One run gives a whole population: elites, children and mutants. If more schedules are requested, there are
-    as many independent runs as needed.
-
-    Attributes:
-      evaluations: Budget of a run.
-      config: Settings of a run, which has one island.
-      runs: Number of runs; 0 for as many as needed.
-
-    Raises:
-      ConfigError: A number is out of range.
-    """
-
-    evaluations: int = 5000
-    config: BrkgaConfig = BrkgaConfig()  # noqa: RUF009
-    runs: int = 0
-
-    def __post_init__(self) -> None:
-        for name, low in (("evaluations", 1), ("runs", 0)):
-            value = check_whole(f"BrkgaPopulation: {name}", getattr(self, name), low, 2**31 - 1)
-            object.__setattr__(self, name, value)
-        if self.config.islands != 1:
-            raise ConfigError("BrkgaPopulation: config has several islands; set runs instead")
-
-    def propose(self, graph: ComputationGraph, cluster: Cluster, count: int, key: jax.Array) -> Proposed:
-        """See `Proposer`."""
-        config = self.config.fit(self.evaluations)
-        runs = self.runs or -(-count // config.population)
-        budget = runs * (
-            config.first_evaluations + config.generations(self.evaluations) * config.step_evaluations
-        )
-        problem = make_problem([graph], cluster, Bucket.of(graph))
-        placement, position = jax.device_get(
-            final_population(problem, key[None], budget, config=dataclasses.replace(config, islands=runs))
-        )
-        n = graph.num_ops
-        return np.argsort(position[0, :, :n], axis=1), placement[0, :, :n]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,6 +204,12 @@ SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
                 ListSchedules,
             ),
             Source("brkga", "BRKGA", "final populations of genetic search", BrkgaPopulation),
+            Source(
+                "brkga-runs",
+                "BRKGA, best of each run",
+                "the best schedule of each of many genetic searches",
+                BrkgaRuns,
+            ),
             Source("random", "Random", "random orders on random devices", RandomSchedules),
             Source("gflownet", LEARNED["gflownet"], "samples of a trained GFlowNet", None),
             Source("ppo", LEARNED["ppo"], "samples of a policy trained by PPO", None),

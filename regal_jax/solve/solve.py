@@ -38,7 +38,7 @@ from regal_jax.simulate import simulate
 from regal_jax.solve.encodings import CHROMOSOME, Encoding
 from regal_jax.solve.fitness import fitness
 
-__all__ = ["final_population", "sampler", "solve", "solve_traced"]
+__all__ = ["best_individuals", "final_population", "sampler", "solve", "solve_traced"]
 
 
 _LOOK_SECONDS: Final = 0.3
@@ -160,9 +160,56 @@ def final_population(
     Raises:
       ConfigError: An impossible budget.
     """
+    searcher, inputs = _uniform_search(problem, keys, evaluations, objective, config)
+    return _decided(searcher, inputs, _last_state(searcher, inputs, evaluations))
+
+
+def best_individuals(
+    problem: Problem,
+    keys: jax.Array,
+    evaluations: int,
+    *,
+    objective: Objective | str = Objective.MAKESPAN,
+    config: BrkgaConfig | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The decisions of the best individual that BRKGA with uniform proposals finds for each graph.
+
+    The result for a graph does not depend on the others. For several runs of one graph, give it several
+    times, with other keys.
+
+    Args:
+      problem: ``B`` graphs.
+      keys: ``[B]`` typed keys, consumed.
+      evaluations: As in `final_population`.
+      objective: As in `solve`.
+      config: As in `final_population`.
+
+    Returns:
+      ``(placement [B, N], position [B, N])`` int32, as in `final_population`.
+
+    Raises:
+      ConfigError: An impossible budget.
+    """
+    searcher, inputs = _uniform_search(problem, keys, evaluations, objective, config)
+    best = _last_state(searcher, inputs, evaluations).incumbent
+    return _decided_alone(problem, best.genes)
+
+
+def _uniform_search(
+    problem: Problem,
+    keys: jax.Array,
+    evaluations: int,
+    objective: Objective | str,
+    config: BrkgaConfig | None,
+) -> tuple[BrkgaSearcher, Inputs]:
     fitted = (BrkgaConfig() if config is None else config).fit(evaluations)
     searcher = BrkgaSearcher(_fitness(Objective(objective), None), sampler(problem, None), fitted)
-    inputs, left, some = Inputs(problem, None, keys), fitted.generations(evaluations), 1
+    return searcher, Inputs(problem, None, keys)
+
+
+def _last_state(searcher: BrkgaSearcher, inputs: Inputs, evaluations: int) -> Any:
+    """The state after all generations, with checks for Ctrl-C in between."""
+    left, some = searcher.config.generations(evaluations), 1
     state = _first_generation(searcher, inputs)
     while left:
         check_interrupt()
@@ -172,7 +219,7 @@ def final_population(
         left -= some
         # The checks of the host change no result.
         some = 2 * some if clock.spent < _LOOK_SECONDS else some
-    return _decided(searcher, inputs, state)
+    return state
 
 
 @program(static=(0,))
@@ -188,6 +235,17 @@ def _next_generations(searcher: BrkgaSearcher, inputs: Inputs, state: Any, gener
 
 @program(static=(0,))
 def _decided(searcher: BrkgaSearcher, inputs: Inputs, state: Any) -> tuple[jax.Array, jax.Array | None]:
-    decisions = decode(inputs.problem, jax.tree.map(flat, searcher.population(state)))
-    done = simulate(inputs.problem, decisions, memory=False, positions=True)
+    return _decisions(inputs.problem, jax.tree.map(flat, searcher.population(state)))
+
+
+@program()
+def _decided_alone(problem: Problem, genes: Any) -> tuple[jax.Array, jax.Array]:
+    placement, position = _decisions(problem, jax.tree.map(lambda leaf: leaf[:, None], genes))
+    return placement[:, 0], position[:, 0]
+
+
+def _decisions(problem: Problem, genes: Any) -> tuple[jax.Array, jax.Array | None]:
+    """Device and rank of each op of individuals, both ``[B, Q, N]``."""
+    decisions = decode(problem, genes)
+    done = simulate(problem, decisions, memory=False, positions=True)
     return decisions.placement, done.op_position
