@@ -35,6 +35,7 @@ genetic = importlib.import_module("regal_jax.robust.genetic")
 FREE = Cluster.uniform(3, transfer="free")
 SMALL = BrkgaPopulation(60, BrkgaConfig(population=12, elites=3, mutants=3))
 RUNS = BrkgaRuns(60, SMALL.config)
+PLAIN = BrkgaRuns(60, SMALL.config, encoding="chromosome")
 
 
 class Stub:
@@ -60,6 +61,8 @@ class Stub:
         (SMALL, 12),
         (RUNS, 1),
         (RUNS, 12),
+        (PLAIN, 1),
+        (PLAIN, 12),
     ],
 )
 def test_every_source_proposes_schedules_by_its_seed(source, ops):
@@ -114,10 +117,10 @@ def test_brkga_gives_the_population_of_as_many_runs_as_it_takes():
 def test_each_run_gives_the_best_schedule_of_its_population(transfer):
     graph, key = random_graph(np.random.default_rng(5), 16, 3), jax.random.key(3)
     cluster = Cluster.uniform(3, transfer=transfer)
-    found = Candidates.of(graph, cluster, *RUNS.propose(graph, cluster, 5, key))
+    found = Candidates.of(graph, cluster, *PLAIN.propose(graph, cluster, 5, key))
     assert len(found) == 5
     # A run is the first island of a search with its own key.
-    alone = BrkgaPopulation(RUNS.evaluations, RUNS.config, runs=1)
+    alone = BrkgaPopulation(PLAIN.evaluations, PLAIN.config, runs=1)
     every = [alone.propose(graph, cluster, 1, jax.random.fold_in(key, i)) for i in range(5)]
     best = [Candidates.of(graph, cluster, *each).makespan.min() for each in every]
     np.testing.assert_allclose(found.makespan, best, rtol=1e-6)
@@ -134,8 +137,8 @@ def test_a_run_does_not_depend_on_how_many_there_are(monkeypatch):
 
     for count in (0, 1, 3):
         assert set(first(count)) == {count}
-    # Calls of four runs, where seven are wanted; and of one run, where memory is scarcer still.
-    for genes in (12 * 16 * 4 * 5, 1):
+    # Three calls, the last one with runs that are not wanted; and a call for each run.
+    for genes in (12 * 16 * 4 * 3, 1):
         monkeypatch.setattr(genetic, "_GENES_AT_ONCE", genes)
         assert set(first(7)) == {7}
 
@@ -148,23 +151,26 @@ def test_runs_may_be_fewer_than_what_is_requested():
     assert len(BrkgaRuns(1).propose(graph, FREE, 3, key)[0]) == 3
 
 
-def test_runs_obey_capacities_where_they_can():
+@pytest.mark.parametrize("encoding", ["schedule", "chromosome"])
+def test_runs_obey_capacities_where_they_can(encoding):
     builder = GraphBuilder("memory")
     for i in range(6):
         builder.add_op(f"op{i}", runtime=1.0, outputs=[10], keep=[0])
     graph, cluster = builder.build(), Cluster([30, 30], "free")
-    found = Candidates.of(graph, cluster, *BrkgaRuns(200).propose(graph, cluster, 8, jax.random.key(0)))
+    source = BrkgaRuns(200, encoding=encoding)
+    found = Candidates.of(graph, cluster, *source.propose(graph, cluster, 8, jax.random.key(0)))
     plans = [found.plan(i) for i in range(8)]
     for plan in plans:
         plan.verify(graph)
     assert all(plan.feasible for plan in plans)
 
 
+@pytest.mark.parametrize("source", [RUNS, PLAIN])
 @pytest.mark.parametrize("transfer", ["free", "blocking:latency=1us"])
-def test_runs_obey_pins_and_groups(transfer):
+def test_runs_obey_pins_and_groups(transfer, source):
     graph, cluster = random_graph(np.random.default_rng(8), 20, 3), Cluster.uniform(3, transfer=transfer)
     assert graph.allowed_devices.count(None) < 20
-    found = Candidates.of(graph, cluster, *RUNS.propose(graph, cluster, 6, jax.random.key(1)))
+    found = Candidates.of(graph, cluster, *source.propose(graph, cluster, 6, jax.random.key(1)))
     for i in range(6):
         found.plan(i).verify(graph)
 
@@ -288,6 +294,7 @@ def test_a_network_proposes_what_it_samples():
         (lambda: BrkgaPopulation(config=BrkgaConfig(islands=2)), "BrkgaPopulation: .* set runs instead"),
         (lambda: BrkgaRuns(config=BrkgaConfig(islands=2)), "BrkgaRuns: .* set runs instead"),
         (lambda: BrkgaRuns(runs=-1), "BrkgaRuns: runs"),
+        (lambda: BrkgaRuns(encoding="other"), "unknown 'other'"),
         (lambda: make_source("brkga-runs", weights="file"), "brkga-runs takes none"),
     ],
 )

@@ -1,20 +1,18 @@
 """Sources that search with BRKGA: final populations, and the best schedules of many runs."""
 
 import dataclasses
-import math
 from typing import Final
 
 import jax
 import numpy as np
 
 from regal_jax.checks import check_whole
-from regal_jax.encoding import gene_shapes
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.problem import Bucket, Problem, make_problem
 from regal_jax.programs import program
 from regal_jax.search import BrkgaConfig
-from regal_jax.solve import best_individuals, final_population
+from regal_jax.solve import best_individuals, encoding_of, final_population
 
 __all__ = ["BrkgaPopulation", "BrkgaRuns"]
 
@@ -82,10 +80,17 @@ class BrkgaRuns(_Settings):
       evaluations: Budget of a run.
       config: Settings of a run, which has one island.
       runs: Most runs, and thus most schedules; 0 for as many as are requested.
+      encoding: What genes mean: ``"schedule"`` or, as in the papers, ``"chromosome"`` (`regal_jax.Brkga`).
 
     Raises:
-      ConfigError: A number is out of range.
+      ConfigError: A number is out of range, or the encoding is unknown.
     """
+
+    encoding: str = "schedule"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = encoding_of(self.encoding)
 
     def propose(
         self, graph: ComputationGraph, cluster: Cluster, count: int, key: jax.Array
@@ -93,7 +98,7 @@ class BrkgaRuns(_Settings):
         """See `Proposer`."""
         runs = min(count, self.runs) if self.runs else count
         problem = make_problem([graph], cluster, Bucket.of(graph))
-        config = self.config.fit(self.evaluations)
+        config, encoding = self.config.fit(self.evaluations), encoding_of(self.encoding)
         size = _side_by_side(problem, config, runs)
         # One more graph of the batch is one more run.
         several = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf), size, axis=0), problem)
@@ -101,7 +106,9 @@ class BrkgaRuns(_Settings):
         for first in range(0, runs, size):
             # The last call may make more than are left, so that all calls have one program.
             keys = _run_keys(key, np.arange(first, first + size, dtype=np.uint32))
-            found = jax.device_get(best_individuals(several, keys, self.evaluations, config=config))
+            found = jax.device_get(
+                best_individuals(several, keys, self.evaluations, config=config, encoding=encoding)
+            )
             for rows, new in zip((placement, position), found, strict=True):
                 rows[first : first + size] = new[: runs - first]
         return _schedules(graph, placement, position)
@@ -117,8 +124,8 @@ def _schedules(
 
 def _side_by_side(problem: Problem, config: BrkgaConfig, runs: int) -> int:
     """Number of runs of each call: all of them, or as many as memory allows, in calls of equal size."""
-    genes = config.population * sum(math.prod(leaf.shape) for leaf in gene_shapes(problem).values())
-    calls = -(-runs // max(1, _GENES_AT_ONCE // genes))
+    genes = (problem.bucket.ops + problem.blocking * problem.bucket.tensors) * (problem.num_devices + 1)
+    calls = -(-runs // max(1, _GENES_AT_ONCE // (genes * config.population)))
     return -(-runs // calls) if calls else 1
 
 

@@ -180,7 +180,8 @@ def propose(
         With memory capacities, plans that fit go before those that do not.
       source: ``"brkga"``: final populations of independent runs; ``"brkga-runs"``: the best schedule of each
         of many independent runs; ``"list-scheduling"``: the critical-path list schedule and variants of it;
-        ``"random"``; ``"gflownet"`` and ``"ppo"``, which need weights; or an object with a method ``propose(graph, cluster, count, key)``, see `regal_jax.robust.Proposer`.
+        ``"random"``; ``"gflownet"`` and ``"ppo"``, which need weights; or an object with a
+        method ``propose(graph, cluster, count, key)``, see `regal_jax.robust.Proposer`.
         ``"auto"``: ``"gflownet"`` if weights are given, or if the shipped weights suit the graph and the
         cluster (`regal_jax.robust.automatic_source`), else ``"brkga"``.
       weights: Weights of ``"gflownet"`` or ``"ppo"``: a `regal_jax.gflownet.SchedulePolicy`, a file,

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from regal_jax.encoding import Proposal, SchedulePrior, decode
+from regal_jax.encoding import Proposal, SchedulePrior
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
 from regal_jax.programs import program
@@ -34,7 +35,6 @@ from regal_jax.search import (
     start,
 )
 from regal_jax.search.population import flat
-from regal_jax.simulate import simulate
 from regal_jax.solve.encodings import CHROMOSOME, Encoding
 from regal_jax.solve.fitness import fitness
 
@@ -160,7 +160,7 @@ def final_population(
     Raises:
       ConfigError: An impossible budget.
     """
-    searcher, inputs = _uniform_search(problem, keys, evaluations, objective, config)
+    searcher, inputs = _plain_search(problem, keys, evaluations, objective, config, CHROMOSOME)
     return _decided(searcher, inputs, _last_state(searcher, inputs, evaluations))
 
 
@@ -171,8 +171,9 @@ def best_individuals(
     *,
     objective: Objective | str = Objective.MAKESPAN,
     config: BrkgaConfig | None = None,
+    encoding: Encoding = CHROMOSOME,
 ) -> tuple[jax.Array, jax.Array]:
-    """The decisions of the best individual that BRKGA with uniform proposals finds for each graph.
+    """The decisions of the best individual that BRKGA without warm starts finds for each graph.
 
     The result for a graph does not depend on the others. For several runs of one graph, give it several
     times, with other keys.
@@ -183,6 +184,7 @@ def best_individuals(
       evaluations: As in `final_population`.
       objective: As in `solve`.
       config: As in `final_population`.
+      encoding: What the genes mean.
 
     Returns:
       ``(placement [B, N], position [B, N])`` int32, as in `final_population`.
@@ -190,21 +192,24 @@ def best_individuals(
     Raises:
       ConfigError: An impossible budget.
     """
-    searcher, inputs = _uniform_search(problem, keys, evaluations, objective, config)
+    searcher, inputs = _plain_search(problem, keys, evaluations, objective, config, encoding)
     best = _last_state(searcher, inputs, evaluations).incumbent
-    return _decided_alone(problem, best.genes)
+    return _decided_alone(encoding, problem, best.genes)
 
 
-def _uniform_search(
+def _plain_search(
     problem: Problem,
     keys: jax.Array,
     evaluations: int,
     objective: Objective | str,
     config: BrkgaConfig | None,
+    encoding: Encoding,
 ) -> tuple[BrkgaSearcher, Inputs]:
+    """BRKGA with the encoding's own proposals."""
     fitted = (BrkgaConfig() if config is None else config).fit(evaluations)
-    searcher = BrkgaSearcher(_fitness(Objective(objective), None), sampler(problem, None), fitted)
-    return searcher, Inputs(problem, None, keys)
+    fitness_fn, proposal = _fitness(Objective(objective), None, encoding), encoding.proposal(problem)
+    searcher = BrkgaSearcher(fitness_fn, encoding.sampler(problem, proposal), fitted, encoding.moves)
+    return searcher, Inputs(problem, proposal, keys)
 
 
 def _last_state(searcher: BrkgaSearcher, inputs: Inputs, evaluations: int) -> Any:
@@ -234,18 +239,20 @@ def _next_generations(searcher: BrkgaSearcher, inputs: Inputs, state: Any, gener
 
 
 @program(static=(0,))
-def _decided(searcher: BrkgaSearcher, inputs: Inputs, state: Any) -> tuple[jax.Array, jax.Array | None]:
-    return _decisions(inputs.problem, jax.tree.map(flat, searcher.population(state)))
+def _decided(searcher: BrkgaSearcher, inputs: Inputs, state: Any) -> tuple[jax.Array, jax.Array]:
+    return _decisions(CHROMOSOME, inputs.problem, jax.tree.map(flat, searcher.population(state)))
 
 
-@program()
-def _decided_alone(problem: Problem, genes: Any) -> tuple[jax.Array, jax.Array]:
-    placement, position = _decisions(problem, jax.tree.map(lambda leaf: leaf[:, None], genes))
+@program(static=(0,))
+def _decided_alone(encoding: Encoding, problem: Problem, genes: Any) -> tuple[jax.Array, jax.Array]:
+    each = jax.tree.map(lambda leaf: leaf[:, None], genes)
+    placement, position = _decisions(encoding, problem, each)
     return placement[:, 0], position[:, 0]
 
 
-def _decisions(problem: Problem, genes: Any) -> tuple[jax.Array, jax.Array | None]:
+def _decisions(encoding: Encoding, problem: Problem, genes: Any) -> tuple[jax.Array, jax.Array]:
     """Device and rank of each op of individuals, both ``[B, Q, N]``."""
-    decisions = decode(problem, genes)
-    done = simulate(problem, decisions, memory=False, positions=True)
-    return decisions.placement, done.op_position
+    placement, done = encoding.timelines(
+        problem, genes, objective=Objective.MAKESPAN, implementation=None, memory=False, positions=True
+    )
+    return placement, jnp.asarray(done.op_position)
