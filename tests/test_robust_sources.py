@@ -138,8 +138,8 @@ def test_a_run_does_not_depend_on_how_many_there_are(monkeypatch):
     for count in (0, 1, 3):
         assert set(first(count)) == {count}
     # Three calls, the last one with runs that are not wanted; and a call for each run.
-    for genes in (12 * 16 * 4 * 3, 1):
-        monkeypatch.setattr(genetic, "_GENES_AT_ONCE", genes)
+    for steps in (12 * 16 * 19 * 3, 1):
+        monkeypatch.setattr(genetic, "_STEPS_AT_ONCE", steps)
         assert set(first(7)) == {7}
 
 

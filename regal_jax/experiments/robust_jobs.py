@@ -34,11 +34,11 @@ TEMPERATURES: Final = (1.0, 0.3, 0.1, 0.03, 0.01, 0.005)
 """Temperatures of Figure 3; the last one is the paper's at inference."""
 _UNTRAINED: Final = "untrained"
 """In place of a file: random weights in the network of the paper, as a control."""
-_SEARCHES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "brkga": {"population": 500, "elites": 100, "mutants": 75, "runs": 1},
-    "brkga-runs": {},
+_SEARCHES: Final[Mapping[str, BrkgaPopulation | BrkgaRuns]] = {
+    "brkga": BrkgaPopulation(config=BrkgaConfig(population=500, elites=100, mutants=75), runs=1),
+    "brkga-runs": BrkgaRuns(),
 }
-"""Source -> settings of BRKGA. The paper gives no population; its 100 best are part of it."""
+"""Sources with a budget. The paper gives no population; its 100 best are part of it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -153,15 +153,14 @@ def _search(
     name: str, source: str, options: Mapping[str, Any], evaluations: int
 ) -> BrkgaPopulation | BrkgaRuns:
     """A source with its settings and those of its searches; `evaluations` is the budget of the paper's."""
-    given = {**_SEARCHES[source], **options}
-    budget = {"evaluations": evaluations} if source == "brkga" else {}
-    own = ("runs", "evaluations", "encoding") if source == "brkga-runs" else ("runs", "evaluations")
-    own = {**budget, **{field: given.pop(field) for field in own if field in given}}
+    base = _SEARCHES[source]
+    own = {"evaluations": evaluations} if source == "brkga" else {}
+    given = dict(options)
+    own |= {field.name: given.pop(field.name) for field in dataclasses.fields(base) if field.name in given}
     try:
-        config = BrkgaConfig(**given)
+        return dataclasses.replace(base, config=dataclasses.replace(base.config, **given), **own)
     except TypeError as error:
         raise ConfigError(f"options.{name}: {error}") from None
-    return (BrkgaPopulation if source == "brkga" else BrkgaRuns)(config=config, **own)
 
 
 def _learned(kind: str, title: str, config: EvaluationConfig) -> Iterator[_Row]:

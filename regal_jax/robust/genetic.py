@@ -16,8 +16,8 @@ from regal_jax.solve import best_individuals, encoding_of, final_population
 
 __all__ = ["BrkgaPopulation", "BrkgaRuns"]
 
-_GENES_AT_ONCE: Final = 2**25
-"""Most genes in the populations of the runs that are searched side by side."""
+_STEPS_AT_ONCE: Final = 2**27
+"""Approximate number of steps of a generation of the runs that are searched side by side: a second's work."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +86,8 @@ class BrkgaRuns(_Settings):
       ConfigError: A number is out of range, or the encoding is unknown.
     """
 
+    evaluations: int = 10
+    config: BrkgaConfig = BrkgaConfig(population=10, elites=2, mutants=2)  # noqa: RUF009
     encoding: str = "schedule"
 
     def __post_init__(self) -> None:
@@ -123,9 +125,10 @@ def _schedules(
 
 
 def _side_by_side(problem: Problem, config: BrkgaConfig, runs: int) -> int:
-    """Number of runs of each call: all of them, or as many as memory allows, in calls of equal size."""
-    genes = (problem.bucket.ops + problem.blocking * problem.bucket.tensors) * (problem.num_devices + 1)
-    calls = -(-runs // max(1, _GENES_AT_ONCE // (genes * config.population)))
+    """Number of runs of each call: all, or as many as time and memory allow, in calls of equal size."""
+    ops, d = problem.bucket.ops, problem.num_devices
+    steps = config.population * (ops + problem.blocking * problem.bucket.tensors) * (ops + d)
+    calls = -(-runs // max(1, _STEPS_AT_ONCE // steps))
     return -(-runs // calls) if calls else 1
 
 
