@@ -16,7 +16,6 @@ from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.robust import (
     LEARNED,
     LOADERS,
-    MOST_OPS,
     SOURCES,
     BrkgaPopulation,
     BrkgaRuns,
@@ -234,34 +233,19 @@ def test_every_name_makes_its_source(name):
     assert stub is None or source is stub
 
 
-def test_auto_takes_what_there_is(monkeypatch):
-    graph, asked = generate("gflownet-layered", 20, seed=0), []
-    stub = Stub()
+def test_auto_searches_unless_there_are_weights(monkeypatch):
+    asked, stub = [], Stub()
 
     def load(path, temperature):
         asked.append((path, temperature))
         return stub
 
-    assert automatic_source(graph, FREE) == "gflownet"
-    assert automatic_source(graph, Cluster.uniform(5, transfer="free")) == "brkga"
-    assert automatic_source(graph, FREE, stub) == "gflownet"
+    assert automatic_source() == "brkga-runs"
+    assert automatic_source(stub) == automatic_source("file") == "gflownet"
     monkeypatch.setitem(LOADERS, "gflownet", load)
-    assert automatic_source(graph, FREE) == "gflownet"
-    assert automatic_source(generate("chain", MOST_OPS, seed=0), FREE) == "gflownet"
-    assert automatic_source(generate("chain", MOST_OPS + 1, seed=0), FREE) == "brkga"
-    stub.most_devices = 3
-    assert automatic_source(graph, FREE) == "gflownet"
-    stub.most_devices = 2
-    assert automatic_source(graph, FREE) == "brkga"
     assert make_source("gflownet", weights="file", temperature=0.2)[1] is stub
     assert make_source("gflownet")[1] is stub
-    assert asked[-2:] == [("file", 0.2), ("default", 0.005)]
-
-    def none(path, temperature):
-        raise ConfigError("weights: none ship")
-
-    monkeypatch.setitem(LOADERS, "gflownet", none)
-    assert automatic_source(graph, FREE) == "brkga"
+    assert asked == [("file", 0.2), ("default", 0.005)]
 
 
 def test_a_network_proposes_what_it_samples():

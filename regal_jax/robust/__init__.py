@@ -15,7 +15,6 @@ from regal_jax.robust.select import Selection, select
 from regal_jax.robust.sources import (
     LEARNED,
     LOADERS,
-    MOST_OPS,
     SOURCES,
     ListSchedules,
     Proposer,
@@ -45,7 +44,6 @@ __all__ = [
     "LATENCY_DELAY",
     "LEARNED",
     "LOADERS",
-    "MOST_OPS",
     "NOISE",
     "SOURCES",
     "TARGETS",

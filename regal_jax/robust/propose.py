@@ -182,8 +182,7 @@ def propose(
         of many independent runs; ``"list-scheduling"``: the critical-path list schedule and variants of it;
         ``"random"``; ``"gflownet"`` and ``"ppo"``, which need weights; or an object with a
         method ``propose(graph, cluster, count, key)``, see `regal_jax.robust.Proposer`.
-        ``"auto"``: ``"gflownet"`` if weights are given, or if the shipped weights suit the graph and the
-        cluster (`regal_jax.robust.automatic_source`), else ``"brkga"``.
+        ``"auto"``: ``"gflownet"`` if weights are given, else ``"brkga-runs"``.
       weights: Weights of ``"gflownet"`` or ``"ppo"``: a `regal_jax.gflownet.SchedulePolicy`, a file,
         ``"default"`` for the weights of ``"gflownet"`` that ship, or an object with such a method.
       temperature: Temperature of ``"gflownet"``. Lower values give better and less diverse plans. ``"ppo"``
@@ -223,7 +222,7 @@ def propose(
     file = os.fspath(weights) if isinstance(weights, os.PathLike) else weights
     source = source.lower() if isinstance(source, str) else source
     if source == "auto":
-        source = automatic_source(graph, cluster, file)
+        source = automatic_source(file)
     options = {} if evaluations is None or source not in _SEARCHES else {"evaluations": evaluations}
     name, proposer = make_source(source, weights=file, temperature=temperature, **options)
     with interruptible():

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "LEARNED",
     "LOADERS",
-    "MOST_OPS",
     "SOURCES",
     "ListSchedules",
     "Proposer",
@@ -167,11 +166,6 @@ _PPO_TEMPERATURE: Final = 0.25
 LOADERS: Final[dict[str, Loader]] = {"gflownet": SampledSchedules, "ppo": _ppo}
 """Learned source -> function that reads its weights."""
 _NETWORK: Final = "gflownet"
-MOST_OPS: Final = 128
-"""Size of the largest graph of the paper.
-
-A network is called once per op, and the time of a call grows with the square of the number of ops.
-"""
 LEARNED: Final[Mapping[str, str]] = MappingProxyType({"gflownet": "GFlowNet", "ppo": "PPO"})
 """Name -> title of the sources that need weights."""
 
@@ -219,29 +213,13 @@ SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
 """Every source by name."""
 
 
-def automatic_source(
-    graph: ComputationGraph, cluster: Cluster, weights: "str | Proposer | SchedulePolicy | None" = None
-) -> str:
-    """The source of ``"auto"``: ``"gflownet"`` if weights are given or ship and suit, else ``"brkga"``.
-
-    Weights suit graphs of at most `MOST_OPS` ops and clusters of at most ``most_devices`` devices, if the
-    policy has this attribute.
+def automatic_source(weights: "str | Proposer | SchedulePolicy | None" = None) -> str:
+    """The source of ``"auto"``: ``"gflownet"`` if weights are given, else ``"brkga-runs"``.
 
     Args:
-      graph: The graph.
-      cluster: The cluster of the proxy.
       weights: As in `make_source`.
     """
-    if weights is not None:
-        return _NETWORK
-    if graph.num_ops > MOST_OPS:
-        return "brkga"
-    try:
-        policy = LOADERS[_NETWORK]("default", 1.0)
-    except ConfigError:  # No weights are shipped.
-        return "brkga"
-    most = getattr(policy, "most_devices", None)
-    return _NETWORK if most is None or cluster.num_devices <= most else "brkga"
+    return "brkga-runs" if weights is None else _NETWORK
 
 
 def make_source(
