@@ -145,7 +145,7 @@ def _rows(
         made, evaluations = make_source(source, **options)[1], 0
     # The paper has one row of each source.
     paper = name in SOURCES
-    sources = dict.fromkeys(SETS, made)
+    sources: dict[str, Proposer] = dict.fromkeys(SETS, made)
     yield _Row(name=name, title=title, sources=sources, evaluations=evaluations, paper=paper)
 
 
