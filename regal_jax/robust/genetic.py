@@ -74,7 +74,8 @@ class BrkgaRuns(_Settings):
     """The best schedule of each of many independent runs of BRKGA, a source that the paper does not have.
 
     The schedules of one population are alike; those of independent runs differ. The runs are searched side by
-    side. Run ``i`` has the key ``fold_in(key, i)`` and does not depend on the number of runs.
+    side. A run whose budget is one population, the default, is the best of so many draws. Run ``i`` has the
+    key ``fold_in(key, i)`` and does not depend on the number of runs.
 
     Attributes:
       evaluations: Budget of a run.
