@@ -152,6 +152,9 @@ python -m benchmarks compile --memory --out results/compile.json
 regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_small.toml" --methods list-scheduling,brkga,random --out results/robust
 regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_network.toml" --out results/robust-network
 regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_network.toml" --methods brkga --evaluations 2000000 --out results/robust-long
+regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_validation.toml" --out results/robust-validation
+regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_sources.toml" --out results/robust-sources
+regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_one_runs.toml" --out results/robust-one-runs
 regal-jax train "$repository/benchmarks/gflownet/one_tuned.toml" --out runs/gflownet-one
 regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_one.toml" --weights gflownet:one=runs/gflownet-one/policy.safetensors \
     --out results/robust-one

@@ -8,14 +8,23 @@ import re
 
 import pytest
 
+from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.records import Records, read_evaluation
+from regal_jax.experiments.robust_table import (
+    robust_differences,
+    robust_differences_markdown,
+    robust_fields,
+    robust_markdown,
+)
 from regal_jax.experiments.suites import named_suite
 from regal_jax.experiments.tables import table_markdown
 
 # The package has a function of this name.
 compare_module = importlib.import_module("regal_jax.experiments.compare")
 ROOT = pathlib.Path(__file__).parents[1]
-FOLDERS = sorted(path for path in (ROOT / "benchmarks" / "tables").iterdir() if path.is_dir())
+EVERY = sorted(path for path in (ROOT / "benchmarks" / "tables").iterdir() if path.is_dir())
+ROBUST = [path for path in EVERY if path.name.startswith("robust-scheduling")]
+FOLDERS = [path for path in EVERY if path not in ROBUST]
 INTERVAL = re.compile(r" \[[^]]*\]")
 
 
@@ -75,3 +84,42 @@ def test_its_settings_are_those_of_its_file(folder):
     wanted = named_suite(folder.name, small=True)
     wanted.pop("digest", None)
     assert {name: config[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("folder", ROBUST, ids=lambda folder: folder.name)
+def test_a_table_of_sources_is_what_its_results_say(folder):
+    document, records = read_evaluation(folder), Records(folder)
+    for graph in document["graphs"]:
+        for job in document["jobs"] if graph["set"] != "temperature" else ():
+            assert records.get(job["key"], graph["hash"]), (job["title"], graph["name"])
+    text = robust_markdown(document, robust_fields(document, records), ())
+    text += "\n" + robust_differences_markdown(robust_differences(document, records))
+    sections = re.findall(r"^## ([^(:]*)([(:]).*?\n\n(\|.*?)(?=\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    names = {("One real graph ", "("): "one", ("Synthetic graphs ", "("): "synthetic"}
+    documents = "\n\n".join(
+        (ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("results", "ablations")
+    )
+    assert f"<!-- table: {folder.name} " in documents
+    for title, kind, table in sections:
+        mark = f"<!-- table: {folder.name} {names.get((title, kind), 'differences')} -->"
+        _, there, text = documents.partition(mark)
+        if not there:
+            continue
+        found, published = robust_cells(table.splitlines()), robust_cells(first_table(text))
+        assert set(published) <= set(found)
+        for method, row in published.items():
+            assert row == {name: found[method][name] for name in row}, (mark, method)
+
+
+def robust_cells(lines):
+    """Source -> column -> cell, without emphasis; the first column has no name."""
+    rows = [[cell.replace("*", "").strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[2:]}
+
+
+@pytest.mark.parametrize("folder", ROBUST, ids=lambda folder: folder.name)
+def test_the_settings_of_sources_are_those_of_their_file(folder):
+    document = read_evaluation(folder)
+    file = ROOT / "benchmarks" / f"{folder.name.replace('-', '_')}.toml"
+    config = EvaluationConfig.from_document(EvaluationConfig.read(file))
+    assert json.loads(json.dumps(config.as_document())) == document["config"]

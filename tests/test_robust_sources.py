@@ -16,9 +16,9 @@ from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.robust import (
     LEARNED,
     LOADERS,
-    MOST_OPS,
     SOURCES,
     BrkgaPopulation,
+    BrkgaRuns,
     Candidates,
     ListSchedules,
     Proposer,
@@ -30,8 +30,11 @@ from regal_jax.robust import (
 from regal_jax.search import BrkgaConfig
 
 solve = importlib.import_module("regal_jax.solve.solve")
+genetic = importlib.import_module("regal_jax.robust.genetic")
 FREE = Cluster.uniform(3, transfer="free")
 SMALL = BrkgaPopulation(60, BrkgaConfig(population=12, elites=3, mutants=3))
+RUNS = BrkgaRuns(60, SMALL.config)
+PLAIN = BrkgaRuns(60, SMALL.config, encoding="chromosome")
 
 
 class Stub:
@@ -55,6 +58,10 @@ class Stub:
         (RandomSchedules(), 1),
         (RandomSchedules(), 12),
         (SMALL, 12),
+        (RUNS, 1),
+        (RUNS, 12),
+        (PLAIN, 1),
+        (PLAIN, 12),
     ],
 )
 def test_every_source_proposes_schedules_by_its_seed(source, ops):
@@ -103,6 +110,68 @@ def test_brkga_gives_the_population_of_as_many_runs_as_it_takes():
     few, alone = BrkgaPopulation(5, SMALL.config), generate("chain", 1, seed=0)
     found = Candidates.of(alone, FREE, *few.propose(alone, FREE, 5, jax.random.key(0)))
     assert len(found) == 5
+
+
+@pytest.mark.parametrize("transfer", ["free", "delay:latency=1us,bandwidth=1MB/s"])
+def test_each_run_gives_the_best_schedule_of_its_population(transfer):
+    graph, key = random_graph(np.random.default_rng(5), 16, 3), jax.random.key(3)
+    cluster = Cluster.uniform(3, transfer=transfer)
+    found = Candidates.of(graph, cluster, *PLAIN.propose(graph, cluster, 5, key))
+    assert len(found) == 5
+    # A run is the first island of a search with its own key.
+    alone = BrkgaPopulation(PLAIN.evaluations, PLAIN.config, runs=1)
+    every = [alone.propose(graph, cluster, 1, jax.random.fold_in(key, i)) for i in range(5)]
+    best = [Candidates.of(graph, cluster, *each).makespan.min() for each in every]
+    np.testing.assert_allclose(found.makespan, best, rtol=1e-6)
+
+
+def test_a_run_does_not_depend_on_how_many_there_are(monkeypatch):
+    graph, key = random_graph(np.random.default_rng(6), 16, 3), jax.random.key(1)
+    seven = RUNS.propose(graph, FREE, 7, key)
+
+    def first(count, source=RUNS):
+        for rows, wanted in zip(source.propose(graph, FREE, count, key), seven, strict=True):
+            np.testing.assert_array_equal(rows, wanted[:count])
+            yield len(rows)
+
+    for count in (0, 1, 3):
+        assert set(first(count)) == {count}
+    # Three calls, the last one with runs that are not wanted; and a call for each run.
+    for steps in (12 * 16 * 19 * 3, 1):
+        monkeypatch.setattr(genetic, "_STEPS_AT_ONCE", steps)
+        assert set(first(7)) == {7}
+
+
+def test_runs_may_be_fewer_than_what_is_requested():
+    graph, key = generate("gflownet-layered", 20, seed=1), jax.random.key(0)
+    two = BrkgaRuns(60, SMALL.config, runs=2)
+    assert [len(two.propose(graph, FREE, count, key)[0]) for count in (1, 2, 9)] == [1, 2, 2]
+    # A budget below the population shrinks it, down to one random schedule.
+    assert len(BrkgaRuns(1).propose(graph, FREE, 3, key)[0]) == 3
+
+
+@pytest.mark.parametrize("encoding", ["schedule", "chromosome"])
+def test_runs_obey_capacities_where_they_can(encoding):
+    builder = GraphBuilder("memory")
+    for i in range(6):
+        builder.add_op(f"op{i}", runtime=1.0, outputs=[10], keep=[0])
+    graph, cluster = builder.build(), Cluster([30, 30], "free")
+    source = BrkgaRuns(200, encoding=encoding)
+    found = Candidates.of(graph, cluster, *source.propose(graph, cluster, 8, jax.random.key(0)))
+    plans = [found.plan(i) for i in range(8)]
+    for plan in plans:
+        plan.verify(graph)
+    assert all(plan.feasible for plan in plans)
+
+
+@pytest.mark.parametrize("source", [RUNS, PLAIN])
+@pytest.mark.parametrize("transfer", ["free", "blocking:latency=1us"])
+def test_runs_obey_pins_and_groups(transfer, source):
+    graph, cluster = random_graph(np.random.default_rng(8), 20, 3), Cluster.uniform(3, transfer=transfer)
+    assert graph.allowed_devices.count(None) < 20
+    found = Candidates.of(graph, cluster, *source.propose(graph, cluster, 6, jax.random.key(1)))
+    for i in range(6):
+        found.plan(i).verify(graph)
 
 
 def test_when_the_host_looks_changes_nothing_but_whether_ctrl_c_ends_it(monkeypatch):
@@ -164,34 +233,19 @@ def test_every_name_makes_its_source(name):
     assert stub is None or source is stub
 
 
-def test_auto_takes_what_there_is(monkeypatch):
-    graph, asked = generate("gflownet-layered", 20, seed=0), []
-    stub = Stub()
+def test_auto_searches_unless_there_are_weights(monkeypatch):
+    asked, stub = [], Stub()
 
     def load(path, temperature):
         asked.append((path, temperature))
         return stub
 
-    assert automatic_source(graph, FREE) == "gflownet"
-    assert automatic_source(graph, Cluster.uniform(5, transfer="free")) == "brkga"
-    assert automatic_source(graph, FREE, stub) == "gflownet"
+    assert automatic_source() == "brkga-runs"
+    assert automatic_source(stub) == automatic_source("file") == "gflownet"
     monkeypatch.setitem(LOADERS, "gflownet", load)
-    assert automatic_source(graph, FREE) == "gflownet"
-    assert automatic_source(generate("chain", MOST_OPS, seed=0), FREE) == "gflownet"
-    assert automatic_source(generate("chain", MOST_OPS + 1, seed=0), FREE) == "brkga"
-    stub.most_devices = 3
-    assert automatic_source(graph, FREE) == "gflownet"
-    stub.most_devices = 2
-    assert automatic_source(graph, FREE) == "brkga"
     assert make_source("gflownet", weights="file", temperature=0.2)[1] is stub
     assert make_source("gflownet")[1] is stub
-    assert asked[-2:] == [("file", 0.2), ("default", 0.005)]
-
-    def none(path, temperature):
-        raise ConfigError("weights: none ship")
-
-    monkeypatch.setitem(LOADERS, "gflownet", none)
-    assert automatic_source(graph, FREE) == "brkga"
+    assert asked == [("file", 0.2), ("default", 0.005)]
 
 
 def test_a_network_proposes_what_it_samples():
@@ -221,7 +275,11 @@ def test_a_network_proposes_what_it_samples():
         (lambda: make_source("brkga", temperature=0), "temperature"),
         (lambda: ListSchedules(-1), "noise"),
         (lambda: BrkgaPopulation(0), "evaluations"),
-        (lambda: BrkgaPopulation(config=BrkgaConfig(islands=2)), "set runs instead"),
+        (lambda: BrkgaPopulation(config=BrkgaConfig(islands=2)), "BrkgaPopulation: .* set runs instead"),
+        (lambda: BrkgaRuns(config=BrkgaConfig(islands=2)), "BrkgaRuns: .* set runs instead"),
+        (lambda: BrkgaRuns(runs=-1), "BrkgaRuns: runs"),
+        (lambda: BrkgaRuns(encoding="other"), "unknown 'other'"),
+        (lambda: make_source("brkga-runs", weights="file"), "brkga-runs takes none"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(call, message):

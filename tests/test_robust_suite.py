@@ -19,11 +19,23 @@ from regal_jax.experiments.robust_paper import PAPER_TABLES
 from regal_jax.experiments.robust_scheduling import (
     CLUSTER,
     FIRST_SEED,
+    VALIDATION_SEED,
     RobustCase,
     measure,
     robust_cases,
 )
-from regal_jax.robust import LOADERS, Candidates, RandomSchedules, latency_limited, noisy, speedup
+from regal_jax.experiments.statistics import bootstrap
+from regal_jax.robust import (
+    LOADERS,
+    BrkgaRuns,
+    Candidates,
+    ListSchedules,
+    RandomSchedules,
+    latency_limited,
+    noisy,
+    speedup,
+)
+from regal_jax.search import BrkgaConfig
 from regal_jax.solve import graph_keys
 from regal_jax.viz import plot_targets, plot_temperatures, plot_training
 
@@ -273,6 +285,73 @@ def test_figures_of_trainings(tmp_path):
     assert "losses.png is not drawn: " in found.problems[0]
 
 
+ROWS = {
+    "brkga-runs": {"evaluations": 40, "population": 10, "elites": 2, "mutants": 1},
+    "many": {"source": "list-scheduling", "count": 30, "noise": 0.3},
+    "few": {"source": "brkga-runs", "name": "Four runs", "evaluations": 7, "runs": 4},
+    "long": {"source": "brkga", "evaluations": 90, "runs": 2},
+}
+
+
+def test_rows_of_sources_with_other_settings():
+    config = EvaluationConfig(**SUITE, methods=("brkga", *ROWS), options=ROWS, seeds=(0, 1), evaluations=50)
+    assert EvaluationConfig.from_document(json.loads(json.dumps(config.as_document()))) == config
+    jobs, left_out = proposing(config)
+    assert not left_out
+    assert len({job.key for job in jobs}) == len(jobs) == 10
+    rows = [(job.name, job.title, job.count, job.evaluations, job.paper) for job in jobs[::2]]
+    assert rows == [
+        ("brkga", "BRKGA", 12, 50, True),
+        ("brkga-runs", "BRKGA, best of each run", 12, 480, True),
+        ("many", "many", 30, 0, False),
+        ("few", "Four runs", 12, 28, False),
+        ("long", "long", 12, 180, False),
+    ]
+    sources = [job.sources["one"] for job in jobs[::2]]
+    assert sources[1] == BrkgaRuns(40, BrkgaConfig(population=10, elites=2, mutants=1))
+    assert sources[2:4] == [ListSchedules(0.3), BrkgaRuns(7, runs=4)]
+    assert (sources[4].evaluations, sources[4].runs, sources[4].config.population) == (90, 2, 500)
+    # The name of a row does not decide a result, what it asks for does.
+    [other] = proposing(EvaluationConfig(**SUITE, methods=("b",), options={"b": ROWS["few"]}))[0]
+    assert other.key == jobs[6].key
+
+
+def test_settings_are_chosen_on_other_graphs_and_compared_with_the_first_row(tmp_path):
+    config = EvaluationConfig(
+        **SUITE, split="validation", methods=("few", "list-scheduling"), options=ROWS, seeds=(0, 1)
+    )
+    cases = robust_cases(config)
+    assert [case.set for case in cases] == 5 * ["synthetic"]
+    chosen = generate("gflownet-erdos-renyi", 10, VALIDATION_SEED)
+    assert cases[0].graph.content_hash == chosen.content_hash
+    run_evaluation(config, tmp_path)
+    report(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    runs = [np.mean([r["ged"] for r in lines if (r["graph"], r["method"]) == (c.key, "few")]) for c in cases]
+    [row] = json.loads((tmp_path / "summary.json").read_text())["differences"]
+    assert (row["name"], row["reference"]) == ("list-scheduling", "Four runs")
+    wanted = bootstrap(-np.array(runs))  # A single list schedule has no distance.
+    assert (row["ged"], row["ged_low"], row["ged_high"]) == pytest.approx(wanted)
+    text = (tmp_path / "table.md").read_text()
+    assert "source, less Four runs" in text
+    assert "| Four runs | 28 |" in text
+
+
+def test_no_compilation_is_timed(monkeypatch):
+    asked = []
+
+    class Counted:
+        def propose(self, graph, cluster, count, key):
+            asked.append(count)
+            return RandomSchedules().propose(graph, cluster, count, key)
+
+    case = RobustCase("synthetic", generate("gflownet-layered", 9, seed=0))
+    job = Proposing(name="a", title="A", sources={"synthetic": Counted()}, seed=3, count=5, key="key")
+    first, again = (measure(job, case, keep=3, draws=1, warm=warm) for warm in (True, False))
+    assert len(asked) == 3
+    assert {**first, "seconds": 0} == {**again, "seconds": 0}
+
+
 def test_what_is_not_finished_is_reported_over_common_graphs(tmp_path):
     settings = {**SUITE, "methods": ("random",), "seeds": (0, 1)}
     run_evaluation(EvaluationConfig(**settings), tmp_path)
@@ -321,6 +400,10 @@ def test_all_that_decides_a_result_is_in_its_key(tmp_path, monkeypatch):
         ({"methods": ("bfs",)}, "methods: unknown 'bfs'; use names of list-scheduling"),
         ({"options": {"bfs": {}}}, "options: unknown 'bfs'"),
         ({"options": {"brkga": 3}}, "options.brkga: must be a table"),
+        ({"methods": ("a",), "options": {"a": {"source": "bfs"}}}, "methods: unknown 'bfs'"),
+        ({"options": {"a": {"source": "ppo"}}}, "options.a: ppo has weights"),
+        ({"options": {"random": {"source": "brkga"}}}, "options.random: is a source itself"),
+        ({"options": {"a": {"source": ["brkga"]}}}, "options: unknown"),
         ({"weights": {"brkga": "x"}}, "weights: unknown 'brkga'; use gflownet or ppo"),
         ({"weights": {"ppo:two": "x"}}, "weights: unknown 'ppo:two'"),
         ({"weights": {"ppo": ""}}, "weights.ppo: must be a list of names"),
@@ -365,7 +448,8 @@ def test_the_settings_files_are_settings(name):
     path = pathlib.Path(__file__).parents[1] / "benchmarks" / f"{name}.toml"
     config = EvaluationConfig.from_document(EvaluationConfig.read(path))
     assert (config.suite, config.sizes, config.keep) == ("robust-scheduling", (50,), 100)
-    assert [job.name for job in proposing(config)[0]] == ["list-scheduling"] + ["brkga"] * len(config.seeds)
+    searches = [name for name in ("brkga", "brkga-runs") for _ in config.seeds]
+    assert [job.name for job in proposing(config)[0]] == ["list-scheduling", *searches]
 
 
 def test_targets_are_drawn(tmp_path):

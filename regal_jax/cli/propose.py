@@ -15,7 +15,7 @@ from regal_jax.errors import ConfigError
 __all__ = ["add_propose"]
 
 _INFEASIBLE: Final = 3
-_SOURCES: Final = ("auto", "brkga", "list-scheduling", "random", "gflownet", "ppo")
+_SOURCES: Final = ("auto", "brkga", "brkga-runs", "list-scheduling", "random", "gflownet", "ppo")
 _TARGETS: Final = ("noisy", "bandwidth", "latency")
 _BEST: Final = "best.json"
 
@@ -34,6 +34,7 @@ plan on the target. 'regal-jax show DIR/plan-000.json' describes a plan.
 examples:
   regal-jax propose model.onnx --source brkga --out-dir plans
   regal-jax propose model.onnx --source brkga --count 1000 --keep 100 --target bandwidth --out-dir plans
+  regal-jax propose model.onnx --source brkga-runs --evaluations 20000 --out-dir plans
   regal-jax propose --example mlp --devices 2 --transfer delay:nvlink4 --source list-scheduling
 
 exit codes: 0 done; 2 bad input; 3 no plan fits the memory; 130 interrupted.
@@ -70,7 +71,7 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
         type=str.lower,
         choices=_SOURCES,
         default="auto",
-        help="source of the plans (default auto: gflownet if it suits the graph, else brkga)",
+        help="source of the plans (default auto: gflownet if there are --weights, else brkga-runs)",
     )
     propose.add_argument(
         "--weights", metavar="FILE", help="of gflownet or ppo; 'default' for those that ship"
@@ -85,7 +86,7 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
     propose.add_argument("--count", type=count, default=1000, help="plans to propose (default 1000)")
     propose.add_argument("--keep", type=count, default=100, help="plans to keep (default 100)")
     propose.add_argument(
-        "--evaluations", type=count, default=5000, help="budget of each run of brkga (default 5000)"
+        "--evaluations", type=count, help="budget of each run of brkga and brkga-runs (default: their own)"
     )
     propose.add_argument("--seed", type=seed, default=0, help="(default 0)")
     propose.add_argument("--target", choices=_TARGETS, help="model of the devices on which plans are tried")

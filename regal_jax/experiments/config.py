@@ -33,7 +33,7 @@ _ORDERING: Final = (
 )  # fmt: skip
 """Default of the suite of orders; the rows of networks follow from `EvaluationConfig.weights`."""
 
-_ROBUST: Final = ("list-scheduling", "brkga", "ppo", "gflownet")
+_ROBUST: Final = ("list-scheduling", "brkga", "brkga-runs", "ppo", "gflownet")
 """Default of the suite of robust scheduling: sources of `regal_jax.robust`."""
 _SIZES: Final = (500, 1000, 2000)
 _ROBUST_SIZES: Final = (50,)
@@ -54,7 +54,7 @@ class EvaluationConfig:
         `budgets` and `chunk`, and `graphs` may be empty. ``"robust-scheduling"`` runs
         `regal_jax.experiments.robust_scheduling`; it ignores the same fields, except that `max_ops`
         and `limit` hold for its real graphs (0 for 128 ops and 4 graphs). Its `methods` are sources of
-        `regal_jax.robust`.
+        `regal_jax.robust`, and names of `options` that have a ``source``.
       cases: In the realistic suite, number of cases, taken from the front; 0 for all. In the suite of orders,
         number of layered graphs of each size; 0 for 300, as in the paper. In the suite of robust scheduling,
         number of synthetic graphs of each distribution and size; 0 for 10, as in the paper.
@@ -71,7 +71,8 @@ class EvaluationConfig:
         trainings; for one of the sets ``one``, ``synthetic`` and ``real``, ``"gflownet:one"``.
       untrained: Add three rows for each network of the suite of orders, with random weights in a network of
         the same shape.
-      split: Split of a corpus or of the sample.
+      split: Split of a corpus or of the sample. In the suite of robust scheduling, ``"validation"`` has other
+        synthetic graphs as well, and neither the one graph nor that of Figure 3.
       limit: Most graphs, taken from the front of the set; 0 for all.
       max_ops: Leave out larger graphs; 0 for no limit.
       contract: Evaluate on the graphs that `regal_jax.contract` makes.
@@ -86,7 +87,8 @@ class EvaluationConfig:
       seeds: Seeds of the searches of the table.
       other_seed: Seed of one more BRKGA search, which shows the noise; -1 for none.
       methods: Names of `regal_jax.experiments.make_method`, in the order of the table.
-      options: Method -> options of `make_method`; ``settings`` as a table.
+      options: Method -> options of `make_method`; ``settings`` as a table. In the suite of robust scheduling
+        settings of sources; those with a ``source`` are further rows of it, under any name.
       policies: Name -> weights file, the name of a policy that ships (`regal_jax.policies.SHIPPED`), or
         ``"untrained"`` for a network with random weights and the settings of ``"regal-primed"``. ``gas`` and
         ``idrs`` are the methods of these names; any other name adds a method, BRKGA guided by that
@@ -240,10 +242,19 @@ class EvaluationConfig:
 
     def _check_sources(self) -> None:
         """Names of the suite of robust scheduling."""
+        for name, options in self.options.items():
+            if not isinstance(options, Mapping):
+                raise ConfigError(f"options.{name}: must be a table, got {options!r}")
+            source = str(options.get("source", name))
+            if source in LEARNED and source != name:
+                raise ConfigError(f"options.{name}: {source} has weights; name the row in weights instead")
+            if source != name and name in SOURCES:
+                raise ConfigError(f"options.{name}: is a source itself; choose another name for the row")
         for field in ("methods", "options"):
             for name in getattr(self, field):
-                if name not in SOURCES:
-                    raise ConfigError(f"{field}: unknown {name!r}; use names of {', '.join(SOURCES)}")
+                source = str(self.options.get(name, {}).get("source", name))
+                if source not in SOURCES:
+                    raise ConfigError(f"{field}: unknown {source!r}; use names of {', '.join(SOURCES)}")
         for name, path in self.weights.items():
             row, _, set_ = name.partition(":")
             if row.partition("-")[0] not in LEARNED or set_ not in ("", "one", "synthetic", "real"):
@@ -253,9 +264,6 @@ class EvaluationConfig:
                 )
             if not path or not isinstance(path, str):
                 _names(f"weights.{name}", path or [""])
-        for name, options in self.options.items():
-            if not isinstance(options, Mapping):
-                raise ConfigError(f"options.{name}: must be a table, got {options!r}")
 
     @property
     def cluster(self) -> Cluster:

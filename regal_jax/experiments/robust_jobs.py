@@ -20,6 +20,7 @@ from regal_jax.robust import (
     NOISE,
     SOURCES,
     BrkgaPopulation,
+    BrkgaRuns,
     Proposer,
     make_source,
 )
@@ -33,8 +34,11 @@ TEMPERATURES: Final = (1.0, 0.3, 0.1, 0.03, 0.01, 0.005)
 """Temperatures of Figure 3; the last one is the paper's at inference."""
 _UNTRAINED: Final = "untrained"
 """In place of a file: random weights in the network of the paper, as a control."""
-_POPULATION: Final = {"population": 500, "elites": 100, "mutants": 75}
-"""Settings of BRKGA. The 100 best are part of the population, as in the paper, which gives no sizes."""
+_SEARCHES: Final[Mapping[str, BrkgaPopulation | BrkgaRuns]] = {
+    "brkga": BrkgaPopulation(config=BrkgaConfig(population=500, elites=100, mutants=75), runs=1),
+    "brkga-runs": BrkgaRuns(),
+}
+"""Sources with a budget. The paper gives no population; its 100 best are part of it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -45,7 +49,7 @@ class _Row:
       name: Name of the row.
       title: Title in tables.
       sources: Set -> source.
-      evaluations: Budget of BRKGA; 0 for other sources.
+      evaluations: Budget of BRKGA, of all runs together; 0 for other sources.
       training: Number of the training, if the row has the weights of several.
       paper: Whether the paper's figures for a source of this name are of the same system.
       temperatures: Temperature -> source, for Figure 3; empty for jobs that are not in it.
@@ -70,11 +74,13 @@ class Proposing(_Row):
       seed: Seed of the source.
       count: Number of schedules requested.
       key: Digest of all settings that determine the result for a graph.
+      drawn: Whether the row's points of Figure 2 are of this seed.
     """
 
     seed: int
     count: int
     key: str
+    drawn: bool = True
 
     def covers(self, set_: str) -> bool:
         """Whether there is a source for the graphs of a set."""
@@ -99,45 +105,62 @@ def proposing(config: EvaluationConfig) -> tuple[list[Proposing], dict[str, str]
 
 
 def _jobs(name: str, config: EvaluationConfig) -> Iterator[Proposing]:
-    options = {**({"count": 1} if name == "list-scheduling" else {}), **config.options.get(name, {})}
-    title, count = options.pop("name", SOURCES[name].title), options.pop("count", config.count)
+    given = config.options.get(name, {})
+    source = given.get("source", name)
+    options = {**({"count": 1} if source == "list-scheduling" else {}), **given}
+    options.pop("source", None)
+    title = options.pop("name", SOURCES[name].title if name in SOURCES else name)
+    count = options.pop("count", config.count)
     # List scheduling makes one schedule, which does not depend on the seed.
-    seeds = config.seeds[:1] if name == "list-scheduling" and count == 1 else config.seeds
+    seeds = config.seeds[:1] if source == "list-scheduling" and count == 1 else config.seeds
     common = {
         "code": source_word(),
-        "suite": config.suite, "method": name, "count": count, "keep": config.keep, "draws": config.draws,
+        "suite": config.suite, "method": source, "count": count, "keep": config.keep, "draws": config.draws,
         "targets": [NOISE, BANDWIDTH_DELAY, LATENCY_DELAY],
         "options": json.loads(json.dumps(options, default=str)),
     }  # fmt: skip
-    for row in _rows(name, title, options, config):
+    for row in _rows(name, source, title, count, options, config):
         for seed in seeds:
             document = {**common, "evaluations": row.evaluations, **row.identity, "seed": seed}
             key = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
-            # Figure 3 is of one training and one seed.
-            fields = vars(row) if seed == seeds[0] else {**vars(row), "temperatures": {}}
-            yield Proposing(**fields, seed=seed, count=count, key=key)
+            # Figures 2 and 3 are of one seed, and Figure 3 of one training.
+            first = seed == seeds[0]
+            fields = vars(row) if first else {**vars(row), "temperatures": {}}
+            yield Proposing(**fields, seed=seed, count=count, key=key, drawn=first)
 
 
-def _rows(name: str, title: str, options: dict[str, Any], config: EvaluationConfig) -> Iterator[_Row]:
-    if name in LEARNED:
-        yield from _learned(name, title, config)
-    elif name == "brkga":
-        source = _brkga(options, config.evaluations)
-        budget = config.evaluations
-        yield _Row(name=name, title=title, sources=dict.fromkeys(SETS, source), evaluations=budget)
+def _rows(
+    name: str, source: str, title: str, count: int, options: dict[str, Any], config: EvaluationConfig
+) -> Iterator[_Row]:
+    if source in LEARNED:
+        yield from _learned(source, title, config)
+        return
+    if source in _SEARCHES:
+        made = _search(name, source, options, config.evaluations)
+        schedules = 1 if source == "brkga-runs" else made.config.population
+        needed = -(-count // schedules)
+        runs = min(made.runs or needed, needed) if source == "brkga-runs" else made.runs or needed
+        evaluations = made.evaluations * runs
     else:
-        source = make_source(name, **options)[1]
-        yield _Row(name=name, title=title, sources=dict.fromkeys(SETS, source))
+        made, evaluations = make_source(source, **options)[1], 0
+    # The paper has one row of each source.
+    paper = name in SOURCES
+    sources: dict[str, Proposer] = dict.fromkeys(SETS, made)
+    yield _Row(name=name, title=title, sources=sources, evaluations=evaluations, paper=paper)
 
 
-def _brkga(options: Mapping[str, Any], evaluations: int) -> BrkgaPopulation:
-    given = {**_POPULATION, **options}
-    runs = given.pop("runs", 1)
+def _search(
+    name: str, source: str, options: Mapping[str, Any], evaluations: int
+) -> BrkgaPopulation | BrkgaRuns:
+    """A source with its settings and those of its searches; `evaluations` is the budget of the paper's."""
+    base = _SEARCHES[source]
+    own = {"evaluations": evaluations} if source == "brkga" else {}
+    given = dict(options)
+    own |= {field.name: given.pop(field.name) for field in dataclasses.fields(base) if field.name in given}
     try:
-        config = BrkgaConfig(**given)
+        return dataclasses.replace(base, config=dataclasses.replace(base.config, **given), **own)
     except TypeError as error:
-        raise ConfigError(f"options.brkga: {error}") from None
-    return BrkgaPopulation(evaluations, config, runs)
+        raise ConfigError(f"options.{name}: {error}") from None
 
 
 def _learned(kind: str, title: str, config: EvaluationConfig) -> Iterator[_Row]:

@@ -9,6 +9,7 @@ from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.records import Outcome, Records, write_evaluation
 from regal_jax.experiments.robust_jobs import proposing
 from regal_jax.experiments.robust_scheduling import measure, robust_cases
+from regal_jax.problem import Bucket
 from regal_jax.runtime.interrupts import first_interrupt_waits
 from regal_jax.storage.locks import locked
 
@@ -33,6 +34,7 @@ def run_robust(
         write_evaluation(folder, document)
         made = found = 0
         pairs = [(case, job) for case in cases for job in jobs if job.covers(case.set)]
+        compiled: set[Any] = set()
         bar = None if progress is None else progress(total=len(pairs), unit="result")
         try:
             with first_interrupt_waits() as interrupted:
@@ -40,8 +42,11 @@ def run_robust(
                     if (job.key, case.key) in records:
                         found += 1
                     else:
+                        program = job.name, job.training, case.set, Bucket.of(case.graph)
+                        warm = config.warm_up and program not in compiled
+                        compiled.add(program)
                         try:
-                            fields = measure(job, case, config.keep, config.draws)
+                            fields = measure(job, case, config.keep, config.draws, warm=warm)
                         except (ConfigError, ClusterError, GraphError, PlanError) as error:
                             fields = {"error": " ".join(str(error).split())}
                         if interrupted():

@@ -5,7 +5,7 @@ equal ones included. Three sets of graphs:
 
 - ``one``: one real graph, the contracted training step of the example ``mlp`` without residents, 59 ops.
 - ``synthetic``: graphs of the five distributions of appendix E.5. Their seeds begin at `FIRST_SEED`: those of
-  training must be smaller.
+  training must be smaller, and those of the split ``validation`` begin at `VALIDATION_SEED`.
 - ``real``: contracted graphs of a split, without residents, that four devices can run at least 1.25 times as
   fast as one.
 
@@ -38,6 +38,7 @@ __all__ = [
     "FIRST_SEED",
     "LIMIT",
     "MAX_OPS",
+    "VALIDATION_SEED",
     "RobustCase",
     "measure",
     "robust_cases",
@@ -46,6 +47,8 @@ __all__ = [
 CLUSTER: Final = Cluster.uniform(4, transfer="free")
 FIRST_SEED: Final = 1_000_000
 """First seed of `regal_jax.datasets.generate` for the graphs of the set ``synthetic``."""
+VALIDATION_SEED: Final = 900_000
+"""As `FIRST_SEED`, for the split ``validation``, on which settings are chosen."""
 CASES: Final = 10
 """Number of synthetic graphs of each distribution."""
 MAX_OPS: Final = 128
@@ -87,14 +90,17 @@ def robust_cases(config: EvaluationConfig) -> list[RobustCase]:
       ConfigError: There is no such split, or no real graph.
       FormatError: No file can be read.
     """
-    found = [RobustCase("one", one_graph())]
+    chosen = config.split == "validation"
+    first = VALIDATION_SEED if chosen else FIRST_SEED
+    found = [] if chosen else [RobustCase("one", one_graph())]
     for ops in config.sizes:
         for topology in GFLOWNET_TOPOLOGIES:
             for i in range(config.cases or CASES):
                 check_interrupt()
-                found.append(RobustCase("synthetic", generate(f"gflownet-{topology}", ops, FIRST_SEED + i)))
-    figure = generate("gflownet-erdos-renyi", _TEMPERATURE_OPS, FIRST_SEED)
-    found.append(RobustCase("temperature", figure))
+                found.append(RobustCase("synthetic", generate(f"gflownet-{topology}", ops, first + i)))
+    if not chosen:
+        figure = generate("gflownet-erdos-renyi", _TEMPERATURE_OPS, FIRST_SEED)
+        found.append(RobustCase("temperature", figure))
     if config.graphs:
         real = [RobustCase("real", graph) for graph in _real(config)]
         if not real:
@@ -116,7 +122,7 @@ def _real(config: EvaluationConfig) -> Iterator[ComputationGraph]:
             yield graph
 
 
-def measure(job: Proposing, case: RobustCase, keep: int, draws: int) -> dict[str, Any]:
+def measure(job: Proposing, case: RobustCase, keep: int, draws: int, *, warm: bool = False) -> dict[str, Any]:
     """The fields of a result: schedules are proposed, and the best of them are tried on the targets.
 
     Args:
@@ -124,6 +130,7 @@ def measure(job: Proposing, case: RobustCase, keep: int, draws: int) -> dict[str
       case: The graph.
       keep: Number of schedules that are kept.
       draws: Number of noisy targets.
+      warm: Propose once before the clock starts, so that no compilation is timed.
 
     Raises:
       ConfigError: The source does not cover the graph.
@@ -135,6 +142,8 @@ def measure(job: Proposing, case: RobustCase, keep: int, draws: int) -> dict[str
     source = job.sources.get(case.set)
     if source is None:
         raise ConfigError(f"{job.title} has no weights for the set {case.set!r}")
+    if warm:
+        _ = source.propose(graph, CLUSTER, job.count, key)
     clock = Deadline()
     proposed = Candidates.of(graph, CLUSTER, *source.propose(graph, CLUSTER, job.count, key), job.name)
     seconds = clock.spent
@@ -158,7 +167,7 @@ def measure(job: Proposing, case: RobustCase, keep: int, draws: int) -> dict[str
         "kept": len(kept),
         "distinct": len(kept.distinct()),
     }
-    if case.set == "one":
+    if case.set == "one" and job.drawn:
         # Figure 2 shows every schedule, not only those that are kept.
         columns = {target.name: target.speedups(proposed) for target in (noise[0], *limited)}
         columns = {"proxy": speedup(graph, proposed.makespan), **columns}

@@ -8,8 +8,17 @@ import numpy as np
 
 from regal_jax.experiments.records import Records
 from regal_jax.experiments.robust_paper import PAPER_SETS, PAPER_TABLES, Reported
+from regal_jax.experiments.statistics import bootstrap
 
-__all__ = ["COLUMNS", "robust_fields", "robust_markdown", "robust_points", "robust_temperatures"]
+__all__ = [
+    "COLUMNS",
+    "robust_differences",
+    "robust_differences_markdown",
+    "robust_fields",
+    "robust_markdown",
+    "robust_points",
+    "robust_temperatures",
+]
 
 COLUMNS: Final = (
     "proposed", "proxy", "proxy_mean", "noisy", "bandwidth", "latency", "ged", "d_inv", "d_sen",
@@ -31,6 +40,8 @@ _TITLES: Final = {
     "distinct": "different",
     "seconds": "s a graph",
 }
+_COMPARED: Final = ("proxy", "proxy_mean", "noisy", "bandwidth", "latency", "ged")
+"""Columns with differences."""
 _LISTED: Final = 6
 """Largest number of graphs of a set that are listed by name."""
 _SETS: Final = {"one": "One real graph", "synthetic": "Synthetic graphs", "real": "Real graphs"}
@@ -108,6 +119,66 @@ def _paper(set_: str, name: str) -> dict[str, Reported]:
     return {_PAPER_COLUMNS.get(column, column): figure for column, figure in found.items()}
 
 
+def robust_differences(document: Mapping[str, Any], records: Records) -> list[dict[str, Any]]:
+    """One row per set of several graphs and source: its differences from the first source of the table.
+
+    ``NAME`` is the mean over graphs of the difference of means over seeds, ``NAME_low`` and ``NAME_high``
+    its 95 % interval (`bootstrap`, over graphs).
+
+    Args:
+      document: Content of ``evaluation.json``.
+      records: Records of ``results.jsonl``.
+    """
+    lines = []
+    for set_ in _SETS:
+        graphs = [graph["hash"] for graph in document["graphs"] if graph["set"] == set_]
+        if len(graphs) < 2:
+            continue
+        rows = [(jobs, _by_graph(jobs, records, graphs)) for jobs in _sources(document["jobs"])]
+        rows = [(jobs, values) for jobs, values in rows if not np.isnan(values["proxy"]).all()]
+        for jobs, values in rows[1:]:
+            line = {"set": set_, "name": jobs[0]["name"], "method": jobs[0]["title"]}
+            line["reference"] = rows[0][0][0]["title"]
+            for name in _COMPARED:
+                mean, low, high = bootstrap(values[name] - rows[0][1][name])
+                line |= {name: mean, f"{name}_low": low, f"{name}_high": high}
+            lines.append(line)
+    return lines
+
+
+def _by_graph(
+    jobs: Sequence[Mapping[str, Any]], records: Records, graphs: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Column -> ``[B]`` means over the jobs of a source; NaN where one of them has no result."""
+    return {
+        name: np.mean([records.column(job["key"], graphs, name) for job in jobs], axis=0)
+        for name in _COMPARED
+    }
+
+
+def robust_differences_markdown(lines: Sequence[Mapping[str, Any]]) -> str:
+    """The rows of `robust_differences` as tables; empty if there are none."""
+    parts = []
+    for set_, title in _SETS.items():
+        rows = [line for line in lines if line["set"] == set_]
+        if rows:
+            head = [f"source, less {rows[0]['reference']}", *(_TITLES[name] for name in _COMPARED)]
+            table = [head, ["---", *["---:"] * len(_COMPARED)]]
+            table += [[row["method"], *(_interval(row, name) for name in _COMPARED)] for row in rows]
+            text = "\n".join("| " + " | ".join(cells) + " |" for cells in table)
+            parts.append(f"## {title}: differences\n\n95 % bootstrap intervals over graphs.\n\n{text}")
+    return "\n\n".join(parts)
+
+
+def _interval(row: Mapping[str, Any], name: str) -> str:
+    if math.isnan(row[name]):
+        return ""
+    digits = _DIGITS.get(name, 2)
+    return "{:+z.{n}f} [{:z.{n}f}, {:z.{n}f}]".format(
+        row[name], row[f"{name}_low"], row[f"{name}_high"], n=digits
+    )
+
+
 def robust_markdown(
     document: Mapping[str, Any],
     lines: Sequence[Mapping[str, Any]],
@@ -154,13 +225,14 @@ def _graphs(document: Mapping[str, Any], set_: str) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = ["source", *(_TITLES[name] for name in COLUMNS)]
+    head = ["source", "evaluations", *(_TITLES[name] for name in COLUMNS)]
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     for row in rows:
-        lines.append([_title(row), *(_shown(row, name, "") for name in COLUMNS)])
+        made = f"{row['evaluations']:,}" if row["evaluations"] else ""
+        lines.append([_title(row), made, *(_shown(row, name, "") for name in COLUMNS)])
         paper = [_shown(row, name, "paper_") for name in COLUMNS]
         if any(paper):
-            lines.append([f"*{row['method']}, paper*", *paper])
+            lines.append([f"*{row['method']}, paper*", "", *paper])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 

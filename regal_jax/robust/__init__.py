@@ -9,14 +9,13 @@ from regal_jax.robust.diversity import (
     start_distances,
     time_scale,
 )
+from regal_jax.robust.genetic import BrkgaPopulation, BrkgaRuns
 from regal_jax.robust.propose import Proposals, propose
 from regal_jax.robust.select import Selection, select
 from regal_jax.robust.sources import (
     LEARNED,
     LOADERS,
-    MOST_OPS,
     SOURCES,
-    BrkgaPopulation,
     ListSchedules,
     Proposer,
     RandomSchedules,
@@ -45,11 +44,11 @@ __all__ = [
     "LATENCY_DELAY",
     "LEARNED",
     "LOADERS",
-    "MOST_OPS",
     "NOISE",
     "SOURCES",
     "TARGETS",
     "BrkgaPopulation",
+    "BrkgaRuns",
     "Candidates",
     "Diversity",
     "ListSchedules",

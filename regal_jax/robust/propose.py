@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Proposals", "propose"]
 
 _MOST: Final = 1_000_000
+_SEARCHES: Final = ("brkga", "brkga-runs")
+"""Sources with a budget."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,7 +163,7 @@ def propose(
     source: str | Proposer = "auto",
     weights: "str | os.PathLike[str] | Proposer | SchedulePolicy | None" = None,
     temperature: float = 0.005,
-    evaluations: int = 5000,
+    evaluations: int | None = None,
     seed: int | jax.Array = 0,
 ) -> Proposals:
     """Proposes many plans of ``graph`` that are good on ``cluster`` and differ from each other.
@@ -176,16 +178,17 @@ def propose(
       count: Number of schedules requested from the source.
       keep: Largest number of plans returned, those of the smallest makespans among different schedules.
         With memory capacities, plans that fit go before those that do not.
-      source: ``"brkga"``: final populations of independent runs; ``"list-scheduling"``: the critical-path
-        list schedule and variants of it; ``"random"``; ``"gflownet"`` and ``"ppo"``, which need weights; or
-        an object with a method ``propose(graph, cluster, count, key)``, see `regal_jax.robust.Proposer`.
-        ``"auto"``: ``"gflownet"`` if weights are given, or if the shipped weights suit the graph and the
-        cluster (`regal_jax.robust.automatic_source`), else ``"brkga"``.
+      source: ``"brkga"``: final populations of independent runs; ``"brkga-runs"``: the best schedule of each
+        of many independent runs; ``"list-scheduling"``: the critical-path list schedule and variants of it;
+        ``"random"``; ``"gflownet"`` and ``"ppo"``, which need weights; or an object with a
+        method ``propose(graph, cluster, count, key)``, see `regal_jax.robust.Proposer`.
+        ``"auto"``: ``"gflownet"`` if weights are given, else ``"brkga-runs"``.
       weights: Weights of ``"gflownet"`` or ``"ppo"``: a `regal_jax.gflownet.SchedulePolicy`, a file,
         ``"default"`` for the weights of ``"gflownet"`` that ship, or an object with such a method.
       temperature: Temperature of ``"gflownet"``. Lower values give better and less diverse plans. ``"ppo"``
         uses 0.25, with which it was trained.
-      evaluations: Budget of each run of ``"brkga"``; the other sources ignore it.
+      evaluations: Budget of each run of ``"brkga"`` and ``"brkga-runs"``; by default their own. The other
+        sources ignore it.
       seed: A number or a typed `jax.random.key`. With the same versions, the same seed proposes the same
         plans.
 
@@ -214,12 +217,13 @@ def propose(
     """
     check_whole("count", count, 1, _MOST)
     check_whole("keep", keep, 1, _MOST)
-    check_whole("evaluations", evaluations, 1, 2**31 - 1)
+    if evaluations is not None:
+        check_whole("evaluations", evaluations, 1, 2**31 - 1)
     file = os.fspath(weights) if isinstance(weights, os.PathLike) else weights
     source = source.lower() if isinstance(source, str) else source
     if source == "auto":
-        source = automatic_source(graph, cluster, file)
-    options = {"evaluations": evaluations} if source == "brkga" else {}
+        source = automatic_source(file)
+    options = {} if evaluations is None or source not in _SEARCHES else {"evaluations": evaluations}
     name, proposer = make_source(source, weights=file, temperature=temperature, **options)
     with interruptible():
         sequence, devices = proposer.propose(graph, cluster, count, as_key(seed)[0])

@@ -1,4 +1,4 @@
-"""Sources of candidate schedules: one protocol, four sources, and the registry of their names."""
+"""Sources of candidate schedules: their protocol, and the registry of their names."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from regal_jax.checks import check_number, check_whole, known_name
+from regal_jax.checks import check_number, known_name
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.heuristics.list_scheduling import Rule, list_schedule
 from regal_jax.heuristics.ranks import upward_rank
-from regal_jax.problem import Bucket, make_problem
+from regal_jax.robust.genetic import BrkgaPopulation, BrkgaRuns
 from regal_jax.runtime.interrupts import check_interrupt
-from regal_jax.search import BrkgaConfig
-from regal_jax.solve import final_population
 from regal_jax.solvers.gflownet import gflownet_of
 
 if TYPE_CHECKING:
@@ -25,9 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LEARNED",
     "LOADERS",
-    "MOST_OPS",
     "SOURCES",
-    "BrkgaPopulation",
     "ListSchedules",
     "Proposer",
     "RandomSchedules",
@@ -117,48 +113,6 @@ class RandomSchedules:
 
 
 @dataclasses.dataclass(frozen=True)
-class BrkgaPopulation:
-    """The final population of BRKGA with uniform proposals and no warm starts.
-
-    One run gives a whole population: elites, children and mutants. If more schedules are requested, there are
-    as many independent runs as needed.
-
-    Attributes:
-      evaluations: Budget of a run.
-      config: Settings of a run, which has one island.
-      runs: Number of runs; 0 for as many as needed.
-
-    Raises:
-      ConfigError: A number is out of range.
-    """
-
-    evaluations: int = 5000
-    config: BrkgaConfig = BrkgaConfig()  # noqa: RUF009
-    runs: int = 0
-
-    def __post_init__(self) -> None:
-        for name, low in (("evaluations", 1), ("runs", 0)):
-            value = check_whole(f"BrkgaPopulation: {name}", getattr(self, name), low, 2**31 - 1)
-            object.__setattr__(self, name, value)
-        if self.config.islands != 1:
-            raise ConfigError("BrkgaPopulation: config has several islands; set runs instead")
-
-    def propose(self, graph: ComputationGraph, cluster: Cluster, count: int, key: jax.Array) -> Proposed:
-        """See `Proposer`."""
-        config = self.config.fit(self.evaluations)
-        runs = self.runs or -(-count // config.population)
-        budget = runs * (
-            config.first_evaluations + config.generations(self.evaluations) * config.step_evaluations
-        )
-        problem = make_problem([graph], cluster, Bucket.of(graph))
-        placement, position = jax.device_get(
-            final_population(problem, key[None], budget, config=dataclasses.replace(config, islands=runs))
-        )
-        n = graph.num_ops
-        return np.argsort(position[0, :, :n], axis=1), placement[0, :, :n]
-
-
-@dataclasses.dataclass(frozen=True)
 class SampledSchedules:
     """Schedules that a trained network samples (`regal_jax.gflownet.sample_schedules`).
 
@@ -212,11 +166,6 @@ _PPO_TEMPERATURE: Final = 0.25
 LOADERS: Final[dict[str, Loader]] = {"gflownet": SampledSchedules, "ppo": _ppo}
 """Learned source -> function that reads its weights."""
 _NETWORK: Final = "gflownet"
-MOST_OPS: Final = 128
-"""Size of the largest graph of the paper.
-
-A network is called once per op, and the time of a call grows with the square of the number of ops.
-"""
 LEARNED: Final[Mapping[str, str]] = MappingProxyType({"gflownet": "GFlowNet", "ppo": "PPO"})
 """Name -> title of the sources that need weights."""
 
@@ -249,6 +198,12 @@ SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
                 ListSchedules,
             ),
             Source("brkga", "BRKGA", "final populations of genetic search", BrkgaPopulation),
+            Source(
+                "brkga-runs",
+                "BRKGA, best of each run",
+                "the best schedule of each of many genetic searches",
+                BrkgaRuns,
+            ),
             Source("random", "Random", "random orders on random devices", RandomSchedules),
             Source("gflownet", LEARNED["gflownet"], "samples of a trained GFlowNet", None),
             Source("ppo", LEARNED["ppo"], "samples of a policy trained by PPO", None),
@@ -258,29 +213,13 @@ SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
 """Every source by name."""
 
 
-def automatic_source(
-    graph: ComputationGraph, cluster: Cluster, weights: "str | Proposer | SchedulePolicy | None" = None
-) -> str:
-    """The source of ``"auto"``: ``"gflownet"`` if weights are given or ship and suit, else ``"brkga"``.
-
-    Weights suit graphs of at most `MOST_OPS` ops and clusters of at most ``most_devices`` devices, if the
-    policy has this attribute.
+def automatic_source(weights: "str | Proposer | SchedulePolicy | None" = None) -> str:
+    """The source of ``"auto"``: ``"gflownet"`` if weights are given, else ``"brkga-runs"``.
 
     Args:
-      graph: The graph.
-      cluster: The cluster of the proxy.
       weights: As in `make_source`.
     """
-    if weights is not None:
-        return _NETWORK
-    if graph.num_ops > MOST_OPS:
-        return "brkga"
-    try:
-        policy = LOADERS[_NETWORK]("default", 1.0)
-    except ConfigError:  # No weights are shipped.
-        return "brkga"
-    most = getattr(policy, "most_devices", None)
-    return _NETWORK if most is None or cluster.num_devices <= most else "brkga"
+    return "brkga-runs" if weights is None else _NETWORK
 
 
 def make_source(

@@ -7,13 +7,14 @@ from regal_jax.solve.encodings import CHROMOSOME, ENCODINGS, Encoding, encoding_
 from regal_jax.solve.fitness import fitness
 from regal_jax.solve.keys import graph_identities, graph_keys, keys_of
 from regal_jax.solve.parts import Part, solve_in_parts
-from regal_jax.solve.solve import final_population, sampler, solve, solve_traced
+from regal_jax.solve.solve import best_individuals, final_population, sampler, solve, solve_traced
 
 __all__ = [
     "CHROMOSOME",
     "ENCODINGS",
     "Encoding",
     "Part",
+    "best_individuals",
     "encoding_of",
     "final_population",
     "fitness",

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from regal_jax.encoding import Proposal, SchedulePrior, decode
+from regal_jax.encoding import Proposal, SchedulePrior
 from regal_jax.plan import Objective
 from regal_jax.problem import Problem
 from regal_jax.programs import program
@@ -34,11 +35,10 @@ from regal_jax.search import (
     start,
 )
 from regal_jax.search.population import flat
-from regal_jax.simulate import simulate
 from regal_jax.solve.encodings import CHROMOSOME, Encoding
 from regal_jax.solve.fitness import fitness
 
-__all__ = ["final_population", "sampler", "solve", "solve_traced"]
+__all__ = ["best_individuals", "final_population", "sampler", "solve", "solve_traced"]
 
 
 _LOOK_SECONDS: Final = 0.3
@@ -160,9 +160,61 @@ def final_population(
     Raises:
       ConfigError: An impossible budget.
     """
+    searcher, inputs = _plain_search(problem, keys, evaluations, objective, config, CHROMOSOME)
+    return _decided(searcher, inputs, _last_state(searcher, inputs, evaluations))
+
+
+def best_individuals(
+    problem: Problem,
+    keys: jax.Array,
+    evaluations: int,
+    *,
+    objective: Objective | str = Objective.MAKESPAN,
+    config: BrkgaConfig | None = None,
+    encoding: Encoding = CHROMOSOME,
+) -> tuple[jax.Array, jax.Array]:
+    """The decisions of the best individual that BRKGA without warm starts finds for each graph.
+
+    The result for a graph does not depend on the others. For several runs of one graph, give it several
+    times, with other keys.
+
+    Args:
+      problem: ``B`` graphs.
+      keys: ``[B]`` typed keys, consumed.
+      evaluations: As in `final_population`.
+      objective: As in `solve`.
+      config: As in `final_population`.
+      encoding: What the genes mean.
+
+    Returns:
+      ``(placement [B, N], position [B, N])`` int32, as in `final_population`.
+
+    Raises:
+      ConfigError: An impossible budget.
+    """
+    searcher, inputs = _plain_search(problem, keys, evaluations, objective, config, encoding)
+    best = _last_state(searcher, inputs, evaluations).incumbent
+    return _decided_alone(encoding, problem, best.genes)
+
+
+def _plain_search(
+    problem: Problem,
+    keys: jax.Array,
+    evaluations: int,
+    objective: Objective | str,
+    config: BrkgaConfig | None,
+    encoding: Encoding,
+) -> tuple[BrkgaSearcher, Inputs]:
+    """BRKGA with the encoding's own proposals."""
     fitted = (BrkgaConfig() if config is None else config).fit(evaluations)
-    searcher = BrkgaSearcher(_fitness(Objective(objective), None), sampler(problem, None), fitted)
-    inputs, left, some = Inputs(problem, None, keys), fitted.generations(evaluations), 1
+    fitness_fn, proposal = _fitness(Objective(objective), None, encoding), encoding.proposal(problem)
+    searcher = BrkgaSearcher(fitness_fn, encoding.sampler(problem, proposal), fitted, encoding.moves)
+    return searcher, Inputs(problem, proposal, keys)
+
+
+def _last_state(searcher: BrkgaSearcher, inputs: Inputs, evaluations: int) -> Any:
+    """The state after all generations, with checks for Ctrl-C in between."""
+    left, some = searcher.config.generations(evaluations), 1
     state = _first_generation(searcher, inputs)
     while left:
         check_interrupt()
@@ -172,7 +224,7 @@ def final_population(
         left -= some
         # The checks of the host change no result.
         some = 2 * some if clock.spent < _LOOK_SECONDS else some
-    return _decided(searcher, inputs, state)
+    return state
 
 
 @program(static=(0,))
@@ -187,7 +239,20 @@ def _next_generations(searcher: BrkgaSearcher, inputs: Inputs, state: Any, gener
 
 
 @program(static=(0,))
-def _decided(searcher: BrkgaSearcher, inputs: Inputs, state: Any) -> tuple[jax.Array, jax.Array | None]:
-    decisions = decode(inputs.problem, jax.tree.map(flat, searcher.population(state)))
-    done = simulate(inputs.problem, decisions, memory=False, positions=True)
-    return decisions.placement, done.op_position
+def _decided(searcher: BrkgaSearcher, inputs: Inputs, state: Any) -> tuple[jax.Array, jax.Array]:
+    return _decisions(CHROMOSOME, inputs.problem, jax.tree.map(flat, searcher.population(state)))
+
+
+@program(static=(0,))
+def _decided_alone(encoding: Encoding, problem: Problem, genes: Any) -> tuple[jax.Array, jax.Array]:
+    each = jax.tree.map(lambda leaf: leaf[:, None], genes)
+    placement, position = _decisions(encoding, problem, each)
+    return placement[:, 0], position[:, 0]
+
+
+def _decisions(encoding: Encoding, problem: Problem, genes: Any) -> tuple[jax.Array, jax.Array]:
+    """Device and rank of each op of individuals, both ``[B, Q, N]``."""
+    placement, done = encoding.timelines(
+        problem, genes, objective=Objective.MAKESPAN, implementation=None, memory=False, positions=True
+    )
+    return placement, jnp.asarray(done.op_position)
