@@ -186,7 +186,7 @@ def test_one_graph_gets_the_best_of_the_heuristics_that_ran(graphs, monkeypatch)
 
 def test_one_graph_gets_a_heuristics_plan_if_the_search_has_none(graphs, monkeypatch):
     pressing_at_first_population_of(graphs[0], 2, monkeypatch)
-    plan = optimize(graphs[0], TWO, evaluations=150)
+    plan = optimize(graphs[0], TWO, method="brkga", evaluations=150)
     assert stops([plan]) == ["interrupted"]
     assert plan.sort_key == min(plan.sort_key for plan in heuristic_plans(graphs[0], TWO))
 

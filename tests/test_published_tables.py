@@ -122,4 +122,6 @@ def test_the_settings_of_sources_are_those_of_their_file(folder):
     document = read_evaluation(folder)
     file = ROOT / "benchmarks" / f"{folder.name.replace('-', '_')}.toml"
     config = EvaluationConfig.from_document(EvaluationConfig.read(file))
-    assert json.loads(json.dumps(config.as_document())) == document["config"]
+    wanted = json.loads(json.dumps(config.as_document()))
+    # Results of an earlier version lack settings that were added later.
+    assert {name: wanted[name] for name in document["config"]} == document["config"]
