@@ -34,7 +34,7 @@ plan on the target. 'regal-jax show DIR/plan-000.json' describes a plan.
 examples:
   regal-jax propose model.onnx --source brkga --out-dir plans
   regal-jax propose model.onnx --source brkga --count 1000 --keep 100 --target bandwidth --out-dir plans
-  regal-jax propose model.onnx --source brkga-runs --evaluations 20000 --out-dir plans
+  regal-jax propose model.onnx --source brkga-runs --evaluations 50 --out-dir plans
   regal-jax propose --example mlp --devices 2 --transfer delay:nvlink4 --source list-scheduling
 
 exit codes: 0 done; 2 bad input; 3 no plan fits the memory; 130 interrupted.

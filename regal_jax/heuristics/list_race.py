@@ -20,7 +20,7 @@ _TURN: Final = 50
 
 
 class ListSearchRace(HostSearch):
-    """Two searches of a `ListSearchRun`: without the given plans, and with them.
+    """Two list searches (`ListSearchRun`), one without the given plans and one that begins with them.
 
     To reproduce a plan, list search gives prohibitive prices to all other devices, which few perturbations
     remove. From a worse schedule without such prices it may therefore reach a better one. After the race the
@@ -52,7 +52,7 @@ class ListSearchRace(HostSearch):
         super().__init__(graph, cluster, seed)
         begin = [(), starts] if starts else [()]
         self._runs = [ListSearchRun(graph, cluster, seed, config, plans) for plans in begin]
-        # Evaluations and improvements of each that are counted here.
+        # For each search, its evaluations and its improvements that have been counted here.
         self._followed: dict[ListSearchRun, tuple[int, int]] = {}
 
     def run(self, evaluations: int, ends: Callable[[], bool] | None = None, goal: float = -math.inf) -> None:

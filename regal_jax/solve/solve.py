@@ -129,11 +129,9 @@ def solve_traced(
     Raises:
       ConfigError: An impossible budget.
     """
-    fitted = (BrkgaConfig() if config is None else config).fit(evaluations)
-    fitness_fn = _fitness(Objective(objective), implementation, encoding)
-    searcher = BrkgaSearcher(fitness_fn, encoding.sampler(problem, proposal), fitted, encoding.moves)
+    searcher = _searcher(problem, evaluations, objective, config, encoding, proposal, implementation)
     inputs = Inputs(problem, proposal, keys)
-    return run_traced(searcher, inputs, fitted.generations(evaluations)).incumbent
+    return run_traced(searcher, inputs, searcher.config.generations(evaluations)).incumbent
 
 
 def final_population(
@@ -206,10 +204,24 @@ def _plain_search(
     encoding: Encoding,
 ) -> tuple[BrkgaSearcher, Inputs]:
     """BRKGA with the encoding's own proposals."""
-    fitted = (BrkgaConfig() if config is None else config).fit(evaluations)
-    fitness_fn, proposal = _fitness(Objective(objective), None, encoding), encoding.proposal(problem)
-    searcher = BrkgaSearcher(fitness_fn, encoding.sampler(problem, proposal), fitted, encoding.moves)
+    proposal = encoding.proposal(problem)
+    searcher = _searcher(problem, evaluations, objective, config, encoding, proposal)
     return searcher, Inputs(problem, proposal, keys)
+
+
+def _searcher(
+    problem: Problem,
+    evaluations: int,
+    objective: Objective | str,
+    config: BrkgaConfig | None,
+    encoding: Encoding,
+    proposal: Any,
+    implementation: str | None = None,
+) -> BrkgaSearcher:
+    """BRKGA whose population fits the budget."""
+    fitted = (BrkgaConfig() if config is None else config).fit(evaluations)
+    fitness_fn = _fitness(Objective(objective), implementation, encoding)
+    return BrkgaSearcher(fitness_fn, encoding.sampler(problem, proposal), fitted, encoding.moves)
 
 
 def _last_state(searcher: BrkgaSearcher, inputs: Inputs, evaluations: int) -> Any:
