@@ -254,6 +254,34 @@ def test_one_op_and_none_yet(devices: int, transfer: str) -> None:
     assert search.history == [(1, 0.0)]
 
 
+def _changed_prices(transfer: str, share: float) -> np.ndarray:
+    """The prices of a search that are neither 0 nor prohibitive."""
+    cluster = Cluster.uniform(2, transfer=transfer)
+    search = ListSearchRun(generate("erdos-renyi", 40, 0), cluster, 0, ListSearchConfig(transfer_share=share))
+    search.run(300)
+    plan = search.plan()
+    assert plan is not None
+    assert plan.makespan == search.best
+    prices = np.abs(np.array(search._now.price))
+    return prices[(prices > 0) & (prices < search._space.prohibitive)]
+
+
+def test_the_scale_of_transfers() -> None:
+    # Where no transfer takes time, there is no such scale.
+    np.testing.assert_array_equal(_changed_prices("blocking", 0.0), _changed_prices("blocking", 1.0))
+    small, large = (np.median(_changed_prices("pcie4x16", share)) for share in (0.0, 1.0))
+    assert large > 3 * small
+
+
+def test_the_time_of_transfers_of_inputs() -> None:
+    builder = GraphBuilder("three")
+    builder.add_op("first", runtime=1.0, outputs=[1, 3])
+    builder.add_op("both", runtime=1.0, inputs=[(0, 0), (0, 1)])
+    builder.add_op("one", runtime=1.0, inputs=[(0, 1)])
+    cluster = Cluster.uniform(2, transfer="blocking:latency=1s,bandwidth=1B/s")
+    np.testing.assert_allclose(ListSearchRun(builder.build(), cluster, 0)._transfer_times(), [0, 3, 4])
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -264,6 +292,7 @@ def test_one_op_and_none_yet(devices: int, transfer: str) -> None:
         ("price_noise", math.nan),
         ("price_share", 1.5),
         ("other_rule", "often"),
+        ("transfer_share", math.inf),
     ],
 )
 def test_impossible_settings(field: str, value: object) -> None:

@@ -17,6 +17,8 @@ _NEAR: Final = 0.6
 """Probability that a block moves to the device of a nearby op, if that is another device."""
 _SAME: Final = 0.7
 """Probability that only those ops of a block move that are on the device of its middle op."""
+_FARTHER: Final = 5.0
+"""Largest factor of the noise of ranks in a change at the scale of transfers."""
 _LEAST: Final = 0.1
 """Least share of the tries for either kind of change."""
 
@@ -25,7 +27,7 @@ _call = caller()
 Space = namedtuple(
     "Space",
     "rank rules orders ranks prices rank_noise price_noise price_share other_rule block_share largest_block "
-    "prohibitive limited",
+    "prohibitive limited transfer_noise transfer_share",
 )
 """The distribution of changes.
 
@@ -38,6 +40,8 @@ Attributes:
   price_share, other_rule, block_share, largest_block: As in `ListSearchConfig`.
   prohibitive: A price higher than any difference between choices.
   limited: Whether memory is limited.
+  transfer_noise: ``[N]``, standard deviations of prices at the scale of transfers.
+  transfer_share: As in `ListSearchConfig`; 0 where no transfer takes time.
 """
 
 Recipe = namedtuple("Recipe", "rank price rule value")
@@ -68,7 +72,8 @@ def climb(
       trial: Space for a changed schedule; with ``given`` the first schedule to try.
       now: The current schedule; its value is infinite if there is none yet.
       best: The best schedule, the first on ties.
-      paid: ``[4]``: for blocks, then for numbers, the changes that improved the schedule and all changes.
+      paid: ``[8]``: for blocks, for numbers, and for numbers at the scale of transfers and at their own,
+        the changes that improved the schedule and all changes.
       uniform: ``[S * U]`` from [0, 1), of ``S`` changes.
       normal: ``[S * Z]``.
       values: ``[2 * S]``, set to the value of ``now`` after each change.
@@ -80,7 +85,7 @@ def climb(
     """
     (
         base, rules, orders, ranks, prices, rank_noise, price_noise, price_share, other_rule, block_share,
-        largest_block, prohibitive, limited,
+        largest_block, prohibitive, limited, transfer_noise, transfer_share,
     ) = space  # fmt: skip
     rank, price, rule, _ = trial
     kept_rank, kept_price, kept_rule, value = now
@@ -92,28 +97,33 @@ def climb(
     steps = len(values) // 2
     draws, noises = len(uniform) // steps, len(normal) // steps
 
-    def takes_block(chance):
-        """Whether the next change moves a block, drawn by how often either kind has improved the schedule."""
-        if d == 1:
-            return False
-        share = block_share
+    def chance_of(first, second, share):
+        """The probability of the first of two kinds, by how often either has improved the schedule."""
+        least, most = min(_LEAST, share), max(1 - _LEAST, share)
         if 0 < share < 1:
-            block, number = share * paid[0] / paid[1], (1 - share) * paid[2] / paid[3]
-            share = block / (block + number)
-        return chance < min(max(share, min(_LEAST, block_share)), max(1 - _LEAST, block_share))
+            pays = share * paid[first] / paid[first + 1]
+            share = pays / (pays + (1 - share) * paid[second] / paid[second + 1])
+        return min(max(share, least), most)
 
-    def change_numbers(u, z):
+    def change_numbers(u, z, wide):
         """Gives a few ops another rank, or other prices."""
-        if uniform[u + 1] < price_share:
-            for i in range(prices):
+        priced = uniform[u + 1] < price_share
+        count = prices if priced else ranks
+        if wide:
+            # The logarithm of their number is uniform, and so is that of the noise of ranks.
+            count = int((count + 1) ** uniform[u + 5])
+        if priced:
+            for i in range(count):
                 o = int(uniform[u + DRAWS + i] * n)
                 changed[o] = 1
+                noise = transfer_noise[o] if wide else price_noise
                 for k in range(d):
-                    price[o * d + k] = price_noise * normal[z + i * d + k]
+                    price[o * d + k] = noise * normal[z + i * d + k]
         else:
-            for i in range(ranks):
+            noise = rank_noise * _FARTHER ** uniform[u + 6] if wide else rank_noise
+            for i in range(count):
                 o = int(uniform[u + DRAWS + i] * n)
-                rank[o] = base[o] + rank_noise * normal[z + i]
+                rank[o] = base[o] + noise * normal[z + i]
                 changed[o] = 1
             for o in range(n):
                 # Their keys depend on the ranks of all ops.
@@ -171,18 +181,19 @@ def climb(
 
     for s in range(steps):
         u, z = s * draws, s * noises
-        block, tried = False, s > 0 or not given
+        block, wide, tried = False, False, s > 0 or not given
         if tried:
             for o in range(n):
                 rank[o], changed[o] = kept_rank[o], 0
             for i in range(n * d):
                 price[i] = kept_price[i]
             rule[0] = kept_rule[0]
-            block = takes_block(uniform[u])
+            block = d > 1 and uniform[u] < chance_of(0, 2, block_share)
             if block:
                 change_block(u)
             else:
-                change_numbers(u, z)
+                wide = uniform[u + 7] < chance_of(4, 6, transfer_share)
+                change_numbers(u, z, wide)
         r = 6 * rule[0]
         # Most of a schedule is that of the current one, whose choices need no comparison.
         counts[FOLLOWED] = tried and rule[0] == kept_rule[0]
@@ -226,6 +237,10 @@ def climb(
             i = 0 if block else 2
             paid[i] += better
             paid[i + 1] += 1
+            if not block:
+                i = 4 if wide else 6
+                paid[i] += better
+                paid[i + 1] += 1
         values[2 * s], values[2 * s + 1] = value[0], value[1]
         if value[0] == 0 and value[1] <= goal:
             return s + 1

@@ -33,7 +33,7 @@ from regal_jax.runtime.pointers import address_of
 
 __all__ = ["ListSearchConfig", "ListSearchRun"]
 
-_SHARES: Final = ("price_share", "other_rule", "block_share", "largest_block")
+_SHARES: Final = ("price_share", "other_rule", "transfer_share", "block_share", "largest_block")
 _START_RULES: Final = 3
 """Number of rules that are tried with each initial placement."""
 _AT_ONCE: Final = 256
@@ -63,6 +63,10 @@ class ListSearchConfig:
       price_noise: Standard deviation of a price around 0, as a share of the longest path.
       price_share: Probability that prices change; otherwise ranks do.
       other_rule: Probability of drawing the rule anew.
+      transfer_share: Initial probability that a change of ranks or prices is at the scale of transfers, where
+        these take time. It changes fewer ops, from one to `ranks` or `prices`. The standard deviation of a
+        price is the mean time of a transfer of an input of the op, that of a rank up to five times
+        `rank_noise`. It is adapted like `block_share`.
       block_share: Initial probability that a block of ops moves to a device instead of a change of ranks or
         prices. It is then adapted to the rate at which either has improved the schedule.
       largest_block: Largest number of ops in a block, as a share of all.
@@ -78,6 +82,7 @@ class ListSearchConfig:
     price_noise: float = 0.001
     price_share: float = 0.7
     other_rule: float = 0.1
+    transfer_share: float = 0.5
     block_share: float = 0.5
     largest_block: float = 0.25
     look: int = 8
@@ -168,7 +173,7 @@ class ListSearchRun(HostSearch):
         self._weighs: Any = 0
         if self._space.limited:
             self._weighs = address_of(peaks, 2, self._layout, self._state, self._room)
-        self._paid = for_loops(np.array([1.0, _PRIOR] * 2))
+        self._paid = for_loops(np.array([1.0, _PRIOR] * 4))
         self._normals = self.random.spawn(1)[0]
         self._draws = _Draws(np.zeros((0, 1)), np.zeros((0, 1)))
         self._starts = self._prices([plan.placement for plan in starts])
@@ -216,6 +221,7 @@ class ListSearchRun(HostSearch):
         from regal_jax.heuristics.list_climb import Space
 
         graph, cluster, config = self.graph, self.cluster, self._config
+        takes = self._transfer_times()
         return for_loops(
             Space(
                 rank=self._rank,
@@ -231,8 +237,19 @@ class ListSearchRun(HostSearch):
                 largest_block=float(config.largest_block),
                 prohibitive=prohibitive_price(graph, cluster),
                 limited=bool(np.isfinite(self._memory).any()),
+                transfer_noise=np.maximum(takes, config.price_noise * self._longest),
+                transfer_share=float(config.transfer_share if takes.any() else 0),
             )
         )
+
+    def _transfer_times(self) -> np.ndarray:
+        """``[N]``, mean time of a transfer of an input of each op, over the kinds of link."""
+        graph = self.graph
+        cost = np.array(self._layout.cost, np.float64)
+        cost = cost.reshape(graph.num_tensors, max(1, cost.size // max(1, graph.num_tensors))).mean(axis=1)
+        inputs = np.bincount(graph.edge_op, minlength=graph.num_ops)
+        total = np.bincount(graph.edge_op, cost[graph.edge_tensor], graph.num_ops)
+        return total / np.maximum(inputs, 1)
 
     def _prices(self, starts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """``[N, D]`` each, the initial prices: none, then those of partitions and of ``starts``."""
