@@ -11,7 +11,7 @@ from test_robust_sources import Stub
 import regal_jax
 from regal_jax import Cluster, Plan, propose, select
 from regal_jax.cli.main import main
-from regal_jax.cli.propose import _SOURCES, _TARGETS
+from regal_jax.cli.propose import _CHOICES, _SOURCES, _TARGETS
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning, PlanError
 from regal_jax.graph import GraphBuilder
@@ -44,7 +44,11 @@ def test_the_best_different_plans_are_kept():
     for plan, makespan in zip(found, found.makespans, strict=True):
         plan.verify(GRAPH)
         assert plan.makespan == makespan
-    assert (np.diff(found.makespans) >= 0).all()
+    assert found[0].makespan == found.makespans.min()
+    by_proxy = listed(choose="proxy").makespans
+    assert (np.diff(by_proxy) >= 0).all()
+    assert by_proxy[0] == found.makespans[0]
+    assert by_proxy.sum() <= found.makespans.sum()
     np.testing.assert_allclose(found.speedups, GRAPH.runtime.sum() / found.makespans)
     assert found[0].makespan <= propose(GRAPH, FREE, count=1, source="list-scheduling")[0].makespan
     assert [plan.makespan for plan in listed()] == found.makespans.tolist()
@@ -66,7 +70,7 @@ def test_a_policy_of_ones_own_proposes():
     assert (found.proposed, found.distinct, found.source) == (6, 1, "Stub")
     graph, cluster, count, given = stub.calls[0]
     assert (graph, cluster, count) == (GRAPH, FREE, 6)
-    assert given is key
+    assert given == jax.random.split(key)[0]
     assert propose(GRAPH, FREE, count=2, source="ppo", weights=stub).source == "ppo"
     with pytest.raises(ConfigError, match="proposed no schedule"):
         propose(GRAPH, FREE, source=Stub(0))
@@ -96,7 +100,8 @@ def test_plans_that_fit_go_first():
 
 
 @pytest.mark.parametrize(
-    "options", [{"count": 0}, {"keep": 0}, {"evaluations": 0}, {"seed": -1}, {"seed": 1.5}]
+    "options",
+    [{"count": 0}, {"keep": 0}, {"evaluations": 0}, {"choose": "best"}, {"seed": -1}, {"seed": 1.5}],
 )
 def test_numbers_that_cannot_be_are_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
@@ -285,3 +290,5 @@ def test_the_command_says_that_nothing_fits(graph_file, capsys):
 def test_the_command_knows_every_name():
     assert set(_SOURCES) == {"auto", *SOURCES}
     assert _TARGETS == TARGETS
+    for choice in _CHOICES:
+        assert len(listed(choose=choice)) == 8

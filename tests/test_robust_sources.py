@@ -240,7 +240,7 @@ def test_auto_searches_unless_there_are_weights(monkeypatch):
         asked.append((path, temperature))
         return stub
 
-    assert automatic_source() == "brkga-runs"
+    assert automatic_source() == "scenario-runs"
     assert automatic_source(stub) == automatic_source("file") == "gflownet"
     monkeypatch.setitem(LOADERS, "gflownet", load)
     assert make_source("gflownet", weights="file", temperature=0.2)[1] is stub

@@ -15,7 +15,10 @@ from regal_jax.errors import ConfigError
 __all__ = ["add_propose"]
 
 _INFEASIBLE: Final = 3
-_SOURCES: Final = ("auto", "brkga", "brkga-runs", "list-scheduling", "random", "gflownet", "ppo")
+_SOURCES: Final = (
+    "auto", "brkga", "brkga-runs", "scenario-runs", "list-scheduling", "random", "gflownet", "ppo",
+)  # fmt: skip
+_CHOICES: Final = ("scenarios", "proxy")
 _TARGETS: Final = ("noisy", "bandwidth", "latency")
 _BEST: Final = "best.json"
 
@@ -28,11 +31,12 @@ model of devices that differs from the cost model:
   bandwidth  transfers are slow
   latency    every transfer starts late
 
-DIR gets plan-000.json and so on, the best by the cost model first; with --target also best.json, the best
+DIR gets plan-000.json and so on: the best by the cost model, then the one that adds most to those before it
+where costs differ; with --target also best.json, the best
 plan on the target. 'regal-jax show DIR/plan-000.json' describes a plan.
 
 examples:
-  regal-jax propose model.onnx --source brkga --out-dir plans
+  regal-jax propose model.onnx --keep 20 --out-dir plans
   regal-jax propose model.onnx --source brkga --count 1000 --keep 100 --target bandwidth --out-dir plans
   regal-jax propose model.onnx --source brkga-runs --evaluations 50 --out-dir plans
   regal-jax propose --example mlp --devices 2 --transfer delay:nvlink4 --source list-scheduling
@@ -71,7 +75,7 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
         type=str.lower,
         choices=_SOURCES,
         default="auto",
-        help="source of the plans (default auto: gflownet if there are --weights, else brkga-runs)",
+        help="source of the plans (default auto: gflownet if there are --weights, else scenario-runs)",
     )
     propose.add_argument(
         "--weights", metavar="FILE", help="of gflownet or ppo; 'default' for those that ship"
@@ -86,7 +90,16 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
     propose.add_argument("--count", type=count, default=1000, help="plans to propose (default 1000)")
     propose.add_argument("--keep", type=count, default=100, help="plans to keep (default 100)")
     propose.add_argument(
-        "--evaluations", type=count, help="budget of each run of brkga and brkga-runs (default: their own)"
+        "--choose",
+        choices=_CHOICES,
+        default=_CHOICES[0],
+        help="plans to keep: those that together do best where costs differ from the cost model, or those "
+        "that are best by the cost model (default scenarios)",
+    )
+    propose.add_argument(
+        "--evaluations",
+        type=count,
+        help="budget of each run of brkga, brkga-runs and scenario-runs (default: their own)",
     )
     propose.add_argument("--seed", type=seed, default=0, help="(default 0)")
     propose.add_argument("--target", choices=_TARGETS, help="model of the devices on which plans are tried")
@@ -114,6 +127,7 @@ def _propose(args: argparse.Namespace) -> int:
         weights=args.weights,
         temperature=args.temperature,
         evaluations=args.evaluations,
+        choose=args.choose,
         seed=args.seed,
     )
     for plan in found:

@@ -22,6 +22,8 @@ from regal_jax.robust import (
     BrkgaPopulation,
     BrkgaRuns,
     Proposer,
+    ScenarioRuns,
+    Scenarios,
     make_source,
 )
 from regal_jax.search import BrkgaConfig
@@ -37,6 +39,7 @@ _UNTRAINED: Final = "untrained"
 _SEARCHES: Final[Mapping[str, BrkgaPopulation | BrkgaRuns]] = {
     "brkga": BrkgaPopulation(config=BrkgaConfig(population=500, elites=100, mutants=75), runs=1),
     "brkga-runs": BrkgaRuns(),
+    "scenario-runs": ScenarioRuns(),
 }
 """Sources with a budget. The paper gives no population; its 100 best are part of it."""
 
@@ -53,6 +56,7 @@ class _Row:
       training: Number of the training, if the row has the weights of several.
       paper: Whether the paper's figures for a source of this name are of the same system.
       temperatures: Temperature -> source, for Figure 3; empty for jobs that are not in it.
+      choose: Scenarios by which schedules are chosen; ``None`` to choose by the proxy, as in the paper.
       identity: Other settings that determine the results.
     """
 
@@ -63,6 +67,7 @@ class _Row:
     training: int = 0
     paper: bool = True
     temperatures: Mapping[str, Proposer] = dataclasses.field(default_factory=dict)
+    choose: Scenarios | None = None
     identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -111,13 +116,14 @@ def _jobs(name: str, config: EvaluationConfig) -> Iterator[Proposing]:
     options.pop("source", None)
     title = options.pop("name", SOURCES[name].title if name in SOURCES else name)
     count = options.pop("count", config.count)
+    choose = _choice(name, options.pop("choose", "proxy"))
     # List scheduling makes one schedule, which does not depend on the seed.
     seeds = config.seeds[:1] if source == "list-scheduling" and count == 1 else config.seeds
     common = {
         "code": source_word(),
         "suite": config.suite, "method": source, "count": count, "keep": config.keep, "draws": config.draws,
         "targets": [NOISE, BANDWIDTH_DELAY, LATENCY_DELAY],
-        "options": json.loads(json.dumps(options, default=str)),
+        "options": json.loads(json.dumps(options, default=str)), "choose": repr(choose),
     }  # fmt: skip
     for row in _rows(name, source, title, count, options, config):
         for seed in seeds:
@@ -125,7 +131,7 @@ def _jobs(name: str, config: EvaluationConfig) -> Iterator[Proposing]:
             key = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
             # Figures 2 and 3 are of one seed, and Figure 3 of one training.
             first = seed == seeds[0]
-            fields = vars(row) if first else {**vars(row), "temperatures": {}}
+            fields = {**vars(row), **({} if first else {"temperatures": {}}), "choose": choose}
             yield Proposing(**fields, seed=seed, count=count, key=key, drawn=first)
 
 
@@ -137,9 +143,9 @@ def _rows(
         return
     if source in _SEARCHES:
         made = _search(name, source, options, config.evaluations)
-        schedules = 1 if source == "brkga-runs" else made.config.population
-        needed = -(-count // schedules)
-        runs = min(made.runs or needed, needed) if source == "brkga-runs" else made.runs or needed
+        single = isinstance(made, BrkgaRuns)
+        needed = -(-count // (1 if single else made.config.population))
+        runs = min(made.runs or needed, needed) if single else made.runs or needed
         evaluations = made.evaluations * runs
     else:
         made, evaluations = make_source(source, **options)[1], 0
@@ -154,13 +160,28 @@ def _search(
 ) -> BrkgaPopulation | BrkgaRuns:
     """A source with its settings and those of its searches; `evaluations` is the budget of the paper's."""
     base = _SEARCHES[source]
-    own = {"evaluations": evaluations} if source == "brkga" else {}
+    own: dict[str, Any] = {"evaluations": evaluations} if source == "brkga" else {}
     given = dict(options)
     own |= {field.name: given.pop(field.name) for field in dataclasses.fields(base) if field.name in given}
+    if "scenarios" in own:
+        own["scenarios"] = _choice(name, own["scenarios"])
     try:
         return dataclasses.replace(base, config=dataclasses.replace(base.config, **given), **own)
     except TypeError as error:
         raise ConfigError(f"options.{name}: {error}") from None
+
+
+def _choice(name: str, given: Any) -> Scenarios | None:
+    """Scenarios by their settings; `None` for the proxy."""
+    if given == "proxy":
+        return None
+    try:
+        return Scenarios(**({} if given == "scenarios" else given))
+    except TypeError as error:
+        raise ConfigError(
+            f"options.{name}: {given!r} are no scenarios ({error}); give 'proxy', 'scenarios', or a table of "
+            "settings of Scenarios"
+        ) from None
 
 
 def _learned(kind: str, title: str, config: EvaluationConfig) -> Iterator[_Row]:

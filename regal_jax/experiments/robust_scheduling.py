@@ -27,7 +27,15 @@ from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.robust_jobs import Proposing
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import parallelism
-from regal_jax.robust import Candidates, bandwidth_limited, latency_limited, noisy, speedup
+from regal_jax.robust import (
+    Candidates,
+    Scenarios,
+    bandwidth_limited,
+    cover,
+    latency_limited,
+    noisy,
+    speedup,
+)
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.solve import graph_keys
@@ -147,7 +155,7 @@ def measure(job: Proposing, case: RobustCase, keep: int, draws: int, *, warm: bo
     clock = Deadline()
     proposed = Candidates.of(graph, CLUSTER, *source.propose(graph, CLUSTER, job.count, key), job.name)
     seconds = clock.spent
-    kept = proposed.best(keep, unique=False)
+    kept = _kept(proposed, keep, job.choose, jax.random.fold_in(key, 0))
     if not len(kept):
         raise ConfigError(f"{job.title} proposed no schedule")
     proxy = speedup(graph, kept.makespan)
@@ -173,6 +181,14 @@ def measure(job: Proposing, case: RobustCase, keep: int, draws: int, *, warm: bo
         columns = {"proxy": speedup(graph, proposed.makespan), **columns}
         fields["points"] = {name: np.round(values, 5).tolist() for name, values in columns.items()}
     return fields
+
+
+def _kept(proposed: Candidates, keep: int, choose: Scenarios | None, key: jax.Array) -> Candidates:
+    """The paper's choice is by the proxy, and equal schedules count as several."""
+    if choose is None:
+        return proposed.best(keep, unique=False)
+    different = proposed.take(proposed.distinct())
+    return different.take(cover(different, keep, choose, key))
 
 
 def _at_temperatures(job: Proposing, graph: ComputationGraph, key: jax.Array) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from regal_jax.robust.diversity import (
     start_distances,
     time_scale,
 )
-from regal_jax.robust.genetic import BrkgaPopulation, BrkgaRuns
+from regal_jax.robust.genetic import BrkgaPopulation, BrkgaRuns, ScenarioRuns
 from regal_jax.robust.propose import Proposals, propose
+from regal_jax.robust.scenarios import DrawnScenarios, Scenarios, cover
 from regal_jax.robust.select import Selection, select
 from regal_jax.robust.sources import (
     LEARNED,
@@ -51,11 +52,14 @@ __all__ = [
     "BrkgaRuns",
     "Candidates",
     "Diversity",
+    "DrawnScenarios",
     "ListSchedules",
     "Proposals",
     "Proposer",
     "RandomSchedules",
     "SampledSchedules",
+    "ScenarioRuns",
+    "Scenarios",
     "Selection",
     "SimulatedTarget",
     "Source",
@@ -63,6 +67,7 @@ __all__ = [
     "automatic_source",
     "bandwidth_limited",
     "chain_successors",
+    "cover",
     "diversity",
     "graph_edit_distances",
     "latency_limited",

@@ -10,6 +10,7 @@ __all__ = [
     "Diversity",
     "chain_successors",
     "diversity",
+    "edit_distances_from",
     "graph_edit_distances",
     "start_distances",
     "time_scale",
@@ -71,12 +72,23 @@ def graph_edit_distances(after: np.ndarray) -> np.ndarray:
     Returns:
       ``[C, C]`` float64.
     """
+    found = np.zeros((len(after), len(after)))
+    for i in range(len(after)):
+        found[i] = edit_distances_from(after, i)
+    return found
+
+
+def edit_distances_from(after: np.ndarray, index: int) -> np.ndarray:
+    """One row of `graph_edit_distances`: ``[C]`` float64.
+
+    Args:
+      after: ``[C, N]`` as from `chain_successors`.
+      index: The row.
+    """
     real = after >= 0
     edges = real.sum(axis=1)
-    both = edges[:, None] + edges
-    shared = np.zeros(both.shape, np.int64)
-    for i, row in enumerate(after):
-        shared[i] = ((after == row) & real[i]).sum(axis=1)
+    both = edges[index] + edges
+    shared = ((after == after[index]) & real[index]).sum(axis=1)
     return 100.0 * (both - 2 * shared) / np.maximum(both, 1)
 
 

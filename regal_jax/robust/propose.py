@@ -5,7 +5,7 @@ import os
 import pathlib
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from regal_jax.plan import Plan
 from regal_jax.plan.summary import shortage
 from regal_jax.robust.candidates import Candidates
 from regal_jax.robust.diversity import Diversity
+from regal_jax.robust.scenarios import Scenarios, cover
 from regal_jax.robust.sources import Proposer, automatic_source, make_source
 from regal_jax.robust.targets import speedup
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
@@ -32,16 +33,17 @@ if TYPE_CHECKING:
 __all__ = ["Proposals", "propose"]
 
 _MOST: Final = 1_000_000
-_SEARCHES: Final = ("brkga", "brkga-runs")
+_CHOICES: Final = ("scenarios", "proxy")
+_SEARCHES: Final = ("brkga", "brkga-runs", "scenario-runs")
 """Sources with a budget."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Proposals:
-    """The plans of one graph with the smallest proxy makespans, from which a target chooses.
+    """Plans of one graph, from which a target chooses.
 
     Attributes:
-      plans: ``[K]``, the smallest makespan first; each has been replayed exactly.
+      plans: ``[K]`` in the order of the choice, the best by the proxy first; each has been replayed exactly.
       candidates: The same schedules as arrays.
       proposed: Number of schedules that the source has proposed.
       distinct: Number of different schedules among them; see `Candidates.distinct`.
@@ -164,6 +166,7 @@ def propose(
     weights: "str | os.PathLike[str] | Proposer | SchedulePolicy | None" = None,
     temperature: float = 0.005,
     evaluations: int | None = None,
+    choose: Literal["scenarios", "proxy"] | Scenarios = "scenarios",
     seed: int | jax.Array = 0,
 ) -> Proposals:
     """Proposes many plans of ``graph`` that are good on ``cluster`` and differ from each other.
@@ -176,19 +179,24 @@ def propose(
       graph: The graph.
       cluster: The cluster. A blocking transfer stands directly before its first reader.
       count: Number of schedules requested from the source.
-      keep: Largest number of plans returned, those of the smallest makespans among different schedules.
-        With memory capacities, plans that fit go before those that do not.
+      keep: Largest number of plans returned, all of different schedules. With memory capacities, plans that
+        fit go before those that do not.
       source: ``"brkga"``: final populations of independent runs; ``"brkga-runs"``: the best schedule of each
-        of many independent runs; ``"list-scheduling"``: the critical-path list schedule and variants of it;
-        ``"random"``; ``"gflownet"`` and ``"ppo"``, which need weights; or an object with a
+        of many independent runs; ``"scenario-runs"``: the same, each run with other costs around the proxy
+        (`regal_jax.robust.ScenarioRuns`); ``"list-scheduling"``: the critical-path list schedule and variants
+        of it; ``"random"``; ``"gflownet"`` and ``"ppo"``, which need weights; or an object with a
         method ``propose(graph, cluster, count, key)``, see `regal_jax.robust.Proposer`.
-        ``"auto"``: ``"gflownet"`` if weights are given, else ``"brkga-runs"``.
+        ``"auto"``: ``"gflownet"`` if weights are given, else ``"scenario-runs"``.
       weights: Weights of ``"gflownet"`` or ``"ppo"``: a `regal_jax.gflownet.SchedulePolicy`, a file,
         ``"default"`` for the weights of ``"gflownet"`` that ship, or an object with such a method.
       temperature: Temperature of ``"gflownet"``. Lower values give better and less diverse plans. ``"ppo"``
         uses 0.25, with which it was trained.
-      evaluations: Budget of each run of ``"brkga"`` and ``"brkga-runs"``; by default their own. The other
-        sources ignore it.
+      evaluations: Budget of each run of ``"brkga"``, ``"brkga-runs"`` and ``"scenario-runs"``; by default
+        their own. The other sources ignore it.
+      choose: Which plans are kept, and in which order. ``"scenarios"``: those that together do best where
+        costs differ from the proxy (`regal_jax.robust.cover`), so that the first few are worth trying;
+        ``"proxy"``: those of the smallest makespans, as in the paper; or `regal_jax.robust.Scenarios` with
+        settings of your own.
       seed: A number or a typed `jax.random.key`. With the same versions, the same seed proposes the same
         plans.
 
@@ -209,7 +217,7 @@ def propose(
       >>> graph = generate("gflownet-layered", 20, seed=0)
       >>> cluster = Cluster.uniform(4, transfer="free")
       >>> found = propose(graph, cluster, count=50, keep=10, source="list-scheduling")
-      >>> len(found), found[0].makespan <= found[9].makespan
+      >>> len(found), found[0].makespan == found.makespans.min()
       (10, True)
 
     References:
@@ -219,6 +227,8 @@ def propose(
     check_whole("keep", keep, 1, _MOST)
     if evaluations is not None:
         check_whole("evaluations", evaluations, 1, 2**31 - 1)
+    if not isinstance(choose, Scenarios) and choose not in _CHOICES:
+        raise ConfigError(f"choose: unknown {choose!r}; use {' or '.join(map(repr, _CHOICES))}, or Scenarios")
     file = os.fspath(weights) if isinstance(weights, os.PathLike) else weights
     source = source.lower() if isinstance(source, str) else source
     if source == "auto":
@@ -226,22 +236,30 @@ def propose(
     options = {} if evaluations is None or source not in _SEARCHES else {"evaluations": evaluations}
     name, proposer = make_source(source, weights=file, temperature=temperature, **options)
     with interruptible():
-        sequence, devices = proposer.propose(graph, cluster, count, as_key(seed)[0])
+        key, chooses = jax.random.split(as_key(seed)[0])
+        sequence, devices = proposer.propose(graph, cluster, count, key)
         found = Candidates.of(graph, cluster, sequence, devices, name)
         if not len(found):
             raise ConfigError(f"source: {name} proposed no schedule for {graph.name!r}")
-        return _kept(found, keep)
+        return _kept(found, keep, choose, chooses)
 
 
-def _kept(found: Candidates, keep: int) -> Proposals:
+def _kept(found: Candidates, keep: int, choose: str | Scenarios, key: jax.Array) -> Proposals:
     different = found.best(len(found))
-    if np.isinf(found.cluster.memory).all():
-        kept = different.take(np.arange(min(keep, len(different))))
-        plans = [kept.plan(i) for i in range(len(kept))]
-    else:
+    plans: list[Plan] = []
+    fits = len(different)
+    if not np.isinf(found.cluster.memory).all():
         every = [different.plan(i) for i in range(len(different))]
-        order = sorted(range(len(every)), key=lambda i: every[i].sort_key)[:keep]
-        kept, plans = different.take(order), [every[i] for i in order]
+        order = sorted(range(len(every)), key=lambda i: every[i].sort_key)
+        different, plans = different.take(order), [every[i] for i in order]
+        fits = sum(plan.feasible for plan in plans)
+    order = np.arange(min(keep, len(different)))
+    if choose != "proxy":
+        scenarios = choose if isinstance(choose, Scenarios) else Scenarios()
+        fitting = order[:0] if not fits else cover(different.take(np.arange(fits)), keep, scenarios, key)
+        order[: len(fitting)] = fitting
+    kept = different.take(order)
+    plans = [plans[i] for i in order] if plans else [kept.plan(i) for i in range(len(kept))]
     if not plans[0].feasible:
         warnings.warn(shortage(plans[0]), InfeasiblePlanWarning, stacklevel=3)
     return Proposals(tuple(plans), kept, len(found), len(different))

@@ -24,7 +24,7 @@ class Selection:
     Attributes:
       plan: The plan with the smallest measurement; the first of equal ones.
       index: Index of `plan` in `tried`.
-      tried: ``[K]`` plans, in ascending order of their objective by the proxy.
+      tried: ``[K]`` plans in the order in which they were tried; the first is the best by the proxy.
       measured: ``[K]`` float64, measurements of `tried`.
     """
 
@@ -47,7 +47,7 @@ class Selection:
     def _figures(self) -> list[tuple[str, str]]:
         return [
             ("tried", f"{len(self.tried)}"),
-            ("best", f"{self.best:.6g}, number {self.index} by the proxy"),
+            ("best", f"{self.best:.6g}, number {self.index}"),
             ("best by the proxy", f"{self.measured[0]:.6g}"),
             ("gain", f"{self.gain:.3f}"),
         ]
@@ -67,10 +67,11 @@ def select(
     target: Target | Callable[[Plan], float] | str,
     k: int | None = None,
 ) -> Selection:
-    """Tries on ``target`` the ``k`` plans that are best by the proxy, and returns the best of them.
+    """Tries the first ``k`` plans on ``target``, and returns the best of them.
 
     Args:
-      plans: The result of `regal_jax.propose`, or any plans.
+      plans: The result of `regal_jax.propose`, whose plans are tried in its order; or any plans, which are
+        tried in the order of their objective by the proxy.
       target: Measures plans; smaller is better. It is a function ``target(plan) -> seconds``; an object
         with a method ``measure(plans) -> [K] seconds``; or, for plans of `propose`, ``"noisy"``,
         ``"bandwidth"`` or ``"latency"`` of `regal_jax.robust.make_target`. Infinity means that a plan
@@ -97,7 +98,8 @@ def select(
             )
         target = make_target(target, plans.graph, plans.candidates.cluster)
     k = None if k is None else check_whole("k", k, 1)
-    tried = tuple(sorted(plans, key=lambda plan: plan.sort_key)[:k])
+    order = list(plans) if isinstance(plans, Proposals) else sorted(plans, key=lambda plan: plan.sort_key)
+    tried = tuple(order[:k])
     if not tried:
         raise ConfigError("plans: there are none; give at least one")
     measured = _measured(target, tried)

@@ -13,7 +13,8 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.heuristics.list_scheduling import Rule, list_schedule
 from regal_jax.heuristics.ranks import upward_rank
-from regal_jax.robust.genetic import BrkgaPopulation, BrkgaRuns
+from regal_jax.robust.genetic import BrkgaPopulation, BrkgaRuns, ScenarioRuns
+from regal_jax.robust.scenarios import generator
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.solvers.gflownet import gflownet_of
 
@@ -79,7 +80,7 @@ class ListSchedules:
 
     def propose(self, graph: ComputationGraph, cluster: Cluster, count: int, key: jax.Array) -> Proposed:
         """See `Proposer`."""
-        rng, n = _generator(key), graph.num_ops
+        rng, n = generator(key), graph.num_ops
         rank = upward_rank(graph, cluster)
         sequence, devices = np.zeros((count, n), np.int32), np.zeros((count, n), np.int32)
         for i in range(count):
@@ -96,7 +97,7 @@ class RandomSchedules:
 
     def propose(self, graph: ComputationGraph, cluster: Cluster, count: int, key: jax.Array) -> Proposed:
         """See `Proposer`."""
-        rng, n = _generator(key), graph.num_ops
+        rng, n = generator(key), graph.num_ops
         allowed = allowed_matrix(graph, cluster)
         draws = np.where(allowed, rng.random((count, n, cluster.num_devices)), -1.0)
         devices = draws.argmax(axis=2)[:, graph.colocation_leader]
@@ -204,6 +205,12 @@ SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
                 "the best schedule of each of many genetic searches",
                 BrkgaRuns,
             ),
+            Source(
+                "scenario-runs",
+                "Scenarios, best of each run",
+                "the same, each search with costs of its own around the cost model's",
+                ScenarioRuns,
+            ),
             Source("random", "Random", "random orders on random devices", RandomSchedules),
             Source("gflownet", LEARNED["gflownet"], "samples of a trained GFlowNet", None),
             Source("ppo", LEARNED["ppo"], "samples of a policy trained by PPO", None),
@@ -214,12 +221,12 @@ SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
 
 
 def automatic_source(weights: "str | Proposer | SchedulePolicy | None" = None) -> str:
-    """The source of ``"auto"``: ``"gflownet"`` if weights are given, else ``"brkga-runs"``.
+    """The source of ``"auto"``: ``"gflownet"`` if weights are given, else ``"scenario-runs"``.
 
     Args:
       weights: As in `make_source`.
     """
-    return "brkga-runs" if weights is None else _NETWORK
+    return "scenario-runs" if weights is None else _NETWORK
 
 
 def make_source(
@@ -275,10 +282,6 @@ def _learned(source: str, weights: "str | Proposer | SchedulePolicy | None", tem
             )
         return weights
     return LOADERS[source](weights or "default", temperature)
-
-
-def _generator(key: jax.Array) -> np.random.Generator:
-    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
 
 
 def _successor_matrix(graph: ComputationGraph) -> np.ndarray:

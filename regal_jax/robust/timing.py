@@ -6,7 +6,7 @@ from regal_jax.graph import Cluster, ComputationGraph, TransferModel, runtime_ma
 from regal_jax.plan import insert_transfers, replay
 from regal_jax.runtime.interrupts import check_interrupt
 
-__all__ = ["start_times"]
+__all__ = ["delayed_times", "start_times"]
 
 
 def start_times(
@@ -28,14 +28,38 @@ def start_times(
     """
     if cluster.transfer is TransferModel.BLOCKING:
         return _replayed(graph, cluster, sequence, devices)
+    times = runtime_matrix(graph, cluster), transfer_times(graph, cluster)
+    return delayed_times(graph, cluster.link_index, *times, sequence, devices)
+
+
+def delayed_times(
+    graph: ComputationGraph,
+    links: np.ndarray,
+    runtime: np.ndarray,
+    moves: np.ndarray,
+    sequence: np.ndarray,
+    devices: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Start times and makespans of ``C`` schedules with delays and other costs than those of the graph.
+
+    Args:
+      graph: The graph, of which only the edges count.
+      links: ``[D, D]`` the kind of link from row to column.
+      runtime: ``[N, D]`` runtimes.
+      moves: ``[T, L]`` time of moving each tensor over each kind of link.
+      sequence: As in `start_times`.
+      devices: As in `start_times`.
+
+    Returns:
+      As `start_times`.
+    """
     count, n = sequence.shape
     before, tensor = _predecessors(graph)
     # Op ``n`` is padding that has finished at 0; the tensor after the last one is padding without cost.
     finish, home = np.zeros((count, n + 1)), np.zeros((count, n + 1), np.int64)
     home[:, :n] = devices
-    cost = np.vstack([transfer_times(graph, cluster), np.zeros((1, len(cluster.links)))])
-    runtime = runtime_matrix(graph, cluster)
-    start, clock = np.zeros((count, n)), np.zeros((count, cluster.num_devices))
+    cost = np.vstack([moves, np.zeros((1, moves.shape[1]))])
+    start, clock = np.zeros((count, n)), np.zeros((count, runtime.shape[1]))
     row = np.arange(count)
     for i in range(n):
         if i % 64 == 0:
@@ -44,7 +68,7 @@ def start_times(
         device = home[row, op]
         arrival = finish[row[:, None], before[op]]
         source = home[row[:, None], before[op]]
-        link = cluster.link_index[source, device[:, None]]
+        link = links[source, device[:, None]]
         arrival = arrival + np.where(source == device[:, None], 0.0, cost[tensor[op], link])
         first = np.maximum(clock[row, device], arrival.max(axis=1, initial=0.0))
         start[row, op] = first

@@ -1,0 +1,211 @@
+"""Scenarios: cost models drawn around the proxy, and the choice of schedules that do well in some of them."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from regal_jax.checks import check_number, check_whole
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix, transfer_times
+from regal_jax.problem import Problem
+from regal_jax.robust.candidates import Candidates
+from regal_jax.robust.diversity import chain_successors, edit_distances_from
+from regal_jax.robust.timing import delayed_times
+from regal_jax.runtime.interrupts import check_interrupt
+
+__all__ = ["DrawnScenarios", "Scenarios", "cover", "generator"]
+
+_NO_GAIN = 1e-4
+"""A schedule that shortens the mean over scenarios by less than this share gains nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenarios:
+    """A distribution of cost models around the proxy. It is ours; the paper has no such thing.
+
+    Some scenarios are the proxy itself. In the others, moving a tensor takes longer than by the proxy, by
+    ``a * bytes + b``, and every runtime has an independent factor. Let ``r`` be the mean runtime of the ops
+    that take time. The mean of ``a * bytes + b`` over the tensors that are read is log-uniform from
+    ``delays[0] * r`` to ``delays[1] * r``, and the share of ``a * bytes`` in it is uniform. The factor of a
+    runtime is ``exp(s * N(0, 1))``, with one ``s`` for each scenario, uniform from 0 to `noise`.
+
+    Attributes:
+      delays: Smallest and largest mean delay, in mean runtimes; positive.
+      exact: Probability that a scenario is the proxy, from 0 to 1.
+      noise: Largest ``s``, from 0 to 10.
+      count: Number of scenarios among which `cover` chooses.
+      slack: A schedule is good in a scenario if it takes at most this many times as long as the best one
+        there; at least 1. `cover` fills up with good schedules that differ.
+
+    Raises:
+      ConfigError: A value is out of range.
+    """
+
+    delays: tuple[float, float] = (0.1, 4.0)
+    exact: float = 0.25
+    noise: float = 0.5
+    count: int = 32
+    slack: float = 1.05
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        name = type(self).__name__
+        for field, low, high in (("exact", 0, 1), ("noise", 0, 10), ("slack", 1, 1e6)):
+            set_(self, field, check_number(f"{name}: {field}", getattr(self, field), low, high))
+        set_(self, "count", check_whole(f"{name}: count", self.count, 1, 1_000_000))
+        if not isinstance(self.delays, (tuple, list)) or len(self.delays) != 2:
+            raise ConfigError(f"{name}: delays is {self.delays!r}; give the smallest and the largest")
+        low, high = (check_number(f"{name}: delays", value, 1e-6, 1e6) for value in self.delays)
+        if low > high:
+            raise ConfigError(
+                f"{name}: delays begin at {low:g} and end at {high:g}; give the smaller one first"
+            )
+        set_(self, "delays", (low, high))
+
+    def draw(self, graph: ComputationGraph, count: int, key: jax.Array) -> "DrawnScenarios":
+        """Draws scenarios. The first ones do not depend on ``count``.
+
+        Args:
+          graph: The graph; its means determine the delays.
+          count: Number of scenarios ``S``.
+          key: Typed, consumed.
+        """
+        delay, share, spread, factor = generator(key).spawn(4)
+        runtime = graph.runtime.reshape(graph.num_ops, -1).mean(axis=1)
+        unit = float(runtime[runtime > 0].mean()) if (runtime > 0).any() else 0.0
+        read = graph.tensor_bytes[np.unique(graph.edge_tensor)]
+        mean = float(read.mean()) if read.size else 0.0
+        exact, size = delay.random((count, 2)).T
+        other = exact >= self.exact
+        low, high = map(math.log, self.delays)
+        total = unit * other * np.exp(low + (high - low) * size)
+        slow = total * share.random(count) if mean else np.zeros(count)
+        noise = self.noise * (other * spread.random(count))[:, None]
+        return DrawnScenarios(
+            runtime=np.exp(noise * factor.standard_normal((count, graph.num_ops))),
+            latency=total - slow,
+            per_byte=slow / mean if mean else slow,
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DrawnScenarios:
+    """``S`` scenarios of one graph.
+
+    Attributes:
+      runtime: ``[S, N]`` float64, factor of each op's runtime.
+      latency: ``[S]`` float64, added to the time of moving a tensor, in the graph's time unit.
+      per_byte: ``[S]`` float64, the same for each byte.
+    """
+
+    runtime: np.ndarray
+    latency: np.ndarray
+    per_byte: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.latency)
+
+    def take(self, index: np.ndarray) -> "DrawnScenarios":
+        """The scenarios at ``index``, ``[K]`` whole numbers, in that order."""
+        return DrawnScenarios(self.runtime[index], self.latency[index], self.per_byte[index])
+
+    def makespans(
+        self, graph: ComputationGraph, cluster: Cluster, sequence: np.ndarray, devices: np.ndarray
+    ) -> np.ndarray:
+        """``[C, S]`` float64 makespans of schedules, in the graph's time unit.
+
+        Blocking transfers count as delays of the same length.
+
+        Args:
+          graph: The graph.
+          cluster: The cluster of the proxy.
+          sequence: ``[C, N]`` ops in the order in which they are scheduled.
+          devices: ``[C, N]`` device of each op.
+        """
+        runtime, moves = runtime_matrix(graph, cluster), transfer_times(graph, cluster)
+        found = np.zeros((len(sequence), len(self)))
+        for s in range(len(self)):
+            check_interrupt()
+            added = self.latency[s] + self.per_byte[s] * graph.tensor_bytes
+            times = runtime * self.runtime[s][:, None], moves + added[:, None]
+            found[:, s] = delayed_times(graph, cluster.link_index, *times, sequence, devices)[1]
+        return found
+
+    def problem(self, graph: ComputationGraph, problem: Problem) -> Problem:
+        """``S`` graphs, each with the costs of a scenario.
+
+        Args:
+          graph: The graph.
+          problem: The graph alone, with the costs of the proxy.
+        """
+        several: Any = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf), len(self), axis=0), problem)
+        factor = np.ones((len(self), problem.bucket.ops), np.float32)
+        factor[:, : graph.num_ops] = self.runtime
+        added = np.zeros((len(self), problem.bucket.tensors), np.float32)
+        added[:, : graph.num_tensors] = self.latency[:, None] + self.per_byte[:, None] * graph.tensor_bytes
+        # A tensor moves to at most all devices, one transfer after another.
+        longest = several.upper_bound * factor.max(axis=1) + problem.num_devices * added.sum(axis=1)
+        return dataclasses.replace(
+            several,
+            runtime=several.runtime * factor[:, :, None],
+            transfer_time=several.transfer_time + added[:, :, None],
+            upper_bound=longest.astype(np.float32),
+        )
+
+
+def generator(key: jax.Array) -> np.random.Generator:
+    """NumPy's generator with the seed of a typed key, which is consumed."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+
+
+def cover(found: Candidates, keep: int, scenarios: Scenarios, key: jax.Array) -> np.ndarray:
+    """Chooses candidates that together do well in many scenarios.
+
+    The first is the best by the proxy. Each of the others is the one by which the mean over scenarios of the
+    smallest makespan among the chosen falls most; makespans are relative to the best candidate of the
+    scenario. This greedy choice is at least ``1 - 1 / e`` as good as the best choice of as many. When no
+    candidate gains anything more, the others are those that are good in a scenario
+    (`Scenarios.slack`) and differ most from the chosen, by the smallest graph-edit distance.
+
+    Args:
+      found: Different candidates.
+      keep: Largest number of candidates that are chosen.
+      scenarios: The scenarios.
+      key: Typed, consumed.
+
+    Returns:
+      ``[K]`` int64 indices of candidates, in the order of the choice.
+
+    References:
+      Nemhauser, Wolsey and Fisher 1978, "An analysis of approximations for maximizing submodular set
+      functions", Mathematical Programming 14: the greedy choice.
+    """
+    keep = min(keep, len(found))
+    if keep < 2:
+        return np.argsort(found.makespan, kind="stable")[:keep]
+    drawn = scenarios.draw(found.graph, scenarios.count, key)
+    value = drawn.makespans(found.graph, found.cluster, found.sequence, found.devices)
+    least = value.min(axis=0)
+    value = np.where(least > 0, value / np.where(least > 0, least, 1.0), 1.0)
+    good = value.min(axis=1) <= scenarios.slack
+    after = chain_successors(found.sequence, found.devices)
+    left = np.ones(len(found), np.bool_)
+    best, near = np.full(value.shape[1], np.inf), np.full(len(found), np.inf)
+    chosen: list[int] = []
+    next_ = int(found.makespan.argmin())
+    while True:
+        chosen.append(next_)
+        if len(chosen) == keep:
+            return np.array(chosen)
+        check_interrupt()
+        left[next_] = False
+        best = np.minimum(best, value[next_])
+        near = np.minimum(near, edit_distances_from(after, next_))
+        gain = np.where(left, np.maximum(best - value, 0).mean(axis=1), -1.0)
+        next_ = int(gain.argmax())
+        if gain[next_] < _NO_GAIN:
+            among = left & good if (left & good).any() else left
+            next_ = int(np.where(among, near, -1.0).argmax())
