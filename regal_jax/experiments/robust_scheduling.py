@@ -154,8 +154,8 @@ def measure(job: Proposing, case: RobustCase, keep: int, draws: int, *, warm: bo
         _ = source.propose(graph, CLUSTER, job.count, key)
     clock = Deadline()
     proposed = Candidates.of(graph, CLUSTER, *source.propose(graph, CLUSTER, job.count, key), job.name)
-    seconds = clock.spent
     kept = _kept(proposed, keep, job.choose, jax.random.fold_in(key, 0))
+    seconds = clock.spent
     if not len(kept):
         raise ConfigError(f"{job.title} proposed no schedule")
     proxy = speedup(graph, kept.makespan)

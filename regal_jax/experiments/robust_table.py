@@ -195,7 +195,8 @@ def robust_markdown(
     """
     settings = document["config"]
     parts = [
-        f"Four devices, free transfers; the best {settings['keep']} schedules by the proxy, equal ones too. "
+        f"Four devices, free transfers; the best {settings['keep']} schedules by the proxy, equal ones too, "
+        "or as many different ones where a source has another choice. "
         "Speed-up: all runtimes one after the other, over the makespan; best and mean of those schedules by "
         f"the proxy, best of them on each target (noisy runtimes: mean of {settings['draws']} draws). GED, "
         "d_inv, d_sen: mean distances of all pairs; GED in percent. Means over graphs, then over seeds, ± "

@@ -152,7 +152,6 @@ class ScenarioRuns(BrkgaRuns):
       ConfigError: As in `BrkgaRuns`.
     """
 
-    evaluations: int = 20
     scenarios: Scenarios = Scenarios()  # noqa: RUF009
 
     def _problems(
