@@ -89,13 +89,15 @@ def test_the_policy_is_for_the_task():
 
 
 @pytest.mark.parametrize(
-    ("objective", "name"), [(o, name) for name in SHIPPED for o in Objective if is_shipped(o, 2, name)]
+    ("objective", "devices", "name"),
+    [(o, d, name) for name in SHIPPED for o in Objective for d in range(1, 17) if is_shipped(o, d, name)],
 )
-def test_the_settings_beside_the_weights_are_those_that_they_were_trained_with(objective, name):
+def test_the_settings_beside_the_weights_are_those_that_they_were_trained_with(objective, devices, name):
     folder = importlib.resources.files("regal_jax.policies") / "trained" / name
-    config = TrainConfig.load(str(folder / f"{objective}-2.toml"))
-    assert config.policy == shipped_policy(name, objective, 2).config
-    training = json.loads(read_metadata(str(folder / f"{objective}-2.safetensors"))["training"])
+    config = TrainConfig.load(str(folder / f"{objective}-{devices}.toml"))
+    assert config.policy == shipped_policy(name, objective, devices).config
+    assert config.policy.num_devices == devices
+    training = json.loads(read_metadata(str(folder / f"{objective}-{devices}.safetensors"))["training"])
     assert TrainConfig.from_document(training) == config
 
 

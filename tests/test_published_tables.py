@@ -95,7 +95,11 @@ def test_a_table_of_sources_is_what_its_results_say(folder):
     text = robust_markdown(document, robust_fields(document, records), ())
     text += "\n" + robust_differences_markdown(robust_differences(document, records))
     sections = re.findall(r"^## ([^(:]*)([(:]).*?\n\n(\|.*?)(?=\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    names = {("One real graph ", "("): "one", ("Synthetic graphs ", "("): "synthetic"}
+    names = {
+        ("One real graph ", "("): "one",
+        ("Synthetic graphs ", "("): "synthetic",
+        ("Real graphs ", "("): "real",
+    }
     documents = "\n\n".join(
         (ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("results", "ablations")
     )

@@ -275,13 +275,13 @@ def test_numbers_without_units_are_warned_of(cluster, said, recwarn):
 
 def test_auto_goes_on_without_a_policy_that_is_not_there():
     graph = generate("erdos-renyi", 20, seed=0)
-    four = Cluster.uniform(4, transfer="blocking:latency=1,bandwidth=10")
-    with pytest.warns(UserWarning, match="policy: none is shipped for makespan on 4 devices") as caught:
-        plan = optimize(graph, four, method="auto", policy="default", evaluations=100)
+    three = Cluster.uniform(3, transfer="blocking:latency=1,bandwidth=10")
+    with pytest.warns(UserWarning, match="policy: none is shipped for makespan on 3 devices") as caught:
+        plan = optimize(graph, three, method="auto", policy="default", evaluations=100)
     assert len(caught) == 1
     plan.verify(graph)
     with pytest.raises(ConfigError, match="policy: none is shipped"):
-        optimize(graph, four, method="brkga", policy="default", evaluations=100)
+        optimize(graph, three, method="brkga", policy="default", evaluations=100)
 
 
 def test_profiles_in_any_case():

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -18,7 +18,9 @@ from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["DrawnScenarios", "Scenarios", "cover", "generator"]
 
-_NO_GAIN = 1e-4
+_TIMES_AT_ONCE: Final = 2**23
+"""Number of start times that are in memory at once."""
+_NO_GAIN: Final = 1e-4
 """A schedule that shortens the mean over scenarios by less than this share gains nothing."""
 
 
@@ -125,13 +127,16 @@ class DrawnScenarios:
           sequence: ``[C, N]`` ops in the order in which they are scheduled.
           devices: ``[C, N]`` device of each op.
         """
-        runtime, moves = runtime_matrix(graph, cluster), transfer_times(graph, cluster)
+        runtime = runtime_matrix(graph, cluster)[..., None] * self.runtime.T[:, None]
+        added = self.latency + self.per_byte * graph.tensor_bytes[:, None]
+        moves = transfer_times(graph, cluster)[..., None] + added[:, None]
         found = np.zeros((len(sequence), len(self)))
-        for s in range(len(self)):
-            check_interrupt()
-            added = self.latency[s] + self.per_byte[s] * graph.tensor_bytes
-            times = runtime * self.runtime[s][:, None], moves + added[:, None]
-            found[:, s] = delayed_times(graph, cluster.link_index, *times, sequence, devices)[1]
+        # As many schedules at once as fit into a moderate part of the memory.
+        some = max(1, _TIMES_AT_ONCE // max(1, len(self) * graph.num_ops))
+        for first in range(0, len(sequence), some):
+            rows = slice(first, first + some)
+            each = sequence[rows], devices[rows]
+            found[rows] = delayed_times(graph, cluster.link_index, runtime, moves, *each)[1]
         return found
 
     def problem(self, graph: ComputationGraph, problem: Problem) -> Problem:

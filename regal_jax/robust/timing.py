@@ -28,8 +28,10 @@ def start_times(
     """
     if cluster.transfer is TransferModel.BLOCKING:
         return _replayed(graph, cluster, sequence, devices)
-    times = runtime_matrix(graph, cluster), transfer_times(graph, cluster)
-    return delayed_times(graph, cluster.link_index, *times, sequence, devices)
+    runtime, moves = runtime_matrix(graph, cluster), transfer_times(graph, cluster)
+    links = cluster.link_index
+    start, makespan = delayed_times(graph, links, runtime[..., None], moves[..., None], sequence, devices)
+    return start[..., 0], makespan[..., 0]
 
 
 def delayed_times(
@@ -40,59 +42,62 @@ def delayed_times(
     sequence: np.ndarray,
     devices: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Start times and makespans of ``C`` schedules with delays and other costs than those of the graph.
+    """Start times and makespans of ``C`` schedules with ``S`` sets of costs, where transfers are delays.
+
+    Ops are processed one after another for all schedules and costs at once.
 
     Args:
       graph: The graph, of which only the edges count.
       links: ``[D, D]`` the kind of link from row to column.
-      runtime: ``[N, D]`` runtimes.
-      moves: ``[T, L]`` time of moving each tensor over each kind of link.
+      runtime: ``[N, D, S]`` runtimes.
+      moves: ``[T, L, S]`` time of moving each tensor over each kind of link.
       sequence: As in `start_times`.
       devices: As in `start_times`.
 
     Returns:
-      As `start_times`.
+      ``(start [C, N, S], makespan [C, S])``, both float64.
     """
     count, n = sequence.shape
-    before, tensor = _predecessors(graph)
-    # Op ``n`` is padding that has finished at 0; the tensor after the last one is padding without cost.
-    finish, home = np.zeros((count, n + 1)), np.zeros((count, n + 1), np.int64)
-    home[:, :n] = devices
-    cost = np.vstack([moves, np.zeros((1, moves.shape[1]))])
-    start, clock = np.zeros((count, n)), np.zeros((count, runtime.shape[1]))
+    rows, before, tensor = _predecessors(graph)
+    # The tensor after the last one is padding without cost, for control edges.
+    cost = np.concatenate([moves, np.zeros((1, *moves.shape[1:]))])
+    start = np.zeros((count, n, runtime.shape[2]))
+    clock = np.zeros((count, runtime.shape[1], runtime.shape[2]))
     row = np.arange(count)
     for i in range(n):
-        if i % 64 == 0:
-            check_interrupt()
+        check_interrupt()
         op = sequence[:, i]
-        device = home[row, op]
-        arrival = finish[row[:, None], before[op]]
-        source = home[row[:, None], before[op]]
-        link = links[source, device[:, None]]
-        arrival = arrival + np.where(source == device[:, None], 0.0, cost[tensor[op], link])
-        first = np.maximum(clock[row, device], arrival.max(axis=1, initial=0.0))
+        device = devices[row, op]
+        first = clock[row, device]
+        inputs = rows[op + 1] - rows[op]
+        waits = inputs > 0
+        if waits.any():
+            # The edges into the op of each schedule, one schedule after the other.
+            begin = np.cumsum(inputs) - inputs
+            which = np.repeat(row, inputs)
+            edge = np.arange(len(which)) + np.repeat(rows[op] - begin, inputs)
+            source, there = devices[which, before[edge]], device[which]
+            arrival = start[which, before[edge]] + runtime[before[edge], source]
+            moved = source != there
+            arrival[moved] += cost[tensor[edge[moved]], links[source[moved], there[moved]]]
+            latest = np.maximum.reduceat(arrival, begin[waits], axis=0)
+            first[waits] = np.maximum(first[waits], latest)
         start[row, op] = first
-        clock[row, device] = finish[row, op] = first + runtime[op, device]
-    return start, finish.max(axis=1, initial=0.0)
+        clock[row, device] = first + runtime[op, device]
+    return start, clock.max(axis=1, initial=0.0)
 
 
-def _predecessors(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
-    """``[N, most]`` int64 each: the ops that an op waits for, and the tensors that it reads from them.
+def _predecessors(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What each op waits for: the bounds of its row, ``[N + 1]``; of all rows the ops and the tensors.
 
-    Padding is op ``N`` and tensor ``T``.
+    The tensor of a control edge is ``T``.
     """
-    n, t = graph.num_ops, graph.num_tensors
     reader = np.concatenate([graph.edge_op, graph.control_target])
     source = np.concatenate([graph.edge_producer, graph.control_source])
-    moved = np.concatenate([graph.edge_tensor, np.full(len(graph.control_source), t)])
+    moved = np.concatenate([graph.edge_tensor, np.full(len(graph.control_source), graph.num_tensors)])
     by_reader = np.argsort(reader, kind="stable")
-    counts = np.bincount(reader, minlength=n)
-    column = np.arange(len(reader)) - np.repeat(np.cumsum(counts) - counts, counts)
-    shape = n, int(counts.max(initial=0))
-    before, tensor = np.full(shape, n), np.full(shape, t)
-    before[reader[by_reader], column] = source[by_reader]
-    tensor[reader[by_reader], column] = moved[by_reader]
-    return before, tensor
+    rows = np.concatenate([[0], np.cumsum(np.bincount(reader, minlength=graph.num_ops))])
+    return rows, source[by_reader], moved[by_reader]
 
 
 def _replayed(
