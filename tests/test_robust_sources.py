@@ -280,6 +280,7 @@ def test_a_network_proposes_what_it_samples():
         (lambda: BrkgaRuns(runs=-1), "BrkgaRuns: runs"),
         (lambda: BrkgaRuns(encoding="other"), "unknown 'other'"),
         (lambda: make_source("brkga-runs", weights="file"), "brkga-runs takes none"),
+        (lambda: make_source("scenario-runs", scenarios=3), "ScenarioRuns: scenarios is 3; give Scenarios"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(call, message):

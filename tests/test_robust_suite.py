@@ -31,6 +31,8 @@ from regal_jax.robust import (
     Candidates,
     ListSchedules,
     RandomSchedules,
+    ScenarioRuns,
+    Scenarios,
     latency_limited,
     noisy,
     speedup,
@@ -314,6 +316,38 @@ def test_rows_of_sources_with_other_settings():
     # The name of a row does not decide a result, what it asks for does.
     [other] = proposing(EvaluationConfig(**SUITE, methods=("b",), options={"b": ROWS["few"]}))[0]
     assert other.key == jobs[6].key
+
+
+def test_rows_that_are_chosen_by_scenarios():
+    options = {
+        "scenario-runs": {"choose": "scenarios"},
+        "mine": {
+            "source": "scenario-runs", "choose": {"count": 3}, "scenarios": {"noise": 0.1}, "evaluations": 4
+        },
+        "brkga": {"choose": "proxy"},
+    }  # fmt: skip
+    config = EvaluationConfig(**SUITE, methods=(*options,), options=options, seeds=(0,), evaluations=50)
+    assert EvaluationConfig.from_document(json.loads(json.dumps(config.as_document()))) == config
+    jobs, left_out = proposing(config)
+    assert not left_out
+    assert [job.choose for job in jobs] == [Scenarios(), Scenarios(count=3), None]
+    assert [job.paper for job in jobs] == [False, False, True]
+    assert jobs[0].sources["one"] == ScenarioRuns()
+    assert jobs[1].sources["one"] == ScenarioRuns(4, scenarios=Scenarios(noise=0.1))
+    assert (jobs[0].evaluations, jobs[1].evaluations) == (120, 48)
+    case = RobustCase("one", parallel("p", 8))
+    fields = measure(jobs[1], case, 5, 1)
+    assert (fields["kept"], fields["distinct"]) == (5, 5)
+    for wrong in (
+        {"choose": "best"},
+        {"choose": {"size": 3}},
+        {"scenarios": "proxy"},
+        {"choose": {"noise": -1}},
+    ):
+        _, left_out = proposing(
+            EvaluationConfig(**SUITE, methods=("scenario-runs",), options={"scenario-runs": wrong})
+        )
+        assert "cenarios" in left_out["scenario-runs"]
 
 
 def test_settings_are_chosen_on_other_graphs_and_compared_with_the_first_row(tmp_path):

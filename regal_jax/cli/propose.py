@@ -31,9 +31,9 @@ model of devices that differs from the cost model:
   bandwidth  transfers are slow
   latency    every transfer starts late
 
-DIR gets plan-000.json and so on: the best by the cost model, then the one that adds most to those before it
-where costs differ; with --target also best.json, the best
-plan on the target. 'regal-jax show DIR/plan-000.json' describes a plan.
+DIR gets plan-000.json and so on. By default the first is the best by the cost model, and each of the others
+the one that adds most to those before it where costs differ (--choose). With --target, DIR also gets
+best.json, the best plan on the target. 'regal-jax show DIR/plan-000.json' describes a plan.
 
 examples:
   regal-jax propose model.onnx --keep 20 --out-dir plans

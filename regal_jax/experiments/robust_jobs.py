@@ -131,7 +131,9 @@ def _jobs(name: str, config: EvaluationConfig) -> Iterator[Proposing]:
             key = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
             # Figures 2 and 3 are of one seed, and Figure 3 of one training.
             first = seed == seeds[0]
-            fields = {**vars(row), **({} if first else {"temperatures": {}}), "choose": choose}
+            fields = vars(row) if first else {**vars(row), "temperatures": {}}
+            # The paper's figures are of schedules that are chosen by the proxy.
+            fields = {**fields, "choose": choose, "paper": row.paper and choose is None}
             yield Proposing(**fields, seed=seed, count=count, key=key, drawn=first)
 
 

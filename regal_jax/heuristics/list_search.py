@@ -10,7 +10,7 @@ import numpy as np
 
 from regal_jax.checks import check_setting, real, shown
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph import Cluster, ComputationGraph, transfer_times
 from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.list_scheduling import (
     MEMORY_RULES,
@@ -245,8 +245,7 @@ class ListSearchRun(HostSearch):
     def _transfer_times(self) -> np.ndarray:
         """``[N]``, mean time of a transfer of an input of each op, over the kinds of link."""
         graph = self.graph
-        cost = np.array(self._layout.cost, np.float64)
-        cost = cost.reshape(graph.num_tensors, max(1, cost.size // max(1, graph.num_tensors))).mean(axis=1)
+        cost = transfer_times(graph, self.cluster).mean(axis=1)
         inputs = np.bincount(graph.edge_op, minlength=graph.num_ops)
         total = np.bincount(graph.edge_op, cost[graph.edge_tensor], graph.num_ops)
         return total / np.maximum(inputs, 1)

@@ -149,10 +149,15 @@ class ScenarioRuns(BrkgaRuns):
       scenarios: The distribution of the scenarios.
 
     Raises:
-      ConfigError: As in `BrkgaRuns`.
+      ConfigError: As in `BrkgaRuns`, or `scenarios` is something else.
     """
 
     scenarios: Scenarios = Scenarios()  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.scenarios, Scenarios):
+            raise ConfigError(f"ScenarioRuns: scenarios is {self.scenarios!r}; give Scenarios")
 
     def _problems(
         self, graph: ComputationGraph, problem: Problem, runs: int, key: jax.Array

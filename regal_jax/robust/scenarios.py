@@ -26,7 +26,7 @@ _NO_GAIN: Final = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Scenarios:
-    """A distribution of cost models around the proxy. It is ours; the paper has no such thing.
+    """A distribution of cost models around the proxy. The paper has no scenarios.
 
     Some scenarios are the proxy itself. In the others, moving a tensor takes longer than by the proxy, by
     ``a * bytes + b``, and every runtime has an independent factor. Let ``r`` be the mean runtime of the ops
