@@ -73,6 +73,7 @@ def test_nothing_that_moves_and_nothing_that_takes_time():
     found = candidates(graph, count=4)
     assert not drawn.makespans(graph, FREE, found.sequence, found.devices).any()
     assert len(cover(found, 9, Scenarios(), KEY)) == len(found)
+    assert len(cover(found.take([]), 9, Scenarios(), KEY)) == 0
 
 
 @settings(max_examples=20)
@@ -153,17 +154,44 @@ def plain_cover(value, proxy, after, keep, slack):
     return chosen
 
 
+def rows(found):
+    return [a.tobytes() + b.tobytes() for a, b in zip(found.sequence, found.devices, strict=True)]
+
+
 @pytest.mark.parametrize("slack", [1.0, 1.05, 3.0])
 def test_the_choice_is_the_greedy_one(slack):
-    found, scenarios = candidates(), Scenarios(count=6, slack=slack)
-    value = scenarios.draw(GRAPH, 6, KEY).makespans(GRAPH, FREE, found.sequence, found.devices)
+    found, scenarios = candidates(), Scenarios(count=6, slack=slack, moves=0)
+    drawn = scenarios.draw(GRAPH, 6, jax.random.split(KEY)[0])
+    value = drawn.makespans(GRAPH, FREE, found.sequence, found.devices)
     after = chain_successors(found.sequence, found.devices)
     chosen = cover(found, 25, scenarios, KEY)
-    assert chosen.tolist() == plain_cover(value, found.makespan, after, 25, slack)
+    assert rows(chosen) == rows(found.take(plain_cover(value, found.makespan, after, 25, slack)))
     # A smaller choice is its beginning.
-    assert cover(found, 4, scenarios, KEY).tolist() == chosen[:4].tolist()
-    assert sorted(cover(found, 10**6, scenarios, KEY).tolist()) == list(range(len(found)))
-    assert cover(found, 1, scenarios, KEY).tolist() == [int(found.makespan.argmin())]
+    assert rows(cover(found, 4, scenarios, KEY)) == rows(chosen)[:4]
+    assert sorted(rows(cover(found, 10**6, scenarios, KEY))) == sorted(rows(found))
+    assert rows(cover(found, 1, scenarios, KEY)) == rows(found.best(1))
+
+
+def test_moves_make_the_rest_of_the_choice_differ_more():
+    found = Candidates.of(GRAPH, FREE, *ScenarioRuns(30, SMALL).propose(GRAPH, FREE, 60, KEY))
+    found = found.take(found.distinct())
+    plain, varied = (cover(found, 25, Scenarios(count=6, moves=moves), KEY) for moves in (0, 20))
+    same = np.array([a == b for a, b in zip(rows(plain), rows(varied), strict=True)])
+    gaining = int(np.argmin(same))
+    assert 0 < gaining < 20
+    assert not same[gaining:].all()
+    assert varied.diversity.ged > plain.diversity.ged + 3
+    assert len(varied.distinct()) == 25
+    # They are as good as those from which they come are required to be.
+    drawn = Scenarios().draw(GRAPH, 6, jax.random.split(KEY)[0])
+    value, before, after = (
+        drawn.makespans(GRAPH, FREE, each.sequence, each.devices) for each in (found, plain, varied)
+    )
+    least = value.min(axis=0)
+    own = (before / least).argmin(axis=1)
+    each = np.arange(25)
+    limit = np.maximum(before[each, own], 1.05 * least[own])
+    assert (after[each, own] <= limit * (1 + 1e-12)).all()
 
 
 def test_what_is_chosen_is_tried_in_that_order():
@@ -186,6 +214,15 @@ def test_a_choice_among_plans_that_fit():
     found = propose(builder.build(), Cluster([40, 10], "free"), count=200, keep=100, source="random")
     assert [plan.feasible for plan in found] == sorted((plan.feasible for plan in found), reverse=True)
     assert len({plan.placement.tobytes() + plan.timeline.op.tobytes() for plan in found}) == len(found)
+    still = propose(
+        builder.build(),
+        Cluster([40, 10], "free"),
+        count=200,
+        keep=100,
+        source="random",
+        choose=Scenarios(moves=0),
+    )
+    assert sum(plan.feasible for plan in found) == sum(plan.feasible for plan in still) > 1
 
 
 @pytest.mark.parametrize(
@@ -198,6 +235,7 @@ def test_a_choice_among_plans_that_fit():
         ("noise", -1),
         ("count", 0),
         ("slack", 0.5),
+        ("moves", -1),
     ],
 )
 def test_impossible_settings(field, value):

@@ -188,7 +188,7 @@ def _kept(proposed: Candidates, keep: int, choose: Scenarios | None, key: jax.Ar
     if choose is None:
         return proposed.best(keep, unique=False)
     different = proposed.take(proposed.distinct())
-    return different.take(cover(different, keep, choose, key))
+    return cover(different, keep, choose, key)
 
 
 def _at_temperatures(job: Proposing, graph: ComputationGraph, key: jax.Array) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Many good and different schedules of a graph, and the choice of one by its cost on a target."""
 
 from regal_jax.robust.candidates import Candidates
+from regal_jax.robust.choice import cover
 from regal_jax.robust.diversity import (
     Diversity,
     chain_successors,
@@ -11,7 +12,7 @@ from regal_jax.robust.diversity import (
 )
 from regal_jax.robust.genetic import BrkgaPopulation, BrkgaRuns, ScenarioRuns
 from regal_jax.robust.propose import Proposals, propose
-from regal_jax.robust.scenarios import DrawnScenarios, Scenarios, cover
+from regal_jax.robust.scenarios import DrawnScenarios, Scenarios
 from regal_jax.robust.select import Selection, select
 from regal_jax.robust.sources import (
     LEARNED,

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from regal_jax.robust.diversity import Diversity, chain_successors, diversity
 from regal_jax.robust.timing import start_times
 
 __all__ = ["Candidates"]
+
+_ARRAYS: Final = ("sequence", "devices", "start", "makespan")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,7 +101,11 @@ class Candidates:
     def take(self, index: np.ndarray | Sequence[int]) -> Self:
         """The candidates at ``index`` (``[K]`` whole numbers), in that order."""
         index = np.asarray(index, np.int64)
-        rows = {name: getattr(self, name)[index] for name in ("sequence", "devices", "start", "makespan")}
+        return dataclasses.replace(self, **{name: getattr(self, name)[index] for name in _ARRAYS})
+
+    def joined(self, other: Self) -> Self:
+        """These candidates and then those of ``other``, of the same graph and cluster."""
+        rows = {name: np.concatenate([getattr(each, name) for each in (self, other)]) for name in _ARRAYS}
         return dataclasses.replace(self, **rows)
 
     def distinct(self) -> np.ndarray:

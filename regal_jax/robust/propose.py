@@ -18,8 +18,9 @@ from regal_jax.graph.units import format_time
 from regal_jax.plan import Plan
 from regal_jax.plan.summary import shortage
 from regal_jax.robust.candidates import Candidates
+from regal_jax.robust.choice import cover
 from regal_jax.robust.diversity import Diversity
-from regal_jax.robust.scenarios import Scenarios, cover
+from regal_jax.robust.scenarios import Scenarios
 from regal_jax.robust.sources import Proposer, automatic_source, make_source
 from regal_jax.robust.targets import speedup
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
@@ -246,20 +247,17 @@ def propose(
 
 def _kept(found: Candidates, keep: int, choose: str | Scenarios, key: jax.Array) -> Proposals:
     different = found.best(len(found))
-    plans: list[Plan] = []
     fits = len(different)
     if not np.isinf(found.cluster.memory).all():
         every = [different.plan(i) for i in range(len(different))]
         order = sorted(range(len(every)), key=lambda i: every[i].sort_key)
-        different, plans = different.take(order), [every[i] for i in order]
-        fits = sum(plan.feasible for plan in plans)
-    order = np.arange(min(keep, len(different)))
-    if choose != "proxy":
+        different, fits = different.take(order), sum(plan.feasible for plan in every)
+    kept = different.take(np.arange(min(keep, len(different))))
+    if choose != "proxy" and fits:
         scenarios = choose if isinstance(choose, Scenarios) else Scenarios()
-        fitting = order[:0] if not fits else cover(different.take(np.arange(fits)), keep, scenarios, key)
-        order[: len(fitting)] = fitting
-    kept = different.take(order)
-    plans = [plans[i] for i in order] if plans else [kept.plan(i) for i in range(len(kept))]
+        fitting = cover(different.take(np.arange(fits)), keep, scenarios, key)
+        kept = fitting.joined(kept.take(np.arange(len(fitting), len(kept))))
+    plans = [kept.plan(i) for i in range(len(kept))]
     if not plans[0].feasible:
         warnings.warn(shortage(plans[0]), InfeasiblePlanWarning, stacklevel=3)
     return Proposals(tuple(plans), kept, len(found), len(different))

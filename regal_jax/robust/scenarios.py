@@ -1,4 +1,4 @@
-"""Scenarios: cost models drawn around the proxy, and the choice of schedules that do well in some of them."""
+"""Scenarios: cost models drawn around the proxy."""
 
 import dataclasses
 import math
@@ -11,17 +11,12 @@ from regal_jax.checks import check_number, check_whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix, transfer_times
 from regal_jax.problem import Problem
-from regal_jax.robust.candidates import Candidates
-from regal_jax.robust.diversity import chain_successors, edit_distances_from
 from regal_jax.robust.timing import delayed_times
-from regal_jax.runtime.interrupts import check_interrupt
 
-__all__ = ["DrawnScenarios", "Scenarios", "cover", "generator"]
+__all__ = ["DrawnScenarios", "Scenarios", "generator"]
 
 _TIMES_AT_ONCE: Final = 2**23
 """Number of start times that are in memory at once."""
-_NO_GAIN: Final = 1e-4
-"""A schedule that shortens the mean over scenarios by less than this share gains nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +36,7 @@ class Scenarios:
       count: Number of scenarios among which `cover` chooses.
       slack: A schedule is good in a scenario if it takes at most this many times as long as the best one
         there; at least 1. `cover` fills up with good schedules that differ.
+      moves: Random moves for each op with which `cover` varies these; 0 for none.
 
     Raises:
       ConfigError: A value is out of range.
@@ -51,13 +47,15 @@ class Scenarios:
     noise: float = 0.5
     count: int = 32
     slack: float = 1.05
+    moves: int = 50
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         name = type(self).__name__
         for field, low, high in (("exact", 0, 1), ("noise", 0, 10), ("slack", 1, 1e6)):
             set_(self, field, check_number(f"{name}: {field}", getattr(self, field), low, high))
-        set_(self, "count", check_whole(f"{name}: count", self.count, 1, 1_000_000))
+        for field, low in (("count", 1), ("moves", 0)):
+            set_(self, field, check_whole(f"{name}: {field}", getattr(self, field), low, 1_000_000))
         if not isinstance(self.delays, (tuple, list)) or len(self.delays) != 2:
             raise ConfigError(f"{name}: delays is {self.delays!r}; give the smallest and the largest")
         low, high = (check_number(f"{name}: delays", value, 1e-6, 1e6) for value in self.delays)
@@ -164,53 +162,3 @@ class DrawnScenarios:
 def generator(key: jax.Array) -> np.random.Generator:
     """NumPy's generator with the seed of a typed key, which is consumed."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
-
-
-def cover(found: Candidates, keep: int, scenarios: Scenarios, key: jax.Array) -> np.ndarray:
-    """Chooses candidates that together do well in many scenarios.
-
-    The first is the best by the proxy. Each of the others is the one by which the mean over scenarios of the
-    smallest makespan among the chosen falls most; makespans are relative to the best candidate of the
-    scenario. This greedy choice is at least ``1 - 1 / e`` as good as the best choice of as many. When no
-    candidate gains anything more, the others are those that are good in a scenario
-    (`Scenarios.slack`) and differ most from the chosen, by the smallest graph-edit distance.
-
-    Args:
-      found: Different candidates.
-      keep: Largest number of candidates that are chosen.
-      scenarios: The scenarios.
-      key: Typed, consumed.
-
-    Returns:
-      ``[K]`` int64 indices of candidates, in the order of the choice.
-
-    References:
-      Nemhauser, Wolsey and Fisher 1978, "An analysis of approximations for maximizing submodular set
-      functions", Mathematical Programming 14: the greedy choice.
-    """
-    keep = min(keep, len(found))
-    if keep < 2:
-        return np.argsort(found.makespan, kind="stable")[:keep]
-    drawn = scenarios.draw(found.graph, scenarios.count, key)
-    value = drawn.makespans(found.graph, found.cluster, found.sequence, found.devices)
-    least = value.min(axis=0)
-    value = np.where(least > 0, value / np.where(least > 0, least, 1.0), 1.0)
-    good = value.min(axis=1) <= scenarios.slack
-    after = chain_successors(found.sequence, found.devices)
-    left = np.ones(len(found), np.bool_)
-    best, near = np.full(value.shape[1], np.inf), np.full(len(found), np.inf)
-    chosen: list[int] = []
-    next_ = int(found.makespan.argmin())
-    while True:
-        chosen.append(next_)
-        if len(chosen) == keep:
-            return np.array(chosen)
-        check_interrupt()
-        left[next_] = False
-        best = np.minimum(best, value[next_])
-        near = np.minimum(near, edit_distances_from(after, next_))
-        gain = np.where(left, np.maximum(best - value, 0).mean(axis=1), -1.0)
-        next_ = int(gain.argmax())
-        if gain[next_] < _NO_GAIN:
-            among = left & good if (left & good).any() else left
-            next_ = int(np.where(among, near, -1.0).argmax())

@@ -6,7 +6,7 @@ from regal_jax.graph import Cluster, ComputationGraph, TransferModel, runtime_ma
 from regal_jax.plan import insert_transfers, replay
 from regal_jax.runtime.interrupts import check_interrupt
 
-__all__ = ["delayed_times", "start_times"]
+__all__ = ["delayed_times", "predecessors", "start_times"]
 
 
 def start_times(
@@ -58,7 +58,7 @@ def delayed_times(
       ``(start [C, N, S], makespan [C, S])``, both float64.
     """
     count, n = sequence.shape
-    rows, before, tensor = _predecessors(graph)
+    rows, before, tensor = predecessors(graph)
     # The tensor after the last one is padding without cost, for control edges.
     cost = np.concatenate([moves, np.zeros((1, *moves.shape[1:]))])
     start = np.zeros((count, n, runtime.shape[2]))
@@ -87,7 +87,7 @@ def delayed_times(
     return start, clock.max(axis=1, initial=0.0)
 
 
-def _predecessors(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def predecessors(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What each op waits for: the bounds of its row, ``[N + 1]``; of all rows the ops and the tensors.
 
     The tensor of a control edge is ``T``.
