@@ -154,6 +154,17 @@ def test_it_runs_goes_on_and_reports(tmp_path, monkeypatch):
     text = (out / "table.md").read_text()
     assert "## One real graph (Table 1)" in text
     assert "*List scheduling, paper*" in text
+    # No schedule is faster than its bounds.
+    graphs = json.loads((out / "evaluation.json").read_text())["graphs"]
+    bounds = {graph["hash"]: graph["bounds"] for graph in graphs}
+    for line in lines:
+        if "proxy" in line:
+            for name, bound in bounds[line["graph"]].items():
+                assert line[name] <= bound * (1 + 1e-12)
+    assert all(1 < bound <= 4 for each in bounds.values() for bound in each.values())
+    bound = np.mean([graph["bounds"]["noisy"] for graph in graphs if graph["set"] == "synthetic"])
+    row = text.partition("## Synthetic")[2].partition("| Upper bound |")[2].splitlines()[0]
+    assert [cell for cell in row.split(" | ") if cell.strip(" |")][-1] == f"{bound:.2f}"
     assert "- ppo: needs weights" in text
     assert json.loads((out / "summary.json").read_text())["table"][0]["set"] == "one"
 

@@ -27,7 +27,7 @@ def run_robust(
         records.mend()
         document = {
             "config": config.as_document(),
-            "graphs": [case.as_document() for case in cases],
+            "graphs": [case.as_document(config.draws) for case in cases],
             "jobs": [job.as_document() for job in jobs],
             "left_out": left_out,
         }

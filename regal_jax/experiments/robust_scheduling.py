@@ -86,9 +86,28 @@ class RobustCase:
         """Key of the results. It has the set, since weights may depend on it."""
         return f"{self.set}-{self.graph.content_hash}"
 
-    def as_document(self) -> dict[str, Any]:
-        """What the report needs to know."""
-        return {"hash": self.key, "name": self.graph.name, "ops": self.graph.num_ops, "set": self.set}
+    def as_document(self, draws: int) -> dict[str, Any]:
+        """What the report needs to know.
+
+        Args:
+          draws: Number of noisy targets.
+        """
+        noise = [noisy(self.graph, CLUSTER, seed=seed).graph for seed in range(draws)]
+        return {
+            "hash": self.key,
+            "name": self.graph.name,
+            "ops": self.graph.num_ops,
+            "set": self.set,
+            "bounds": {
+                "proxy": _largest_speedup(self.graph),
+                "noisy": float(np.mean([_largest_speedup(graph) for graph in noise])),
+            },
+        }
+
+
+def _largest_speedup(graph: ComputationGraph) -> float:
+    """A bound on the speed-up of every schedule, by the longest path and the number of devices."""
+    return float(min(CLUSTER.num_devices, parallelism(graph)))
 
 
 def robust_cases(config: EvaluationConfig) -> list[RobustCase]:

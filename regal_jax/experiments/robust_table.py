@@ -198,7 +198,8 @@ def robust_markdown(
         f"Four devices, free transfers; the best {settings['keep']} schedules by the proxy, equal ones too, "
         "or as many different ones where a source has another choice. "
         "Speed-up: all runtimes one after the other, over the makespan; best and mean of those schedules by "
-        f"the proxy, best of them on each target (noisy runtimes: mean of {settings['draws']} draws). GED, "
+        f"the proxy, best of them on each target (noisy runtimes: mean of {settings['draws']} draws). No "
+        "schedule exceeds the upper bounds, which follow from the longest path and the devices. GED, "
         "d_inv, d_sen: mean distances of all pairs; GED in percent. Means over graphs, then over seeds, ± "
         "standard deviation over seeds; over trainings where a row has several. Rows of the paper are of "
         "other graphs; its d_inv and d_sen stand under the squared ones (docs/design.md).",
@@ -206,9 +207,8 @@ def robust_markdown(
     for set_, title in _SETS.items():
         rows = [line for line in lines if line["set"] == set_]
         if rows:
-            parts.append(
-                f"## {title} (Table {PAPER_SETS[set_]})\n\n{_graphs(document, set_)}\n\n{_table(rows)}"
-            )
+            table = _table(rows, _bounds(document, set_))
+            parts.append(f"## {title} (Table {PAPER_SETS[set_]})\n\n{_graphs(document, set_)}\n\n{table}")
     if document["left_out"]:
         parts.append("Left out:\n\n" + "\n".join(f"- {n}: {why}" for n, why in document["left_out"].items()))
     parts += [part for part in sections if part]
@@ -225,7 +225,13 @@ def _graphs(document: Mapping[str, Any], set_: str) -> str:
     return ", ".join(f"`{graph['name']}` ({graph['ops']} ops)" for graph in found) + "."
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _bounds(document: Mapping[str, Any], set_: str) -> dict[str, float]:
+    """Column -> mean over graphs of the largest speed-up that a schedule may have, where it was computed."""
+    found = [graph.get("bounds", {}) for graph in document["graphs"] if graph["set"] == set_]
+    return {name: float(np.mean([each[name] for each in found])) for name in found[0]}
+
+
+def _table(rows: Sequence[Mapping[str, Any]], bounds: Mapping[str, float]) -> str:
     head = ["source", "evaluations", *(_TITLES[name] for name in COLUMNS)]
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     for row in rows:
@@ -234,6 +240,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
         paper = [_shown(row, name, "paper_") for name in COLUMNS]
         if any(paper):
             lines.append([f"*{row['method']}, paper*", "", *paper])
+    if bounds:
+        lines.append(["Upper bound", "", *(_shown(bounds, name, "") for name in COLUMNS)])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
