@@ -121,15 +121,40 @@ def _first_cost(o, k, g, c, p, transfers, s, h, x):
 def _choose(ready, g, c, p, transfers, s, h, x):
     """Index of the ready op with the least excess, then cost less urgency, lowest op on ties."""
     best, over, least, chosen = -1, 0, np.float32(np.inf), g.n
+    if h is None:
+        first, lowest = 0, np.float32(np.inf)
+        clock = s.clock[0]
+        for k in range(1, g.d):
+            clock = min(clock, s.clock[k])
+        for i in range(ready):
+            o = np.int64(x.ready[i])
+            low = max(x.release[o], clock) - p.urgency[o]
+            if low < lowest:
+                first, lowest = i, low
+        o = x.ready[first]
+        x.ready[first] = x.ready[0]
+        x.ready[0] = o
     for i in range(ready):
         o = np.int64(x.ready[i])
         above, cost = -1, np.float32(np.inf)
         for k in range(g.d):
-            if _feasible(o, k, g, x):
-                excess, mine = _first_cost(o, k, g, c, p, transfers, s, h, x)
-                mine += p.early * p.price[o * g.d + k]
-                if above < 0 or excess < above or (excess == above and mine < cost):
-                    above, cost = excess, mine
+            if not _feasible(o, k, g, x):
+                continue
+            price = p.early * p.price[o * g.d + k]
+            if h is None:
+                # A cost that the op's inputs can only raise, and that is too high already.
+                low = max(x.release[o], s.clock[k]) + price
+                score = low - p.urgency[o]
+                if above >= 0 and low >= cost:
+                    continue
+                if best >= 0 and (score > least or (score == least and o > chosen)):
+                    continue
+            excess, mine = _first_cost(o, k, g, c, p, transfers, s, h, x)
+            mine += price
+            if above < 0 or excess < above or (excess == above and mine < cost):
+                above, cost = excess, mine
+        if above < 0:
+            continue
         score = cost - p.urgency[o]
         better = above == over and (score < least or (score == least and o < chosen))
         if best < 0 or above < over or better:
@@ -232,6 +257,11 @@ def _place(o, g, c, p, transfers, s, h, x, slot):
     for device in range(g.d):
         if not _feasible(o, device, g, x):
             continue
+        if h is None and k >= 0:
+            # As in `_choose`: transfers can only add to this.
+            low = max(s.clock[device], x.release[o]) + g.runtime[o * g.d + device] + p.price[o * g.d + device]
+            if low + p.behind * s.clock[device] >= least:
+                continue
         excess, cost, needed, copied = _last_cost(o, device, inputs, g, c, p, transfers, s, h, x)
         if k < 0 or excess < over or (excess == over and cost < least):
             k, over, least, need, copies = device, excess, cost, needed, copied
