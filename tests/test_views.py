@@ -302,7 +302,8 @@ def test_heft_is_a_method():
 
 
 @pytest.mark.parametrize(
-    ("name", "devices", "default"), [("idrs", 2, True), ("idrs", 3, False), ("gas", 2, False)]
+    ("name", "devices", "default"),
+    [("idrs", 2, True), ("idrs", 3, False), ("gas", 2, False), ("regal-faithful", 4, False)],
 )
 def test_evaluate_offers_the_weights_that_ship(name, devices, default):
     config = types.SimpleNamespace(objective="makespan", devices=devices, policies={})

@@ -244,8 +244,8 @@ def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config
     if path is None and name in SHIPPED and is_shipped(config.objective, config.devices, name):
         path = name
     if path is None:
-        # GAS is another network, of which no weights ship.
-        shipped = name != "gas" and is_shipped(config.objective, config.devices)
+        # GAS and the faithful policies are other networks.
+        shipped = name not in ("gas", *SHIPPED) and is_shipped(config.objective, config.devices)
         default = f"--policy {name}={SHIPPED[0]} for weights of the package, or " if shipped else ""
         raise ConfigError(f"needs a policy: give {default}--policy {name}=FILE")
     policy = _policy(path, config)
