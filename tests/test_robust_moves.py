@@ -93,17 +93,13 @@ def test_plain_python_moves_alike(monkeypatch):
     limit = 1.3 * Candidates.of(graph, cluster, sequence, devices).makespan
     found = after_moves(graph, cluster, sequence, devices, limit)
 
-    def plain(function, *arguments, seconds):
-        del seconds
-        lists = [
-            type(a)(*(x.tolist() if isinstance(x, np.ndarray) else x for x in a))
-            if isinstance(a, tuple)
-            else a
-            for a in arguments
-        ]
-        return function(*lists)
+    def plain(argument):
+        if isinstance(argument, tuple):
+            return type(argument)(*map(plain, argument))
+        return argument.tolist() if isinstance(argument, np.ndarray) else argument
 
-    monkeypatch.setattr(module, "run_loops", plain)
+    monkeypatch.setattr(module, "loops", lambda function: function)
+    monkeypatch.setattr(module, "for_loops", plain)
     monkeypatch.setattr(module, "_shifts", module._shift)
     monkeypatch.setattr(module, "_is_short", module._time)
     again = after_moves(graph, cluster, sequence, devices, limit)

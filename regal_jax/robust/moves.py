@@ -4,19 +4,16 @@ The loop is compiled where Numba is installed, and is plain Python over lists wh
 """
 
 from collections import namedtuple
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.robust.timing import predecessors
-from regal_jax.runtime.compiling import part, run_loops
+from regal_jax.runtime.compiling import for_loops, loops, part
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["moved"]
-
-_SECONDS: Final = 1e-6
-"""Rough duration of the timing of one op in plain Python."""
 
 _Edges = namedtuple("_Edges", "into before tensor outof after")
 """What each op waits for, and what waits for it.
@@ -87,10 +84,9 @@ def moved(
     sequence, devices = (np.array(each, np.int32) for each in (sequence, devices))
     if not count:
         return sequence, devices
-    edges = _edges(graph)
+    move, edges = loops(_move), for_loops(_edges(graph))
     alone = np.bincount(graph.colocation_leader, minlength=n)[graph.colocation_leader] == 1
     choice = allowed_matrix(graph, cluster) & alone[:, None]
-    seconds = _SECONDS * count * n
     for c in range(len(sequence)):
         check_interrupt()
         costs = _Costs(
@@ -103,8 +99,8 @@ def moved(
         order, where = sequence[c].astype(np.int64), devices[c].astype(np.int64)
         state = _State(order, where, np.argsort(order), np.zeros(n), np.zeros(n), np.zeros(d))
         draws = source.random(3 * count)
-        sequence[c], devices[c] = run_loops(
-            _move, edges, costs, state, float(limit[c]), draws, seconds=seconds
+        sequence[c], devices[c] = move(
+            edges, for_loops(costs), for_loops(state), float(limit[c]), for_loops(draws)
         )
     return sequence, devices
 
