@@ -156,7 +156,8 @@ def run_loops(function: Callable[..., Any], *arguments: Any, seconds: float = ma
     loops have taken as much time. What an earlier process has compiled is only loaded.
 
     Args:
-      function: Indexes its arguments, and may write to them.
+      function: Indexes its arguments, and may write to them. It calls no `part`, which would be compiled code
+        that writes to copies of its lists.
       *arguments: Numbers, arrays that are not changed, and named tuples of these.
       seconds: Rough duration in Python, in seconds.
     """
