@@ -1,8 +1,10 @@
 """Loops for the host, compiled if Numba is installed and with the same results without it."""
 
+import ast
 import collections
 import functools
 import importlib
+import pathlib
 import sys
 import types
 
@@ -293,3 +295,24 @@ def test_large_loops_are_compiled_at_once(loops_of):
 def test_what_is_on_disk_is_used_at_once(loops_of, tmp_path):
     (tmp_path / "module.twice-7.py311.nbi").touch()
     assert loops_of(0.001)
+
+
+def test_what_may_run_over_lists_calls_no_compiled_part():
+    """A compiled part would write to copies of the lists."""
+    root = pathlib.Path(compiling.__file__).parents[1]
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in root.rglob("*.py")}
+    calls = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    ran = {node.args[0].id for node in calls if getattr(node.func, "id", "") == "run_loops"}
+    assert {"schedule", "execute", "_rank"} <= ran
+    for path, tree in trees.items():
+        parts = {
+            node.targets[0].id
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and getattr(node.value.func, "id", "") == "part"
+        }
+        for function in tree.body:
+            if isinstance(function, ast.FunctionDef) and function.name in ran:
+                used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+                assert not used & parts, (path.name, function.name)
