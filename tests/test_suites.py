@@ -14,7 +14,7 @@ from regal_jax.datasets import RoomForImprovement, generate
 from regal_jax.errors import ConfigError
 from regal_jax.experiments import EvaluationConfig, make_method, report, run_evaluation, suites
 from regal_jax.experiments.graphs import evaluation_graphs, evaluation_tasks, graphs_digest, one_device_peak
-from regal_jax.experiments.jobs import UNTRAINED, make_jobs
+from regal_jax.experiments.jobs import UNTRAINED, UNTRAINED_BY_HAND, make_jobs
 from regal_jax.experiments.quick_start import QuickStart
 from regal_jax.experiments.suites import named_suite, suite_names
 from regal_jax.heuristics.list_scheduling import quick_schedule
@@ -185,6 +185,24 @@ def test_rows_of_policies_that_ship_and_of_the_untrained_one(graphs):
     assert {job.name for job in found.jobs if job.guided} == {"plain"}
     assert "needs a policy" in found.left_out["regal-faithful"]
     assert BrkgaConfig() == policies_search(jobs)
+
+
+def test_a_policy_can_guide_auto_and_have_scales_set_by_hand(graphs):
+    config = EvaluationConfig(
+        "set",
+        methods=("brkga", "auto"),
+        policies={"by-hand": UNTRAINED_BY_HAND, "auto-by-hand": UNTRAINED_BY_HAND},
+        limits=(),
+    )
+    jobs = {job.name: job for job in make_jobs(config).jobs if job.role == "table"}
+    for name, method in (("by-hand", "brkga"), ("auto-by-hand", "auto")):
+        solver = jobs[name].method.solver
+        assert solver.name == method
+        assert solver.policy.config.ablation.placement_scale == 10  # pyright: ignore[reportAttributeAccessIssue]
+        assert jobs[name].title == name
+    assert not jobs["by-hand"].method.warm_start
+    assert jobs["auto-by-hand"].method.warm_start
+    assert len({job.key for job in jobs.values()}) == 4
 
 
 def policies_search(jobs):

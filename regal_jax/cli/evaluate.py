@@ -117,7 +117,8 @@ def _methods(parser: argparse.ArgumentParser) -> None:
         type=_pair,
         metavar="NAME=FILE",
         help="weights of gas or idrs; any other NAME adds a method; FILE may also be regal-faithful, "
-        "regal-primed or untrained; may be repeated",
+        "regal-primed, untrained or untrained-by-hand; a NAME that begins with auto- guides auto, "
+        "others brkga; may be repeated",
     )
     parser.add_argument("--tuned", metavar="FILE", help="settings that 'regal-jax tune' found")
     parser.add_argument("--evaluations", type=count, metavar="N", help="budget of a search (default 5000)")

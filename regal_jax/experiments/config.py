@@ -90,9 +90,10 @@ class EvaluationConfig:
       options: Method -> options of `make_method`; ``settings`` as a table. In the suite of robust scheduling
         settings of sources; those with a ``source`` are further rows of it, under any name.
       policies: Name -> weights file, the name of a policy that ships (`regal_jax.policies.SHIPPED`), or
-        ``"untrained"`` for a network with random weights and the settings of ``"regal-primed"``. ``gas`` and
-        ``idrs`` are the methods of these names; any other name adds a method, BRKGA guided by that
-        policy.
+        ``"untrained"`` for a network with random weights and the settings of ``"regal-primed"``, or
+        ``"untrained-by-hand"`` for the same with large logit scales. ``gas`` and ``idrs`` are the methods of
+        these names; any other name adds a method guided by that policy: ``auto`` if it begins with
+        ``auto-``, and else BRKGA.
       tuned: File of tuned settings for ``tuned-brkga``.
       cp_sat_seconds: Time limit of CP-SAT for each graph.
       limits: Budgets of the curves (Fig. 3), ascending; empty for no curves.

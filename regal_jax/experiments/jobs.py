@@ -20,7 +20,16 @@ from regal_jax.experiments.registry import GUIDED, make_method
 from regal_jax.experiments.topological_order import EVALUATIONS, SETTINGS, SHARE, TITLES, ApproximateDpWithin
 from regal_jax.ordering import Topoformer
 from regal_jax.plan import Objective
-from regal_jax.policies import DEFAULT, SHIPPED, Policy, PolicyConfig, is_shipped, load_policy, shipped_policy
+from regal_jax.policies import (
+    DEFAULT,
+    SHIPPED,
+    Ablation,
+    Policy,
+    PolicyConfig,
+    is_shipped,
+    load_policy,
+    shipped_policy,
+)
 from regal_jax.programs.words import source_word
 from regal_jax.solvers import with_settings
 from regal_jax.storage.stamps import file_stamp
@@ -35,6 +44,10 @@ REFERENCES: Final = {"regal": "brkga", "realistic": "brkga", "topological-order"
 UNTRAINED: Final = "untrained"
 """In place of a weights file: a network with random weights and the settings of ``regal-primed``, which
 follows its priors alone."""
+UNTRAINED_BY_HAND: Final = "untrained-by-hand"
+"""The same with large logit scales set by hand (docs/ablations.md, "What does training gain?")."""
+_BY_HAND: Final = Ablation(placement_scale=10, order_scale=3, priority_bias=-6, affinity_bias=6)
+_AUTO: Final = "auto"
 _BRKGA: Final = "brkga"
 _CONTROL: Final = "brkga-quick-start"
 """It has a curve, as policies do: its first stage is one evaluation at every budget."""
@@ -250,20 +263,30 @@ def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config
         raise ConfigError(f"needs a policy: give {default}--policy {name}=FILE")
     policy = _policy(path, config)
     identity["policy"] = _digest_of_network(policy)
-    options["policy"] = policy
     if name not in GUIDED:
         options["name"] = name
-    return _Made(name, make_method(name if name in GUIDED else "guided", **options), True, identity)
+    search = name if name in GUIDED else _search(name)
+    if search == _AUTO:
+        options["settings"] = {**options.get("settings", {}), "policy": policy}
+    else:
+        options["policy"] = policy
+    return _Made(name, make_method(search, **options), True, identity)
+
+
+def _search(name: str) -> str:
+    """The method that a policy with a name of its own guides."""
+    return _AUTO if name.startswith(f"{_AUTO}-") else "guided"
 
 
 def _policy(path: str, config: EvaluationConfig) -> Policy:
     """The policy in a weights file, one that ships, or the untrained one with the default settings."""
     if path in (DEFAULT, *SHIPPED):
         return shipped_policy(path, config.objective, config.devices)
-    if path == UNTRAINED:
-        policy = PolicyConfig(num_devices=config.devices, objective=config.objective)
+    if path in (UNTRAINED, UNTRAINED_BY_HAND):
+        ablation = Ablation() if path == UNTRAINED else _BY_HAND
+        policy = PolicyConfig(num_devices=config.devices, objective=config.objective, ablation=ablation)
         return Policy(policy, rngs=nnx.Rngs(0))
-    known = ", ".join(map(repr, (*SHIPPED, UNTRAINED)))
+    known = ", ".join(map(repr, (*SHIPPED, UNTRAINED, UNTRAINED_BY_HAND)))
     file_stamp(path, "policy", f"give one of {known}, or train a policy with 'regal-jax train'")
     return load_policy(path, num_devices=config.devices)
 
@@ -299,7 +322,7 @@ def _job(
         title += ", warm starts" if config.suite == "realistic" else ""
     problem = {
         **_where(config),
-        "method": made.name if not made.guided or made.name in GUIDED else "guided",
+        "method": made.name if not made.guided or made.name in GUIDED else _search(made.name),
         "seed": seed,
         "evaluations": budget,
         # The records of these jobs have more fields.
