@@ -253,7 +253,7 @@ def check_reference(problem, genes, objective, placement, result):
             assert (np.asarray(result.peak_memory[0, p]) <= reference.bounds).all()
 
 
-@pytest.mark.parametrize("devices", [(1, 4), pytest.param((2,), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("devices", [(4,), pytest.param((1, 2), marks=pytest.mark.slow)])
 def test_it_decodes_as_the_design_says(devices):
     @settings(max_examples=60)
     @given(instances(devices=devices), seeds, st.sampled_from(Objective), st.floats(0, 1), st.booleans())
@@ -288,13 +288,19 @@ def test_the_implementations_agree(objective, transfer):
     agree()
 
 
-@given(instances(devices=(2,)), seeds)
-def test_capacities_that_cannot_bind_change_nothing(instance, seed):
-    graph, cluster = instance
-    problem = limited(small_problem(graph, cluster), 4.0)
-    genes = random_genes(problem, np.random.default_rng(seed))
-    free = dataclasses.replace(problem, unlimited=True)
-    chex.assert_trees_all_equal(HOST[TIME](problem, genes), HOST[TIME](free, genes))
+@pytest.mark.parametrize(
+    "transfers", [("blocking",), pytest.param(("delay", "free"), marks=pytest.mark.slow)]
+)
+def test_capacities_that_cannot_bind_change_nothing(transfers):
+    @given(instances(devices=(2,), transfers=transfers), seeds)
+    def unchanged(instance, seed):
+        graph, cluster = instance
+        problem = limited(small_problem(graph, cluster), 4.0)
+        genes = random_genes(problem, np.random.default_rng(seed))
+        free = dataclasses.replace(problem, unlimited=True)
+        chex.assert_trees_all_equal(HOST[TIME](problem, genes), HOST[TIME](free, genes))
+
+    unchanged()
 
 
 def test_a_choice_that_overflows_comes_last():

@@ -120,8 +120,8 @@ def test_each_run_searches_in_its_own_scenario():
         np.testing.assert_array_equal(rows, wanted[:2])
     assert [len(rows) for rows in one.propose(GRAPH, FREE, 0, KEY)] == [0, 0]
     # Where every scenario is the proxy, these are plain runs.
-    plain = BrkgaRuns(30, SMALL).propose(GRAPH, FREE, 4, jax.random.split(KEY)[1])
-    same = ScenarioRuns(30, SMALL, scenarios=Scenarios(exact=1)).propose(GRAPH, FREE, 4, KEY)
+    plain = BrkgaRuns(30, SMALL).propose(GRAPH, FREE, 6, jax.random.split(KEY)[1])
+    same = ScenarioRuns(30, SMALL, scenarios=Scenarios(exact=1)).propose(GRAPH, FREE, 6, KEY)
     for rows, wanted in zip(same, plain, strict=True):
         np.testing.assert_array_equal(rows, wanted)
 
