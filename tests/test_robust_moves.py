@@ -19,8 +19,8 @@ def proposed(graph, cluster, count, seed):
 
 
 def after_moves(graph, cluster, sequence, devices, limit, count=200, seed=0):
-    runtime = np.repeat(runtime_matrix(graph, cluster)[None], len(sequence), axis=0)
-    times = np.repeat(transfer_times(graph, cluster)[None], len(sequence), axis=0)
+    runtime = np.repeat(runtime_matrix(graph, cluster)[..., None], len(sequence), axis=2)
+    times = np.repeat(transfer_times(graph, cluster)[..., None], len(sequence), axis=2)
     source = np.random.default_rng(seed)
     return moved(graph, cluster, sequence, devices, runtime, times, limit, count, source)
 

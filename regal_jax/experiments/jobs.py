@@ -265,7 +265,7 @@ def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config
     identity["policy"] = _digest_of_network(policy)
     if name not in GUIDED:
         options["name"] = name
-    search = name if name in GUIDED else _search(name)
+    search = _search(name)
     if search == _AUTO:
         options["settings"] = {**options.get("settings", {}), "policy": policy}
     else:
@@ -274,7 +274,9 @@ def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config
 
 
 def _search(name: str) -> str:
-    """The method that a policy with a name of its own guides."""
+    """The method of a row with a policy."""
+    if name in GUIDED:
+        return name
     return _AUTO if name.startswith(f"{_AUTO}-") else "guided"
 
 
@@ -322,7 +324,7 @@ def _job(
         title += ", warm starts" if config.suite == "realistic" else ""
     problem = {
         **_where(config),
-        "method": made.name if not made.guided or made.name in GUIDED else _search(made.name),
+        "method": _search(made.name) if made.guided else made.name,
         "seed": seed,
         "evaluations": budget,
         # The records of these jobs have more fields.

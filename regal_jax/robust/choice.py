@@ -5,11 +5,10 @@ from typing import Final
 import jax
 import numpy as np
 
-from regal_jax.graph import runtime_matrix, transfer_times
 from regal_jax.robust.candidates import Candidates
 from regal_jax.robust.diversity import chain_successors, edit_distances_from
 from regal_jax.robust.moves import moved
-from regal_jax.robust.scenarios import DrawnScenarios, Scenarios, generator
+from regal_jax.robust.scenarios import Scenarios, generator
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["cover"]
@@ -54,7 +53,10 @@ def cover(found: Candidates, keep: int, scenarios: Scenarios, key: jax.Array) ->
     rest = chosen[gaining:]
     own = relative[rest].argmin(axis=1)
     limit = np.maximum(scenarios.slack * least[own], value[rest, own])
-    varied = _varied(found.take(rest), drawn.take(own), limit, scenarios.moves, generator(moves))
+    costs = drawn.take(own).costs(found.graph, found.cluster)
+    count = scenarios.moves * found.graph.num_ops
+    each = found.sequence[rest], found.devices[rest]
+    varied = moved(found.graph, found.cluster, *each, *costs, limit, count, generator(moves))
     return _in_place(found.take(chosen), gaining, varied)
 
 
@@ -88,18 +90,6 @@ def _greedy(found: Candidates, keep: int, value: np.ndarray, slack: float) -> tu
             gaining = min(gaining, len(chosen))
             among = left & good if (left & good).any() else left
             next_ = int(np.where(among, near, -1.0).argmax())
-
-
-def _varied(
-    found: Candidates, own: DrawnScenarios, limit: np.ndarray, moves: int, source: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """``(sequence [C, N], devices [C, N])`` after random moves, each schedule in a scenario of its own."""
-    graph, cluster = found.graph, found.cluster
-    runtime = runtime_matrix(graph, cluster) * own.runtime[..., None]
-    added = own.latency[:, None] + own.per_byte[:, None] * graph.tensor_bytes
-    times = transfer_times(graph, cluster) + added[..., None]
-    count = moves * graph.num_ops
-    return moved(graph, cluster, found.sequence, found.devices, runtime, times, limit, count, source)
 
 
 def _in_place(chosen: Candidates, first: int, varied: tuple[np.ndarray, np.ndarray]) -> Candidates:

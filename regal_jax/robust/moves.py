@@ -71,8 +71,8 @@ def moved(
       cluster: The cluster, of which the links' kinds count.
       sequence: ``[C, N]`` ops in the order in which they are scheduled.
       devices: ``[C, N]`` device of each op.
-      runtime: ``[C, N, D]`` runtimes, of each schedule its own.
-      moves: ``[C, T, L]`` time of moving each tensor over each kind of link.
+      runtime: ``[N, D, C]`` runtimes, of each schedule its own.
+      moves: ``[T, L, C]`` time of moving each tensor over each kind of link.
       limit: ``[C]`` longest makespan of each schedule; at least the makespan that it has.
       count: Number of moves of each schedule.
       source: Source of the draws.
@@ -80,20 +80,21 @@ def moved(
     Returns:
       ``(sequence [C, N], devices [C, N])`` int32.
     """
-    n, d = runtime.shape[1:]
+    n, d, _ = runtime.shape
     sequence, devices = (np.array(each, np.int32) for each in (sequence, devices))
     if not count:
         return sequence, devices
     move, edges = loops(_move), for_loops(_edges(graph))
     alone = np.bincount(graph.colocation_leader, minlength=n)[graph.colocation_leader] == 1
     choice = allowed_matrix(graph, cluster) & alone[:, None]
+    moves = np.concatenate([moves, np.zeros((1, *moves.shape[1:]))])
     for c in range(len(sequence)):
         check_interrupt()
         costs = _Costs(
-            runtime[c].ravel(),
-            np.concatenate([moves[c], np.zeros((1, moves.shape[2]))]).ravel(),
+            runtime[..., c].ravel(),
+            moves[..., c].ravel(),
             cluster.link_index.ravel().astype(np.int64),
-            moves.shape[2],
+            moves.shape[1],
             choice.ravel(),
         )
         order, where = sequence[c].astype(np.int64), devices[c].astype(np.int64)

@@ -112,6 +112,20 @@ class DrawnScenarios:
         """The scenarios at ``index``, ``[K]`` whole numbers, in that order."""
         return DrawnScenarios(self.runtime[index], self.latency[index], self.per_byte[index])
 
+    def costs(self, graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
+        """The costs of each scenario, as `regal_jax.robust.timing.delayed_times` takes them.
+
+        Args:
+          graph: The graph.
+          cluster: The cluster of the proxy.
+
+        Returns:
+          ``(runtime [N, D, S], moves [T, L, S])``, in the graph's time unit.
+        """
+        runtime = runtime_matrix(graph, cluster)[..., None] * self.runtime.T[:, None]
+        added = self.latency + self.per_byte * graph.tensor_bytes[:, None]
+        return runtime, transfer_times(graph, cluster)[..., None] + added[:, None]
+
     def makespans(
         self, graph: ComputationGraph, cluster: Cluster, sequence: np.ndarray, devices: np.ndarray
     ) -> np.ndarray:
@@ -125,9 +139,7 @@ class DrawnScenarios:
           sequence: ``[C, N]`` ops in the order in which they are scheduled.
           devices: ``[C, N]`` device of each op.
         """
-        runtime = runtime_matrix(graph, cluster)[..., None] * self.runtime.T[:, None]
-        added = self.latency + self.per_byte * graph.tensor_bytes[:, None]
-        moves = transfer_times(graph, cluster)[..., None] + added[:, None]
+        runtime, moves = self.costs(graph, cluster)
         found = np.zeros((len(sequence), len(self)))
         # As many schedules at once as fit into a moderate part of the memory.
         some = max(1, _TIMES_AT_ONCE // max(1, len(self) * graph.num_ops))

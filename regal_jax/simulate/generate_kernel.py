@@ -122,6 +122,7 @@ def _choose(ready, g, c, p, transfers, s, h, x):
     """Index of the ready op with the least excess, then cost less urgency, lowest op on ties."""
     best, over, least, chosen = -1, 0, np.float32(np.inf), g.n
     if h is None:
+        # The op of the least bound comes first, so that more of the others are skipped.
         first, lowest = 0, np.float32(np.inf)
         clock = s.clock[0]
         for k in range(1, g.d):
