@@ -2,12 +2,12 @@
 
 import argparse
 import dataclasses
-import functools
 import json
 import pathlib
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import jax
@@ -22,6 +22,7 @@ from benchmarks.results import Record, Results, as_document
 from benchmarks.table import HEAD, lines
 from regal_jax.cli.arguments import count
 from regal_jax.errors import ConfigError
+from regal_jax.runtime.cores import available_cores
 from regal_jax.storage.atomic import write_atomically
 
 __all__ = ["add_arguments", "run"]
@@ -165,21 +166,29 @@ def run(args: argparse.Namespace) -> int:
         write_atomically(out, document.encode())
         write_atomically(out.with_suffix(".md"), written.as_markdown().encode())
 
-    def late_check(name: str) -> None:
-        found.append(Check(name, False, "no time was left for it", 0.0))
+    def check(named: tuple[str, Callable[[], Check]]) -> Check:
+        name, call = named
+        return Check(name, False, "no time was left for it", 0.0) if late() else call()
 
-    work: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
-        (name, lambda call=call: found.append(call()), functools.partial(late_check, name))
-        for name, call in checks(args.size)
-    ]
-    work += [
-        (b.name, lambda b=b: records.append(_measured(b, options)), lambda b=b: left_out.append(b.name))
-        for b in _chosen(args.size)
-    ]
-    with tqdm(work, disable=not sys.stderr.isatty(), dynamic_ncols=True) as bar:
-        for name, call, leave_out in bar:
-            bar.set_description(name)
-            (leave_out if late() else call)()
+    measured = _chosen(args.size)
+    every = list(checks(args.size))
+    with (
+        tqdm(total=len(every) + len(measured), disable=not sys.stderr.isatty(), dynamic_ncols=True) as bar,
+        ThreadPoolExecutor(max(1, available_cores() // 2)) as pool,
+    ):
+        # Most of a check's time is its compilation, which leaves other threads of Python free.
+        for done in pool.map(check, every):
+            found.append(done)
+            bar.set_description(done.name)
+            bar.update()
+            save()
+        for benchmark in measured:
+            bar.set_description(benchmark.name)
+            if late():
+                left_out.append(benchmark.name)
+            else:
+                records.append(_measured(benchmark, options))
+            bar.update()
             save()
     return _report(certificate(), out)
 
