@@ -32,21 +32,19 @@ _VERSION: Final = 1
 _MEASURED: Final = {
     "smoke": ("throughput", "implementations", "training"),
     "default": (
-        "throughput/er-100",
         "implementations/er-100",
-        "population/er-100",
         "batch/er-100",
-        "phases/er-100",
         "training",
-        "compile/er-100",
-        "throughput/er-500",
         "implementations/er-500",
+        "population/er-100",
+        "objective",
+        "phases/er-100",
+        "compile/er-100",
         "batch/er-500",
+        "transfer",
         "throughput/layered-*",
         "phases/er-500",
         "throughput/er-*",
-        "objective",
-        "transfer",
     ),
 }
 """Patterns of the measured benchmarks, the most important first."""

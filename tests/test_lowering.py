@@ -5,10 +5,15 @@ import functools
 import jax
 import jax.export
 import jax.extend.backend
+import jax.numpy as jnp
 import pytest
 
 from benchmarks.cases import GraphCase
-from regal_jax.encoding import schedule_prior
+from regal_jax.datasets import generate
+from regal_jax.encoding import decode, gene_shapes, schedule_prior
+from regal_jax.graph import Cluster
+from regal_jax.problem import Bucket, make_problem
+from regal_jax.simulate import pallas_gpu, simulate
 from regal_jax.solve import ENCODINGS, solve_traced
 
 PLATFORMS = ("cuda", "tpu")
@@ -61,6 +66,28 @@ def test_the_whole_search_among_generated_schedules():
 
     text = jax.export.export(jax.jit(search), platforms=PLATFORMS)(case.problem(), case.keys()).mlir_module()
     assert "custom_call" not in text
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize(("capability", "kernels"), [((9, 0), 1), ((10, 0), 1), ((8, 9), 0), (None, 0)])
+def test_a_gpu_that_can_runs_the_fused_kernel(monkeypatch, capability, kernels):
+    monkeypatch.setattr(pallas_gpu, "_capability", lambda: capability)
+    case = CASES["makespan"]
+    problem = case.problem()
+    genes = {name: jnp.zeros((1, 10, *leaf.shape), leaf.dtype) for name, leaf in gene_shapes(problem).items()}
+    traced = jax.jit(lambda problem, genes: simulate(problem, decode(problem, genes))).trace(problem, genes)
+    text = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cuda", "cpu")}
+    assert text["cuda"].count("custom_call @mosaic_gpu") == kernels
+    assert "mosaic_gpu" not in text["cpu"]
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_a_graph_that_does_not_fit_runs_without_the_kernel(monkeypatch):
+    monkeypatch.setattr(pallas_gpu, "_capability", lambda: (9, 0))
+    problem = make_problem([generate("chain", 5, 0)], Cluster.uniform(4), Bucket(10, 20_000, 40, 20))
+    genes = {name: jnp.zeros((1, 1, *leaf.shape), leaf.dtype) for name, leaf in gene_shapes(problem).items()}
+    traced = jax.jit(lambda problem, genes: simulate(problem, decode(problem, genes))).trace(problem, genes)
+    assert "custom_call" not in traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 @pytest.mark.usefixtures("accelerator")

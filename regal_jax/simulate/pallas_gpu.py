@@ -6,8 +6,8 @@ code of a block.
 
 It is written for the Mosaic GPU backend of Pallas, since the Triton backend is deprecated from JAX 0.11 on.
 Mosaic GPU runs on NVIDIA GPUs of compute capability 9.0 (Hopper) or more, and the kernel can be lowered on a
-machine without such a GPU. It runs only where a caller names it: no GPU has certified it yet
-(``python -m benchmarks certify``).
+machine without such a GPU. It is the default there; ``python -m benchmarks certify`` compares it with the
+exact replay.
 
 The kernel does not compute peaks, which would require the inputs of every op. `regal_jax.simulate.memory`
 computes them from positions in a few parallel steps.
@@ -24,7 +24,7 @@ from regal_jax.problem import Decisions, Problem
 from regal_jax.simulate.lockstep import Run
 from regal_jax.simulate.pallas_kernel import Sizes, make_inputs, make_sizes, program
 
-__all__ = ["fits", "run_pallas", "run_pallas_on_gpu", "shared_bytes"]
+__all__ = ["available", "fits", "run_pallas", "run_pallas_on_gpu", "shared_bytes"]
 
 _CAPABILITY: Final = (9, 0)
 _SHARED_KIB: Final = {9: 227, 10: 227, 11: 227}
@@ -89,6 +89,11 @@ def run_pallas_on_gpu(problem: Problem, decisions: Decisions, *, positions: bool
             f"backend, found {found}; use 'xla', or None to have one chosen"
         )
     return run_pallas(problem, decisions, positions=positions)
+
+
+def available(problem: Problem) -> bool:
+    """Whether JAX's default backend is a GPU that runs the kernel, and a candidate fits into it."""
+    return (_capability() or (0, 0)) >= _CAPABILITY and fits(problem)
 
 
 def _capability() -> tuple[int, int] | None:

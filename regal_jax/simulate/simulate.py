@@ -76,8 +76,8 @@ def simulate(
       problem: ``B`` graphs.
       decisions: ``[B, P, ...]`` decisions, from `regal_jax.encoding.decode`.
       implementation: A name in `IMPLEMENTATIONS`, which then runs or raises; ``None`` chooses by platform:
-        ``host`` on CPUs where Numba is installed (extra ``cpu``), else ``xla``. ``pallas`` runs only where
-        it is named.
+        ``host`` on CPUs where Numba is installed (extra ``cpu``); ``pallas`` on NVIDIA GPUs of compute
+        capability 9.0 or more, if a candidate fits into the shared memory of a block; else ``xla``.
       memory: Whether to compute the peaks.
       positions: Whether to return the order of events.
 
@@ -104,14 +104,23 @@ def _simulate_by_platform(
     """The default implementation of the platform that the program is compiled for."""
     import jax.extend.backend
 
-    xla = functools.partial(IMPLEMENTATIONS["xla"], memory=memory, positions=positions)
-    if not host.available(problem.blocking, memory):
-        return xla(problem, decisions)
-    on_host = functools.partial(IMPLEMENTATIONS["host"], memory=memory, positions=positions)
-    if set(jax.extend.backend.backends()) == {"cpu"}:
-        return on_host(problem, decisions)
+    chosen: dict[str, str] = {}
+    if host.available(problem.blocking, memory):
+        chosen["cpu"] = "host"
+    if pallas_gpu.available(problem):
+        chosen["cuda"] = "pallas"
+    calls = {
+        platform: functools.partial(IMPLEMENTATIONS[name], memory=memory, positions=positions)
+        for platform, name in {**chosen, "default": "xla"}.items()
+    }
+    present = set(jax.extend.backend.backends())
+    if present == {"cpu"} or not chosen:
+        return calls.get("cpu", calls["default"])(problem, decisions)
+    if present <= chosen.keys():
+        # No time is spent on tracing what none of the platforms runs.
+        del calls["default"]
     # There is always a CPU besides an accelerator; lowering knows the platform of the program.
-    return jax.lax.platform_dependent(problem, decisions, cpu=on_host, default=xla)
+    return jax.lax.platform_dependent(problem, decisions, **calls)
 
 
 def _check_shapes(problem: Problem, decisions: Decisions) -> None:
