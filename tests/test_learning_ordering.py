@@ -459,6 +459,13 @@ def test_a_run_that_is_interrupted_and_killed_ends_the_same(whole, sets, tmp_pat
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_batches_of_worker_processes_are_the_same(whole, sets, tmp_path, monkeypatch):
+    folder, _ = whole
+    monkeypatch.setattr(train_module, "spare_workers", lambda: 2)
+    assert run(sets, tmp_path).finished
+    assert records(tmp_path, "train") == records(folder, "train")
+
+
 def test_what_goes_wrong_while_graphs_are_made_is_told(sets, tmp_path, monkeypatch):
     batch = OrderSource.batch
 

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from regal_jax.runtime.interrupts import check_interrupt
 
-__all__ = ["run_tasks"]
+__all__ = ["begin_worker", "end_workers", "run_tasks"]
 
 _BLINK: Final = 0.1
 """Interval between two checks, in seconds."""
@@ -42,7 +42,7 @@ def run_tasks(
     # Processes are spawned, not forked, since a fork of a process in which JAX has started may hang.
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
-    executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+    executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=begin_worker)
     try:
         queue = iter(tasks)
         running: dict[Future[_Result], _Task] = {}
@@ -60,12 +60,17 @@ def run_tasks(
             "a worker process was killed (out of memory?); use fewer jobs and run it again"
         ) from None
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - others:
-            child.terminate()
+        end_workers(executor, others)
 
 
-def _begin(*_: Any) -> None:
+def end_workers(executor: ProcessPoolExecutor, others: Collection[Any]) -> None:
+    """Ends the processes of ``executor`` at once; ``others`` are processes that existed before it."""
+    executor.shutdown(wait=False, cancel_futures=True)
+    for child in set(multiprocessing.active_children()) - set(others):
+        child.terminate()
+
+
+def begin_worker(*_: Any) -> None:
     """Sets up a worker: its parent handles Ctrl-C, and it ends when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

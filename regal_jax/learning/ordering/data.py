@@ -16,7 +16,7 @@ from regal_jax.ordering import OrderInputs, TopoformerConfig, make_order_inputs
 from regal_jax.problem import Bucket, Problem, make_problem
 from regal_jax.solve import graph_identities
 
-__all__ = ["ONE_DEVICE", "OrderBatch", "OrderSource", "make_batch"]
+__all__ = ["ONE_DEVICE", "OrderBatch", "OrderSource", "host_batch", "make_batch"]
 
 ONE_DEVICE: Final = Cluster.uniform(1, transfer="free")
 """The cluster on which orders are made."""
@@ -164,6 +164,11 @@ class OrderSource:
             for first in range(0, len(graphs), size)
         ]
         return [make_batch(graphs, self.model, bucket) for graphs, bucket in batches[index::count]]
+
+
+def host_batch(source: OrderSource, size: int, part: slice, step: int) -> OrderBatch:
+    """`OrderSource.batch` with NumPy arrays."""
+    return jax.device_get(source.batch(step, size, part))
 
 
 def _grouped(graphs: Sequence[ComputationGraph]) -> list[tuple[Bucket, list[ComputationGraph]]]:

@@ -1,6 +1,7 @@
 """`train_orders`: training of Topoformer on layered graphs."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from regal_jax.graph import ComputationGraph
-from regal_jax.learning.ahead import Ahead
+from regal_jax.learning.ahead import Ahead, spare_workers
 from regal_jax.learning.loop import (
     WEIGHTS,
     Cadence,
@@ -23,7 +24,7 @@ from regal_jax.learning.loop import (
 )
 from regal_jax.learning.mesh import everywhere, mesh_for, on_this_process, spread
 from regal_jax.learning.ordering.config import OrderTrainConfig
-from regal_jax.learning.ordering.data import ONE_DEVICE, OrderBatch, OrderSource
+from regal_jax.learning.ordering.data import ONE_DEVICE, OrderBatch, OrderSource, host_batch
 from regal_jax.learning.ordering.step import OrderLearner, OrderState, greedy_peaks, order_step
 from regal_jax.learning.processes import exchanged, fetched, in_turns
 from regal_jax.learning.record import event_writer
@@ -154,7 +155,11 @@ class _Orders(Course[OrderState]):
         self._held_out: list[OrderBatch] | None = None
         self._baseline: float | None = None
         self._key = everywhere(jax.random.key(config.seed), mesh)
-        self._ahead = Ahead(self._made, config.optimizer.steps)
+        size = config.optimizer.batch
+        mine = size // jax.process_count()
+        first = jax.process_index() * mine
+        make = functools.partial(host_batch, self._source, size, slice(first, first + mine))
+        self._ahead = Ahead(make, config.optimizer.steps, spare_workers())
 
     def __enter__(self) -> "_Orders":
         return self
@@ -177,15 +182,9 @@ class _Orders(Course[OrderState]):
         return self._source.pool(step)
 
     def step(self, state: OrderState, step: int) -> tuple[OrderState, Mapping[str, float]]:
-        batch = self._ahead.get(step)
+        batch = spread(self._ahead.get(step), self._mesh)
         state, metrics = order_step(self._learner, self._mesh, state, batch, self._key)
         return state, {name: float(value) for name, value in metrics._asdict().items()}
-
-    def _made(self, step: int) -> OrderBatch:
-        size = self._config.optimizer.batch
-        mine = size // jax.process_count()
-        first = jax.process_index() * mine
-        return spread(self._source.batch(step, size, slice(first, first + mine)), self._mesh)
 
     def validate(self, state: OrderState) -> tuple[OrderState, Mapping[str, float]]:
         if self._held_out is None:
