@@ -7,7 +7,10 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import chex
 import jax
@@ -280,3 +283,24 @@ def test_a_new_process_finds_the_compiled_kernels(tmp_path):
         """
     cache = {name: os.environ[name] for name in ("NUMBA_CACHE_DIR",) if name in os.environ}
     assert python(code, **environment(tmp_path), **cache) == "1\n1\n"
+
+
+def test_threads_register_a_variant_once(monkeypatch):
+    calls, both = [], threading.Barrier(2, timeout=60)
+
+    def address(*variant):
+        time.sleep(0.05)
+        return 1
+
+    monkeypatch.setattr(host, "_registered", set())
+    monkeypatch.setattr(host, "_address", address)
+    monkeypatch.setattr(host.jax.ffi, "pycapsule", lambda address: address)
+    monkeypatch.setattr(host.jax.ffi, "register_ffi_target", lambda name, *_, **__: calls.append(name))
+
+    def register(_):
+        both.wait()
+        return host._register.__wrapped__("simulate", True, False)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(register, range(2))) == ["regal_jax_simulate_events"] * 2
+    assert calls == ["regal_jax_simulate_events"]

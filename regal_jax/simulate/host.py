@@ -7,8 +7,10 @@ compilation cache, and the kernel itself is kept in Numba's.
 import ctypes
 import functools
 import itertools
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,10 @@ from regal_jax.runtime.ahead import await_compiled
 from regal_jax.runtime.compiling import installed
 
 __all__ = ["available", "generate_on_host", "simulate_on_host"]
+
+_registered: Final[set[str]] = set()
+"""Names of the variants that XLA knows."""
+_registering: Final = threading.Lock()
 
 
 @functools.cache
@@ -48,19 +54,26 @@ def available(transfers: bool, memory: bool, kernel: str = "simulate", decides: 
 @functools.cache
 def _register(kernel: str, transfers: bool, memory: bool, decides: bool = False) -> str:
     """Loads or compiles one variant of a kernel and registers it with XLA; returns its name there."""
+    target = _target(kernel, transfers, memory, decides)
+    # Threads that need the same variant at the same time would register it twice, which XLA refuses.
+    with _registering:
+        if target not in _registered:
+            address = ctypes.c_void_p(_address(kernel, transfers, memory, decides))
+            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(address), platform="cpu")
+            _registered.add(target)
+    return target
+
+
+def _address(kernel: str, transfers: bool, memory: bool, decides: bool) -> int:
+    """Address of the compiled handler of one variant of a kernel."""
     if kernel == "simulate":
         from regal_jax.simulate import host_kernel
 
         await_compiled((kernel, transfers, memory))
-        function = host_kernel.handler(transfers, memory)
-    else:
-        from regal_jax.simulate import generate_kernel
+        return host_kernel.handler(transfers, memory).address
+    from regal_jax.simulate import generate_kernel
 
-        function = generate_kernel.handler(transfers, memory, decides)
-    target = _target(kernel, transfers, memory, decides)
-    address = ctypes.c_void_p(function.address)
-    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(address), platform="cpu")
-    return target
+    return generate_kernel.handler(transfers, memory, decides).address
 
 
 def _target(kernel: str, transfers: bool, memory: bool, decides: bool = False) -> str:
