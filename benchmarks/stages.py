@@ -17,8 +17,9 @@ from regal_jax.api import optimize_many
 from regal_jax.cli.arguments import count
 from regal_jax.datasets import load_sample
 from regal_jax.experiments import bootstrap
-from regal_jax.experiments.realistic import LINKS, one_device_peak
+from regal_jax.experiments.realistic import LINKS
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.heuristics.even_split import one_device_peak
 from regal_jax.plan import Objective, Plan, lower_bound
 from regal_jax.solvers import Brkga
 from regal_jax.storage.atomic import write_atomically

@@ -143,6 +143,8 @@ def test_names_and_numbers_of_numpy_become_plain():
         ("task", {"objective": "speed"}, "task.objective: is 'speed'; use one of makespan"),
         ("task", {"memory": "much"}, "task.memory, task.transfer: memory[0]"),
         ("task", {"memory": 16}, "task.memory: is 16; give a text"),
+        ("task", {"capacity": -1}, "task.capacity: is -1"),
+        ("task", {"memory": "1GiB", "capacity": 1.2}, "task.memory, task.capacity: are '1GiB' and 1.2"),
         ("task", {"transfer": "teleport"}, "task.memory, task.transfer: transfer: cannot read 'teleport'"),
         ("task", {"transfer": "delay:speed=3"}, "task.memory, task.transfer: transfer 'delay:speed=3'"),
         ("task", {"evaluations": 0}, "task.evaluations: is 0; give a whole number from 1"),

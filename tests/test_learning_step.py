@@ -1,9 +1,12 @@
 """The compiled step: no host transfers, one compilation, and an even division among devices."""
 
 import dataclasses
+import functools
 import importlib
 import json
+import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +26,8 @@ from policy_cases import chain
 
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
-from regal_jax.graph import GraphBuilder
+from regal_jax.graph import Cluster, GraphBuilder
+from regal_jax.heuristics.even_split import one_device_peak
 from regal_jax.learning import TaskConfig, train
 from regal_jax.learning import step as step_module
 from regal_jax.learning import validate as validate_module
@@ -31,8 +35,9 @@ from regal_jax.learning.mesh import AXIS, everywhere
 from regal_jax.learning.pool import SpreadPool, make_pools, spread_pool
 from regal_jax.learning.reference import with_references
 from regal_jax.learning.step import Learner, table_on, train_step
+from regal_jax.plan import Objective, lower_bound
 from regal_jax.policies import to_proposal
-from regal_jax.problem import Bucket
+from regal_jax.problem import Bucket, make_problem
 from regal_jax.programs import kept, on_mesh
 from regal_jax.search import Stopping
 from regal_jax.solve import ENCODINGS, keys_of, solve
@@ -230,6 +235,25 @@ def test_pools_hold_every_graph_once_and_are_few():
     # Neighbours in size are joined, not the largest with the smallest.
     small, large = make_pools(graphs, cluster, config.policy, 2)
     assert max(graphs[i].num_ops for i in small.members) < min(graphs[i].num_ops for i in large.members)
+
+
+def test_every_graph_has_a_capacity_of_its_own():
+    graphs = [generate("layered", n, 0) for n in (8, 16)]
+    task = TaskConfig(capacity=1.2)
+    clusters = [task.cluster_of(graph, 2) for graph in graphs]
+    wanted = [max(0.6 * one_device_peak(graph), bound_of(graph)) for graph in graphs]
+    assert [cluster.memory for cluster in clusters] == [(math.ceil(w), math.ceil(w)) for w in wanted]
+    assert task.cluster_of(graphs[0], 2).transfer == task.cluster(2).transfer
+    config = dataclasses.replace(tiny_config(), task=task)
+    cluster_of = functools.partial(task.cluster_of, devices=2)
+    (share,) = make_pools(graphs, cluster_of, config.policy, 1)
+    assert not share.pool.problem.unlimited
+    chex.assert_trees_all_equal(share.pool.problem, make_problem(graphs, clusters, share.pool.problem.bucket))
+    assert TaskConfig().cluster_of(graphs[0], 2) == TaskConfig().cluster(2)
+
+
+def bound_of(graph):
+    return lower_bound(graph, Cluster.uniform(2), Objective.PEAK_MEMORY)
 
 
 def judged(config, count, reference):

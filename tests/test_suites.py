@@ -13,10 +13,11 @@ from regal_jax.cli.parser import build_parser
 from regal_jax.datasets import RoomForImprovement, generate
 from regal_jax.errors import ConfigError
 from regal_jax.experiments import EvaluationConfig, make_method, report, run_evaluation, suites
-from regal_jax.experiments.graphs import evaluation_graphs, evaluation_tasks, graphs_digest, one_device_peak
+from regal_jax.experiments.graphs import evaluation_graphs, evaluation_tasks, graphs_digest
 from regal_jax.experiments.jobs import UNTRAINED, UNTRAINED_BY_HAND, make_jobs
 from regal_jax.experiments.quick_start import QuickStart
 from regal_jax.experiments.suites import named_suite, suite_names
+from regal_jax.heuristics.even_split import one_device_peak
 from regal_jax.heuristics.list_scheduling import quick_schedule
 from regal_jax.heuristics.peaks import least_peak_balance
 from regal_jax.importers import save_graph

@@ -4,16 +4,16 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from regal_jax.datasets import load_graphs
 from regal_jax.errors import ConfigError
 from regal_jax.experiments.config import EvaluationConfig
-from regal_jax.experiments.realistic import load_models, one_device_peak, realistic_cases
+from regal_jax.experiments.realistic import load_models, realistic_cases
 from regal_jax.experiments.topological_order import GRAPHS, layered_cases, real_cases
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.heuristics.even_split import even_split, one_device_peak
 from regal_jax.plan import Objective, lower_bound
 
 __all__ = ["Task", "evaluation_graphs", "evaluation_tasks", "graphs_digest"]
@@ -63,9 +63,7 @@ def _cluster(config: EvaluationConfig, graph: ComputationGraph) -> Cluster:
     """The cluster of a graph, which depends on it only with `EvaluationConfig.capacity`."""
     if not config.capacity:
         return config.cluster
-    wanted = config.capacity * one_device_peak(graph) / config.devices
-    least = lower_bound(graph, Cluster.uniform(config.devices), Objective.PEAK_MEMORY)
-    return Cluster.uniform(config.devices, float(math.ceil(max(wanted, least))), config.transfer)
+    return even_split(graph, config.devices, config.capacity, config.transfer)
 
 
 def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:

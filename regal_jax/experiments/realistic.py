@@ -21,7 +21,6 @@ from typing import Final
 from regal_jax.datasets import load_sample
 from regal_jax.examples import load_example
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics import heuristic_plans
 from regal_jax.plan import Objective, contract, lower_bound
 
 __all__ = ["DEVICES", "EXAMPLE_MODELS", "LINKS", "MEMORY", "SAMPLE_MODELS", "Case", "realistic_cases"]
@@ -123,9 +122,3 @@ def load_models(names: set[str]) -> dict[str, ComputationGraph]:
                 if name in names:
                     found[name] = graph
     return found
-
-
-def one_device_peak(graph: ComputationGraph) -> float:
-    """Smallest peak that any heuristic finds on one device, in bytes."""
-    plans = heuristic_plans(graph, Cluster.uniform(1), Objective.PEAK_MEMORY)
-    return min(plan.objective_value for plan in plans)

@@ -7,8 +7,10 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self
 
+from regal_jax.checks import shown
 from regal_jax.errors import ClusterError, ConfigError
-from regal_jax.graph import Cluster
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.heuristics.even_split import even_split
 from regal_jax.learning.settings import above_fields, build, least_fields, member_field, plain, whole_fields
 from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
@@ -47,6 +49,8 @@ class TaskConfig:
       memory: Capacity of each device, as `Cluster.uniform` takes it: ``"16GiB"``; ``"inf"`` for no limit.
       transfer: Transfer model as for `Cluster.uniform`, e.g. ``"nvlink4"``; by default at no cost, as in the
         papers.
+      capacity: Capacity of each device relative to an even split of a graph's memory, for limits that bind
+        (`regal_jax.heuristics.even_split`); 0 for `memory`.
       evaluations: Budget of every search in training.
       encoding: Name of what the genes of the searches mean (`regal_jax.solve.ENCODINGS`).
 
@@ -57,6 +61,7 @@ class TaskConfig:
     objective: Objective = Objective.MAKESPAN
     memory: str = "inf"
     transfer: str = "blocking"
+    capacity: float = 0.0
     evaluations: int = 1000
     encoding: str = "chromosome"
 
@@ -65,10 +70,21 @@ class TaskConfig:
         if self.encoding not in ENCODINGS:
             raise ConfigError(f"task.encoding: is {self.encoding!r}; use one of {', '.join(ENCODINGS)}")
         whole_fields(self, "task", evaluations=1)
+        least_fields(self, "task", capacity=0)
+        if self.capacity and self.memory != "inf":
+            raise ConfigError(
+                f"task.memory, task.capacity: are {shown(self.memory)} and {self.capacity}; leave one out"
+            )
         self.cluster(1)
 
+    def cluster_of(self, graph: ComputationGraph, devices: int) -> Cluster:
+        """The cluster that a graph is placed on, which depends on the graph only with `capacity`."""
+        if not self.capacity:
+            return self.cluster(devices)
+        return even_split(graph, devices, self.capacity, self.transfer)
+
     def cluster(self, devices: int) -> Cluster:
-        """The cluster that every graph is placed on.
+        """The cluster that every graph is placed on, without `capacity`.
 
         Raises:
           ConfigError: The values make no valid cluster.

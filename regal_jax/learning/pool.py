@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -132,7 +132,7 @@ def rows(tree: Any, index: jax.Array) -> Any:
 
 def make_pools(
     graphs: Sequence[ComputationGraph] | GraphShare,
-    cluster: Cluster,
+    cluster: Cluster | Callable[[ComputationGraph], Cluster],
     config: PolicyConfig,
     most: int,
 ) -> list[PoolShare]:
@@ -140,7 +140,7 @@ def make_pools(
 
     Args:
       graphs: At least one.
-      cluster: Cluster on which all are placed.
+      cluster: Cluster on which all are placed, or a function that gives the cluster of a graph.
       config: Config of the policy.
       most: Largest number of pools; each costs a compilation, fewer cost more padding.
 
@@ -161,9 +161,10 @@ def make_pools(
     pools = []
     for bucket, members in _joined(groups, most):
         chosen = [share.graphs[i] for i in members if i in share.graphs] or [_padding()]
-        features, prior = jax.device_put(make_inputs(chosen, cluster, bucket, config))
+        clusters = [cluster if isinstance(cluster, Cluster) else cluster(graph) for graph in chosen]
+        features, prior = jax.device_put(make_inputs(chosen, clusters, bucket, config))
         pool = Pool(
-            problem=make_problem(chosen, cluster, bucket),
+            problem=make_problem(chosen, clusters, bucket),
             features=features,
             prior=prior,
             identity=jnp.asarray(graph_identities(chosen)),

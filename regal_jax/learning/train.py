@@ -1,6 +1,7 @@
 """`train`: training of REGAL's policy through the search."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -136,7 +137,7 @@ def train(
 
 
 def _pools(config: TrainConfig, shares: Sequence[GraphShare]) -> list[list[PoolShare]]:
-    cluster = config.task.cluster(config.policy.num_devices)
+    cluster = functools.partial(config.task.cluster_of, devices=config.policy.num_devices)
     return [make_pools(share, cluster, config.policy, config.optimizer.pools) for share in shares]
 
 

@@ -1,0 +1,30 @@
+"""Capacities relative to an even split of a graph's memory over the devices."""
+
+import math
+
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.heuristics.registry import heuristic_plans
+from regal_jax.plan import Objective, lower_bound
+
+__all__ = ["even_split", "one_device_peak"]
+
+
+def one_device_peak(graph: ComputationGraph) -> float:
+    """Smallest peak that any heuristic finds on one device, in bytes."""
+    plans = heuristic_plans(graph, Cluster.uniform(1), Objective.PEAK_MEMORY)
+    return min(plan.objective_value for plan in plans)
+
+
+def even_split(graph: ComputationGraph, devices: int, share: float, transfer: str) -> Cluster:
+    """Equal devices, each with ``share`` times an even split of the graph's memory.
+
+    Args:
+      graph: The graph.
+      devices: Number of devices ``D``.
+      share: Capacity of each device in units of `one_device_peak` over ``D``. The capacity is at least the
+        lower bound of the peak, below which no plan fits.
+      transfer: Transfer model, as `Cluster.uniform` takes it.
+    """
+    wanted = share * one_device_peak(graph) / devices
+    least = lower_bound(graph, Cluster.uniform(devices), Objective.PEAK_MEMORY)
+    return Cluster.uniform(devices, float(math.ceil(max(wanted, least))), transfer)
