@@ -49,10 +49,10 @@ class TaskConfig:
       memory: Capacity of each device, as `Cluster.uniform` takes it: ``"16GiB"``; ``"inf"`` for no limit.
       transfer: Transfer model as for `Cluster.uniform`, e.g. ``"nvlink4"``; by default at no cost, as in the
         papers.
-      capacity: Capacity of each device relative to an even split of a graph's memory, for limits that bind
-        (`regal_jax.heuristics.even_split`); 0 for `memory`.
       evaluations: Budget of every search in training.
       encoding: Name of what the genes of the searches mean (`regal_jax.solve.ENCODINGS`).
+      capacity: Capacity of each device relative to an even split of a graph's memory, for limits that bind
+        (`regal_jax.heuristics.even_split`); 0 for `memory`.
 
     Raises:
       ConfigError: A value is invalid.
@@ -61,9 +61,9 @@ class TaskConfig:
     objective: Objective = Objective.MAKESPAN
     memory: str = "inf"
     transfer: str = "blocking"
-    capacity: float = 0.0
     evaluations: int = 1000
     encoding: str = "chromosome"
+    capacity: float = 0.0
 
     def __post_init__(self) -> None:
         member_field(self, "task", "objective", Objective)
