@@ -61,6 +61,8 @@ def check_implementation(name: str) -> None:
     """
     if name not in IMPLEMENTATIONS:
         raise ConfigError(f"implementation: unknown {name!r}; use one of {', '.join(IMPLEMENTATIONS)}")
+    if name == "host" and jax.default_backend() != "cpu":
+        raise Skipped("it runs on CPUs only")
     problem = GraphCase(ops=4).problem()
     genes = {leaf: np.zeros((1, 1, *shape.shape), np.uint16) for leaf, shape in gene_shapes(problem).items()}
     decisions = decode(problem, jax.tree.map(jax.numpy.asarray, genes))
