@@ -52,6 +52,8 @@ _OPS_IN_PYTHON: Final = 10_000
 """The same where Numba does not compile the loops."""
 _PRIOR: Final = 20
 """Tries of each kind of change that are assumed at first."""
+_REFINED: Final = 3
+"""Fewest devices on which the current schedule itself changes, see docs/ablations.md."""
 _IN_ORDER: Final = 0
 """A rule that takes ops by rank alone."""
 _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
@@ -78,8 +80,8 @@ class ListSearchConfig:
         prices. It is then adapted to the rate at which either has improved the schedule.
       largest_block: Largest number of ops in a block, as a share of all.
       look: Largest number of ready ops that the rules compare.
-      refine_after: Schedules after which the current schedule itself changes as well, where transfers take
-        time: one op moves to another device, or to another place in the order.
+      refine_after: Schedules after which the current schedule itself changes as well, on three or more
+        devices where transfers take time: one op moves to another device, or to another place in the order.
       refine_share: Probability of such a change from then on. It is adapted like `block_share`.
 
     Raises:
@@ -129,10 +131,10 @@ class ListSearchRun(HostSearch):
     made from. A few ops get other ranks, or other prices on the devices, and list scheduling makes a new
     schedule. Where transfers take long, an op that changes its device alone usually runs later. A
     perturbation may therefore also move a block of ops to one device, by prohibitive prices on all others.
-    After some time, it may also repeat the current schedule but for the device of one op, or its place in the
-    order.
-    The kind of perturbation that has improved the schedule more often is tried more often. A schedule is kept
-    if it is no longer than the one before. One that fits the memory is better than any that does not.
+    On three or more devices it may later also repeat the current schedule but for the device of one op, or
+    its place in the order. The kind of perturbation that has improved the schedule more often is tried more
+    often. A schedule is kept if it is no longer than the one before. One that fits the memory is better than
+    any that does not.
 
     The search begins with every rule under the graph's own ranks. A few rules are also tried on the plans
     that it is given, and on partitions of the graph for 2, 4, 8, ... and all devices. Times and peaks are
@@ -189,8 +191,7 @@ class ListSearchRun(HostSearch):
         self._weighs: Any = 0
         if self._space.limited:
             self._weighs = address_of(peaks, 2, self._layout, self._state, self._room)
-        # Where no transfer takes time, the rules place single ops as well.
-        pays = cluster.num_devices > 1 and bool(self._transfer_times().any())
+        pays = cluster.num_devices >= _REFINED and bool(self._transfer_times().any())
         self._refine_share = self._config.refine_share if pays else 0.0
         self._paid = for_loops(np.array([1.0, _PRIOR] * 6))
         self._normals = self.random.spawn(1)[0]
