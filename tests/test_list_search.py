@@ -25,6 +25,7 @@ from regal_jax.heuristics.list_scheduling import (
     kernel_arguments,
     list_schedule,
     placement_and_events,
+    prices_of,
 )
 from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.heuristics.ranks import upward_rank
@@ -39,15 +40,20 @@ from regal_jax.solvers.loop.host_turns import HostRun
 
 seeds = st.integers(0, 2**32 - 1)
 TWO = Cluster.uniform(2, transfer="blocking")
+COSTLY = "blocking:latency=25us"
+"""A transfer takes about half of a mean runtime of a synthetic graph."""
+refinements = st.builds(
+    ListSearchConfig, refine_after=st.integers(0, 30), refine_share=st.sampled_from([0.0, 0.5, 1.0])
+)
 
 
 @settings(max_examples=60)
-@given(instance=instances(max_ops=20), seed=st.integers(0, 2**32 - 1), schedules=st.integers(1, 40))
+@given(instance=instances(max_ops=20), seed=seeds, config=refinements, schedules=st.integers(1, 100))
 def test_what_it_says_is_what_the_replay_says(
-    instance: tuple[ComputationGraph, Cluster], seed: int, schedules: int
+    instance: tuple[ComputationGraph, Cluster], seed: int, config: ListSearchConfig, schedules: int
 ) -> None:
     graph, cluster = instance
-    search = ListSearchRun(graph, cluster, seed)
+    search = ListSearchRun(graph, cluster, seed, config)
     search.run(schedules)
     assert search.evaluations == schedules
     plan = search.plan()
@@ -158,16 +164,37 @@ def test_following_a_schedule_changes_no_result(
         assert found == expected
 
 
-@settings(max_examples=25)
-@given(instance=instances(max_ops=15), seed=st.integers(0, 99))
-def test_loops_do_the_same_in_python(instance: tuple[ComputationGraph, Cluster], seed: int) -> None:
+@settings(max_examples=60)
+@given(instance=instances(max_ops=20), rule=st.sampled_from(TIME_RULES), seed=seeds)
+def test_ranks_and_prices_make_a_schedule_again(
+    instance: tuple[ComputationGraph, Cluster], rule: Rule, seed: int
+) -> None:
     graph, cluster = instance
-    compiled = ListSearchRun(graph, cluster, seed)
+    n, d = graph.num_ops, cluster.num_devices
+    rng = np.random.default_rng(seed)
+    rank = upward_rank(graph, cluster) * (0.5 + rng.random(n))
+    price = np.where(rng.random((n, d)) < 0.3, rng.random((n, d)) * rank.max(), 0.0)
+    placement, events = list_schedule(graph, cluster, rule, price, rank)
+    ranks = np.empty(n)
+    ranks[events[events < n]] = n - np.arange(n)
+    wanted = placement[:, None] == np.arange(d)
+    again = list_schedule(graph, cluster, TIME_RULES[0], prices_of(graph, cluster, wanted), ranks)
+    for one, other in zip(again, (placement, events), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@settings(max_examples=25)
+@given(instance=instances(max_ops=15), seed=st.integers(0, 99), config=refinements)
+def test_loops_do_the_same_in_python(
+    instance: tuple[ComputationGraph, Cluster], seed: int, config: ListSearchConfig
+) -> None:
+    graph, cluster = instance
+    compiled = ListSearchRun(graph, cluster, seed, config)
     compiled.run(60)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "usable", lambda: False)
         patch.setattr(list_climb, "_call", pointers.call)
-        plain = ListSearchRun(graph, cluster, seed)
+        plain = ListSearchRun(graph, cluster, seed, config)
         assert isinstance(plain._now.rank, list)
         plain.run(60)
         assert plain.history == compiled.history
@@ -178,9 +205,11 @@ def test_loops_do_the_same_in_python(instance: tuple[ComputationGraph, Cluster],
 
 
 @settings(max_examples=20)
-@given(instance=instances(max_ops=15), seed=st.integers(0, 99))
-def test_it_goes_on_where_it_was(instance: tuple[ComputationGraph, Cluster], seed: int) -> None:
-    once, twice = (ListSearchRun(*instance, seed) for _ in range(2))
+@given(instance=instances(max_ops=15), seed=st.integers(0, 99), config=refinements)
+def test_it_goes_on_where_it_was(
+    instance: tuple[ComputationGraph, Cluster], seed: int, config: ListSearchConfig
+) -> None:
+    once, twice = (ListSearchRun(*instance, seed, config) for _ in range(2))
     once.run(30)
     twice.run(13)
     before = twice.plan()
@@ -273,6 +302,28 @@ def test_the_scale_of_transfers() -> None:
     assert large > 3 * small
 
 
+def _best_values(transfer: str, share: float) -> list[list[float]]:
+    """For four graphs, the best makespans of 600 schedules, without the changes for the first 200 of them."""
+    cluster = Cluster.uniform(4, transfer=transfer)
+    config = ListSearchConfig(refine_after=200, refine_share=share)
+    values = []
+    for seed in range(4):
+        search = ListSearchRun(generate("erdos-renyi", 60, seed), cluster, 0, config)
+        search.run(200)
+        early = search.best
+        search.run(400)
+        values.append([early, search.best])
+    return values
+
+
+def test_changes_of_the_schedule_itself() -> None:
+    # Without transfers that take time there are none.
+    assert _best_values("blocking", 1.0) == _best_values("blocking", 0.0)
+    with_them, without = (np.array(_best_values(COSTLY, share)) for share in (1.0, 0.0))
+    np.testing.assert_array_equal(with_them[:, 0], without[:, 0])
+    assert np.log(with_them[:, 1] / without[:, 1]).mean() < -0.01
+
+
 def test_the_time_of_transfers_of_inputs() -> None:
     builder = GraphBuilder("three")
     builder.add_op("first", runtime=1.0, outputs=[1, 3])
@@ -293,6 +344,8 @@ def test_the_time_of_transfers_of_inputs() -> None:
         ("price_share", 1.5),
         ("other_rule", "often"),
         ("transfer_share", math.inf),
+        ("refine_after", -1),
+        ("refine_share", 1.01),
     ],
 )
 def test_impossible_settings(field: str, value: object) -> None:

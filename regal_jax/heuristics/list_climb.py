@@ -9,10 +9,18 @@ from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.runtime.compiling import only_borrows
 from regal_jax.runtime.pointers import caller
 
-__all__ = ["DRAWS", "Recipe", "Space", "climb"]
+__all__ = ["CANDIDATES", "DRAWS", "Recipe", "Space", "climb"]
 
 DRAWS: Final = 9
-"""Uniform numbers per change, in addition to one for each op that it changes."""
+"""Uniform numbers per change, in addition to one for each op that it changes or that it may move."""
+CANDIDATES: Final = 8
+"""Draws of an op and a device; a change of the schedule itself takes the one with most neighbours."""
+_STAYS: Final = 0.6
+"""Probability that such a change moves an op in the order alone, not to another device."""
+_SHIFTS: Final = 0.7
+"""Probability that an op that moves to another device moves in the order as well."""
+_REACH: Final = 0.25
+"""The farthest that an op moves in the order, as a share of all ops."""
 _NEAR: Final = 0.6
 """Probability that a block moves to the device of a nearby op, if that is another device."""
 _SAME: Final = 0.7
@@ -27,7 +35,7 @@ _call = caller()
 Space = namedtuple(
     "Space",
     "rank rules orders ranks prices rank_noise price_noise price_share other_rule block_share largest_block "
-    "prohibitive limited transfer_noise transfer_share",
+    "prohibitive limited transfer_noise transfer_share unit",
 )
 """The distribution of changes.
 
@@ -42,6 +50,7 @@ Attributes:
   limited: Whether memory is limited.
   transfer_noise: ``[N]``, standard deviations of prices at the scale of transfers.
   transfer_share: As in `ListSearchConfig`; 0 where no transfer takes time.
+  unit: Difference between the ranks of ops that are consecutive in a schedule, where ranks repeat its order.
 """
 
 Recipe = namedtuple("Recipe", "rank price rule value")
@@ -58,7 +67,7 @@ Attributes:
 @only_borrows
 def climb(
     schedule: Any, peaks: Any, layout: Any, state: Any, room: Any, space: Any, trial: Any, now: Any,
-    best: Any, paid: Any, uniform: Any, normal: Any, values: Any, given: bool, goal: float,
+    best: Any, paid: Any, uniform: Any, normal: Any, values: Any, refine: float, given: bool, goal: float,
 ) -> int:  # fmt: skip
     """Hill climbing: changes the current schedule, and keeps the result if it is no worse.
 
@@ -72,11 +81,13 @@ def climb(
       trial: Space for a changed schedule; with ``given`` the first schedule to try.
       now: The current schedule; its value is infinite if there is none yet.
       best: The best schedule, the first on ties.
-      paid: ``[8]``: for blocks, for numbers, and for numbers at the scale of transfers and at their own,
-        the changes that improved the schedule and all changes.
+      paid: ``[12]``: for blocks, for numbers, for numbers at the scale of transfers and at their own, for
+        changes of the schedule itself, and for all others since these began, the changes that improved the
+        schedule and all changes.
       uniform: ``[S * U]`` from [0, 1), of ``S`` changes.
       normal: ``[S * Z]``.
       values: ``[2 * S]``, set to the value of ``now`` after each change.
+      refine: Initial probability that a change is one of the current schedule itself.
       given: Whether ``trial`` is the first schedule to try, rather than a change of ``now``.
       goal: The loop ends at a schedule with at most this makespan.
 
@@ -85,14 +96,16 @@ def climb(
     """
     (
         base, rules, orders, ranks, prices, rank_noise, price_noise, price_share, other_rule, block_share,
-        largest_block, prohibitive, limited, transfer_noise, transfer_share,
+        largest_block, prohibitive, limited, transfer_noise, transfer_share, unit,
     ) = space  # fmt: skip
     rank, price, rule, _ = trial
     kept_rank, kept_price, kept_rule, value = now
     best_rank, best_price, best_rule, _ = best
     clock, place, held, event, counts = state.clock, state.place, state.held, state.event, state.counts
     path, kept_place, changed = state.path, state.homes, state.changed
-    memory, resident, peak = layout.memory, layout.resident, room.peak
+    memory, resident, peak, leader = layout.memory, layout.resident, room.peak, layout.leader
+    input_rows, inputs, producer = layout.input_rows, layout.inputs, layout.producer
+    after_rows, after = layout.after_rows, layout.after
     n, d = len(base), len(clock)
     steps = len(values) // 2
     draws, noises = len(uniform) // steps, len(normal) // steps
@@ -179,24 +192,89 @@ def climb(
                 for h in range(d):
                     price[o * d + h] = 0.0 if h == k else prohibitive
 
+    def neighbours(o, k):
+        """How many inputs and successors of the op are on device ``k``."""
+        count = 0
+        for j in range(input_rows[o], input_rows[o + 1]):
+            count += kept_place[producer[inputs[j]]] == k
+        for j in range(after_rows[o], after_rows[o + 1]):
+            count += kept_place[after[j]] == k
+        return count
+
+    def draw_move(u):
+        """Draws an op and another device, that of most of its neighbours; returns ``o * d + k``."""
+        found, most = -1, 0
+        for i in range(CANDIDATES):
+            x = uniform[u + DRAWS + i] * n
+            o = int(x)
+            home = k = kept_place[o]
+            # What is left of the number draws a neighbour.
+            before = input_rows[o + 1] - input_rows[o]
+            j = int((x - o) * (before + after_rows[o + 1] - after_rows[o]))
+            if j < before:
+                k = kept_place[producer[inputs[input_rows[o] + j]]]
+            elif after_rows[o] + j - before < after_rows[o + 1]:
+                k = kept_place[after[after_rows[o] + j - before]]
+            if k == home:
+                k = int(uniform[u + 8] * (d - 1))
+                k += k >= home
+            more = neighbours(o, k) - neighbours(o, home)
+            if found < 0 or more > most:
+                found, most = o * d + k, more
+        return found
+
+    def change_schedule(u):
+        """Makes the current schedule again by ranks and prices, but for the place of one op."""
+        rule[0] = 0
+        for i in range(n):
+            rank[path[i]] = unit * (n - i)
+        for o in range(n):
+            for h in range(d):
+                price[o * d + h] = 0.0 if h == kept_place[o] else prohibitive
+        moves = uniform[u + 1] >= _STAYS
+        o = int(uniform[u + 2] * n)
+        if moves:
+            c = draw_move(u)
+            o, k = c // d, c % d
+            for v in range(n):
+                if leader[v] == leader[o]:
+                    changed[v] = 1
+                    for h in range(d):
+                        price[v * d + h] = 0.0 if h == k else prohibitive
+        if not moves or uniform[u + 5] < _SHIFTS:
+            # The logarithm of the distance is uniform; it is no whole number, so that no ranks are equal.
+            far = unit * (max(1.0, _REACH * n) ** uniform[u + 3] + 0.5)
+            rank[o] += far if uniform[u + 4] < 0.5 else -far
+            changed[o] = 1
+            for v in range(n):
+                # Their keys depend on the ranks of all ops.
+                changed[v] |= resident[v]
+
     for s in range(steps):
         u, z = s * draws, s * noises
-        block, wide, tried = False, False, s > 0 or not given
+        block, wide, exact, tried = False, False, False, s > 0 or not given
         if tried:
             for o in range(n):
                 rank[o], changed[o] = kept_rank[o], 0
             for i in range(n * d):
                 price[i] = kept_price[i]
             rule[0] = kept_rule[0]
-            block = d > 1 and uniform[u] < chance_of(0, 2, block_share)
-            if block:
+            share = chance_of(8, 10, refine) if refine > 0 else 0.0
+            exact = uniform[u] < share
+            # What is left of the number decides between the others.
+            block = not exact and d > 1 and (uniform[u] - share) / (1 - share) < chance_of(0, 2, block_share)
+            if exact:
+                change_schedule(u)
+            elif block:
                 change_block(u)
             else:
                 wide = uniform[u + 7] < chance_of(4, 6, transfer_share)
                 change_numbers(u, z, wide)
         r = 6 * rule[0]
         # Most of a schedule is that of the current one, whose choices need no comparison.
-        counts[FOLLOWED] = tried and rule[0] == kept_rule[0]
+        # The first rule makes every schedule again, unless it was made with a view to memory.
+        same_rule = rule[0] == kept_rule[0] or (exact and rules[6 * kept_rule[0] + 5] == 0)
+        counts[FOLLOWED] = tried and same_rule
         # A longer schedule would not be kept, unless the current one does not fit.
         limit = value[1] if value[0] == 0 else np.inf
         _call(schedule, (
@@ -233,7 +311,11 @@ def climb(
             for i in range(n * d):
                 best_price[i] = price[i]
             best_rule[0] = rule[0]
-        if tried:
+        if tried and refine > 0:
+            i = 8 if exact else 10
+            paid[i] += better
+            paid[i + 1] += 1
+        if tried and not exact:
             i = 0 if block else 2
             paid[i] += better
             paid[i + 1] += 1

@@ -33,7 +33,14 @@ from regal_jax.runtime.pointers import address_of
 
 __all__ = ["ListSearchConfig", "ListSearchRun"]
 
-_SHARES: Final = ("price_share", "other_rule", "transfer_share", "block_share", "largest_block")
+_SHARES: Final = (
+    "price_share",
+    "other_rule",
+    "transfer_share",
+    "block_share",
+    "largest_block",
+    "refine_share",
+)
 _START_RULES: Final = 3
 """Number of rules that are tried with each initial placement."""
 _AT_ONCE: Final = 256
@@ -45,6 +52,8 @@ _OPS_IN_PYTHON: Final = 10_000
 """The same where Numba does not compile the loops."""
 _PRIOR: Final = 20
 """Tries of each kind of change that are assumed at first."""
+_REFINED: Final = 3
+"""Fewest devices on which the current schedule itself changes, see docs/ablations.md."""
 _IN_ORDER: Final = 0
 """A rule that takes ops by rank alone."""
 _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
@@ -71,6 +80,9 @@ class ListSearchConfig:
         prices. It is then adapted to the rate at which either has improved the schedule.
       largest_block: Largest number of ops in a block, as a share of all.
       look: Largest number of ready ops that the rules compare.
+      refine_after: Schedules after which the current schedule itself changes as well, on three or more
+        devices where transfers take time: one op moves to another device, or to another place in the order.
+      refine_share: Probability of such a change from then on. It is adapted like `block_share`.
 
     Raises:
       ConfigError: A value is out of range.
@@ -86,11 +98,15 @@ class ListSearchConfig:
     block_share: float = 0.5
     largest_block: float = 0.25
     look: int = 8
+    refine_after: int = 1000
+    refine_share: float = 0.7
 
     def __post_init__(self) -> None:
         for name in ("ranks", "prices", "look"):
             value = check_setting(type(self).__name__, name, getattr(self, name), 1)
             object.__setattr__(self, name, value)
+        after = check_setting(type(self).__name__, "refine_after", self.refine_after, 0)
+        object.__setattr__(self, "refine_after", after)
         shares = tuple((name, 1.0) for name in _SHARES)
         for name, most in (("rank_noise", math.inf), ("price_noise", math.inf), *shares):
             given = getattr(self, name)
@@ -115,8 +131,10 @@ class ListSearchRun(HostSearch):
     made from. A few ops get other ranks, or other prices on the devices, and list scheduling makes a new
     schedule. Where transfers take long, an op that changes its device alone usually runs later. A
     perturbation may therefore also move a block of ops to one device, by prohibitive prices on all others.
-    The kind of perturbation that has improved the schedule more often is tried more often. A schedule is kept
-    if it is no longer than the one before. One that fits the memory is better than any that does not.
+    On three or more devices it may later also repeat the current schedule but for the device of one op, or
+    its place in the order. The kind of perturbation that has improved the schedule more often is tried more
+    often. A schedule is kept if it is no longer than the one before. One that fits the memory is better than
+    any that does not.
 
     The search begins with every rule under the graph's own ranks. A few rules are also tried on the plans
     that it is given, and on partitions of the graph for 2, 4, 8, ... and all devices. Times and peaks are
@@ -173,7 +191,9 @@ class ListSearchRun(HostSearch):
         self._weighs: Any = 0
         if self._space.limited:
             self._weighs = address_of(peaks, 2, self._layout, self._state, self._room)
-        self._paid = for_loops(np.array([1.0, _PRIOR] * 4))
+        pays = cluster.num_devices >= _REFINED and bool(self._transfer_times().any())
+        self._refine_share = self._config.refine_share if pays else 0.0
+        self._paid = for_loops(np.array([1.0, _PRIOR] * 6))
         self._normals = self.random.spawn(1)[0]
         self._draws = _Draws(np.zeros((0, 1)), np.zeros((0, 1)))
         self._starts = self._prices([plan.placement for plan in starts])
@@ -239,6 +259,7 @@ class ListSearchRun(HostSearch):
                 limited=bool(np.isfinite(self._memory).any()),
                 transfer_noise=np.maximum(takes, config.price_noise * self._longest),
                 transfer_share=float(config.transfer_share if takes.any() else 0),
+                unit=self._longest / graph.num_ops or 1.0,
             )
         )
 
@@ -294,28 +315,31 @@ class ListSearchRun(HostSearch):
             self._draws = self._drawn()
         ops = _OPS_AT_ONCE if usable() else _OPS_IN_PYTHON
         count = min(most, max(1, ops // self.graph.num_ops))
+        before = self._config.refine_after - self.evaluations
+        count = min(count, before) if before > 0 else count
         made = self._advance(_Draws(*(draws[:count] for draws in self._draws)), goal, given=False)
         self._draws = _Draws(*(draws[made:] for draws in self._draws))
 
     def _drawn(self) -> "_Draws":
-        from regal_jax.heuristics.list_climb import DRAWS
+        from regal_jax.heuristics.list_climb import CANDIDATES, DRAWS
 
         ranks, prices = self._config.ranks, self._config.prices
         width = max(ranks, prices * self.cluster.num_devices)
         return _Draws(
-            self.random.random((_AT_ONCE, DRAWS + max(ranks, prices))),
+            self.random.random((_AT_ONCE, DRAWS + max(ranks, prices, CANDIDATES))),
             self._normals.standard_normal((_AT_ONCE, width)),
         )
 
     def _advance(self, draws: "_Draws", goal: float, *, given: bool) -> int:
         """Makes a schedule for each row of ``draws``, or fewer; returns how many."""
         values = for_loops(np.zeros(2 * len(draws.uniform)))
+        refine = self._refine_share if self.evaluations >= self._config.refine_after else 0.0
         made = self._climb(
             *(self._makes, self._weighs),
             *(self._layout, self._state, self._room, self._space),
             *(self._trial, self._now, self._best, self._paid),
             *(for_loops(rows.ravel()) for rows in draws),
-            *(values, given, goal),
+            *(values, refine, given, goal),
         )
         ends = self.evaluations + made
         # The value of the current schedule never becomes worse, so that the last one tells of all.
