@@ -16,14 +16,14 @@ from regal_jax.plan.schedule import insert_transfers
 
 
 class Branches(nn.Module):
-    """Branches that shrink a wide tensor, a batch normalisation, dropout-free attention."""
+    """Branches that shrink a wide tensor, a batch normalisation, an unused parameter."""
 
-    def __init__(self):
+    def __init__(self, count=2):
         super().__init__()
         self.stem = nn.Linear(16, 32)
         self.norm = nn.BatchNorm1d(32)
-        self.wide = nn.ModuleList(nn.Linear(32, 256) for _ in range(4))
-        self.narrow = nn.ModuleList(nn.Linear(256, 8) for _ in range(4))
+        self.wide = nn.ModuleList(nn.Linear(32, 256) for _ in range(count))
+        self.narrow = nn.ModuleList(nn.Linear(256, 8) for _ in range(count))
         self.mask = torch.tensor([1.0, 0.0] * 16)
         self.scale = nn.Parameter(torch.ones(3))  # unused
 
@@ -244,12 +244,19 @@ def test_the_measured_memory_is_the_predicted_one(form, make, seed):
     assert measured == pytest.approx(runs.predicted_bytes[0], rel=0.02)
 
 
-def test_a_better_order_needs_less_memory():
-    module, x = Branches().eval(), torch.randn(64, 16)
+@pytest.fixture(scope="module")
+def ordered():
+    """A module of four branches, its arguments, its graph and a plan of few bytes."""
+    module, x = Branches(4).eval(), torch.randn(64, 16)
     graph = from_torch(module, x, in_place=True)
+    return module, x, graph, order(graph, method="order-search")
+
+
+def test_a_better_order_needs_less_memory(ordered):
+    module, x, graph, plan = ordered
     program = np.arange(graph.num_ops)
     plain = Plan.from_events(graph, Cluster.uniform(1), np.zeros(graph.num_ops, np.int64), program)
-    before, after = (apply_to_torch(plan, module, x) for plan in (plain, order(graph)))
+    before, after = (apply_to_torch(each, module, x) for each in (plain, plan))
     assert after.predicted_bytes[0] < 0.5 * before.predicted_bytes[0]
     first, second = measure_torch(before, x), measure_torch(after, x)
     same(first.result, second.result)
@@ -258,17 +265,16 @@ def test_a_better_order_needs_less_memory():
     assert first.seconds > 0
 
 
-def test_inductor_keeps_the_order_of_the_plan():
-    module, x = Branches().eval(), torch.randn(64, 16)
-    graph = from_torch(module, x, in_place=True)
+def test_inductor_keeps_the_order_of_the_plan(ordered):
+    module, x, graph, plan = ordered
     # All wide tensors first, and each narrowed before the next is made.
     wide = sorted(range(graph.num_ops), key=lambda op: ("narrow" in graph.op_names[op], op))
     wide.sort(key=lambda op: graph.op_kinds[op] == "aten.cat")
     wide.sort(key=lambda op: not graph.resident[op])
     zeros = np.zeros(graph.num_ops, np.int64)
     runs = [
-        apply_to_torch(plan, module, x)
-        for plan in (Plan.from_events(graph, Cluster.uniform(1), zeros, wide), order(graph))
+        apply_to_torch(each, module, x)
+        for each in (Plan.from_events(graph, Cluster.uniform(1), zeros, wide), plan)
     ]
     peaks = []
     for planned_module in runs:
