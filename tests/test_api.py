@@ -229,7 +229,7 @@ def test_target_and_time_limit_stop_the_search(graph):
     assert plan.provenance["stopped"] == "target"
     # The bound is far, so that the search does not end early.
     costly = Cluster.uniform(2, transfer="blocking:latency=10us")
-    plan = optimize(graph, costly, evaluations=10**9, seed=0, time_limit=1.0)
+    plan = optimize(graph, costly, evaluations=10**9, seed=0, time_limit=0.3)
     assert plan.provenance["stopped"] == "time"
     plan.verify(graph)
 

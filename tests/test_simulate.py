@@ -112,9 +112,23 @@ def test_memory_equals_the_replay_of_the_quantised_graph(run, instance, seed):
         ).all()
 
 
-@pytest.mark.parametrize("num_ops", [70, 400])
 @pytest.mark.parametrize(
-    ("devices", "transfer"), [(2, "blocking"), (4, "blocking"), (3, "delay"), (4, "free")]
+    ("num_ops", "devices", "transfer"),
+    [
+        (70, 3, "delay"),
+        (400, 4, "blocking"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (70, 2, "blocking"),
+                (70, 4, "blocking"),
+                (70, 4, "free"),
+                (400, 2, "blocking"),
+                (400, 3, "delay"),
+                (400, 4, "free"),
+            )
+        ),
+    ],
 )
 def test_larger_graphs_and_queues_of_more_levels(run, num_ops, devices, transfer):
     rng = np.random.default_rng([num_ops, devices])

@@ -152,7 +152,7 @@ def test_a_target_a_stall_and_a_time_limit_end_it(name, graph):
     assert loose.provenance["evaluations"] < 50_000
     stalled = optimize(graph, cluster_of(name), evaluations=200_000, stall=300, **options)
     assert stalled.provenance["evaluations"] < 200_000
-    timed = optimize(graph, cluster_of(name), evaluations=10**8, time_limit=0.5, **options)
+    timed = optimize(graph, cluster_of(name), evaluations=10**8, time_limit=0.15, **options)
     assert timed.provenance["evaluations"] < 10**8
 
 
