@@ -42,6 +42,11 @@ TWO = Cluster.uniform(2, transfer="blocking")
 METHODS = ["auto", "annealing", "local-search", "list-search"]
 """Methods for the makespan; `tests/test_peak_search.py` has those for peak memory."""
 every_method = pytest.mark.parametrize("method", METHODS)
+ONE_SEARCH = ("annealing", "local-search")
+"""By default, test_solvers.py has their company and their plans of heuristics' warm starts."""
+most_methods = pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=pytest.mark.slow if m in ONE_SEARCH else ()) for m in METHODS]
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +62,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("objective", list(Objective))
-@every_method
+@most_methods
 def test_no_worse_than_any_heuristic(graphs, method, objective):
     if method == "list-search" and objective is Objective.PEAK_MEMORY:
         with pytest.raises(ConfigError, match="list-search is for makespan, not for peak-memory"):
@@ -73,7 +78,7 @@ def test_no_worse_than_any_heuristic(graphs, method, objective):
         assert plan.provenance["method"] == method
 
 
-@every_method
+@most_methods
 def test_company_changes_nothing_and_the_same_key_gives_the_same_plan(graphs, method):
     options = {"method": method, "evaluations": 150, "seed": 5, "progress": False}
     together = optimize_many(graphs, TWO, **options)
