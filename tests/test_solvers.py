@@ -127,12 +127,12 @@ def test_never_worse_than_its_warm_starts(name, graph):
     assert optimize(graph, cluster, objective=objective, method=name, evaluations=60).sort_key <= best
 
 
-# By default, company of the two networks is tested in test_gflownet_networks.py and, below, by
-# `test_graphs_are_planned_together_as_they_are_alone`.
+# By default, company of the networks is tested in test_gflownet_networks.py, in test_ordering_beam.py and,
+# below, by `test_graphs_are_planned_together_as_they_are_alone`.
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in ("gflownet", "topoformer") else ())
+        pytest.param(name, marks=pytest.mark.slow if name in ("gflownet", "topoformer", "beam") else ())
         for name in QUICK
     ],
 )
