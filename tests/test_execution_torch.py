@@ -8,9 +8,9 @@ import torch
 from random_plans import random_plan
 from torch import nn
 
-from regal_jax import Cluster, Plan, apply_to_torch, from_torch, order
+from regal_jax import Cluster, Plan, apply_to_torch, execution, from_torch, order
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError, PlanError
-from regal_jax.execution import inductor_options, measure_torch
+from regal_jax.execution import measure_torch
 from regal_jax.execution.torch.program import TorchProgram
 from regal_jax.plan.schedule import insert_transfers
 
@@ -312,7 +312,7 @@ def test_torch_compile_takes_the_order_of_kernels():
 
     module, x = Wide(), torch.randn(64, 16)
     named = {"method": "order-search", "time_limit": 2.0}
-    planned_options = inductor_options(**named)
+    planned_options = execution.inductor_options(**named)
     unordered = {"reorder_for_peak_memory": False}
     found = []
     for options in (unordered, planned_options):
@@ -332,16 +332,16 @@ def test_torch_compile_takes_the_order_of_kernels():
 
 
 def test_a_pass_that_fails_leaves_the_order(monkeypatch):
-    fails = inductor_options()["_post_fusion_custom_pass"]
+    fails = execution.inductor_options()["_post_fusion_custom_pass"]
     monkeypatch.setattr(type(fails), "_ordered", lambda self, nodes: 1 / 0)
     nodes = [object(), object()]
     with pytest.warns(UserWarning, match="keep Inductor's order: ZeroDivisionError"):
         assert fails(nodes) == nodes
-    assert fails.uuid() != inductor_options(time_limit=1.0)["_post_fusion_custom_pass"].uuid()
+    assert fails.uuid() != execution.inductor_options(time_limit=1.0)["_post_fusion_custom_pass"].uuid()
     with pytest.raises(ConfigError, match="time_limit"):
-        inductor_options(time_limit="long")
+        execution.inductor_options(time_limit="long")
     with pytest.raises(ConfigError, match="method"):
-        inductor_options(method="nothing")
+        execution.inductor_options(method="nothing")
 
 
 @pytest.mark.parametrize(
