@@ -377,6 +377,9 @@ class Recurrent(nn.Module):
         return self.layer(x)[0]
 
 
+# `test_gradients_are_those_of_autograd` and `test_every_order_has_the_same_results_bit_for_bit` have an LSTM
+# of one direction by default.
+@pytest.mark.slow
 def test_an_lstm_in_every_order():
     module, plain = twins(Recurrent)
     x = torch.randn(2, 5, 8)

@@ -153,7 +153,8 @@ def test_runs_may_be_fewer_than_what_is_requested():
     assert len(BrkgaRuns(1).propose(graph, FREE, 3, key)[0]) == 3
 
 
-@pytest.mark.parametrize("encoding", ["schedule", "chromosome"])
+# `test_brkga_obeys_capacities_where_it_can` has chromosomes.
+@pytest.mark.parametrize("encoding", ["schedule", pytest.param("chromosome", marks=pytest.mark.slow)])
 def test_runs_obey_capacities_where_they_can(encoding):
     builder = GraphBuilder("memory")
     for i in range(6):
