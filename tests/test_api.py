@@ -54,8 +54,18 @@ def test_any_instance_gives_a_verified_plan_no_worse_than_any_heuristic(instance
             assert plan.sort_key <= heuristic(graph, cluster, objective).sort_key, name
 
 
-@pytest.mark.parametrize("transfer", ["blocking", "delay:latency=3,bandwidth=20", "free"])
-@pytest.mark.parametrize("objective", ["makespan", "peak-memory"])
+@pytest.mark.parametrize(
+    ("objective", "transfer"),
+    [
+        ("makespan", "blocking"),
+        ("makespan", "delay:latency=3,bandwidth=20"),
+        ("makespan", "free"),
+        ("peak-memory", "blocking"),
+        # As for the makespan, there are no meetings of devices.
+        pytest.param("peak-memory", "delay:latency=3,bandwidth=20", marks=pytest.mark.slow),
+        pytest.param("peak-memory", "free", marks=pytest.mark.slow),
+    ],
+)
 def test_search_improves_on_a_random_start(graph, transfer, objective):
     cluster = Cluster.uniform(3, transfer=transfer)
     # The few are the first population of the many, which needs no program of its own.
@@ -229,7 +239,7 @@ def test_target_and_time_limit_stop_the_search(graph):
     assert plan.provenance["stopped"] == "target"
     # The bound is far, so that the search does not end early.
     costly = Cluster.uniform(2, transfer="blocking:latency=10us")
-    plan = optimize(graph, costly, evaluations=10**9, seed=0, time_limit=1.0)
+    plan = optimize(graph, costly, evaluations=10**9, seed=0, time_limit=0.3)
     assert plan.provenance["stopped"] == "time"
     plan.verify(graph)
 
@@ -350,16 +360,8 @@ def test_the_policy_that_ships_guides_a_search():
     assert guided.provenance["policy"] == "default"
     assert "policy" not in plain.provenance
     assert guided.makespan < plain.makespan
-    again = optimize_many(
-        [graph] * 2,
-        TWO,
-        method="brkga",
-        evaluations=300,
-        policy="default",
-        warm_start=False,
-        progress=False,
-    )
-    assert [plan.makespan for plan in again] == [guided.makespan] * 2
+    again = optimize(graph, TWO, method="brkga", evaluations=300, policy="default", warm_start=False)
+    assert same(again, guided)
     of_bytes = {"method": "brkga", "objective": "peak-memory", "evaluations": 300, "warm_start": False}
     small = optimize(graph, TWO, policy="default", **of_bytes)
     small.verify(graph)

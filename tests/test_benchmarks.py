@@ -14,7 +14,7 @@ import pytest
 import scipy.stats
 from test_simulate import check, random_genes
 
-from benchmarks import first_plan, throughput
+from benchmarks import first_plan, fresh, throughput
 from benchmarks.__main__ import COMMANDS, main, parser
 from benchmarks.cases import SECTIONS, SIZES, GraphCase, benchmarks, select
 from benchmarks.compare import compare
@@ -54,9 +54,15 @@ def simulated(problem, genes, implementation):
     return simulate(problem, decode(problem, genes), implementation=implementation, positions=True)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+# "xla" takes longest to compile; test_simulate.py compares it with the replay, too.
 @pytest.mark.parametrize(
-    "case", small_cases(), ids=lambda c: f"{c.family}-{c.spread}-d{c.devices}-{c.transfer}"
+    ("case", "implementation"),
+    [
+        pytest.param(case, name, marks=pytest.mark.slow if name == "xla" and i else ())
+        for i, case in enumerate(small_cases())
+        for name in IMPLEMENTATIONS
+    ],
+    ids=lambda c: c if isinstance(c, str) else f"{c.family}-{c.spread}-d{c.devices}-{c.transfer}",
 )
 def test_what_is_timed_equals_the_replay(case, implementation):
     try:
@@ -416,6 +422,8 @@ def test_smoke(tmp_path, capsys, every):
     others += () if every else ("batch", "population", "devices", "objective", "transfer")
     # `test_smoke` in test_certify.py, and `test_library_peers_spend_the_same_budget`.
     others += () if every else ("implementations", "python")
+    # `test_every_repeat_of_a_start_is_a_new_process`; "memory" starts the same process.
+    others += () if every else ("start",)
     sections = [section for section in SECTIONS if section not in others]
     sections = [section for section in sections if any(b.section == section for b in benchmarks("smoke"))]
     files = ["--out", str(out), "--profile", str(traces), "--peer", binary]
@@ -436,13 +444,36 @@ def test_smoke(tmp_path, capsys, every):
     assert throughput["derived"]["regal_jax vs peer"] > 0
     assert records["proposal/er-12"]["skipped"]["beta peer"]
     assert set(records["compile/er-12"]["series"]) == {"trace", "lower", "compile", "total"}
-    assert records["start/er-12"]["series"]["first call, filled cache"]["values"]
+    assert not every or records["start/er-12"]["series"]["first call, filled cache"]["values"]
     memory = records["memory/er-12"]["series"]
     assert memory["process peak"]["values"][0] > memory["process before"]["values"][0] > 2**20
     assert list(traces.rglob("*.xplane.pb"))
     assert load(out).records[0].name == "throughput/er-12"
     assert main(["plot", str(out), "--out", str(figure)]) == 0
     assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_repeat_of_a_start_is_a_new_process(monkeypatch):
+    made, caches = [], []
+
+    def child(case, implementation, cache):
+        made.append(cache)
+        caches.append(any(pathlib.Path(cache).iterdir()))
+        (pathlib.Path(cache) / "program").touch()
+        return {"seconds": 1.0 + len(made)}
+
+    monkeypatch.setattr(fresh, "_child", child)
+    monkeypatch.setattr(fresh, "_IMPORTS", {"import": "from regal_jax import optimize"})
+    found = fresh.start_times(GraphCase(ops=12), None, 2)
+    # The cache of the second process is what the first has left.
+    assert (made[0], made[2]) == (made[1], made[3])
+    assert made[0] != made[2]
+    assert caches == [False, True] * 2
+    assert found["first call, empty cache"].values == (2.0, 4.0)
+    assert found["first call, filled cache"].values == (3.0, 5.0)
+    assert len(found["process, filled cache"].values) == 2
+    assert len(found["import"].values) == 2
+    assert all(0 < seconds < 60 for seconds in found["import"].values)
 
 
 def test_what_priorities_are_worth(capsys):

@@ -45,7 +45,8 @@ class TestLimitsThatDoNotBind:
         wide = max(1.01 * float(free.peak_memory.max()), 0.5 * float(step.tensor_bytes.sum()))
         same(free, run_heuristic(name, step, Cluster.uniform(4, wide, FAST)))
 
-    @pytest.mark.parametrize("method", ["auto", "brkga"])
+    # The stages of "auto" include BRKGA.
+    @pytest.mark.parametrize("method", ["auto", pytest.param("brkga", marks=pytest.mark.slow)])
     def test_the_plan_is_the_same(self, model, method):
         options = {"evaluations": 300, "seed": 1, "method": method}
         free = optimize(model, Cluster.uniform(4, transfer=FAST), **options)

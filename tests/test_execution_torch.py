@@ -8,22 +8,22 @@ import torch
 from random_plans import random_plan
 from torch import nn
 
-from regal_jax import Cluster, Plan, apply_to_torch, from_torch, order
+from regal_jax import Cluster, Plan, apply_to_torch, execution, from_torch, order
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError, PlanError
-from regal_jax.execution import inductor_options, measure_torch
+from regal_jax.execution import measure_torch
 from regal_jax.execution.torch.program import TorchProgram
 from regal_jax.plan.schedule import insert_transfers
 
 
 class Branches(nn.Module):
-    """Branches that shrink a wide tensor, a batch normalisation, dropout-free attention."""
+    """Branches that shrink a wide tensor, a batch normalisation, an unused parameter."""
 
-    def __init__(self):
+    def __init__(self, count=2):
         super().__init__()
         self.stem = nn.Linear(16, 32)
         self.norm = nn.BatchNorm1d(32)
-        self.wide = nn.ModuleList(nn.Linear(32, 256) for _ in range(4))
-        self.narrow = nn.ModuleList(nn.Linear(256, 8) for _ in range(4))
+        self.wide = nn.ModuleList(nn.Linear(32, 256) for _ in range(count))
+        self.narrow = nn.ModuleList(nn.Linear(256, 8) for _ in range(count))
         self.mask = torch.tensor([1.0, 0.0] * 16)
         self.scale = nn.Parameter(torch.ones(3))  # unused
 
@@ -128,7 +128,10 @@ def twins(make):
     return module, copy.deepcopy(module)
 
 
-@pytest.mark.parametrize(("case", "devices"), [(0, 1), (1, 2), (2, 1), (2, 2)])
+# One device is that of most other tests.
+@pytest.mark.parametrize(
+    ("case", "devices"), [(0, 1), (1, 2), pytest.param(2, 1, marks=pytest.mark.slow), (2, 2)]
+)
 def test_outputs_and_buffers_are_those_of_the_module(case, devices):
     make, args, kwargs = CASES[case]
     module, plain = twins(make)
@@ -153,7 +156,9 @@ def test_every_order_has_the_same_results_bit_for_bit(case, form):
     same(found[1], found[0])
 
 
-@pytest.mark.parametrize(("case", "devices"), [(0, 1), (1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("case", "devices"), [(0, 1), (1, 2), pytest.param(2, 1, marks=pytest.mark.slow), (2, 2)]
+)
 def test_gradients_are_those_of_autograd(case, devices):
     make, args, kwargs = CASES[case]
     module, plain = twins(make)
@@ -173,10 +178,15 @@ def test_gradients_are_those_of_autograd(case, devices):
 
 @pytest.mark.parametrize(
     ("case", "devices", "options"),
-    [(0, 2, {}), *((case, 1, {"in_place": True, "donate_state": True}) for case in range(3))],
+    [
+        (FEW, 2, {}),
+        pytest.param(CASES[0], 2, {}, marks=pytest.mark.slow),
+        *((case, 1, {"in_place": True, "donate_state": True}) for case in CASES),
+    ],
+    ids=lambda x: x[0].__name__ if isinstance(x, tuple) else None,
 )
 def test_training_steps_are_those_of_adam(case, devices, options):
-    make, args, kwargs = CASES[case]
+    make, args, kwargs = case
     module, plain = twins(make)
     runs, _ = planned(module, args, kwargs, form="training-step", loss=squares, devices=devices, **options)
     adam = torch.optim.Adam(plain.parameters(), foreach=False)
@@ -194,7 +204,7 @@ def test_training_steps_are_those_of_adam(case, devices, options):
             state = adam.state[parameter]
             torch.testing.assert_close(runs.moments[f"adam/m/{name}"], state["exp_avg"])
             torch.testing.assert_close(runs.moments[f"adam/v/{name}"], state["exp_avg_sq"])
-    if case < 2:  # Gradients of tied weights and of a recurrence are summed in another order.
+    if case is not CASES[2]:  # Gradients of tied weights and of a recurrence are summed in another order.
         same(list(module.parameters()), list(plain.parameters()))
 
 
@@ -228,9 +238,10 @@ def test_a_chosen_learning_rate_is_that_of_adam():
     same(list(module.parameters()), list(plain.parameters()))
 
 
-# A training step has the ops of the gradient, too.
+# A training step has the ops of the others, too; below, the memory of a forward pass is predicted.
 @pytest.mark.parametrize(
-    "form", ["forward", pytest.param("gradient", marks=pytest.mark.slow), "training-step"]
+    "form",
+    [*(pytest.param(form, marks=pytest.mark.slow) for form in ("forward", "gradient")), "training-step"],
 )
 @pytest.mark.parametrize("make", [Branches, Attention])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -244,31 +255,39 @@ def test_the_measured_memory_is_the_predicted_one(form, make, seed):
     assert measured == pytest.approx(runs.predicted_bytes[0], rel=0.02)
 
 
-def test_a_better_order_needs_less_memory():
-    module, x = Branches().eval(), torch.randn(64, 16)
+@pytest.fixture(scope="module")
+def ordered():
+    """A module of four branches, its arguments, its graph and a plan of few bytes."""
+    module, x = Branches(4).eval(), torch.randn(64, 16)
     graph = from_torch(module, x, in_place=True)
+    return module, x, graph, order(graph, method="order-search")
+
+
+def test_a_better_order_needs_less_memory(ordered):
+    module, x, graph, plan = ordered
     program = np.arange(graph.num_ops)
     plain = Plan.from_events(graph, Cluster.uniform(1), np.zeros(graph.num_ops, np.int64), program)
-    before, after = (apply_to_torch(plan, module, x) for plan in (plain, order(graph)))
+    before, after = (apply_to_torch(each, module, x) for each in (plain, plan))
     assert after.predicted_bytes[0] < 0.5 * before.predicted_bytes[0]
     first, second = measure_torch(before, x), measure_torch(after, x)
     same(first.result, second.result)
     assert second.peak_bytes < 0.5 * first.peak_bytes
+    for measured, runs in ((first, before), (second, after)):
+        assert measured.peak_bytes == pytest.approx(runs.predicted_bytes[0], rel=0.02)
     assert first.growth == {"cpu": first.peak_bytes}
     assert first.seconds > 0
 
 
-def test_inductor_keeps_the_order_of_the_plan():
-    module, x = Branches().eval(), torch.randn(64, 16)
-    graph = from_torch(module, x, in_place=True)
+def test_inductor_keeps_the_order_of_the_plan(ordered):
+    module, x, graph, plan = ordered
     # All wide tensors first, and each narrowed before the next is made.
     wide = sorted(range(graph.num_ops), key=lambda op: ("narrow" in graph.op_names[op], op))
     wide.sort(key=lambda op: graph.op_kinds[op] == "aten.cat")
     wide.sort(key=lambda op: not graph.resident[op])
     zeros = np.zeros(graph.num_ops, np.int64)
     runs = [
-        apply_to_torch(plan, module, x)
-        for plan in (Plan.from_events(graph, Cluster.uniform(1), zeros, wide), order(graph))
+        apply_to_torch(each, module, x)
+        for each in (Plan.from_events(graph, Cluster.uniform(1), zeros, wide), plan)
     ]
     peaks = []
     for planned_module in runs:
@@ -293,7 +312,7 @@ def test_torch_compile_takes_the_order_of_kernels():
 
     module, x = Wide(), torch.randn(64, 16)
     named = {"method": "order-search", "time_limit": 2.0}
-    planned_options = inductor_options(**named)
+    planned_options = execution.inductor_options(**named)
     unordered = {"reorder_for_peak_memory": False}
     found = []
     for options in (unordered, planned_options):
@@ -313,16 +332,16 @@ def test_torch_compile_takes_the_order_of_kernels():
 
 
 def test_a_pass_that_fails_leaves_the_order(monkeypatch):
-    fails = inductor_options()["_post_fusion_custom_pass"]
+    fails = execution.inductor_options()["_post_fusion_custom_pass"]
     monkeypatch.setattr(type(fails), "_ordered", lambda self, nodes: 1 / 0)
     nodes = [object(), object()]
     with pytest.warns(UserWarning, match="keep Inductor's order: ZeroDivisionError"):
         assert fails(nodes) == nodes
-    assert fails.uuid() != inductor_options(time_limit=1.0)["_post_fusion_custom_pass"].uuid()
+    assert fails.uuid() != execution.inductor_options(time_limit=1.0)["_post_fusion_custom_pass"].uuid()
     with pytest.raises(ConfigError, match="time_limit"):
-        inductor_options(time_limit="long")
+        execution.inductor_options(time_limit="long")
     with pytest.raises(ConfigError, match="method"):
-        inductor_options(method="nothing")
+        execution.inductor_options(method="nothing")
 
 
 @pytest.mark.parametrize(
@@ -358,6 +377,9 @@ class Recurrent(nn.Module):
         return self.layer(x)[0]
 
 
+# `test_gradients_are_those_of_autograd` and `test_every_order_has_the_same_results_bit_for_bit` have an LSTM
+# of one direction by default.
+@pytest.mark.slow
 def test_an_lstm_in_every_order():
     module, plain = twins(Recurrent)
     x = torch.randn(2, 5, 8)

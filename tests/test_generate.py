@@ -107,7 +107,10 @@ def test_the_replay_of_its_events_gives_its_times_and_peaks(devices):
     equal()
 
 
-@pytest.mark.parametrize(("devices", "transfer"), [(2, "blocking"), (4, "blocking"), (3, "delay")])
+@pytest.mark.parametrize(
+    ("devices", "transfer"),
+    [(2, "blocking"), pytest.param(4, "blocking", marks=pytest.mark.slow), (3, "delay")],
+)
 def test_larger_graphs(devices, transfer):
     rng = np.random.default_rng([7, devices])
     graphs = [random_graph(rng, n, devices, inputs_per_op=2.0) for n in (90, 60)]

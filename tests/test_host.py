@@ -218,10 +218,10 @@ def test_calls_from_several_devices_at_once(tmp_path):
         from regal_jax.problem import make_problem
         from regal_jax.search import Stopping
         from regal_jax.solve import solve
-        problem = make_problem([generate("layered", 100, i) for i in range(8)], Cluster.uniform(2))
+        problem = make_problem([generate("layered", 60, i) for i in range(8)], Cluster.uniform(2))
         keys = jax.random.split(jax.random.key(0), 8)
         mesh = Mesh(np.array(jax.devices()), ("graphs",))
-        found = [solve(problem, keys, Stopping(3000), mesh=m).fitness.tolist() for m in (None, mesh)]
+        found = [solve(problem, keys, Stopping(1000), mesh=m).fitness.tolist() for m in (None, mesh)]
         print(found[0] == found[1])
         """,
         **environment(tmp_path),

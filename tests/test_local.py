@@ -69,7 +69,10 @@ def accepted(config, evaluations):
     return np.array(seen)
 
 
-@pytest.mark.parametrize("config", [AnnealingConfig(chains=3), AnnealingConfig(restart_after=5)])
+@pytest.mark.parametrize(
+    "config",
+    [AnnealingConfig(chains=3), pytest.param(AnnealingConfig(restart_after=5), marks=pytest.mark.slow)],
+)
 def test_device_count_changes_nothing(config):
     one, two = (
         search(batch=4, config=config, mesh=Mesh(np.array(jax.devices()[:count]), ("graphs",)))

@@ -47,8 +47,14 @@ def test_brute_force_agrees_with_a_long_search(seed, objective):
     assert plan.sort_key == pytest.approx(best.sort_key, rel=1e-6)
 
 
-@pytest.mark.parametrize("transfer", ["free", "blocking"])
-@pytest.mark.parametrize("num_ops", [10, 14])
+@pytest.mark.parametrize(
+    ("transfer", "num_ops"),
+    [
+        ("free", 10),
+        ("blocking", 14),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("free", 14), ("blocking", 10))),
+    ],
+)
 def test_cp_sat_agrees_on_makespan(transfer, num_ops):
     graph, cluster = whole_number_graph(num_ops, num_ops), Cluster.uniform(2, transfer=transfer)
     best = cp_sat(graph, cluster, "makespan", time_limit=60)

@@ -186,8 +186,20 @@ def test_inference_on_a_cpu_lists_edges(monkeypatch):
 # What must not matter -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("edges", [False, True])
-@cases
+# `test_networks_are_their_formulas` lists the edges of all networks, beside padding and company, too.
+@pytest.mark.parametrize(
+    ("config", "edges"),
+    [
+        pytest.param(
+            config,
+            edges,
+            id=f"{name}-{edges}",
+            marks=pytest.mark.slow if edges and name != "topoformer" else (),
+        )
+        for name, config in CASES.items()
+        for edges in (False, True)
+    ],
+)
 def test_padding_and_company_change_nothing(config, edges):
     alone = np.asarray(compiled(config, "__call__")(inputs_of([graph(7, 1)], config, 7, edges=edges)))
     both = inputs_of([graph(10), graph(7, 1)], config, 12, edges=edges)

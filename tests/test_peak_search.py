@@ -147,7 +147,7 @@ class TestTheMethod:
             True,
         )
         assert some.provenance["evaluations"] <= whole.provenance["evaluations"]
-        late = optimize(graph, TWO, **options, evaluations=10**8, time_limit=0.5)
+        late = optimize(graph, TWO, **options, evaluations=10**8, time_limit=0.2)
         assert late.provenance["stopped"] == "time"
 
     def test_ctrl_c_keeps_the_best_so_far(self, monkeypatch: pytest.MonkeyPatch) -> None:

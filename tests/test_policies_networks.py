@@ -82,8 +82,10 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("network", Network)
-@pytest.mark.parametrize("devices", [1, 3])
-@pytest.mark.parametrize("rounds", [0, 1])
+@pytest.mark.parametrize(
+    ("devices", "rounds"),
+    [(1, 0), (3, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 1), (3, 0)))],
+)
 def test_shapes_and_the_smallest_graphs(network, devices, rounds):
     config = four_bins(
         num_devices=devices, network=network, means=(0.2, 0.5, 0.9), variances=(0.05,), rounds=rounds, width=4
@@ -361,8 +363,15 @@ def test_every_placement_has_its_own_cut():
     assert (both[:, :2] != both[:, 2:]).any()
 
 
-@pytest.mark.parametrize("bins", [(0.2, 0.4, 0.6, 0.8), (0.9, 0.5, 0.1), (0.3,)])
-@pytest.mark.parametrize("prior", ["memory", "levels", "schedule"])
+# By default, each kind of bins and each order once.
+@pytest.mark.parametrize(
+    ("bins", "prior"),
+    [
+        pytest.param(bins, prior, marks=() if i == j else pytest.mark.slow)
+        for i, bins in enumerate([(0.2, 0.4, 0.6, 0.8), (0.9, 0.5, 0.1), (0.3,)])
+        for j, prior in enumerate(["memory", "levels", "schedule"])
+    ],
+)
 def test_priorities_may_begin_in_an_order(bins, prior):
     config = four_bins(width=4, prior=prior, order_scale=50, means=bins, placement_scale=0, reach=0)
     graph = random_graph(np.random.default_rng(3), 12, 2)

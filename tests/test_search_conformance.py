@@ -85,7 +85,14 @@ CHAINS = {
 SEARCHERS = {name: BrkgaSearcher(distance, SAMPLE, config, Redraw()) for name, config in CONFIGS.items()} | {
     name: AnnealingSearcher(distance, SAMPLE, Redraw(), config) for name, config in CHAINS.items()
 }
-every_searcher = pytest.mark.parametrize("searcher", SEARCHERS.values(), ids=SEARCHERS.keys())
+every_searcher = pytest.mark.parametrize(
+    "searcher",
+    [
+        # "annealing" differs from it in numbers alone.
+        pytest.param(searcher, id=name, marks=pytest.mark.slow if name == "cool annealing" else ())
+        for name, searcher in SEARCHERS.items()
+    ],
+)
 
 
 def problem(batch, seed=3):

@@ -112,9 +112,23 @@ def test_memory_equals_the_replay_of_the_quantised_graph(run, instance, seed):
         ).all()
 
 
-@pytest.mark.parametrize("num_ops", [70, 400])
 @pytest.mark.parametrize(
-    ("devices", "transfer"), [(2, "blocking"), (4, "blocking"), (3, "delay"), (4, "free")]
+    ("num_ops", "devices", "transfer"),
+    [
+        (70, 3, "delay"),
+        (400, 4, "blocking"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (70, 2, "blocking"),
+                (70, 4, "blocking"),
+                (70, 4, "free"),
+                (400, 2, "blocking"),
+                (400, 3, "delay"),
+                (400, 4, "free"),
+            )
+        ),
+    ],
 )
 def test_larger_graphs_and_queues_of_more_levels(run, num_ops, devices, transfer):
     rng = np.random.default_rng([num_ops, devices])
@@ -222,8 +236,8 @@ def simulate_and_check(run, graph, cluster, population=2, bucket=None):
     ("num_ops", "devices", "transfer", "outputs"),
     [
         (1, 1, "blocking", 0),
-        (1, 2, "free", 1),
-        (7, 2, "blocking", 0),
+        pytest.param(1, 2, "free", 1, marks=pytest.mark.slow),
+        pytest.param(7, 2, "blocking", 0, marks=pytest.mark.slow),
         (7, 2, "blocking", 1),
         (7, 1, "free", 1),
     ],
@@ -236,7 +250,8 @@ def test_no_edges_and_no_tensors(run, num_ops, devices, transfer, outputs):
     simulate_and_check(run, graph, Cluster.uniform(devices, transfer=transfer), bucket=Bucket.exact(graph))
 
 
-@pytest.mark.parametrize("transfer", ["blocking", "delay:latency=3"])
+# `test_larger_graphs_and_queues_of_more_levels` has transfers that do not block.
+@pytest.mark.parametrize("transfer", ["blocking", pytest.param("delay:latency=3", marks=pytest.mark.slow)])
 def test_a_chain_of_ten_thousand(run, transfer):
     builder = GraphBuilder()
     for o in range(10_000):
@@ -244,7 +259,8 @@ def test_a_chain_of_ten_thousand(run, transfer):
     simulate_and_check(run, builder.build(), Cluster.uniform(2, transfer=transfer), population=1)
 
 
-@pytest.mark.parametrize("transfer", ["blocking", "delay:latency=3"])
+# `test_larger_graphs_and_queues_of_more_levels` has transfers that do not block.
+@pytest.mark.parametrize("transfer", ["blocking", pytest.param("delay:latency=3", marks=pytest.mark.slow)])
 def test_five_thousand_consumers(run, transfer):
     builder = GraphBuilder()
     builder.add_op("source", runtime=1.0, outputs=[8, 16])

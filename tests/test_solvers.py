@@ -127,12 +127,12 @@ def test_never_worse_than_its_warm_starts(name, graph):
     assert optimize(graph, cluster, objective=objective, method=name, evaluations=60).sort_key <= best
 
 
-# By default, company of the two networks is tested in test_gflownet_networks.py and, below, by
-# `test_graphs_are_planned_together_as_they_are_alone`.
+# By default, company of the networks is tested in test_gflownet_networks.py, in test_ordering_beam.py and,
+# below, by `test_graphs_are_planned_together_as_they_are_alone`.
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in ("gflownet", "topoformer") else ())
+        pytest.param(name, marks=pytest.mark.slow if name in ("gflownet", "topoformer", "beam") else ())
         for name in QUICK
     ],
 )
@@ -152,7 +152,7 @@ def test_a_target_a_stall_and_a_time_limit_end_it(name, graph):
     assert loose.provenance["evaluations"] < 50_000
     stalled = optimize(graph, cluster_of(name), evaluations=200_000, stall=300, **options)
     assert stalled.provenance["evaluations"] < 200_000
-    timed = optimize(graph, cluster_of(name), evaluations=10**8, time_limit=0.5, **options)
+    timed = optimize(graph, cluster_of(name), evaluations=10**8, time_limit=0.15, **options)
     assert timed.provenance["evaluations"] < 10**8
 
 
