@@ -29,7 +29,7 @@ jax.config.update("jax_include_full_tracebacks_in_locations", False)
 
 # Tracing makes millions of small objects, of which few are garbage: garbage collection was a tenth of the
 # work.
-gc.set_threshold(200_000, 20, 100)
+gc.set_threshold(50_000, 20, 100)
 
 # One folder for the programs that this session compiles. Its workers, and the processes that tests start,
 # inherit the names and need many of the same programs.
