@@ -19,8 +19,8 @@ from regal_jax.datasets import load_sample
 from regal_jax.experiments import bootstrap
 from regal_jax.experiments.realistic import LINKS
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.heuristics.even_split import one_device_peak
-from regal_jax.plan import Objective, Plan, lower_bound
+from regal_jax.heuristics.even_split import one_device_peak, possible_capacity
+from regal_jax.plan import Objective, Plan
 from regal_jax.solvers import Brkga
 from regal_jax.storage.atomic import write_atomically
 
@@ -73,8 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cluster(graph: ComputationGraph, devices: int, capacity: float, link: str) -> Cluster:
-    least = lower_bound(graph, Cluster.uniform(devices), Objective.PEAK_MEMORY)
-    memory = capacity if math.isinf(capacity) else float(math.ceil(max(capacity, least)))
+    memory = capacity if math.isinf(capacity) else possible_capacity(graph, devices, capacity)
     return Cluster.uniform(devices, memory, f"blocking:{LINKS[link]}")
 
 

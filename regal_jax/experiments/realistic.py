@@ -21,7 +21,8 @@ from typing import Final
 from regal_jax.datasets import load_sample
 from regal_jax.examples import load_example
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.plan import Objective, contract, lower_bound
+from regal_jax.heuristics.even_split import possible_capacity
+from regal_jax.plan import Objective, contract
 
 __all__ = ["DEVICES", "EXAMPLE_MODELS", "LINKS", "MEMORY", "SAMPLE_MODELS", "Case", "realistic_cases"]
 
@@ -80,8 +81,7 @@ class Case:
         capacity = math.inf
         if self.memory != "unlimited":
             wanted = _SHARE * peak if self.memory == "60 %" else _SPARE * peak / self.devices
-            least = lower_bound(graph, Cluster.uniform(self.devices), Objective.PEAK_MEMORY)
-            capacity = float(math.ceil(max(wanted, least)))
+            capacity = possible_capacity(graph, self.devices, wanted)
         return Cluster.uniform(self.devices, capacity, f"blocking:{LINKS[self.link]}")
 
 

@@ -6,7 +6,7 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.registry import heuristic_plans
 from regal_jax.plan import Objective, lower_bound
 
-__all__ = ["even_split", "one_device_peak"]
+__all__ = ["even_split", "one_device_peak", "possible_capacity"]
 
 
 def one_device_peak(graph: ComputationGraph) -> float:
@@ -15,16 +15,20 @@ def one_device_peak(graph: ComputationGraph) -> float:
     return min(plan.objective_value for plan in plans)
 
 
+def possible_capacity(graph: ComputationGraph, devices: int, wanted: float) -> float:
+    """``wanted`` bytes, rounded up, or the lower bound of the peak, below which no plan fits."""
+    least = lower_bound(graph, Cluster.uniform(devices), Objective.PEAK_MEMORY)
+    return float(math.ceil(max(wanted, least)))
+
+
 def even_split(graph: ComputationGraph, devices: int, share: float, transfer: str) -> Cluster:
     """Equal devices, each with ``share`` times an even split of the graph's memory.
 
     Args:
       graph: The graph.
       devices: Number of devices ``D``.
-      share: Capacity of each device in units of `one_device_peak` over ``D``. The capacity is at least the
-        lower bound of the peak, below which no plan fits.
+      share: Capacity of each device in units of `one_device_peak` over ``D``; see also `possible_capacity`.
       transfer: Transfer model, as `Cluster.uniform` takes it.
     """
     wanted = share * one_device_peak(graph) / devices
-    least = lower_bound(graph, Cluster.uniform(devices), Objective.PEAK_MEMORY)
-    return Cluster.uniform(devices, float(math.ceil(max(wanted, least))), transfer)
+    return Cluster.uniform(devices, possible_capacity(graph, devices, wanted), transfer)
