@@ -24,6 +24,7 @@ from regal_jax.ordering import (
     transitive_reduction,
 )
 from regal_jax.ordering import eigenvectors as eigenvectors_module
+from regal_jax.ordering import relations as relations_module
 from regal_jax.ordering.eigenvectors import laplacian_eigenvectors
 from regal_jax.ordering.inputs import _hops
 from regal_jax.ordering.relations import distinct_edges
@@ -89,10 +90,18 @@ def test_relations_are_those_of_networkx(instance):
     assert sorted(zip(source.tolist(), target.tolist(), strict=True)) == sorted(reduced)
 
 
+@pytest.mark.parametrize("numba", [True, False], ids=["numba", "numpy"])
 @pytest.mark.parametrize("n", [63, 64, 65, 130])
-def test_relations_of_more_ops_than_a_word_has_bits(n):
+def test_relations_of_more_ops_than_a_word_has_bits(n, numba, monkeypatch):
+    if numba:
+        pytest.importorskip("numba")
+    monkeypatch.setattr(relations_module, "usable", lambda: numba)
+    monkeypatch.setattr(relations_module, "_SMALL", 1)
     graph = random_graph(np.random.default_rng(n), n)
     np.testing.assert_array_equal(relation_matrix(graph), slow_relations(graph))
+    source, target = transitive_reduction(graph)
+    expected = nx.transitive_reduction(simple(graph)).edges
+    assert sorted(zip(source.tolist(), target.tolist(), strict=True)) == sorted(expected)
 
 
 @given(instances(devices=(1,)))

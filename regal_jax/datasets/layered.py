@@ -124,12 +124,12 @@ def _edges_between(rng: np.random.Generator, upper: int, lower: int, density: fl
     # the rest at random.
     count = np.full(large, budget // large)
     count[rng.permutation(large)[: budget % large]] += 1
-    rows = []
-    for node, c in enumerate(count.tolist()):
-        centre = int(np.floor(node * (small - 1) / (large - 1) + 0.5)) if large > 1 else 0
-        begin = min(max(centre - (c - 1) // 2, 0), small - c)
-        rows.append(np.stack([np.full(c, node), np.arange(begin, begin + c)], axis=1))
-    edges = np.concatenate(rows)
+    node = np.arange(large)
+    centre = np.floor(node * (small - 1) / max(large - 1, 1) + 0.5).astype(np.int64)
+    begin = np.minimum(np.maximum(centre - (count - 1) // 2, 0), small - count)
+    start = np.cumsum(count) - count
+    other = np.arange(count.sum()) - np.repeat(start - begin, count)
+    edges = np.stack([np.repeat(node, count), other], axis=1)
     return edges if upper >= lower else edges[:, ::-1]
 
 

@@ -19,6 +19,10 @@ _MORE: Final = 12
 _DEGREE: Final = 24
 """Degree of the filter: products with the matrix between two orthogonalisations."""
 _ROUNDS: Final = 40
+_PRODUCT: Final = np.array([[1.0, 0.0, 0.0]])
+"""Factors of the filter that is a product with the matrix."""
+_SWEEPS: Final = 30
+"""Most sweeps of Jacobi rotations; about eight are needed."""
 _RESIDUAL: Final = 1e-6
 """Residual that is small enough, since features are float32."""
 
@@ -115,9 +119,11 @@ class _Adjacency:
         """Approximate eigenvalues, descending, and their vectors."""
         image = self._product(block)
         small = _run(_gram_loops, block, image) if usable() else block.T @ image
-        values, vectors = np.linalg.eigh((small + small.T) / 2)
-        turn = np.ascontiguousarray(vectors[:, ::-1])
-        return values[::-1], _run(_mixed_loops, block, turn) if usable() else block @ turn
+        small = (small + small.T) / 2
+        values, vectors = _run(_eigen_loops, small) if usable() else np.linalg.eigh(small)
+        falling = np.argsort(-values, kind="stable")
+        turn = np.ascontiguousarray(vectors[:, falling])
+        return values[falling], _run(_mixed_loops, block, turn) if usable() else block @ turn
 
     def _filter(self, block: np.ndarray, low: float, high: float) -> np.ndarray:
         """A Chebyshev polynomial of the matrix, bounded by 1 from -1 to ``low``, times ``block``.
@@ -126,16 +132,22 @@ class _Adjacency:
         """
         half, centre = (low + 1) / 2, (low - 1) / 2
         sigma = first = half / max(high - centre, half)
-        before, block = block, (self._product(block) - centre * block) * (sigma / half)
+        factors = [(sigma / half, 0.0)]
         for _ in range(_DEGREE - 1):
             after = 1 / (2 / first - sigma)
-            step = (self._product(block) - centre * block) * (2 * after / half)
-            before, block, sigma = block, step - (sigma * after) * before, after
+            factors.append((2 * after / half, sigma * after))
+            sigma = after
+        table = np.array([(scale, scale * centre, old) for scale, old in factors])
+        if usable():
+            return _run(_filter_loops, self._offset, self._column, self._weight, block, table)
+        before = np.zeros_like(block)
+        for scale, shift, old in table:
+            before, block = block, scale * self._product(block) - shift * block - old * before
         return block
 
     def _product(self, block: np.ndarray) -> np.ndarray:
         if usable():
-            return _run(_product_loops, self._offset, self._column, self._weight, block)
+            return _run(_filter_loops, self._offset, self._column, self._weight, block, _PRODUCT)
         parts = self._weight[:, None] * block[self._column]
         return np.add.reduceat(parts, self._offset[:-1], axis=0)
 
@@ -148,14 +160,49 @@ def _run(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
     return uninterrupted(compiled(function))(*map(np.ascontiguousarray, arrays))
 
 
-def _product_loops(offset: Any, column: Any, weight: Any, block: Any) -> Any:
-    """A sparse matrix times ``block``."""
-    found = np.zeros(block.shape)
-    for i in range(len(offset) - 1):
-        for e in range(offset[i], offset[i + 1]):
-            for c in range(block.shape[1]):
-                found[i, c] += weight[e] * block[column[e], c]
-    return found
+def _filter_loops(offset: Any, column: Any, weight: Any, block: Any, table: Any) -> Any:
+    """The recurrence of the filter; ``table`` has the factors of product, block and the block before."""
+    before, block = np.zeros(block.shape), block.copy()
+    total = np.zeros(block.shape[1])  # A row of its own gets vector instructions.
+    for step in range(len(table)):
+        scale, shift, old = table[step, 0], table[step, 1], table[step, 2]
+        for i in range(len(offset) - 1):
+            total[:] = 0
+            for e in range(offset[i], offset[i + 1]):
+                row = block[column[e]]
+                for c in range(len(total)):
+                    total[c] += weight[e] * row[c]
+            for c in range(len(total)):
+                before[i, c] = scale * total[c] - shift * block[i, c] - old * before[i, c]
+        before, block = block, before
+    return block
+
+
+def _eigen_loops(matrix: Any) -> Any:
+    """Eigenvalues and eigenvectors of a symmetric matrix by cyclic Jacobi rotations, in no order."""
+    n, vectors = len(matrix), np.eye(len(matrix))
+    for _ in range(_SWEEPS):
+        rest = 0.0
+        for p in range(n - 1):
+            for q in range(p + 1, n):
+                rest += matrix[p, q] ** 2
+                if matrix[p, q] == 0:
+                    continue
+                ratio = (matrix[q, q] - matrix[p, p]) / (2 * matrix[p, q])
+                tangent = (1 if ratio >= 0 else -1) / (abs(ratio) + np.sqrt(ratio * ratio + 1))
+                cosine = 1 / np.sqrt(tangent * tangent + 1)
+                sine = tangent * cosine
+                for k in range(n):
+                    one, other = matrix[k, p], matrix[k, q]
+                    matrix[k, p], matrix[k, q] = cosine * one - sine * other, sine * one + cosine * other
+                for k in range(n):
+                    one, other = matrix[p, k], matrix[q, k]
+                    matrix[p, k], matrix[q, k] = cosine * one - sine * other, sine * one + cosine * other
+                    one, other = vectors[p, k], vectors[q, k]
+                    vectors[p, k], vectors[q, k] = cosine * one - sine * other, sine * one + cosine * other
+        if rest < 1e-30:
+            break
+    return np.diag(matrix), vectors.T
 
 
 def _gram_loops(block: Any, other: Any) -> Any:

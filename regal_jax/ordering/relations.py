@@ -1,13 +1,14 @@
 """Relations between the ops of a graph: closure, reduction, and one code per pair."""
 
 import enum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.topology import offsets, rows
-from regal_jax.runtime.interrupts import check_interrupt, interruptible
+from regal_jax.runtime.compiling import compiled, usable
+from regal_jax.runtime.interrupts import check_interrupt, interruptible, uninterrupted
 
 __all__ = [
     "Links",
@@ -19,6 +20,8 @@ __all__ = [
 ]
 
 _OPS_PER_CHECK: Final = 1024
+_SMALL: Final = 128
+"""Number of ops up to which loading compiled loops takes longer than they save."""
 
 
 class Relation(enum.IntEnum):
@@ -125,6 +128,9 @@ def _ancestors(graph: ComputationGraph, links: Links) -> tuple[np.ndarray, np.nd
     """
     n = graph.num_ops
     bits = np.zeros((n, -(-n // 64)), np.uint64)
+    if n > _SMALL and usable():
+        find = uninterrupted(compiled(_ancestor_loops))
+        return bits, find(bits, graph.topological_order, links.offset, links.source)
     word, bit = links.source >> 6, np.left_shift(np.uint64(1), (links.source & 63).astype(np.uint64))
     bounds, reduced = links.offset.tolist(), np.ones(len(links.source), bool)
     for step, o in enumerate(graph.topological_order.tolist()):
@@ -138,6 +144,22 @@ def _ancestors(graph: ComputationGraph, links: Links) -> tuple[np.ndarray, np.nd
         reduced[edges] = mine[word[edges]] & bit[edges] == 0
         np.bitwise_or.at(mine, word[edges], bit[edges])
     return bits, reduced
+
+
+def _ancestor_loops(bits: Any, order: Any, offset: Any, source: Any) -> Any:
+    """Sets the ``bits`` of `_ancestors`; returns which edges are of the reduction."""
+    reduced, one = np.ones(len(source), np.bool_), np.uint64(1)
+    for o in order:
+        mine = bits[o]
+        for e in range(offset[o], offset[o + 1]):
+            theirs = bits[source[e]]
+            for w in range(len(mine)):
+                mine[w] |= theirs[w]
+        for e in range(offset[o], offset[o + 1]):
+            reduced[e] = (mine[source[e] >> 6] >> np.uint64(source[e] & 63)) & one == 0
+        for e in range(offset[o], offset[o + 1]):
+            mine[source[e] >> 6] |= one << np.uint64(source[e] & 63)
+    return reduced
 
 
 def _unpacked(bits: np.ndarray, n: int) -> np.ndarray:
